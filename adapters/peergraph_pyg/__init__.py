@@ -1,0 +1,1 @@
+"""PyG adapter of Peergraph."""

@@ -1,0 +1,50 @@
+// Counter-based random numbers (Philox4x32-10, Salmon et al. 2011): the same draws on CPU and GPU.
+#pragma once
+
+#include <cstdint>
+
+#include "common/host_device.h"
+
+namespace peergraph {
+
+struct Philox4x32 {
+  uint32_t v[4];
+};
+
+PG_HD uint32_t mul_high_u32(uint32_t a, uint32_t b) {
+  return static_cast<uint32_t>((static_cast<uint64_t>(a) * b) >> 32);
+}
+
+PG_HD uint64_t mul_high_u64(uint64_t a, uint64_t b) {
+#ifdef __CUDA_ARCH__
+  return __umul64hi(a, b);
+#else
+  return static_cast<uint64_t>((static_cast<unsigned __int128>(a) * b) >> 64);
+#endif
+}
+
+PG_HD Philox4x32 philox(uint64_t key, uint64_t counter_low, uint64_t counter_high) {
+  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  Philox4x32 c{{static_cast<uint32_t>(counter_low), static_cast<uint32_t>(counter_low >> 32),
+                static_cast<uint32_t>(counter_high), static_cast<uint32_t>(counter_high >> 32)}};
+  for (int round = 0; round < 10; ++round) {
+    const uint32_t hi0 = mul_high_u32(0xD2511F53u, c.v[0]), lo0 = 0xD2511F53u * c.v[0];
+    const uint32_t hi1 = mul_high_u32(0xCD9E8D57u, c.v[2]), lo1 = 0xCD9E8D57u * c.v[2];
+    c = Philox4x32{{hi1 ^ c.v[1] ^ k0, lo1, hi0 ^ c.v[3] ^ k1, lo0}};
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return c;
+}
+
+/// A draw from 0 .. range-1: 64 random bits scaled, so the bias is below range / 2^64.
+/// The two draws of one Philox block are told apart by the lowest bit of `draw`.
+PG_HD uint64_t random_below(uint64_t range, uint64_t seed, uint64_t stream, uint64_t position,
+                            uint32_t draw) {
+  const Philox4x32 block = philox(seed, position, (stream << 32) | (draw >> 1));
+  const int half = (draw & 1u) * 2;
+  const uint64_t bits = (static_cast<uint64_t>(block.v[half + 1]) << 32) | block.v[half];
+  return mul_high_u64(bits, range);
+}
+
+}  // namespace peergraph

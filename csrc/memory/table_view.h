@@ -1,0 +1,37 @@
+// The view of a table that kernels get by value.
+#pragma once
+
+#include <cstdint>
+
+#include "memory/tier_map.h"
+
+namespace peergraph {
+
+struct TableView {
+  TierMap map;
+  int64_t row_bytes = 0;
+  int32_t rank = 0;                 // which replica this process reads
+  int32_t num_replicas = 1;         // writers reach all of them
+  char* replicas[kMaxShards] = {};  // [num_replicas] first row of each rank's replica
+  char* shards[kMaxShards] = {};    // [map.num_shards] first row of each shard
+  char* host = nullptr;
+  // User id -> internal row: order_bytes is 4 or 8, or 0 when users' ids are the rows.
+  const void* order = nullptr;
+  int32_t order_bytes = 0;
+
+  PG_HD char* row(int64_t internal_row) const {
+    const Location at = map.locate(internal_row);
+    char* base = at.tier == Tier::kReplicated ? replicas[rank]
+                 : at.tier == Tier::kSharded  ? shards[at.shard]
+                                              : host;
+    return base + at.local * row_bytes;
+  }
+
+  PG_HD int64_t internal(int64_t id) const {
+    if (order_bytes == 4) return static_cast<const int32_t*>(order)[id];
+    if (order_bytes == 8) return static_cast<const int64_t*>(order)[id];
+    return id;
+  }
+};
+
+}  // namespace peergraph

@@ -1,0 +1,43 @@
+// Where a row lives: internal row -> (tier, shard, local row), without a per-row table.
+#pragma once
+
+#include <cstdint>
+
+#include "common/host_device.h"
+
+namespace peergraph {
+
+constexpr int kMaxShards = 32;
+
+enum class Tier : int32_t { kReplicated = 0, kSharded = 1, kHost = 2 };
+
+struct Location {
+  Tier tier;
+  int32_t shard;  // meaningful on the sharded tier only
+  int64_t local;  // row within the replica, the shard or the host part
+};
+
+/// Rows [0, replicated) are on every rank, the next `sharded` rows are dealt to the shards in turn,
+/// the rest is on the host.
+struct TierMap {
+  int64_t replicated = 0;
+  int64_t sharded = 0;
+  int64_t rows = 0;
+  int32_t num_shards = 1;
+
+  PG_HD Location locate(int64_t row) const {
+    if (row < replicated) return {Tier::kReplicated, 0, row};
+    const int64_t behind = row - replicated;
+    if (behind >= sharded) return {Tier::kHost, 0, behind - sharded};
+    // A 32-bit division is several times cheaper on the GPU, and tables rarely need more.
+    if (behind <= UINT32_MAX) {
+      const uint32_t narrow = static_cast<uint32_t>(behind);
+      const uint32_t local = narrow / static_cast<uint32_t>(num_shards);
+      return {Tier::kSharded, static_cast<int32_t>(narrow - local * num_shards), local};
+    }
+    const int64_t local = behind / num_shards;
+    return {Tier::kSharded, static_cast<int32_t>(behind - local * num_shards), local};
+  }
+};
+
+}  // namespace peergraph
