@@ -3,10 +3,14 @@
 #include <pybind11/stl.h>
 
 #include <array>
+#include <utility>
 #include <vector>
 
 #include "common/check.h"
+#include "memory/id_map.h"
+#include "store/coo_to_csc.h"
 #include "store/csc_view.h"
+#include "store/neighbor_lists.h"
 
 namespace py = pybind11;
 
@@ -44,6 +48,53 @@ CscView make_csc_view(int64_t replicated, int64_t sharded, int64_t rows, int64_t
   return view;
 }
 
+IdMapView make_id_map(const std::pair<uintptr_t, int>& map) {
+  return {reinterpret_cast<const void*>(map.first), map.second};
+}
+
+ListChunk make_chunk(int64_t first, int64_t count, uintptr_t indptr, uintptr_t indices,
+                     int index_bytes, int64_t edge_begin) {
+  return {first,
+          count,
+          reinterpret_cast<const int64_t*>(indptr),
+          reinterpret_cast<void*>(indices),
+          index_bytes,
+          edge_begin};
+}
+
+using MapAddress = std::pair<uintptr_t, int>;  // address, bytes per value (0: identity)
+
+void scatter_lists(const CscView& view, const ListChunk& chunk, const MapAddress& destinations,
+                   const MapAddress& sources, int device, uintptr_t stream, int num_threads) {
+  const IdMapView to = make_id_map(destinations), from = make_id_map(sources);
+  PG_ON_DEVICE(device, scatter_lists_cpu(view, chunk, to, from, num_threads),
+               scatter_lists_cuda(view, chunk, to, from, device, stream));
+}
+
+void gather_lists(const CscView& view, const ListChunk& chunk, const MapAddress& destinations,
+                  const MapAddress& sources, int device, uintptr_t stream, int num_threads) {
+  const IdMapView to = make_id_map(destinations), from = make_id_map(sources);
+  PG_ON_DEVICE(device, gather_lists_cpu(view, chunk, to, from, num_threads),
+               gather_lists_cuda(view, chunk, to, from, device, stream));
+}
+
+void degrees(const CscView& view, int64_t first, int64_t count, const MapAddress& destinations,
+             uintptr_t out, int device, uintptr_t stream, int num_threads) {
+  const IdMapView to = make_id_map(destinations);
+  int64_t* into = reinterpret_cast<int64_t*>(out);
+  PG_ON_DEVICE(device, degrees_cpu(view, first, count, to, into, num_threads),
+               degrees_cuda(view, first, count, to, into, device, stream));
+}
+
+bool sort_coo(uintptr_t source, uintptr_t destination, int id_bytes, int64_t num_edges,
+              int64_t num_sources, int64_t num_destinations, uintptr_t indptr, uintptr_t indices,
+              uintptr_t perm) {
+  return coo_to_csc(reinterpret_cast<const void*>(source),
+                    reinterpret_cast<const void*>(destination), id_bytes, num_edges, num_sources,
+                    num_destinations, reinterpret_cast<int64_t*>(indptr),
+                    reinterpret_cast<void*>(indices), reinterpret_cast<int64_t*>(perm));
+}
+
 }  // namespace
 
 void register_store(py::module_& m) {
@@ -56,6 +107,23 @@ void register_store(py::module_& m) {
       .def_property_readonly("rows", [](const CscView& v) { return v.map.rows; })
       .def_readonly("num_edges", &CscView::num_edges)
       .def_readonly("index_bytes", &CscView::index_bytes);
+  py::class_<ListChunk>(m, "ListChunk")
+      .def(py::init(&make_chunk), py::kw_only(), py::arg("first"), py::arg("count"),
+           py::arg("indptr"), py::arg("indices"), py::arg("index_bytes"),
+           py::arg("edge_begin") = 0);
+  const auto nogil = py::call_guard<py::gil_scoped_release>();
+  m.def("scatter_lists", &scatter_lists, nogil, py::arg("view"), py::arg("chunk"),
+        py::arg("destinations"), py::arg("sources"), py::arg("device"), py::arg("stream"),
+        py::arg("num_threads"));
+  m.def("gather_lists", &gather_lists, nogil, py::arg("view"), py::arg("chunk"),
+        py::arg("destinations"), py::arg("sources"), py::arg("device"), py::arg("stream"),
+        py::arg("num_threads"));
+  m.def("degrees", &degrees, nogil, py::arg("view"), py::arg("first"), py::arg("count"),
+        py::arg("destinations"), py::arg("out"), py::arg("device"), py::arg("stream"),
+        py::arg("num_threads"));
+  m.def("coo_to_csc", &sort_coo, nogil, py::arg("source"), py::arg("destination"),
+        py::arg("id_bytes"), py::arg("num_edges"), py::arg("num_sources"),
+        py::arg("num_destinations"), py::arg("indptr"), py::arg("indices"), py::arg("perm"));
 }
 
 }  // namespace peergraph

@@ -1,0 +1,57 @@
+// What one worker (a CPU thread, or a lane of a group on the GPU) does with one neighbour list.
+#pragma once
+
+#include "store/neighbor_lists.h"
+
+namespace peergraph {
+
+PG_HD int64_t load_id(const void* ids, int index_bytes, int64_t at) {
+  return index_bytes == 4 ? static_cast<const int32_t*>(ids)[at]
+                          : static_cast<const int64_t*>(ids)[at];
+}
+
+PG_HD void store_id(void* ids, int index_bytes, int64_t at, int64_t id) {
+  if (index_bytes == 4) {
+    static_cast<int32_t*>(ids)[at] = static_cast<int32_t>(id);
+  } else {
+    static_cast<int64_t*>(ids)[at] = id;
+  }
+}
+
+/// Writes list i of the chunk into one part; lane `lane` of `lanes` takes every lanes-th element.
+PG_HD void write_list(const CscView& view, const CscPart& part, int64_t local,
+                      const ListChunk& chunk, int64_t i, const IdMapView& sources, int lane,
+                      int lanes) {
+  const int64_t begin = chunk.indptr[i], degree = chunk.indptr[i + 1] - begin;
+  const int64_t to = part.indptr[local];
+  for (int64_t k = lane; k < degree; k += lanes) {
+    const int64_t source = load_id(chunk.indices, chunk.index_bytes, begin + k);
+    store_id(part.indices, view.index_bytes, to + k, sources(source));
+  }
+  if (lane == 0) part.edge_begin[local] = chunk.edge_begin + begin;
+}
+
+PG_HD void scatter_list(const CscView& view, const ListChunk& chunk, int64_t i,
+                        const IdMapView& destinations, const IdMapView& sources, int lane,
+                        int lanes) {
+  const Location at = view.map.locate(destinations(chunk.first + i));
+  if (at.tier != Tier::kReplicated) {
+    write_list(view, view.part(at), at.local, chunk, i, sources, lane, lanes);
+    return;
+  }
+  for (int r = 0; r < view.num_replicas; ++r) {
+    write_list(view, view.replicas[r], at.local, chunk, i, sources, lane, lanes);
+  }
+}
+
+PG_HD void gather_list(const CscView& view, const ListChunk& chunk, int64_t i,
+                       const IdMapView& destinations, const IdMapView& sources, int lane,
+                       int lanes) {
+  const Neighbors from = view.neighbors(destinations(chunk.first + i));
+  for (int64_t k = lane; k < from.degree; k += lanes) {
+    const int64_t source = sources(load_id(from.indices, view.index_bytes, k));
+    store_id(chunk.indices, chunk.index_bytes, chunk.indptr[i] + k, source);
+  }
+}
+
+}  // namespace peergraph

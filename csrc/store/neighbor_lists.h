@@ -1,0 +1,40 @@
+// Moves whole neighbour lists between the user's CSC and a store's parts.
+#pragma once
+
+#include <cstdint>
+
+#include "memory/id_map.h"
+#include "store/csc_view.h"
+
+namespace peergraph {
+
+/// A piece of the user's CSC: the in-neighbours of destinations first .. first + count - 1.
+struct ListChunk {
+  int64_t first = 0;                // user id of the first destination
+  int64_t count = 0;                // destinations
+  const int64_t* indptr = nullptr;  // [count + 1] positions in `indices`, indptr[0] == 0
+  void* indices = nullptr;          // [indptr[count]] user ids of sources, index_bytes each
+  int32_t index_bytes = 8;
+  int64_t edge_begin = 0;  // position of the chunk's first edge in the user's CSC
+};
+
+/// Writes the lists of a chunk into their part (every replica on the replicated tier), sources
+/// renumbered. The parts' indptr must stand. Sources must be in range: the caller has checked.
+void scatter_lists_cpu(const CscView& view, const ListChunk& chunk, const IdMapView& destinations,
+                       const IdMapView& sources, int num_threads);
+void scatter_lists_cuda(const CscView& view, const ListChunk& chunk, const IdMapView& destinations,
+                        const IdMapView& sources, int device, uintptr_t stream);
+
+/// The reverse: fills chunk.indices with the users' ids of the sources.
+void gather_lists_cpu(const CscView& view, const ListChunk& chunk, const IdMapView& destinations,
+                      const IdMapView& sources, int num_threads);
+void gather_lists_cuda(const CscView& view, const ListChunk& chunk, const IdMapView& destinations,
+                       const IdMapView& sources, int device, uintptr_t stream);
+
+/// degrees[i] = in-degree of the destination with user id first + i.
+void degrees_cpu(const CscView& view, int64_t first, int64_t count, const IdMapView& destinations,
+                 int64_t* degrees, int num_threads);
+void degrees_cuda(const CscView& view, int64_t first, int64_t count, const IdMapView& destinations,
+                  int64_t* degrees, int device, uintptr_t stream);
+
+}  // namespace peergraph
