@@ -1,1 +1,12 @@
 """Peergraph: the memory of all GPUs of a machine, and its host memory, as one graph store."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+# First, so that a broken installation is explained before anything else fails.
+from peergraph import _native as _native
+
+__version__ = version("peergraph")
+
+__all__ = ["__version__"]

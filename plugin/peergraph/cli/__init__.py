@@ -1,0 +1,1 @@
+"""The `peergraph` command: one module per subcommand."""

@@ -1,0 +1,35 @@
+"""Entry point of `peergraph` and `python -m peergraph.cli`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import peergraph
+
+# Each is a module of this package with add_arguments(parser) and run(args) -> exit status.
+COMMANDS = {
+    "info": "what is installed, compiled and connected here, and what to do about what is missing",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one subcommand; only its module is imported, so `info` does not wait for the others."""
+    argv = sys.argv[1:] if argv is None else argv
+    parser = argparse.ArgumentParser(prog="peergraph", description=peergraph.__doc__)
+    parser.add_argument("--version", action="version", version=peergraph.__version__)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary)
+        if name in argv[:1]:
+            module = import_module(f"peergraph.cli.{name}")
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    args = parser.parse_args(argv)
+    return int(args.run(args))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
