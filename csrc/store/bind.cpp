@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/check.h"
+#include "common/on_device.h"
 #include "memory/id_map.h"
 #include "store/coo_to_csc.h"
 #include "store/csc_view.h"

@@ -1,5 +1,6 @@
 #include "store/coo_to_csc.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
