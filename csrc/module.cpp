@@ -15,7 +15,10 @@ PYBIND11_MODULE(_C, m) {
 #else
   m.attr("has_cuda") = false;
 #endif
-  m.attr("compiler") = __VERSION__;
+  m.attr("compiler") = PEERGRAPH_COMPILER;
+  // nvcc's version and what it compiled for; both empty in a build without CUDA.
+  m.attr("cuda_compiler") = PEERGRAPH_CUDA_COMPILER;
+  m.attr("cuda_architectures") = PEERGRAPH_CUDA_ARCHITECTURES;
   peergraph::register_memory(m);
   peergraph::register_store(m);
   peergraph::register_sampling(m);

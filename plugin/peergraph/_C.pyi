@@ -5,6 +5,8 @@ from typing import overload
 
 has_cuda: bool
 compiler: str
+cuda_compiler: str
+cuda_architectures: str
 max_shards: int
 
 # memory
