@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sysconfig
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 
 
-def explain(error: ImportError, folder: Path) -> str:
-    """The likely causes of `error`, most likely first, for an installation in `folder`."""
+def explain(error: ImportError, folders: Iterable[str]) -> str:
+    """The likely causes of `error`, most likely first, for a package that lies in `folders`."""
     wanted = "_C" + str(sysconfig.get_config_var("EXT_SUFFIX"))
-    others = sorted(path.name for path in folder.glob("_C.*.so") if path.name != wanted)
+    found = {path.name for folder in folders for path in Path(folder).glob("_C.*.so")}
+    others = sorted(found - {wanted})
     causes = []
-    if not (folder / wanted).exists():
+    if wanted not in found:
         if others:
             causes.append(f"it was built for another Python ({', '.join(others)}): reinstall it")
         causes.append("the package was not built: run `pip install -e .` in the source tree")
@@ -29,4 +31,4 @@ def explain(error: ImportError, folder: Path) -> str:
 try:
     import_module("peergraph._C")
 except ImportError as error:
-    raise ImportError(explain(error, Path(__file__).parent)) from error
+    raise ImportError(explain(error, import_module("peergraph").__path__)) from error
