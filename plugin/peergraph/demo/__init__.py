@@ -1,0 +1,1 @@
+"""Data sets and training of `peergraph demo`."""

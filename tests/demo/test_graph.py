@@ -1,0 +1,159 @@
+"""Reading and writing labelled graphs as .npz files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from peergraph.demo.graph import load_npz, random_split, save_npz
+
+SHARED_DATA = Path(__file__).parents[2].parent / "shared" / "data"
+
+
+def small(**changes: Any) -> dict[str, Any]:
+    """A graph of 4 nodes and 3 edges; None leaves a key out."""
+    masks = np.eye(4, dtype=bool)
+    arrays = {
+        "indptr": np.array([0, 1, 1, 3, 3]),
+        "indices": np.array([1, 0, 3], np.int32),
+        "x": np.arange(8, dtype=np.float32).reshape(4, 2),
+        "y": np.array([0, 1, 1, -1]),
+        "train_mask": masks[0],
+        "val_mask": masks[1],
+        "test_mask": masks[2],
+        "num_classes": np.array(2),
+        "directed": np.array(True),
+    }
+    arrays.update(changes)
+    return {key: value for key, value in arrays.items() if value is not None}
+
+
+def write(path: Path, arrays: dict[str, Any]) -> Path:
+    np.savez_compressed(path, **arrays)
+    return path
+
+
+def test_dense_file(tmp_path: Path) -> None:
+    graph = load_npz(write(tmp_path / "small.npz", small()))
+    assert graph.name == "small"
+    assert (graph.num_nodes, graph.num_edges, graph.num_classes) == (4, 3, 2)
+    assert graph.class_names == ["0", "1"]
+    assert graph.directed
+    assert graph.edge_type is None
+    assert (graph.x == np.arange(8).reshape(4, 2)).all()
+    assert "4 nodes, 3 edges (directed, used both ways)" in str(graph)
+
+
+def test_sparse_features_become_unit_rows_and_empty_rows_stay(tmp_path: Path) -> None:
+    arrays = small(
+        x=None,
+        x_indptr=np.array([0, 2, 2, 3, 3]),
+        x_indices=np.array([0, 2, 1], np.int32),
+        x_data=np.array([3, 4, 7], np.float32),
+        x_shape=np.array([4, 3]),
+    )
+    graph = load_npz(write(tmp_path / "sparse.npz", arrays))
+    expected = np.array([[0.6, 0, 0.8], [0, 0, 0], [0, 1, 0], [0, 0, 0]], np.float32)
+    np.testing.assert_allclose(graph.x, expected, rtol=1e-6)
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    arrays = small(
+        edge_type=np.array([0, 1, 0], np.uint8),
+        edge_type_names=np.array(["a", "b"]),
+        class_names=np.array(["left", "right"]),
+    )
+    graph = load_npz(write(tmp_path / "a.npz", arrays))
+    save_npz(graph, tmp_path / "new" / "b.npz")
+    again = load_npz(tmp_path / "new" / "b.npz")
+    assert sorted(p.name for p in (tmp_path / "new").iterdir()) == ["b.npz"]
+    for key in ("indptr", "indices", "x", "y", "train_mask", "val_mask", "test_mask", "edge_type"):
+        assert (getattr(graph, key) == getattr(again, key)).all()
+    assert again.class_names == ["left", "right"]
+    assert again.edge_type_names == ["a", "b"]
+    assert again.directed
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"y": None, "x": None}, "has no y, x: not a homogeneous labelled graph"),
+        ({"node_types": np.array(["a"])}, "holds a heterogeneous graph"),
+        ({"relation_names": np.array(["a"])}, "holds a knowledge graph"),
+        ({"t": np.arange(3)}, "holds a temporal graph"),
+        ({"edge_index": np.zeros((2, 3))}, "holds an edge list"),
+        ({"indptr": np.array([0, 2, 1, 3, 3])}, "indptr must rise"),
+        ({"indptr": np.array([0, 1, 1, 2, 2])}, "indptr ends at 2, but indices has 3"),
+        ({"indices": np.array([1, 0, 4])}, "indices must be node ids below 4"),
+        ({"x": np.zeros((3, 2))}, r"x must have 4 rows.*\(3, 2\)"),
+        ({"y": np.array([0, 1, 2, -1])}, "labels from -1 to 1"),
+        ({"val_mask": np.zeros(4, bool)}, "masks must be bool"),
+        ({"test_mask": np.ones(4, bool)}, "nodes without a label"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    path = write(tmp_path / "file.npz", small(**changes))
+    with pytest.raises(ValueError, match=message):
+        load_npz(path)
+
+
+def test_missing_and_broken_files(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        load_npz(tmp_path / "absent.npz")
+    (tmp_path / "text.npz").write_text("hello")
+    with pytest.raises(ValueError, match=r"text\.npz is not a \.npz file"):
+        load_npz(tmp_path / "text.npz")
+    (tmp_path / "empty.npz").touch()
+    with pytest.raises(ValueError, match=r"not a \.npz file"):
+        load_npz(tmp_path / "empty.npz")
+    whole = write(tmp_path / "whole.npz", small(x=np.random.default_rng(0).random((4, 500))))
+    content = bytearray(whole.read_bytes())
+    content[len(content) // 2] ^= 255
+    (tmp_path / "damaged.npz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"damaged\.npz is damaged"):
+        load_npz(tmp_path / "damaged.npz")
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    with pytest.raises(ValueError, match=r"not a \.npz file"):
+        load_npz(tmp_path / "one.npy")
+
+
+def test_split_is_seeded_and_covers_the_labelled_nodes() -> None:
+    y = np.array([0] * 50 + [-1] * 10 + [1] * 50)
+    masks = np.stack(random_split(y, seed=3))
+    assert masks.sum(1).tolist() == [60, 20, 20]
+    assert (masks.sum(0) == (y >= 0)).all()
+    assert (masks == np.stack(random_split(y, seed=3))).all()
+    assert (masks != np.stack(random_split(y, seed=4))).any()
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "edges", "classes", "directed"),
+    [
+        ("cora", 2708, 10556, 7, False),
+        ("citeseer", 3327, 9104, 6, False),
+        ("amazon_photo", 7650, 238162, 8, False),
+        ("tolokers", 11758, 1038000, 2, False),
+    ],
+)
+def test_shared_data(name: str, nodes: int, edges: int, classes: int, directed: bool) -> None:
+    path = SHARED_DATA / f"{name}.npz"
+    if not path.exists():
+        pytest.skip(f"{path} is not here")
+    graph = load_npz(path)
+    assert (graph.num_nodes, graph.num_edges, graph.num_classes) == (nodes, edges, classes)
+    assert graph.directed == directed
+    if graph.x.dtype == np.float32 and name != "tolokers":
+        norms = np.linalg.norm(graph.x, axis=1)
+        assert np.isin(norms.round(4), (0, 1)).all()
+
+
+@pytest.mark.parametrize("name", ["imdb_hetero", "wn18rr", "bitcoin_otc", "ogbl_ddi_train"])
+def test_shared_data_of_other_kinds_is_refused(name: str) -> None:
+    path = SHARED_DATA / f"{name}.npz"
+    if not path.exists():
+        pytest.skip(f"{path} is not here")
+    with pytest.raises(ValueError, match="the demo takes homogeneous labelled graphs"):
+        load_npz(path)
