@@ -61,4 +61,57 @@ class CscView:
     @property
     def index_bytes(self) -> int: ...
 
+class ListChunk:
+    def __init__(
+        self,
+        *,
+        first: int,
+        count: int,
+        indptr: int,
+        indices: int,
+        index_bytes: int,
+        edge_begin: int = 0,
+    ) -> None: ...
+
+# Id maps are (address, bytes per value); 0 bytes stand for the identity.
+def scatter_lists(
+    view: CscView,
+    chunk: ListChunk,
+    destinations: tuple[int, int],
+    sources: tuple[int, int],
+    device: int,
+    stream: int,
+    num_threads: int,
+) -> None: ...
+def gather_lists(
+    view: CscView,
+    chunk: ListChunk,
+    destinations: tuple[int, int],
+    sources: tuple[int, int],
+    device: int,
+    stream: int,
+    num_threads: int,
+) -> None: ...
+def degrees(
+    view: CscView,
+    first: int,
+    count: int,
+    destinations: tuple[int, int],
+    out: int,
+    device: int,
+    stream: int,
+    num_threads: int,
+) -> None: ...
+def coo_to_csc(
+    source: int,
+    destination: int,
+    id_bytes: int,
+    num_edges: int,
+    num_sources: int,
+    num_destinations: int,
+    indptr: int,
+    indices: int,
+    perm: int,
+) -> bool: ...
+
 # sampling

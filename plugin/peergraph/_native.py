@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import sysconfig
 from collections.abc import Iterable
 from importlib import import_module
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+
+SUFFIX = EXTENSION_SUFFIXES[0]
 
 
 def explain(error: ImportError, folders: Iterable[str]) -> str:
     """The likely causes of `error`, most likely first, for a package that lies in `folders`."""
-    wanted = "_C" + str(sysconfig.get_config_var("EXT_SUFFIX"))
+    wanted = "_C" + SUFFIX
     found = {path.name for folder in folders for path in Path(folder).glob("_C.*.so")}
     others = sorted(found - {wanted})
     causes = []

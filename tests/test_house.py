@@ -1,0 +1,79 @@
+"""Rules of the house that no linter knows."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from importlib.metadata import requires, version
+from pathlib import Path
+
+import peergraph
+from peergraph import _C
+
+ROOT = Path(__file__).parent.parent
+MAX_LINES = 350
+
+
+def public(names: Iterable[str]) -> set[str]:
+    return {name for name in names if not name.startswith("_")}
+
+
+def declared(body: list[ast.stmt]) -> dict[str, ast.stmt]:
+    """Public names that a stub declares, each with its statement."""
+    found: dict[str, ast.stmt] = {}
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found[node.name] = node
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found[node.target.id] = node
+    return {name: node for name, node in found.items() if not name.startswith("_")}
+
+
+def test_stub_matches_the_compiled_module() -> None:
+    stub = ROOT / "plugin" / "peergraph" / "_C.pyi"
+    names = declared(ast.parse(stub.read_text()).body)
+    compiled = public(dir(_C))
+    assert compiled - set(names) == set()
+    if _C.has_cuda:  # some functions exist in a CUDA build only
+        assert set(names) - compiled == set()
+    for name in compiled:
+        node, value = names[name], getattr(_C, name)
+        if isinstance(node, ast.ClassDef):
+            assert set(declared(node.body)) == public(vars(value)), name
+        elif isinstance(node, ast.FunctionDef):
+            arguments = [argument.arg for argument in node.args.args + node.args.kwonlyargs]
+            assert arguments == re.findall(r"(\w+): ", value.__doc__.splitlines()[0]), name
+
+
+def test_version_is_that_of_the_source() -> None:
+    source = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert source is not None
+    assert peergraph.__version__ == version("peergraph") == source[1]
+
+
+def test_files_are_short() -> None:
+    files = [
+        path
+        for folder in ("csrc", "plugin", "adapters")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".py", ".pyi", ".h", ".cpp", ".cu", ".cuh"}
+    ]
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files}
+    assert lengths
+    assert {name: length for name, length in lengths.items() if length > MAX_LINES} == {}
+
+
+def test_constraints_pin_all_that_make_installs() -> None:
+    def normal(name: str) -> str:
+        return re.sub(r"[-_.]+", "-", name).lower()
+
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {normal(line.split("==")[0]) for line in lines if "==" in line}
+    wanted = {
+        normal(re.split(r"[^\w.-]", requirement)[0])
+        for requirement in requires("peergraph") or []
+        if not re.search(r"extra == .(cupy|plot|dev)", requirement)
+    }
+    assert "torch" in wanted
+    assert wanted | {"scikit-build-core", "pybind11", "ruff", "mypy", "clang-format"} <= pinned

@@ -1,0 +1,156 @@
+"""The layers: areas look only left, the core knows no framework, adapters use public names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+AREAS = ["memory", "store", "sampling", "aggregate", "fullgraph"]
+TOP = ["reference", "testing", "demo", "cli"]  # used by no area
+LAYERS = AREAS + TOP
+COMMANDS = {"demo", "cli"}  # imported when they run, so they may import a framework
+FRAMEWORKS = {"torch_geometric", "dgl", "cupy", "peergraph_pyg", "peergraph_dgl"}
+HOST_HEADERS = re.compile(r"(torch|ATen|c10|pybind11)/|Python\.h")
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+
+
+def may_use(user: str, used: str) -> bool:
+    """Whether layer `user` may use layer `used`; any other name is common to all layers."""
+    if used not in LAYERS:
+        return True
+    return user in LAYERS and LAYERS.index(used) <= LAYERS.index(user)
+
+
+def cpp_violations(root: Path) -> Iterator[str]:
+    csrc = root / "csrc"
+    for path in sorted(csrc.rglob("*")):
+        if path.suffix not in {".h", ".cpp", ".cu", ".cuh"}:
+            continue
+        area = path.relative_to(csrc).parts[0]
+        is_binding = path.name in {"bind.cpp", "module.cpp"}
+        for bracket, header in INCLUDE.findall(path.read_text()):
+            where = f"{path.relative_to(root)} includes {header}"
+            if bracket == '"' and not (csrc / header).is_file():
+                yield f"{where}: write it as <area>/<file>"
+            elif bracket == '"' and not may_use(area, header.split("/")[0]):
+                yield f"{where}: areas look only left"
+            elif HOST_HEADERS.match(header) and not (is_binding and header.startswith("pybind11/")):
+                yield f"{where}: only bind.cpp and module.cpp know Python, and nothing torch"
+
+
+def imports(tree: ast.Module, package: list[str]) -> Iterator[tuple[list[str], bool]]:
+    """Dotted names imported by a module of `package`, and whether importing it imports them."""
+    inner = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        for node in ast.walk(function)
+    }
+    for node in ast.walk(tree):
+        at_import = id(node) not in inner
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name.split("."), at_import
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            base = base + (node.module.split(".") if node.module else [])
+            for alias in node.names:
+                yield [*base, alias.name], at_import
+
+
+def modules(folder: Path) -> Iterator[tuple[Path, list[str], ast.Module]]:
+    """Each Python file below `folder`: its path, the package it is in, its syntax tree."""
+    for path in sorted(folder.rglob("*.py")):
+        yield path, list(path.relative_to(folder).parent.parts), ast.parse(path.read_text())
+
+
+def core_violations(root: Path) -> Iterator[str]:
+    own = {path.name.split(".")[0] for path in (root / "plugin" / "peergraph").iterdir()}
+    for path, package, tree in modules(root / "plugin"):
+        area = package[1] if len(package) > 1 else ""
+        for name, at_import in imports(tree, package):
+            where = f"{path.relative_to(root)} imports {'.'.join(name)}"
+            if at_import and name[0] in FRAMEWORKS and area not in COMMANDS:
+                yield f"{where}: the core imports no framework"
+            is_facade = path.name == "__init__.py" and not area
+            if name[0] == "peergraph" and len(name) > 1 and not is_facade:
+                if not may_use(area, name[1]):
+                    yield f"{where}: areas look only left"
+                elif area in AREAS and name[1] not in own:
+                    yield f"{where}: name the module it comes from"
+
+
+def adapter_violations(root: Path) -> Iterator[str]:
+    for path, package, tree in modules(root / "adapters"):
+        for name, _ in imports(tree, package):
+            if name[0] == "peergraph" and any(part.startswith("_") for part in name[1:]):
+                where = f"{path.relative_to(root)} imports {'.'.join(name)}"
+                yield f"{where}: adapters use public names only"
+
+
+def violations(root: Path) -> list[str]:
+    return [*cpp_violations(root), *core_violations(root), *adapter_violations(root)]
+
+
+def test_layers() -> None:
+    assert violations(ROOT) == []
+
+
+ALLOWED = {
+    "csrc/common/check.h": "#include <string>",
+    "csrc/memory/gather.h": '#include "common/check.h"',
+    "csrc/memory/bind.cpp": "#include <pybind11/pybind11.h>",
+    "csrc/store/store.cu": '#include "memory/gather.h"',
+    "plugin/peergraph/_C.pyi": "",
+    "plugin/peergraph/__init__.py": "from peergraph.store import Store",
+    "plugin/peergraph/errors.py": "import torch",
+    "plugin/peergraph/memory/__init__.py": "from peergraph import _C, errors",
+    "plugin/peergraph/store/__init__.py": "from ..memory import Table\ndef f():\n  import cupy",
+    "plugin/peergraph/cli/demo.py": "import torch_geometric\nfrom peergraph import Store",
+    "adapters/peergraph_pyg/__init__.py": "from peergraph.store import Store",
+}
+
+
+def write_tree(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text + "\n")
+
+
+def test_allows_the_rest(tmp_path: Path) -> None:
+    write_tree(tmp_path, ALLOWED)
+    assert violations(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "rule"),
+    [
+        ("csrc/memory/x.h", '#include "store/store.h"', "<area>/<file>"),
+        ("csrc/memory/x.cpp", '#include "store/store.cu"', "only left"),
+        ("csrc/common/x.h", '#include "memory/gather.h"', "only left"),
+        ("csrc/memory/x.h", '#include "check.h"', "<area>/<file>"),
+        ("csrc/memory/x.cuh", "#include <torch/extension.h>", "nothing torch"),
+        ("csrc/memory/x.cu", "#  include <pybind11/pybind11.h>", "nothing torch"),
+        ("csrc/store/bind.cpp", "#include <ATen/ATen.h>", "nothing torch"),
+        ("plugin/peergraph/memory/x.py", "from peergraph.store import Store", "only left"),
+        ("plugin/peergraph/memory/x.py", "def f():\n  from ..store import Store", "only left"),
+        ("plugin/peergraph/memory/x.py", "import peergraph.testing", "only left"),
+        ("plugin/peergraph/errors.py", "from peergraph import memory", "only left"),
+        ("plugin/peergraph/store/x.py", "from peergraph import Store", "name the module"),
+        ("plugin/peergraph/store/x.py", "try:\n  import dgl\nexcept: pass", "no framework"),
+        ("adapters/peergraph_pyg/x.py", "from peergraph.store._x import f", "public names"),
+        ("adapters/peergraph_pyg/x.py", "from peergraph import _C", "public names"),
+    ],
+)
+def test_catches_each_violation(tmp_path: Path, path: str, text: str, rule: str) -> None:
+    write_tree(tmp_path, ALLOWED | {path: text})
+    found = violations(tmp_path)
+    assert len(found) == 1, found
+    assert path in found[0]
+    assert rule in found[0]
