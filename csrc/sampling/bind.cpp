@@ -1,10 +1,143 @@
 // Python face of the sampling area.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "common/check.h"
+#include "sampling/khop.h"
+#include "sampling/khop_cpu.h"
+#ifdef PEERGRAPH_CUDA
+#include "sampling/khop_cuda.h"
+#endif
 
 namespace py = pybind11;
 
 namespace peergraph {
+namespace {
 
-void register_sampling(py::module_&) {}
+using NodeTypeTuple = std::tuple<std::string, int64_t, uintptr_t, int, uintptr_t, int>;
+using RelationTuple = std::tuple<int, int, CscView, std::vector<int64_t>>;
+using SeedTuple = std::tuple<int, uintptr_t, int64_t>;
+using Addresses = std::vector<uintptr_t>;
+
+IdMapView make_id_map(uintptr_t address, int bytes) {
+  PG_CHECK_ARG(bytes == 0 || bytes == 4 || bytes == 8, "ids have 4 or 8 bytes");
+  return {reinterpret_cast<const void*>(address), bytes};
+}
+
+SamplerSpec make_spec(const std::vector<NodeTypeTuple>& node_types,
+                      const std::vector<RelationTuple>& relations, bool expand_all, bool disjoint,
+                      bool edge_ids, bool duplicate_counts, int index_bytes) {
+  SamplerSpec spec;
+  for (const auto& [name, num_nodes, to_internal, internal_bytes, to_user, user_bytes] : node_types)
+    spec.node_types.push_back({name, num_nodes, make_id_map(to_internal, internal_bytes),
+                               make_id_map(to_user, user_bytes)});
+  for (const auto& [source, destination, csc, fanouts] : relations)
+    spec.relations.push_back({source, destination, csc, fanouts});
+  if (!spec.relations.empty())
+    spec.num_hops = static_cast<int>(spec.relations.front().fanouts.size());
+  const int num_types = static_cast<int>(node_types.size());
+  for (const RelationSpec& r : spec.relations) {
+    PG_CHECK_ARG(static_cast<int>(r.fanouts.size()) == spec.num_hops, "fanouts differ in length");
+    PG_CHECK_ARG(r.source >= 0 && r.source < num_types && r.destination >= 0 &&
+                     r.destination < num_types,
+                 "a relation names a node type that does not exist");
+  }
+  PG_CHECK_ARG(index_bytes == 4 || index_bytes == 8, "index_bytes must be 4 or 8");
+  spec.expand_all = expand_all;
+  spec.disjoint = disjoint;
+  spec.edge_ids = edge_ids;
+  spec.duplicate_counts = duplicate_counts;
+  spec.index_bytes = index_bytes;
+  return spec;
+}
+
+std::vector<SeedList> make_seeds(const SamplerSpec& spec, const std::vector<SeedTuple>& seeds) {
+  std::vector<SeedList> lists;
+  for (const auto& [type, address, count] : seeds) {
+    PG_CHECK_ARG(type >= 0 && static_cast<size_t>(type) < spec.node_types.size(),
+                 "seeds of a node type that does not exist");
+    lists.push_back({type, reinterpret_cast<const int64_t*>(address), count});
+  }
+  return lists;
+}
+
+std::vector<uint32_t*> make_direct(const SamplerSpec& spec, const Addresses& direct) {
+  PG_CHECK_ARG(spec.disjoint || direct.size() == spec.node_types.size(),
+               "one direct map for each node type");
+  std::vector<uint32_t*> maps;
+  for (uintptr_t address : direct) maps.push_back(reinterpret_cast<uint32_t*>(address));
+  return maps;
+}
+
+uintptr_t address_of(const void* at) { return reinterpret_cast<uintptr_t>(at); }
+
+/// (nodes, edges, blocks): lists of tuples of addresses and counts.
+py::tuple to_python(const SampleResult& result) {
+  py::list nodes, edges, blocks;
+  for (const NodesResult& n : result.nodes)
+    nodes.append(py::make_tuple(address_of(n.ids), address_of(n.batch), address_of(n.duplicates),
+                                n.per_hop));
+  for (const EdgesResult& e : result.edges)
+    edges.append(
+        py::make_tuple(address_of(e.row), address_of(e.col), address_of(e.ids), e.per_hop));
+  for (const BlockResult& b : result.blocks)
+    blocks.append(py::make_tuple(address_of(b.indptr), b.first_target, b.num_targets));
+  return py::make_tuple(std::move(nodes), std::move(edges), std::move(blocks));
+}
+
+/// Samples without the GIL; only the allocator takes it.
+py::tuple sample(const SamplerSpec& spec, const std::vector<SeedTuple>& seeds, uint64_t seed,
+                 const Addresses& direct, const py::function& allocate, Backend& backend) {
+  const Allocate allocate_buffer = [&allocate](int64_t num_bytes) {
+    py::gil_scoped_acquire gil;
+    return reinterpret_cast<void*>(allocate(num_bytes).cast<uintptr_t>());
+  };
+  SampleResult result;
+  {
+    py::gil_scoped_release released;
+    result = sample_khop(spec, make_seeds(spec, seeds), seed, make_direct(spec, direct),
+                         allocate_buffer, backend);
+  }
+  return to_python(result);
+}
+
+py::tuple sample_cpu(const SamplerSpec& spec, const std::vector<SeedTuple>& seeds, uint64_t seed,
+                     const Addresses& direct, const py::function& allocate, int num_threads) {
+  const auto backend = make_cpu_backend(num_threads);
+  return sample(spec, seeds, seed, direct, allocate, *backend);
+}
+
+#ifdef PEERGRAPH_CUDA
+py::tuple sample_cuda(const SamplerSpec& spec, const std::vector<SeedTuple>& seeds, uint64_t seed,
+                      const Addresses& direct, const py::function& allocate, int device,
+                      uintptr_t stream, uintptr_t mailbox) {
+  const Allocate allocate_scratch = [&allocate](int64_t num_bytes) {
+    py::gil_scoped_acquire gil;
+    return reinterpret_cast<void*>(allocate(num_bytes).cast<uintptr_t>());
+  };
+  const auto backend = make_cuda_backend(device, stream, reinterpret_cast<int64_t*>(mailbox),
+                                         allocate_scratch);
+  return sample(spec, seeds, seed, direct, allocate, *backend);
+}
+#endif
+
+}  // namespace
+
+void register_sampling(py::module_& m) {
+  py::class_<SamplerSpec> spec(m, "KHopSampler");
+  spec.def(py::init(&make_spec), py::kw_only(), py::arg("node_types"), py::arg("relations"),
+           py::arg("expand_all"), py::arg("disjoint"), py::arg("edge_ids"),
+           py::arg("duplicate_counts"), py::arg("index_bytes"));
+  spec.def("sample_cpu", &sample_cpu, py::arg("seeds"), py::arg("seed"), py::arg("direct"),
+           py::arg("allocate"), py::arg("num_threads"));
+#ifdef PEERGRAPH_CUDA
+  spec.def("sample_cuda", &sample_cuda, py::arg("seeds"), py::arg("seed"), py::arg("direct"),
+           py::arg("allocate"), py::arg("device"), py::arg("stream"), py::arg("mailbox"));
+#endif
+}
 
 }  // namespace peergraph

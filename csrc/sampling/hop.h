@@ -1,0 +1,82 @@
+// One relation of one hop, as PODs that kernels get by value.
+#pragma once
+
+#include <cstdint>
+
+#include "common/host_device.h"
+#include "sampling/node_index.h"
+#include "sampling/without_replacement.h"
+
+namespace peergraph {
+
+/// Integers of 4 or 8 bytes at an address, read and written as 64-bit values.
+PG_HD int64_t load_int(const void* from, int bytes, int64_t at) {
+  return bytes == 4 ? static_cast<const int32_t*>(from)[at] : static_cast<const int64_t*>(from)[at];
+}
+
+PG_HD void store_int(void* to, int bytes, int64_t at, int64_t value) {
+  if (bytes == 4)
+    static_cast<int32_t*>(to)[at] = static_cast<int32_t>(value);
+  else
+    static_cast<int64_t*>(to)[at] = value;
+}
+
+/// Id -> id; bytes 0 is the identity.
+struct IdMapView {
+  const void* data = nullptr;
+  int32_t bytes = 0;
+
+  PG_HD int64_t operator()(int64_t id) const { return bytes == 0 ? id : load_int(data, bytes, id); }
+};
+
+/// The nodes of one type found so far.
+struct NodeList {
+  int64_t* ids = nullptr;    // [capacity] internal
+  int32_t* trees = nullptr;  // [capacity] index of the seed; disjoint only
+  int64_t count = 0;
+  int64_t capacity = 0;
+  NodeIndex index;
+
+  PG_HD int64_t tree(int64_t row) const { return trees == nullptr ? 0 : trees[row]; }
+};
+
+/// One relation of one hop. Its edges lie in slots: target t's edges at slot t * stride when the
+/// room was reserved by the fanout, or densely at slot offsets[t] when stride is 0.
+struct Hop {
+  DrawSource source;
+  int64_t fanout = 0;  // -1: all
+  int64_t first_target = 0;
+  int64_t num_targets = 0;
+  const int64_t* targets = nullptr;       // [num_targets] internal ids
+  const int32_t* target_trees = nullptr;  // [num_targets] disjoint only
+  int64_t stride = 0;
+  int64_t slots = 0;
+  int64_t* offsets = nullptr;   // [num_targets + 2] first edge of each target; the last is scratch
+  void* sources = nullptr;      // [slots] internal ids, index_bytes each; -1: unused slot
+  int32_t index_bytes = 4;      // of sources
+  int64_t* edge_ids = nullptr;  // [slots] when asked for
+  uint32_t* owners = nullptr;   // [slots] target of each slot, for dense slots on CUDA
+  int64_t num_edges = 0;
+
+  PG_HD int64_t edges_of(int64_t degree) const {
+    return fanout < 0 || degree < fanout ? degree : fanout;
+  }
+  PG_HD int64_t first_slot(int64_t target) const {
+    return stride > 0 ? target * stride : offsets[target];
+  }
+  PG_HD int64_t tree(int64_t target) const {
+    return target_trees == nullptr ? 0 : target_trees[target];
+  }
+};
+
+/// Where the edges of a hop go.
+struct EdgeOutput {
+  void* row = nullptr;
+  void* col = nullptr;
+  int64_t* edge_ids = nullptr;
+  int32_t* duplicates = nullptr;  // of the source type
+  int64_t begin = 0;              // the hop's first edge
+  int32_t index_bytes = 8;
+};
+
+}  // namespace peergraph

@@ -1,0 +1,225 @@
+#include "sampling/khop.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "common/check.h"
+
+namespace peergraph {
+namespace {
+
+int bit_width(uint64_t value) {
+  int bits = 0;
+  for (; value != 0; value >>= 1) ++bits;
+  return bits;
+}
+
+/// One call of sample_khop.
+class KHop {
+ public:
+  KHop(const SamplerSpec& spec, uint64_t seed, const Allocate& allocate, Backend& backend)
+      : spec_(spec),
+        seed_(seed),
+        allocate_(allocate),
+        backend_(backend),
+        lists_(spec.node_types.size()) {
+    result_.nodes.resize(spec.node_types.size());
+    result_.edges.resize(spec.relations.size());
+    hops_.reserve(static_cast<size_t>(spec.num_hops) * spec.relations.size());
+  }
+
+  void add_seeds(const std::vector<SeedList>& seeds, const std::vector<uint32_t*>& direct) {
+    int64_t num_trees = 0;
+    for (const SeedList& s : seeds) num_trees += s.count;
+    PG_CHECK_ARG(num_trees < kMaxSampleRows, "seeds: too many, " + std::to_string(num_trees));
+    for (size_t type = 0; type < lists_.size(); ++type) {
+      if (spec_.disjoint)
+        lists_[type].index.node_bits = key_bits(spec_.node_types[type], num_trees);
+      else
+        lists_[type].index.direct = direct[type];
+    }
+    int64_t first_tree = 0;
+    for (const SeedList& s : seeds) {
+      NodeList& list = lists_[s.node_type];
+      reserve(list, s.count);
+      if (s.count > 0) backend_.add_seeds(spec_.node_types[s.node_type], s, first_tree, list);
+      first_tree += s.count;
+    }
+    for (size_t type = 0; type < lists_.size(); ++type)
+      result_.nodes[type].per_hop.push_back(lists_[type].count);
+  }
+
+  void run_hops() {
+    std::vector<int64_t> begin(lists_.size(), 0), end(lists_.size());
+    for (int hop = 0; hop < spec_.num_hops; ++hop) {
+      for (size_t type = 0; type < lists_.size(); ++type) end[type] = lists_[type].count;
+      for (size_t r = 0; r < spec_.relations.size(); ++r) {
+        const int destination = spec_.relations[r].destination;
+        const int64_t first = spec_.expand_all ? 0 : begin[destination];
+        hops_.push_back(sample(hop, static_cast<int>(r), first, end[destination] - first));
+        result_.edges[r].per_hop.push_back(hops_.back().num_edges);
+      }
+      for (size_t type = 0; type < lists_.size(); ++type)
+        result_.nodes[type].per_hop.push_back(lists_[type].count - end[type]);
+      begin = end;
+    }
+  }
+
+  SampleResult finish() {
+    for (size_t type = 0; type < lists_.size(); ++type) allocate_nodes(type);
+    for (size_t r = 0; r < spec_.relations.size(); ++r) write_edges(r);
+    // Last, because it clears the index that the edges are written by.
+    for (size_t type = 0; type < lists_.size(); ++type)
+      if (lists_[type].count > 0)
+        backend_.write_nodes(spec_.node_types[type], lists_[type], result_.nodes[type]);
+    for (const Hop& hop : hops_)
+      result_.blocks.push_back({hop.offsets, hop.first_target, hop.num_targets});
+    backend_.finish();
+    return std::move(result_);
+  }
+
+ private:
+  template <typename T>
+  T* allocate(int64_t count, int64_t item_bytes = sizeof(T)) {
+    return count == 0 ? nullptr : static_cast<T*>(allocate_(count * item_bytes));
+  }
+
+  static int key_bits(const NodeTypeSpec& type, int64_t num_trees) {
+    const int node_bits = bit_width(static_cast<uint64_t>(std::max<int64_t>(type.num_nodes, 1)));
+    PG_CHECK_ARG(node_bits + bit_width(static_cast<uint64_t>(num_trees)) <= 63,
+                 "a disjoint sample cannot tell " + std::to_string(num_trees) + " seeds and the " +
+                     std::to_string(type.num_nodes) + " nodes of type '" + type.name +
+                     "' apart in 63 bits: use fewer seeds at a time");
+    return node_bits;
+  }
+
+  /// Makes room for `extra` more nodes, in the list and in its hash table.
+  void reserve(NodeList& list, int64_t extra) {
+    const int64_t wanted = list.count + extra;
+    if (wanted > list.capacity) {
+      NodeList grown = list;
+      grown.capacity = std::max(wanted, list.capacity + list.capacity / 2);
+      grown.ids = allocate<int64_t>(grown.capacity);
+      if (list.count > 0) backend_.copy(grown.ids, list.ids, list.count * sizeof(int64_t));
+      if (spec_.disjoint) {
+        grown.trees = allocate<int32_t>(grown.capacity);
+        if (list.count > 0) backend_.copy(grown.trees, list.trees, list.count * sizeof(int32_t));
+      }
+      list = grown;
+    }
+    if (!spec_.disjoint) return;
+    const uint64_t room = list.index.keys == nullptr ? 0 : list.index.mask + 1;
+    if (static_cast<uint64_t>(2 * wanted) <= room) return;
+    const int64_t size = int64_t{1} << std::max(8, bit_width(static_cast<uint64_t>(2 * wanted)));
+    list.index.keys = allocate<uint64_t>(size);
+    list.index.values = allocate<uint32_t>(size);
+    list.index.mask = static_cast<uint64_t>(size - 1);
+    backend_.fill(list.index.keys, 0xFF, size * sizeof(uint64_t));
+    backend_.fill(list.index.values, 0xFF, size * sizeof(uint32_t));
+    if (list.count > 0) backend_.reindex(list);
+  }
+
+  /// At most this many new nodes can come out of `slots` edges.
+  int64_t new_nodes_bound(const RelationSpec& relation, int64_t slots) const {
+    return spec_.disjoint ? slots
+                          : std::min(slots, spec_.node_types[relation.source].num_nodes);
+  }
+
+  Hop sample(int hop_number, int r, int64_t first_target, int64_t num_targets) {
+    const RelationSpec& relation = spec_.relations[r];
+    const NodeList& destinations = lists_[relation.destination];
+    Hop hop;
+    hop.source = {seed_, static_cast<uint64_t>(hop_number) * spec_.relations.size() + r};
+    hop.fanout = relation.fanouts[hop_number];
+    // No node has more neighbours than there are edges: huge fanouts need no work space.
+    if (hop.fanout >= relation.csc.num_edges) hop.fanout = -1;
+    hop.first_target = first_target;
+    hop.num_targets = num_targets;
+    hop.index_bytes = relation.csc.index_bytes;
+    hop.offsets = allocate<int64_t>(num_targets + 2);
+    if (num_targets == 0 || hop.fanout == 0 || relation.csc.num_edges == 0) {
+      backend_.fill(hop.offsets, 0, (num_targets + 2) * sizeof(int64_t));
+      return hop;
+    }
+    // The list may move when it grows; the memory it leaves stays valid until the sample ends.
+    hop.targets = destinations.ids + first_target;
+    if (spec_.disjoint) hop.target_trees = destinations.trees + first_target;
+
+    backend_.plan(relation.csc, hop);
+    PG_CHECK_ARG(hop.slots <= kMaxSampleRows,
+                 "hop " + std::to_string(hop_number) + " would sample " +
+                     std::to_string(hop.slots) + " edges of one relation; at most " +
+                     std::to_string(kMaxSampleRows) + " are possible: use fewer seeds or fanouts");
+    NodeList& sources = lists_[relation.source];
+    const int64_t bound = new_nodes_bound(relation, hop.slots);
+    reserve(sources, bound);
+    hop.sources = allocate<char>(hop.slots, hop.index_bytes);
+    if (spec_.edge_ids) hop.edge_ids = allocate<int64_t>(hop.slots);
+    if (hop.slots > 0) backend_.sample(relation.csc, hop, sources);
+    PG_CHECK_ARG(sources.count < kMaxSampleRows,
+                 "the sample has too many nodes of type '" +
+                     spec_.node_types[relation.source].name + "': use fewer seeds or fanouts");
+    return hop;
+  }
+
+  void allocate_nodes(size_t type) {
+    NodesResult& nodes = result_.nodes[type];
+    const int64_t count = lists_[type].count;
+    nodes.ids = allocate<int64_t>(count);
+    if (spec_.disjoint) nodes.batch = allocate<int64_t>(count);
+    if (spec_.duplicate_counts && count > 0) {
+      nodes.duplicates = allocate<int32_t>(count);
+      backend_.fill(nodes.duplicates, 0, count * sizeof(int32_t));
+    }
+  }
+
+  void write_edges(size_t r) {
+    EdgesResult& edges = result_.edges[r];
+    const NodeList& sources = lists_[spec_.relations[r].source];
+    int64_t total = 0;
+    for (int64_t count : edges.per_hop) total += count;
+    edges.row = allocate<char>(total, spec_.index_bytes);
+    edges.col = allocate<char>(total, spec_.index_bytes);
+    if (spec_.edge_ids) edges.ids = allocate<int64_t>(total);
+    EdgeOutput out{edges.row, edges.col, edges.ids,
+                   result_.nodes[spec_.relations[r].source].duplicates, 0, spec_.index_bytes};
+    for (size_t h = 0; h < edges.per_hop.size(); ++h) {
+      const Hop& hop = hops_[h * spec_.relations.size() + r];
+      if (hop.num_edges > 0) backend_.write_edges(hop, sources.index, out);
+      out.begin += hop.num_edges;
+    }
+  }
+
+  const SamplerSpec& spec_;
+  const uint64_t seed_;
+  const Allocate& allocate_;
+  Backend& backend_;
+  std::vector<NodeList> lists_;
+  std::vector<Hop> hops_;
+  SampleResult result_;
+};
+
+}  // namespace
+
+void check_seeds(const NodeTypeSpec& type, const SeedList& seeds) {
+  for (int64_t i = 0; i < seeds.count; ++i)
+    if (seeds.ids[i] < 0 || seeds.ids[i] >= type.num_nodes) throw_bad_seed(type, seeds.ids[i]);
+}
+
+void throw_bad_seed(const NodeTypeSpec& type, int64_t id) {
+  throw std::out_of_range("seeds: id " + std::to_string(id) + " is not in 0.." +
+                          std::to_string(type.num_nodes - 1) + ", the nodes of type '" + type.name +
+                          "'");
+}
+
+SampleResult sample_khop(const SamplerSpec& spec, const std::vector<SeedList>& seeds, uint64_t seed,
+                         const std::vector<uint32_t*>& direct, const Allocate& allocate,
+                         Backend& backend) {
+  KHop sample(spec, seed, allocate, backend);
+  sample.add_seeds(seeds, direct);
+  sample.run_hops();
+  return sample.finish();
+}
+
+}  // namespace peergraph

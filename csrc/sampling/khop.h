@@ -1,0 +1,107 @@
+// K-hop sampling (WholeGraph III-C): what a sampler is, what one sample yields, and the hop loop
+// that the CPU and CUDA backends share.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "sampling/hop.h"
+#include "store/csc_view.h"
+
+namespace peergraph {
+
+struct NodeTypeSpec {
+  std::string name;
+  int64_t num_nodes = 0;
+  IdMapView to_internal;
+  IdMapView to_user;
+};
+
+struct RelationSpec {
+  int source = 0;       // index into node types
+  int destination = 0;  // index into node types
+  CscView csc;
+  std::vector<int64_t> fanouts;  // per hop; -1: all
+};
+
+struct SamplerSpec {
+  std::vector<NodeTypeSpec> node_types;
+  std::vector<RelationSpec> relations;
+  int num_hops = 0;
+  bool expand_all = false;  // targets are all nodes so far, not only the new ones
+  bool disjoint = false;
+  bool edge_ids = true;
+  bool duplicate_counts = false;
+  int index_bytes = 8;  // of row and col
+};
+
+struct SeedList {
+  int node_type = 0;
+  const int64_t* ids = nullptr;  // user ids
+  int64_t count = 0;
+};
+
+/// Memory on the backend's device; it stays valid until the sample has been handed over.
+using Allocate = std::function<void*(int64_t num_bytes)>;
+
+struct NodesResult {
+  int64_t* ids = nullptr;         // user ids
+  int64_t* batch = nullptr;       // disjoint only
+  int32_t* duplicates = nullptr;  // when asked for
+  std::vector<int64_t> per_hop;   // seeds, hop 1, ...
+};
+
+struct EdgesResult {
+  void* row = nullptr;
+  void* col = nullptr;
+  int64_t* ids = nullptr;        // when asked for
+  std::vector<int64_t> per_hop;  // hop 1, ...
+};
+
+struct BlockResult {
+  int64_t* indptr = nullptr;  // [num_targets + 1]
+  int64_t first_target = 0;
+  int64_t num_targets = 0;
+};
+
+struct SampleResult {
+  std::vector<NodesResult> nodes;   // by node type
+  std::vector<EdgesResult> edges;   // by relation
+  std::vector<BlockResult> blocks;  // hop * num relations + relation
+};
+
+/// IndexError for the first seed that is no node of its type.
+void check_seeds(const NodeTypeSpec& type, const SeedList& seeds);
+[[noreturn]] void throw_bad_seed(const NodeTypeSpec& type, int64_t id);
+
+/// What differs between CPU and CUDA. Calls are made in order, on one stream.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual void fill(void* to, int byte, int64_t num_bytes) = 0;
+  virtual void copy(void* to, const void* from, int64_t num_bytes) = 0;
+  /// Appends seeds (room was made) and puts them into the index; IndexError for a bad id.
+  virtual void add_seeds(const NodeTypeSpec& type, const SeedList& seeds, int64_t first_tree,
+                         NodeList& nodes) = 0;
+  /// Puts all of `nodes` into its (empty) hash table.
+  virtual void reindex(const NodeList& nodes) = 0;
+  /// Chooses the layout of the hop's slots: sets stride and slots; writes offsets if stride is 0.
+  virtual void plan(const CscView& csc, Hop& hop) = 0;
+  /// Fills the hop's slots, gives new sources rows and appends them to `sources`; sets num_edges.
+  virtual void sample(const CscView& csc, Hop& hop, NodeList& sources) = 0;
+  virtual void write_edges(const Hop& hop, const NodeIndex& sources, const EdgeOutput& out) = 0;
+  virtual void write_nodes(const NodeTypeSpec& type, const NodeList& nodes,
+                           const NodesResult& out) = 0;
+  /// After the last call of a sample.
+  virtual void finish() = 0;
+};
+
+/// Samples. `direct` holds one direct map per node type, all kUnknown, and leaves it so; after an
+/// exception its contents are undefined. Not used by disjoint samples.
+SampleResult sample_khop(const SamplerSpec& spec, const std::vector<SeedList>& seeds, uint64_t seed,
+                         const std::vector<uint32_t*>& direct, const Allocate& allocate,
+                         Backend& backend);
+
+}  // namespace peergraph
