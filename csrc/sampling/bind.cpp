@@ -105,6 +105,12 @@ py::tuple sample(const SamplerSpec& spec, const std::vector<SeedTuple>& seeds, u
   return to_python(result);
 }
 
+/// For seeds that the host can read, before they go to a device.
+void check_host_seeds(const SamplerSpec& spec, int node_type, uintptr_t address, int64_t count) {
+  const SeedList seeds = make_seeds(spec, {{node_type, address, count}}).front();
+  check_seeds(spec.node_types[node_type], seeds);
+}
+
 py::tuple sample_cpu(const SamplerSpec& spec, const std::vector<SeedTuple>& seeds, uint64_t seed,
                      const Addresses& direct, const py::function& allocate, int num_threads) {
   const auto backend = make_cpu_backend(num_threads);
@@ -132,6 +138,8 @@ void register_sampling(py::module_& m) {
   spec.def(py::init(&make_spec), py::kw_only(), py::arg("node_types"), py::arg("relations"),
            py::arg("expand_all"), py::arg("disjoint"), py::arg("edge_ids"),
            py::arg("duplicate_counts"), py::arg("index_bytes"));
+  spec.def("check_seeds", &check_host_seeds, py::arg("node_type"), py::arg("address"),
+           py::arg("count"));
   spec.def("sample_cpu", &sample_cpu, py::arg("seeds"), py::arg("seed"), py::arg("direct"),
            py::arg("allocate"), py::arg("num_threads"));
 #ifdef PEERGRAPH_CUDA

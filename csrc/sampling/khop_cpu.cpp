@@ -65,15 +65,15 @@ class CpuBackend final : public Backend {
     parallel_for(hop.num_targets, kTargetsPerThread, num_threads_, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t)
         for (int64_t e = hop.offsets[t]; e < hop.offsets[t + 1]; ++e) {
-          store_int(out.row, out.index_bytes, out.begin + e,
-                    load_int(hop.sources, hop.index_bytes, e));
-          store_int(out.col, out.index_bytes, out.begin + e, hop.first_target + t);
+          store_id(out.row, out.index_bytes, out.begin + e,
+                    load_id(hop.sources, hop.index_bytes, e));
+          store_id(out.col, out.index_bytes, out.begin + e, hop.first_target + t);
           if (out.edge_ids != nullptr) out.edge_ids[out.begin + e] = hop.edge_ids[e];
         }
     });
     if (out.duplicates != nullptr)
       for (int64_t e = 0; e < hop.num_edges; ++e)
-        ++out.duplicates[load_int(hop.sources, hop.index_bytes, e)];
+        ++out.duplicates[load_id(hop.sources, hop.index_bytes, e)];
   }
 
   void write_nodes(const NodeTypeSpec& type, const NodeList& nodes,
@@ -108,15 +108,15 @@ class CpuBackend final : public Backend {
       const int64_t tree = hop.tree(t);
       for (int64_t e = hop.offsets[t]; e < hop.offsets[t + 1]; ++e) {
         if (nodes.index.direct != nullptr && e + kPrefetchAhead < hop.slots)
-          __builtin_prefetch(&nodes.index.direct[load_int(hop.sources, hop.index_bytes,
+          __builtin_prefetch(&nodes.index.direct[load_id(hop.sources, hop.index_bytes,
                                                           e + kPrefetchAhead)]);
-        const int64_t node = load_int(hop.sources, hop.index_bytes, e);
+        const int64_t node = load_id(hop.sources, hop.index_bytes, e);
         uint32_t& word = nodes.index.insert(tree, node);
         if (word == kUnknown) {
           word = static_cast<uint32_t>(nodes.count);
           push_back(nodes, tree, node);
         }
-        store_int(hop.sources, hop.index_bytes, e, word);
+        store_id(hop.sources, hop.index_bytes, e, word);
       }
     }
   }

@@ -1,6 +1,6 @@
 """Typed face of the compiled module: addresses, sizes and streams are plain integers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import overload
 
 has_cuda: bool
@@ -115,3 +115,40 @@ def coo_to_csc(
 ) -> bool: ...
 
 # sampling
+
+_NodeResult = tuple[int, int, int, list[int]]  # ids, batch, duplicate counts; nodes per hop
+_EdgeResult = tuple[int, int, int, list[int]]  # row, col, edge ids; edges per hop
+_BlockResult = tuple[int, int, int]  # indptr, first target, targets
+SampleResult = tuple[list[_NodeResult], list[_EdgeResult], list[_BlockResult]]
+
+class KHopSampler:
+    def __init__(
+        self,
+        *,
+        node_types: Sequence[tuple[str, int, int, int, int, int]],
+        relations: Sequence[tuple[int, int, CscView, Sequence[int]]],
+        expand_all: bool,
+        disjoint: bool,
+        edge_ids: bool,
+        duplicate_counts: bool,
+        index_bytes: int,
+    ) -> None: ...
+    def check_seeds(self, node_type: int, address: int, count: int) -> None: ...
+    def sample_cpu(
+        self,
+        seeds: Sequence[tuple[int, int, int]],
+        seed: int,
+        direct: Sequence[int],
+        allocate: Callable[[int], int],
+        num_threads: int,
+    ) -> SampleResult: ...
+    def sample_cuda(
+        self,
+        seeds: Sequence[tuple[int, int, int]],
+        seed: int,
+        direct: Sequence[int],
+        allocate: Callable[[int], int],
+        device: int,
+        stream: int,
+        mailbox: int,
+    ) -> SampleResult: ...

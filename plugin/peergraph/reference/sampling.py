@@ -1,0 +1,184 @@
+"""The specification of k-hop sampling, written to be read: sequential, in plain Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+NodeType = str
+EdgeType = tuple[str, str, str]
+
+_U32 = 0xFFFFFFFF
+_U64 = 0xFFFFFFFFFFFFFFFF
+
+
+def philox(key: int, counter_low: int, counter_high: int) -> list[int]:
+    """One block of Philox4x32-10 (Salmon et al. 2011): four 32-bit words."""
+    k0, k1 = key & _U32, key >> 32
+    c = [counter_low & _U32, counter_low >> 32, counter_high & _U32, counter_high >> 32]
+    for _ in range(10):
+        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [(b >> 32) ^ c[1] ^ k0, b & _U32, (a >> 32) ^ c[3] ^ k1, a & _U32]
+        k0, k1 = (k0 + 0x9E3779B9) & _U32, (k1 + 0xBB67AE85) & _U32
+    return c
+
+
+def random_below(bound: int, seed: int, stream: int, position: int, draw: int) -> int:
+    """A draw from ``0 .. bound - 1``: two draws share a block, each takes 64 of its bits."""
+    block = philox(seed, position, ((stream << 32) | (draw >> 1)) & _U64)
+    half = 2 * (draw & 1)
+    return (((block[half + 1] << 32) | block[half]) * bound) >> 64
+
+
+def picks(degree: int, fanout: int, seed: int, stream: int, position: int) -> list[int]:
+    """Which neighbours a target gets: all in order, or by swapping each drawn one with the last
+    of those that remain (what WholeGraph's Algorithm 1 computes in parallel).
+    """
+    if fanout < 0 or degree <= fanout:
+        return list(range(degree))
+    elements = list(range(degree))
+    chosen = []
+    for draw in range(fanout):
+        r = random_below(degree - draw, seed, stream, position, draw)
+        chosen.append(elements[r])
+        elements[r] = elements[degree - 1 - draw]
+    return chosen
+
+
+@dataclass
+class Csc:
+    """One relation in the users' ids.
+
+    Args:
+        indptr: [destinations + 1].
+        indices: [edges] sources.
+        edge_ids: [edges], None where the position is the id.
+    """
+
+    indptr: npt.NDArray[np.int64]
+    indices: npt.NDArray[np.int64]
+    edge_ids: npt.NDArray[np.int64] | None = None
+
+
+@dataclass
+class ReferenceSample:
+    """Fields as in :class:`peergraph.sampling.Sample`, as lists; `batch` is kept always."""
+
+    nodes: dict[NodeType, list[int]]
+    batch: dict[NodeType, list[int]]
+    row: dict[EdgeType, list[int]]
+    col: dict[EdgeType, list[int]]
+    edge_ids: dict[EdgeType, list[int]]
+    duplicate_counts: dict[NodeType, list[int]]
+    num_sampled_nodes: dict[NodeType, list[int]]
+    num_sampled_edges: dict[EdgeType, list[int]]
+    indptr: dict[EdgeType, list[list[int]]]
+    first_target: dict[EdgeType, list[int]]
+    _rows: dict[NodeType, dict[tuple[int, int], int]] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def empty(
+        cls, node_types: Sequence[NodeType], edge_types: Sequence[EdgeType]
+    ) -> ReferenceSample:
+        """A sample of nothing."""
+        return cls(
+            nodes={t: [] for t in node_types},
+            batch={t: [] for t in node_types},
+            row={t: [] for t in edge_types},
+            col={t: [] for t in edge_types},
+            edge_ids={t: [] for t in edge_types},
+            duplicate_counts={t: [] for t in node_types},
+            num_sampled_nodes={t: [] for t in node_types},
+            num_sampled_edges={t: [] for t in edge_types},
+            indptr={t: [] for t in edge_types},
+            first_target={t: [] for t in edge_types},
+            _rows={t: {} for t in node_types},
+        )
+
+    def append(self, node_type: NodeType, tree: int, node: int) -> int:
+        """Appends a row; returns the first row of the same node (and tree)."""
+        row = self._rows[node_type].setdefault((tree, node), len(self.nodes[node_type]))
+        self.nodes[node_type].append(node)
+        self.batch[node_type].append(tree)
+        self.duplicate_counts[node_type].append(0)
+        return row
+
+    def row_of(self, node_type: NodeType, tree: int, node: int) -> int:
+        """The row of a node, appended if it is new."""
+        row = self._rows[node_type].get((tree, node))
+        return self.append(node_type, tree, node) if row is None else row
+
+
+def sample_khop(
+    num_nodes: Mapping[NodeType, int],
+    relations: Mapping[EdgeType, Csc],
+    fanouts: Mapping[EdgeType, Sequence[int]],
+    seeds: Mapping[NodeType, Sequence[int]],
+    seed: int,
+    *,
+    frontier: str = "new",
+    disjoint: bool = False,
+) -> ReferenceSample:
+    """The sample that :class:`peergraph.sampling.NeighborSampler` must yield.
+
+    Args:
+        num_nodes: node types, in the store's order.
+        relations: structure, in the order of the store's edge types.
+        fanouts, frontier, disjoint: as in `NeighborSampler`.
+        seeds, seed: as in `NeighborSampler.sample`.
+    """
+    sample = ReferenceSample.empty(list(num_nodes), list(relations))
+    tree = 0
+    for node_type, ids in seeds.items():
+        for node in ids:
+            sample.append(node_type, tree if disjoint else 0, node)
+            tree += 1
+    begin = dict.fromkeys(num_nodes, 0)
+    num_hops = len(next(iter(fanouts.values()), []))
+    for hop in range(num_hops):
+        end = {t: len(sample.nodes[t]) for t in num_nodes}
+        for r, (edge_type, csc) in enumerate(relations.items()):
+            first = begin[edge_type[2]] if frontier == "new" else 0
+            targets = range(first, end[edge_type[2]])
+            stream = hop * len(relations) + r
+            _expand(sample, edge_type, csc, targets, fanouts[edge_type][hop], seed, stream)
+        begin = end
+        for t in num_nodes:
+            sample.num_sampled_nodes[t].append(end[t])
+    for t in num_nodes:
+        ends = [*sample.num_sampled_nodes[t], len(sample.nodes[t])]
+        sample.num_sampled_nodes[t] = np.diff(ends, prepend=0).tolist()
+    return sample
+
+
+def _expand(
+    sample: ReferenceSample,
+    edge_type: EdgeType,
+    csc: Csc,
+    targets: range,
+    fanout: int,
+    seed: int,
+    stream: int,
+) -> None:
+    """Samples the neighbours of `targets` (rows of the sample) by one relation."""
+    source_type, _, destination_type = edge_type
+    indptr = [0]
+    for position, target in enumerate(targets):
+        node, tree = sample.nodes[destination_type][target], sample.batch[destination_type][target]
+        begin = int(csc.indptr[node])
+        degree = int(csc.indptr[node + 1]) - begin
+        for pick in picks(degree, fanout, seed, stream, position):
+            row = sample.row_of(source_type, tree, int(csc.indices[begin + pick]))
+            sample.duplicate_counts[source_type][row] += 1
+            sample.row[edge_type].append(row)
+            sample.col[edge_type].append(target)
+            at = begin + pick
+            sample.edge_ids[edge_type].append(at if csc.edge_ids is None else int(csc.edge_ids[at]))
+        indptr.append(len(sample.row[edge_type]))
+    first_edge = sum(sample.num_sampled_edges[edge_type])
+    sample.num_sampled_edges[edge_type].append(len(sample.row[edge_type]) - first_edge)
+    sample.indptr[edge_type].append([0, *(end - first_edge for end in indptr[1:])])
+    sample.first_target[edge_type].append(targets.start)

@@ -1,0 +1,6 @@
+"""Sampling: k-hop neighbourhoods of seeds, with append-unique (WholeGraph III-C1, III-C2)."""
+
+from .neighbor import NeighborSampler
+from .sample import Block, Sample
+
+__all__ = ["Block", "NeighborSampler", "Sample"]

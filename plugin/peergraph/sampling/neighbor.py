@@ -1,0 +1,247 @@
+"""K-hop neighbour sampling from a store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from .. import _C
+from .sample import Buffers, EdgeType, NodeType, Sample
+from .workspace import WorkspacePool
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+Fanouts = Sequence[int] | Mapping[EdgeType, Sequence[int]]
+Seeds = Tensor | Mapping[NodeType, Tensor]
+
+_MAX_FANOUT = 2**31 - 1
+
+
+class NeighborSampler:
+    """Samples k-hop neighbourhoods uniformly without replacement (WholeGraph III-C1, Algorithm 1)
+    and renumbers the nodes by first appearance (append unique, III-C2).
+
+    The sample depends on graph, seeds, options and `seed` only: not on device, placement, number of
+    ranks or threads. It can be pickled, used in forked data loader workers (CPU stores), and by
+    several threads and streams at once; each of them takes 4 bytes a node of work space on the
+    store's device, unless `disjoint`.
+
+    Args:
+        store: where the graph lies; must outlive the sampler.
+        fanouts: neighbours per hop, for all relations (list) or by edge type, with an entry for
+            each of ``store.edge_types`` and all of one length. -1: all, 0: none.
+        frontier: what a hop expands: ``"new"``, the nodes that the hop before found (PyG), or
+            ``"all"``, every node so far (DGL).
+        disjoint: every seed gets a subgraph of its own; nodes are shared by none.
+        edge_ids: also yield the user's edge ids.
+        duplicate_counts: also yield how often each node was sampled as a neighbour.
+        index_dtype: of the sample's ``row`` and ``col``: ``torch.int64`` or ``torch.int32``.
+
+    Raises:
+        ValueError: a fanout below -1, lists of different lengths, a relation missing or unknown,
+            an unknown `frontier` or `index_dtype`.
+        TypeError: a fanout that is no integer.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        fanouts: Fanouts,
+        *,
+        frontier: Literal["new", "all"] = "new",
+        disjoint: bool = False,
+        edge_ids: bool = True,
+        duplicate_counts: bool = False,
+        index_dtype: torch.dtype = torch.int64,
+    ) -> None:
+        if frontier not in ("new", "all"):
+            raise ValueError(f"frontier: expected 'new' or 'all', got {frontier!r}")
+        if index_dtype not in (torch.int32, torch.int64):
+            raise ValueError(f"index_dtype: expected torch.int32 or int64, got {index_dtype}")
+        self.store = store
+        self.fanouts = check_fanouts(fanouts, list(store.edge_types))
+        self.frontier = frontier
+        self.disjoint = bool(disjoint)
+        self.edge_ids = bool(edge_ids)
+        self.duplicate_counts = bool(duplicate_counts)
+        self.index_dtype = index_dtype
+        self._set_up()
+
+    def _set_up(self) -> None:
+        store = self.store
+        self._node_types = list(store.node_types)
+        self._edge_types = list(store.edge_types)
+        position = {node_type: i for i, node_type in enumerate(self._node_types)}
+        # The views are addresses into tensors that the store holds.
+        self._native = _C.KHopSampler(
+            node_types=[
+                (
+                    node_type,
+                    store.num_nodes(node_type),
+                    *store.id_map(node_type).internal_address,
+                    *store.id_map(node_type).user_address,
+                )
+                for node_type in self._node_types
+            ],
+            relations=[
+                (
+                    position[edge_type[0]],
+                    position[edge_type[2]],
+                    store.structure(edge_type).view,
+                    self.fanouts[edge_type],
+                )
+                for edge_type in self._edge_types
+            ],
+            expand_all=self.frontier == "all",
+            disjoint=self.disjoint,
+            edge_ids=self.edge_ids,
+            duplicate_counts=self.duplicate_counts,
+            index_bytes=self.index_dtype.itemsize,
+        )
+        map_sizes = [] if self.disjoint else [store.num_nodes(t) for t in self._node_types]
+        self._workspaces = WorkspacePool(map_sizes, torch.device(store.device))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k not in ("_native", "_workspaces")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._set_up()
+
+    @property
+    def num_hops(self) -> int:
+        """How many hops a sample has."""
+        return len(next(iter(self.fanouts.values()), []))
+
+    def sample(self, seeds: Seeds, seed: int) -> Sample:
+        """Samples the neighbourhood of `seeds`.
+
+        Runs on the store's device, on the current stream. On CUDA the host waits for the device
+        once per hop and relation (sizes), twice for hops with fanout -1 or a very large one. Not
+        collective.
+
+        Args:
+            seeds: [S] user ids, int32 or int64, on any device; by node type where the store has
+                several. Duplicates are allowed and each becomes a row of its own.
+            seed: of the random numbers, ``0 .. 2**64 - 1``.
+
+        Raises:
+            IndexError: a seed that is no node, the first such.
+            TypeError: seeds of another dtype, or no tensor.
+            ValueError: seeds that are not 1-D, an unknown node type, a `seed` out of range, or a
+                hop of more than 2**31 - 1 edges of one relation.
+        """
+        if not 0 <= seed < 2**64:
+            raise ValueError(f"seed: expected 0 .. 2**64 - 1, got {seed}")
+        seed_ids = self._check_seeds(seeds)
+        device = self._workspaces.device
+        buffers = Buffers(device)
+        if device.type == "cpu":
+            arguments = [(t, ids.data_ptr(), ids.numel()) for t, ids in seed_ids]
+            with self._workspaces.borrow() as workspace:
+                result = self._native.sample_cpu(
+                    arguments, seed, workspace.addresses, buffers, torch.get_num_threads()
+                )
+        else:
+            for node_type, ids in seed_ids:
+                self._native.check_seeds(node_type, *host_address(ids))
+            near = [(t, ids.to(device, non_blocking=True)) for t, ids in seed_ids]
+            arguments = [(t, ids.data_ptr(), ids.numel()) for t, ids in near]
+            with self._workspaces.borrow() as workspace:
+                result = self._native.sample_cuda(
+                    arguments,
+                    seed,
+                    workspace.addresses,
+                    buffers,
+                    device.index,
+                    workspace.stream,
+                    workspace.mailbox_address,
+                )
+        return self._to_sample(result, buffers)
+
+    def _check_seeds(self, seeds: Seeds) -> list[tuple[int, Tensor]]:
+        """Seeds as (index of the node type, contiguous int64 tensor)."""
+        if isinstance(seeds, Tensor):
+            if len(self._node_types) != 1:
+                raise ValueError(
+                    f"seeds: expected a dict by node type, the store has {self._node_types}"
+                )
+            seeds = {self._node_types[0]: seeds}
+        elif not isinstance(seeds, Mapping):
+            raise TypeError(f"seeds: expected a tensor or a dict of tensors, got {type(seeds)}")
+        checked = []
+        for node_type, ids in seeds.items():
+            if node_type not in self._node_types:
+                raise ValueError(f"seeds: {node_type!r} is not one of {self._node_types}")
+            if not isinstance(ids, Tensor) or ids.dtype not in (torch.int32, torch.int64):
+                got = ids.dtype if isinstance(ids, Tensor) else type(ids)
+                raise TypeError(f"seeds: expected an int32 or int64 tensor, got {got}")
+            if ids.dim() != 1:
+                raise ValueError(f"seeds: expected one dimension, got shape {tuple(ids.shape)}")
+            if ids.is_cuda and self._workspaces.device.type == "cpu":
+                ids = ids.cpu()
+            checked.append((self._node_types.index(node_type), ids.to(torch.int64).contiguous()))
+        return checked
+
+    def _to_sample(self, result: _C.SampleResult, buffers: Buffers) -> Sample:
+        node_results, edge_results, blocks = result
+        nodes = dict(zip(self._node_types, node_results, strict=True))
+        edges = dict(zip(self._edge_types, edge_results, strict=True))
+        num_nodes = {t: sum(n[3]) for t, n in nodes.items()}
+        num_edges = {t: sum(e[3]) for t, e in edges.items()}
+
+        def node_tensors(field: int, dtype: torch.dtype) -> dict[NodeType, Tensor]:
+            return {t: buffers.tensor(n[field], dtype, num_nodes[t]) for t, n in nodes.items()}
+
+        def edge_tensors(field: int, dtype: torch.dtype) -> dict[EdgeType, Tensor]:
+            return {t: buffers.tensor(e[field], dtype, num_edges[t]) for t, e in edges.items()}
+
+        by_relation = {t: blocks[r :: len(edges)] for r, t in enumerate(self._edge_types)}
+        return Sample(
+            nodes=node_tensors(0, torch.int64),
+            row=edge_tensors(0, self.index_dtype),
+            col=edge_tensors(1, self.index_dtype),
+            edge_ids=edge_tensors(2, torch.int64) if self.edge_ids else None,
+            batch=node_tensors(1, torch.int64) if self.disjoint else None,
+            duplicate_counts=node_tensors(2, torch.int32) if self.duplicate_counts else None,
+            num_sampled_nodes={t: n[3] for t, n in nodes.items()},
+            num_sampled_edges={t: e[3] for t, e in edges.items()},
+            indptr={
+                t: [buffers.tensor(b[0], torch.int64, b[2] + 1) for b in of_relation]
+                for t, of_relation in by_relation.items()
+            },
+            first_target={t: [b[1] for b in bs] for t, bs in by_relation.items()},
+        )
+
+
+def host_address(ids: Tensor) -> tuple[int, int]:
+    """Address and length of ids that the host can read; device ids count as none."""
+    return (0, 0) if ids.is_cuda else (ids.data_ptr(), ids.numel())
+
+
+def check_fanouts(fanouts: Fanouts, edge_types: list[EdgeType]) -> dict[EdgeType, list[int]]:
+    """One list of fanouts for each relation, all of one length."""
+    if isinstance(fanouts, Mapping):
+        for edge_type in edge_types:
+            if edge_type not in fanouts:
+                raise ValueError(f"fanouts: no entry for relation {edge_type}")
+        for edge_type in fanouts:
+            if edge_type not in edge_types:
+                raise ValueError(f"fanouts: {edge_type} is not one of {edge_types}")
+        by_type = {edge_type: list(fanouts[edge_type]) for edge_type in edge_types}
+    else:
+        by_type = {edge_type: list(fanouts) for edge_type in edge_types}
+    lengths = {edge_type: len(of_type) for edge_type, of_type in by_type.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"fanouts: expected lists of the same length, got {lengths}")
+    for of_type in by_type.values():
+        for fanout in of_type:
+            if isinstance(fanout, bool) or not isinstance(fanout, int):
+                raise TypeError(f"fanouts: expected integers, got {fanout!r}")
+            if not -1 <= fanout <= _MAX_FANOUT:
+                raise ValueError(f"fanouts: expected -1 (all), 0 or more, got {fanout}")
+    return by_type

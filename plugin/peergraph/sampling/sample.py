@@ -1,0 +1,125 @@
+"""What a k-hop sample consists of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+NodeType = str
+EdgeType = tuple[str, str, str]
+
+
+@dataclass
+class Block:
+    """One relation of one hop as CSC: the in-neighbours that were sampled for each target.
+
+    Target ``k`` is row ``first_target + k`` of the sample's nodes of the destination type, and its
+    edges are ``row[indptr[k]:indptr[k + 1]]``.
+
+    Args:
+        indptr: [targets + 1], dtype of ``row``.
+        row: [edges] sources, as rows of the sample's nodes of the source type.
+        edge_ids: [edges] int64 the user's edge ids, None when they were not asked for.
+        first_target: row of the first target.
+    """
+
+    indptr: Tensor
+    row: Tensor
+    edge_ids: Tensor | None
+    first_target: int
+
+    @property
+    def num_targets(self) -> int:
+        """How many nodes the hop expanded by this relation."""
+        return self.indptr.numel() - 1
+
+
+@dataclass
+class Sample:
+    """The result of :meth:`NeighborSampler.sample`; all tensors on the store's device.
+
+    Args:
+        nodes: by node type, int64 user ids: seeds first and in order, then by first appearance.
+        row: by edge type, sources of the edges as positions in ``nodes`` of the source type, in
+            hop order and grouped by destination; dtype ``index_dtype``.
+        col: by edge type, destinations of the same edges.
+        edge_ids: by edge type, int64 the user's edge ids; None when they were not asked for.
+        batch: disjoint samples only: by node type, int64 index of the seed that each node belongs
+            to (seeds of several types are counted on, in the order they were given).
+        duplicate_counts: by node type, int32: how often the node was sampled as a neighbour, over
+            all hops (WholeGraph III-C4); None when they were not asked for.
+        num_sampled_nodes: by node type, nodes found: seeds, hop 1, ... (one more than hops).
+        num_sampled_edges: by edge type, edges of each hop.
+        indptr: by edge type and hop, what :meth:`block` gives.
+        first_target: by edge type and hop, what :meth:`block` gives.
+    """
+
+    nodes: dict[NodeType, Tensor]
+    row: dict[EdgeType, Tensor]
+    col: dict[EdgeType, Tensor]
+    edge_ids: dict[EdgeType, Tensor] | None
+    batch: dict[NodeType, Tensor] | None
+    duplicate_counts: dict[NodeType, Tensor] | None
+    num_sampled_nodes: dict[NodeType, list[int]]
+    num_sampled_edges: dict[EdgeType, list[int]]
+    indptr: dict[EdgeType, list[Tensor]] = field(repr=False)
+    first_target: dict[EdgeType, list[int]] = field(repr=False)
+
+    @property
+    def num_hops(self) -> int:
+        """How many hops were sampled."""
+        return max((len(edges) for edges in self.num_sampled_edges.values()), default=0)
+
+    def block(self, hop: int, edge_type: EdgeType | None = None) -> Block:
+        """The CSC block of a hop (0 is the first, nearest to the seeds) and a relation.
+
+        Args:
+            hop: ``0 .. num_hops - 1``.
+            edge_type: may be left out when there is one relation.
+
+        Raises:
+            IndexError: no such hop.
+            KeyError: no such relation.
+            ValueError: `edge_type` left out though there are several relations.
+        """
+        if edge_type is None:
+            if len(self.row) != 1:
+                raise ValueError(f"edge_type: one of {list(self.row)} is needed")
+            (edge_type,) = self.row
+        counts = self.num_sampled_edges[edge_type]
+        if not 0 <= hop < len(counts):
+            raise IndexError(f"hop: {hop} is not in 0..{len(counts) - 1}")
+        begin = sum(counts[:hop])
+        edges = slice(begin, begin + counts[hop])
+        row = self.row[edge_type][edges]
+        return Block(
+            indptr=self.indptr[edge_type][hop].to(row.dtype),
+            row=row,
+            edge_ids=None if self.edge_ids is None else self.edge_ids[edge_type][edges],
+            first_target=self.first_target[edge_type][hop],
+        )
+
+
+class Buffers:
+    """Memory for one call of the compiled sampler, found again by address.
+
+    Calling it allocates: `allocate(num_bytes) -> address`.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._buffers: dict[int, Tensor] = {}
+
+    def __call__(self, num_bytes: int) -> int:
+        buffer = torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
+        address = buffer.data_ptr()
+        self._buffers[address] = buffer
+        return address
+
+    def tensor(self, address: int, dtype: torch.dtype, count: int) -> Tensor:
+        """The first `count` items of the buffer at `address`; empty for address 0."""
+        if address == 0:
+            return torch.empty(0, dtype=dtype, device=self._device)
+        return self._buffers[address][: count * dtype.itemsize].view(dtype)

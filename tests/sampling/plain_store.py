@@ -1,0 +1,224 @@
+"""A store of plain tensors in one process, in any placement, for tests of the sampler alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from peergraph import _C
+from peergraph.reference.sampling import Csc
+
+NODE = "_N"
+EDGE = (NODE, "_E", NODE)
+
+
+@dataclass
+class Layout:
+    """How destinations are spread: shares of the replicated and sharded tier, the rest on the
+    host; the number of shards; whether nodes are renumbered by out-degree.
+    """
+
+    replicated: float = 1.0
+    sharded: float = 0.0
+    num_shards: int = 1
+    renumber: bool = False
+
+
+SINGLE = Layout()
+LAYOUTS = {
+    "single": SINGLE,
+    "renumbered": Layout(renumber=True),
+    "sharded": Layout(0.0, 1.0, num_shards=3, renumber=True),
+    "host": Layout(0.0, 0.0, renumber=True),
+    "three tiers": Layout(0.3, 0.4, num_shards=4, renumber=True),
+}
+
+
+@dataclass
+class IdMap:
+    to_internal: Tensor | None
+    to_user: Tensor | None
+
+    @property
+    def internal_address(self) -> tuple[int, int]:
+        return _address(self.to_internal)
+
+    @property
+    def user_address(self) -> tuple[int, int]:
+        return _address(self.to_user)
+
+
+def _address(ids: Tensor | None) -> tuple[int, int]:
+    return (0, 0) if ids is None else (ids.data_ptr(), ids.element_size())
+
+
+@dataclass
+class Structure:
+    view: _C.CscView
+    held: list[Tensor] = field(repr=False)  # what the view points to
+
+
+def _host(tensor: Tensor, device: torch.device) -> Tensor:
+    return tensor.pin_memory() if device.type == "cuda" else tensor
+
+
+def make_structure(
+    csc: Csc,
+    layout: Layout,
+    to_internal: tuple[Tensor, Tensor],
+    index_dtype: torch.dtype,
+    device: torch.device,
+) -> Structure:
+    """Spreads a CSC over tiers.
+
+    Args:
+        to_internal: internal ids of destinations and of sources.
+    """
+    indptr, indices = torch.from_numpy(csc.indptr), torch.from_numpy(csc.indices)
+    rows = indptr.numel() - 1
+    destinations, sources = to_internal
+    user_of = torch.empty_like(destinations)
+    user_of[destinations] = torch.arange(rows)
+    new_indices = sources[indices].to(index_dtype)
+    cut = int(rows * layout.replicated)
+    dealt = int(rows * layout.sharded)
+    held: list[Tensor] = []
+
+    def part(internal: Tensor, on_host: bool = False) -> tuple[int, int, int]:
+        users = user_of[internal]
+        begin = indptr[users]
+        degrees = indptr[users + 1] - begin
+        lists = [new_indices[indptr[u] : indptr[u + 1]] for u in users.tolist()]
+        arrays = (
+            torch.cat([torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)]),
+            torch.cat(lists) if lists else new_indices[:0],
+            begin,
+        )
+        near = [_host(a, device) if on_host else a.to(device) for a in arrays]
+        held.extend(near)
+        a, b, c = (t.data_ptr() for t in near)
+        return a, b, c
+
+    internal = torch.arange(rows)
+    edge_ids = _C.TableView()
+    if csc.edge_ids is not None and csc.edge_ids.size:
+        ids = torch.from_numpy(csc.edge_ids).to(device)
+        held.append(ids)
+        edge_ids = _C.TableView(
+            replicated=ids.numel(),
+            sharded=0,
+            rows=ids.numel(),
+            row_bytes=8,
+            rank=0,
+            replicas=[ids.data_ptr()],
+            shards=[],
+            host=0,
+        )
+    view = _C.CscView(
+        replicated=cut,
+        sharded=dealt,
+        rows=rows,
+        num_edges=indices.numel(),
+        index_bytes=index_dtype.itemsize,
+        rank=0,
+        replicas=[part(internal[:cut])],
+        shards=[
+            part(internal[cut : cut + dealt][s :: layout.num_shards])
+            for s in range(layout.num_shards)
+        ],
+        host=part(internal[cut + dealt :], on_host=True),
+        edge_ids=edge_ids,
+    )
+    return Structure(view, held)
+
+
+class PlainStore:
+    """Has what the sampler asks of a store."""
+
+    def __init__(
+        self,
+        num_nodes: dict[str, int],
+        relations: dict[tuple[str, str, str], Csc],
+        *,
+        layout: Layout = SINGLE,
+        index_dtype: torch.dtype = torch.int32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.device = torch.device(device)
+        self.node_types = list(num_nodes)
+        self.edge_types = list(relations)
+        self.relations = relations
+        self._num_nodes = num_nodes
+        orders = {t: self._order(t, layout) for t in num_nodes}
+        self._id_maps = {t: self._id_map(order, index_dtype, layout) for t, order in orders.items()}
+        self._structures = {
+            t: make_structure(csc, layout, (orders[t[2]], orders[t[0]]), index_dtype, self.device)
+            for t, csc in relations.items()
+        }
+
+    def _order(self, node_type: str, layout: Layout) -> Tensor:
+        """[nodes] internal id of each user id."""
+        count = self._num_nodes[node_type]
+        if not layout.renumber:
+            return torch.arange(count)
+        hotness = torch.zeros(count, dtype=torch.int64)
+        for (source, _, _), csc in self.relations.items():
+            if source == node_type:
+                hotness += torch.from_numpy(np.bincount(csc.indices, minlength=count))
+        by_hotness = torch.argsort(hotness, descending=True, stable=True)
+        order = torch.empty_like(by_hotness)
+        order[by_hotness] = torch.arange(count)
+        return order
+
+    def _id_map(self, order: Tensor, dtype: torch.dtype, layout: Layout) -> IdMap:
+        if not layout.renumber:
+            return IdMap(None, None)
+        to_user = torch.empty_like(order)
+        to_user[order] = torch.arange(order.numel())
+        return IdMap(order.to(self.device, dtype), to_user.to(self.device, dtype))
+
+    def num_nodes(self, node_type: str = NODE) -> int:
+        return self._num_nodes[node_type]
+
+    def id_map(self, node_type: str = NODE) -> IdMap:
+        return self._id_maps[node_type]
+
+    def structure(self, edge_type: tuple[str, str, str] = EDGE) -> Structure:
+        return self._structures[edge_type]
+
+    @classmethod
+    def homogeneous(cls, csc: Csc, **options: object) -> PlainStore:
+        return cls({NODE: csc.indptr.size - 1}, {EDGE: csc}, **options)
+
+
+def random_csc(
+    rng: np.random.Generator,
+    num_sources: int,
+    num_destinations: int,
+    mean_degree: float,
+    *,
+    own_edge_ids: bool = True,
+) -> Csc:
+    """A random multigraph with very uneven degrees, isolated nodes and self loops."""
+    if num_sources == 0 or num_destinations == 0:
+        return Csc(np.zeros(num_destinations + 1, np.int64), np.zeros(0, np.int64))
+    degrees = np.minimum(rng.geometric(1 / (mean_degree + 1), num_destinations) - 1, 4000)
+    degrees[rng.random(num_destinations) < 0.2] = 0
+    indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+    indices = rng.integers(0, num_sources, indptr[-1])
+    edge_ids = rng.permutation(indptr[-1]).astype(np.int64) if own_edge_ids else None
+    return Csc(indptr, indices.astype(np.int64), edge_ids)
+
+
+def csc_with_degrees(degrees: list[int], num_nodes: int | None = None) -> Csc:
+    """Node d has neighbours 0 .. degrees[d] - 1, in this order; all further nodes have none."""
+    num_nodes = max([len(degrees), *degrees]) if num_nodes is None else num_nodes
+    padded = np.zeros(num_nodes, np.int64)
+    padded[: len(degrees)] = degrees
+    return Csc(
+        np.concatenate([[0], np.cumsum(padded)]).astype(np.int64),
+        np.concatenate([np.arange(d) for d in degrees] or [np.zeros(0)]).astype(np.int64),
+    )

@@ -1,0 +1,182 @@
+"""NeighborSampler against its specification (peergraph.reference.sampling), exactly."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from plain_store import EDGE, LAYOUTS, NODE, Layout, PlainStore, csc_with_degrees, random_csc
+
+from peergraph.reference import sampling as reference
+from peergraph.sampling import NeighborSampler, Sample
+
+TYPES = {"author": 40, "paper": 90, "topic": 7}
+RELATIONS = [
+    ("author", "writes", "paper"),
+    ("paper", "cites", "paper"),
+    ("paper", "by", "author"),
+    ("topic", "of", "paper"),
+    ("paper", "in", "topic"),
+]
+
+
+def assert_equals_reference(
+    store: PlainStore, sampler: NeighborSampler, seeds: dict[str, torch.Tensor], seed: int
+) -> Sample:
+    got = sampler.sample(seeds, seed)
+    want = reference.sample_khop(
+        {t: store.num_nodes(t) for t in store.node_types},
+        store.relations,
+        sampler.fanouts,
+        {t: ids.tolist() for t, ids in seeds.items()},
+        seed,
+        frontier=sampler.frontier,
+        disjoint=sampler.disjoint,
+    )
+    assert got.num_sampled_nodes == want.num_sampled_nodes
+    assert got.num_sampled_edges == want.num_sampled_edges
+    for t in store.node_types:
+        assert got.nodes[t].dtype == torch.int64
+        assert got.nodes[t].tolist() == want.nodes[t]
+        if sampler.disjoint:
+            assert got.batch[t].tolist() == want.batch[t]
+        if sampler.duplicate_counts:
+            assert got.duplicate_counts[t].dtype == torch.int32
+            assert got.duplicate_counts[t].tolist() == want.duplicate_counts[t]
+    for t in store.edge_types:
+        assert got.row[t].dtype == got.col[t].dtype == sampler.index_dtype
+        assert got.row[t].tolist() == want.row[t]
+        assert got.col[t].tolist() == want.col[t]
+        if sampler.edge_ids:
+            assert got.edge_ids[t].tolist() == want.edge_ids[t]
+        for hop in range(sampler.num_hops):
+            block = got.block(hop, t)
+            assert block.indptr.tolist() == want.indptr[t][hop]
+            assert block.first_target == want.first_target[t][hop]
+            begin = sum(want.num_sampled_edges[t][:hop])
+            assert block.row.tolist() == want.row[t][begin : begin + block.row.numel()]
+    return got
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+def test_homogeneous(device: torch.device, layout: Layout, index_dtype: torch.dtype) -> None:
+    rng = np.random.default_rng(1)
+    csc = random_csc(rng, 300, 300, 9)
+    store = PlainStore.homogeneous(csc, layout=layout, index_dtype=index_dtype, device=device)
+    sampler = NeighborSampler(store, [5, 3, 7], duplicate_counts=True)
+    seeds = torch.from_numpy(rng.integers(0, 300, 23)).to(index_dtype)
+    assert_equals_reference(store, sampler, {NODE: seeds}, 5)
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("frontier", ["new", "all"])
+@pytest.mark.parametrize(
+    "fanouts",
+    [[1], [-1, -1], [0, 4], [4, 0, 4], [2, -1, 3], [33, 2], [100, 5], [64, 31, 1], [3000], []],
+    ids=str,
+)
+def test_fanouts(device: torch.device, fanouts: list[int], frontier: str, disjoint: bool) -> None:
+    rng = np.random.default_rng(2)
+    csc = random_csc(rng, 120, 120, 40, own_edge_ids=False)
+    store = PlainStore.homogeneous(csc, layout=LAYOUTS["three tiers"], device=device)
+    sampler = NeighborSampler(
+        store, fanouts, frontier=frontier, disjoint=disjoint, duplicate_counts=True
+    )
+    seeds = torch.tensor([3, 3, 117, 0, 3, 50])
+    assert_equals_reference(store, sampler, {NODE: seeds}, 2**64 - 1)
+
+
+@pytest.mark.parametrize(
+    ("fanout", "degree"), [(33, 5000), (3000, 3001), (3000, 20_000), (5000, 5001)]
+)
+def test_large_fanout_draws(device: torch.device, fanout: int, degree: int) -> None:
+    store = PlainStore.homogeneous(csc_with_degrees([degree, fanout, 0, 1]), device=device)
+    sampler = NeighborSampler(store, [fanout], duplicate_counts=True)
+    assert_equals_reference(store, sampler, {NODE: torch.arange(4)}, 8)
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("frontier", ["new", "all"])
+@pytest.mark.parametrize("layout", ["single", "three tiers"])
+def test_heterogeneous(device: torch.device, layout: str, frontier: str, disjoint: bool) -> None:
+    rng = np.random.default_rng(3)
+    relations = {
+        t: random_csc(rng, TYPES[t[0]], TYPES[t[2]], 6, own_edge_ids=i % 2 == 0)
+        for i, t in enumerate(RELATIONS)
+    }
+    store = PlainStore(TYPES, relations, layout=LAYOUTS[layout], device=device)
+    fanouts = {t: [3 + i, (-1, 0, 2)[i % 3], 4] for i, t in enumerate(RELATIONS)}
+    sampler = NeighborSampler(
+        store,
+        fanouts,
+        frontier=frontier,
+        disjoint=disjoint,
+        duplicate_counts=True,
+        index_dtype=torch.int32,
+    )
+    seeds = {"paper": torch.tensor([5, 5, 80]), "topic": torch.tensor([6, 0, 6])}
+    assert_equals_reference(store, sampler, seeds, 17)
+
+
+def test_random_small_graphs(device: torch.device) -> None:
+    rng = np.random.default_rng(4)
+    for trial in range(40):
+        n = int(rng.integers(1, 60))
+        csc = random_csc(rng, n, n, rng.integers(1, 20), own_edge_ids=bool(trial % 2))
+        layout = list(LAYOUTS.values())[trial % len(LAYOUTS)]
+        store = PlainStore.homogeneous(csc, layout=layout, device=device)
+        sampler = NeighborSampler(
+            store,
+            rng.integers(-1, 12, rng.integers(1, 4)).tolist(),
+            frontier=("new", "all")[trial // 2 % 2],
+            disjoint=bool(trial // 4 % 2),
+            edge_ids=bool(trial % 3),
+            duplicate_counts=bool(trial % 5),
+        )
+        seeds = torch.from_numpy(rng.integers(0, n, rng.integers(0, 9)))
+        assert_equals_reference(store, sampler, {NODE: seeds}, trial)
+
+
+def test_seeds_on_the_device(device: torch.device) -> None:
+    csc = random_csc(np.random.default_rng(5), 50, 50, 5)
+    store = PlainStore.homogeneous(csc, layout=LAYOUTS["renumbered"], device=device)
+    sampler = NeighborSampler(store, [3, 3])
+    assert_equals_reference(store, sampler, {NODE: torch.arange(50, device=device)}, 0)
+    with pytest.raises(IndexError, match=r"seeds: id 50 is not in 0\.\.49"):
+        sampler.sample(torch.tensor([4, 50, 51], device=device), 0)
+    # The sampler is as good as new afterwards.
+    assert_equals_reference(store, sampler, {NODE: torch.arange(50, device=device)}, 0)
+
+
+def test_no_seeds(device: torch.device) -> None:
+    store = PlainStore.homogeneous(csc_with_degrees([3, 1, 0]), device=device)
+    sample = NeighborSampler(store, [2, 2], duplicate_counts=True).sample(
+        torch.empty(0, dtype=torch.int64), 1
+    )
+    assert sample.num_sampled_nodes == {NODE: [0, 0, 0]}
+    assert sample.num_sampled_edges == {EDGE: [0, 0]}
+    assert sample.nodes[NODE].shape == sample.row[EDGE].shape == (0,)
+    assert sample.block(1).indptr.tolist() == [0]
+
+
+def test_graph_without_edges(device: torch.device) -> None:
+    store = PlainStore.homogeneous(csc_with_degrees([0, 0, 0]), device=device)
+    sampler = NeighborSampler(store, [2, -1])
+    assert_equals_reference(store, sampler, {NODE: torch.tensor([2, 0])}, 1)
+
+
+def test_every_edge_exists(device: torch.device) -> None:
+    rng = np.random.default_rng(6)
+    csc = random_csc(rng, 200, 200, 30)
+    store = PlainStore.homogeneous(csc, layout=LAYOUTS["three tiers"], device=device)
+    sample = NeighborSampler(store, [10, 10]).sample(torch.arange(40), 3)
+    by_id = np.empty((csc.indices.size, 2), np.int64)
+    by_id[csc.edge_ids, 0] = csc.indices
+    by_id[csc.edge_ids, 1] = np.repeat(np.arange(200), np.diff(csc.indptr))
+    nodes = sample.nodes[NODE]
+    ends = torch.stack([nodes[sample.row[EDGE]], nodes[sample.col[EDGE]]], 1).cpu()
+    assert torch.equal(ends, torch.from_numpy(by_id)[sample.edge_ids[EDGE].cpu()])
+    # Without replacement: no target has an edge twice.
+    assert torch.unique(sample.edge_ids[EDGE]).numel() == sample.edge_ids[EDGE].numel()
+    assert sample.block(0).num_targets == 40
