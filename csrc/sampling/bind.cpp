@@ -42,9 +42,9 @@ SamplerSpec make_spec(const std::vector<NodeTypeTuple>& node_types,
   const int num_types = static_cast<int>(node_types.size());
   for (const RelationSpec& r : spec.relations) {
     PG_CHECK_ARG(static_cast<int>(r.fanouts.size()) == spec.num_hops, "fanouts differ in length");
-    PG_CHECK_ARG(r.source >= 0 && r.source < num_types && r.destination >= 0 &&
-                     r.destination < num_types,
-                 "a relation names a node type that does not exist");
+    PG_CHECK_ARG(
+        r.source >= 0 && r.source < num_types && r.destination >= 0 && r.destination < num_types,
+        "a relation names a node type that does not exist");
   }
   PG_CHECK_ARG(index_bytes == 4 || index_bytes == 8, "index_bytes must be 4 or 8");
   spec.expand_all = expand_all;
@@ -125,8 +125,8 @@ py::tuple sample_cuda(const SamplerSpec& spec, const std::vector<SeedTuple>& see
     py::gil_scoped_acquire gil;
     return reinterpret_cast<void*>(allocate(num_bytes).cast<uintptr_t>());
   };
-  const auto backend = make_cuda_backend(device, stream, reinterpret_cast<int64_t*>(mailbox),
-                                         allocate_scratch);
+  const auto backend =
+      make_cuda_backend(device, stream, reinterpret_cast<int64_t*>(mailbox), allocate_scratch);
   return sample(spec, seeds, seed, direct, allocate, *backend);
 }
 #endif

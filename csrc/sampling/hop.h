@@ -4,30 +4,12 @@
 #include <cstdint>
 
 #include "common/host_device.h"
+#include "common/ids.h"
+#include "memory/id_map.h"
 #include "sampling/node_index.h"
 #include "sampling/without_replacement.h"
 
 namespace peergraph {
-
-/// Integers of 4 or 8 bytes at an address, read and written as 64-bit values.
-PG_HD int64_t load_id(const void* from, int bytes, int64_t at) {
-  return bytes == 4 ? static_cast<const int32_t*>(from)[at] : static_cast<const int64_t*>(from)[at];
-}
-
-PG_HD void store_id(void* to, int bytes, int64_t at, int64_t value) {
-  if (bytes == 4)
-    static_cast<int32_t*>(to)[at] = static_cast<int32_t>(value);
-  else
-    static_cast<int64_t*>(to)[at] = value;
-}
-
-/// Id -> id; bytes 0 is the identity.
-struct IdMapView {
-  const void* data = nullptr;
-  int32_t bytes = 0;
-
-  PG_HD int64_t operator()(int64_t id) const { return bytes == 0 ? id : load_id(data, bytes, id); }
-};
 
 /// The nodes of one type found so far.
 struct NodeList {

@@ -122,8 +122,7 @@ class KHop {
 
   /// At most this many new nodes can come out of `slots` edges.
   int64_t new_nodes_bound(const RelationSpec& relation, int64_t slots) const {
-    return spec_.disjoint ? slots
-                          : std::min(slots, spec_.node_types[relation.source].num_nodes);
+    return spec_.disjoint ? slots : std::min(slots, spec_.node_types[relation.source].num_nodes);
   }
 
   Hop sample(int hop_number, int r, int64_t first_target, int64_t num_targets) {
@@ -157,9 +156,9 @@ class KHop {
     hop.sources = allocate<char>(hop.slots, hop.index_bytes);
     if (spec_.edge_ids) hop.edge_ids = allocate<int64_t>(hop.slots);
     if (hop.slots > 0) backend_.sample(relation.csc, hop, sources);
-    PG_CHECK_ARG(sources.count < kMaxSampleRows,
-                 "the sample has too many nodes of type '" +
-                     spec_.node_types[relation.source].name + "': use fewer seeds or fanouts");
+    PG_CHECK_ARG(sources.count < kMaxSampleRows, "the sample has too many nodes of type '" +
+                                                     spec_.node_types[relation.source].name +
+                                                     "': use fewer seeds or fanouts");
     return hop;
   }
 
@@ -182,8 +181,9 @@ class KHop {
     edges.row = allocate<char>(total, spec_.index_bytes);
     edges.col = allocate<char>(total, spec_.index_bytes);
     if (spec_.edge_ids) edges.ids = allocate<int64_t>(total);
-    EdgeOutput out{edges.row, edges.col, edges.ids,
-                   result_.nodes[spec_.relations[r].source].duplicates, 0, spec_.index_bytes};
+    EdgeOutput out{edges.row, edges.col,
+                   edges.ids, result_.nodes[spec_.relations[r].source].duplicates,
+                   0,         spec_.index_bytes};
     for (size_t h = 0; h < edges.per_hop.size(); ++h) {
       const Hop& hop = hops_[h * spec_.relations.size() + r];
       if (hop.num_edges > 0) backend_.write_edges(hop, sources.index, out);

@@ -66,7 +66,7 @@ class CpuBackend final : public Backend {
       for (int64_t t = begin; t < end; ++t)
         for (int64_t e = hop.offsets[t]; e < hop.offsets[t + 1]; ++e) {
           store_id(out.row, out.index_bytes, out.begin + e,
-                    load_id(hop.sources, hop.index_bytes, e));
+                   load_id(hop.sources, hop.index_bytes, e));
           store_id(out.col, out.index_bytes, out.begin + e, hop.first_target + t);
           if (out.edge_ids != nullptr) out.edge_ids[out.begin + e] = hop.edge_ids[e];
         }
@@ -84,8 +84,7 @@ class CpuBackend final : public Backend {
         for (int64_t row = begin; row < end; ++row) out.batch[row] = nodes.trees[row];
     });
     if (nodes.index.direct != nullptr)
-      for (int64_t row = 0; row < nodes.count; ++row)
-        nodes.index.direct[nodes.ids[row]] = kUnknown;
+      for (int64_t row = 0; row < nodes.count; ++row) nodes.index.direct[nodes.ids[row]] = kUnknown;
   }
 
   void finish() override {}
@@ -108,8 +107,8 @@ class CpuBackend final : public Backend {
       const int64_t tree = hop.tree(t);
       for (int64_t e = hop.offsets[t]; e < hop.offsets[t + 1]; ++e) {
         if (nodes.index.direct != nullptr && e + kPrefetchAhead < hop.slots)
-          __builtin_prefetch(&nodes.index.direct[load_id(hop.sources, hop.index_bytes,
-                                                          e + kPrefetchAhead)]);
+          __builtin_prefetch(
+              &nodes.index.direct[load_id(hop.sources, hop.index_bytes, e + kPrefetchAhead)]);
         const int64_t node = load_id(hop.sources, hop.index_bytes, e);
         uint32_t& word = nodes.index.insert(tree, node);
         if (word == kUnknown) {

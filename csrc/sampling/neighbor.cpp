@@ -10,7 +10,7 @@ void sample_neighbors(const CscView& csc, const Hop& hop, int64_t begin, int64_t
     const int64_t count = hop.offsets[t + 1] - slot;
     const auto emit = [&](int64_t i, int64_t pick) {
       store_id(hop.sources, hop.index_bytes, slot + i,
-                load_id(list.indices, hop.index_bytes, pick));
+               load_id(list.indices, hop.index_bytes, pick));
       if (hop.edge_ids != nullptr) hop.edge_ids[slot + i] = csc.edge_id(list.edge_begin + pick);
     };
     if (count < list.degree) {

@@ -1,22 +1,10 @@
 // What one worker (a CPU thread, or a lane of a group on the GPU) does with one neighbour list.
 #pragma once
 
+#include "common/ids.h"
 #include "store/neighbor_lists.h"
 
 namespace peergraph {
-
-PG_HD int64_t load_id(const void* ids, int index_bytes, int64_t at) {
-  return index_bytes == 4 ? static_cast<const int32_t*>(ids)[at]
-                          : static_cast<const int64_t*>(ids)[at];
-}
-
-PG_HD void store_id(void* ids, int index_bytes, int64_t at, int64_t id) {
-  if (index_bytes == 4) {
-    static_cast<int32_t*>(ids)[at] = static_cast<int32_t>(id);
-  } else {
-    static_cast<int64_t*>(ids)[at] = id;
-  }
-}
 
 /// Writes list i of the chunk into one part; lane `lane` of `lanes` takes every lanes-th element.
 PG_HD void write_list(const CscView& view, const CscPart& part, int64_t local,
