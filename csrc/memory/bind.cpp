@@ -5,6 +5,9 @@
 #include <vector>
 
 #include "common/check.h"
+#include "common/on_device.h"
+#include "memory/gather.h"
+#include "memory/host_region.h"
 #include "memory/table_view.h"
 
 namespace py = pybind11;
@@ -35,6 +38,43 @@ TableView make_table_view(int64_t replicated, int64_t sharded, int64_t rows, int
   return view;
 }
 
+IdList make_id_list(uintptr_t ids, int id_bytes, int64_t first, int64_t count) {
+  PG_CHECK_ARG(id_bytes == 0 || id_bytes == 4 || id_bytes == 8, "id_bytes must be 0, 4 or 8");
+  PG_CHECK_ARG(count >= 0, "count must not be negative");
+  return {reinterpret_cast<const void*>(ids), id_bytes, first, count};
+}
+
+using ReleaseGil = py::call_guard<py::gil_scoped_release>;
+
+void register_ops(py::module_& m) {
+  m.def("map_shared", &map_shared, py::arg("fd"), py::arg("bytes"), ReleaseGil());
+  m.def("unmap_shared", &unmap_shared, py::arg("address"), py::arg("bytes"), ReleaseGil());
+  m.def("check_ids", &check_ids, py::arg("ids"), py::arg("limit"), py::arg("num_threads"),
+        ReleaseGil());
+  m.def(
+      "gather",
+      [](const TableView& table, const IdList& ids, uintptr_t out, int device, uintptr_t stream,
+         int num_threads) {
+        char* rows = reinterpret_cast<char*>(out);
+        (void)stream;  // unused in a CPU-only build
+        PG_ON_DEVICE(device, gather_cpu(table, ids, rows, num_threads),
+                     gather_cuda(table, ids, rows, device, stream));
+      },
+      py::arg("table"), py::arg("ids"), py::arg("out"), py::arg("device"), py::arg("stream"),
+      py::arg("num_threads"), ReleaseGil());
+  m.def(
+      "scatter",
+      [](const TableView& table, const IdList& ids, uintptr_t values, int device, uintptr_t stream,
+         int num_threads) {
+        const char* rows = reinterpret_cast<const char*>(values);
+        (void)stream;  // unused in a CPU-only build
+        PG_ON_DEVICE(device, scatter_cpu(table, ids, rows, num_threads),
+                     scatter_cuda(table, ids, rows, device, stream));
+      },
+      py::arg("table"), py::arg("ids"), py::arg("values"), py::arg("device"), py::arg("stream"),
+      py::arg("num_threads"), ReleaseGil());
+}
+
 }  // namespace
 
 void register_memory(py::module_& m) {
@@ -46,6 +86,10 @@ void register_memory(py::module_& m) {
            py::arg("shards"), py::arg("host"), py::arg("order") = 0, py::arg("order_bytes") = 0)
       .def_property_readonly("rows", [](const TableView& v) { return v.map.rows; })
       .def_readonly("row_bytes", &TableView::row_bytes);
+  py::class_<IdList>(m, "IdList")
+      .def(py::init(&make_id_list), py::kw_only(), py::arg("ids") = 0, py::arg("id_bytes") = 0,
+           py::arg("first") = 0, py::arg("count"));
+  register_ops(m);
 }
 
 }  // namespace peergraph

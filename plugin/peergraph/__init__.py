@@ -6,7 +6,9 @@ from importlib.metadata import version
 
 # First, so that a broken installation is explained before anything else fails.
 from peergraph import _native as _native
+from peergraph.errors import PeerLostError
+from peergraph.memory.pending import synchronize
 
 __version__ = version("peergraph")
 
-__all__ = ["__version__"]
+__all__ = ["PeerLostError", "__version__", "synchronize"]

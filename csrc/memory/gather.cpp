@@ -1,0 +1,72 @@
+#include "memory/gather.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "common/check.h"
+#include "common/parallel.h"
+#include "memory/bad_id.h"
+
+namespace peergraph {
+namespace {
+
+constexpr int64_t kGrainBytes = 256 << 10;
+constexpr int64_t kGrainIds = 64 << 10;
+
+int64_t rows_per_grain(int64_t row_bytes) {
+  // A row costs about as much as copying 64 bytes, however narrow it is.
+  return std::max<int64_t>(1, kGrainBytes / std::max<int64_t>(64, row_bytes));
+}
+
+int64_t first_bad_position(const IdList& ids, int64_t limit, int num_threads) {
+  std::atomic<int64_t> first{ids.count};
+  parallel_for(ids.count, kGrainIds, num_threads, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      if (static_cast<uint64_t>(ids.at(i)) < static_cast<uint64_t>(limit)) continue;
+      int64_t seen = first.load();
+      while (i < seen && !first.compare_exchange_weak(seen, i)) {
+      }
+      return;
+    }
+  });
+  return first.load();
+}
+
+}  // namespace
+
+void check_ids(const IdList& ids, int64_t limit, int num_threads) {
+  const int64_t bad = first_bad_position(ids, limit, num_threads);
+  if (bad < ids.count)
+    throw std::out_of_range(bad_id_message(BadId::kTableRow, bad, ids.at(bad), limit));
+}
+
+void gather_cpu(const TableView& table, const IdList& ids, char* out, int num_threads) {
+  check_ids(ids, table.map.rows, num_threads);
+  const int64_t row_bytes = table.row_bytes;
+  if (row_bytes == 0) return;
+  parallel_for(ids.count, rows_per_grain(row_bytes), num_threads, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      std::memcpy(out + i * row_bytes, table.row(table.internal(ids.at(i))), row_bytes);
+  });
+}
+
+void scatter_cpu(const TableView& table, const IdList& ids, const char* values, int num_threads) {
+  check_ids(ids, table.map.rows, num_threads);
+  const int64_t row_bytes = table.row_bytes;
+  if (row_bytes == 0) return;
+  parallel_for(ids.count, rows_per_grain(row_bytes), num_threads, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = table.internal(ids.at(i));
+      const char* value = values + i * row_bytes;
+      if (row >= table.map.replicated) {
+        std::memcpy(table.row(row), value, row_bytes);
+        continue;
+      }
+      for (int32_t r = 0; r < table.num_replicas; ++r)
+        std::memcpy(table.replicas[r] + row * row_bytes, value, row_bytes);
+    }
+  });
+}
+
+}  // namespace peergraph

@@ -1,0 +1,46 @@
+// Gathering and scattering rows of a table, whatever tiers they lie on (WholeGraph III-C3).
+#pragma once
+
+#include <cstdint>
+
+#include "common/host_device.h"
+#include "memory/table_view.h"
+
+namespace peergraph {
+
+/// The users' ids an op works on: a list of int32 or int64, or the range first, first + 1, ...
+struct IdList {
+  const void* ids = nullptr;
+  int32_t id_bytes = 0;  // 4 or 8; 0: the range
+  int64_t first = 0;
+  int64_t count = 0;
+
+  PG_HD int64_t at(int64_t i) const {
+    if (id_bytes == 4) return static_cast<const int32_t*>(ids)[i];
+    if (id_bytes == 8) return static_cast<const int64_t*>(ids)[i];
+    return first + i;
+  }
+};
+
+/// Raises IndexError naming the first id outside 0 .. limit-1. The ids are in host memory.
+void check_ids(const IdList& ids, int64_t limit, int num_threads);
+
+/// out[i] = row ids[i]. Checks the ids first. All memory is reachable by this CPU.
+void gather_cpu(const TableView& table, const IdList& ids, char* out, int num_threads);
+
+/// Row ids[i] = values[i], in every replica. Checks the ids first. Of duplicate ids, any one's
+/// value remains, and wide rows may mix them.
+void scatter_cpu(const TableView& table, const IdList& ids, const char* values, int num_threads);
+
+#ifdef PEERGRAPH_CUDA
+/// As gather_cpu, on `device` in `stream`, with ids and out in memory the device reaches. Ids out
+/// of range give rows of zeros and are recorded in the device's error slot (error_slot.h).
+void gather_cuda(const TableView& table, const IdList& ids, char* out, int device,
+                 uintptr_t stream);
+
+/// As scatter_cpu, on `device` in `stream`. Ids out of range are skipped and recorded.
+void scatter_cuda(const TableView& table, const IdList& ids, const char* values, int device,
+                  uintptr_t stream);
+#endif
+
+}  // namespace peergraph

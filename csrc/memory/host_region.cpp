@@ -1,0 +1,24 @@
+#include "memory/host_region.h"
+
+#include <sys/mman.h>
+
+#include "common/check.h"
+
+namespace peergraph {
+
+uintptr_t map_shared(int fd, int64_t bytes) {
+  PG_CHECK_ARG(bytes > 0, "bytes must be positive");
+  void* address =
+      mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (address == MAP_FAILED) throw_errno("mmap of " + std::to_string(bytes) + " bytes");
+  // Random row reads are bound by TLB misses; kernels without huge shared pages refuse, harmlessly.
+  madvise(address, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+  return reinterpret_cast<uintptr_t>(address);
+}
+
+void unmap_shared(uintptr_t address, int64_t bytes) {
+  if (munmap(reinterpret_cast<void*>(address), static_cast<size_t>(bytes)) != 0)
+    throw_errno("munmap");
+}
+
+}  // namespace peergraph

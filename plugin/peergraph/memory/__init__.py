@@ -1,0 +1,9 @@
+"""Memory shared by the ranks of a host, and tables of rows in it (WholeGraph III-B, III-C3)."""
+
+from peergraph.memory.group import Group
+from peergraph.memory.pending import synchronize
+from peergraph.memory.region import SharedRegion
+from peergraph.memory.table import Table
+from peergraph.memory.tiers import Tiers
+
+__all__ = ["Group", "SharedRegion", "Table", "Tiers", "synchronize"]

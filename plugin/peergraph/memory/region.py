@@ -1,0 +1,213 @@
+"""Regions: one allocation per rank, mapped by all of them (WholeGraph III-B)."""
+
+from __future__ import annotations
+
+import math
+import os
+import weakref
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import torch
+
+import peergraph._C as _C
+from peergraph.memory.group import Group
+from peergraph.memory.parts import CudaPart, Handle, HostPart, Part, close_later
+
+T = TypeVar("T")
+
+
+class SharedRegion:
+    """Memory of every rank of a group, mapped in all of them: the paper's pointer table.
+
+    On CUDA device memory shared by CUDA IPC; else anonymous shared memory of the host, pinned when
+    the group computes on GPUs. Made with :meth:`create`, released with :meth:`close`. Where it is
+    only dropped, the other ranks' parts are unmapped, and this rank's GPU memory stays allocated
+    until the process ends, for others may still read it.
+
+    Pickles as a handle, which maps the parts in any process of this machine while the ranks live
+    (DataLoader workers, `mp.spawn` children); such a copy closes without a collective.
+    """
+
+    group: Group
+    device: torch.device
+    sizes: list[int]
+    """Bytes of each rank's part."""
+
+    def __init__(
+        self, group: Group, device: torch.device, handles: Sequence[Handle | None], sizes: list[int]
+    ) -> None:
+        self.group = group
+        self.device = device
+        self.sizes = sizes
+        self._handles = list(handles)
+        self._parts: list[Part | None] = [
+            None if handle is None else handle.open(group.device) for handle in handles
+        ]
+        self._closed = False
+        self._pid = os.getpid()
+        # Only on the region that `create` returned, which closes collectively.
+        self._own: _Own | None = None
+        self._close_fd: weakref.finalize[..., Any] | None = None
+
+    @classmethod
+    def create(
+        cls, num_bytes: int, group: Group, device: str | torch.device | None = None
+    ) -> SharedRegion:
+        """Allocates `num_bytes` bytes on this rank and maps all ranks' parts. Collective.
+
+        Args:
+            num_bytes: size of this rank's part; ranks may differ, and 0 is allowed.
+            group: the ranks.
+            device: "cpu" or the group's own device, the default.
+
+        Host memory starts as zeros; GPU memory is not initialised.
+
+        Raises, on every rank where any of them fails:
+            ValueError: a size is negative, or the device is another one.
+            MemoryError: the memory does not suffice.
+            RuntimeError: parts cannot be mapped.
+            PeerLostError: a rank is missing.
+        """
+        target = _check_device(device, group)
+        own = _Own()
+        failure = own.allocate(num_bytes, group, target)
+        handles = _all_gather_or_raise(group, own.handle, failure)
+        region: SharedRegion | None = None
+        try:
+            sizes = [0 if handle is None else handle.num_bytes for handle in handles]
+            region = cls(group, target, handles, sizes)
+        except Exception as error:
+            failure = error
+        try:
+            _all_gather_or_raise(group, None, failure)
+        except Exception:
+            region = None
+            own.free_after_barrier(group)
+            raise
+        assert region is not None
+        region._own = own
+        if own.fd is not None:
+            region._close_fd = close_later(region, own.fd)
+        if group.world_size == 1:
+            own.free_when_unused()
+        return region
+
+    @property
+    def addresses(self) -> list[int]:
+        """Address of each rank's part in this process; 0 where a part is empty."""
+        self._check_open()
+        return [0 if part is None else part.address for part in self._parts]
+
+    def local(self, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+        """Returns the beginning of this rank's part as a tensor, without a copy. Not collective.
+
+        Raises ValueError where the part is too small.
+        """
+        return self.part(self.group.rank, dtype, shape)
+
+    def part(self, rank: int, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+        """Returns the beginning of a rank's part as a tensor, without a copy. Not collective.
+
+        The tensor keeps the part mapped; after :meth:`close` its contents mean nothing.
+
+        Raises ValueError where there is no such rank, or its part is too small.
+        """
+        self._check_open()
+        if not 0 <= rank < len(self.sizes):
+            raise ValueError(f"rank must be one of 0..{len(self.sizes) - 1}, got {rank}")
+        num_bytes = math.prod(shape) * dtype.itemsize
+        if num_bytes > self.sizes[rank]:
+            raise ValueError(
+                f"shape {tuple(shape)} of {dtype} takes {num_bytes} bytes, and the part of rank "
+                f"{rank} has {self.sizes[rank]}"
+            )
+        part = self._parts[rank]
+        if part is None or num_bytes == 0:
+            return torch.empty(tuple(shape), dtype=dtype, device=self.device)
+        return part.tensor()[:num_bytes].view(dtype).view(tuple(shape))
+
+    def close(self) -> None:
+        """Unmaps the other ranks' parts, waits for all ranks, frees this one's. Collective.
+
+        Waits for the GPU first. A second call does nothing. A copy that came by pickle, or lives in
+        a forked process, closes on its own. Raises PeerLostError where a rank is missing, after
+        releasing what no other rank can be using.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        own, self._own = self._own, None
+        if own is None or os.getpid() != self._pid:
+            self._parts.clear()
+            return
+        try:
+            # Nobody may unmap or free what another rank's kernels still touch.
+            self.group.barrier()
+            self._parts.clear()
+            own.free_after_barrier(self.group)
+        finally:
+            self._parts.clear()
+            if self._close_fd is not None:
+                self._close_fd()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("this shared memory has been closed")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._check_open()
+        return (SharedRegion, (self.group, self.device, self._handles, self.sizes))
+
+
+class _Own:
+    """This rank's part on the way from its allocation to its release."""
+
+    def __init__(self) -> None:
+        self.part: Part | None = None
+        self.handle: Handle | None = None
+        self.fd: int | None = None
+
+    def allocate(self, num_bytes: int, group: Group, device: torch.device) -> Exception | None:
+        """Returns what went wrong, for the other ranks must hear of it."""
+        try:
+            if num_bytes < 0:
+                raise ValueError(f"num_bytes must not be negative, got {num_bytes}")
+            if num_bytes > 0 and device.type == "cuda":
+                self.part, self.handle = CudaPart.create(num_bytes, device, group.world_size > 1)
+            elif num_bytes > 0:
+                self.part, self.handle, self.fd = HostPart.create(num_bytes, group.device)
+        except Exception as error:
+            return error
+        return None
+
+    def free_when_unused(self) -> None:
+        """Lets go of GPU memory as soon as no tensor refers to it; host memory always does."""
+        if isinstance(self.part, CudaPart):
+            self.part.release_with(_C.cuda_free)
+        self.part = None
+
+    def free_after_barrier(self, group: Group) -> None:
+        """Frees the part once no rank has it mapped. Where a rank is lost the memory stays."""
+        group.barrier()
+        if group.world_size > 1:
+            self.free_when_unused()
+
+
+def _all_gather_or_raise(group: Group, value: T, failure: Exception | None) -> list[T]:
+    """As all_gather, but raises on every rank where any rank failed."""
+    results = group.all_gather((value, failure))
+    if failure is not None:
+        raise failure
+    for rank, (_, error) in enumerate(results):
+        if error is not None:
+            raise type(error)(f"on rank {rank}: {error}")
+    return [value for value, _ in results]
+
+
+def _check_device(device: str | torch.device | None, group: Group) -> torch.device:
+    if device is None or torch.device(device) == group.device:
+        return group.device
+    if torch.device(device).type == "cpu":
+        return torch.device("cpu")
+    raise ValueError(f"device must be cpu or the group's own, {group.device}, got {device}")

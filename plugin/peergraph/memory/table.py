@@ -1,0 +1,329 @@
+"""Tables: rows of one dtype and shape, spread over the tiers of a group's memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+import peergraph._C as _C
+from peergraph.memory import loading
+from peergraph.memory.group import Group
+from peergraph.memory.ids import id_list, out_tensor
+from peergraph.memory.region import SharedRegion
+from peergraph.memory.tiers import Tiers
+
+
+class Table:
+    """A [rows, ...] array whose rows lie on the replicated, sharded and host tiers.
+
+    One kernel reads it whatever the tiers (WholeGraph III-C3). Made with :meth:`create`, released
+    with :meth:`close`. Pickles as a handle, as :class:`SharedRegion` does.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    tiers: Tiers
+    group: Group
+    row_bytes: int
+    view: _C.TableView
+    """What kernels get; valid until the table is closed."""
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        tiers: Tiers,
+        group: Group,
+        regions: dict[str, SharedRegion],
+        order: Table | torch.Tensor | None,
+    ) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.tiers = tiers
+        self.group = group
+        self.row_bytes = math.prod(shape[1:]) * dtype.itemsize
+        self._regions = regions
+        self._order = order
+        order_values = order.as_tensor() if isinstance(order, Table) else order
+        if order_values is not None:
+            _check_order(order_values, shape[0], group)
+        self._order_values = order_values
+        replicas, shards, host = (regions.get(n) for n in ("replicated", "sharded", "host"))
+        self.view = _C.TableView(
+            replicated=tiers.replicated or 0,
+            sharded=tiers.sharded or 0,
+            rows=shape[0],
+            row_bytes=self.row_bytes,
+            rank=group.rank,
+            replicas=replicas.addresses if replicas else [0] * group.world_size,
+            shards=shards.addresses if shards else [0] * group.world_size,
+            host=host.addresses[0] if host else 0,
+            order=0 if order_values is None else order_values.data_ptr(),
+            order_bytes=0 if order_values is None else order_values.dtype.itemsize,
+        )
+
+    @classmethod
+    def create(
+        cls,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        tiers: Tiers,
+        group: Group,
+        *,
+        order: Table | torch.Tensor | None = None,
+    ) -> Table:
+        """Allocates a table. Collective; all ranks pass the same shape, dtype and tiers.
+
+        Args:
+            shape: rows, then the shape of a row; 1-D to n-D, any of them may be 0.
+            dtype: any torch dtype whose elements are whole bytes.
+            tiers: rows per tier; they add up to the rows.
+            group: the ranks.
+            order: user id -> internal row; int32 or int64 [rows] on the group's device, kept and
+                not copied. A permutation; it is not checked. Give a table whose rows are all local
+                (:meth:`as_tensor`) rather than a tensor where this table is to be pickled. None:
+                the users' ids are the rows.
+
+        Rows on the replicated tier are stored once per rank, row j behind them on shard
+        j % world_size. On CUDA the host tier is pinned. Contents are undefined until written.
+
+        Raises:
+            ValueError: shape, dtype or tiers do not fit together, or ranks disagree about them.
+            MemoryError: the memory does not suffice.
+            PeerLostError: a rank is missing.
+        """
+        checked = _check_shape(shape)
+        if not isinstance(dtype, torch.dtype):
+            raise TypeError(f"dtype must be a torch.dtype, got {dtype!r}")
+        if group.world_size > _C.max_shards:
+            raise ValueError(f"a table spreads over at most {_C.max_shards} ranks")
+        if isinstance(order, torch.Tensor):
+            _check_order(order, checked[0], group)
+        resolved = tiers.resolve(checked[0])
+        wanted = (checked, dtype, resolved)
+        for rank, other in enumerate(group.all_gather(wanted)):
+            if other != wanted:
+                raise ValueError(f"rank {rank} creates a table {other}, this rank {wanted}")
+        row_bytes = math.prod(checked[1:]) * dtype.itemsize
+        regions: dict[str, SharedRegion] = {}
+        for name, rows, device in _local_rows(resolved, group):
+            if getattr(resolved, name):
+                regions[name] = SharedRegion.create(rows * row_bytes, group, device)
+        return cls(checked, dtype, resolved, group, regions, order)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all tiers."""
+        return self.shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        """Where rows are gathered to: the group's device."""
+        return self.group.device
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all rows, each counted once."""
+        return self.rows * self.row_bytes
+
+    def gather(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Returns the rows `ids`, shaped [*ids.shape, *row shape] (WholeGraph III-C3). One-sided.
+
+        Args:
+            ids: int32 or int64, any shape, on the CPU or the table's device.
+            out: where to write; contiguous, of the table's dtype and the result's shape, on the
+                table's device or the CPU.
+
+        On a GPU it runs in the current stream and does not synchronise, except to copy into an
+        `out` on the CPU.
+
+        Raises:
+            IndexError: an id is negative or not below the rows. For ids on a GPU it is found while
+                the kernel runs, which returns rows of zeros for such ids; a later call of peergraph
+                on that device raises, or :func:`peergraph.synchronize`.
+            TypeError, ValueError: ids or out are not as above.
+            RuntimeError: the table is closed.
+        """
+        self._check_open()
+        ids = self._prepare_ids(ids)
+        shape = (*ids.shape, *self.shape[1:])
+        target = out_tensor(out, shape, self.dtype, self.device)
+        result = target
+        if target.device != self.device:
+            result = torch.empty(shape, dtype=self.dtype, device=self.device)
+        _C.gather(self.view, id_list(ids), result.data_ptr(), *self._launch())
+        if target is not result:
+            target.copy_(result)
+        return target
+
+    def scatter(self, ids: torch.Tensor, values: torch.Tensor) -> None:
+        """Overwrites the rows `ids` with `values`, in every replica. One-sided.
+
+        Args:
+            ids: int32 or int64, any shape, on the CPU or the table's device. Of duplicates any
+                one's value remains, and ranks may see different ones on the replicated tier.
+            values: [*ids.shape, *row shape] of the table's dtype, on the CPU or the table's device.
+
+        On a GPU it runs in the current stream and does not synchronise. Other ranks see the rows
+        after a barrier of the group.
+
+        Raises as :meth:`gather` does; ids out of range on a GPU write nothing.
+        """
+        self._check_open()
+        ids = self._prepare_ids(ids)
+        shape = (*ids.shape, *self.shape[1:])
+        if values.dtype != self.dtype:
+            raise ValueError(f"values must be {self.dtype}, got {values.dtype}")
+        if tuple(values.shape) != shape:
+            raise ValueError(f"values must have shape {shape}, got {tuple(values.shape)}")
+        if values.device != self.device and values.device.type != "cpu":
+            raise ValueError(f"values must be on cpu or {self.device}, got {values.device}")
+        values = values.to(self.device, non_blocking=True).contiguous()
+        _C.scatter(self.view, id_list(ids), values.data_ptr(), *self._launch())
+
+    def load(
+        self,
+        source: torch.Tensor | np.ndarray[Any, Any],
+        start: int = 0,
+        *,
+        chunk_bytes: int = 64 << 20,
+        progress: bool | None = None,
+    ) -> None:
+        """Writes `source` to the users' rows [start, start + len(source)). One-sided.
+
+        Rank 0 may load everything, or every rank its share; follow with `group.barrier()` before
+        others read. Goes chunk by chunk straight into the memory of all ranks: no second full copy.
+
+        Args:
+            source: a tensor, an array or a memory map of the table's dtype, [n, *row shape].
+            start: first row.
+            chunk_bytes: how much is in flight at a time.
+            progress: whether to show a bar; None: for more than 1 GB, on a terminal.
+
+        Synchronises with the GPU. Raises ValueError for a source that does not fit.
+        """
+        self._check_open()
+        loading.load(self, source, start, chunk_bytes, progress)
+
+    def read(
+        self, start: int = 0, stop: int | None = None, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Returns the users' rows [start, stop) on the CPU. One-sided; synchronises with the GPU.
+
+        Args:
+            start, stop: as in a slice, without negative numbers; None: to the end.
+            out: where to write; contiguous, on the CPU, of the result's dtype and shape.
+
+        Raises ValueError for a range outside the table, or an `out` that does not fit.
+        """
+        self._check_open()
+        return loading.read(self, start, stop, out)
+
+    def as_tensor(self) -> torch.Tensor:
+        """Returns the whole table as a tensor over its memory, without a copy. Not collective.
+
+        Only where all rows lie together in memory that this rank reaches: all replicated, all on
+        the host tier, or on one rank. Changes are changes of this rank's copy. ValueError
+        otherwise. The tensor is in internal order, and invalid once the table is closed.
+        """
+        self._check_open()
+        names = [n for n in ("replicated", "sharded", "host") if getattr(self.tiers, n)]
+        together = len(names) <= 1 and (names != ["sharded"] or self.group.world_size == 1)
+        if not together:
+            raise ValueError(f"the rows of a table with {self.tiers} do not lie together")
+        if not names or self.num_bytes == 0:
+            return torch.empty(self.shape, dtype=self.dtype, device=self.device)
+        rank = 0 if names == ["host"] else self.group.rank
+        return self._regions[names[0]].part(rank, self.dtype, self.shape)
+
+    def close(self) -> None:
+        """Releases the memory. Collective, except on a copy that came by pickle; idempotent.
+
+        Waits for the GPU. An `order` is not closed. Raises PeerLostError where a rank is missing.
+        """
+        self.view = _C.TableView()
+        self._order_values = None
+        self._closed = True
+        for name in ("replicated", "sharded", "host"):
+            if name in self._regions:
+                self._regions.pop(name).close()
+
+    _closed = False
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("this table has been closed")
+
+    def _prepare_ids(self, ids: torch.Tensor) -> torch.Tensor:
+        if not isinstance(ids, torch.Tensor):
+            raise TypeError(f"ids must be a tensor, got {type(ids).__name__}")
+        if ids.dtype not in (torch.int32, torch.int64):
+            raise TypeError(f"ids must be int32 or int64, got {ids.dtype}")
+        if ids.device != self.device and ids.device.type != "cpu":
+            raise ValueError(f"ids must be on cpu or {self.device}, got {ids.device}")
+        ids = ids.contiguous()
+        if ids.device != self.device:
+            _C.check_ids(id_list(ids), self.rows, torch.get_num_threads())
+            ids = ids.to(self.device, non_blocking=True)
+        return ids
+
+    def _write_range(self, start: int, count: int, values: int) -> None:
+        """Scatters to the users' rows from `start` on, from an address the device reaches."""
+        _C.scatter(self.view, _C.IdList(first=start, count=count), values, *self._launch())
+
+    def _read_range(self, start: int, out: torch.Tensor) -> None:
+        """Gathers the users' rows from `start` on into a tensor on the device."""
+        ids = _C.IdList(first=start, count=len(out))
+        _C.gather(self.view, ids, out.data_ptr(), *self._launch())
+
+    def _launch(self) -> tuple[int, int, int]:
+        """Device (-1: the CPU), stream and number of threads for the compiled module."""
+        if self.device.type == "cpu":
+            return -1, 0, torch.get_num_threads()
+        assert self.device.index is not None
+        return self.device.index, torch.cuda.current_stream(self.device).cuda_stream, 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._check_open()
+        if isinstance(self._order, torch.Tensor):
+            raise TypeError("a table is pickled with its order only where that is a Table, too")
+        return (
+            Table,
+            (self.shape, self.dtype, self.tiers, self.group, self._regions, self._order),
+        )
+
+    def __repr__(self) -> str:
+        return f"Table(shape={self.shape}, dtype={self.dtype}, {self.tiers})"
+
+
+def _local_rows(tiers: Tiers, group: Group) -> list[tuple[str, int, str | None]]:
+    """Of each tier: its name, this rank's rows, and where they lie (None: the group's device)."""
+    assert tiers.replicated is not None and tiers.sharded is not None and tiers.host is not None
+    dealt = len(range(group.rank, tiers.sharded, group.world_size))
+    return [
+        ("replicated", tiers.replicated, None),
+        ("sharded", dealt, None),
+        ("host", tiers.host if group.rank == 0 else 0, "cpu"),
+    ]
+
+
+def _check_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    checked = tuple(int(size) for size in shape)
+    if not checked:
+        raise ValueError("shape must have at least one dimension, the rows")
+    if any(size < 0 for size in checked):
+        raise ValueError(f"shape must not have negative sizes, got {checked}")
+    return checked
+
+
+def _check_order(order: torch.Tensor, rows: int, group: Group) -> None:
+    if order.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"order must be int32 or int64, got {order.dtype}")
+    if tuple(order.shape) != (rows,) or not order.is_contiguous():
+        raise ValueError(f"order must be contiguous, of shape ({rows},), got {tuple(order.shape)}")
+    if order.device != group.device:
+        raise ValueError(f"order must be on {group.device}, got {order.device}")

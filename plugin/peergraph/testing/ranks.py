@@ -1,0 +1,134 @@
+"""Runs a function on several ranks of this machine, with a deadline."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import signal
+import time
+import traceback
+from collections.abc import Callable, Collection
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+
+def run_ranks(
+    fn: Callable[..., Any],
+    world_size: int,
+    *args: Any,
+    timeout_s: float = 120,
+    device: str = "cpu",
+    may_die: Collection[int] = (),
+) -> list[Any]:
+    """Calls `fn(*args)` in `world_size` new processes and returns their results by rank.
+
+    torch.distributed is initialised in each: Gloo for "cpu"; Gloo and NCCL for "cuda", where rank r
+    has GPU r modulo their number. Every process is ended before this returns.
+
+    Args:
+        fn: a function of a module's top level; its result and arguments are pickled.
+        timeout_s: for all of it, the start of the processes included.
+        may_die: ranks that may end without a result; theirs is None.
+
+    Raises:
+        RuntimeError: a rank raised (with its traceback), or died.
+        TimeoutError: a rank took longer.
+    """
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f'device must be "cpu" or "cuda", got {device!r}')
+    deadline = time.monotonic() + timeout_s
+    # Served from here, so that the death of a rank, any rank, does not take it away.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    context = multiprocessing.get_context("spawn")
+    processes: list[SpawnProcess] = []
+    pipes: list[Connection] = []
+    try:
+        for rank in range(world_size):
+            receiver, sender = context.Pipe(duplex=False)
+            process = context.Process(
+                target=_run, args=(sender, fn, args, rank, world_size, store.port, device)
+            )
+            process.start()
+            sender.close()
+            processes.append(process)
+            pipes.append(receiver)
+        return _collect(processes, pipes, deadline, timeout_s, may_die)
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.join()
+
+
+def _run(
+    sender: Connection,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    rank: int,
+    world_size: int,
+    port: int,
+    device: str,
+) -> None:
+    try:
+        torch.set_num_threads(1)
+        if device == "cuda":
+            torch.cuda.set_device(rank % torch.cuda.device_count())
+        dist.init_process_group(
+            "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl",
+            store=TCPStore("127.0.0.1", port),
+            rank=rank,
+            world_size=world_size,
+            timeout=timedelta(seconds=60),
+        )
+        # Not multiprocessing's pickler: its tensors are file descriptors of this process.
+        message = pickle.dumps((True, fn(*args)))
+    except Exception:
+        message = pickle.dumps((False, traceback.format_exc()))
+    sender.send_bytes(message)
+    sender.close()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _collect(
+    processes: list[SpawnProcess],
+    pipes: list[Connection],
+    deadline: float,
+    timeout_s: float,
+    may_die: Collection[int],
+) -> list[Any]:
+    results: list[Any] = [None] * len(pipes)
+    waiting = dict(zip(pipes, range(len(pipes)), strict=True))
+    while waiting:
+        ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
+        if not ready:
+            raise TimeoutError(f"ranks {sorted(waiting.values())} took more than {timeout_s:g} s")
+        for pipe in ready:
+            assert isinstance(pipe, Connection)
+            rank = waiting.pop(pipe)
+            try:
+                succeeded, value = pickle.loads(pipe.recv_bytes())
+            except EOFError:
+                if rank not in may_die:
+                    raise RuntimeError(f"rank {rank} {_end_of(processes[rank])}") from None
+                continue
+            if not succeeded:
+                raise RuntimeError(f"rank {rank} raised:\n{value}")
+            results[rank] = value
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
+    return results
+
+
+def _end_of(process: SpawnProcess) -> str:
+    process.join(5)
+    code = process.exitcode
+    if code is not None and code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
