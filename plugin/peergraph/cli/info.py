@@ -1,23 +1,169 @@
-"""`peergraph info`: versions and what was compiled."""
+"""`peergraph info`: versions, what was compiled, GPUs and links, limits, and advice."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import platform
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
-import peergraph
+import torch
+
 from peergraph import _C
+from peergraph.cli import _gpus, _limits
+
+PACKAGES = {
+    "peergraph": ["peergraph"],
+    "torch": ["torch"],
+    "torch-geometric": ["torch-geometric"],
+    "dgl": ["dgl"],
+    "cupy": ["cupy", "cupy-cuda13x", "cupy-cuda12x"],
+    "numpy": ["numpy"],
+}
+Facts = dict[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object; sizes in bytes")
 
 
 def run(args: argparse.Namespace) -> int:
-    facts = {"peergraph": peergraph.__version__, "cuda": _C.has_cuda, "compiler": _C.compiler}
-    if args.json:
-        print(json.dumps(facts))
-    else:
-        for name, value in facts.items():
-            print(f"{name:12} {value}")
+    facts = collect()
+    print(json.dumps(facts, indent=2) if args.json else "\n".join(render(facts)))
     return 0
+
+
+def collect() -> Facts:
+    gpus = _gpus.find_gpus()
+    facts: Facts = {
+        "versions": versions(),
+        "compiled": {
+            "cuda": _C.has_cuda,
+            "compiler": _C.compiler,
+            "nvcc": _C.cuda_compiler or None,
+            "architectures": _C.cuda_architectures or None,
+            "max_shards": _C.max_shards,
+        },
+        "gpu_present": _gpus.has_device_file(),
+        "driver": _gpus.driver_version(),
+        "gpus": [asdict(gpu) for gpu in gpus],
+        "links": _gpus.link_matrix(gpus),
+        "limits": _limits.host_limits(),
+    }
+    return facts | {"advice": list(advice(facts))}
+
+
+def versions() -> dict[str, str | None]:
+    """Versions by package, from metadata: importing a framework only to ask would take seconds."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package, names in PACKAGES.items():
+        found[package] = next(filter(None, map(installed, names)), None)
+    return found | {"torch-cuda": torch.version.cuda}
+
+
+def installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def advice(facts: Facts) -> Iterator[str]:
+    """What to do about what is missing, most important first."""
+    compiled = facts["compiled"]
+    if facts["gpu_present"]:
+        yield from gpu_advice(facts)
+    if compiled["cuda"]:
+        for index, gpu in enumerate(facts["gpus"]):
+            if not _gpus.runs_on(compiled["architectures"], gpu["capability"]):
+                yield (
+                    f"GPU {index} has compute capability {gpu['capability']}, the CUDA part was "
+                    f"compiled for {compiled['architectures']}: set CUDAARCHS=native and reinstall"
+                )
+    unlinked = sum(link == "none" for row in facts["links"] for link in row)
+    if unlinked:
+        yield (
+            f"{unlinked} of the GPU pairs cannot read each other's memory: sharded rows are out of "
+            "reach there, use plan='replicated' or 'host'"
+        )
+    if facts["versions"]["torch-geometric"] is None:
+        yield "torch-geometric is missing, peergraph_pyg needs it: pip install 'peergraph[pyg]'"
+    files = facts["limits"]["open_files"]
+    if files is not None and files < 1024:
+        yield f"only {files} files may be open, data loaders want more: ulimit -n 4096"
+
+
+def gpu_advice(facts: Facts) -> Iterator[str]:
+    """What keeps a machine's GPU from being used."""
+    compiled, driver = facts["compiled"], facts["driver"]
+    torch_cuda = facts["versions"]["torch-cuda"]
+    if not compiled["cuda"]:
+        yield (
+            "a GPU is here, but the CUDA part was not compiled: install nvcc, or set "
+            "PEERGRAPH_PIP_NVCC=1 to take it from pip, and reinstall"
+        )
+    if torch_cuda is None:
+        yield "a GPU is here, but this torch is a CPU build: install one built with CUDA"
+    elif not facts["gpus"]:
+        yield (
+            "a GPU is here, but torch cannot use it: see CUDA_VISIBLE_DEVICES, and whether driver "
+            f"{driver or '(unknown)'} is new enough for CUDA {torch_cuda}"
+        )
+    if compiled["cuda"] and driver is not None:
+        oldest = _gpus.OLDEST_DRIVER.get(int(compiled["nvcc"].split(".")[0]), 0)
+        if int(driver.split(".")[0]) < oldest:
+            yield (
+                f"driver {driver} does not run code of nvcc {compiled['nvcc']}: install driver "
+                f"{oldest} or later, or reinstall with CUDACXX set to an older nvcc"
+            )
+
+
+def render(facts: Facts) -> Iterator[str]:
+    compiled, limits = facts["compiled"], facts["limits"]
+    yield from section("Versions", facts["versions"].items())
+    cuda = f"nvcc {compiled['nvcc']} for {compiled['architectures']}" if compiled["cuda"] else "no"
+    yield from section("Compiled", {"cpu": compiled["compiler"], "cuda": cuda}.items())
+    yield from section("GPUs", gpu_rows(facts))
+    if len(facts["links"]) > 1:
+        columns = range(len(facts["links"]))
+        yield from section("Links", [("", "".join(f"{f'GPU {j}':8}" for j in columns))])
+        for i, row in enumerate(facts["links"]):
+            yield f"  {f'GPU {i}':18}" + "".join(f"{link:8}" for link in row).rstrip()
+    rows = {
+        "CPUs": limits["cpus"],
+        "memory available": size(limits["memory_available"]),
+        "cgroup memory": size(limits["cgroup_memory"]),
+        "/dev/shm free": size(limits["shm_free"]),
+        "locked memory": size(limits["memlock"]),
+        "open files": "unlimited" if limits["open_files"] is None else limits["open_files"],
+        "ranks per table": f"at most {compiled['max_shards']}",
+    }
+    yield from section("Limits", rows.items())
+    if facts["advice"]:
+        yield "What to do"
+        yield from (f"  - {line}" for line in facts["advice"])
+
+
+def gpu_rows(facts: Facts) -> Iterator[tuple[str, str]]:
+    if not facts["gpus"]:
+        yield "none", "a GPU is here, but not usable" if facts["gpu_present"] else ""
+    for index, gpu in enumerate(facts["gpus"]):
+        memory = f"{size(gpu['memory_free'])} free of {size(gpu['memory'])}"
+        yield f"GPU {index}", f"{gpu['name']}, compute capability {gpu['capability']}, {memory}"
+    if facts["driver"]:
+        yield "driver", facts["driver"]
+
+
+def section(title: str, rows: Iterable[tuple[str, object]]) -> Iterator[str]:
+    yield title
+    for name, value in rows:
+        yield f"  {name:18}{'-' if value is None else value}".rstrip()
+
+
+def size(count: int | None) -> str:
+    if count is None:
+        return "unlimited"
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"

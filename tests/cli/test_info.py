@@ -1,0 +1,151 @@
+"""`peergraph info` on this machine, and its parts on machines that are not at hand."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import peergraph
+from peergraph import _C
+from peergraph.cli import _gpus, _limits, info
+from peergraph.cli.__main__ import main
+
+TOPOLOGY = (
+    "\t\x1b[4mGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\tNUMA Affinity\x1b[0m\n"
+    "GPU0\t X \tNV18\tSYS\tPIX\t0-31\t0\n"
+    "GPU1\tNV18\t X \tPHB\tSYS\t0-31\t0\n"
+    "GPU2\tSYS\tPHB\t X \tSYS\t32-63\t1\n"
+    "NIC0\tPIX\tSYS\tSYS\t X \n"
+    "\nLegend:\n  X    = Self\n  NV#  = Connection traversing a bonded set of # NVLinks\n"
+)
+
+
+def test_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info"]) == 0
+    text = capsys.readouterr().out
+    assert f"peergraph         {peergraph.__version__}" in text
+    for title in ("Versions", "Compiled", "GPUs", "Limits"):
+        assert title in text.splitlines()
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["versions"]["torch"] == torch.__version__
+    assert facts["compiled"]["cuda"] == _C.has_cuda
+    assert (facts["compiled"]["nvcc"] is not None) == _C.has_cuda
+    assert facts["compiled"]["max_shards"] == _C.max_shards
+    assert facts["limits"]["memory_available"] > 0
+    assert len(facts["gpus"]) == len(facts["links"])
+
+
+def test_runs_as_a_module_and_reports_usage() -> None:
+    command = [sys.executable, "-m", "peergraph.cli"]
+    process = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == peergraph.__version__
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 2
+    assert "COMMAND" in process.stderr
+
+
+def test_topology() -> None:
+    kinds = _gpus.parse_topology(TOPOLOGY)
+    assert kinds[0, 1] == kinds[1, 0] == "NV18"
+    assert kinds[2, 0] == "SYS"
+    assert kinds[2, 1] == "PHB"
+    assert _gpus.parse_topology("") == {}
+
+
+def test_links_follow_visible_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's GPU 0 is nvidia-smi's GPU 1 here, and the third one reads nobody."""
+    answers = {"topo": TOPOLOGY, "--query-gpu=index,uuid": "0, GPU-a\n1, GPU-b\n2, GPU-c\n"}
+    monkeypatch.setattr(_gpus, "nvidia_smi", lambda first, *rest: answers[first])
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda i, j: 2 not in (i, j))
+    gpus = [_gpus.Gpu("H", "9.0", 1, 1, uuid) for uuid in "bac"]
+    links = _gpus.link_matrix(gpus)
+    assert links == [["self", "NV18", "none"], ["NV18", "self", "none"], ["none", "none", "self"]]
+    answers["topo"] = ""
+    assert _gpus.link_matrix(gpus)[0] == ["self", "peer", "none"]
+
+
+@pytest.mark.parametrize(
+    ("architectures", "capability", "runs"),
+    [
+        ("80-real 90", "8.0", True),
+        ("80-real 90", "8.6", True),  # machine code of an earlier minor version
+        ("80-real 90", "9.0", True),
+        ("80-real 90", "12.0", True),  # from PTX
+        ("80-real 90", "7.5", False),
+        ("90-real", "10.0", False),
+        ("90-virtual", "10.0", True),
+        ("90a-real", "9.0", True),
+        ("all-major", "7.5", True),
+    ],
+)
+def test_runs_on(architectures: str, capability: str, runs: bool) -> None:
+    assert _gpus.runs_on(architectures, capability) is runs
+
+
+def healthy() -> dict[str, Any]:
+    gpu = {"name": "H200", "capability": "9.0", "memory": 1, "memory_free": 1, "uuid": "a"}
+    return {
+        "versions": {"torch-geometric": "2.8.1", "torch-cuda": "13.0"},
+        "compiled": {"cuda": True, "nvcc": "13.0.88", "architectures": "80-real 90"},
+        "gpu_present": True,
+        "driver": "580.82.07",
+        "gpus": [gpu, gpu],
+        "links": [["self", "NV18"], ["NV18", "self"]],
+        "limits": {"open_files": 65536},
+    }
+
+
+def test_no_advice_when_all_is_well() -> None:
+    assert list(info.advice(healthy())) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"compiled": {"cuda": False}}, "PEERGRAPH_PIP_NVCC=1"),
+        ({"versions": {"torch-cuda": None}}, "this torch is a CPU build"),
+        ({"gpus": [], "links": []}, "CUDA_VISIBLE_DEVICES"),
+        ({"driver": "550.54.15"}, "install driver 580 or later"),
+        ({"compiled": {"architectures": "100"}}, "CUDAARCHS=native"),
+        ({"links": [["self", "none"], ["none", "self"]]}, "2 of the GPU pairs cannot read"),
+        ({"versions": {"torch-geometric": None}}, "pip install 'peergraph[pyg]'"),
+        ({"limits": {"open_files": 256}}, "ulimit -n"),
+    ],
+)
+def test_advice(change: dict[str, Any], expected: str) -> None:
+    facts = copy.deepcopy(healthy())
+    for key, value in change.items():
+        facts[key] = facts[key] | value if isinstance(value, dict) else value
+    assert any(expected in line for line in info.advice(facts))
+
+
+@pytest.mark.parametrize(
+    ("groups", "limits", "expected"),
+    [
+        ("0::/a/b\n", {"memory.max": "max", "a/memory.max": "4096", "a/b/memory.max": "max"}, 4096),
+        ("0::/a\n", {"memory.max": "max"}, None),
+        ("0::/not/mounted\n", {"memory.max": "8192"}, 8192),
+        ("5:cpu,memory:/x\n", {"memory/x/memory.limit_in_bytes": "123"}, 123),
+        ("5:memory:/x\n", {"memory/memory.limit_in_bytes": str((1 << 63) - 4096)}, None),
+    ],
+)
+def test_cgroup_memory(
+    tmp_path: Path, groups: str, limits: dict[str, str], expected: int | None
+) -> None:
+    for name, text in {f"sys/fs/cgroup/{k}": v for k, v in limits.items()}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(groups)
+    assert _limits.cgroup_memory(tmp_path) == expected
