@@ -1,0 +1,30 @@
+"""The graph store: structure and tables spread over the ranks' memory by a plan."""
+
+from peergraph.store.ids import IdMap
+from peergraph.store.plan import Placement, Plan
+from peergraph.store.source import (
+    EDGE,
+    NODE,
+    EdgeSource,
+    EdgeType,
+    GraphSource,
+    NodeType,
+    RowSource,
+)
+from peergraph.store.store import Store
+from peergraph.store.structure import Structure
+
+__all__ = [
+    "EDGE",
+    "NODE",
+    "EdgeSource",
+    "EdgeType",
+    "GraphSource",
+    "IdMap",
+    "NodeType",
+    "Placement",
+    "Plan",
+    "RowSource",
+    "Store",
+    "Structure",
+]

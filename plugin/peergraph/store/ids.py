@@ -1,0 +1,80 @@
+"""Renumbering by hotness: users' ids to internal ids and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from peergraph.memory import Group, Table, Tiers
+
+IDENTITY = (0, 0)
+
+
+def id_dtype(num_ids: int) -> torch.dtype:
+    """The narrowest of int32 and int64 that holds ids below `num_ids`."""
+    return torch.int32 if num_ids <= torch.iinfo(torch.int32).max else torch.int64
+
+
+def hottest_first(hotness: Tensor, device: torch.device) -> Tensor:
+    """[num_nodes] int64 on the CPU: the ids by falling hotness, equal ones by id.
+
+    Args:
+        device: where to sort.
+    """
+    return torch.argsort(hotness.to(device), descending=True, stable=True).cpu()
+
+
+@dataclass
+class IdMap:
+    """The renumbering of one node type; both tables are None where ids are not renumbered.
+
+    Args:
+        to_internal: [num_nodes] user id -> internal id, all rows near this rank.
+        to_user: [num_nodes] the reverse.
+    """
+
+    to_internal: Table | None = None
+    to_user: Table | None = None
+
+    @classmethod
+    def from_order(cls, order: Tensor, group: Group) -> IdMap:
+        """The map of an order. Collective.
+
+        Args:
+            order: [num_nodes] internal id -> user id on the CPU, the same on every rank.
+        """
+        inverse = torch.empty_like(order).scatter_(0, order, torch.arange(order.numel()))
+        return cls(_near_table(inverse, group), _near_table(order, group))
+
+    @property
+    def internal_address(self) -> tuple[int, int]:
+        """Address and bytes per id of `to_internal`, as the compiled module takes them."""
+        return _address(self.to_internal)
+
+    @property
+    def user_address(self) -> tuple[int, int]:
+        """Address and bytes per id of `to_user`, as the compiled module takes them."""
+        return _address(self.to_user)
+
+    def close(self) -> None:
+        """Collective, where the ranks made the map together."""
+        for table in (self.to_internal, self.to_user):
+            if table is not None:
+                table.close()
+
+
+def _near_table(ids: Tensor, group: Group) -> Table:
+    """A table of ids whose rows all lie in this rank's memory, or, on the CPU, the machine's."""
+    near = Tiers.all_replicated if group.device.type == "cuda" else Tiers.all_host
+    table = Table.create((ids.numel(),), id_dtype(ids.numel()), near(ids.numel()), group)
+    if table.rows and (group.rank == 0 or group.device.type == "cuda"):
+        table.as_tensor().copy_(ids)
+    return table
+
+
+def _address(table: Table | None) -> tuple[int, int]:
+    if table is None or table.rows == 0:
+        return IDENTITY
+    return table.as_tensor().data_ptr(), table.row_bytes

@@ -1,0 +1,195 @@
+"""Where everything lies: named plans, and the one that fits a memory budget (XGNN 4.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from peergraph.memory import Tiers
+
+PLAN_NAMES = ("auto", "replicated", "sharded", "host")
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something to place: ids, a relation's structure, a node table or an edge table.
+
+    Args:
+        kind: "ids", "structure", "node table" or "edge table".
+        name: for people: the type and the table's name.
+        rows: rows, hottest first where the rows are ordered by hotness.
+        bytes_of: bytes of the first k rows.
+    """
+
+    kind: str
+    name: str
+    rows: int
+    bytes_of: Callable[[int], int]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all rows."""
+        return self.bytes_of(self.rows)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """An item's rows and bytes in each tier; `bytes_sharded` counts all ranks together."""
+
+    kind: str
+    name: str
+    tiers: Tiers
+    bytes_replicated: int
+    bytes_sharded: int
+    bytes_host: int
+
+    @classmethod
+    def of(cls, item: Item, tiers: Tiers) -> Placement:
+        """Places the item's rows in the given tiers."""
+        replicated = item.bytes_of(tiers.replicated)
+        gpu = item.bytes_of(tiers.replicated + tiers.sharded)
+        return cls(item.kind, item.name, tiers, replicated, gpu - replicated, item.num_bytes - gpu)
+
+    def bytes_per_rank(self, world_size: int) -> int:
+        """Bytes of replicated and sharded rows on each rank."""
+        return self.bytes_replicated + -(-self.bytes_sharded // world_size)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The outcome of placement. ``print(plan)`` shows what lies where; plans compare by value."""
+
+    name: str
+    world_size: int
+    memory_budget: int | None
+    placements: tuple[Placement, ...]
+
+    def tiers(self, kind: str, name: str) -> Tiers:
+        """The tiers of one item; ``KeyError`` if the plan does not have it."""
+        for p in self.placements:
+            if (p.kind, p.name) == (kind, name):
+                return p.tiers
+        raise KeyError(f"the plan places no {kind} {name!r}")
+
+    def bytes_per_rank(self) -> int:
+        """Bytes of replicated and sharded rows on each rank."""
+        return sum(p.bytes_per_rank(self.world_size) for p in self.placements)
+
+    def bytes_host(self) -> int:
+        """Bytes in the machine's memory, once for all ranks."""
+        return sum(p.bytes_host for p in self.placements)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain values, for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Plan:
+        """The reverse of :meth:`to_dict`."""
+        placements = tuple(
+            Placement(**{**p, "tiers": Tiers(**p["tiers"])}) for p in values["placements"]
+        )
+        return cls(**{**values, "placements": placements})
+
+    def __str__(self) -> str:
+        rows = [("", "", "replicated", "sharded", "host", "each rank", "host memory")]
+        for p in self.placements:
+            shares = (p.tiers.replicated, p.tiers.sharded, p.tiers.host)
+            each = format_bytes(p.bytes_per_rank(self.world_size))
+            parts = [_share(n, p.tiers.rows) for n in shares]
+            rows.append((p.kind, p.name, *parts, each, format_bytes(p.bytes_host)))
+        total = (format_bytes(self.bytes_per_rank()), format_bytes(self.bytes_host()))
+        rows.append(("total", "", "", "", "", *total))
+        widths = [max(len(r[c]) for r in rows) for c in range(len(rows[0]))]
+        budget = self.memory_budget
+        limit = "" if budget is None else f", budget {format_bytes(budget)} a rank"
+        ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
+        lines = [f"plan {self.name!r}: {ranks}{limit}"]
+        for r in rows:
+            cells = [t.ljust(w) if c < 2 else t.rjust(w) for c, (t, w) in enumerate(zip(r, widths))]
+            lines.append("  " + "  ".join(cells).rstrip())
+        return "\n".join(lines)
+
+
+def make_plan(name: str, items: list[Item], world_size: int, memory_budget: int | None) -> Plan:
+    """A named plan.
+
+    ``replicated``, ``sharded`` and ``host`` put all rows into that tier. ``auto`` goes through the
+    items in order (structure comes first, XGNN 4.3) and, within the bytes that are left of the
+    budget, replicates what fits, else shards, else leaves the coldest rows on the host.
+
+    Raises:
+        ValueError: an unknown name, or ``auto`` without a budget.
+    """
+    fixed = {
+        "replicated": Tiers.all_replicated,
+        "sharded": Tiers.all_sharded,
+        "host": Tiers.all_host,
+    }
+    if name in fixed:
+        placements = tuple(Placement.of(item, fixed[name](item.rows)) for item in items)
+        return Plan(name, world_size, memory_budget, placements)
+    if name != "auto":
+        raise ValueError(f"plan must be a Plan or one of {', '.join(PLAN_NAMES)}, got {name!r}")
+    if memory_budget is None:
+        raise ValueError("plan 'auto' needs a memory_budget")
+    left = memory_budget
+    chosen = []
+    for item in items:
+        placement = Placement.of(item, fit(item, world_size, left))
+        left -= placement.bytes_per_rank(world_size)
+        chosen.append(placement)
+    return Plan(name, world_size, memory_budget, tuple(chosen))
+
+
+def fit(item: Item, world_size: int, budget: int) -> Tiers:
+    """The tiers that keep most reads near within `budget` bytes a rank.
+
+    All replicated if that fits; else everything on GPUs, the hottest rows replicated as far as room
+    is left; else as many of the hottest as fit sharded, the rest on the host.
+    """
+
+    def on_each_rank(replicated: int, gpu: int) -> int:
+        near = item.bytes_of(replicated)
+        sharded = item.bytes_of(gpu) - near
+        return near + -(-sharded // world_size)
+
+    if item.num_bytes <= budget:
+        return Tiers.all_replicated(item.rows)
+    if world_size == 1:
+        near = _largest(item.rows, lambda k: item.bytes_of(k) <= budget)
+        return Tiers(replicated=near, host=item.rows - near)
+    if on_each_rank(0, item.rows) <= budget:
+        near = _largest(item.rows, lambda k: on_each_rank(k, item.rows) <= budget)
+        return Tiers(replicated=near, sharded=item.rows - near)
+    gpu = _largest(item.rows, lambda k: on_each_rank(0, k) <= budget)
+    return Tiers(sharded=gpu, host=item.rows - gpu)
+
+
+def _largest(limit: int, holds: Callable[[int], bool]) -> int:
+    """The largest k in 0..limit for which a condition holds that fails for all above it."""
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def format_bytes(count: int) -> str:
+    """Bytes for people: ``1.5 GiB``."""
+    value, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def _share(rows: int, total: int) -> str:
+    if rows == 0:
+        return "-"
+    return "all" if rows == total else f"{100 * rows / total:.1f} %"

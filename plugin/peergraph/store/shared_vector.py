@@ -1,0 +1,47 @@
+"""Steps of a build in which all ranks take part: common failure, and vectors made together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from peergraph.memory import Group, SharedRegion
+
+T = TypeVar("T")
+
+
+def run_everywhere(group: Group, work: Callable[[], T]) -> T:
+    """Runs `work` on every rank; if it fails on one, every rank raises that error. Collective."""
+    result, error = None, None
+    try:
+        result = work()
+    except Exception as caught:
+        error = caught
+    for other in group.all_gather(error):
+        if other is not None:
+            raise other
+    return result  # type: ignore[return-value]
+
+
+def assemble(group: Group, length: int, write: Callable[[Tensor], None]) -> Tensor:
+    """[length] int64, zero at first, that the ranks write one after the other. Collective.
+
+    Args:
+        write: changes the vector in place; called on each rank in rank order.
+    """
+    if length == 0:
+        return torch.zeros(0, dtype=torch.int64)
+    owned = 8 * length if group.rank == 0 else 0
+    region = SharedRegion.create(owned, group, torch.device("cpu"))
+    try:
+        vector = region.part(0, torch.int64, (length,))
+        for rank in range(group.world_size):
+            if rank == group.rank:
+                write(vector)
+            group.barrier()
+        return vector.clone()
+    finally:
+        region.close()

@@ -1,0 +1,184 @@
+"""What a store is built from: structure and tables, whole on one rank or split over the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+NodeType = str
+EdgeType = tuple[str, str, str]
+
+NODE: NodeType = "_N"
+"""The node type of a homogeneous graph."""
+
+EDGE: EdgeType = (NODE, "_E", NODE)
+"""The edge type of a homogeneous graph."""
+
+
+@dataclass
+class RowSource:
+    """Rows that are made or read piece by piece, for tables too large to hand over whole.
+
+    Args:
+        shape: of the rows this source gives, ``[rows, ...]``: the whole table's, or, where the
+            source is split over ranks, those of this rank's range.
+        dtype: of the rows.
+        rows: called with ``(begin, end)``, positions in the whole table; returns those rows as a
+            tensor ``[end - begin, ...]`` on the CPU or on the rank's GPU.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    rows: Callable[[int, int], Tensor]
+
+
+@dataclass
+class EdgeSource:
+    """One relation, as COO or as CSC (exactly one of the two).
+
+    Args:
+        coo: ``[2, E]`` int32 or int64: row 0 the sources, row 1 the destinations. The edge ids are
+            the positions.
+        csc: ``(indptr [N + 1] int64, indices [E] int32 or int64)``: the sources of the edges into
+            node ``j`` are ``indices[indptr[j]:indptr[j + 1]]``. Where the source is split over
+            ranks: this rank's destinations only, ``indptr[0] == 0``.
+        edge_ids: ``[E]`` ids of the edges in CSC order, a permutation of ``0 .. E - 1``; default:
+            the position is the id. Not with ``coo``.
+    """
+
+    coo: Tensor | None = None
+    csc: tuple[Tensor, Tensor] | None = None
+    edge_ids: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if (self.coo is None) == (self.csc is None):
+            raise ValueError("an EdgeSource takes exactly one of coo and csc")
+        if self.coo is not None:
+            if self.edge_ids is not None:
+                raise ValueError("edge_ids goes with csc: the ids of coo are its positions")
+            _check_ids("coo", self.coo, dim=2)
+            if self.coo.size(0) != 2:
+                raise ValueError(f"coo must be [2, E], got {list(self.coo.shape)}")
+        if self.csc is not None:
+            indptr, indices = self.csc
+            _check_ids("indptr", indptr, dim=1)
+            _check_ids("indices", indices, dim=1)
+            _check_indptr(indptr, indices.numel())
+        if self.edge_ids is not None:
+            _check_ids("edge_ids", self.edge_ids, dim=1)
+            if self.edge_ids.numel() != self.num_edges:
+                raise ValueError(
+                    f"edge_ids must have one id per edge ({self.num_edges}), "
+                    f"got {self.edge_ids.numel()}"
+                )
+
+    @property
+    def num_edges(self) -> int:
+        """Edges held here."""
+        if self.coo is not None:
+            return self.coo.size(1)
+        assert self.csc is not None
+        return self.csc[1].numel()
+
+
+@dataclass
+class GraphSource:
+    """A graph as the ranks hand it to :meth:`Store.build`.
+
+    Either rank 0 of the node group holds all of it and the others pass ``None``, or every rank
+    passes its share: then ``node_range`` gives, per node type, the contiguous range of nodes whose
+    in-edges (CSC) and table rows it brings, in rank order and without gaps. It brings as many rows of
+    edge tables as edges; they follow those of the ranks before it, as do its edges' ids by default.
+
+    Args:
+        num_nodes: nodes by type, of the whole graph.
+        edges: structure by edge type ``(source type, relation, destination type)``.
+        node_tables: by node type and name, ``[num_nodes, ...]`` (or the range's rows).
+        edge_tables: by edge type and name, ``[num_edges, ...]`` in the order of the edge ids.
+        node_range: see above.
+    """
+
+    num_nodes: Mapping[NodeType, int]
+    edges: Mapping[EdgeType, EdgeSource]
+    node_tables: Mapping[NodeType, Mapping[str, Tensor | RowSource]] = field(default_factory=dict)
+    edge_tables: Mapping[EdgeType, Mapping[str, Tensor | RowSource]] = field(default_factory=dict)
+    node_range: Mapping[NodeType, tuple[int, int]] | None = None
+
+    @classmethod
+    def homogeneous(
+        cls,
+        num_nodes: int,
+        edges: EdgeSource,
+        node_tables: Mapping[str, Tensor | RowSource] | None = None,
+        edge_tables: Mapping[str, Tensor | RowSource] | None = None,
+        node_range: tuple[int, int] | None = None,
+    ) -> GraphSource:
+        """A graph of one node type and one edge type (:data:`NODE`, :data:`EDGE`)."""
+        return cls(
+            {NODE: num_nodes},
+            {EDGE: edges},
+            {NODE: node_tables or {}},
+            {EDGE: edge_tables or {}},
+            None if node_range is None else {NODE: node_range},
+        )
+
+    def range_of(self, node_type: NodeType) -> tuple[int, int]:
+        """The nodes of a type that this source brings."""
+        if self.node_range is None:
+            return 0, self.num_nodes[node_type]
+        return self.node_range[node_type]
+
+    def validate(self) -> None:
+        """Raises ``ValueError`` where parts do not fit together."""
+        for edge_type, edges in self.edges.items():
+            self._validate_edges(edge_type, edges)
+        for node_type, node_tables in self.node_tables.items():
+            if node_type not in self.num_nodes:
+                raise ValueError(f"node_tables names an unknown node type {node_type!r}")
+            begin, end = self.range_of(node_type)
+            _check_rows(f"node table of {node_type!r}", node_tables, end - begin)
+        for edge_type, edge_tables in self.edge_tables.items():
+            if edge_type not in self.edges:
+                raise ValueError(f"edge_tables names an unknown edge type {edge_type}")
+            num_edges = self.edges[edge_type].num_edges
+            _check_rows(f"edge table of {edge_type}", edge_tables, num_edges)
+
+    def _validate_edges(self, edge_type: EdgeType, edges: EdgeSource) -> None:
+        for node_type in (edge_type[0], edge_type[2]):
+            if node_type not in self.num_nodes:
+                raise ValueError(f"edge type {edge_type} names an unknown node type {node_type!r}")
+        if self.node_range is not None and edges.csc is None:
+            raise ValueError(f"edges of {edge_type}: a source split over ranks takes csc, not coo")
+        begin, end = self.range_of(edge_type[2])
+        if edges.csc is not None and edges.csc[0].numel() != end - begin + 1:
+            raise ValueError(
+                f"indptr of {edge_type} must have {end - begin + 1} entries "
+                f"(destinations + 1), got {edges.csc[0].numel()}"
+            )
+
+
+def _check_ids(name: str, ids: Tensor, dim: int) -> None:
+    if not isinstance(ids, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(ids).__name__}")
+    if ids.dim() != dim or ids.dtype not in (torch.int32, torch.int64):
+        raise ValueError(
+            f"{name} must be a {dim}-D int32 or int64 tensor, "
+            f"got {ids.dim()}-D {str(ids.dtype).removeprefix('torch.')}"
+        )
+
+
+def _check_indptr(indptr: Tensor, num_edges: int) -> None:
+    if indptr.numel() == 0 or int(indptr[0]) != 0 or int(indptr[-1]) != num_edges:
+        raise ValueError(f"indptr must run from 0 to the number of indices ({num_edges})")
+    falls = indptr[1:] < indptr[:-1]
+    if bool(falls.any()):
+        raise ValueError(f"indptr must not fall, it does at position {int(falls.nonzero()[0]) + 1}")
+
+
+def _check_rows(what: str, tables: Mapping[str, Tensor | RowSource], rows: int) -> None:
+    for name, table in tables.items():
+        if len(table.shape) == 0 or table.shape[0] != rows:
+            raise ValueError(f"{what}: {name!r} must have {rows} rows, got {list(table.shape)}")

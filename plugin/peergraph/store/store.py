@@ -1,0 +1,282 @@
+"""The store: one graph, its structure and tables, in the memory of all ranks (XGNN's GGMS)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from os import PathLike
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peergraph.memory import Group, Table
+from peergraph.store import build, disk, local_csc, placing
+from peergraph.store.ids import IdMap, hottest_first
+from peergraph.store.plan import Plan
+from peergraph.store.schema import Schema, agree
+from peergraph.store.source import EDGE, NODE, EdgeType, GraphSource, NodeType
+from peergraph.store.structure import Structure, read_degrees, read_lists
+
+
+class Store:
+    """Graph structure (CSC: in-neighbours) and node and edge tables, spread over tiers by a plan.
+
+    Made by :meth:`build` or :meth:`load` on all ranks of the node group together; afterwards every
+    read is one-sided. Users' ids go in and come out everywhere; the renumbering by hotness that
+    placement needs stays inside. Works as a context manager. A pickled store is a handle: another
+    process of the machine that unpickles it maps the same memory.
+
+    WholeGraph III-B (multi-GPU graph storage), XGNN 3 and 4 (Global GNN Memory Store).
+    """
+
+    def __init__(
+        self,
+        group: Group | None,
+        device: torch.device,
+        schema: Schema,
+        plan: Plan,
+        ids: dict[NodeType, IdMap],
+        structures: dict[EdgeType, Structure],
+        node_tables: dict[NodeType, dict[str, Table]],
+        edge_tables: dict[EdgeType, dict[str, Table]],
+    ) -> None:
+        self.group = group
+        self.device = device
+        self.plan = plan
+        self._schema = schema
+        self._ids = ids
+        self._structures = structures
+        self._node_tables = node_tables
+        self._edge_tables = edge_tables
+
+    @classmethod
+    def build(
+        cls,
+        source: GraphSource | None,
+        *,
+        plan: str | Plan = "auto",
+        memory_budget: int | None = None,
+        device: str | torch.device | None = None,
+        group: Group | None = None,
+        timeout: float | None = None,
+        progress: bool | None = None,
+    ) -> Store:
+        """Builds a store. Collective over the node group; synchronises.
+
+        Args:
+            source: the graph: on one rank, ``None`` on the others; or a share of it on every rank.
+            plan: ``"replicated"``, ``"sharded"``, ``"host"``, ``"auto"`` (replicate what fits the
+                budget, then shard, then host; structure before features, XGNN 4.3; without a GPU
+                one copy in the machine's memory serves all ranks), or a :class:`Plan`.
+            memory_budget: bytes each rank may take of its GPU; default 60 % of what is free. Only
+                ``plan="auto"`` looks at it.
+            device: ``"cpu"``, ``"cuda"`` or ``"cuda:i"``; see :meth:`Group.current`.
+            group: the node group; default :meth:`Group.current`.
+            timeout: seconds after which a missing rank is an error.
+            progress: bars for long loads; default: where stderr is a terminal.
+
+        Raises:
+            ValueError, TypeError, IndexError: the source does not fit together; on every rank.
+            PeerLostError: a rank died or did not join in time.
+        """
+        group = group or Group.current(device=device, timeout=timeout)
+        schema = agree(source, group)
+        local = local_csc.local_structure(source, schema, group)
+        renumber = placing.may_split(plan, group)
+        hotness = local_csc.out_degrees(local, schema, group) if renumber else {}
+        degrees = local_csc.in_degrees(local, schema, group)
+        hot_degrees = dict(degrees)
+        orders = {}
+        if renumber:
+            orders = {t: hottest_first(h, group.device) for t, h in hotness.items()}
+            hot_degrees = {t: d[orders[t[2]]] for t, d in degrees.items()}
+        permuted = local_csc.any_permuted(local, group)
+        chosen = placing.choose_plan(
+            plan, memory_budget, schema, hot_degrees, permuted, renumber, group
+        )
+        chosen = group.broadcast(chosen)
+        if renumber and not placing.splits_rows(chosen):
+            # All rows of everything lie in one tier: the users' order serves as well as any.
+            kept = tuple(p for p in chosen.placements if p.kind != "ids")
+            chosen, orders, hot_degrees = replace(chosen, placements=kept), {}, degrees
+        ids = {
+            t: IdMap.from_order(orders[t], group) if t in orders else IdMap()
+            for t in schema.num_nodes
+        }
+        group.barrier()
+        structures = {
+            t: build.build_structure(
+                t, local[t], hot_degrees[t], ids, schema, chosen, group, progress
+            )
+            for t in schema.num_edges
+        }
+        node_tables, edge_tables = build.build_tables(source, schema, chosen, ids, group, progress)
+        group.synchronize()
+        group.barrier()
+        return cls(group, group.device, schema, chosen, ids, structures, node_tables, edge_tables)
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | PathLike[str],
+        *,
+        plan: str | Plan = "auto",
+        memory_budget: int | None = None,
+        device: str | torch.device | None = None,
+        group: Group | None = None,
+        timeout: float | None = None,
+        progress: bool | None = None,
+    ) -> Store:
+        """Builds a store from a folder that :meth:`save` wrote. Collective; synchronises.
+
+        Each rank reads its share of the rows by memory map. Arguments as for :meth:`build`.
+
+        Raises:
+            FileNotFoundError: no such folder or an incomplete one.
+            ValueError: a folder of another format version.
+        """
+        group = group or Group.current(device=device, timeout=timeout)
+        source = disk.open_source(folder, group)
+        return cls.build(
+            source, plan=plan, memory_budget=memory_budget, group=group, progress=progress
+        )
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Writes the store into a new folder of ``.npy`` files and a manifest. Collective over the
+        node group (rank 0 writes); synchronises.
+
+        Raises:
+            FileExistsError: the folder exists.
+        """
+        disk.save(self, folder)
+
+    @property
+    def node_types(self) -> list[NodeType]:
+        """All node types."""
+        return list(self._schema.num_nodes)
+
+    @property
+    def edge_types(self) -> list[EdgeType]:
+        """All edge types, in the order in which a hop samples them."""
+        return list(self._schema.num_edges)
+
+    @property
+    def is_homogeneous(self) -> bool:
+        """Whether the graph was given without types."""
+        return self.node_types == [NODE] and self.edge_types in ([EDGE], [])
+
+    def num_nodes(self, node_type: NodeType = NODE) -> int:
+        """Nodes of a type; ``KeyError`` for an unknown one."""
+        return self._schema.num_nodes[node_type]
+
+    def num_edges(self, edge_type: EdgeType = EDGE) -> int:
+        """Edges of a type; ``KeyError`` for an unknown one."""
+        return self._schema.num_edges[edge_type]
+
+    def node_table_names(self, node_type: NodeType = NODE) -> list[str]:
+        """Names of the tables of a node type."""
+        return list(self._node_tables.get(node_type, {}))
+
+    def edge_table_names(self, edge_type: EdgeType = EDGE) -> list[str]:
+        """Names of the tables of an edge type."""
+        return list(self._edge_tables.get(edge_type, {}))
+
+    def node_table(self, name: str, node_type: NodeType = NODE) -> Table:
+        """A node table, read by users' node ids; ``KeyError`` for an unknown one."""
+        return self._node_tables[node_type][name]
+
+    def edge_table(self, name: str, edge_type: EdgeType = EDGE) -> Table:
+        """An edge table, read by users' edge ids; ``KeyError`` for an unknown one."""
+        return self._edge_tables[edge_type][name]
+
+    def add_node_table(
+        self, name: str, values: Tensor | None, node_type: NodeType = NODE, *, plan: str = "auto"
+    ) -> Table:
+        """Adds a table ``[num_nodes, ...]``. Collective; `values` on one rank suffices.
+
+        Raises:
+            ValueError: the name is taken, or the rows do not match.
+        """
+        table = build.add_table(self, name, values, node_type, plan)
+        self._node_tables.setdefault(node_type, {})[name] = table
+        return table
+
+    def add_edge_table(
+        self, name: str, values: Tensor | None, edge_type: EdgeType = EDGE, *, plan: str = "auto"
+    ) -> Table:
+        """Adds a table ``[num_edges, ...]`` by edge id. Collective; `values` on one rank suffices.
+
+        Raises:
+            ValueError: the name is taken, or the rows do not match.
+        """
+        table = build.add_table(self, name, values, edge_type, plan)
+        self._edge_tables.setdefault(edge_type, {})[name] = table
+        return table
+
+    def structure(self, edge_type: EdgeType = EDGE) -> Structure:
+        """The structure of one relation; ``KeyError`` for an unknown one."""
+        return self._structures[edge_type]
+
+    def id_map(self, node_type: NodeType = NODE) -> IdMap:
+        """The renumbering of a node type; ``KeyError`` for an unknown one."""
+        return self._ids[node_type]
+
+    def edge_index(self, edge_type: EdgeType = EDGE) -> Tensor:
+        """``[2, E]`` int64 on the CPU (sources, destinations), in the order of the edge ids.
+        One-sided; synchronises.
+        """
+        structure = self._structures[edge_type]
+        out = torch.empty((2, structure.num_edges), dtype=torch.int64)
+        first, at = 0, 0
+        for degrees, sources in read_lists(
+            structure, self._ids[edge_type[2]], self._ids[edge_type[0]]
+        ):
+            piece = slice(at, at + sources.numel())
+            nodes = torch.arange(first, first + degrees.numel())
+            out[0, piece] = sources
+            out[1, piece] = nodes.repeat_interleave(degrees)
+            first, at = first + degrees.numel(), piece.stop
+        if structure.edge_ids is None:
+            return out
+        edge_ids = structure.edge_ids.read().long()
+        return torch.empty_like(out).index_copy_(1, edge_ids, out)
+
+    def in_degree(self, edge_type: EdgeType = EDGE) -> Tensor:
+        """``[num destinations]`` int64 on the CPU. One-sided; synchronises."""
+        return read_degrees(self._structures[edge_type], self._ids[edge_type[2]])
+
+    def close(self) -> None:
+        """Frees everything. Collective, where the ranks built the store together."""
+        for node_tables in self._node_tables.values():
+            for table in node_tables.values():
+                table.close()
+        for edge_tables in self._edge_tables.values():
+            for table in edge_tables.values():
+                table.close()
+        for structure in self._structures.values():
+            structure.close()
+        for ids in self._ids.values():
+            ids.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # After an error the other ranks may not come to a collective close; the end of the
+        # process frees what is left.
+        if error is None:
+            self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "group": None}
+
+    def __repr__(self) -> str:
+        nodes = ", ".join(f"{t}: {n}" for t, n in self._schema.num_nodes.items())
+        edges = ", ".join(f"{placing.type_name(t)}: {n}" for t, n in self._schema.num_edges.items())
+        return f"Store(nodes={{{nodes}}}, edges={{{edges}}}, device={self.device})"

@@ -1,0 +1,273 @@
+"""One relation's structure (CSC) spread over tiers: layout, creation, reading back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+import peergraph._C as _C
+from peergraph.memory import Group, SharedRegion, Table, Tiers
+from peergraph.store.ids import IdMap, id_dtype
+
+_ALIGN = 256
+_CHUNK_EDGES = 1 << 24
+
+
+@dataclass(frozen=True)
+class PartLayout:
+    """Where the arrays of one part lie within its region: `rows` destinations, `edges` edges."""
+
+    rows: int
+    edges: int
+    index_bytes: int
+
+    @property
+    def edge_begin_offset(self) -> int:
+        """Byte offset of edge_begin, behind indptr."""
+        return _aligned(8 * (self.rows + 1))
+
+    @property
+    def indices_offset(self) -> int:
+        """Byte offset of indices, behind edge_begin."""
+        return self.edge_begin_offset + _aligned(8 * self.rows)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the whole part; 0 where it has no rows."""
+        return self.indices_offset + self.index_bytes * self.edges if self.rows else 0
+
+    def addresses(self, base: int) -> tuple[int, int, int]:
+        """Addresses of indptr, indices and edge_begin."""
+        if not self.rows:
+            return 0, 0, 0
+        return base, base + self.indices_offset, base + self.edge_begin_offset
+
+
+def structure_bytes(degrees: Tensor, index_dtype: torch.dtype) -> Tensor:
+    """[N + 1] bytes of the first k destinations of a structure, hottest first."""
+    return torch.cat(
+        [torch.zeros(1, dtype=torch.int64), (degrees * index_dtype.itemsize + 16).cumsum(0)]
+    )
+
+
+@dataclass
+class Structure:
+    """The in-neighbours of one relation's destinations; :attr:`view` is what kernels get.
+
+    Args:
+        tiers: destinations by tier.
+        num_sources, num_edges: of the relation.
+        world_size: shards there are.
+        rank: whose replica this process reads.
+        device: of the rank.
+        regions: by tier name, those that are not empty.
+        layouts: by tier name, one layout per rank.
+        edge_ids: [num_edges] CSC position -> the user's edge id; None where both are the same.
+    """
+
+    tiers: Tiers
+    num_sources: int
+    num_edges: int
+    world_size: int
+    rank: int
+    device: torch.device
+    regions: dict[str, SharedRegion]
+    layouts: dict[str, list[PartLayout]]
+    edge_ids: Table | None = None
+    _view: _C.CscView | None = field(default=None, repr=False)
+
+    @classmethod
+    def create(cls, degrees: Tensor, num_sources: int, tiers: Tiers, group: Group) -> Structure:
+        """Allocates all parts and writes their indptr. Collective.
+
+        Args:
+            degrees: [destinations] int64 on the CPU, in internal order, the same on every rank.
+        """
+        index_bytes = id_dtype(num_sources).itemsize
+        cut = tiers.replicated + tiers.sharded
+        hot, dealt, cold = (
+            degrees[: tiers.replicated],
+            degrees[tiers.replicated : cut],
+            degrees[cut:],
+        )
+        world = group.world_size
+        held = {
+            "replicated": [hot] * world,
+            "sharded": [dealt[r::world] for r in range(world)],
+            "host": [cold if r == 0 else cold[:0] for r in range(world)],
+        }
+        regions, layouts = {}, {}
+        for tier, parts in held.items():
+            layouts[tier] = [PartLayout(p.numel(), int(p.sum()), index_bytes) for p in parts]
+            if all(layout.num_bytes == 0 for layout in layouts[tier]):
+                continue
+            device = torch.device("cpu") if tier == "host" else group.device
+            mine = layouts[tier][group.rank]
+            region = SharedRegion.create(mine.num_bytes, group, device)
+            if mine.num_bytes:
+                _write_indptr(region.local(torch.int64, (mine.rows + 1,)), parts[group.rank])
+            regions[tier] = region
+        num_edges = int(degrees.sum())
+        return cls(tiers, num_sources, num_edges, world, group.rank, group.device, regions, layouts)
+
+    @property
+    def index_dtype(self) -> torch.dtype:
+        """Of the internal source ids: int32 where it fits."""
+        return id_dtype(self.num_sources)
+
+    @property
+    def num_destinations(self) -> int:
+        """Rows of the structure."""
+        return self.tiers.rows
+
+    @property
+    def view(self) -> _C.CscView:
+        """The POD that kernels get by value."""
+        if self._view is None:
+            self._view = _C.CscView(
+                replicated=self.tiers.replicated,
+                sharded=self.tiers.sharded,
+                rows=self.tiers.rows,
+                num_edges=self.num_edges,
+                index_bytes=self.index_dtype.itemsize,
+                rank=self.rank,
+                replicas=self._addresses("replicated"),
+                shards=self._addresses("sharded"),
+                host=self._addresses("host")[0],
+                edge_ids=_C.TableView() if self.edge_ids is None else self.edge_ids.view,
+            )
+        return self._view
+
+    def _addresses(self, tier: str) -> list[tuple[int, int, int]]:
+        bases = self.regions[tier].addresses if tier in self.regions else [0] * self.world_size
+        return [l.addresses(b) if b else (0, 0, 0) for l, b in zip(self.layouts[tier], bases)]
+
+    def num_bytes(self, tier: str) -> int:
+        """Bytes of a tier, all ranks together."""
+        return sum(layout.num_bytes for layout in self.layouts[tier])
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_view": None}
+
+    def close(self) -> None:
+        """Collective, where the structure was created by the ranks together."""
+        self._view = None
+        for region in self.regions.values():
+            region.close()
+        if self.edge_ids is not None:
+            self.edge_ids.close()
+
+
+def write_lists(
+    structure: Structure,
+    first: int,
+    indptr: Tensor,
+    indices: Tensor,
+    edge_begin: int,
+    destinations: IdMap,
+    sources: IdMap,
+) -> Iterator[int]:
+    """Writes the neighbour lists of destinations first, first + 1, ... One-sided; yields the number
+    of edges written after each chunk.
+
+    Args:
+        first: user id of the first destination.
+        indptr: [n + 1] int64, from 0; on the CPU or the device.
+        indices: [E] users' ids of the sources, int32 or int64.
+        edge_begin: position of the first of these edges in the user's CSC.
+    """
+    device = structure.device
+    for begin, end in _chunks(indptr):
+        edge_from, edge_to = int(indptr[begin]), int(indptr[end])
+        near_indptr = (indptr[begin : end + 1] - edge_from).to(device)
+        near_indices = indices[edge_from:edge_to].to(device)
+        chunk = _C.ListChunk(
+            first=first + begin,
+            count=end - begin,
+            indptr=near_indptr.data_ptr(),
+            indices=near_indices.data_ptr(),
+            index_bytes=near_indices.element_size(),
+            edge_begin=edge_begin + edge_from,
+        )
+        _C.scatter_lists(
+            structure.view,
+            chunk,
+            destinations.internal_address,
+            sources.internal_address,
+            *_launch_args(device),
+        )
+        yield edge_to - edge_from
+
+
+def read_lists(
+    structure: Structure, destinations: IdMap, sources: IdMap
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The user's CSC, piece by piece: (degrees [n], source ids [edges] int64), both on the CPU.
+    One-sided; synchronises.
+    """
+    degrees = read_degrees(structure, destinations)
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)])
+    device = structure.device
+    for begin, end in _chunks(indptr):
+        near_indptr = (indptr[begin : end + 1] - indptr[begin]).to(device)
+        ids = torch.empty(int(indptr[end] - indptr[begin]), dtype=torch.int64, device=device)
+        chunk = _C.ListChunk(
+            first=begin,
+            count=end - begin,
+            indptr=near_indptr.data_ptr(),
+            indices=ids.data_ptr(),
+            index_bytes=8,
+        )
+        _C.gather_lists(
+            structure.view,
+            chunk,
+            destinations.internal_address,
+            sources.user_address,
+            *_launch_args(device),
+        )
+        yield degrees[begin:end], ids.cpu()
+
+
+def read_degrees(structure: Structure, destinations: IdMap) -> Tensor:
+    """[destinations] int64 in-degrees by user id, on the CPU. One-sided; synchronises."""
+    degrees = torch.empty(structure.num_destinations, dtype=torch.int64, device=structure.device)
+    _C.degrees(
+        structure.view,
+        0,
+        degrees.numel(),
+        destinations.internal_address,
+        degrees.data_ptr(),
+        *_launch_args(structure.device),
+    )
+    return degrees.cpu()
+
+
+def _chunks(indptr: Tensor) -> Iterator[tuple[int, int]]:
+    """Ranges of destinations with at most _CHUNK_EDGES edges (or one destination) each."""
+    begin, count = 0, indptr.numel() - 1
+    while begin < count:
+        reach = int(indptr[begin]) + _CHUNK_EDGES
+        end = int(torch.searchsorted(indptr, reach, right=True)) - 1
+        end = min(max(end, begin + 1), count, begin + _CHUNK_EDGES)
+        yield begin, end
+        begin = end
+
+
+def _launch_args(device: torch.device) -> tuple[int, int, int]:
+    """Device index (-1: CPU), stream and threads, as the compiled module takes them."""
+    if device.type == "cpu":
+        return -1, 0, torch.get_num_threads()
+    stream = torch.cuda.current_stream(device).cuda_stream
+    return device.index or 0, stream, 1
+
+
+def _write_indptr(indptr: Tensor, degrees: Tensor) -> None:
+    indptr[0] = 0
+    indptr[1:].copy_(degrees.cumsum(0))
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // _ALIGN) * _ALIGN

@@ -1,0 +1,236 @@
+"""Stores give back exactly the graph they were built from, whatever the plan."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, RowSource, Store
+from tests.store.graphs import PLANS, build, heterogeneous_source, homogeneous_source
+
+
+def assert_same_graph(store: Store, source: GraphSource) -> None:
+    """Structure by edge id, degrees and every table equal the source's."""
+    for edge_type, edges in source.edges.items():
+        assert edges.coo is not None
+        assert torch.equal(store.edge_index(edge_type), edges.coo.long())
+        degrees = torch.bincount(edges.coo[1], minlength=source.num_nodes[edge_type[2]])
+        assert torch.equal(store.in_degree(edge_type), degrees)
+    for node_type, tables in source.node_tables.items():
+        assert store.node_table_names(node_type) == list(tables)
+        for name, values in tables.items():
+            assert_same_table(store.node_table(name, node_type), values)
+    for edge_type, tables in source.edge_tables.items():
+        for name, values in tables.items():
+            assert_same_table(store.edge_table(name, edge_type), values)
+
+
+def assert_same_table(table, values) -> None:  # type: ignore[no-untyped-def]
+    assert table.dtype == values.dtype
+    assert tuple(table.shape) == tuple(values.shape)
+    assert torch.equal(table.read(), values)
+    ids = torch.randint(len(values), (17,))
+    assert torch.equal(table.gather(ids).cpu(), values[ids])
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_homogeneous(plan: str, device: torch.device) -> None:
+    source = homogeneous_source()
+    with build(source, plan, device=device, memory_budget=5000) as store:
+        assert store.is_homogeneous
+        assert store.num_nodes() == 60
+        assert store.num_edges() == 400
+        assert_same_graph(store, source)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_heterogeneous(plan: str, device: torch.device) -> None:
+    source = heterogeneous_source()
+    with build(source, plan, device=device, memory_budget=3000) as store:
+        assert not store.is_homogeneous
+        assert store.edge_types == list(source.edges)
+        assert_same_graph(store, source)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("with_ids", [False, True])
+def test_csc_input(dtype: torch.dtype, with_ids: bool, device: torch.device) -> None:
+    indptr = torch.tensor([0, 2, 2, 5])
+    indices = torch.tensor([2, 0, 1, 1, 2], dtype=dtype)
+    edge_ids = torch.tensor([4, 0, 3, 1, 2]) if with_ids else None
+    source = GraphSource.homogeneous(3, EdgeSource(csc=(indptr, indices), edge_ids=edge_ids))
+    with Store.build(source, plan="sharded", device=device) as store:
+        in_csc_order = torch.stack([indices.long(), torch.tensor([0, 0, 2, 2, 2])])
+        order = torch.arange(5) if edge_ids is None else edge_ids.argsort()
+        assert torch.equal(store.edge_index(), in_csc_order[:, order])
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("num_nodes", [0, 1, 5])
+def test_graphs_without_edges(plan: str, num_nodes: int, device: torch.device) -> None:
+    source = GraphSource.homogeneous(
+        num_nodes,
+        EdgeSource(coo=torch.empty((2, 0), dtype=torch.int64)),
+        node_tables={"x": torch.ones(num_nodes, 2)},
+    )
+    with build(source, plan, device=device, memory_budget=100) as store:
+        assert store.edge_index().shape == (2, 0)
+        assert torch.equal(store.node_table("x").read(), torch.ones(num_nodes, 2))
+
+
+def test_renumbering_is_by_falling_out_degree(device: torch.device) -> None:
+    source = homogeneous_source()
+    edges = source.edges[EDGE].coo
+    assert edges is not None
+    with Store.build(source, plan="sharded", device=device) as store:
+        order = store.id_map().to_user
+        assert order is not None
+        hotness = torch.bincount(edges[0], minlength=60)[order.read().long()]
+        assert bool((hotness[1:] <= hotness[:-1]).all())
+        back = store.id_map().to_internal
+        assert back is not None
+        assert torch.equal(back.read()[order.read().long()], torch.arange(60, dtype=torch.int32))
+
+
+def test_one_tier_needs_no_renumbering(device: torch.device) -> None:
+    with Store.build(homogeneous_source(), plan="host", device=device) as store:
+        assert store.id_map().to_internal is None
+        assert all(p.kind != "ids" for p in store.plan.placements)
+
+
+def test_rows_made_piece_by_piece(device: torch.device) -> None:
+    values = torch.randn(60, 7)
+    pieces: list[tuple[int, int]] = []
+
+    def rows(begin: int, end: int) -> Tensor:
+        pieces.append((begin, end))
+        return values[begin:end]
+
+    source = homogeneous_source()
+    source.node_tables = {NODE: {"x": RowSource((60, 7), torch.float32, rows)}}
+    with Store.build(source, plan="sharded", device=device) as store:
+        assert torch.equal(store.node_table("x").read(), values)
+    assert pieces[0][0] == 0
+    assert pieces[-1][1] == 60
+
+
+def test_tables_can_be_added(device: torch.device) -> None:
+    with Store.build(homogeneous_source(), plan="sharded", device=device) as store:
+        values = torch.arange(60).view(60, 1)
+        store.add_node_table("index", values)
+        assert torch.equal(
+            store.node_table("index").gather(torch.tensor([7, 3])).cpu(), values[[7, 3]]
+        )
+        store.add_edge_table("kind", torch.arange(400))
+        assert torch.equal(store.edge_table("kind").read(), torch.arange(400))
+        with pytest.raises(ValueError, match="'index' exists"):
+            store.add_node_table("index", values)
+        with pytest.raises(ValueError, match="60 rows"):
+            store.add_node_table("short", values[:5])
+
+
+@pytest.mark.parametrize("plan", ["sharded", "host"])
+@pytest.mark.parametrize("make", [homogeneous_source, heterogeneous_source])
+def test_save_and_load(plan: str, make, tmp_path: Path, device: torch.device) -> None:  # type: ignore[no-untyped-def]
+    source = make()
+    folder = tmp_path / "graph"
+    with Store.build(source, plan=plan, device=device) as store:
+        store.save(folder)
+        with pytest.raises(FileExistsError, match="graph"):
+            store.save(folder)
+    with Store.load(folder, plan="replicated", device=device) as again:
+        assert_same_graph(again, source)
+    assert [p.suffix for p in folder.iterdir() if p.suffix != ".npy"] == [".json"]
+
+
+def test_load_errors(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="manifest.json is missing"):
+        Store.load(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"format": 99}')
+    with pytest.raises(ValueError, match="format 99"):
+        Store.load(tmp_path)
+
+
+def test_pickled_store_is_a_handle() -> None:
+    source = homogeneous_source()
+    with Store.build(source, plan="sharded", device="cpu") as store:
+        assert_same_graph(pickle.loads(pickle.dumps(store)), source)
+
+
+def coo(*edges: tuple[int, int]) -> EdgeSource:
+    return EdgeSource(coo=torch.tensor(edges).T.contiguous())
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: EdgeSource(), ValueError, "exactly one of coo and csc"),
+        (lambda: EdgeSource(coo=torch.zeros(3, 4).long()), ValueError, r"\[2, E\], got \[3, 4\]"),
+        (lambda: EdgeSource(coo=torch.zeros(2, 4)), ValueError, "int32 or int64"),
+        (
+            lambda: EdgeSource(csc=(torch.tensor([0, 3, 2]), torch.zeros(2).long())),
+            ValueError,
+            "must not fall",
+        ),
+        (
+            lambda: EdgeSource(csc=(torch.tensor([0, 3]), torch.zeros(2).long())),
+            ValueError,
+            r"number of indices \(2\)",
+        ),
+    ],
+)
+def test_bad_edge_sources(make, error: type[Exception], message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(error, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "message"),
+    [
+        (lambda: None, ValueError, "no rank of the node group brings a graph"),
+        (
+            lambda: GraphSource.homogeneous(3, coo((0, 1), (3, 1))),
+            IndexError,
+            "edge 1: source id 3 is out of range for 3 nodes",
+        ),
+        (
+            lambda: GraphSource.homogeneous(3, coo((0, 1), (0, -1))),
+            IndexError,
+            "edge 1: destination id -1",
+        ),
+        (
+            lambda: GraphSource.homogeneous(
+                1, EdgeSource(csc=(torch.tensor([0, 2]), torch.tensor([0, 5])))
+            ),
+            IndexError,
+            r"indices\[1\] = 5",
+        ),
+        (
+            lambda: GraphSource.homogeneous(
+                1,
+                EdgeSource(
+                    csc=(torch.tensor([0, 2]), torch.tensor([0, 0])), edge_ids=torch.tensor([1, 1])
+                ),
+            ),
+            ValueError,
+            "permutation",
+        ),
+        (
+            lambda: GraphSource.homogeneous(3, coo((0, 1)), {"x": torch.zeros(2, 4)}),
+            ValueError,
+            "'x' must have 3 rows",
+        ),
+        (
+            lambda: GraphSource({"a": 3}, {("a", "r", "b"): coo((0, 1))}),
+            ValueError,
+            "unknown node type 'b'",
+        ),
+    ],
+)
+def test_bad_graphs(source, error: type[Exception], message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(error, match=message):
+        Store.build(source(), device="cpu")
