@@ -148,7 +148,7 @@ def test_save_and_load(plan: str, make, tmp_path: Path, device: torch.device) ->
 
 
 def test_load_errors(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="manifest.json is missing"):
+    with pytest.raises(FileNotFoundError, match=r"manifest\.json is missing"):
         Store.load(tmp_path)
     (tmp_path / "manifest.json").write_text('{"format": 99}')
     with pytest.raises(ValueError, match="format 99"):

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from peergraph.memory import Group, Table, Tiers, progress_bar
+from peergraph.memory import Group, Table, Tiers
+from peergraph.progress import progress_bar
 from peergraph.store.ids import IdMap, id_dtype
 from peergraph.store.local_csc import LocalCsc
 from peergraph.store.placing import place_table, table_name, type_name
@@ -50,9 +51,9 @@ def build_structure(
         ids[edge_type[0]],
     )
     index_bytes = local.indices.element_size()
-    with progress_bar(name, index_bytes * local.indices.numel(), progress) as bar:
+    with progress_bar(name, index_bytes * local.indices.numel(), progress) as moved:
         for written in steps:
-            bar.update(index_bytes * written)
+            moved(index_bytes * written)
     try:
         tiers = plan.tiers("edge ids", name)
     except KeyError:
@@ -93,11 +94,11 @@ def _load_pieces(
 ) -> None:
     step = max(1, _PIECE_BYTES // max(1, table.row_bytes))
     stop = start + source.shape[0]
-    with progress_bar(what, table.row_bytes * source.shape[0], progress) as bar:
+    with progress_bar(what, table.row_bytes * source.shape[0], progress) as moved:
         for begin in range(start, stop, step):
             end = min(begin + step, stop)
             table.load(source.rows(begin, end), begin, progress=False)
-            bar.update(table.row_bytes * (end - begin))
+            moved(table.row_bytes * (end - begin))
 
 
 def add_table(

@@ -107,7 +107,8 @@ class Plan:
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
         lines = [f"plan {self.name!r}: {ranks}{limit}"]
         for r in rows:
-            cells = [t.ljust(w) if c < 2 else t.rjust(w) for c, (t, w) in enumerate(zip(r, widths))]
+            cells = [t.ljust(w) for t, w in zip(r[:2], widths, strict=False)]
+            cells += [t.rjust(w) for t, w in zip(r[2:], widths[2:], strict=True)]
             lines.append("  " + "  ".join(cells).rstrip())
         return "\n".join(lines)
 

@@ -126,9 +126,10 @@ def _joined(shares: list[_Share]) -> Schema:
 
 
 def _check_ranges(node_type: NodeType, count: int, shares: list[_Share]) -> None:
-    ranges = [(s.node_range or {}).get(node_type) for s in shares]
-    ends = [0] + [r[1] for r in ranges if r is not None]
-    if None in ranges or any(r and r[0] != e for r, e in zip(ranges, ends)) or ends[-1] != count:
+    ranges = [(s.node_range or {}).get(node_type, (-1, -1)) for s in shares]
+    bounds = [0, *(bound for pair in ranges for bound in pair), count]
+    gaps = any(bounds[i] != bounds[i + 1] for i in range(0, len(bounds), 2))
+    if gaps or any(begin > end for begin, end in ranges):
         raise ValueError(
             f"node_range of {node_type!r} must cover 0..{count} in rank order, got {ranges}"
         )

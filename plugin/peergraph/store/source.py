@@ -90,8 +90,9 @@ class GraphSource:
 
     Either rank 0 of the node group holds all of it and the others pass ``None``, or every rank
     passes its share: then ``node_range`` gives, per node type, the contiguous range of nodes whose
-    in-edges (CSC) and table rows it brings, in rank order and without gaps. It brings as many rows of
-    edge tables as edges; they follow those of the ranks before it, as do its edges' ids by default.
+    in-edges (CSC) and table rows it brings, in rank order and without gaps. It brings as many rows
+    of edge tables as edges; they follow those of the ranks before it, as do its edges' ids by
+    default.
 
     Args:
         num_nodes: nodes by type, of the whole graph.

@@ -143,7 +143,10 @@ class Structure:
 
     def _addresses(self, tier: str) -> list[tuple[int, int, int]]:
         bases = self.regions[tier].addresses if tier in self.regions else [0] * self.world_size
-        return [l.addresses(b) if b else (0, 0, 0) for l, b in zip(self.layouts[tier], bases)]
+        return [
+            layout.addresses(base) if base else (0, 0, 0)
+            for layout, base in zip(self.layouts[tier], bases, strict=True)
+        ]
 
     def num_bytes(self, tier: str) -> int:
         """Bytes of a tier, all ranks together."""
