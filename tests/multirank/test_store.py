@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from peergraph.memory import Group
-from peergraph.testing import run_ranks
 
+from peergraph.memory import Group
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Store
+from peergraph.testing import run_ranks
 from tests.store.graphs import PLANS, build, heterogeneous_source, homogeneous_source
 from tests.store.test_store import assert_same_graph
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from peergraph.memory import Tiers
 from torch import Tensor
 
+from peergraph.memory import Tiers
 from peergraph.store import EdgeSource, GraphSource, Plan, Store
 
 PLANS = ["replicated", "sharded", "host", "auto", "mixed"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from peergraph.memory import Tiers
 
+from peergraph.memory import Tiers
 from peergraph.store.plan import Item, Placement, Plan, fit, format_bytes, make_plan
 
 

@@ -54,8 +54,8 @@ class Table:
         self._order_values = order_values
         replicas, shards, host = (regions.get(n) for n in ("replicated", "sharded", "host"))
         self.view = _C.TableView(
-            replicated=tiers.replicated or 0,
-            sharded=tiers.sharded or 0,
+            replicated=tiers.replicated,
+            sharded=tiers.sharded,
             rows=shape[0],
             row_bytes=self.row_bytes,
             rank=group.rank,
@@ -103,17 +103,18 @@ class Table:
             raise ValueError(f"a table spreads over at most {_C.max_shards} ranks")
         if isinstance(order, torch.Tensor):
             _check_order(order, checked[0], group)
-        resolved = tiers.resolve(checked[0])
-        wanted = (checked, dtype, resolved)
+        if tiers.rows != checked[0]:
+            raise ValueError(f"{tiers} do not add up to the table's {checked[0]} rows")
+        wanted = (checked, dtype, tiers)
         for rank, other in enumerate(group.all_gather(wanted)):
             if other != wanted:
                 raise ValueError(f"rank {rank} creates a table {other}, this rank {wanted}")
         row_bytes = math.prod(checked[1:]) * dtype.itemsize
         regions: dict[str, SharedRegion] = {}
-        for name, rows, device in _local_rows(resolved, group):
-            if getattr(resolved, name):
+        for name, rows, device in _local_rows(tiers, group):
+            if getattr(tiers, name):
                 regions[name] = SharedRegion.create(rows * row_bytes, group, device)
-        return cls(checked, dtype, resolved, group, regions, order)
+        return cls(checked, dtype, tiers, group, regions, order)
 
     @property
     def rows(self) -> int:
@@ -302,7 +303,6 @@ class Table:
 
 def _local_rows(tiers: Tiers, group: Group) -> list[tuple[str, int, str | None]]:
     """Of each tier: its name, this rank's rows, and where they lie (None: the group's device)."""
-    assert tiers.replicated is not None and tiers.sharded is not None and tiers.host is not None
     dealt = len(range(group.rank, tiers.sharded, group.world_size))
     return [
         ("replicated", tiers.replicated, None),

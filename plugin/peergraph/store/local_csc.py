@@ -102,7 +102,7 @@ def _check_edge_ids(edge_type: EdgeType, ids: Tensor, num_edges: int) -> None:
             f"is out of range for {num_edges} edges"
         )
     # A share of a split source cannot be told to be part of a permutation: only repeats in it.
-    if ids.unique().numel() != ids.numel():
+    if torch.unique(ids).numel() != ids.numel():
         raise ValueError(f"edge_ids of {edge_type} must be a permutation, some ids repeat")
 
 
@@ -114,7 +114,7 @@ def out_degrees(
     def add_to(counts: Tensor, node_type: NodeType) -> None:
         for edge_type, csc in local.items():
             if edge_type[0] == node_type:
-                for piece in csc.indices.split(_BINCOUNT_CHUNK):
+                for piece in torch.split(csc.indices, _BINCOUNT_CHUNK):
                     counts += torch.bincount(piece, minlength=counts.numel()).cpu()
 
     return {

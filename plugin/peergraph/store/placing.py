@@ -70,16 +70,19 @@ def _items(
         )
         if permuted[edge_type]:
             items.append(_row_item("edge ids", name, TableSpec((num_edges,), id_dtype(num_edges))))
-    for kind, tables in (("node table", schema.node_tables), ("edge table", schema.edge_tables)):
-        specs = [
-            (table_name(t, n), spec)
-            for t, named in tables.items()  # type: ignore[attr-defined]
-            for n, spec in named.items()
-        ]
-        # Narrow tables first: labels and masks cost little and are read for every batch.
-        specs.sort(key=lambda s: s[1].row_bytes)
-        items += [_row_item(kind, name, spec) for name, spec in specs]
+    items += _table_items("node table", schema.node_tables)
+    items += _table_items("edge table", schema.edge_tables)
     return items
+
+
+def _table_items(
+    kind: str,
+    tables: Mapping[NodeType, Mapping[str, TableSpec]] | Mapping[EdgeType, Mapping[str, TableSpec]],
+) -> list[Item]:
+    specs = [(table_name(t, n), spec) for t, named in tables.items() for n, spec in named.items()]
+    # Narrow tables first: labels and masks cost little and are read for every batch.
+    specs.sort(key=lambda s: s[1].row_bytes)
+    return [_row_item(kind, name, spec) for name, spec in specs]
 
 
 def _row_item(kind: str, name: str, spec: TableSpec) -> Item:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from peergraph.memory import Group
-from peergraph.store.source import EdgeType, GraphSource, NodeType
+from peergraph.store.source import EdgeType, GraphSource, NodeType, RowSource
 
 
 @dataclass(frozen=True)
@@ -79,14 +81,17 @@ def _describe(source: GraphSource | None) -> _Share | Exception | None:
         source.validate()
     except (TypeError, ValueError) as error:
         return error
-    spec = lambda t: TableSpec(tuple(t.shape), t.dtype)  # noqa: E731
     return _Share(
         dict(source.num_nodes),
         {t: e.num_edges for t, e in source.edges.items()},
-        {t: {n: spec(v) for n, v in s.items()} for t, s in source.node_tables.items()},
-        {t: {n: spec(v) for n, v in s.items()} for t, s in source.edge_tables.items()},
+        {t: _specs(tables) for t, tables in source.node_tables.items()},
+        {t: _specs(tables) for t, tables in source.edge_tables.items()},
         None if source.node_range is None else dict(source.node_range),
     )
+
+
+def _specs(tables: Mapping[str, Tensor | RowSource]) -> dict[str, TableSpec]:
+    return {n: TableSpec(tuple(v.shape), v.dtype) for n, v in tables.items()}
 
 
 def _whole(share: _Share, holder: int, world_size: int) -> Schema:

@@ -110,6 +110,8 @@ class Structure:
             if mine.num_bytes:
                 _write_indptr(region.local(torch.int64, (mine.rows + 1,)), parts[group.rank])
             regions[tier] = region
+        # Lists are written to where every rank's indptr says.
+        group.barrier()
         num_edges = int(degrees.sum())
         return cls(tiers, num_sources, num_edges, world, group.rank, group.device, regions, layouts)
 
