@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, RowSource, Store
+from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Plan, RowSource, Store
 from tests.store.graphs import PLANS, build, heterogeneous_source, homogeneous_source
 
 
@@ -100,6 +100,19 @@ def test_one_tier_needs_no_renumbering(device: torch.device) -> None:
     with Store.build(homogeneous_source(), plan="host", device=device) as store:
         assert store.id_map().to_internal is None
         assert all(p.kind != "ids" for p in store.plan.placements)
+
+
+def test_plan_by_hand(device: torch.device) -> None:
+    source = homogeneous_source()
+    with build(source, "mixed", device=device) as store:
+        assert store.plan.bytes_host() > 0
+        again = Plan.from_dict(store.plan.to_dict())
+    assert_same_graph(Store.build(source, plan=again, device=device), source)
+    with pytest.raises(ValueError, match=r"'_N-_E-_N' has 50 rows, the plan 60"):
+        Store.build(homogeneous_source(50), plan=again, device=device)
+    other = GraphSource.homogeneous(60, source.edges[EDGE], {"z": torch.zeros(60)})
+    with pytest.raises(KeyError, match=r"no node table '_N.z'"):
+        Store.build(other, plan=again, device=device)
 
 
 def test_rows_made_piece_by_piece(device: torch.device) -> None:

@@ -42,7 +42,7 @@ def choose_plan(
         renumbered: whether id maps have to be placed, too.
     """
     if isinstance(plan, Plan):
-        return plan
+        return _applied(plan, _items(schema, degrees, permuted), schema, renumbered, group)
     name, memory_budget = _resolve(plan, memory_budget, group)
     items = _items(schema, degrees, permuted)
     ids = _id_placements(schema, group.device.type == "cuda") if renumbered else []
@@ -51,6 +51,20 @@ def choose_plan(
         left -= sum(p.bytes_per_rank(group.world_size) for p in ids)
     made = make_plan(name, items, group.world_size, left)
     return Plan(plan, group.world_size, memory_budget, (*ids, *made.placements))
+
+
+def _applied(plan: Plan, items: list[Item], schema: Schema, renumbered: bool, group: Group) -> Plan:
+    """A plan given by hand, with the bytes that it means for this graph and these ranks."""
+    ids = _id_placements(schema, group.device.type == "cuda") if renumbered else []
+    placements = []
+    for item in items:
+        tiers = plan.tiers(item.kind, item.name)
+        if tiers.rows != item.rows:
+            raise ValueError(
+                f"plan: {item.kind} {item.name!r} has {item.rows} rows, the plan {tiers.rows}"
+            )
+        placements.append(Placement.of(item, tiers))
+    return Plan(plan.name, group.world_size, plan.memory_budget, (*ids, *placements))
 
 
 def _default_budget(device: torch.device) -> int:

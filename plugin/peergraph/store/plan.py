@@ -93,9 +93,8 @@ class Plan:
         return cls(**{**values, "placements": placements})
 
     def __str__(self) -> str:
-        rows: list[tuple[str, ...]] = [
-            ("", "", "replicated", "sharded", "host", "each rank", "host memory")
-        ]
+        head = ("", "", "replicated", "sharded", "host", "each rank", "host memory")
+        rows: list[tuple[str, ...]] = [head]
         for p in self.placements:
             shares = (p.tiers.replicated, p.tiers.sharded, p.tiers.host)
             each = format_bytes(p.bytes_per_rank(self.world_size))
