@@ -6,6 +6,8 @@
 
 #include "common/check.h"
 #include "common/on_device.h"
+#include "memory/cuda_region.h"
+#include "memory/error_slot.h"
 #include "memory/gather.h"
 #include "memory/host_region.h"
 #include "memory/table_view.h"
@@ -75,6 +77,24 @@ void register_ops(py::module_& m) {
       py::arg("num_threads"), ReleaseGil());
 }
 
+#ifdef PEERGRAPH_CUDA
+void register_cuda(py::module_& m) {
+  m.def("cuda_malloc", &cuda_malloc, py::arg("device"), py::arg("bytes"), ReleaseGil());
+  m.def("cuda_free", &cuda_free, py::arg("device"), py::arg("address"), ReleaseGil());
+  m.def(
+      "ipc_handle",
+      [](int device, uintptr_t address) { return py::bytes(ipc_handle(device, address)); },
+      py::arg("device"), py::arg("address"));
+  m.def("open_ipc", &open_ipc, py::arg("device"), py::arg("handle"), ReleaseGil());
+  m.def("close_ipc", &close_ipc, py::arg("device"), py::arg("address"), ReleaseGil());
+  m.def("can_access", &can_access, py::arg("device"), py::arg("peer"));
+  m.def("register_host", &register_host, py::arg("device"), py::arg("address"), py::arg("bytes"),
+        ReleaseGil());
+  m.def("unregister_host", &unregister_host, py::arg("device"), py::arg("address"), ReleaseGil());
+  m.def("raise_pending", &raise_pending, py::arg("device"), ReleaseGil());
+}
+#endif
+
 }  // namespace
 
 void register_memory(py::module_& m) {
@@ -90,6 +110,9 @@ void register_memory(py::module_& m) {
       .def(py::init(&make_id_list), py::kw_only(), py::arg("ids") = 0, py::arg("id_bytes") = 0,
            py::arg("first") = 0, py::arg("count"));
   register_ops(m);
+#ifdef PEERGRAPH_CUDA
+  register_cuda(m);
+#endif
 }
 
 }  // namespace peergraph

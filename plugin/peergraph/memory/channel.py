@@ -97,18 +97,21 @@ class Channel:
         self._wait([f"{prefix}{r}" for r in ranks], deadline)
         values = [self._get(f"{prefix}{r}") for r in ranks]
         acks = [f"{prefix}read/{r}" for r in ranks]
-        self._store.set(acks[self._rank], b"")
+        self._set(acks[self._rank], b"")
         if self._rank == 0:
             # The server leaves a round last: it may be about to exit.
             self._wait(acks, deadline)
             self._forget(prefix, values)
         return values
 
+    def _set(self, key: str, value: bytes) -> None:
+        self._store.set(key, value)  # type: ignore[arg-type]  # torch's stubs forget bytes
+
     def _put(self, key: str, value: bytes) -> None:
         chunks = range(_MAX_VALUE_BYTES, len(value), _MAX_VALUE_BYTES)
         for i, begin in enumerate(chunks):
-            self._store.set(f"{key}/{i}", value[begin : begin + _MAX_VALUE_BYTES])
-        self._store.set(key, b"%d " % len(chunks) + value[:_MAX_VALUE_BYTES])
+            self._set(f"{key}/{i}", value[begin : begin + _MAX_VALUE_BYTES])
+        self._set(key, b"%d " % len(chunks) + value[:_MAX_VALUE_BYTES])
 
     def _get(self, key: str) -> bytes:
         count, _, head = self._store.get(key).partition(b" ")
@@ -138,7 +141,7 @@ class Channel:
 
     def _tell_others(self, message: str) -> None:
         try:
-            self._store.set("lost", message.encode())
+            self._set("lost", message.encode())
         except RuntimeError:
             return  # the server died: the others learn it from their own connections
 

@@ -36,13 +36,17 @@ class Part(Protocol):
 class Handle(Protocol):
     """Names a part to the other processes of the machine; small, and safe to pickle."""
 
+    @property
+    def num_bytes(self) -> int:
+        """Size of the part."""
+
     def open(self, device: torch.device) -> Part:
         """Maps the part here, for use from `device`."""
 
 
 @dataclass(frozen=True)
 class HostHandle:
-    """A memfd of a living process; device and inode tell it from a later file of the same number."""
+    """A memfd of a living process; the inode tells it from a later file of the same number."""
 
     pid: int
     fd: int
@@ -94,7 +98,7 @@ class HostPart:
 
     @classmethod
     def create(cls, num_bytes: int, device: torch.device) -> tuple[HostPart, HostHandle, int]:
-        """Returns the part, its handle, and the descriptor that must stay open for other openers."""
+        """Returns the part, its handle, and the descriptor that others open it by."""
         available = _available_bytes()
         if num_bytes > available:
             raise MemoryError(
@@ -147,7 +151,8 @@ class CudaHandle:
         except RuntimeError as error:
             raise RuntimeError(
                 f"memory of cuda:{self.device} that process {self.pid} shares cannot be mapped on "
-                f"{device}; is that process still alive? {error}"
+                f"{device}: is that process alive, and do both see the same GPUs "
+                f"(CUDA_VISIBLE_DEVICES)? {error}"
             ) from error
         part = CudaPart(device.index, address, self)
         part.release_with(_C.close_ipc)

@@ -1,0 +1,62 @@
+#include <map>
+#include <mutex>
+#include <stdexcept>
+
+#include "common/cuda_check.cuh"
+#include "memory/bad_id.h"
+#include "memory/error_slot.h"
+
+namespace peergraph {
+namespace {
+
+/// The device's share of a slot, in one allocation.
+struct DeviceWords {
+  int64_t best_position;
+  int32_t lock;
+};
+
+std::mutex mutex;
+std::map<int, ErrorSlot> slots;
+
+void reset(const ErrorSlot& slot) {
+  const DeviceWords fresh{INT64_MAX, 0};
+  slot.report->pending = 0;
+  PG_CUDA_CHECK(cudaMemcpy(slot.best_position, &fresh, sizeof(fresh), cudaMemcpyHostToDevice));
+  // A copy from pageable memory may still be under way, and streams need not wait for it.
+  PG_CUDA_CHECK(cudaDeviceSynchronize());
+}
+
+ErrorSlot make_slot(int device) {
+  DeviceGuard guard(device);
+  DeviceWords* words = nullptr;
+  PG_CUDA_CHECK(cudaMalloc(&words, sizeof(DeviceWords)));
+  ErrorReport* report = nullptr;
+  PG_CUDA_CHECK(
+      cudaHostAlloc(&report, sizeof(ErrorReport), cudaHostAllocPortable | cudaHostAllocMapped));
+  ErrorSlot slot{&words->lock, &words->best_position, report};
+  reset(slot);
+  return slot;
+}
+
+}  // namespace
+
+ErrorSlot error_slot(int device) {
+  const std::lock_guard<std::mutex> hold(mutex);
+  const auto found = slots.find(device);
+  if (found != slots.end()) return found->second;
+  return slots.emplace(device, make_slot(device)).first->second;
+}
+
+void raise_pending(int device) {
+  const ErrorSlot slot = error_slot(device);
+  const volatile int32_t* pending = &slot.report->pending;
+  if (*pending == 0) return;
+  DeviceGuard guard(device);
+  PG_CUDA_CHECK(cudaDeviceSynchronize());
+  const ErrorReport report = *slot.report;
+  reset(slot);
+  throw std::out_of_range(
+      bad_id_message(static_cast<BadId>(report.what), report.position, report.id, report.limit));
+}
+
+}  // namespace peergraph

@@ -1,0 +1,216 @@
+// The gather and the scatter kernel (WholeGraph III-C3): one launch whatever the tiers.
+//
+// A warp takes a tile of up to 32 rows. First each lane looks up one id and the address of its row,
+// so that the dependent reads of the tile (id, order, location) are under way together. Then groups
+// of lanes copy rows, several rows at a time, so that enough loads are in flight to cover the
+// latency of other GPUs' memory.
+#include <algorithm>
+
+#include "common/cuda_check.cuh"
+#include "memory/error_slot.cuh"
+#include "memory/gather.h"
+
+namespace peergraph {
+namespace {
+
+constexpr int kWarp = 32;
+constexpr int kWarpsPerBlock = kBlockThreads / kWarp;
+constexpr unsigned kAllLanes = 0xffffffffu;
+// Rows a group of lanes has in flight.
+constexpr int kRowsInFlight = 4;
+
+struct CopyShape {
+  int64_t vectors_per_row;
+  int32_t lanes_per_row_log2;  // a power of two of at most 32 lanes copies a row
+  int32_t tile_rows;           // rows a warp looks up at a time, at most 32
+};
+
+/// Looks up row `i` of the op. Null for an id out of range, which is recorded.
+__device__ __forceinline__ char* find_row(const TableView& table, const IdList& ids, int64_t i,
+                                          const ErrorSlot& errors) {
+  const int64_t id = ids.at(i);
+  if (id < 0 || id >= table.map.rows) {
+    record_bad_id(errors, BadId::kTableRow, i, id, table.map.rows);
+    return nullptr;
+  }
+  return table.row(table.internal(id));
+}
+
+__device__ __forceinline__ char* from_lane(char* value, int lane) {
+  return reinterpret_cast<char*>(
+      __shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(value), lane));
+}
+
+/// Writes a vector of a table row, and of the row's other replicas.
+template <typename Vector>
+__device__ __forceinline__ void store_row_vector(const TableView& table, char* at, Vector value) {
+  const int64_t offset = at - table.replicas[table.rank];
+  if (offset < 0 || offset >= table.map.replicated * table.row_bytes) {
+    *reinterpret_cast<Vector*>(at) = value;
+    return;
+  }
+  for (int32_t r = 0; r < table.num_replicas; ++r)
+    *reinterpret_cast<Vector*>(table.replicas[r] + offset) = value;
+}
+
+template <typename Vector>
+struct Gather {
+  Vector* out;
+
+  __device__ __forceinline__ Vector load(const char* row, int64_t, int64_t v) const {
+    // Read once by this SM: no use in its L1 cache.
+    return row == nullptr ? Vector{} : __ldcg(reinterpret_cast<const Vector*>(row) + v);
+  }
+  __device__ __forceinline__ void store(const TableView&, char*, int64_t at, int64_t,
+                                        Vector value) const {
+    __stcs(out + at, value);
+  }
+};
+
+template <typename Vector>
+struct Scatter {
+  const Vector* values;
+
+  __device__ __forceinline__ Vector load(const char*, int64_t at, int64_t) const {
+    return __ldcs(values + at);
+  }
+  __device__ __forceinline__ void store(const TableView& table, char* row, int64_t, int64_t v,
+                                        Vector value) const {
+    if (row != nullptr)
+      store_row_vector(table, row + v * static_cast<int64_t>(sizeof(Vector)), value);
+  }
+};
+
+/// Copies between rows of the table and the dense rows of the caller; `Copy` says which way.
+template <typename Vector, template <typename> class Copy>
+__global__ void __launch_bounds__(kBlockThreads)
+    copy_rows(const __grid_constant__ TableView table, const __grid_constant__ IdList ids,
+              Copy<Vector> copy, CopyShape shape, ErrorSlot errors) {
+  const int lane = threadIdx.x % kWarp;
+  const int lanes_per_row = 1 << shape.lanes_per_row_log2;
+  const int rows_per_step = kWarp >> shape.lanes_per_row_log2;
+  const int row_of_lane = lane >> shape.lanes_per_row_log2;
+  const int first_vector = lane & (lanes_per_row - 1);
+  const int64_t warps = grid_threads() / kWarp;
+
+  for (int64_t first = global_thread() / kWarp * shape.tile_rows; first < ids.count;
+       first += warps * shape.tile_rows) {
+    const int count =
+        static_cast<int>(ids.count - first < shape.tile_rows ? ids.count - first : shape.tile_rows);
+    char* found = lane < count ? find_row(table, ids, first + lane, errors) : nullptr;
+    __syncwarp();
+
+    for (int step = 0; step < count; step += rows_per_step * kRowsInFlight) {
+      char* rows[kRowsInFlight];
+#pragma unroll
+      for (int k = 0; k < kRowsInFlight; ++k)
+        rows[k] = from_lane(found, (step + k * rows_per_step + row_of_lane) % kWarp);
+
+      for (int64_t v = first_vector; v < shape.vectors_per_row; v += lanes_per_row) {
+        Vector values[kRowsInFlight];
+#pragma unroll
+        for (int k = 0; k < kRowsInFlight; ++k) {
+          const int row = step + k * rows_per_step + row_of_lane;
+          if (row < count)
+            values[k] = copy.load(rows[k], (first + row) * shape.vectors_per_row + v, v);
+        }
+#pragma unroll
+        for (int k = 0; k < kRowsInFlight; ++k) {
+          const int row = step + k * rows_per_step + row_of_lane;
+          if (row < count)
+            copy.store(table, rows[k], (first + row) * shape.vectors_per_row + v, v, values[k]);
+        }
+      }
+    }
+  }
+}
+
+/// The blocks that fill the current device.
+template <typename Kernel>
+int64_t resident_blocks(Kernel kernel, int device) {
+  int per_multiprocessor = 0, multiprocessors = 0;
+  PG_CUDA_CHECK(
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, kernel, kBlockThreads, 0));
+  PG_CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  return std::max<int64_t>(1, static_cast<int64_t>(per_multiprocessor) * multiprocessors);
+}
+
+CopyShape make_shape(int64_t vectors_per_row, int64_t count, int64_t warps) {
+  CopyShape shape{vectors_per_row, 0, kWarp};
+  while (shape.lanes_per_row_log2 < 5 && (1 << shape.lanes_per_row_log2) < vectors_per_row)
+    ++shape.lanes_per_row_log2;
+  // Small batches: rather few rows in every warp than many in a few warps.
+  const int least = std::min(kWarp, kRowsInFlight * (kWarp >> shape.lanes_per_row_log2));
+  while (shape.tile_rows > least && count < warps * shape.tile_rows) shape.tile_rows /= 2;
+  return shape;
+}
+
+template <typename Vector, template <typename> class Copy, typename Data>
+void launch(const TableView& table, const IdList& ids, Data* data, int device,
+            cudaStream_t stream) {
+  const ErrorSlot errors = error_slot(device);
+  const auto kernel = copy_rows<Vector, Copy>;
+  // The same for all devices of a host; a query costs as much as a launch.
+  static const int64_t max_blocks = resident_blocks(kernel, device);
+  const CopyShape shape = make_shape(table.row_bytes / static_cast<int64_t>(sizeof(Vector)),
+                                     ids.count, max_blocks * kWarpsPerBlock);
+  const unsigned blocks =
+      grid_for(ids.count, int64_t{kWarpsPerBlock} * shape.tile_rows, max_blocks);
+  kernel<<<blocks, kBlockThreads, 0, stream>>>(table, ids, Copy<Vector>{data}, shape, errors);
+  PG_LAUNCH_CHECK("copy_rows");
+}
+
+/// Bits that are set in the address of some row of the table or in the row size.
+uint64_t alignment_bits(const TableView& table) {
+  uint64_t bits = static_cast<uint64_t>(table.row_bytes) | reinterpret_cast<uintptr_t>(table.host);
+  for (int r = 0; r < table.num_replicas; ++r)
+    bits |= reinterpret_cast<uintptr_t>(table.replicas[r]);
+  for (int s = 0; s < table.map.num_shards; ++s)
+    bits |= reinterpret_cast<uintptr_t>(table.shards[s]);
+  return bits;
+}
+
+/// Launches with the widest vector that all rows are aligned to.
+template <template <typename> class Copy, template <typename> class DataOf>
+void dispatch(const TableView& table, const IdList& ids, uintptr_t data, int device,
+              uintptr_t stream_address) {
+  raise_pending(device);
+  if (ids.count == 0 || table.row_bytes == 0) return;
+  DeviceGuard guard(device);
+  const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
+  const uint64_t bits = alignment_bits(table) | data;
+  const auto run = [&](auto vector) {
+    using Vector = decltype(vector);
+    launch<Vector, Copy>(table, ids, reinterpret_cast<typename DataOf<Vector>::type*>(data), device,
+                         stream);
+  };
+  if (bits % 16 == 0) return run(int4{});
+  if (bits % 8 == 0) return run(int2{});
+  if (bits % 4 == 0) return run(int{});
+  if (bits % 2 == 0) return run(short{});
+  run(static_cast<signed char>(0));
+}
+
+template <typename Vector>
+struct Mutable {
+  using type = Vector;
+};
+
+template <typename Vector>
+struct Constant {
+  using type = const Vector;
+};
+
+}  // namespace
+
+void gather_cuda(const TableView& table, const IdList& ids, char* out, int device,
+                 uintptr_t stream) {
+  dispatch<Gather, Mutable>(table, ids, reinterpret_cast<uintptr_t>(out), device, stream);
+}
+
+void scatter_cuda(const TableView& table, const IdList& ids, const char* values, int device,
+                  uintptr_t stream) {
+  dispatch<Scatter, Constant>(table, ids, reinterpret_cast<uintptr_t>(values), device, stream);
+}
+
+}  // namespace peergraph
