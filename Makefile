@@ -37,7 +37,7 @@ format: $(LINTERS)  ## rewrite Python and C++ files in the project's style
 	$(BIN)/clang-format -i $(CXX_FILES)
 
 bench: build  ## lists the benchmarks; one of them: NAME=gather ARGS="--help"
-	$(if $(NAME),$(BIN)/python benchmarks/$(NAME).py $(ARGS),@ls benchmarks/*.py)
+	$(if $(NAME),$(BIN)/python benchmarks/$(NAME).py $(ARGS),@grep -l __main__ benchmarks/*.py)
 
 rebuild: $(if $(wildcard $(BUILT)),,$(BUILT))  ## after an edit in csrc: compile only what changed
 	$(BIN)/pip install -q scikit-build-core pybind11 cmake ninja

@@ -28,6 +28,7 @@ NVCC_PACKAGES = [
     "nvidia-cuda-runtime==13.0.96",
     "nvidia-cuda-cccl==13.0.85",
 ]
+GPU_FILE = Path("/dev/nvidiactl")
 TOOLKIT_NVCC = Path("/usr/local/cuda/bin/nvcc")
 
 
@@ -39,7 +40,7 @@ def wants_pip_nvcc() -> bool:
         return forced == "1"
     has_nvcc = "CUDACXX" in os.environ or shutil.which("nvcc") or TOOLKIT_NVCC.exists()
     is_off = os.environ.get("PEERGRAPH_CUDA", "").upper() == "OFF"
-    return Path("/dev/nvidiactl").exists() and not has_nvcc and not is_off
+    return GPU_FILE.exists() and not has_nvcc and not is_off
 
 
 def use_pip_nvcc() -> None:
