@@ -1,0 +1,162 @@
+"""Gathers random rows of one table on all ranks at once, for each plan and width.
+
+    python benchmarks/gather.py --world 4 --plans replicated,sharded --peers wholegraph,nccl,torch
+
+Peers: `wholegraph` (chunked and continuous memory, on the devices and on the host), `nccl` (the
+five-step gather by collectives), `torch` (index_select on a rank's own memory, and a plain copy of
+as many bytes, which is the limit of a gather from own memory).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+
+import torch
+from common import integers, main, measure, parser, words
+from inputs import check_rows, fill_features, random_ids
+from peergraph.memory import Table, Tiers
+from peergraph.reference import gather as gather_by_collectives
+from ranks import Session
+from records import Timing
+
+_ID_SETS = 4
+_FILL_BYTES = 256 << 20
+_TIERS = {
+    "replicated": Tiers.all_replicated,
+    "sharded": Tiers.all_sharded,
+    "host": Tiers.all_host,
+}
+
+
+def table_rows(args: argparse.Namespace, plan: str, world: int, dim: int) -> int:
+    """Rows of the table of a plan: each device holds --table-gib of it, the host --host-gib."""
+    gib = {
+        "replicated": args.table_gib,
+        "sharded": args.table_gib * world,
+        "host": args.host_gib,
+    }[plan]
+    return max(world, int(gib * 2**30) // (4 * dim))
+
+
+def fill(session: Session, table: Table) -> None:
+    """Each rank makes the rows of its share and writes them."""
+    rows, dim = table.shape
+    begin, end = rows * session.rank // session.world, rows * (session.rank + 1) // session.world
+    step = max(1, _FILL_BYTES // (4 * dim))
+    chunk = torch.empty(min(step, end - begin), dim, device=session.device)
+    for first in range(begin, end, step):
+        part = chunk[: min(step, end - first)]
+        table.load(fill_features(first, part), first)
+    session.barrier()
+
+
+def time_gather(
+    session: Session,
+    name: str,
+    rows: int,
+    dim: int,
+    gather: Callable[[torch.Tensor], torch.Tensor],
+) -> Timing:
+    """Checks a gather, then times it on rotating sets of ids, another one for each rank."""
+    ids = [
+        random_ids(session.rank * 1000 + i, session.args.count, rows, session.device)
+        for i in range(_ID_SETS)
+    ]
+    check_rows(name, gather(ids[0]), ids[0])
+    return measure(session, lambda i, _: gather(ids[i % _ID_SETS]))
+
+
+def run_peergraph(session: Session, plan: str, dim: int) -> None:
+    rows = table_rows(session.args, plan, session.world, dim)
+    with session.section(f"peergraph {plan} {dim}", system="peergraph", plan=plan, dim=dim):
+        with session.stage(f"table of {rows} rows"):
+            table = Table.create((rows, dim), torch.float32, _TIERS[plan](rows), session.group)
+            fill(session, table)
+        with closing(table):
+            timing = time_gather(session, f"peergraph {plan}", rows, dim, table.gather)
+            add(session, "peergraph", timing, dim, plan=plan, table_rows=rows)
+
+
+def run_wholegraph(session: Session, plan: str, dim: int) -> None:
+    peer = session.wholegraph
+    location = "cpu" if plan == "host" else "cuda"
+    rows = table_rows(session.args, plan, session.world, dim)
+    for kind in session.args.wholegraph_kinds:
+        system = f"wholegraph {kind}"
+        with session.section(f"{system} {location} {dim}", system=system, dim=dim):
+            table = peer.table(kind, location, rows, dim)
+            timing = time_gather(session, system, rows, dim, partial(peer.gather, table))
+            add(session, system, timing, dim, plan=location, against=plan, table_rows=rows)
+            peer.drop_table(table)
+
+
+def run_collectives(session: Session, dim: int) -> None:
+    rows_per_rank = table_rows(session.args, "sharded", session.world, dim) // session.world
+    rows = rows_per_rank * session.world
+    with session.section(f"nccl {dim}", system="nccl", dim=dim):
+        local = torch.empty(rows_per_rank, dim, device=session.device)
+        fill_features(session.rank * rows_per_rank, local)
+        session.barrier()
+        timing = time_gather(
+            session, "nccl", rows, dim, lambda ids: gather_by_collectives(local, ids)
+        )
+        add(session, "nccl five steps", timing, dim, against="sharded", table_rows=rows)
+
+
+def run_torch(session: Session, dim: int) -> None:
+    rows = table_rows(session.args, "replicated", session.world, dim)
+    with session.section(f"torch {dim}", system="torch", dim=dim):
+        local = fill_features(0, torch.empty(rows, dim, device=session.device))
+        timing = time_gather(
+            session, "torch", rows, dim, lambda ids: torch.index_select(local, 0, ids)
+        )
+        add(session, "torch index_select", timing, dim, against="replicated", table_rows=rows)
+        count = min(session.args.count, rows)
+        sources = [local[i * (rows - count) // _ID_SETS :][:count] for i in range(_ID_SETS)]
+        target = torch.empty(count, dim, device=session.device)
+        timing = measure(session, lambda i, _: target.copy_(sources[i % _ID_SETS]))
+        add(session, "copy", timing, dim, against="replicated", count=count)
+
+
+def add(session: Session, system: str, timing: Timing, dim: int, **fields: object) -> None:
+    count = fields.pop("count", session.args.count)
+    session.recorder.add(
+        timing, system=system, dim=dim, count=count, bytes=count * dim * 4, **fields
+    )
+
+
+def run(session: Session) -> None:
+    args = session.args
+    for dim in args.dims:
+        for plan in args.plans:
+            if plan == "host" and dim not in args.host_dims:
+                continue
+            run_peergraph(session, plan, dim)
+            # On one rank replicated and sharded tables are alike: one comparison will do.
+            if session.wholegraph is not None and plan != "replicated":
+                run_wholegraph(session, plan, dim)
+        if session.wants("nccl") and session.world > 1:
+            run_collectives(session, dim)
+        if session.wants("torch"):
+            run_torch(session, dim)
+
+
+def arguments() -> argparse.ArgumentParser:
+    result = parser(__doc__.splitlines()[0], tuple(_TIERS), "replicated,sharded,host")
+    result.add_argument("--dims", type=integers, default="16,64,100,128,256,602,1024")
+    result.add_argument(
+        "--host-dims", type=integers, default="64,128,1024", help="of the host plan"
+    )
+    result.add_argument("--count", type=int, default=1 << 20, help="rows gathered at a time")
+    result.add_argument("--table-gib", type=float, default=8.0, help="on each device")
+    result.add_argument("--host-gib", type=float, default=4.0, help="on the host, in all")
+    result.add_argument("--wholegraph-kinds", type=words, default="chunked,continuous")
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main("gather", run, arguments(), peers=("wholegraph", "nccl", "torch")))

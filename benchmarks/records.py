@@ -1,0 +1,188 @@
+"""What benchmarks write: one JSON object a line for each measurement, and tables made of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from peergraph.memory import Group
+
+Record = dict[str, Any]
+
+# Cases: what two rows must have in common to be compared.
+CASE_KEYS = ("bench", "graph", "world", "dim", "fanout", "batch", "semantics", "layers")
+
+
+@dataclass
+class Timing:
+    """Milliseconds on one rank: quantiles over the iterations, by stage too."""
+
+    ms: float
+    p10: float
+    p90: float
+    wall_ms: float
+    iterations: int
+    stages: dict[str, float] = field(default_factory=dict)
+
+
+class Recorder:
+    """Gathers the ranks' timings; rank 0 appends them to the file. Methods are collective."""
+
+    def __init__(self, path: Path, group: Group, bench: str, beat: str) -> None:
+        self._path = path
+        self._group = group
+        self._beat = beat
+        self._base: Record = {"bench": bench, "world": group.world_size, **_machine(group.device)}
+        self._references: dict[tuple[Any, ...], float] = {}
+
+    def add(
+        self,
+        timing: Timing,
+        *,
+        system: str,
+        plan: str | None = None,
+        against: str | None = None,
+        **fields: Any,
+    ) -> Record:
+        """Records a measurement: the mean over ranks of their medians, and the slowest rank's.
+
+        Peergraph's own rows (`system` "peergraph") are the reference of their `plan`; a row with
+        `against` gets `ratio`, its time over that of Peergraph with that plan in the same case.
+        """
+        ranks: list[Timing] = self._group.all_gather(timing)
+        record = {**self._base, "system": system, "plan": plan, **fields}
+        record["ms"] = _mean(rank.ms for rank in ranks)
+        record["ms_p10"] = _mean(rank.p10 for rank in ranks)
+        record["ms_p90"] = _mean(rank.p90 for rank in ranks)
+        record["ms_slowest"] = max(rank.ms for rank in ranks)
+        record["wall_ms"] = max(rank.wall_ms for rank in ranks)
+        record["iterations"] = timing.iterations
+        for stage in timing.stages:
+            record[f"ms_{stage}"] = _mean(rank.stages[stage] for rank in ranks)
+        if "bytes" in record:
+            record["gbs"] = record["bytes"] / record["ms"] / 1e6
+        if "edges" in record:
+            record["edges_per_s"] = record["edges"] / record["ms"] * 1e3
+        if "steps_per_epoch" in record:
+            record["epoch_s"] = record["steps_per_epoch"] * record["wall_ms"] / 1e3
+        case = tuple(record.get(key) for key in CASE_KEYS)
+        if system == "peergraph":
+            self._references[(*case, plan)] = record["ms"]
+        elif (*case, against) in self._references:
+            record["against"] = against
+            record["ratio"] = record["ms"] / self._references[(*case, against)]
+        self._write(record)
+        return record
+
+    def failure(self, what: str, error: str, **fields: Any) -> None:
+        self._write({**self._base, "what": what, "error": error, **fields})
+
+    def skip(self, system: str, reason: str) -> None:
+        self._write({**self._base, "system": system, "skipped": reason})
+
+    def beat(self) -> None:
+        """Tells the parent process that this rank still gets on."""
+        if self._group.rank == 0:
+            os.utime(self._beat)
+
+    def _write(self, record: Record) -> None:
+        if self._group.rank != 0:
+            return
+        rounded = {k: round(v, 6) if isinstance(v, float) else v for k, v in record.items()}
+        with self._path.open("a") as file:
+            file.write(json.dumps({k: v for k, v in rounded.items() if v is not None}) + "\n")
+        self.beat()
+
+
+def _mean(values: Iterable[float]) -> float:
+    numbers = list(values)
+    return sum(numbers) / len(numbers)
+
+
+def _machine(device: torch.device) -> Record:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    return {"device": name, "torch": torch.__version__}
+
+
+# --- tables
+
+# Columns by benchmark; a column that no row has is left out.
+_CASE = ["graph", "dim", "fanout", "batch", "semantics", "layers"]
+_TIMES = ["ms", "ms_p10", "ms_p90", "ms_slowest"]
+_COLUMNS = {
+    "gather": ["system", "plan", *_TIMES, "gbs", "against", "ratio"],
+    "sampling": ["system", "plan", *_TIMES, "edges", "nodes", "edges_per_s", "against", "ratio"],
+    "minibatch": ["system", "plan", *_TIMES, "ms_sample", "ms_gather", "nodes", "against", "ratio"],
+    "training": ["system", "plan", *_TIMES, "wall_ms", "ms_sample", "ms_gather", "ms_loader",
+                 "ms_train", "epoch_s", "against", "ratio"],
+}  # fmt: skip
+
+
+def read_records(path: Path, offset: int = 0) -> list[Record]:
+    """The records of a file, from a byte offset on; lines cut off by a kill are left out."""
+    records = []
+    with path.open() as file:
+        file.seek(offset)
+        for line in file:
+            try:
+                records.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue
+    return records
+
+
+def _format(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float) or (isinstance(value, int) and abs(value) >= 10**6):
+        size = abs(value)
+        if size >= 10**6:
+            return f"{value:.3g}"
+        return f"{value:.0f}" if size >= 1000 else f"{value:.1f}" if size >= 10 else f"{value:.3g}"
+    return str(value)
+
+
+def render(title: str, rows: list[Record], columns: list[str]) -> str:
+    """A table with aligned columns."""
+    columns = [column for column in columns if any(column in row for row in rows)]
+    cells = [columns, *([_format(row.get(column)) for column in columns] for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    lines = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in cells]
+    return "\n".join([f"== {title}", *(line.rstrip() for line in lines)])
+
+
+def tables(records: list[Record]) -> str:
+    """All tables of some records: one for each benchmark and number of ranks, then what failed."""
+    texts = []
+    kinds = sorted({(r["bench"], r["world"], r["device"]) for r in records if "ms" in r})
+    for bench, world, device in kinds:
+        rows = [
+            r
+            for r in records
+            if (r["bench"], r["world"], r["device"]) == (bench, world, device) and "ms" in r
+        ]
+        title = f"{bench}, {world} x {device} (ratio: time over Peergraph's)"
+        texts.append(render(title, rows, [*_CASE, *_COLUMNS[bench]]))
+    failed = [r for r in records if "error" in r]
+    if failed:
+        texts.append(render("failed", failed, ["bench", "world", "what", "error"]))
+    skipped = [r for r in records if "skipped" in r]
+    if skipped:
+        texts.append(render("skipped", skipped, ["bench", "world", "system", "skipped"]))
+    return "\n\n".join(texts)
+
+
+def main(paths: list[str]) -> None:
+    """Prints the tables of some files of JSON lines."""
+    print(tables([record for path in paths for record in read_records(Path(path))]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,210 @@
+"""Trains a 3-layer GraphSAGE with DDP on all ranks, and times the stages of a step.
+
+    python benchmarks/training.py --world 4 --graph products --plans sharded --peers wholegraph
+
+Three ways: `csr` and `coo` make mini-batches with a system's sampler and table and run PyG's
+SAGEConv on them as a CSR matrix or as COO; `loader` is an unmodified PyG NeighborLoader over the
+shared store (Peergraph only; it samples with PyG's semantics, so its batches are smaller).
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from common import PLANS, Mark, main, measure, parser, words
+from inputs import label_rows
+from peergraph.store import EDGE, NODE
+from ranks import Session
+from systems import (
+    SEMANTICS,
+    Case,
+    CaseRunner,
+    Layer,
+    PeergraphSystem,
+    System,
+    add_arguments,
+    build_store,
+    systems,
+)
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+from torch_geometric.data import Data
+from torch_geometric.loader import NeighborLoader
+from torch_geometric.nn import SAGEConv
+from torch_geometric.utils import trim_to_layer
+
+from peergraph_pyg import EdgeIndexTensor, TableTensor
+
+WAYS = ("csr", "coo", "loader")
+
+
+class Sage(torch.nn.Module):
+    """GraphSAGE with mean aggregation; `aggregate` says how a layer reads its edges."""
+
+    def __init__(self, widths: list[int], aggregate: Callable[..., Tensor]) -> None:
+        super().__init__()
+        pairs = itertools.pairwise(widths)
+        self.convs = torch.nn.ModuleList(SAGEConv(fan_in, fan_out) for fan_in, fan_out in pairs)
+        self._aggregate = aggregate
+
+    def forward(self, x: Tensor, edges: Any) -> Tensor:
+        for i, conv in enumerate(self.convs):
+            x = self._aggregate(conv, i, x, edges)
+            if i < len(self.convs) - 1:
+                x = F.dropout(F.relu(x), 0.5, self.training)
+        return x
+
+
+def by_csr(conv: SAGEConv, i: int, x: Tensor, layers: list[Layer]) -> Tensor:
+    layer = layers[i]
+    ones = torch.ones(layer.indices.numel(), device=x.device)
+    size = (layer.num_destinations, x.shape[0])
+    matrix = torch.sparse_csr_tensor(layer.indptr, layer.indices, ones, size=size)
+    return conv((x, x[: layer.num_destinations]), matrix)
+
+
+def by_coo(conv: SAGEConv, i: int, x: Tensor, layers: list[Layer]) -> Tensor:
+    layer = layers[i]
+    edge_index = torch.stack([layer.indices, layer.destinations]).long()
+    size = (x.shape[0], layer.num_destinations)
+    return conv((x, x[: layer.num_destinations]), edge_index, size=size)
+
+
+def by_loader(conv: SAGEConv, i: int, x: Tensor, batch: Any) -> Tensor:
+    x, edge_index, _ = trim_to_layer(
+        i, batch.num_sampled_nodes, batch.num_sampled_edges, x, batch.edge_index
+    )
+    return conv(x, edge_index)
+
+
+_AGGREGATES = {"csr": by_csr, "coo": by_coo, "loader": by_loader}
+
+
+class Trainer:
+    """A model and its optimiser on one rank; the gradients are averaged over all ranks."""
+
+    def __init__(self, session: Session, num_layers: int, way: str) -> None:
+        args, device = session.args, session.device
+        torch.manual_seed(1)
+        hidden = [args.hidden] * (num_layers - 1)
+        widths = [args.feature_dim, *hidden, args.graph.num_classes]
+        self.model: torch.nn.Module = Sage(widths, _AGGREGATES[way]).to(device)
+        if session.world > 1:
+            ids = [device.index] if device.type == "cuda" else None
+            self.model = DistributedDataParallel(self.model, device_ids=ids)
+        self._optimizer = torch.optim.Adam(self.model.parameters(), lr=3e-3)
+        self.loss = torch.zeros(())
+
+    def step(self, x: Tensor, edges: Any, labels: Tensor) -> None:
+        self.loss = F.cross_entropy(self.model(x, edges)[: labels.numel()], labels)
+        self._optimizer.zero_grad(set_to_none=True)
+        self.loss.backward()
+        self._optimizer.step()
+
+    def finish(self, session: Session, timing: Any, case: Case, way: str) -> None:
+        """Records what was measured. Collective."""
+        loss = float(self.loss)
+        if not math.isfinite(loss):
+            raise AssertionError(f"the loss is {loss}")
+        args = session.args
+        session.recorder.add(
+            timing,
+            layers=way,
+            hidden=args.hidden,
+            feature_dim=args.feature_dim,
+            loss=loss,
+            steps_per_epoch=-(-args.graph.train_nodes // (case.batch * session.world)),
+            **case.fields,
+        )
+
+
+def train_on(session: Session, system: System, case: Case, way: str) -> None:
+    """Mini-batches from a system's own sampler and table."""
+    trainer = Trainer(session, len(case.fanouts), way)
+    labels = [label_rows(seeds, session.args.graph.num_classes) for seeds in case.seeds]
+
+    def step(i: int, mark: Mark) -> None:
+        sample = system.sample(case.seeds_of(i), i)
+        mark("sample")
+        x = system.gather(sample)
+        mark("gather")
+        trainer.step(x, system.layers(sample), labels[i % len(labels)])
+        mark("train")
+
+    trainer.finish(session, measure(session, step), case, way)
+
+
+def train_on_loader(session: Session, data: Any, case: Case) -> None:
+    """Mini-batches from PyG's NeighborLoader."""
+    trainer = Trainer(session, len(case.fanouts), "loader")
+    loader = NeighborLoader(
+        data,
+        num_neighbors=case.fanouts,
+        batch_size=case.batch,
+        input_nodes=torch.cat(case.seeds).cpu(),
+    )
+    batches = _again_and_again(loader)
+
+    def step(i: int, mark: Mark) -> None:
+        batch = next(batches)
+        mark("loader")
+        trainer.step(batch.x, batch, batch.y[: batch.batch_size])
+        mark("train")
+
+    trainer.finish(session, measure(session, step), case, "loader")
+
+
+def _again_and_again(loader: NeighborLoader) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+def run_loader(session: Session, plan: str, runner: CaseRunner) -> None:
+    """The data that peergraph_pyg.share returns, over a store that was not made from one tensor."""
+    args = session.args
+    with session.section(f"{plan} store for the loader", system="peergraph", plan=plan):
+        store = build_store(session, plan, args.feature_dim, labels=True)
+        data = Data(
+            x=TableTensor(store, NODE, "x"),
+            y=TableTensor(store, NODE, "y"),
+            edge_index=EdgeIndexTensor(store, EDGE),
+        )
+        system = PeergraphSystem(store, plan, SEMANTICS["pyg"])
+        runner.run(system, lambda case: train_on_loader(session, data, case))
+        store.close()
+
+
+def run(session: Session) -> None:
+    args = session.args
+    runner = CaseRunner(session)
+    ways = [way for way in args.ways if way != "loader"]
+    if ways:
+        for system in systems(session, args.feature_dim):
+            for way in ways:
+                runner.run(
+                    system,
+                    lambda case, system=system, way=way: train_on(session, system, case, way),
+                )
+    if "loader" in args.ways:
+        for plan in args.plans:
+            run_loader(session, plan, runner)
+
+
+def arguments() -> argparse.ArgumentParser:
+    result = parser(__doc__.splitlines()[0], PLANS, "sharded", graph="products")
+    add_arguments(result, case_list="30-30-30:1024,15-10-5:6000", semantics="dgl")
+    result.add_argument("--feature-dim", type=int, default=128, help="float32 a node")
+    result.add_argument("--hidden", type=int, default=256)
+    result.add_argument("--ways", type=words, default="csr,loader", help=f"of {', '.join(WAYS)}")
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main("training", run, arguments(), peers=("wholegraph",)))
