@@ -18,10 +18,11 @@ from functools import partial
 import torch
 from common import integers, main, measure, parser, words
 from inputs import check_rows, fill_features, random_ids
-from peergraph.memory import Table, Tiers
-from peergraph.reference import gather as gather_by_collectives
 from ranks import Session
 from records import Timing
+
+from peergraph.memory import Table, Tiers
+from peergraph.reference import gather as gather_by_collectives
 
 _ID_SETS = 4
 _FILL_BYTES = 256 << 20

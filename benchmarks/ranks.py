@@ -17,8 +17,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from peergraph.memory import Group
 from records import Recorder
+
+from peergraph.memory import Group
 
 
 @dataclass

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from peergraph.memory import Group
 
 Record = dict[str, Any]

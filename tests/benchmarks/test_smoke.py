@@ -1,0 +1,91 @@
+"""The benchmarks run on CPU ranks, at sizes that say nothing about speed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SMALL = ["--device", "cpu", "--iterations", "3", "--warmup", "1", "--budget", "0.1"]
+CASES = ["--graph", "tiny/20", "--cases", "3-2:16", "--plans", "sharded"]
+
+
+def run(bench: str, out: Path, *arguments: str) -> tuple[list[dict[str, object]], str]:
+    """The records that a benchmark wrote, and what it printed."""
+    command = [sys.executable, str(BENCHMARKS / f"{bench}.py"), *SMALL, *arguments]
+    done = subprocess.run(
+        [*command, "--out", str(out)], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in out.read_text().splitlines()], done.stdout
+
+
+def test_gather(tmp_path: Path) -> None:
+    sizes = ["--dims", "16,100", "--host-dims", "16", "--count", "500"]
+    memory = ["--table-gib", "0.0005", "--host-gib", "0.0005"]
+    records, table = run(
+        "gather",
+        tmp_path / "out.jsonl",
+        *sizes,
+        *memory,
+        "--world",
+        "2",
+        "--peers",
+        "wholegraph,nccl,torch",
+    )
+    timed = [(r["system"], r.get("plan"), r["dim"]) for r in records if "ms" in r]
+    for plan, dim in [("replicated", 16), ("sharded", 100), ("host", 16)]:
+        assert ("peergraph", plan, dim) in timed
+    for peer in ("nccl five steps", "torch index_select", "copy"):
+        assert (peer, None, 100) in timed
+    assert all(r["ratio"] > 0 for r in records if r["system"] == "copy")
+    skipped = [r for r in records if "skipped" in r]
+    assert [(r["system"], r["skipped"]) for r in skipped] == [
+        ("wholegraph", "it runs on GPUs only")
+    ]
+    assert "nccl five steps" in table
+    assert "it runs on GPUs only" in table
+
+
+def test_sampling(tmp_path: Path) -> None:
+    records, _ = run("sampling", tmp_path / "out.jsonl", *CASES, "--world", "2")
+    assert [r["semantics"] for r in records] == ["dgl: all nodes expand", "pyg: new nodes expand"]
+    assert all(0 < r["edges"] <= 16 * (3 + 3 * 2 + 2) for r in records)
+    assert records[0]["edges"] >= records[1]["edges"]
+
+
+def test_minibatch(tmp_path: Path) -> None:
+    width = ["--feature-dim", "8"]
+    records, _ = run("minibatch", tmp_path / "out.jsonl", *CASES, *width, "--world", "1")
+    assert len(records) == 2
+    assert all(r["ms"] >= r["ms_sample"] > 0 for r in records)
+
+
+def test_training(tmp_path: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    model = ["--feature-dim", "8", "--hidden", "8", "--ways", "csr,coo,loader"]
+    records, _ = run("training", tmp_path / "out.jsonl", *CASES, *model, "--world", "2")
+    assert [r["layers"] for r in records] == ["csr", "coo", "loader"]
+    assert all(r["epoch_s"] > 0 for r in records)
+    assert records[0]["loss"] == pytest.approx(records[1]["loss"], rel=0.2)
+
+
+def test_unknown_names_are_refused() -> None:
+    for arguments, message in [
+        (["--graph", "nowhere"], "unknown graph 'nowhere'"),
+        (["--peers", "torch"], "unknown torch; there are wholegraph"),
+        (["--plans", "nowhere"], "unknown nowhere; there are replicated"),
+    ]:
+        done = subprocess.run(
+            [sys.executable, str(BENCHMARKS / "sampling.py"), *SMALL, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode == 2
+        assert message in done.stderr
