@@ -22,7 +22,6 @@ from ranks import Session
 from records import Timing
 
 from peergraph.memory import Table, Tiers
-from peergraph.reference import gather as gather_by_collectives
 
 _ID_SETS = 4
 _FILL_BYTES = 256 << 20
@@ -96,6 +95,8 @@ def run_wholegraph(session: Session, plan: str, dim: int) -> None:
 
 
 def run_collectives(session: Session, dim: int) -> None:
+    from peergraph.reference import gather as gather_by_collectives
+
     rows_per_rank = table_rows(session.args, "sharded", session.world, dim) // session.world
     rows = rows_per_rank * session.world
     with session.section(f"nccl {dim}", system="nccl", dim=dim):

@@ -11,11 +11,11 @@ import torch
 from common import cases, words
 from graphs import GraphSpec, make_csc
 from inputs import batch_nodes, fill_features, label_rows
-from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, RowSource, Store
 from ranks import Session
 from torch import Tensor
 
 from peergraph.sampling import NeighborSampler, Sample
+from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, RowSource, Store
 
 _SEED_SETS = 8
 # The systems draw with different random numbers, so that their edge counts agree only nearly.
