@@ -1,0 +1,100 @@
+"""The same seed gives the same sample on every rank, with every plan, on CPU and GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+import torch
+
+from peergraph.memory import Group
+from peergraph.sampling import NeighborSampler, Sample
+from peergraph.store import GraphSource, Store
+from peergraph.testing import run_ranks
+from tests.store.graphs import PLANS, build, heterogeneous_source, homogeneous_source
+
+
+def on_cpu(value: object) -> object:
+    """Tensors within dictionaries and lists, moved to the CPU."""
+    if isinstance(value, torch.Tensor):
+        return value.cpu()
+    if isinstance(value, dict):
+        return {k: on_cpu(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [on_cpu(v) for v in value]
+    return value
+
+
+def assert_equal(mine: object, other: object, where: str) -> None:
+    if isinstance(mine, torch.Tensor):
+        assert isinstance(other, torch.Tensor), where
+        assert mine.dtype == other.dtype, where
+        assert torch.equal(mine, other), where
+    elif isinstance(mine, dict):
+        assert isinstance(other, dict), where
+        assert mine.keys() == other.keys(), where
+        for key in mine:
+            assert_equal(mine[key], other[key], f"{where}[{key}]")
+    elif isinstance(mine, list):
+        assert isinstance(other, list), where
+        assert len(mine) == len(other), where
+        for i, (a, b) in enumerate(zip(mine, other, strict=True)):
+            assert_equal(a, b, f"{where}[{i}]")
+    else:
+        assert mine == other, where
+
+
+def assert_same_sample(mine: Sample, other: Sample) -> None:
+    for f in fields(Sample):
+        assert_equal(on_cpu(getattr(mine, f.name)), on_cpu(getattr(other, f.name)), f.name)
+
+
+def samples(store: Store, source: GraphSource) -> list[Sample]:
+    """Samples with every kind of option; the same calls on any store of the graph."""
+    generator = torch.Generator().manual_seed(3)
+    seeds = {t: torch.randint(n, (9,), generator=generator) for t, n in source.num_nodes.items()}
+    taken = []
+    for fanouts in ([3, 2], [-1, 4, 1], [40, 2]):
+        for options in (
+            {},
+            {"frontier": "all"},
+            {"disjoint": True, "edge_ids": False},
+            {"duplicate_counts": True, "index_dtype": torch.int32},
+        ):
+            sampler = NeighborSampler(store, fanouts, **options)  # type: ignore[arg-type]
+            taken += [sampler.sample(seeds, seed) for seed in (0, 2**40 + 7)]
+    return taken
+
+
+def _same_everywhere(plan: str, device: str) -> None:
+    for make in (homogeneous_source, heterogeneous_source):
+        torch.manual_seed(0)
+        source = make()
+        with Store.build(source, plan="host", group=Group.current(device="cpu")) as plain:
+            expected = samples(plain, source)
+        group = Group.current(device=device)
+        with build(source, plan, group=group, memory_budget=4000) as store:
+            for mine, other in zip(samples(store, source), expected, strict=True):
+                assert_same_sample(mine, other)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_same_on_two_ranks(plan: str) -> None:
+    run_ranks(_same_everywhere, 2, plan, "cpu")
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_same_on_one_rank(plan: str) -> None:
+    _same_everywhere(plan, "cpu")
+
+
+@pytest.mark.gpus(1)
+@pytest.mark.parametrize("plan", PLANS)
+def test_same_on_one_gpu(plan: str) -> None:
+    _same_everywhere(plan, "cuda")
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("world_size", [pytest.param(n, marks=pytest.mark.gpus(n)) for n in (2, 4)])
+def test_same_on_several_gpus(plan: str, world_size: int) -> None:
+    run_ranks(_same_everywhere, world_size, plan, "cuda", device="cuda")
