@@ -42,8 +42,10 @@ PG_HD Philox4x32 philox(uint64_t key, uint64_t counter_low, uint64_t counter_hig
 PG_HD uint64_t random_below(uint64_t range, uint64_t seed, uint64_t stream, uint64_t position,
                             uint32_t draw) {
   const Philox4x32 block = philox(seed, position, (stream << 32) | (draw >> 1));
-  const int half = (draw & 1u) * 2;
-  const uint64_t bits = (static_cast<uint64_t>(block.v[half + 1]) << 32) | block.v[half];
+  // Chosen by value: an index into the block would put it into local memory on the GPU.
+  const uint32_t low = (draw & 1u) != 0 ? block.v[2] : block.v[0];
+  const uint32_t high = (draw & 1u) != 0 ? block.v[3] : block.v[1];
+  const uint64_t bits = (static_cast<uint64_t>(high) << 32) | low;
   return mul_high_u64(bits, range);
 }
 

@@ -89,45 +89,40 @@ py::tuple to_python(const SampleResult& result) {
   return py::make_tuple(std::move(nodes), std::move(edges), std::move(blocks));
 }
 
-/// Samples without the GIL; only the allocator takes it.
-py::tuple sample(const SamplerSpec& spec, const std::vector<SeedTuple>& seeds, uint64_t seed,
-                 const Addresses& direct, const py::function& allocate, Backend& backend) {
-  const Allocate allocate_buffer = [&allocate](int64_t num_bytes) {
+/// An allocator that may be called without the GIL; `allocate` must outlive it.
+Allocate with_gil(const py::function& allocate) {
+  return [&allocate](int64_t num_bytes) {
     py::gil_scoped_acquire gil;
     return reinterpret_cast<void*>(allocate(num_bytes).cast<uintptr_t>());
   };
+}
+
+/// Samples without the GIL; only the allocator takes it.
+py::tuple sample(const SamplerSpec& spec, const std::vector<SeedTuple>& seeds, uint64_t seed,
+                 const Addresses& direct, const Allocate& allocate, Backend& backend) {
   SampleResult result;
   {
     py::gil_scoped_release released;
-    result = sample_khop(spec, make_seeds(spec, seeds), seed, make_direct(spec, direct),
-                         allocate_buffer, backend);
+    result = sample_khop(spec, make_seeds(spec, seeds), seed, make_direct(spec, direct), allocate,
+                         backend);
   }
   return to_python(result);
-}
-
-/// For seeds that the host can read, before they go to a device.
-void check_host_seeds(const SamplerSpec& spec, int node_type, uintptr_t address, int64_t count) {
-  const SeedList seeds = make_seeds(spec, {{node_type, address, count}}).front();
-  check_seeds(spec.node_types[node_type], seeds);
 }
 
 py::tuple sample_cpu(const SamplerSpec& spec, const std::vector<SeedTuple>& seeds, uint64_t seed,
                      const Addresses& direct, const py::function& allocate, int num_threads) {
   const auto backend = make_cpu_backend(num_threads);
-  return sample(spec, seeds, seed, direct, allocate, *backend);
+  return sample(spec, seeds, seed, direct, with_gil(allocate), *backend);
 }
 
 #ifdef PEERGRAPH_CUDA
 py::tuple sample_cuda(const SamplerSpec& spec, const std::vector<SeedTuple>& seeds, uint64_t seed,
                       const Addresses& direct, const py::function& allocate, int device,
                       uintptr_t stream, uintptr_t mailbox) {
-  const Allocate allocate_scratch = [&allocate](int64_t num_bytes) {
-    py::gil_scoped_acquire gil;
-    return reinterpret_cast<void*>(allocate(num_bytes).cast<uintptr_t>());
-  };
+  const Allocate allocator = with_gil(allocate);
   const auto backend =
-      make_cuda_backend(device, stream, reinterpret_cast<int64_t*>(mailbox), allocate_scratch);
-  return sample(spec, seeds, seed, direct, allocate, *backend);
+      make_cuda_backend(device, stream, reinterpret_cast<int64_t*>(mailbox), allocator);
+  return sample(spec, seeds, seed, direct, allocator, *backend);
 }
 #endif
 
@@ -138,8 +133,6 @@ void register_sampling(py::module_& m) {
   spec.def(py::init(&make_spec), py::kw_only(), py::arg("node_types"), py::arg("relations"),
            py::arg("expand_all"), py::arg("disjoint"), py::arg("edge_ids"),
            py::arg("duplicate_counts"), py::arg("index_bytes"));
-  spec.def("check_seeds", &check_host_seeds, py::arg("node_type"), py::arg("address"),
-           py::arg("count"));
   spec.def("sample_cpu", &sample_cpu, py::arg("seeds"), py::arg("seed"), py::arg("direct"),
            py::arg("allocate"), py::arg("num_threads"));
 #ifdef PEERGRAPH_CUDA

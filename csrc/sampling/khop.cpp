@@ -121,8 +121,10 @@ class KHop {
   }
 
   /// At most this many new nodes can come out of `slots` edges.
-  int64_t new_nodes_bound(const RelationSpec& relation, int64_t slots) const {
-    return spec_.disjoint ? slots : std::min(slots, spec_.node_types[relation.source].num_nodes);
+  int64_t new_nodes_bound(int type, int64_t slots) const {
+    if (spec_.disjoint) return slots;
+    const int64_t found = lists_[type].count - result_.nodes[type].per_hop.front();
+    return std::min(slots, spec_.node_types[type].num_nodes - found);
   }
 
   Hop sample(int hop_number, int r, int64_t first_target, int64_t num_targets) {
@@ -151,8 +153,7 @@ class KHop {
                      std::to_string(hop.slots) + " edges of one relation; at most " +
                      std::to_string(kMaxSampleRows) + " are possible: use fewer seeds or fanouts");
     NodeList& sources = lists_[relation.source];
-    const int64_t bound = new_nodes_bound(relation, hop.slots);
-    reserve(sources, bound);
+    reserve(sources, new_nodes_bound(relation.source, hop.slots));
     hop.sources = allocate<char>(hop.slots, hop.index_bytes);
     if (spec_.edge_ids) hop.edge_ids = allocate<int64_t>(hop.slots);
     if (hop.slots > 0) backend_.sample(relation.csc, hop, sources);
@@ -201,11 +202,6 @@ class KHop {
 };
 
 }  // namespace
-
-void check_seeds(const NodeTypeSpec& type, const SeedList& seeds) {
-  for (int64_t i = 0; i < seeds.count; ++i)
-    if (seeds.ids[i] < 0 || seeds.ids[i] >= type.num_nodes) throw_bad_seed(type, seeds.ids[i]);
-}
 
 void throw_bad_seed(const NodeTypeSpec& type, int64_t id) {
   throw std::out_of_range("seeds: id " + std::to_string(id) + " is not in 0.." +

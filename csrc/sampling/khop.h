@@ -3,11 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
-#include "sampling/hop.h"
+#include "sampling/neighbor.h"
 #include "store/csc_view.h"
 
 namespace peergraph {
@@ -43,9 +42,6 @@ struct SeedList {
   int64_t count = 0;
 };
 
-/// Memory on the backend's device; it stays valid until the sample has been handed over.
-using Allocate = std::function<void*(int64_t num_bytes)>;
-
 struct NodesResult {
   int64_t* ids = nullptr;         // user ids
   int64_t* batch = nullptr;       // disjoint only
@@ -72,8 +68,7 @@ struct SampleResult {
   std::vector<BlockResult> blocks;  // hop * num relations + relation
 };
 
-/// IndexError for the first seed that is no node of its type.
-void check_seeds(const NodeTypeSpec& type, const SeedList& seeds);
+/// IndexError for a seed that is no node of its type.
 [[noreturn]] void throw_bad_seed(const NodeTypeSpec& type, int64_t id);
 
 /// What differs between CPU and CUDA. Calls are made in order, on one stream.

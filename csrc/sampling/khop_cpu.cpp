@@ -25,7 +25,8 @@ class CpuBackend final : public Backend {
 
   void add_seeds(const NodeTypeSpec& type, const SeedList& seeds, int64_t first_tree,
                  NodeList& nodes) override {
-    check_seeds(type, seeds);
+    for (int64_t i = 0; i < seeds.count; ++i)
+      if (seeds.ids[i] < 0 || seeds.ids[i] >= type.num_nodes) throw_bad_seed(type, seeds.ids[i]);
     for (int64_t i = 0; i < seeds.count; ++i) {
       const int64_t tree = nodes.trees == nullptr ? 0 : first_tree + i;
       const int64_t node = type.to_internal(seeds.ids[i]);
@@ -56,7 +57,7 @@ class CpuBackend final : public Backend {
 
   void sample(const CscView& csc, Hop& hop, NodeList& sources) override {
     parallel_for(hop.num_targets, kTargetsPerThread, num_threads_,
-                 [&](int64_t begin, int64_t end) { sample_neighbors(csc, hop, begin, end); });
+                 [&](int64_t begin, int64_t end) { sample_neighbors_cpu(csc, hop, begin, end); });
     hop.num_edges = hop.slots;
     append_unique(hop, sources);
   }

@@ -2,7 +2,7 @@
 
 namespace peergraph {
 
-void sample_neighbors(const CscView& csc, const Hop& hop, int64_t begin, int64_t end) {
+void sample_neighbors_cpu(const CscView& csc, const Hop& hop, int64_t begin, int64_t end) {
   VirtualShuffle shuffle;
   for (int64_t t = begin; t < end; ++t) {
     const Neighbors list = csc.neighbors(hop.targets[t]);

@@ -1,13 +1,28 @@
 // Neighbours of a hop's targets, uniformly without replacement (WholeGraph III-C1).
 #pragma once
 
+#include <cstdint>
+#include <functional>
+
 #include "sampling/hop.h"
 #include "store/csc_view.h"
 
 namespace peergraph {
 
+/// Memory on the backend's device; it stays valid until the sample has been handed over.
+using Allocate = std::function<void*(int64_t num_bytes)>;
+
 /// Fills the slots of targets [begin, end) of a hop with dense slots: sources and, when wanted, the
 /// user's edge ids.
-void sample_neighbors(const CscView& csc, const Hop& hop, int64_t begin, int64_t end);
+void sample_neighbors_cpu(const CscView& csc, const Hop& hop, int64_t begin, int64_t end);
+
+/// offsets[t] = edges of target t, 0 behind the last.
+void count_neighbors_cuda(const CscView& csc, const Hop& hop, uintptr_t stream);
+
+/// Fills the slots of a hop, in either layout, and leaves in the index of the sources, for every
+/// new one, the first slot that holds it. With reserved slots it also does what
+/// count_neighbors_cuda does.
+void sample_neighbors_cuda(const CscView& csc, const Hop& hop, const NodeIndex& sources,
+                           const Allocate& allocate, uintptr_t stream);
 
 }  // namespace peergraph

@@ -157,7 +157,6 @@ class KHopSampler:
         duplicate_counts: bool,
         index_bytes: int,
     ) -> None: ...
-    def check_seeds(self, node_type: int, address: int, count: int) -> None: ...
     def sample_cpu(
         self,
         seeds: Sequence[tuple[int, int, int]],

@@ -147,8 +147,6 @@ class NeighborSampler:
                     arguments, seed, workspace.addresses, buffers, torch.get_num_threads()
                 )
         else:
-            for node_type, ids in seed_ids:
-                self._native.check_seeds(node_type, *host_address(ids))
             near = [(t, ids.to(device, non_blocking=True)) for t, ids in seed_ids]
             arguments = [(t, ids.data_ptr(), ids.numel()) for t, ids in near]
             with self._workspaces.borrow() as workspace:
@@ -216,11 +214,6 @@ class NeighborSampler:
             },
             first_target={t: [b[1] for b in bs] for t, bs in by_relation.items()},
         )
-
-
-def host_address(ids: Tensor) -> tuple[int, int]:
-    """Address and length of ids that the host can read; device ids count as none."""
-    return (0, 0) if ids.is_cuda else (ids.data_ptr(), ids.numel())
 
 
 def check_fanouts(fanouts: Fanouts, edge_types: list[EdgeType]) -> dict[EdgeType, list[int]]:

@@ -1,0 +1,150 @@
+#include <vector>
+
+#include "common/cuda_check.cuh"
+#include "sampling/append_unique.h"
+#include "sampling/khop_cuda.h"
+
+namespace peergraph {
+namespace {
+
+// Room for fanout edges a target is reserved, instead of counting first, where it is little anyway
+// or where most targets can be expected to use it.
+constexpr int64_t kSmallReservation = int64_t{1} << 22;
+constexpr int64_t kLargeReservation = int64_t{1} << 28;
+constexpr int64_t kReservedFanout = 64;
+
+// The ranks of the seeds of different types, as in "the first bad one".
+constexpr int kRankBits = 40;
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(int device, uintptr_t stream, int64_t* mailbox, const Allocate& allocate)
+      : guard_(device), stream_(stream), mailbox_(mailbox), allocate_(allocate) {
+    mailbox_[kFirstBad] = kNoneBad;
+  }
+
+  ~CudaBackend() override {
+    // After an exception: nothing may be written to the mailbox any more once its owner has it
+    // back.
+    if (mail_under_way_) cudaStreamSynchronize(stream());
+  }
+
+  void fill(void* to, int byte, int64_t num_bytes) override {
+    PG_CUDA_CHECK(cudaMemsetAsync(to, byte, static_cast<size_t>(num_bytes), stream()));
+  }
+
+  void copy(void* to, const void* from, int64_t num_bytes) override {
+    PG_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(num_bytes),
+                                  cudaMemcpyDeviceToDevice, stream()));
+  }
+
+  void add_seeds(const NodeTypeSpec& type, const SeedList& seeds, int64_t first_tree,
+                 NodeList& nodes) override {
+    if (type.num_nodes == 0) throw_bad_seed(type, seed_id(seeds, 0));
+    if (first_bad_ == nullptr) {
+      first_bad_ = static_cast<uint64_t*>(allocate_(sizeof(uint64_t)));
+      fill(first_bad_, 0xFF, sizeof(uint64_t));
+    }
+    const uint64_t rank = static_cast<uint64_t>(seeds_.size()) << kRankBits;
+    add_seeds_cuda(type, seeds, first_tree, nodes, rank, first_bad_, stream_);
+    nodes.count += seeds.count;
+    seeds_.push_back({&type, seeds});
+    to_mailbox(kFirstBad, first_bad_, 1);
+  }
+
+  void reindex(const NodeList& nodes) override { reindex_cuda(nodes, stream_); }
+
+  void plan(const CscView& csc, Hop& hop) override {
+    const int64_t room = hop.fanout < 0 ? 0 : hop.num_targets * hop.fanout;
+    if (hop.fanout > 0 && (room <= kSmallReservation ||
+                           (room <= kLargeReservation && hop.fanout <= kReservedFanout))) {
+      hop.stride = hop.fanout;
+      hop.slots = room;
+      return;
+    }
+    count_neighbors_cuda(csc, hop, stream_);
+    const int64_t bytes = scan_offsets_scratch(hop, stream_);
+    scan_offsets_cuda(hop, allocate_(bytes), bytes, stream_);
+    to_mailbox(kEdges, hop.offsets + hop.num_targets, 1);
+    wait();
+    hop.slots = mailbox_[kEdges];
+  }
+
+  void sample(const CscView& csc, Hop& hop, NodeList& sources) override {
+    if (hop.stride == 0)
+      hop.owners = static_cast<uint32_t*>(allocate_(hop.slots * sizeof(uint32_t)));
+    sample_neighbors_cuda(csc, hop, sources.index, allocate_, stream_);
+    const int64_t bytes = append_unique_scratch(hop, stream_);
+    append_unique_cuda(hop, sources, allocate_(bytes), bytes, stream_);
+    to_mailbox(kEdges, hop.offsets + hop.num_targets, 2);
+    wait();
+    hop.num_edges = mailbox_[kEdges];
+    sources.count += mailbox_[kNewNodes];
+  }
+
+  void write_edges(const Hop& hop, const NodeIndex& sources, const EdgeOutput& out) override {
+    write_edges_cuda(hop, sources, out, stream_);
+  }
+
+  void write_nodes(const NodeTypeSpec& type, const NodeList& nodes,
+                   const NodesResult& out) override {
+    write_nodes_cuda(type, nodes, out, stream_);
+  }
+
+  void finish() override {
+    if (mail_under_way_) wait();
+  }
+
+ private:
+  enum Mail { kEdges = 0, kNewNodes = 1, kFirstBad = 2 };
+  static constexpr int64_t kNoneBad = -1;
+
+  struct Seeds {
+    const NodeTypeSpec* type;
+    SeedList list;
+  };
+
+  cudaStream_t stream() const { return reinterpret_cast<cudaStream_t>(stream_); }
+
+  void to_mailbox(Mail mail, const void* from, int words) {
+    PG_CUDA_CHECK(cudaMemcpyAsync(mailbox_ + mail, from, words * sizeof(int64_t),
+                                  cudaMemcpyDeviceToHost, stream()));
+    mail_under_way_ = true;
+  }
+
+  /// Waits for what was sent to the mailbox, and for the seeds' check.
+  void wait() {
+    PG_CUDA_CHECK(cudaStreamSynchronize(stream()));
+    mail_under_way_ = false;
+    const int64_t bad = mailbox_[kFirstBad];
+    if (bad == kNoneBad) return;
+    const Seeds& seeds = seeds_[static_cast<size_t>(bad >> kRankBits)];
+    throw_bad_seed(*seeds.type, seed_id(seeds.list, bad & ((int64_t{1} << kRankBits) - 1)));
+  }
+
+  /// A seed's id, for a message.
+  int64_t seed_id(const SeedList& seeds, int64_t position) const {
+    int64_t id = 0;
+    PG_CUDA_CHECK(
+        cudaMemcpyAsync(&id, seeds.ids + position, sizeof(id), cudaMemcpyDeviceToHost, stream()));
+    PG_CUDA_CHECK(cudaStreamSynchronize(stream()));
+    return id;
+  }
+
+  const DeviceGuard guard_;
+  const uintptr_t stream_;
+  int64_t* const mailbox_;
+  const Allocate& allocate_;
+  std::vector<Seeds> seeds_;
+  uint64_t* first_bad_ = nullptr;
+  bool mail_under_way_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cuda_backend(int device, uintptr_t stream, int64_t* mailbox,
+                                           const Allocate& allocate) {
+  return std::make_unique<CudaBackend>(device, stream, mailbox, allocate);
+}
+
+}  // namespace peergraph
