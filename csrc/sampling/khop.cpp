@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/check.h"
+#include "memory/bad_id.h"
 
 namespace peergraph {
 namespace {
@@ -203,10 +204,9 @@ class KHop {
 
 }  // namespace
 
-void throw_bad_seed(const NodeTypeSpec& type, int64_t id) {
-  throw std::out_of_range("seeds: id " + std::to_string(id) + " is not in 0.." +
-                          std::to_string(type.num_nodes - 1) + ", the nodes of type '" + type.name +
-                          "'");
+void throw_bad_seed(const NodeTypeSpec& type, int64_t position, int64_t id) {
+  throw std::out_of_range(bad_id_message(BadId::kSeed, position, id, type.num_nodes) +
+                          " of type '" + type.name + "'");
 }
 
 SampleResult sample_khop(const SamplerSpec& spec, const std::vector<SeedList>& seeds, uint64_t seed,

@@ -69,7 +69,7 @@ struct SampleResult {
 };
 
 /// IndexError for a seed that is no node of its type.
-[[noreturn]] void throw_bad_seed(const NodeTypeSpec& type, int64_t id);
+[[noreturn]] void throw_bad_seed(const NodeTypeSpec& type, int64_t position, int64_t id);
 
 /// What differs between CPU and CUDA. Calls are made in order, on one stream.
 class Backend {

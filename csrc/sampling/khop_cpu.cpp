@@ -26,7 +26,7 @@ class CpuBackend final : public Backend {
   void add_seeds(const NodeTypeSpec& type, const SeedList& seeds, int64_t first_tree,
                  NodeList& nodes) override {
     for (int64_t i = 0; i < seeds.count; ++i)
-      if (seeds.ids[i] < 0 || seeds.ids[i] >= type.num_nodes) throw_bad_seed(type, seeds.ids[i]);
+      if (seeds.ids[i] < 0 || seeds.ids[i] >= type.num_nodes) throw_bad_seed(type, i, seeds.ids[i]);
     for (int64_t i = 0; i < seeds.count; ++i) {
       const int64_t tree = nodes.trees == nullptr ? 0 : first_tree + i;
       const int64_t node = type.to_internal(seeds.ids[i]);

@@ -40,7 +40,7 @@ class CudaBackend final : public Backend {
 
   void add_seeds(const NodeTypeSpec& type, const SeedList& seeds, int64_t first_tree,
                  NodeList& nodes) override {
-    if (type.num_nodes == 0) throw_bad_seed(type, seed_id(seeds, 0));
+    if (type.num_nodes == 0) throw_bad_seed(type, 0, seed_id(seeds, 0));
     if (first_bad_ == nullptr) {
       first_bad_ = static_cast<uint64_t*>(allocate_(sizeof(uint64_t)));
       fill(first_bad_, 0xFF, sizeof(uint64_t));
@@ -119,7 +119,8 @@ class CudaBackend final : public Backend {
     const int64_t bad = mailbox_[kFirstBad];
     if (bad == kNoneBad) return;
     const Seeds& seeds = seeds_[static_cast<size_t>(bad >> kRankBits)];
-    throw_bad_seed(*seeds.type, seed_id(seeds.list, bad & ((int64_t{1} << kRankBits) - 1)));
+    const int64_t position = bad & ((int64_t{1} << kRankBits) - 1);
+    throw_bad_seed(*seeds.type, position, seed_id(seeds.list, position));
   }
 
   /// A seed's id, for a message.
