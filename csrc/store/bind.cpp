@@ -66,21 +66,23 @@ ListChunk make_chunk(int64_t first, int64_t count, uintptr_t indptr, uintptr_t i
 using MapAddress = std::pair<uintptr_t, int>;  // address, bytes per value (0: identity)
 
 void scatter_lists(const CscView& view, const ListChunk& chunk, const MapAddress& destinations,
-                   const MapAddress& sources, int device, uintptr_t stream, int num_threads) {
+                   const MapAddress& sources, int device, [[maybe_unused]] uintptr_t stream,
+                   int num_threads) {
   const IdMapView to = make_id_map(destinations), from = make_id_map(sources);
   PG_ON_DEVICE(device, scatter_lists_cpu(view, chunk, to, from, num_threads),
                scatter_lists_cuda(view, chunk, to, from, device, stream));
 }
 
 void gather_lists(const CscView& view, const ListChunk& chunk, const MapAddress& destinations,
-                  const MapAddress& sources, int device, uintptr_t stream, int num_threads) {
+                  const MapAddress& sources, int device, [[maybe_unused]] uintptr_t stream,
+                  int num_threads) {
   const IdMapView to = make_id_map(destinations), from = make_id_map(sources);
   PG_ON_DEVICE(device, gather_lists_cpu(view, chunk, to, from, num_threads),
                gather_lists_cuda(view, chunk, to, from, device, stream));
 }
 
 void degrees(const CscView& view, int64_t first, int64_t count, const MapAddress& destinations,
-             uintptr_t out, int device, uintptr_t stream, int num_threads) {
+             uintptr_t out, int device, [[maybe_unused]] uintptr_t stream, int num_threads) {
   const IdMapView to = make_id_map(destinations);
   int64_t* into = reinterpret_cast<int64_t*>(out);
   PG_ON_DEVICE(device, degrees_cpu(view, first, count, to, into, num_threads),
