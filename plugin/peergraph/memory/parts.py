@@ -103,7 +103,7 @@ class HostPart:
         if num_bytes > available:
             raise MemoryError(
                 f"{num_bytes} bytes of host memory were asked for, {available} are available "
-                "(where memory grows on demand, PEERGRAPH_HOST_MEMORY says how many bytes there are)"
+                "(where memory grows on demand, say how many in PEERGRAPH_HOST_MEMORY)"
             )
         fd = os.memfd_create("peergraph", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
