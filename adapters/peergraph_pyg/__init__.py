@@ -1,1 +1,41 @@
-"""PyG adapter of Peergraph."""
+"""PyG adapter of Peergraph: one graph for all ranks, read by PyG's own loaders.
+
+Importing it teaches ``torch_geometric.loader.NeighborLoader`` and ``LinkNeighborLoader`` to sample
+shared graphs; they treat everything else as before.
+"""
+
+from __future__ import annotations
+
+from peergraph.store import Store
+
+from . import hooks
+from .attach import store_of
+from .feature_store import PeergraphFeatureStore
+from .graph_store import PeergraphGraphStore
+from .sampler import StoreNeighborSampler
+from .share import share
+from .store_tensor import EdgeIndexTensor, StoreTensor
+from .table_tensor import TableTensor
+
+__all__ = [
+    "EdgeIndexTensor",
+    "PeergraphFeatureStore",
+    "PeergraphGraphStore",
+    "StoreNeighborSampler",
+    "StoreTensor",
+    "TableTensor",
+    "share",
+    "store_of",
+    "stores",
+]
+
+hooks.install()
+
+
+def stores(store: Store) -> tuple[PeergraphFeatureStore, PeergraphGraphStore]:
+    """The store as the pair that PyG's loaders take in place of data: ``NeighborLoader((fs, gs))``.
+
+    Args:
+        store: built with :class:`peergraph.store.Store`, or ``store_of(data)``.
+    """
+    return PeergraphFeatureStore(store), PeergraphGraphStore(store)

@@ -1,0 +1,136 @@
+"""PyG's ``FeatureStore`` over a store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import FeatureStore, TensorAttr
+
+from peergraph.memory import Table, Tiers
+from peergraph.store import NODE, EdgeType, NodeType, Store
+
+from .table_tensor import TableTensor
+
+Owner = NodeType | EdgeType
+
+
+class PeergraphFeatureStore(FeatureStore):
+    """Node and edge tables of a store as a PyG feature store.
+
+    Groups are node types and edge types; ``None`` is the node type of a homogeneous graph, and
+    ``peergraph.store.EDGE`` its edge type. Reading is one-sided. ``index=None`` gives a
+    :class:`TableTensor`, which reads rows when they are asked for; an index gives a plain tensor
+    on the store's device. A missing tensor raises ``KeyError``.
+
+    Writing an existing tensor (``put_tensor``, ``update_tensor``) is one-sided and in place, for
+    all ranks. Putting a new one makes a table and is collective: every rank calls it with a tensor
+    of the same shape and dtype, and rank 0's values are kept; rows outside a partial index are
+    zero. ``remove_tensor`` takes the name out of this object's list: of a tensor that was put it
+    frees the memory, which is collective; one the store was built with stays until it closes.
+
+    Args:
+        store: the store.
+    """
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self.store = store
+        self._tensors: dict[tuple[Owner, str], TableTensor] = {}
+        for node_type in store.node_types:
+            for name in store.node_table_names(node_type):
+                self._tensors[node_type, name] = TableTensor(store, node_type, name)
+        for edge_type in store.edge_types:
+            for name in store.edge_table_names(edge_type):
+                self._tensors[edge_type, name] = TableTensor(store, edge_type, name)
+
+    def _key(self, attr: TensorAttr) -> tuple[Owner, str]:
+        group = attr.group_name
+        if group is None and self.store.is_homogeneous:
+            group = NODE
+        return group, attr.attr_name
+
+    def _get_tensor(self, attr: TensorAttr) -> Tensor:
+        tensor = self._tensors.get(self._key(attr))
+        if tensor is None:
+            raise KeyError(f"no tensor {attr.attr_name!r} of {attr.group_name!r} in the store")
+        return tensor if attr.index is None else tensor[attr.index]
+
+    def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
+        if self._key(attr) not in self._tensors:
+            return None
+        return tuple(self._get_tensor(attr).shape)
+
+    def get_all_tensor_attrs(self) -> list[TensorAttr]:
+        """The tensors of this store, as fresh objects: PyG's loaders write to them.
+
+        Edge tensors of a homogeneous graph are not listed, since PyG's loaders would index them by
+        node ids; ``get_tensor`` finds them, and data of :func:`share` has them in its batches.
+        """
+        if not self.store.is_homogeneous:
+            return [self._tensor_attr_cls(owner, name) for owner, name in self._tensors]
+        return [self._tensor_attr_cls(None, name) for owner, name in self._tensors if owner == NODE]
+
+    def update_tensor(self, tensor: Any, *args: Any, **kwargs: Any) -> bool:
+        """``put_tensor``: an existing tensor is written in place, on all ranks."""
+        return bool(self.put_tensor(tensor, *args, **kwargs))
+
+    def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
+        tensor = torch.as_tensor(tensor)
+        key = self._key(attr)
+        if key in self._tensors:
+            _write(self._tensors[key], tensor, attr.index)
+        else:
+            self._tensors[key] = self._create(key, tensor, attr.index)
+        return True
+
+    def _create(self, key: tuple[Owner, str], tensor: Tensor, index: Any) -> TableTensor:
+        owner, name = key
+        store, group = self.store, self.store.group
+        rows = self._num_rows(owner)
+        order = None if isinstance(owner, tuple) else store.id_map(owner).to_internal
+        shape = (rows, *tensor.shape[1:])
+        table = Table.create(shape, tensor.dtype, Tiers.all_sharded(rows), group, order=order)
+        target = TableTensor(store, owner, name, table)
+        try:
+            if group.rank == 0:
+                if not _is_whole(index):
+                    target.copy_(torch.zeros((), dtype=tensor.dtype))
+                _write(target, tensor, index)
+        finally:
+            if store.device.type == "cuda":
+                torch.cuda.synchronize(store.device)
+            group.barrier()
+        return target
+
+    def _num_rows(self, owner: Owner) -> int:
+        if isinstance(owner, tuple) and owner in self.store.edge_types:
+            return self.store.num_edges(owner)
+        if isinstance(owner, str) and owner in self.store.node_types:
+            return self.store.num_nodes(owner)
+        raise KeyError(f"group_name must be a node type or edge type of the store, got {owner!r}")
+
+    def _remove_tensor(self, attr: TensorAttr) -> bool:
+        tensor = self._tensors.pop(self._key(attr), None)
+        if tensor is not None and tensor.was_put:
+            tensor.table.close()
+        return tensor is not None
+
+
+def _is_whole(index: Any) -> bool:
+    return index is None or (isinstance(index, slice) and index == slice(None))
+
+
+def _write(target: TableTensor, tensor: Tensor, index: Any) -> None:
+    if tensor.dtype != target.dtype:
+        raise ValueError(f"tensor must be {target.dtype} as stored, got {tensor.dtype}")
+    if not _is_whole(index):
+        target[index] = tensor
+        return
+    if tensor.shape != target.shape:
+        raise ValueError(
+            f"tensor must have the shape {list(target.shape)}, got {list(tensor.shape)}; "
+            "remove what is stored first to store another shape"
+        )
+    target.copy_(tensor)

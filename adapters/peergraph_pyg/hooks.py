@@ -1,0 +1,97 @@
+"""Where PyG's own classes meet shared data: the sampler they construct, the loaders' options.
+
+PyG has no registry for samplers, so importing ``peergraph_pyg`` wraps three functions of it. Data
+that is not Peergraph's passes through unchanged.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch_geometric.loader import LinkLoader, NodeLoader
+from torch_geometric.sampler import NeighborSampler
+
+from peergraph.store import Store
+
+from .attach import find_store, has_shared_structure, pair_store
+from .sampler import StoreNeighborSampler
+
+_logger = logging.getLogger("peergraph_pyg")
+
+# DataLoader options that only make sense with worker processes.
+_WORKER_OPTIONS = (
+    "num_workers",
+    "persistent_workers",
+    "prefetch_factor",
+    "multiprocessing_context",
+    "worker_init_fn",
+    "timeout",
+)
+
+
+def install() -> None:
+    """Wraps PyG's functions, once."""
+    if "__new__" not in NeighborSampler.__dict__:
+        NeighborSampler.__new__ = _new_sampler
+        NodeLoader.__init__ = _wrap_loader(NodeLoader.__init__, "node_sampler", "input_time")
+        LinkLoader.__init__ = _wrap_loader(LinkLoader.__init__, "link_sampler", "edge_label_time")
+
+
+def _new_sampler(cls: type[Any], *args: Any, **kwargs: Any) -> Any:
+    # Unpickling and copying call __new__ with the class alone.
+    data = args[0] if args else kwargs.get("data")
+    if cls is NeighborSampler and has_shared_structure(data):
+        # A subclass, so Python goes on to call its __init__ with the same arguments.
+        return object.__new__(StoreNeighborSampler)
+    return object.__new__(cls)
+
+
+def _wrap_loader(original: Callable[..., None], sampler: str, time: str) -> Callable[..., None]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        bound = signature.bind(self, *args, **kwargs)
+        options = bound.arguments
+        store = find_store(options["data"])
+        if store is not None:
+            if isinstance(options[sampler], StoreNeighborSampler) and options.get(time) is not None:
+                raise NotImplementedError(f"{time} is not supported for a shared graph")
+            _complete_inputs(options, store)
+            if store.device.type == "cuda":
+                _stay_in_process(options)
+        original(*bound.args, **bound.kwargs)
+
+    return init
+
+
+def _complete_inputs(options: dict[str, Any], store: Store) -> None:
+    """Gives "all nodes" and "all edges" of a homogeneous pair of stores, which PyG rejects."""
+    if pair_store(options["data"]) is None or not store.is_homogeneous:
+        return
+    if "node_sampler" in options and options.get("input_nodes") is None:
+        options["input_nodes"] = torch.arange(store.num_nodes())
+    if "link_sampler" in options and options.get("edge_label_index") in (None, (None, None)):
+        options["edge_label_index"] = (None, store.edge_index())
+
+
+def _stay_in_process(options: dict[str, Any]) -> None:
+    """A CUDA store is sampled and read by the process that owns the CUDA context."""
+    if options.get("filter_per_worker") is None:
+        options["filter_per_worker"] = False
+    loader_options = options.setdefault("kwargs", {})
+    if loader_options.get("num_workers", 0) > 0:
+        _logger.warning(
+            "the graph is on %s: num_workers=%d set to 0, its batches are made on the GPU",
+            find_store(options["data"]).device,  # type: ignore[union-attr]
+            loader_options["num_workers"],
+        )
+        for name in _WORKER_OPTIONS:
+            loader_options.pop(name, None)
+    # The batches are in GPU memory already, and pinning refuses those.
+    loader_options.pop("pin_memory", None)

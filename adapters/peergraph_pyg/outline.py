@@ -1,0 +1,137 @@
+"""Splitting PyG data into what a store holds and an outline of the rest, and joining them again."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric import EdgeIndex
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.data.storage import N_KEYS
+
+from peergraph.store import EDGE, NODE, EdgeSource, EdgeType, GraphSource, NodeType, Store
+
+from .store_tensor import EdgeIndexTensor
+from .table_tensor import TableTensor
+
+
+@dataclass(frozen=True)
+class _Placeholder:
+    """Stands in an outline for what the store holds: a table, or the edges (no name)."""
+
+    owner: NodeType | EdgeType
+    name: str | None = None
+
+    def tensor(self, store: Store) -> Tensor:
+        if self.name is not None:
+            return TableTensor(store, self.owner, self.name)
+        assert isinstance(self.owner, tuple)
+        return EdgeIndexTensor(store, self.owner)
+
+
+@dataclass
+class _Parts:
+    num_nodes: dict[NodeType, int] = field(default_factory=dict)
+    edges: dict[EdgeType, EdgeSource] = field(default_factory=dict)
+    node_tables: dict[NodeType, dict[str, Tensor]] = field(default_factory=dict)
+    edge_tables: dict[EdgeType, dict[str, Tensor]] = field(default_factory=dict)
+
+
+def split(data: Any) -> tuple[Data | HeteroData, GraphSource]:
+    """An outline of the data, small enough to send, and the source of its store."""
+    if not isinstance(data, (Data, HeteroData)):
+        raise TypeError(f"data must be Data or HeteroData on rank 0, got {type(data).__name__}")
+    parts = _Parts()
+    outline = copy.copy(data)
+    if isinstance(data, Data):
+        _split_nodes(data._store, outline._store, NODE, parts)
+        _split_edges(data._store, outline._store, EDGE, parts)
+        # A graph without edge_index is one without edges.
+        parts.edges.setdefault(EDGE, EdgeSource(coo=torch.empty(2, 0, dtype=torch.int64)))
+    else:
+        for node_type, storage in data.node_items():
+            _split_nodes(storage, outline[node_type], node_type, parts)
+        for edge_type, storage in data.edge_items():
+            _split_edges(storage, outline[edge_type], edge_type, parts)
+    return outline, GraphSource(
+        num_nodes=parts.num_nodes,
+        edges=parts.edges,
+        node_tables=parts.node_tables,
+        edge_tables=parts.edge_tables,
+    )
+
+
+def join(outline: Any, store: Store) -> Any:
+    """The outline with store tensors in place of its placeholders."""
+    for storage in outline.stores:
+        for key, value in list(storage.items()):
+            if isinstance(value, _Placeholder):
+                storage[key] = value.tensor(store)
+    return outline
+
+
+def _split_nodes(storage: Any, outline: Any, node_type: NodeType, parts: _Parts) -> None:
+    num_nodes = storage.num_nodes
+    if num_nodes is None:
+        raise ValueError(f"data[{node_type!r}].num_nodes is not set and cannot be inferred")
+    parts.num_nodes[node_type] = int(num_nodes)
+    if "num_nodes" not in storage and not any(_tells_num_nodes(*item) for item in storage.items()):
+        # PyG would infer it from the whole edge_index every time it is asked for.
+        outline.num_nodes = int(num_nodes)
+    tables = parts.node_tables.setdefault(node_type, {})
+    for key, value in storage.items():
+        if storage.is_node_attr(key) and _is_rows(storage, key, value):
+            tables[key] = _to_tensor(key, value)
+            outline._mapping[key] = _Placeholder(node_type, key)
+
+
+def _split_edges(storage: Any, outline: Any, edge_type: EdgeType, parts: _Parts) -> None:
+    for key in ("adj", "adj_t"):
+        if key in storage:
+            raise NotImplementedError(
+                f"'{key}' cannot be shared; keep the edges as edge_index (leave out "
+                "ToSparseTensor, or build edge_index from its row and col) and delete it"
+            )
+    if "edge_index" not in storage:
+        return
+    parts.edges[edge_type] = EdgeSource(coo=_to_tensor("edge_index", storage["edge_index"]))
+    outline._mapping["edge_index"] = _Placeholder(edge_type)
+    tables = parts.edge_tables.setdefault(edge_type, {})
+    for key, value in storage.items():
+        if key == "edge_index" or not storage.is_edge_attr(key):
+            continue
+        if _is_rows(storage, key, value):
+            tables[key] = _to_tensor(key, value)
+            outline._mapping[key] = _Placeholder(edge_type, key)
+
+
+def _tells_num_nodes(key: str, value: Any) -> bool:
+    return isinstance(value, (Tensor, np.ndarray)) and (key in N_KEYS or "node" in key)
+
+
+def _is_rows(storage: Any, key: str, value: Any) -> bool:
+    """Whether a value is a dense array with a row per node or edge (PyG has others: lists, frames)."""
+    if isinstance(value, np.ndarray):
+        dense = value.dtype.kind in "biuf"
+    else:
+        dense = isinstance(value, Tensor) and value.layout is torch.strided
+    return dense and storage._parent().__cat_dim__(key, value, storage) in (0, -value.ndim)
+
+
+def _to_tensor(key: str, value: Any) -> Tensor:
+    if isinstance(value, np.ndarray):
+        with warnings.catch_warnings():
+            # Read-only memory maps are welcome: the tensor is only read.
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            return torch.from_numpy(value)
+    if value.requires_grad:
+        raise NotImplementedError(f"'{key}' requires gradients; a shared tensor cannot be trained")
+    if isinstance(value, EdgeIndex):
+        value = value.as_tensor()
+    tensor: Tensor = value.detach().cpu()
+    return tensor

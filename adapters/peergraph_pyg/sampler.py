@@ -1,0 +1,182 @@
+"""PyG's neighbour sampler over a store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch_geometric.sampler
+from torch import Tensor
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
+
+from peergraph.sampling import NeighborSampler, Sample
+from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store
+
+from .attach import store_of
+
+
+class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):
+    """``torch_geometric.sampler.NeighborSampler`` that samples from a store, on its device.
+
+    It is what PyG's loaders get for shared data, and can be passed to them as
+    ``neighbor_sampler=``. Neither pyg-lib nor torch-sparse is needed. Negative sampling, label
+    indices and metadata are PyG's own code; the neighbours are drawn by
+    :class:`peergraph.sampling.NeighborSampler` (WholeGraph III-C2), with a seed per batch from
+    torch's default generator.
+
+    Args:
+        data: ``Data`` or ``HeteroData`` returned by :func:`peergraph_pyg.share`, or the pair
+            returned by :func:`peergraph_pyg.stores`.
+        num_neighbors: per hop, a list of ints (-1: all), or per edge type, a dict of such lists,
+            or a ``NumNeighbors``, whose default serves the edge types that are not listed.
+        subgraph_type: ``"directional"`` or ``"bidirectional"``.
+        disjoint: whether each seed gets a subgraph of its own (and the batch a ``batch`` vector).
+        is_sorted: no effect: the store's structure is sorted.
+        share_memory: no effect: the store is shared memory.
+        temporal_strategy: no effect without ``time_attr``.
+        replace, time_attr, weight_attr, directed, sample_direction: only the defaults.
+
+    Raises:
+        NotImplementedError: naming the argument, for what is not supported yet.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: Any,
+        subgraph_type: SubgraphType | str = "directional",
+        replace: bool = False,
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        is_sorted: bool = False,
+        share_memory: bool = False,
+        directed: bool = True,
+        sample_direction: str = "forward",
+    ) -> None:
+        _require_default("replace", replace, False)
+        _require_default("time_attr", time_attr, None)
+        _require_default("weight_attr", weight_attr, None)
+        _require_default("directed", directed, True)
+        _require_default("sample_direction", sample_direction, "forward")
+        self.subgraph_type = SubgraphType(subgraph_type)
+        if self.subgraph_type is SubgraphType.induced:
+            raise NotImplementedError("subgraph_type='induced' is not supported for a shared graph")
+
+        self.store: Store = store_of(data)
+        self.data_type = DataType.from_data(data)
+        self.sample_direction = sample_direction
+        self.temporal_strategy = temporal_strategy
+        self.replace = replace
+        self.keep_orig_edges = False
+        # PyG's code reads these: no times, no weights, edge ids are the user's own.
+        self.node_time = self.edge_time = self.edge_weight = self.perm = None
+        self._describe(data)
+
+        self._core: NeighborSampler | None = None
+        self.disjoint = disjoint
+        self.num_neighbors = num_neighbors
+        # Compiled now, so that bad fanouts are reported where they are given.
+        self._core = self._compile()
+
+    def _describe(self, data: Any) -> None:
+        self._homogeneous = self.data_type is DataType.homogeneous or (
+            self.data_type is DataType.remote and self.store.is_homogeneous
+        )
+        if self._homogeneous:
+            self.node_types, self.edge_types = [None], [None]
+            self.num_nodes: int | dict[NodeType, int] = self.store.num_nodes(NODE)
+            return
+        self.node_types = list(self.store.node_types)
+        self.edge_types = list(self.store.edge_types)
+        if self.data_type is DataType.heterogeneous:
+            # The user may have deleted edge types from the data since it was shared.
+            self.edge_types = [key for key in self.edge_types if "edge_index" in data[key]]
+        self.num_nodes = {key: self.store.num_nodes(key) for key in self.node_types}
+
+    @property
+    def num_neighbors(self) -> NumNeighbors:
+        """The fanouts; assigning new ones takes effect with the next batch."""
+        return self._num_neighbors
+
+    @num_neighbors.setter
+    def num_neighbors(self, num_neighbors: Any) -> None:
+        if not isinstance(num_neighbors, NumNeighbors):
+            num_neighbors = NumNeighbors(num_neighbors)
+        self._num_neighbors = num_neighbors
+        self._core = None
+
+    @property
+    def disjoint(self) -> bool:
+        """Whether each seed gets a subgraph of its own."""
+        return self._disjoint
+
+    @disjoint.setter
+    def disjoint(self, disjoint: bool) -> None:
+        self._disjoint = disjoint
+        self._core = None
+
+    def _compile(self) -> NeighborSampler:
+        if self._homogeneous:
+            fanouts = self._num_neighbors.get_values()
+            if isinstance(fanouts, dict):
+                raise ValueError("num_neighbors must be a list of ints for a homogeneous graph")
+        else:
+            fanouts = dict(self._num_neighbors.get_values(self.edge_types))
+            hops = self._num_neighbors.num_hops
+            for edge_type in self.store.edge_types:
+                fanouts.setdefault(edge_type, [0] * hops)
+        return NeighborSampler(self.store, fanouts, frontier="new", disjoint=self._disjoint)
+
+    def _sample(
+        self,
+        seed: Tensor | dict[NodeType, Tensor],
+        seed_time: Any = None,
+        **kwargs: Any,
+    ) -> SamplerOutput | HeteroSamplerOutput:
+        if seed_time is not None or kwargs:
+            given = "time" if seed_time is not None else ", ".join(kwargs)
+            raise NotImplementedError(f"sampling by {given} is not supported for a shared graph")
+        if self._core is None:
+            self._core = self._compile()
+        # torch's generator: reproducible by torch.manual_seed, and different in every worker.
+        number = int(torch.randint(0, 2**63 - 1, ()))
+        sample = self._core.sample(seed, number)
+        return _single_type(sample) if self._homogeneous else self._typed(sample)
+
+    def _typed(self, sample: Sample) -> HeteroSamplerOutput:
+        return HeteroSamplerOutput(
+            node=sample.nodes,
+            row=_of(sample.row, self.edge_types),
+            col=_of(sample.col, self.edge_types),
+            edge=_of(sample.edge_ids or {}, self.edge_types),
+            batch=sample.batch,
+            num_sampled_nodes=sample.num_sampled_nodes,
+            num_sampled_edges=_of(sample.num_sampled_edges, self.edge_types),
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_core": None}
+
+
+def _single_type(sample: Sample) -> SamplerOutput:
+    return SamplerOutput(
+        node=sample.nodes[NODE],
+        row=sample.row[EDGE],
+        col=sample.col[EDGE],
+        edge=None if sample.edge_ids is None else sample.edge_ids[EDGE],
+        batch=None if sample.batch is None else sample.batch[NODE],
+        num_sampled_nodes=sample.num_sampled_nodes[NODE],
+        num_sampled_edges=sample.num_sampled_edges[EDGE],
+    )
+
+
+def _of(values: dict[EdgeType, Any], edge_types: list[EdgeType]) -> dict[EdgeType, Any]:
+    return {edge_type: values[edge_type] for edge_type in edge_types if edge_type in values}
+
+
+def _require_default(name: str, value: Any, default: Any) -> None:
+    if value != default:
+        raise NotImplementedError(f"{name}={value!r} is not supported for a shared graph")

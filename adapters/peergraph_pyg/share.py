@@ -1,0 +1,87 @@
+"""`share`: a PyG graph of one rank becomes a PyG graph of all ranks, over one store."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, overload
+
+from torch_geometric.data import Data, HeteroData
+
+from peergraph.memory import Group
+from peergraph.store import Store
+
+from .attach import find_store
+from .outline import join, split
+
+DataT = TypeVar("DataT", Data, HeteroData)
+
+
+@overload
+def share(
+    data: DataT,
+    *,
+    plan: Any = ...,
+    memory_budget: Any = ...,
+    device: Any = ...,
+    timeout: float | None = ...,
+    progress: Any = ...,
+) -> DataT: ...
+@overload
+def share(
+    data: Any = ...,
+    *,
+    plan: Any = ...,
+    memory_budget: Any = ...,
+    device: Any = ...,
+    timeout: float | None = ...,
+    progress: Any = ...,
+) -> Any: ...
+def share(
+    data: Any = None,
+    *,
+    plan: Any = "auto",
+    memory_budget: Any = None,
+    device: Any = None,
+    timeout: float | None = None,
+    progress: Any = None,
+) -> Any:
+    """Puts a graph into one store that all ranks of this machine read. Collective.
+
+    Returns the same type of object on every rank: ``edge_index`` and the node-level and edge-level
+    tensors (and NumPy arrays) are store tensors, everything else is a copy of what rank 0 has.
+    PyG's ``NeighborLoader`` and ``LinkNeighborLoader`` take it as they are. The memory is freed by
+    ``store_of(data).close()`` (collective), or with the last rank.
+
+    Args:
+        data: the graph, on rank 0. What other ranks pass is not used; they may pass ``None``.
+        plan: where structure and tables lie: ``"auto"``, ``"replicated"``, ``"sharded"``,
+            ``"host"`` or a ``peergraph.store.Plan``.
+        memory_budget: for ``"auto"``, as ``peergraph.store.Store.build`` takes it.
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:i"``; default: see
+            ``peergraph.memory.Group.current``.
+        timeout: seconds to wait for the other ranks.
+        progress: as ``peergraph.store.Store.build`` takes it.
+
+    Raises:
+        TypeError: if rank 0's data is neither ``Data`` nor ``HeteroData``. This and the following
+            are raised on all ranks.
+        ValueError: if it is shared already, or a number of nodes is unknown.
+        NotImplementedError: for ``adj`` and ``adj_t``, and for tensors that require gradients.
+    """
+    group = Group.current(device=device, timeout=timeout)
+    outline, source = None, None
+    if group.rank == 0:
+        try:
+            if find_store(data) is not None:
+                raise ValueError("data is shared already")
+            outline, source = split(data)
+        except Exception as error:
+            # The others wait for the outline: they must learn that there is none.
+            group.broadcast(error)
+            raise
+    outline = group.broadcast(outline)
+    if isinstance(outline, Exception):
+        raise outline
+    store = Store.build(
+        source, plan=plan, memory_budget=memory_budget, group=group, progress=progress
+    )
+    return join(outline, store)

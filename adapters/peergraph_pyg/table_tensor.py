@@ -1,0 +1,196 @@
+"""Feature and attribute tensors over a table of the store: selecting rows gathers only those."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from peergraph.memory import Table
+from peergraph.store import EdgeType, NodeType, Store
+
+from .store_tensor import StoreTensor, implements, plain
+
+aten = torch.ops.aten
+
+
+class TableTensor(StoreTensor):
+    """A node table (rows by node id) or edge table (rows by edge id) as a tensor ``[rows, ...]``.
+
+    Reads are one-sided: no other rank takes part. Ids may lie on the CPU or on the store's
+    device; results are on the store's device. An id out of range raises ``IndexError`` (on CUDA
+    at a later operation of the store).
+    """
+
+    owner: NodeType | EdgeType
+    name: str
+    table: Table
+    was_put: bool
+    """Whether the table is one that the store was not built with."""
+
+    def __new__(
+        cls, store: Store, owner: NodeType | EdgeType, name: str, table: Table | None = None
+    ) -> Self:
+        """Args:
+        store: the store.
+        owner: the node type (``str``) or edge type (``tuple``) whose rows these are.
+        name: the table's name; ``KeyError`` if the store has none of that name.
+        table: the table itself, where it is not one that the store was built with.
+        """
+        found = _lookup(store, owner, name) if table is None else table
+        tensor = cls._wrap(store, tuple(found.shape), found.dtype)
+        tensor.owner, tensor.name, tensor.table = owner, name, found
+        tensor.was_put = table is not None
+        return tensor
+
+    def handle(self) -> Self:
+        """Another tensor object of the same table."""
+        return type(self)(*self._parts())
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return type(self), self._parts()
+
+    def _parts(self) -> tuple[Store, NodeType | EdgeType, str, Table | None]:
+        # A table of the store is found again by its name, so that it is not pickled twice.
+        return self.store, self.owner, self.name, self.table if self.was_put else None
+
+    def whole(self, device: torch.device | None = None) -> Tensor:
+        """All rows in the user's order as a plain tensor. Synchronises unless it stays on a GPU."""
+        target = self.device if device is None else device
+        if target.type == "cuda" and target == self.device:
+            return self.rows(torch.arange(self.size(0), device=target))
+        return self.table.read().to(target)
+
+    def rows(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+        """The rows ``ids`` (``[n]`` int32 or int64); asynchronous on CUDA."""
+        return self.table.gather(ids, out=out)
+
+    def row_ids(self, key: Any) -> Tensor | None:
+        """The ids that ``key`` selects along the first dimension; ``None`` if that is not what it is.
+
+        Args:
+            key: int, slice, sequence of ints, tensor or array of ints (any shape, negative ones
+                count from the end) or a mask with one bool per row.
+        """
+        rows = self.size(0)
+        if isinstance(key, slice):
+            return torch.arange(*key.indices(rows))
+        if not isinstance(key, Tensor):
+            key = torch.as_tensor(key)
+        if key.dtype == torch.bool:
+            if key.dim() != 1:
+                return None
+            if key.numel() != rows:
+                raise IndexError(f"a mask over {rows} rows must have as many, got {key.numel()}")
+            return key.nonzero().view(-1)
+        if key.dtype not in (torch.int32, torch.int64):
+            return None
+        return torch.where(key < 0, key + rows, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Writes rows, for all ranks (one-sided). Columns cannot be selected."""
+        key = plain(key)
+        if isinstance(key, tuple) or key is None or key is Ellipsis:
+            raise NotImplementedError(f"x[{key!r}] = values: a shared tensor is written by rows")
+        ids = self.row_ids(key)
+        if ids is None:
+            raise NotImplementedError(f"x[{key!r}] = values: expected row ids or a mask over rows")
+        self.write(ids, value)
+
+    def write(self, ids: Tensor, value: Any) -> None:
+        """Sets the rows ``ids`` to ``value``, which is broadcast to ``[*ids.shape, ...]``."""
+        value = torch.as_tensor(plain(value), dtype=self.dtype, device=self.device)
+        row = self.shape[1:]
+        values = value.expand(*ids.shape, *row).reshape(-1, *row)
+        self.table.scatter(ids.reshape(-1), values.contiguous())
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return (
+            f"{type(self).__name__}({self.name!r} of {self.owner!r}, {list(self.shape)}, "
+            f"{dtype}, device='{self.device}')"
+        )
+
+
+def _lookup(store: Store, owner: NodeType | EdgeType, name: str) -> Table:
+    if isinstance(owner, tuple):
+        return store.edge_table(name, owner)
+    return store.node_table(name, owner)
+
+
+def _along_rows(tensor: Any, dim: int) -> bool:
+    return isinstance(tensor, TableTensor) and dim in (0, -tensor.dim())
+
+
+@implements(aten.index_select.default)
+def _index_select(tensor: Any, dim: int, index: Tensor) -> Any:
+    if not _along_rows(tensor, dim):
+        return NotImplemented
+    return tensor.rows(plain(index).reshape(-1))
+
+
+@implements(aten.index_select.out)
+def _index_select_out(tensor: Any, dim: int, index: Tensor, *, out: Tensor) -> Any:
+    if not _along_rows(tensor, dim) or isinstance(out, StoreTensor):
+        return NotImplemented
+    ids = plain(index).reshape(-1)
+    shape = (ids.numel(), *tensor.shape[1:])
+    fits = out.shape == shape and out.dtype == tensor.dtype and out.device == tensor.device
+    if fits and out.is_contiguous():
+        return tensor.rows(ids, out=out)
+    return torch.index_select(tensor.rows(ids), 0, torch.arange(ids.numel(), device=tensor.device),
+                              out=out)
+
+
+@implements(aten.index.Tensor)
+def _index(tensor: Any, indices: list[Tensor | None]) -> Any:
+    if not isinstance(tensor, TableTensor) or len(indices) == 0 or indices[0] is None:
+        return NotImplemented
+    if any(index is not None for index in indices[1:]):
+        return NotImplemented
+    ids = tensor.row_ids(plain(indices[0]))
+    if ids is None:
+        return NotImplemented
+    return tensor.rows(ids.reshape(-1)).view(*ids.shape, *tensor.shape[1:])
+
+
+@implements(aten.slice.Tensor)
+def _slice(
+    tensor: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Any:
+    if not _along_rows(tensor, dim):
+        return NotImplemented
+    ids = torch.arange(*slice(start, end, step).indices(tensor.size(0)))
+    return tensor.handle() if ids.numel() == tensor.size(0) else tensor.rows(ids)
+
+
+@implements(aten.select.int)
+def _select(tensor: Any, dim: int, index: int) -> Any:
+    if not _along_rows(tensor, dim):
+        return NotImplemented
+    rows = tensor.size(0)
+    return tensor.rows(torch.tensor([index + rows if index < 0 else index]))[0]
+
+
+@implements(aten.index_put_.default)
+def _index_put_(
+    tensor: Any, indices: list[Tensor | None], values: Tensor, accumulate: bool = False
+) -> Any:
+    if not isinstance(tensor, TableTensor) or accumulate or len(indices) != 1:
+        return NotImplemented
+    ids = tensor.row_ids(plain(indices[0]))
+    if ids is None:
+        return NotImplemented
+    tensor.write(ids, values)
+    return tensor
+
+
+@implements(aten.copy_.default)
+def _copy_(tensor: Any, source: Tensor, non_blocking: bool = False) -> Any:
+    if not isinstance(tensor, TableTensor):
+        return NotImplemented
+    source = plain(source).to(tensor.dtype)
+    tensor.table.load(source.expand(tensor.shape).contiguous())
+    return tensor
