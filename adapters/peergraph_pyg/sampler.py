@@ -93,7 +93,7 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):
         self.edge_types = list(self.store.edge_types)
         if self.data_type is DataType.heterogeneous:
             # The user may have deleted edge types from the data since it was shared.
-            self.edge_types = [key for key in self.edge_types if "edge_index" in data[key]]
+            self.edge_types = [key for key in self.edge_types if key in data.edge_types]
         self.num_nodes = {key: self.store.num_nodes(key) for key in self.node_types}
 
     @property

@@ -159,7 +159,7 @@ class EdgeIndexTensor(StoreTensor):
 
 def plain(tree: Any) -> Any:
     """The same nested structure, its store tensors read whole."""
-    return tree_map_only(StoreTensor, StoreTensor.whole, tree)
+    return tree_map_only(StoreTensor, lambda tensor: tensor.whole(), tree)
 
 
 def _refuse_writes(func: Any, args: Any, kwargs: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ class TableTensor(StoreTensor):
     """
 
     owner: NodeType | EdgeType
-    name: str
+    table_name: str
     table: Table
     was_put: bool
     """Whether the table is one that the store was not built with."""
@@ -41,7 +41,7 @@ class TableTensor(StoreTensor):
         """
         found = _lookup(store, owner, name) if table is None else table
         tensor = cls._wrap(store, tuple(found.shape), found.dtype)
-        tensor.owner, tensor.name, tensor.table = owner, name, found
+        tensor.owner, tensor.table_name, tensor.table = owner, name, found
         tensor.was_put = table is not None
         return tensor
 
@@ -54,7 +54,7 @@ class TableTensor(StoreTensor):
 
     def _parts(self) -> tuple[Store, NodeType | EdgeType, str, Table | None]:
         # A table of the store is found again by its name, so that it is not pickled twice.
-        return self.store, self.owner, self.name, self.table if self.was_put else None
+        return self.store, self.owner, self.table_name, self.table if self.was_put else None
 
     def whole(self, device: torch.device | None = None) -> Tensor:
         """All rows in the user's order as a plain tensor. Synchronises unless it stays on a GPU."""
@@ -76,7 +76,7 @@ class TableTensor(StoreTensor):
         """
         rows = self.size(0)
         if isinstance(key, slice):
-            return torch.arange(*key.indices(rows))
+            return _range(key, rows)
         if not isinstance(key, Tensor):
             key = torch.as_tensor(key)
         if key.dtype == torch.bool:
@@ -109,7 +109,7 @@ class TableTensor(StoreTensor):
     def __repr__(self, *, tensor_contents: object = None) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
         return (
-            f"{type(self).__name__}({self.name!r} of {self.owner!r}, {list(self.shape)}, "
+            f"{type(self).__name__}({self.table_name!r} of {self.owner!r}, {list(self.shape)}, "
             f"{dtype}, device='{self.device}')"
         )
 
@@ -118,6 +118,13 @@ def _lookup(store: Store, owner: NodeType | EdgeType, name: str) -> Table:
     if isinstance(owner, tuple):
         return store.edge_table(name, owner)
     return store.node_table(name, owner)
+
+
+def _range(key: slice, rows: int) -> Tensor:
+    start, stop, step = key.indices(rows)
+    if step < 1:
+        raise ValueError(f"the step of a slice must be greater than zero, got {step}")
+    return torch.arange(start, max(start, stop), step)
 
 
 def _along_rows(tensor: Any, dim: int) -> bool:
@@ -162,7 +169,7 @@ def _slice(
 ) -> Any:
     if not _along_rows(tensor, dim):
         return NotImplemented
-    ids = torch.arange(*slice(start, end, step).indices(tensor.size(0)))
+    ids = _range(slice(start, end, step), tensor.size(0))
     return tensor.handle() if ids.numel() == tensor.size(0) else tensor.rows(ids)
 
 

@@ -1,0 +1,124 @@
+"""PyG's unmodified LinkNeighborLoader on shared data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import peergraph_pyg
+import pytest
+import torch
+from pyg_graphs import check_batch, check_fanouts, random_data, random_hetero
+from torch import Tensor
+from torch_geometric.loader import LinkLoader, LinkNeighborLoader
+from torch_geometric.sampler import NegativeSampling, NeighborSampler
+
+WRITES = ("author", "writes", "paper")
+
+
+def pairs(batch: Any, index: Tensor) -> Tensor:
+    """The ends of the labelled edges as ids of the whole graph."""
+    return batch.n_id.cpu()[index.cpu()]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_all_edges(num_workers: int, device: torch.device) -> None:
+    data = random_data()
+    shared = peergraph_pyg.share(data, device=device)
+    loader = LinkNeighborLoader(shared, [3, 2], batch_size=64, num_workers=num_workers)
+    seen = []
+    for batch in loader:
+        check_batch(batch, data)
+        check_fanouts(batch, data, [3, 2])
+        assert torch.equal(pairs(batch, batch.edge_label_index), data.edge_index[:, batch.input_id])
+        assert "edge_label" not in batch
+        seen.append(batch.input_id)
+    assert torch.equal(torch.cat(seen), torch.arange(data.num_edges))
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_binary_negatives(disjoint: bool, device: torch.device) -> None:
+    data = random_data()
+    shared = peergraph_pyg.share(data, device=device)
+    links = torch.tensor([[5, 5, 9], [1, 2, 50]])
+    loader = LinkNeighborLoader(
+        shared,
+        [3, 2],
+        edge_label_index=links,
+        edge_label=torch.tensor([0, 1, 2]),
+        neg_sampling="binary",
+        batch_size=3,
+        disjoint=disjoint,
+    )
+    batch = next(iter(loader))
+    check_batch(batch, data)
+    assert torch.equal(pairs(batch, batch.edge_label_index)[:, :3], links)
+    assert batch.edge_label_index.shape == (2, 6)
+    assert batch.edge_label.tolist() == [1, 2, 3, 0, 0, 0]
+    if disjoint:
+        assert batch.batch[:6].tolist() == [0, 1, 2, 0, 1, 2]
+        row, col = batch.edge_index
+        assert torch.equal(batch.batch[row], batch.batch[col])
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_triplets(disjoint: bool, device: torch.device) -> None:
+    data = random_data()
+    shared = peergraph_pyg.share(data, device=device)
+    loader = LinkNeighborLoader(
+        shared,
+        [2],
+        neg_sampling=NegativeSampling("triplet", amount=2),
+        batch_size=20,
+        shuffle=True,
+        disjoint=disjoint,
+    )
+    for batch in loader:
+        check_batch(batch, data)
+        size = len(batch.input_id)
+        source, target = data.edge_index[:, batch.input_id]
+        assert torch.equal(pairs(batch, batch.src_index), source)
+        assert torch.equal(pairs(batch, batch.dst_pos_index), target)
+        assert batch.dst_neg_index.shape == (size, 2)
+        assert int(batch.dst_neg_index.max()) < batch.num_nodes
+
+
+@pytest.mark.parametrize("neg_sampling", [None, "binary", "triplet"])
+def test_heterogeneous(neg_sampling: str | None, device: torch.device) -> None:
+    data = random_hetero()
+    shared = peergraph_pyg.share(data, device=device)
+    loader = LinkNeighborLoader(
+        shared, [2, 2], edge_label_index=WRITES, neg_sampling=neg_sampling, batch_size=16
+    )
+    for batch in loader:
+        authors, papers = data[WRITES].edge_index[:, batch[WRITES].input_id]
+        if neg_sampling == "triplet":
+            source, target = batch["author"].src_index, batch["paper"].dst_pos_index
+        else:
+            source, target = batch[WRITES].edge_label_index[:, : len(authors)]
+        assert torch.equal(batch["author"].n_id.cpu()[source.cpu()], authors)
+        assert torch.equal(batch["paper"].n_id.cpu()[target.cpu()], papers)
+        assert torch.equal(batch["author"].x.cpu(), data["author"].x[batch["author"].n_id.cpu()])
+        e_id = batch[WRITES].e_id.cpu()
+        assert torch.equal(batch[WRITES].edge_attr.cpu(), data[WRITES].edge_attr[e_id])
+
+
+def test_negatives_are_pygs_own() -> None:
+    """The same generator state gives the negatives that PyG's code draws."""
+    data = random_data()
+    shared = peergraph_pyg.share(data, device="cpu")
+    sampling = NegativeSampling("triplet", amount=3)
+    loader = LinkLoader(shared, NeighborSampler(shared, [1]), neg_sampling=sampling, batch_size=8)
+    torch.manual_seed(3)
+    batch = loader(torch.arange(8))
+    torch.manual_seed(3)
+    negatives = sampling.sample(24, "dst", data.num_nodes)
+    assert torch.equal(pairs(batch, batch.dst_neg_index), negatives.view(8, 3))
+
+
+def test_times_are_refused() -> None:
+    shared = peergraph_pyg.share(random_data(), device="cpu")
+    times = torch.arange(400)
+    with pytest.raises(NotImplementedError, match="time_attr"):
+        LinkNeighborLoader(shared, [2], edge_label_time=times, time_attr="edge_weight")
+    with pytest.raises(NotImplementedError, match="edge_label_time"):
+        LinkLoader(shared, NeighborSampler(shared, [2]), edge_label_time=times)
