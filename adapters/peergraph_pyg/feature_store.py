@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import FeatureStore, TensorAttr
 
-from peergraph.memory import Table, Tiers
-from peergraph.store import NODE, EdgeType, NodeType, Store
+from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store
 
 from .table_tensor import TableTensor
 
@@ -25,10 +24,10 @@ class PeergraphFeatureStore(FeatureStore):
     on the store's device. A missing tensor raises ``KeyError``.
 
     Writing an existing tensor (``put_tensor``, ``update_tensor``) is one-sided and in place, for
-    all ranks. Putting a new one makes a table and is collective: every rank calls it with a tensor
-    of the same shape and dtype, and rank 0's values are kept; rows outside a partial index are
-    zero. ``remove_tensor`` takes the name out of this object's list: of a tensor that was put it
-    frees the memory, which is collective; one the store was built with stays until it closes.
+    all ranks. Putting a new one adds a table to the store and is collective: every rank calls it,
+    and rank 0's values are kept; rows outside a partial index are zero. ``remove_tensor`` takes the
+    name out of this object's list and keeps the memory, which a later put under that name fills
+    again.
 
     Args:
         store: the store.
@@ -38,6 +37,7 @@ class PeergraphFeatureStore(FeatureStore):
         super().__init__()
         self.store = store
         self._tensors: dict[tuple[Owner, str], TableTensor] = {}
+        self._removed: dict[tuple[Owner, str], TableTensor] = {}
         for node_type in store.node_types:
             for name in store.node_table_names(node_type):
                 self._tensors[node_type, name] = TableTensor(store, node_type, name)
@@ -72,6 +72,20 @@ class PeergraphFeatureStore(FeatureStore):
             return [self._tensor_attr_cls(owner, name) for owner, name in self._tensors]
         return [self._tensor_attr_cls(None, name) for owner, name in self._tensors if owner == NODE]
 
+    def add_edge_tensors(self, batch: Any, edge_ids: Any) -> None:
+        """Puts the edge tensors of sampled edges into a batch, which PyG's loaders leave out.
+
+        Args:
+            batch: ``Data``, or ``HeteroData`` where ``edge_ids`` is a dict by edge type.
+            edge_ids: ``[edges]`` ids in the order of the batch's edges, or ``None`` if unknown.
+        """
+        by_type = edge_ids if isinstance(edge_ids, dict) else {EDGE: edge_ids}
+        for (owner, name), tensor in self._tensors.items():
+            ids = by_type.get(owner)
+            if ids is not None:
+                storage = batch[owner] if isinstance(edge_ids, dict) else batch
+                storage[name] = tensor.index_select(0, ids)
+
     def update_tensor(self, tensor: Any, *args: Any, **kwargs: Any) -> bool:
         """``put_tensor``: an existing tensor is written in place, on all ranks."""
         return bool(self.put_tensor(tensor, *args, **kwargs))
@@ -79,43 +93,40 @@ class PeergraphFeatureStore(FeatureStore):
     def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
         tensor = torch.as_tensor(tensor)
         key = self._key(attr)
-        if key in self._tensors:
-            _write(self._tensors[key], tensor, attr.index)
+        target = self._tensors.get(key, self._removed.get(key))
+        if target is None:
+            target = self._create(key, tensor, attr.index)
         else:
-            self._tensors[key] = self._create(key, tensor, attr.index)
+            _write(target, tensor, attr.index)
+        self._removed.pop(key, None)
+        self._tensors[key] = target
         return True
 
     def _create(self, key: tuple[Owner, str], tensor: Tensor, index: Any) -> TableTensor:
         owner, name = key
-        store, group = self.store, self.store.group
-        rows = self._num_rows(owner)
-        order = None if isinstance(owner, tuple) else store.id_map(owner).to_internal
-        shape = (rows, *tensor.shape[1:])
-        table = Table.create(shape, tensor.dtype, Tiers.all_sharded(rows), group, order=order)
-        target = TableTensor(store, owner, name, table)
-        try:
-            if group.rank == 0:
-                if not _is_whole(index):
-                    target.copy_(torch.zeros((), dtype=tensor.dtype))
-                _write(target, tensor, index)
-        finally:
-            if store.device.type == "cuda":
-                torch.cuda.synchronize(store.device)
-            group.barrier()
-        return target
+        values = None
+        if self.store.group is None or self.store.group.rank == 0:
+            values = tensor
+            if not _is_whole(index):
+                values = tensor.new_zeros(self._num_rows(owner), *tensor.shape[1:])
+                values[index] = tensor
+        if isinstance(owner, tuple):
+            self.store.add_edge_table(name, values, owner)
+        else:
+            self.store.add_node_table(name, values, owner)
+        return TableTensor(self.store, owner, name)
 
     def _num_rows(self, owner: Owner) -> int:
-        if isinstance(owner, tuple) and owner in self.store.edge_types:
+        if isinstance(owner, tuple):
             return self.store.num_edges(owner)
-        if isinstance(owner, str) and owner in self.store.node_types:
-            return self.store.num_nodes(owner)
-        raise KeyError(f"group_name must be a node type or edge type of the store, got {owner!r}")
+        return self.store.num_nodes(owner)
 
     def _remove_tensor(self, attr: TensorAttr) -> bool:
-        tensor = self._tensors.pop(self._key(attr), None)
-        if tensor is not None and tensor.was_put:
-            tensor.table.close()
-        return tensor is not None
+        key = self._key(attr)
+        if key not in self._tensors:
+            return False
+        self._removed[key] = self._tensors.pop(key)
+        return True
 
 
 def _is_whole(index: Any) -> bool:
@@ -129,8 +140,5 @@ def _write(target: TableTensor, tensor: Tensor, index: Any) -> None:
         target[index] = tensor
         return
     if tensor.shape != target.shape:
-        raise ValueError(
-            f"tensor must have the shape {list(target.shape)}, got {list(tensor.shape)}; "
-            "remove what is stored first to store another shape"
-        )
+        raise ValueError(f"tensor must be {list(target.shape)} as stored, got {list(tensor.shape)}")
     target.copy_(tensor)

@@ -1,7 +1,7 @@
 """Where PyG's own classes meet shared data: the sampler they construct, the loaders' options.
 
-PyG has no registry for samplers, so importing ``peergraph_pyg`` wraps three functions of it. Data
-that is not Peergraph's passes through unchanged.
+PyG has no registry for samplers, so importing ``peergraph_pyg`` wraps a few functions of it. Data
+that is not Peergraph's passes through them unchanged.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch_geometric.loader import LinkLoader, NodeLoader
+from torch_geometric.loader import LinkLoader, NodeLoader, link_loader, node_loader
 from torch_geometric.sampler import NeighborSampler
 
 from peergraph.store import Store
 
 from .attach import find_store, has_shared_structure, pair_store
+from .feature_store import PeergraphFeatureStore
 from .sampler import StoreNeighborSampler
 
 _logger = logging.getLogger("peergraph_pyg")
@@ -40,6 +41,9 @@ def install() -> None:
         NeighborSampler.__new__ = _new_sampler
         NodeLoader.__init__ = _wrap_loader(NodeLoader.__init__, "node_sampler", "input_time")
         LinkLoader.__init__ = _wrap_loader(LinkLoader.__init__, "link_sampler", "edge_label_time")
+        for module in (node_loader, link_loader):
+            for name in ("filter_custom_store", "filter_custom_hetero_store"):
+                setattr(module, name, _wrap_filter(getattr(module, name)))
 
 
 def _new_sampler(cls: type[Any], *args: Any, **kwargs: Any) -> Any:
@@ -68,6 +72,19 @@ def _wrap_loader(original: Callable[..., None], sampler: str, time: str) -> Call
         original(*bound.args, **bound.kwargs)
 
     return init
+
+
+def _wrap_filter(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def filtered(
+        feature_store: Any, graph_store: Any, node: Any, row: Any, col: Any, edge: Any, *rest: Any
+    ) -> Any:
+        batch = original(feature_store, graph_store, node, row, col, edge, *rest)
+        if isinstance(feature_store, PeergraphFeatureStore):
+            feature_store.add_edge_tensors(batch, edge)
+        return batch
+
+    return filtered
 
 
 def _complete_inputs(options: dict[str, Any], store: Store) -> None:

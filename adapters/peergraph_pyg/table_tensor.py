@@ -27,34 +27,25 @@ class TableTensor(StoreTensor):
     owner: NodeType | EdgeType
     table_name: str
     table: Table
-    was_put: bool
-    """Whether the table is one that the store was not built with."""
 
-    def __new__(
-        cls, store: Store, owner: NodeType | EdgeType, name: str, table: Table | None = None
-    ) -> Self:
+    def __new__(cls, store: Store, owner: NodeType | EdgeType, name: str) -> Self:
         """Args:
         store: the store.
         owner: the node type (``str``) or edge type (``tuple``) whose rows these are.
         name: the table's name; ``KeyError`` if the store has none of that name.
-        table: the table itself, where it is not one that the store was built with.
         """
-        found = _lookup(store, owner, name) if table is None else table
-        tensor = cls._wrap(store, tuple(found.shape), found.dtype)
-        tensor.owner, tensor.table_name, tensor.table = owner, name, found
-        tensor.was_put = table is not None
+        lookup: Any = store.edge_table if isinstance(owner, tuple) else store.node_table
+        table = lookup(name, owner)
+        tensor = cls._wrap(store, table.shape, table.dtype)
+        tensor.owner, tensor.table_name, tensor.table = owner, name, table
         return tensor
 
     def handle(self) -> Self:
         """Another tensor object of the same table."""
-        return type(self)(*self._parts())
+        return type(self)(self.store, self.owner, self.table_name)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return type(self), self._parts()
-
-    def _parts(self) -> tuple[Store, NodeType | EdgeType, str, Table | None]:
-        # A table of the store is found again by its name, so that it is not pickled twice.
-        return self.store, self.owner, self.table_name, self.table if self.was_put else None
+        return type(self), (self.store, self.owner, self.table_name)
 
     def whole(self, device: torch.device | None = None) -> Tensor:
         """All rows in the user's order as a plain tensor. Synchronises unless it stays on a GPU."""
@@ -112,12 +103,6 @@ class TableTensor(StoreTensor):
             f"{type(self).__name__}({self.table_name!r} of {self.owner!r}, {list(self.shape)}, "
             f"{dtype}, device='{self.device}')"
         )
-
-
-def _lookup(store: Store, owner: NodeType | EdgeType, name: str) -> Table:
-    if isinstance(owner, tuple):
-        return store.edge_table(name, owner)
-    return store.node_table(name, owner)
 
 
 def _range(key: slice, rows: int) -> Tensor:
