@@ -58,10 +58,11 @@ def build_structure(
         tiers = plan.tiers("edge ids", name)
     except KeyError:
         return structure
-    structure.edge_ids = Table.create((num_edges,), id_dtype(num_edges), tiers, group)
+    edge_ids = Table.create((num_edges,), id_dtype(num_edges), tiers, group)
+    structure.set_edge_ids(edge_ids)
     if local.edge_ids is not None:
         first = schema.edge_begin[group.rank][edge_type]
-        structure.edge_ids.load(local.edge_ids.to(id_dtype(num_edges)), first, progress=progress)
+        edge_ids.load(local.edge_ids.to(id_dtype(num_edges)), first, progress=progress)
     return structure
 
 

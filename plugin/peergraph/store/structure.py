@@ -143,6 +143,12 @@ class Structure:
             )
         return self._view
 
+    def set_edge_ids(self, edge_ids: Table) -> None:
+        """Gives the structure its edge ids; their rows may be written later."""
+        self.edge_ids = edge_ids
+        # Writing the lists has made a view already, one without them.
+        self._view = None
+
     def _addresses(self, tier: str) -> list[tuple[int, int, int]]:
         bases = self.regions[tier].addresses if tier in self.regions else [0] * self.world_size
         return [
