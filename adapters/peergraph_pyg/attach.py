@@ -64,8 +64,8 @@ def has_shared_structure(data: Any) -> bool:
         return pair_store(data) is not None
     if find_store(data) is None:
         return False
-    edges = {str(s._key): s["edge_index"] for s in data.stores if "edge_index" in s}
-    own = [name for name, edge_index in edges.items() if not isinstance(edge_index, EdgeIndexTensor)]
+    edges = {str(s._key): s["edge_index"] for s in data.edge_stores if "edge_index" in s}
+    own = [name for name, value in edges.items() if not isinstance(value, EdgeIndexTensor)]
     if own and len(own) < len(edges):
         raise NotImplementedError(
             f"edge types {own} were added after share(); build the whole graph, then share it"

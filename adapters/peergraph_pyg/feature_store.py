@@ -15,7 +15,7 @@ from .table_tensor import TableTensor
 Owner = NodeType | EdgeType
 
 
-class PeergraphFeatureStore(FeatureStore):
+class PeergraphFeatureStore(FeatureStore):  # type: ignore[misc]
     """Node and edge tables of a store as a PyG feature store.
 
     Groups are node types and edge types; ``None`` is the node type of a homogeneous graph, and

@@ -12,7 +12,7 @@ from torch_geometric.data.graph_store import EdgeLayout
 from peergraph.store import EDGE, EdgeType, Store
 
 
-class PeergraphGraphStore(GraphStore):
+class PeergraphGraphStore(GraphStore):  # type: ignore[misc]
     """The structure of a store as a PyG graph store, whole and on the CPU.
 
     It lists each edge type once, as COO in the order of the edge ids, and gives COO, CSR and CSC

@@ -115,7 +115,7 @@ def _tells_num_nodes(key: str, value: Any) -> bool:
 
 
 def _is_rows(storage: Any, key: str, value: Any) -> bool:
-    """Whether a value is a dense array with a row per node or edge (PyG has others: lists, frames)."""
+    """Whether a node-level or edge-level value is a dense array, not a list or a frame."""
     if isinstance(value, np.ndarray):
         dense = value.dtype.kind in "biuf"
     else:

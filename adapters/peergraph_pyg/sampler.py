@@ -16,7 +16,7 @@ from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store
 from .attach import store_of
 
 
-class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):
+class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[misc]
     """``torch_geometric.sampler.NeighborSampler`` that samples from a store, on its device.
 
     It is what PyG's loaders get for shared data, and can be passed to them as
@@ -86,7 +86,9 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):
             self.data_type is DataType.remote and self.store.is_homogeneous
         )
         if self._homogeneous:
-            self.node_types, self.edge_types = [None], [None]
+            # PyG's way to say that there are no types.
+            self.node_types: list[Any] = [None]
+            self.edge_types: list[Any] = [None]
             self.num_nodes: int | dict[NodeType, int] = self.store.num_nodes(NODE)
             return
         self.node_types = list(self.store.node_types)

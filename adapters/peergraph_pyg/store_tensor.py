@@ -43,16 +43,14 @@ class StoreTensor(Tensor):
     gives a plain tensor of one's own.
     """
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    # Results of operations are plain tensors: nothing to wrap.
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     store: Store
 
     @classmethod
     def _wrap(cls, store: Store, shape: tuple[int, ...], dtype: torch.dtype) -> Self:
-        # torch does not annotate `_make_wrapper_subclass`.
-        tensor: Self = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, shape, dtype=dtype, device=store.device
-        )
+        tensor: Self = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=store.device)
         tensor.store = store
         return tensor
 
@@ -65,7 +63,7 @@ class StoreTensor(Tensor):
         raise NotImplementedError
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
@@ -81,10 +79,14 @@ class StoreTensor(Tensor):
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self.handle()
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         # Printing must not read a table that may be larger than this process's memory.
         dtype = str(self.dtype).removeprefix("torch.")
-        return f"{type(self).__name__}({list(self.shape)}, {dtype}, device='{self.device}')"
+        what = f"{self._source()}, {list(self.shape)}, {dtype}, device='{self.device}'"
+        return f"{type(self).__name__}({what})"
+
+    def _source(self) -> str:
+        raise NotImplementedError
 
     # What follows are methods that torch runs on the storage without dispatching, which here
     # has no memory behind it.
@@ -155,6 +157,9 @@ class EdgeIndexTensor(StoreTensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return type(self), (self.store, self.edge_type)
+
+    def _source(self) -> str:
+        return repr(self.edge_type)
 
 
 def plain(tree: Any) -> Any:

@@ -59,7 +59,7 @@ class TableTensor(StoreTensor):
         return self.table.gather(ids, out=out)
 
     def row_ids(self, key: Any) -> Tensor | None:
-        """The ids that ``key`` selects along the first dimension; ``None`` if that is not what it is.
+        """The ids of the rows that ``key`` selects; ``None`` if it is another kind of key.
 
         Args:
             key: int, slice, sequence of ints, tensor or array of ints (any shape, negative ones
@@ -75,7 +75,8 @@ class TableTensor(StoreTensor):
                 return None
             if key.numel() != rows:
                 raise IndexError(f"a mask over {rows} rows must have as many, got {key.numel()}")
-            return key.nonzero().view(-1)
+            ids: Tensor = key.nonzero().view(-1)
+            return ids
         if key.dtype not in (torch.int32, torch.int64):
             return None
         return torch.where(key < 0, key + rows, key)
@@ -97,12 +98,8 @@ class TableTensor(StoreTensor):
         values = value.expand(*ids.shape, *row).reshape(-1, *row)
         self.table.scatter(ids.reshape(-1), values.contiguous())
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
-        dtype = str(self.dtype).removeprefix("torch.")
-        return (
-            f"{type(self).__name__}({self.table_name!r} of {self.owner!r}, {list(self.shape)}, "
-            f"{dtype}, device='{self.device}')"
-        )
+    def _source(self) -> str:
+        return f"{self.table_name!r} of {self.owner!r}"
 
 
 def _range(key: slice, rows: int) -> Tensor:
@@ -132,8 +129,9 @@ def _index_select_out(tensor: Any, dim: int, index: Tensor, *, out: Tensor) -> A
     fits = out.shape == shape and out.dtype == tensor.dtype and out.device == tensor.device
     if fits and out.is_contiguous():
         return tensor.rows(ids, out=out)
-    return torch.index_select(tensor.rows(ids), 0, torch.arange(ids.numel(), device=tensor.device),
-                              out=out)
+    return torch.index_select(
+        tensor.rows(ids), 0, torch.arange(ids.numel(), device=tensor.device), out=out
+    )
 
 
 @implements(aten.index.Tensor)

@@ -105,7 +105,7 @@ def check_batch(batch: Any, data: Data) -> None:
 
 
 def check_fanouts(batch: Any, data: Data, fanouts: list[int]) -> None:
-    """Each node is expanded once, in the hop after the one that found it, by min(fanout, degree)."""
+    """Each node is expanded once, a hop after it was found, by min(fanout, degree) edges."""
     assert isinstance(batch.num_sampled_nodes, list)
     assert isinstance(batch.num_sampled_edges, list)
     assert sum(batch.num_sampled_nodes) == len(batch.n_id)

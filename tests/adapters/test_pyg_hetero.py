@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import peergraph_pyg
 import pytest
 import torch
 from pyg_graphs import full_hops, random_hetero
 from torch_geometric.data import HeteroData
 from torch_geometric.loader import NeighborLoader
 from torch_geometric.sampler.base import NumNeighbors
+
+import peergraph_pyg
 
 WRITES = ("author", "writes", "paper")
 REV_WRITES = ("paper", "rev_writes", "author")
@@ -136,7 +137,7 @@ def test_deleted_edge_types_are_not_sampled(device: torch.device) -> None:
 def test_added_edge_types_are_refused() -> None:
     shared = peergraph_pyg.share(random_hetero(), device="cpu")
     shared["author", "knows", "author"].edge_index = torch.tensor([[0], [1]])
-    with pytest.raises(NotImplementedError, match="knows.*after share"):
+    with pytest.raises(NotImplementedError, match=r"knows.*after share"):
         NeighborLoader(shared, [2], input_nodes="paper")
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import peergraph_pyg
 import pytest
 import torch
 from pyg_graphs import check_batch, check_fanouts, random_data, random_hetero
 from torch import Tensor
 from torch_geometric.loader import LinkLoader, LinkNeighborLoader
 from torch_geometric.sampler import NegativeSampling, NeighborSampler
+
+import peergraph_pyg
 
 WRITES = ("author", "writes", "paper")
 

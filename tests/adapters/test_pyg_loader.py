@@ -6,10 +6,8 @@ import logging
 import warnings
 from typing import Any
 
-import peergraph_pyg
 import pytest
 import torch
-from peergraph_pyg import StoreNeighborSampler
 from pyg_graphs import check_batch, check_fanouts, full_hops, random_data
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader, NodeLoader
@@ -17,6 +15,9 @@ from torch_geometric.nn import SAGEConv
 from torch_geometric.sampler import NeighborSampler
 from torch_geometric.sampler.base import NumNeighbors
 from torch_geometric.utils import k_hop_subgraph, trim_to_layer
+
+import peergraph_pyg
+from peergraph_pyg import StoreNeighborSampler
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -6,13 +6,14 @@ import copy
 import warnings
 
 import numpy as np
-import peergraph_pyg
 import pytest
 import torch
-from peergraph_pyg import EdgeIndexTensor, StoreTensor, TableTensor
 from pyg_graphs import random_data, random_hetero
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
+
+import peergraph_pyg
+from peergraph_pyg import EdgeIndexTensor, StoreTensor, TableTensor
 
 DTYPES = [
     torch.bool,

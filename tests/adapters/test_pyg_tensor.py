@@ -6,12 +6,13 @@ import pickle
 from collections.abc import Callable
 
 import numpy as np
-import peergraph_pyg
 import pytest
 import torch
-from peergraph_pyg import EdgeIndexTensor, StoreTensor, TableTensor
 from pyg_graphs import random_data
 from torch import Tensor
+
+import peergraph_pyg
+from peergraph_pyg import EdgeIndexTensor, StoreTensor, TableTensor
 
 ROWS = 60
 
@@ -216,7 +217,7 @@ def test_shared_and_pinned_are_answered() -> None:
 def test_repr_reads_nothing(device: torch.device) -> None:
     data = peergraph_pyg.share(random_data(), device=device)
     assert repr(data.x).startswith("TableTensor('x' of '_N', [60, 5], float32, device='")
-    assert str(data.edge_index).startswith("EdgeIndexTensor([2, 400], int64, device='")
+    assert str(data.edge_index).startswith("EdgeIndexTensor(('_N', '_E', '_N'), [2, 400], int64")
 
 
 def test_pickle_is_a_handle() -> None:
