@@ -2,16 +2,16 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <memory>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "common/check.h"
+#include "common/on_device.h"
 #include "sampling/khop.h"
 #include "sampling/khop_cpu.h"
-#ifdef PEERGRAPH_CUDA
 #include "sampling/khop_cuda.h"
-#endif
 
 namespace py = pybind11;
 
@@ -89,42 +89,30 @@ py::tuple to_python(const SampleResult& result) {
   return py::make_tuple(std::move(nodes), std::move(edges), std::move(blocks));
 }
 
-/// An allocator that may be called without the GIL; `allocate` must outlive it.
-Allocate with_gil(const py::function& allocate) {
-  return [&allocate](int64_t num_bytes) {
-    py::gil_scoped_acquire gil;
-    return reinterpret_cast<void*>(allocate(num_bytes).cast<uintptr_t>());
-  };
+std::unique_ptr<Backend> make_backend(int device, uintptr_t stream, uintptr_t mailbox,
+                                      const Allocate& allocate, int num_threads) {
+  PG_ON_DEVICE(
+      device, return make_cpu_backend(num_threads),
+      return make_cuda_backend(device, stream, reinterpret_cast<int64_t*>(mailbox), allocate));
 }
 
 /// Samples without the GIL; only the allocator takes it.
 py::tuple sample(const SamplerSpec& spec, const std::vector<SeedTuple>& seeds, uint64_t seed,
-                 const Addresses& direct, const Allocate& allocate, Backend& backend) {
+                 const Addresses& direct, uintptr_t mailbox, const py::function& allocate,
+                 int device, uintptr_t stream, int num_threads) {
+  const Allocate allocate_with_gil = [&allocate](int64_t num_bytes) {
+    py::gil_scoped_acquire gil;
+    return reinterpret_cast<void*>(allocate(num_bytes).cast<uintptr_t>());
+  };
   SampleResult result;
   {
     py::gil_scoped_release released;
-    result = sample_khop(spec, make_seeds(spec, seeds), seed, make_direct(spec, direct), allocate,
-                         backend);
+    const auto backend = make_backend(device, stream, mailbox, allocate_with_gil, num_threads);
+    result = sample_khop(spec, make_seeds(spec, seeds), seed, make_direct(spec, direct),
+                         allocate_with_gil, *backend);
   }
   return to_python(result);
 }
-
-py::tuple sample_cpu(const SamplerSpec& spec, const std::vector<SeedTuple>& seeds, uint64_t seed,
-                     const Addresses& direct, const py::function& allocate, int num_threads) {
-  const auto backend = make_cpu_backend(num_threads);
-  return sample(spec, seeds, seed, direct, with_gil(allocate), *backend);
-}
-
-#ifdef PEERGRAPH_CUDA
-py::tuple sample_cuda(const SamplerSpec& spec, const std::vector<SeedTuple>& seeds, uint64_t seed,
-                      const Addresses& direct, const py::function& allocate, int device,
-                      uintptr_t stream, uintptr_t mailbox) {
-  const Allocate allocator = with_gil(allocate);
-  const auto backend =
-      make_cuda_backend(device, stream, reinterpret_cast<int64_t*>(mailbox), allocator);
-  return sample(spec, seeds, seed, direct, allocator, *backend);
-}
-#endif
 
 }  // namespace
 
@@ -133,12 +121,9 @@ void register_sampling(py::module_& m) {
   spec.def(py::init(&make_spec), py::kw_only(), py::arg("node_types"), py::arg("relations"),
            py::arg("expand_all"), py::arg("disjoint"), py::arg("edge_ids"),
            py::arg("duplicate_counts"), py::arg("index_bytes"));
-  spec.def("sample_cpu", &sample_cpu, py::arg("seeds"), py::arg("seed"), py::arg("direct"),
-           py::arg("allocate"), py::arg("num_threads"));
-#ifdef PEERGRAPH_CUDA
-  spec.def("sample_cuda", &sample_cuda, py::arg("seeds"), py::arg("seed"), py::arg("direct"),
-           py::arg("allocate"), py::arg("device"), py::arg("stream"), py::arg("mailbox"));
-#endif
+  spec.def("sample", &sample, py::arg("seeds"), py::arg("seed"), py::arg("direct"),
+           py::arg("mailbox"), py::arg("allocate"), py::arg("device"), py::arg("stream"),
+           py::arg("num_threads"));
 }
 
 }  // namespace peergraph

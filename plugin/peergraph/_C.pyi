@@ -157,21 +157,14 @@ class KHopSampler:
         duplicate_counts: bool,
         index_bytes: int,
     ) -> None: ...
-    def sample_cpu(
+    def sample(
         self,
         seeds: Sequence[tuple[int, int, int]],
         seed: int,
         direct: Sequence[int],
-        allocate: Callable[[int], int],
-        num_threads: int,
-    ) -> SampleResult: ...
-    def sample_cuda(
-        self,
-        seeds: Sequence[tuple[int, int, int]],
-        seed: int,
-        direct: Sequence[int],
+        mailbox: int,
         allocate: Callable[[int], int],
         device: int,
         stream: int,
-        mailbox: int,
+        num_threads: int,
     ) -> SampleResult: ...

@@ -5,10 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from plain_store import EDGE, LAYOUTS, NODE, Layout, PlainStore, csc_with_degrees, random_csc
 
 from peergraph.reference import sampling as reference
 from peergraph.sampling import NeighborSampler, Sample
+from tests.sampling.plain_store import (
+    EDGE,
+    LAYOUTS,
+    NODE,
+    Layout,
+    PlainStore,
+    csc_with_degrees,
+    random_csc,
+)
 
 TYPES = {"author": 40, "paper": 90, "topic": 7}
 RELATIONS = [

@@ -9,9 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from plain_store import EDGE, LAYOUTS, NODE, Layout, PlainStore, csc_with_degrees, random_csc
 
 from peergraph.sampling import NeighborSampler, Sample
+from tests.sampling.plain_store import (
+    EDGE,
+    LAYOUTS,
+    NODE,
+    Layout,
+    PlainStore,
+    csc_with_degrees,
+    random_csc,
+)
 
 BIPARTITE = {
     ("a", "to", "b"): csc_with_degrees([1], 3),

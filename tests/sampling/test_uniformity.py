@@ -7,10 +7,10 @@ from math import comb, perm
 import numpy as np
 import pytest
 import torch
-from plain_store import EDGE, NODE, PlainStore, csc_with_degrees
 from scipy.stats import chi2
 
 from peergraph.sampling import NeighborSampler
+from tests.sampling.plain_store import EDGE, NODE, PlainStore, csc_with_degrees
 
 # Fixed seeds, so a test passes always or never; a fair sampler misses this once in 10,000.
 LEAST_P = 1e-4

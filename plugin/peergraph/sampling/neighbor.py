@@ -137,32 +137,21 @@ class NeighborSampler:
         """
         if not 0 <= seed < 2**64:
             raise ValueError(f"seed: expected 0 .. 2**64 - 1, got {seed}")
-        seed_ids = self._check_seeds(seeds)
-        device = self._workspaces.device
-        buffers = Buffers(device)
-        if device.type == "cpu":
-            arguments = [(t, ids.data_ptr(), ids.numel()) for t, ids in seed_ids]
-            with self._workspaces.borrow() as workspace:
-                result = self._native.sample_cpu(
-                    arguments, seed, workspace.addresses, buffers, torch.get_num_threads()
-                )
-        else:
-            near = [(t, ids.to(device, non_blocking=True)) for t, ids in seed_ids]
-            arguments = [(t, ids.data_ptr(), ids.numel()) for t, ids in near]
-            with self._workspaces.borrow() as workspace:
-                result = self._native.sample_cuda(
-                    arguments,
-                    seed,
-                    workspace.addresses,
-                    buffers,
-                    device.index,
-                    workspace.stream,
-                    workspace.mailbox_address,
-                )
+        near = self._check_seeds(seeds)
+        buffers = Buffers(self._workspaces.device)
+        with self._workspaces.borrow() as workspace:
+            result = self._native.sample(
+                [(node_type, ids.data_ptr(), ids.numel()) for node_type, ids in near],
+                seed,
+                workspace.addresses,
+                workspace.mailbox_address,
+                buffers,
+                *workspace.launch(),
+            )
         return self._to_sample(result, buffers)
 
     def _check_seeds(self, seeds: Seeds) -> list[tuple[int, Tensor]]:
-        """Seeds as (index of the node type, contiguous int64 tensor)."""
+        """Seeds as (index of the node type, contiguous int64 tensor on the store's device)."""
         if isinstance(seeds, Tensor):
             if len(self._node_types) != 1:
                 raise ValueError(
@@ -171,6 +160,7 @@ class NeighborSampler:
             seeds = {self._node_types[0]: seeds}
         elif not isinstance(seeds, Mapping):
             raise TypeError(f"seeds: expected a tensor or a dict of tensors, got {type(seeds)}")
+        device = self._workspaces.device
         checked = []
         for node_type, ids in seeds.items():
             if node_type not in self._node_types:
@@ -180,9 +170,9 @@ class NeighborSampler:
                 raise TypeError(f"seeds: expected an int32 or int64 tensor, got {got}")
             if ids.dim() != 1:
                 raise ValueError(f"seeds: expected one dimension, got shape {tuple(ids.shape)}")
-            if ids.is_cuda and self._workspaces.device.type == "cpu":
-                ids = ids.cpu()
-            checked.append((self._node_types.index(node_type), ids.to(torch.int64).contiguous()))
+            # To the CPU it must not run ahead; to a GPU it may, as every sample waits for the device.
+            near = ids.to(device, torch.int64, non_blocking=device.type == "cuda").contiguous()
+            checked.append((self._node_types.index(node_type), near))
         return checked
 
     def _to_sample(self, result: _C.SampleResult, buffers: Buffers) -> Sample:
@@ -191,25 +181,26 @@ class NeighborSampler:
         edges = dict(zip(self._edge_types, edge_results, strict=True))
         num_nodes = {t: sum(n[3]) for t, n in nodes.items()}
         num_edges = {t: sum(e[3]) for t, e in edges.items()}
-
-        def node_tensors(field: int, dtype: torch.dtype) -> dict[NodeType, Tensor]:
-            return {t: buffers.tensor(n[field], dtype, num_nodes[t]) for t, n in nodes.items()}
-
-        def edge_tensors(field: int, dtype: torch.dtype) -> dict[EdgeType, Tensor]:
-            return {t: buffers.tensor(e[field], dtype, num_edges[t]) for t, e in edges.items()}
-
+        tensor = buffers.tensor
+        index_dtype = self.index_dtype
         by_relation = {t: blocks[r :: len(edges)] for r, t in enumerate(self._edge_types)}
         return Sample(
-            nodes=node_tensors(0, torch.int64),
-            row=edge_tensors(0, self.index_dtype),
-            col=edge_tensors(1, self.index_dtype),
-            edge_ids=edge_tensors(2, torch.int64) if self.edge_ids else None,
-            batch=node_tensors(1, torch.int64) if self.disjoint else None,
-            duplicate_counts=node_tensors(2, torch.int32) if self.duplicate_counts else None,
+            nodes={t: tensor(n[0], torch.int64, num_nodes[t]) for t, n in nodes.items()},
+            row={t: tensor(e[0], index_dtype, num_edges[t]) for t, e in edges.items()},
+            col={t: tensor(e[1], index_dtype, num_edges[t]) for t, e in edges.items()},
+            edge_ids={t: tensor(e[2], torch.int64, num_edges[t]) for t, e in edges.items()}
+            if self.edge_ids
+            else None,
+            batch={t: tensor(n[1], torch.int64, num_nodes[t]) for t, n in nodes.items()}
+            if self.disjoint
+            else None,
+            duplicate_counts={t: tensor(n[2], torch.int32, num_nodes[t]) for t, n in nodes.items()}
+            if self.duplicate_counts
+            else None,
             num_sampled_nodes={t: n[3] for t, n in nodes.items()},
             num_sampled_edges={t: e[3] for t, e in edges.items()},
             indptr={
-                t: [buffers.tensor(b[0], torch.int64, b[2] + 1) for b in of_relation]
+                t: [tensor(b[0], torch.int64, b[2] + 1) for b in of_relation]
                 for t, of_relation in by_relation.items()
             },
             first_target={t: [b[1] for b in bs] for t, bs in by_relation.items()},

@@ -19,7 +19,8 @@ class Workspace:
     """
 
     def __init__(self, map_sizes: list[int], device: torch.device, stream: int) -> None:
-        self.stream = stream
+        self._device = device
+        self._stream = stream
         # All bits set: a node that is not in the sample.
         self._maps = [torch.full((n,), -1, dtype=torch.int32, device=device) for n in map_sizes]
         self.addresses = [m.data_ptr() for m in self._maps]
@@ -29,9 +30,13 @@ class Workspace:
 
     @property
     def mailbox_address(self) -> int:
-        """Pinned host memory that the device writes sizes to."""
-        assert self._mailbox is not None
-        return self._mailbox.data_ptr()
+        """Pinned host memory that the device writes sizes to; 0 on the CPU."""
+        return 0 if self._mailbox is None else self._mailbox.data_ptr()
+
+    def launch(self) -> tuple[int, int, int]:
+        """Device, stream and number of CPU threads, as the compiled module takes them."""
+        device = -1 if self._device.type == "cpu" else self._device.index
+        return device, self._stream, torch.get_num_threads()
 
 
 class WorkspacePool:
