@@ -17,7 +17,9 @@ from functools import partial
 
 import torch
 from common import integers, main, measure, parser, words
-from inputs import check_rows, fill_features, random_ids
+from counter_hash import CHUNK
+from inputs import check_rows, feature_rows, fill_features, random_ids
+from peergraph.reference.gather import five_step_gather
 from ranks import Session
 from records import Timing
 
@@ -66,7 +68,7 @@ def time_gather(
         random_ids(session.rank * 1000 + i, session.args.count, rows, session.device)
         for i in range(_ID_SETS)
     ]
-    check_rows(name, gather(ids[0]), ids[0])
+    session.together(lambda: check_rows(name, gather(ids[0]), ids[0]))
     return measure(session, lambda i, _: gather(ids[i % _ID_SETS]))
 
 
@@ -95,17 +97,17 @@ def run_wholegraph(session: Session, plan: str, dim: int) -> None:
 
 
 def run_collectives(session: Session, dim: int) -> None:
-    from peergraph.reference import gather as gather_by_collectives
-
-    rows_per_rank = table_rows(session.args, "sharded", session.world, dim) // session.world
-    rows = rows_per_rank * session.world
+    world, rank = session.world, session.rank
+    rows = table_rows(session.args, "sharded", world, dim)
     with session.section(f"nccl {dim}", system="nccl", dim=dim):
-        local = torch.empty(rows_per_rank, dim, device=session.device)
-        fill_features(session.rank * rows_per_rank, local)
-        session.barrier()
-        timing = time_gather(
-            session, "nccl", rows, dim, lambda ids: gather_by_collectives(local, ids)
-        )
+        # Rows are dealt to the ranks in turn, as in a sharded table.
+        own = torch.arange(rank, rows, world, device=session.device)
+        shard = torch.empty(own.numel(), dim, device=session.device)
+        step = max(1, CHUNK // dim)
+        for part, ids in zip(shard.split(step), own.split(step), strict=True):
+            part.copy_(feature_rows(ids, dim))
+        gather = partial(five_step_gather, shard)
+        timing = time_gather(session, "nccl", rows, dim, gather)
         add(session, "nccl five steps", timing, dim, against="sharded", table_rows=rows)
 
 

@@ -25,13 +25,16 @@ def run(session: Session) -> None:
                 system.gather(sample)
                 mark("gather")
 
-            sample = system.sample(case.seeds_of(0), 0)
-            check_rows(system.system, system.gather(sample), system.nodes(sample))
+            def check() -> None:
+                sample = system.sample(case.seeds_of(0), 0)
+                check_rows(system.system, system.gather(sample), system.nodes(sample))
+
+            session.together(check)
             session.recorder.add(
                 measure(session, step), feature_dim=session.args.feature_dim, **case.fields
             )
 
-        runner.run(system, time_case)
+        runner.run(system, None, time_case)
 
 
 def arguments() -> argparse.ArgumentParser:

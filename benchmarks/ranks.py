@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,8 @@ import torch.multiprocessing as mp
 from records import Recorder
 
 from peergraph.memory import Group
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -58,6 +61,20 @@ class Session:
             seconds = time.perf_counter() - self.started
             print(f"[{seconds:6.1f} s]", *words, file=sys.stderr, flush=True)
         self.recorder.beat()
+
+    def together(self, work: Callable[[], T]) -> T:
+        """Does some work that may fail; if it fails on one rank, all raise. Collective."""
+        result, error = None, None
+        try:
+            result = work()
+        except Exception as caught:
+            error = caught
+        for rank, text in enumerate(self.group.all_gather(error and repr(error))):
+            if text is not None and error is None:
+                raise RuntimeError(f"rank {rank}: {text}")
+        if error is not None:
+            raise error
+        return result  # type: ignore[return-value]
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:

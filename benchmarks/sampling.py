@@ -23,7 +23,7 @@ def run(session: Session) -> None:
             timing = measure(session, lambda i, _: system.sample(case.seeds_of(i), i))
             session.recorder.add(timing, **case.fields)
 
-        runner.run(system, time_case)
+        runner.run(system, None, time_case)
 
 
 def arguments() -> argparse.ArgumentParser:

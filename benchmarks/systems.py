@@ -64,14 +64,14 @@ class PeergraphSystem:
         self.plan = plan
         self.semantics = semantics.name
         self.id_dtype = torch.int64
-        self._store = store
+        self.store = store
         self._kind = semantics
         self._sampler: NeighborSampler | None = None
         self._table = store.node_table("x") if "x" in store.node_table_names() else None
 
     def use_fanouts(self, fanouts: list[int]) -> None:
         self._sampler = NeighborSampler(
-            self._store,
+            self.store,
             fanouts,
             frontier=self._kind.frontier,
             edge_ids=self._kind.edge_ids,
@@ -146,11 +146,9 @@ class Case:
         return self.seeds[step % len(self.seeds)]
 
 
-def add_arguments(
-    parser: argparse.ArgumentParser, case_list: str = _DEFAULT_CASES, semantics: str = "dgl,pyg"
-) -> None:
+def add_arguments(parser: argparse.ArgumentParser, case_list: str = _DEFAULT_CASES) -> None:
     parser.add_argument("--cases", type=cases, default=case_list, help="FANOUTS:BATCH,...")
-    parser.add_argument("--semantics", type=words, default=semantics, help="of dgl, pyg")
+    parser.set_defaults(semantics=list(SEMANTICS))
     parser.add_argument("--wholegraph-kinds", type=words, default="chunked", help="or continuous")
     parser.add_argument("--wholegraph-ids", type=words, default="int64", help="or int32")
 
@@ -188,12 +186,12 @@ def build_store(session: Session, plan: str, feature_dim: int = 0, labels: bool 
     return store
 
 
-def systems(session: Session, feature_dim: int = 0) -> Iterator[System]:
+def systems(session: Session, feature_dim: int = 0, labels: bool = False) -> Iterator[System]:
     """Each system in turn, Peergraph first; it is closed when the next one is asked for."""
     args = session.args
     for plan in args.plans:
         with session.section(f"{plan} store", system="peergraph", plan=plan):
-            store = build_store(session, plan, feature_dim)
+            store = build_store(session, plan, feature_dim, labels)
             for semantics in args.semantics:
                 yield PeergraphSystem(store, plan, SEMANTICS[semantics])
             store.close()
@@ -227,8 +225,11 @@ class CaseRunner:
         self._session = session
         self._edges: dict[tuple[Any, ...], float] = {}
 
-    def run(self, system: System, time_case: Callable[[Case], None]) -> None:
-        """Calls time_case for each case, in a section of its own. Collective."""
+    def run(self, system: System, layers: str | None, time_case: Callable[[Case], None]) -> None:
+        """Calls time_case for each case, in a section of its own. Collective.
+
+        `layers` says how a model reads the samples, None without a model.
+        """
         session, spec = self._session, self._session.args.graph
         for fanouts, batch in session.args.cases:
             fields = {
@@ -239,6 +240,7 @@ class CaseRunner:
                 "graph": spec.name,
                 "fanout": "-".join(map(str, fanouts)),
                 "batch": batch,
+                "layers": layers,
             }
             name = " ".join(str(value) for value in fields.values() if value is not None)
             with session.section(name, **fields):
@@ -249,10 +251,12 @@ class CaseRunner:
 
     def _count(self, system: System, seeds: list[Tensor], fields: dict[str, Any]) -> None:
         """Adds the mean edges and nodes of a mini-batch over all ranks and seed sets."""
-        counts = []
-        for step, ids in enumerate(seeds):
-            sample = system.sample(ids, step)
-            counts.append((system.num_edges(sample), system.nodes(sample).numel()))
+
+        def count() -> list[tuple[int, int]]:
+            samples = (system.sample(ids, step) for step, ids in enumerate(seeds))
+            return [(system.num_edges(sample), system.nodes(sample).numel()) for sample in samples]
+
+        counts = self._session.together(count)
         everywhere = [count for rank in self._session.group.all_gather(counts) for count in rank]
         edges, nodes = (sum(column) / len(everywhere) for column in zip(*everywhere, strict=True))
         fields.update(edges=edges, nodes=nodes)

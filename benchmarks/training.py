@@ -21,15 +21,14 @@ import torch.nn.functional as F
 from common import PLANS, Mark, main, measure, parser, words
 from inputs import label_rows
 from ranks import Session
+from records import Timing
 from systems import (
     SEMANTICS,
     Case,
     CaseRunner,
     Layer,
-    PeergraphSystem,
     System,
     add_arguments,
-    build_store,
     systems,
 )
 from torch import Tensor
@@ -39,9 +38,11 @@ from torch_geometric.loader import NeighborLoader
 from torch_geometric.nn import SAGEConv
 from torch_geometric.utils import trim_to_layer
 
-from peergraph.store import EDGE, NODE
+from peergraph.store import EDGE, NODE, Store
 
-WAYS = ("csr", "coo", "loader")
+# How the samples of each way expand; with "pyg", a layer's edges are those of several hops.
+_SEMANTICS_OF = {"csr": "dgl", "coo": "dgl", "loader": "pyg"}
+WAYS = tuple(_SEMANTICS_OF)
 
 
 class Sage(torch.nn.Module):
@@ -110,7 +111,7 @@ class Trainer:
         self._optimizer.step()
         self.loss = loss.detach()
 
-    def finish(self, session: Session, timing: Any, case: Case, way: str) -> None:
+    def finish(self, session: Session, timing: Timing, case: Case) -> None:
         """Records what was measured. Collective."""
         loss = float(self.loss)
         if not math.isfinite(loss):
@@ -118,7 +119,6 @@ class Trainer:
         args = session.args
         session.recorder.add(
             timing,
-            layers=way,
             hidden=args.hidden,
             feature_dim=args.feature_dim,
             loss=loss,
@@ -140,7 +140,7 @@ def train_on(session: Session, system: System, case: Case, way: str) -> None:
         trainer.step(x, system.layers(sample), labels[i % len(labels)])
         mark("train")
 
-    trainer.finish(session, measure(session, step), case, way)
+    trainer.finish(session, measure(session, step), case)
 
 
 def train_on_loader(session: Session, data: Any, case: Case) -> None:
@@ -160,7 +160,7 @@ def train_on_loader(session: Session, data: Any, case: Case) -> None:
         trainer.step(batch.x, batch, batch.y[: batch.batch_size])
         mark("train")
 
-    trainer.finish(session, measure(session, step), case, "loader")
+    trainer.finish(session, measure(session, step), case)
 
 
 def _again_and_again(loader: NeighborLoader) -> Iterator[Any]:
@@ -168,46 +168,47 @@ def _again_and_again(loader: NeighborLoader) -> Iterator[Any]:
         yield from loader
 
 
-def run_loader(session: Session, plan: str, runner: CaseRunner) -> None:
-    """The data that peergraph_pyg.share returns, over a store that was not made from one tensor."""
-    # Only this way needs the adapter.
+def data_of(store: Store) -> Any:
+    """What peergraph_pyg.share returns, over a store that was not made from one rank's tensors."""
+    # Only the loader needs the adapter.
     from peergraph_pyg import EdgeIndexTensor, TableTensor
 
-    args = session.args
-    with session.section(f"{plan} store for the loader", system="peergraph", plan=plan):
-        store = build_store(session, plan, args.feature_dim, labels=True)
-        data = Data(
-            x=TableTensor(store, NODE, "x"),
-            y=TableTensor(store, NODE, "y"),
-            edge_index=EdgeIndexTensor(store, EDGE),
-        )
-        system = PeergraphSystem(store, plan, SEMANTICS["pyg"])
-        runner.run(system, lambda case: train_on_loader(session, data, case))
-        store.close()
+    return Data(
+        x=TableTensor(store, NODE, "x"),
+        y=TableTensor(store, NODE, "y"),
+        edge_index=EdgeIndexTensor(store, EDGE),
+    )
 
 
 def run(session: Session) -> None:
     args = session.args
+    args.semantics = sorted({_SEMANTICS_OF[way] for way in args.ways})
     runner = CaseRunner(session)
-    ways = [way for way in args.ways if way != "loader"]
-    if ways:
-        for system in systems(session, args.feature_dim):
-            for way in ways:
-                runner.run(
-                    system,
-                    lambda case, system=system, way=way: train_on(session, system, case, way),
-                )
-    if "loader" in args.ways:
-        for plan in args.plans:
-            run_loader(session, plan, runner)
+    for system in systems(session, args.feature_dim, labels="loader" in args.ways):
+        for way in args.ways:
+            if system.semantics == SEMANTICS[_SEMANTICS_OF[way]].name:
+                runner.run(system, way, _time_way(session, system, way))
+
+
+def _time_way(session: Session, system: System, way: str) -> Callable[[Case], None]:
+    if way == "loader":
+        return lambda case: train_on_loader(session, data_of(system.store), case)
+    return lambda case: train_on(session, system, case, way)
+
+
+def _ways(text: str) -> list[str]:
+    unknown = set(words(text)) - set(WAYS)
+    if unknown:
+        raise argparse.ArgumentTypeError(f"unknown {', '.join(unknown)}; there are {WAYS}")
+    return words(text)
 
 
 def arguments() -> argparse.ArgumentParser:
     result = parser(__doc__.splitlines()[0], PLANS, "sharded", graph="products")
-    add_arguments(result, case_list="30-30-30:1024,15-10-5:6000", semantics="dgl")
+    add_arguments(result, case_list="30-30-30:1024,15-10-5:6000")
     result.add_argument("--feature-dim", type=int, default=128, help="float32 a node")
     result.add_argument("--hidden", type=int, default=256)
-    result.add_argument("--ways", type=words, default="csr,loader", help=f"of {', '.join(WAYS)}")
+    result.add_argument("--ways", type=_ways, default="csr,loader", help=f"of {', '.join(WAYS)}")
     return result
 
 

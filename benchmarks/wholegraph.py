@@ -6,6 +6,7 @@ import ctypes
 import glob
 import importlib.util
 import os
+import random
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,8 @@ def load(rank: int, world: int, device: torch.device) -> tuple[WholeGraph | None
         import pylibwholegraph.torch as library
 
         library.init(rank, world, rank, world, "warn")
+        # Its sampler takes its seeds from here.
+        random.seed(rank)
     except Exception as error:
         return None, f"it does not load: {type(error).__name__}: {error}"
     return WholeGraph(library, device), None

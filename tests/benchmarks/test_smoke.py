@@ -35,19 +35,19 @@ def test_gather(tmp_path: Path) -> None:
         "--world",
         "2",
         "--peers",
-        "wholegraph,torch",
+        "wholegraph,nccl,torch",
     )
     timed = [(r["system"], r.get("plan"), r["dim"]) for r in records if "ms" in r]
     for plan, dim in [("replicated", 16), ("sharded", 100), ("host", 16)]:
         assert ("peergraph", plan, dim) in timed
-    for peer in ("torch index_select", "copy"):
+    for peer in ("nccl five steps", "torch index_select", "copy"):
         assert (peer, None, 100) in timed
     assert all(r["ratio"] > 0 for r in records if r["system"] == "copy")
     skipped = [r for r in records if "skipped" in r]
     assert [(r["system"], r["skipped"]) for r in skipped] == [
         ("wholegraph", "it runs on GPUs only")
     ]
-    assert "torch index_select" in table
+    assert "nccl five steps" in table
     assert "it runs on GPUs only" in table
 
 
