@@ -62,7 +62,7 @@ run_step() {
   local step_begin; step_begin=$(elapsed)
   # shellcheck disable=SC2086  # the arguments are words
   (cd "$here/.." && timeout -k 10 "$limit" $PYTHON $command --out "$records" \
-    --deadline $(( limit - 8 )) 2>&1) >> "$log"
+    --deadline $(( limit - 15 )) 2>&1) >> "$log"
   case $? in
     0) outcome=passed;;
     124|137) outcome="**cut off after $limit s**";;

@@ -35,18 +35,18 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader
-from torch_geometric.nn import SAGEConv
-from torch_geometric.utils import trim_to_layer
+from torch_geometric.nn import GraphSAGE, SAGEConv
 
 from peergraph.store import EDGE, NODE, Store
 
 # How the samples of each way expand; with "pyg", a layer's edges are those of several hops.
 _SEMANTICS_OF = {"csr": "dgl", "coo": "dgl", "loader": "pyg"}
 WAYS = tuple(_SEMANTICS_OF)
+_DROPOUT = 0.5
 
 
 class Sage(torch.nn.Module):
-    """GraphSAGE with mean aggregation; `aggregate` says how a layer reads its edges."""
+    """GraphSAGE on a system's samples; `aggregate` says how a layer reads its edges."""
 
     def __init__(self, widths: list[int], aggregate: Callable[..., Tensor]) -> None:
         super().__init__()
@@ -54,16 +54,15 @@ class Sage(torch.nn.Module):
         self.convs = torch.nn.ModuleList(SAGEConv(fan_in, fan_out) for fan_in, fan_out in pairs)
         self._aggregate = aggregate
 
-    def forward(self, x: Tensor, edges: Any) -> Tensor:
-        for i, conv in enumerate(self.convs):
-            x = self._aggregate(conv, i, x, edges)
-            if i < len(self.convs) - 1:
-                x = F.dropout(F.relu(x), 0.5, self.training)
+    def forward(self, x: Tensor, layers: list[Layer]) -> Tensor:
+        for i, (conv, layer) in enumerate(zip(self.convs, layers, strict=True)):
+            x = self._aggregate(conv, layer, x)
+            if i < len(layers) - 1:
+                x = F.dropout(F.relu(x), _DROPOUT, self.training)
         return x
 
 
-def by_csr(conv: SAGEConv, i: int, x: Tensor, layers: list[Layer]) -> Tensor:
-    layer = layers[i]
+def by_csr(conv: SAGEConv, layer: Layer, x: Tensor) -> Tensor:
     ones = torch.ones(layer.indices.numel(), device=x.device)
     size = (layer.num_destinations, x.shape[0])
     matrix = torch.sparse_csr_tensor(
@@ -72,21 +71,34 @@ def by_csr(conv: SAGEConv, i: int, x: Tensor, layers: list[Layer]) -> Tensor:
     return conv((x, x[: layer.num_destinations]), matrix)
 
 
-def by_coo(conv: SAGEConv, i: int, x: Tensor, layers: list[Layer]) -> Tensor:
-    layer = layers[i]
+def by_coo(conv: SAGEConv, layer: Layer, x: Tensor) -> Tensor:
     edge_index = torch.stack([layer.indices, layer.destinations]).long()
     size = (x.shape[0], layer.num_destinations)
     return conv((x, x[: layer.num_destinations]), edge_index, size=size)
 
 
-def by_loader(conv: SAGEConv, i: int, x: Tensor, batch: Any) -> Tensor:
-    x, edge_index, _ = trim_to_layer(
-        i, batch.num_sampled_nodes, batch.num_sampled_edges, x, batch.edge_index
-    )
-    return conv(x, edge_index)
+class LoaderSage(torch.nn.Module):
+    """PyG's own GraphSAGE on the batches of its loader."""
+
+    def __init__(self, widths: list[int]) -> None:
+        super().__init__()
+        self.gnn = GraphSAGE(
+            widths[0], widths[1], len(widths) - 1, out_channels=widths[-1], dropout=_DROPOUT
+        )
+
+    def forward(self, x: Tensor, batch: Any) -> Tensor:
+        return self.gnn(
+            x,
+            batch.edge_index,
+            num_sampled_nodes_per_hop=batch.num_sampled_nodes,
+            num_sampled_edges_per_hop=batch.num_sampled_edges,
+        )
 
 
-_AGGREGATES = {"csr": by_csr, "coo": by_coo, "loader": by_loader}
+def make_model(widths: list[int], way: str) -> torch.nn.Module:
+    if way == "loader":
+        return LoaderSage(widths)
+    return Sage(widths, by_csr if way == "csr" else by_coo)
 
 
 class Trainer:
@@ -97,7 +109,7 @@ class Trainer:
         torch.manual_seed(1)
         hidden = [args.hidden] * (num_layers - 1)
         widths = [args.feature_dim, *hidden, args.graph.num_classes]
-        self.model: torch.nn.Module = Sage(widths, _AGGREGATES[way]).to(device)
+        self.model = make_model(widths, way).to(device)
         if session.world > 1:
             ids = [device.index] if device.type == "cuda" else None
             self.model = DistributedDataParallel(self.model, device_ids=ids)
