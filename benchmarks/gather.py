@@ -19,11 +19,11 @@ import torch
 from common import integers, main, measure, parser, words
 from counter_hash import CHUNK
 from inputs import check_rows, feature_rows, fill_features, random_ids
+from peergraph.reference.gather import five_step_gather
 from ranks import Session
 from records import Timing
 
 from peergraph.memory import Table, Tiers
-from peergraph.reference.gather import five_step_gather
 
 _ID_SETS = 4
 _FILL_BYTES = 256 << 20

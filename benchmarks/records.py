@@ -162,8 +162,8 @@ def render(title: str, rows: list[Record], columns: list[str]) -> str:
 def tables(records: list[Record]) -> str:
     """All tables of some records: one for each benchmark and number of ranks, then what failed."""
     texts = []
-    kinds = sorted({(r["bench"], r["world"], r["device"]) for r in records if "ms" in r})
-    for bench, world, device in kinds:
+    kinds = [(r["bench"], r["world"], r["device"]) for r in records if "ms" in r]
+    for bench, world, device in dict.fromkeys(kinds):
         rows = [
             r
             for r in records

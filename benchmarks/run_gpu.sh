@@ -39,8 +39,8 @@ peers_of() {
   local known=wholegraph
   if [ "$1" = gather ]; then known="wholegraph nccl torch"; fi
   for peer in $known; do
-    case ",$PEERS," in *",$peer,"*) echo -n "$peer,";; esac
-  done
+    case ",$PEERS," in *",$peer,"*) echo "$peer";; esac
+  done | paste -sd,
 }
 
 # run_step STEP: one benchmark under a time limit; its outcome becomes a row of the README's table.
@@ -51,7 +51,8 @@ run_step() {
   bench=$step
   local more_name=ARGS_$bench
   local command="benchmarks/$bench.py --world $ranks${graph:+ --graph $graph}"
-  command+=" --peers $(peers_of "$bench") ${!more_name:-}"
+  local peers; peers=$(peers_of "$bench")
+  command+="${peers:+ --peers $peers} ${!more_name:-}"
   limit=$(( LIMIT - $(elapsed) ))
   if [ "$limit" -gt "$STEP_LIMIT" ]; then limit=$STEP_LIMIT; fi
   if [ "$limit" -lt 30 ]; then

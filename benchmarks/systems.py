@@ -39,18 +39,18 @@ class Layer:
 
 @dataclass(frozen=True)
 class Semantics:
-    """What a sample holds; samples compare with those of the same name."""
+    """What a sample holds; samples of the same kind compare."""
 
-    name: str
     frontier: str
     edge_ids: bool
     index_dtype: torch.dtype
 
 
 SEMANTICS = {
-    # As WholeGraph's samples: int32 local ids, no edge ids.
-    "dgl": Semantics("dgl: all nodes expand", "all", False, torch.int32),
-    "pyg": Semantics("pyg: new nodes expand", "new", True, torch.int64),
+    # All nodes so far expand at each hop. As in WholeGraph's samples, int32 local ids, no edge ids.
+    "dgl": Semantics("all", False, torch.int32),
+    # Only newly found nodes expand.
+    "pyg": Semantics("new", True, torch.int64),
 }
 
 
@@ -60,22 +60,22 @@ class PeergraphSystem:
     system = "peergraph"
     against = None
 
-    def __init__(self, store: Store, plan: str, semantics: Semantics) -> None:
+    def __init__(self, store: Store, plan: str, semantics: str) -> None:
         self.plan = plan
-        self.semantics = semantics.name
+        self.semantics = semantics
         self.id_dtype = torch.int64
         self.store = store
-        self._kind = semantics
         self._sampler: NeighborSampler | None = None
         self._table = store.node_table("x") if "x" in store.node_table_names() else None
 
     def use_fanouts(self, fanouts: list[int]) -> None:
+        kind = SEMANTICS[self.semantics]
         self._sampler = NeighborSampler(
             self.store,
             fanouts,
-            frontier=self._kind.frontier,
-            edge_ids=self._kind.edge_ids,
-            index_dtype=self._kind.index_dtype,
+            frontier=kind.frontier,
+            edge_ids=kind.edge_ids,
+            index_dtype=kind.index_dtype,
         )
 
     def sample(self, seeds: Tensor, step: int) -> Sample:
@@ -105,7 +105,7 @@ class WholeGraphSystem:
         self.system = name
         self.plan = None
         self.against = against
-        self.semantics = SEMANTICS["dgl"].name
+        self.semantics = "dgl"
         self.id_dtype = graph.csr_col_ind.dtype
         self._peer, self._graph, self._table = peer, graph, table
         self._fanouts: list[int] = []
@@ -193,7 +193,7 @@ def systems(session: Session, feature_dim: int = 0, labels: bool = False) -> Ite
         with session.section(f"{plan} store", system="peergraph", plan=plan):
             store = build_store(session, plan, feature_dim, labels)
             for semantics in args.semantics:
-                yield PeergraphSystem(store, plan, SEMANTICS[semantics])
+                yield PeergraphSystem(store, plan, semantics)
             store.close()
     if session.wholegraph is None:
         return

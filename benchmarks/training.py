@@ -23,7 +23,6 @@ from inputs import label_rows
 from ranks import Session
 from records import Timing
 from systems import (
-    SEMANTICS,
     Case,
     CaseRunner,
     Layer,
@@ -198,7 +197,7 @@ def run(session: Session) -> None:
     runner = CaseRunner(session)
     for system in systems(session, args.feature_dim, labels="loader" in args.ways):
         for way in args.ways:
-            if system.semantics == SEMANTICS[_SEMANTICS_OF[way]].name:
+            if system.semantics == _SEMANTICS_OF[way]:
                 runner.run(system, way, _time_way(session, system, way))
 
 
