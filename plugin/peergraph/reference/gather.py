@@ -28,17 +28,17 @@ def five_step_gather(
     # Step 2: exchange their numbers, then the ids.
     asked_counts = torch.empty_like(counts)
     dist.all_to_all_single(asked_counts, counts, group=process_group)
-    own, asked = counts.tolist(), asked_counts.tolist()
+    own, asked = torch.stack([counts, asked_counts]).tolist()
     asked_ids = ids.new_empty(sum(asked))
     dist.all_to_all_single(asked_ids, ids[order], asked, own, group=process_group)
-    # Step 3: gather locally. Bytes, since not every backend sends every dtype.
-    found = _as_bytes(shard[asked_ids // world_size])
-    # Step 4: send the rows back.
-    answer = found.new_empty(len(ids), found.shape[1])
-    dist.all_to_all_single(answer, found, own, asked, group=process_group)
+    # Step 3: gather locally.
+    found = shard.index_select(0, asked_ids // world_size)
+    # Step 4: send the rows back, as bytes, since not every backend sends every dtype.
+    answer = shard.new_empty((len(ids), *shard.shape[1:]))
+    dist.all_to_all_single(_as_bytes(answer), _as_bytes(found), own, asked, group=process_group)
     # Step 5: bring them into the order of the ids.
-    rows = shard.new_empty((len(ids), *shard.shape[1:]))
-    _as_bytes(rows)[order] = answer
+    rows = torch.empty_like(answer)
+    rows[order] = answer
     return rows
 
 
