@@ -66,12 +66,26 @@ def samples(store: Store, source: GraphSource) -> list[Sample]:
     return taken
 
 
+def assert_edges_of_the_graph(sample: Sample, source: GraphSource) -> None:
+    """Every sampled edge is the user's edge of that id."""
+    if sample.edge_ids is None:
+        return
+    for edge_type, edges in source.edges.items():
+        assert edges.coo is not None
+        sources = sample.nodes[edge_type[0]][sample.row[edge_type].long()]
+        targets = sample.nodes[edge_type[2]][sample.col[edge_type].long()]
+        ids = sample.edge_ids[edge_type]
+        assert torch.equal(torch.stack([sources, targets]).cpu(), edges.coo[:, ids.cpu()])
+
+
 def _same_everywhere(plan: str, device: str) -> None:
     for make in (homogeneous_source, heterogeneous_source):
         torch.manual_seed(0)
         source = make()
         with Store.build(source, plan="host", group=Group.current(device="cpu")) as plain:
             expected = samples(plain, source)
+        for sample in expected:
+            assert_edges_of_the_graph(sample, source)
         group = Group.current(device=device)
         with build(source, plan, group=group, memory_budget=4000) as store:
             for mine, other in zip(samples(store, source), expected, strict=True):
