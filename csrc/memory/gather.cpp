@@ -33,6 +33,31 @@ int64_t first_bad_position(const IdList& ids, int64_t limit, int num_threads) {
   return first.load();
 }
 
+/// How many rows from the i-th on lie behind each other both here and there, at most `limit`.
+int64_t run_length(const TableView& table, const IdList& ids, int64_t row, int64_t limit) {
+  if (ids.id_bytes != 0 || table.order_bytes != 0) return 1;
+  const int64_t behind = row - table.map.replicated;
+  if (behind < 0) return std::min(limit, -behind);
+  if (behind >= table.map.sharded) return limit;
+  return table.map.num_shards == 1 ? std::min(limit, table.map.sharded - behind) : 1;
+}
+
+/// Calls copy(internal row, position, rows) for runs of rows that one memcpy can copy.
+template <typename Copy>
+void for_each_run(const TableView& table, const IdList& ids, int num_threads, const Copy& copy) {
+  check_ids(ids, table.map.rows, num_threads);
+  if (table.row_bytes == 0) return;
+  parallel_for(ids.count, rows_per_grain(table.row_bytes), num_threads,
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t i = begin; i < end;) {
+                   const int64_t row = table.internal(ids.at(i));
+                   const int64_t rows = run_length(table, ids, row, end - i);
+                   copy(row, i, rows);
+                   i += rows;
+                 }
+               });
+}
+
 }  // namespace
 
 void check_ids(const IdList& ids, int64_t limit, int num_threads) {
@@ -42,30 +67,22 @@ void check_ids(const IdList& ids, int64_t limit, int num_threads) {
 }
 
 void gather_cpu(const TableView& table, const IdList& ids, char* out, int num_threads) {
-  check_ids(ids, table.map.rows, num_threads);
   const int64_t row_bytes = table.row_bytes;
-  if (row_bytes == 0) return;
-  parallel_for(ids.count, rows_per_grain(row_bytes), num_threads, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      std::memcpy(out + i * row_bytes, table.row(table.internal(ids.at(i))), row_bytes);
+  for_each_run(table, ids, num_threads, [&](int64_t row, int64_t i, int64_t rows) {
+    std::memcpy(out + i * row_bytes, table.row(row), rows * row_bytes);
   });
 }
 
 void scatter_cpu(const TableView& table, const IdList& ids, const char* values, int num_threads) {
-  check_ids(ids, table.map.rows, num_threads);
   const int64_t row_bytes = table.row_bytes;
-  if (row_bytes == 0) return;
-  parallel_for(ids.count, rows_per_grain(row_bytes), num_threads, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t row = table.internal(ids.at(i));
-      const char* value = values + i * row_bytes;
-      if (row >= table.map.replicated) {
-        std::memcpy(table.row(row), value, row_bytes);
-        continue;
-      }
-      for (int32_t r = 0; r < table.num_replicas; ++r)
-        std::memcpy(table.replicas[r] + row * row_bytes, value, row_bytes);
+  for_each_run(table, ids, num_threads, [&](int64_t row, int64_t i, int64_t rows) {
+    const char* from = values + i * row_bytes;
+    if (row >= table.map.replicated) {
+      std::memcpy(table.row(row), from, rows * row_bytes);
+      return;
     }
+    for (int32_t r = 0; r < table.num_replicas; ++r)
+      std::memcpy(table.replicas[r] + row * row_bytes, from, rows * row_bytes);
   });
 }
 

@@ -63,6 +63,8 @@ def test_bad_scatter(group: Group) -> None:
         table.scatter(ids, torch.zeros(2, 3, dtype=torch.float64))
     with pytest.raises(ValueError, match=r"values must have shape \(2, 3\), got \(3,\)"):
         table.scatter(ids, torch.zeros(3))
+    with pytest.raises(TypeError, match="values must be a tensor, got int"):
+        table.scatter(ids, 1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="values must be on cpu"):
         table.scatter(ids, torch.zeros(2, 3, device="meta"))
     bad = torch.tensor([1, 2, 20], device=group.device)

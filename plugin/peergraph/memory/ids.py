@@ -12,6 +12,13 @@ def id_list(ids: torch.Tensor) -> _C.IdList:
     return _C.IdList(ids=ids.data_ptr(), id_bytes=ids.dtype.itemsize, count=ids.numel())
 
 
+def check_device(name: str, tensor: torch.Tensor, device: torch.device) -> None:
+    """Raises ValueError unless the argument `name` is on the CPU or on `device`."""
+    if tensor.device not in (device, torch.device("cpu")):
+        places = "cpu" if device.type == "cpu" else f"cpu or {device}"
+        raise ValueError(f"{name} must be on {places}, got {tensor.device}")
+
+
 def out_tensor(
     out: torch.Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
@@ -24,6 +31,5 @@ def out_tensor(
         raise ValueError(f"out must have shape {shape}, got {tuple(out.shape)}")
     if not out.is_contiguous():
         raise ValueError("out must be contiguous")
-    if out.device != device and out.device.type != "cpu":
-        raise ValueError(f"out must be on cpu or {device}, got {out.device}")
+    check_device("out", out, device)
     return out

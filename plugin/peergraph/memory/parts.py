@@ -138,7 +138,7 @@ class CudaHandle:
         if isinstance(known, CudaPart):
             return known
         if self.ipc is None:
-            raise RuntimeError("this GPU memory was made for one process and cannot be shared")
+            raise RuntimeError("this system cannot share GPU memory between processes")
         if device.type != "cuda":
             raise RuntimeError(f"memory of cuda:{self.device} cannot be used from {device}")
         if not _C.can_access(device.index, self.device):
@@ -182,7 +182,12 @@ class CudaPart:
             raise MemoryError(
                 f"{num_bytes} bytes on {device} were asked for, {free} of {total} are free"
             )
-        ipc = _C.ipc_handle(device.index, address) if shared else None
+        try:
+            ipc = _C.ipc_handle(device.index, address)
+        except RuntimeError:
+            if shared:
+                raise
+            ipc = None  # a single rank needs it for its child processes only
         handle = CudaHandle(os.getpid(), device.index, num_bytes, ipc)
         return cls(device.index, address, handle), handle
 

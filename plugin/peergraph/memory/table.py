@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 import peergraph._C as _C
 from peergraph.memory import loading
 from peergraph.memory.group import Group
-from peergraph.memory.ids import id_list, out_tensor
+from peergraph.memory.ids import check_device, id_list, out_tensor
 from peergraph.memory.region import SharedRegion
 from peergraph.memory.tiers import Tiers
 
@@ -177,12 +178,13 @@ class Table:
         self._check_open()
         ids = self._prepare_ids(ids)
         shape = (*ids.shape, *self.shape[1:])
+        if not isinstance(values, torch.Tensor):
+            raise TypeError(f"values must be a tensor, got {type(values).__name__}")
         if values.dtype != self.dtype:
             raise ValueError(f"values must be {self.dtype}, got {values.dtype}")
         if tuple(values.shape) != shape:
             raise ValueError(f"values must have shape {shape}, got {tuple(values.shape)}")
-        if values.device != self.device and values.device.type != "cpu":
-            raise ValueError(f"values must be on cpu or {self.device}, got {values.device}")
+        check_device("values", values, self.device)
         values = values.to(self.device, non_blocking=True).contiguous()
         _C.scatter(self.view, id_list(ids), values.data_ptr(), *self._launch())
 
@@ -249,9 +251,9 @@ class Table:
         self.view = _C.TableView()
         self._order_values = None
         self._closed = True
-        for name in ("replicated", "sharded", "host"):
-            if name in self._regions:
-                self._regions.pop(name).close()
+        with ExitStack() as stack:  # closes them all, even where a rank is missing
+            while self._regions:
+                stack.callback(self._regions.popitem()[1].close)
 
     _closed = False
 
@@ -264,8 +266,7 @@ class Table:
             raise TypeError(f"ids must be a tensor, got {type(ids).__name__}")
         if ids.dtype not in (torch.int32, torch.int64):
             raise TypeError(f"ids must be int32 or int64, got {ids.dtype}")
-        if ids.device != self.device and ids.device.type != "cpu":
-            raise ValueError(f"ids must be on cpu or {self.device}, got {ids.device}")
+        check_device("ids", ids, self.device)
         ids = ids.contiguous()
         if ids.device != self.device:
             _C.check_ids(id_list(ids), self.rows, torch.get_num_threads())

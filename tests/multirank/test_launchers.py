@@ -1,0 +1,55 @@
+"""The same program under torchrun, under torch.multiprocessing.spawn and alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+import torch.multiprocessing
+
+from peergraph.memory import Group
+
+PROGRAM = """
+import sys, torch
+from peergraph.memory import Group, Table, Tiers
+group = Group.current(device="cpu", timeout=60)
+table = Table.create((10,), torch.int64, Tiers(sharded=10), group)
+if group.rank == 0:
+    table.load(torch.arange(10))
+group.barrier()
+assert table.read().tolist() == list(range(10))
+table.close()
+open(f"{sys.argv[1]}/rank{group.rank}of{group.world_size}", "w")
+"""
+
+
+@pytest.mark.parametrize(
+    ("launcher", "ranks"),
+    [([], 1), (["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"], 2)],
+    ids=["alone", "torchrun"],
+)
+def test_program(tmp_path: Path, launcher: list[str], ranks: int) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    results = tmp_path / "results"
+    results.mkdir()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *launcher, str(program), str(results)]
+    subprocess.run(command, check=True, timeout=120, env=environment)
+    expected = [f"rank{rank}of{ranks}" for rank in range(ranks)]
+    assert sorted(path.name for path in results.iterdir()) == expected
+
+
+def _spawned(rank: int, store: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    group = Group.current(device="cpu", timeout=60)
+    assert group.all_gather(rank) == [0, 1]
+    dist.destroy_process_group()
+
+
+def test_multiprocessing_spawn(tmp_path: Path) -> None:
+    torch.multiprocessing.spawn(_spawned, (str(tmp_path / "store"),), nprocs=2)
