@@ -13,6 +13,8 @@ from graphs import PRESETS, GraphSpec, get_spec
 from ranks import Session, launch, synchronize
 from records import Timing, read_records, tables
 
+# About 5 ms: long enough to queue the calls of a timed loop.
+_HOLD_CYCLES = 10_000_000
 PLANS = ("replicated", "sharded", "host", "auto")
 
 
@@ -135,11 +137,13 @@ class _Clock:
 Mark = Callable[[str], None]
 
 
-def measure(session: Session, step: Callable[[int, Mark], object]) -> Timing:
+def measure(session: Session, step: Callable[[int, Mark], object], hold: bool = False) -> Timing:
     """Times step(i, mark) on all ranks at once; collective.
 
     A `mark(name)` at the end of each stage of the step gives the stages' times. The number of
-    iterations shrinks, to 3 at least, to stay within the budget.
+    iterations shrinks, to 3 at least, to stay within the budget. With `hold`, for steps that do not
+    wait for the device, it is held back until they are queued: their times are the device's alone,
+    and the host's share is told by `host_ms`.
     """
     args, device = session.args, session.device
     for i in range(args.warmup):
@@ -154,11 +158,14 @@ def measure(session: Session, step: Callable[[int, Mark], object]) -> Timing:
 
     session.barrier()
     clocks = [_Clock(device) for _ in range(iterations)]
+    if hold and device.type == "cuda":
+        torch.cuda._sleep(_HOLD_CYCLES)
     begin = time.perf_counter()
     for i, clock in enumerate(clocks):
         clock.mark("begin")
         step(args.warmup + 1 + i, clock.mark)
         clock.mark("end")
+    host_ms = (time.perf_counter() - begin) * 1e3 / iterations
     synchronize(device)
     wall_ms = (time.perf_counter() - begin) * 1e3 / iterations
 
@@ -169,7 +176,8 @@ def measure(session: Session, step: Callable[[int, Mark], object]) -> Timing:
         ms=quantile(totals, 0.5),
         p10=quantile(totals, 0.1),
         p90=quantile(totals, 0.9),
-        wall_ms=wall_ms,
+        host_ms=host_ms,
+        wall_ms=None if hold else wall_ms,
         iterations=iterations,
         stages={
             name: quantile([stage[name] for stage in stages], 0.5)

@@ -19,11 +19,11 @@ import torch
 from common import integers, main, measure, parser, words
 from counter_hash import CHUNK
 from inputs import check_rows, feature_rows, fill_features, random_ids
-from peergraph.reference.gather import five_step_gather
 from ranks import Session
 from records import Timing
 
 from peergraph.memory import Table, Tiers
+from peergraph.reference.gather import five_step_gather
 
 _ID_SETS = 4
 _FILL_BYTES = 256 << 20
@@ -69,7 +69,7 @@ def time_gather(
         for i in range(_ID_SETS)
     ]
     session.together(lambda: check_rows(name, gather(ids[0]), ids[0]))
-    return measure(session, lambda i, _: gather(ids[i % _ID_SETS]))
+    return measure(session, lambda i, _: gather(ids[i % _ID_SETS]), hold=True)
 
 
 def run_peergraph(session: Session, plan: str, dim: int) -> None:
@@ -122,7 +122,7 @@ def run_torch(session: Session, dim: int) -> None:
         count = min(session.args.count, rows)
         sources = [local[i * (rows - count) // _ID_SETS :][:count] for i in range(_ID_SETS)]
         target = torch.empty(count, dim, device=session.device)
-        timing = measure(session, lambda i, _: target.copy_(sources[i % _ID_SETS]))
+        timing = measure(session, lambda i, _: target.copy_(sources[i % _ID_SETS]), hold=True)
         add(session, "copy", timing, dim, against="replicated", count=count)
 
 

@@ -28,7 +28,8 @@ class Timing:
     ms: float
     p10: float
     p90: float
-    wall_ms: float
+    host_ms: float
+    wall_ms: float | None
     iterations: int
     stages: dict[str, float] = field(default_factory=dict)
 
@@ -63,7 +64,10 @@ class Recorder:
         record["ms_p10"] = _mean(rank.p10 for rank in ranks)
         record["ms_p90"] = _mean(rank.p90 for rank in ranks)
         record["ms_slowest"] = max(rank.ms for rank in ranks)
-        record["wall_ms"] = max(rank.wall_ms for rank in ranks)
+        record["ms_host"] = _mean(rank.host_ms for rank in ranks)
+        walls = [rank.wall_ms for rank in ranks if rank.wall_ms is not None]
+        if walls:
+            record["wall_ms"] = max(walls)
         record["iterations"] = timing.iterations
         for stage in timing.stages:
             record[f"ms_{stage}"] = _mean(rank.stages[stage] for rank in ranks)
@@ -118,7 +122,7 @@ def _machine(device: torch.device) -> Record:
 _CASE = ["graph", "dim", "fanout", "batch", "semantics", "layers"]
 _TIMES = ["ms", "ms_p10", "ms_p90", "ms_slowest"]
 _COLUMNS = {
-    "gather": ["system", "plan", *_TIMES, "gbs", "against", "ratio"],
+    "gather": ["system", "plan", *_TIMES, "ms_host", "gbs", "against", "ratio"],
     "sampling": ["system", "plan", *_TIMES, "edges", "nodes", "edges_per_s", "against", "ratio"],
     "minibatch": ["system", "plan", *_TIMES, "ms_sample", "ms_gather", "nodes", "against", "ratio"],
     "training": ["system", "plan", *_TIMES, "wall_ms", "ms_sample", "ms_gather", "ms_loader",
