@@ -37,16 +37,23 @@ PG_HD Philox4x32 philox(uint64_t key, uint64_t counter_low, uint64_t counter_hig
   return c;
 }
 
-/// A draw from 0 .. range-1: 64 random bits scaled, so the bias is below range / 2^64.
-/// The two draws of one Philox block are told apart by the lowest bit of `draw`.
-PG_HD uint64_t random_below(uint64_t range, uint64_t seed, uint64_t stream, uint64_t position,
-                            uint32_t draw) {
-  const Philox4x32 block = philox(seed, position, (stream << 32) | (draw >> 1));
+/// The block that draws 2k and 2k + 1 share.
+PG_HD Philox4x32 draw_block(uint64_t seed, uint64_t stream, uint64_t position, uint32_t draw) {
+  return philox(seed, position, (stream << 32) | (draw >> 1));
+}
+
+/// A draw from 0 .. range-1 out of its block: 64 random bits scaled, so the bias is below
+/// range / 2^64. The lowest bit of `draw` tells the two draws of a block apart.
+PG_HD uint64_t scale_draw(const Philox4x32& block, uint32_t draw, uint64_t range) {
   // Chosen by value: an index into the block would put it into local memory on the GPU.
   const uint32_t low = (draw & 1u) != 0 ? block.v[2] : block.v[0];
   const uint32_t high = (draw & 1u) != 0 ? block.v[3] : block.v[1];
-  const uint64_t bits = (static_cast<uint64_t>(high) << 32) | low;
-  return mul_high_u64(bits, range);
+  return mul_high_u64((static_cast<uint64_t>(high) << 32) | low, range);
+}
+
+PG_HD uint64_t random_below(uint64_t range, uint64_t seed, uint64_t stream, uint64_t position,
+                            uint32_t draw) {
+  return scale_draw(draw_block(seed, stream, position, draw), draw, range);
 }
 
 }  // namespace peergraph

@@ -89,11 +89,12 @@ py::tuple to_python(const SampleResult& result) {
   return py::make_tuple(std::move(nodes), std::move(edges), std::move(blocks));
 }
 
-std::unique_ptr<Backend> make_backend(int device, uintptr_t stream, uintptr_t mailbox,
-                                      const Allocate& allocate, int num_threads) {
+std::unique_ptr<Backend> make_backend(int device, [[maybe_unused]] uintptr_t stream,
+                                      [[maybe_unused]] uintptr_t mailbox,
+                                      [[maybe_unused]] Arena& arena, int num_threads) {
   PG_ON_DEVICE(
       device, return make_cpu_backend(num_threads),
-      return make_cuda_backend(device, stream, reinterpret_cast<int64_t*>(mailbox), allocate));
+      return make_cuda_backend(device, stream, reinterpret_cast<int64_t*>(mailbox), arena));
 }
 
 /// Samples without the GIL; only the allocator takes it.
@@ -107,9 +108,10 @@ py::tuple sample(const SamplerSpec& spec, const std::vector<SeedTuple>& seeds, u
   SampleResult result;
   {
     py::gil_scoped_release released;
-    const auto backend = make_backend(device, stream, mailbox, allocate_with_gil, num_threads);
+    Arena arena(allocate_with_gil);
+    const auto backend = make_backend(device, stream, mailbox, arena, num_threads);
     result = sample_khop(spec, make_seeds(spec, seeds), seed, make_direct(spec, direct),
-                         allocate_with_gil, *backend);
+                         allocate_with_gil, arena, *backend);
   }
   return to_python(result);
 }

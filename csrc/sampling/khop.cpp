@@ -19,10 +19,12 @@ int bit_width(uint64_t value) {
 /// One call of sample_khop.
 class KHop {
  public:
-  KHop(const SamplerSpec& spec, uint64_t seed, const Allocate& allocate, Backend& backend)
+  KHop(const SamplerSpec& spec, uint64_t seed, const Allocate& allocate, Arena& arena,
+       Backend& backend)
       : spec_(spec),
         seed_(seed),
         allocate_(allocate),
+        arena_(arena),
         backend_(backend),
         lists_(spec.node_types.size()) {
     result_.nodes.resize(spec.node_types.size());
@@ -86,6 +88,11 @@ class KHop {
     return count == 0 ? nullptr : static_cast<T*>(allocate_(count * item_bytes));
   }
 
+  template <typename T>
+  T* scratch(int64_t count, int64_t item_bytes = sizeof(T)) {
+    return count == 0 ? nullptr : static_cast<T*>(arena_.take(count * item_bytes));
+  }
+
   static int key_bits(const NodeTypeSpec& type, int64_t num_trees) {
     const int node_bits = bit_width(static_cast<uint64_t>(std::max<int64_t>(type.num_nodes, 1)));
     PG_CHECK_ARG(node_bits + bit_width(static_cast<uint64_t>(num_trees)) <= 63,
@@ -101,10 +108,10 @@ class KHop {
     if (wanted > list.capacity) {
       NodeList grown = list;
       grown.capacity = std::max(wanted, list.capacity + list.capacity / 2);
-      grown.ids = allocate<int64_t>(grown.capacity);
+      grown.ids = scratch<int64_t>(grown.capacity);
       if (list.count > 0) backend_.copy(grown.ids, list.ids, list.count * sizeof(int64_t));
       if (spec_.disjoint) {
-        grown.trees = allocate<int32_t>(grown.capacity);
+        grown.trees = scratch<int32_t>(grown.capacity);
         if (list.count > 0) backend_.copy(grown.trees, list.trees, list.count * sizeof(int32_t));
       }
       list = grown;
@@ -113,8 +120,8 @@ class KHop {
     const uint64_t room = list.index.keys == nullptr ? 0 : list.index.mask + 1;
     if (static_cast<uint64_t>(2 * wanted) <= room) return;
     const int64_t size = int64_t{1} << std::max(8, bit_width(static_cast<uint64_t>(2 * wanted)));
-    list.index.keys = allocate<uint64_t>(size);
-    list.index.values = allocate<uint32_t>(size);
+    list.index.keys = scratch<uint64_t>(size);
+    list.index.values = scratch<uint32_t>(size);
     list.index.mask = static_cast<uint64_t>(size - 1);
     backend_.fill(list.index.keys, 0xFF, size * sizeof(uint64_t));
     backend_.fill(list.index.values, 0xFF, size * sizeof(uint32_t));
@@ -155,8 +162,8 @@ class KHop {
                      std::to_string(kMaxSampleRows) + " are possible: use fewer seeds or fanouts");
     NodeList& sources = lists_[relation.source];
     reserve(sources, new_nodes_bound(relation.source, hop.slots));
-    hop.sources = allocate<char>(hop.slots, hop.index_bytes);
-    if (spec_.edge_ids) hop.edge_ids = allocate<int64_t>(hop.slots);
+    hop.sources = scratch<char>(hop.slots, hop.index_bytes);
+    if (spec_.edge_ids) hop.edge_ids = scratch<int64_t>(hop.slots);
     if (hop.slots > 0) backend_.sample(relation.csc, hop, sources);
     PG_CHECK_ARG(sources.count < kMaxSampleRows, "the sample has too many nodes of type '" +
                                                      spec_.node_types[relation.source].name +
@@ -196,6 +203,7 @@ class KHop {
   const SamplerSpec& spec_;
   const uint64_t seed_;
   const Allocate& allocate_;
+  Arena& arena_;
   Backend& backend_;
   std::vector<NodeList> lists_;
   std::vector<Hop> hops_;
@@ -211,8 +219,8 @@ void throw_bad_seed(const NodeTypeSpec& type, int64_t position, int64_t id) {
 
 SampleResult sample_khop(const SamplerSpec& spec, const std::vector<SeedList>& seeds, uint64_t seed,
                          const std::vector<uint32_t*>& direct, const Allocate& allocate,
-                         Backend& backend) {
-  KHop sample(spec, seed, allocate, backend);
+                         Arena& arena, Backend& backend) {
+  KHop sample(spec, seed, allocate, arena, backend);
   sample.add_seeds(seeds, direct);
   sample.run_hops();
   return sample.finish();

@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "sampling/neighbor.h"
+#include "sampling/arena.h"
+#include "sampling/hop.h"
 #include "store/csc_view.h"
 
 namespace peergraph {
@@ -94,9 +95,10 @@ class Backend {
 };
 
 /// Samples. `direct` holds one direct map per node type, all kUnknown, and leaves it so; after an
-/// exception its contents are undefined. Not used by disjoint samples.
+/// exception its contents are undefined. Not used by disjoint samples. Results are allocated one by
+/// one by `allocate`, the rest comes from the arena.
 SampleResult sample_khop(const SamplerSpec& spec, const std::vector<SeedList>& seeds, uint64_t seed,
                          const std::vector<uint32_t*>& direct, const Allocate& allocate,
-                         Backend& backend);
+                         Arena& arena, Backend& backend);
 
 }  // namespace peergraph

@@ -3,6 +3,7 @@
 #include "common/cuda_check.cuh"
 #include "sampling/append_unique.h"
 #include "sampling/khop_cuda.h"
+#include "sampling/neighbor.h"
 
 namespace peergraph {
 namespace {
@@ -18,8 +19,8 @@ constexpr int kRankBits = 40;
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(int device, uintptr_t stream, int64_t* mailbox, const Allocate& allocate)
-      : guard_(device), stream_(stream), mailbox_(mailbox), allocate_(allocate) {
+  CudaBackend(int device, uintptr_t stream, int64_t* mailbox, Arena& arena)
+      : guard_(device), stream_(stream), mailbox_(mailbox), arena_(arena) {
     mailbox_[kFirstBad] = kNoneBad;
   }
 
@@ -42,7 +43,7 @@ class CudaBackend final : public Backend {
                  NodeList& nodes) override {
     if (type.num_nodes == 0) throw_bad_seed(type, 0, seed_id(seeds, 0));
     if (first_bad_ == nullptr) {
-      first_bad_ = static_cast<uint64_t*>(allocate_(sizeof(uint64_t)));
+      first_bad_ = static_cast<uint64_t*>(arena_.take(sizeof(uint64_t)));
       fill(first_bad_, 0xFF, sizeof(uint64_t));
     }
     const uint64_t rank = static_cast<uint64_t>(seeds_.size()) << kRankBits;
@@ -64,7 +65,7 @@ class CudaBackend final : public Backend {
     }
     count_neighbors_cuda(csc, hop, stream_);
     const int64_t bytes = scan_offsets_scratch(hop, stream_);
-    scan_offsets_cuda(hop, allocate_(bytes), bytes, stream_);
+    scan_offsets_cuda(hop, arena_.take(bytes), bytes, stream_);
     to_mailbox(kEdges, hop.offsets + hop.num_targets, 1);
     wait();
     hop.slots = mailbox_[kEdges];
@@ -72,10 +73,10 @@ class CudaBackend final : public Backend {
 
   void sample(const CscView& csc, Hop& hop, NodeList& sources) override {
     if (hop.stride == 0)
-      hop.owners = static_cast<uint32_t*>(allocate_(hop.slots * sizeof(uint32_t)));
-    sample_neighbors_cuda(csc, hop, sources.index, allocate_, stream_);
+      hop.owners = static_cast<uint32_t*>(arena_.take(hop.slots * sizeof(uint32_t)));
+    sample_neighbors_cuda(csc, hop, sources.index, arena_, stream_);
     const int64_t bytes = append_unique_scratch(hop, stream_);
-    append_unique_cuda(hop, sources, allocate_(bytes), bytes, stream_);
+    append_unique_cuda(hop, sources, arena_.take(bytes), bytes, stream_);
     to_mailbox(kEdges, hop.offsets + hop.num_targets, 2);
     wait();
     hop.num_edges = mailbox_[kEdges];
@@ -135,7 +136,7 @@ class CudaBackend final : public Backend {
   const DeviceGuard guard_;
   const uintptr_t stream_;
   int64_t* const mailbox_;
-  const Allocate& allocate_;
+  Arena& arena_;
   std::vector<Seeds> seeds_;
   uint64_t* first_bad_ = nullptr;
   bool mail_under_way_ = false;
@@ -144,8 +145,8 @@ class CudaBackend final : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> make_cuda_backend(int device, uintptr_t stream, int64_t* mailbox,
-                                           const Allocate& allocate) {
-  return std::make_unique<CudaBackend>(device, stream, mailbox, allocate);
+                                           Arena& arena) {
+  return std::make_unique<CudaBackend>(device, stream, mailbox, arena);
 }
 
 }  // namespace peergraph

@@ -13,6 +13,6 @@ namespace peergraph {
 ///
 /// mailbox: 4 words of pinned host memory, for this sample alone until it returns.
 std::unique_ptr<Backend> make_cuda_backend(int device, uintptr_t stream, int64_t* mailbox,
-                                           const Allocate& allocate);
+                                           Arena& arena);
 
 }  // namespace peergraph

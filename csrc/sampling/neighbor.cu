@@ -133,8 +133,8 @@ void launch_by_lane(const CscView& csc, const Hop& hop, const NodeIndex& sources
   PG_LAUNCH_CHECK("sample_by_lane");
 }
 
-void launch_by_block(const CscView& csc, const Hop& hop, const NodeIndex& sources,
-                     const Allocate& allocate, cudaStream_t stream) {
+void launch_by_block(const CscView& csc, const Hop& hop, const NodeIndex& sources, Arena& arena,
+                     cudaStream_t stream) {
   int draw_bits = 1;
   while ((int64_t{1} << draw_bits) < hop.fanout) ++draw_bits;
   const int64_t capacity = int64_t{1} << draw_bits;
@@ -146,7 +146,7 @@ void launch_by_block(const CscView& csc, const Hop& hop, const NodeIndex& source
   if (hop.fanout > kSharedFanout) {
     blocks = std::clamp<int64_t>(kMaxScratchBytes / bytes, 1, blocks);
     shared_bytes = 0;
-    scratch = static_cast<char*>(allocate(blocks * bytes));
+    scratch = static_cast<char*>(arena.take(blocks * bytes));
   }
   sample_by_block<<<static_cast<unsigned>(blocks), threads, static_cast<size_t>(shared_bytes),
                     stream>>>(csc, hop, sources, draw_bits, scratch);
@@ -162,7 +162,7 @@ void count_neighbors_cuda(const CscView& csc, const Hop& hop, uintptr_t stream) 
 }
 
 void sample_neighbors_cuda(const CscView& csc, const Hop& hop, const NodeIndex& sources,
-                           const Allocate& allocate, uintptr_t stream_address) {
+                           Arena& arena, uintptr_t stream_address) {
   const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
   if (hop.fanout < 0) {
     const int64_t blocks = (hop.num_targets + kWarpsPerBlock - 1) / kWarpsPerBlock;
@@ -177,7 +177,7 @@ void sample_neighbors_cuda(const CscView& csc, const Hop& hop, const NodeIndex& 
   } else if (hop.fanout <= kWarpLanes) {
     launch_by_lane<32>(csc, hop, sources, stream);
   } else {
-    launch_by_block(csc, hop, sources, allocate, stream);
+    launch_by_block(csc, hop, sources, arena, stream);
   }
 }
 

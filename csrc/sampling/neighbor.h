@@ -2,15 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 
+#include "sampling/arena.h"
 #include "sampling/hop.h"
 #include "store/csc_view.h"
 
 namespace peergraph {
-
-/// Memory on the backend's device; it stays valid until the sample has been handed over.
-using Allocate = std::function<void*(int64_t num_bytes)>;
 
 /// Fills the slots of targets [begin, end) of a hop with dense slots: sources and, when wanted, the
 /// user's edge ids.
@@ -23,6 +20,6 @@ void count_neighbors_cuda(const CscView& csc, const Hop& hop, uintptr_t stream);
 /// new one, the first slot that holds it. With reserved slots it also does what
 /// count_neighbors_cuda does.
 void sample_neighbors_cuda(const CscView& csc, const Hop& hop, const NodeIndex& sources,
-                           const Allocate& allocate, uintptr_t stream);
+                           Arena& arena, uintptr_t stream);
 
 }  // namespace peergraph

@@ -34,8 +34,11 @@ class VirtualShuffle {
   void run(const DrawSource& source, int64_t degree, int64_t position, int64_t count,
            const Emit& emit) {
     clear(count);
+    Philox4x32 block{};
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t r = source.draw(degree, position, i);
+      const auto draw = static_cast<uint32_t>(i);
+      if (draw % 2 == 0) block = draw_block(source.seed, source.stream, position, draw);
+      const auto r = static_cast<int64_t>(scale_draw(block, draw, degree - i));
       Entry& picked = find(r);
       emit(i, picked.position < 0 ? r : picked.element);
       const int64_t last = degree - 1 - i;

@@ -170,7 +170,7 @@ class NeighborSampler:
                 raise TypeError(f"seeds: expected an int32 or int64 tensor, got {got}")
             if ids.dim() != 1:
                 raise ValueError(f"seeds: expected one dimension, got shape {tuple(ids.shape)}")
-            # To the CPU it must not run ahead; to a GPU it may, as every sample waits for the device.
+            # To a GPU it may run ahead, as every sample waits for the device.
             near = ids.to(device, torch.int64, non_blocking=device.type == "cuda").contiguous()
             checked.append((self._node_types.index(node_type), near))
         return checked

@@ -1,0 +1,41 @@
+// Scratch memory of one sample: small pieces share a buffer, as every allocation goes to Python.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+
+namespace peergraph {
+
+/// Memory on the backend's device; it stays valid until the sample has been handed over.
+using Allocate = std::function<void*(int64_t num_bytes)>;
+
+class Arena {
+ public:
+  explicit Arena(const Allocate& allocate) : allocate_(allocate) {}
+
+  /// Memory aligned to 256 bytes.
+  void* take(int64_t num_bytes) {
+    const int64_t wanted = (num_bytes + kAlign - 1) / kAlign * kAlign;
+    if (wanted > kBufferBytes / 2) return allocate_(wanted);
+    if (wanted > left_) {
+      next_ = static_cast<char*>(allocate_(kBufferBytes + kAlign));
+      next_ += -reinterpret_cast<uintptr_t>(next_) % kAlign;
+      left_ = kBufferBytes;
+    }
+    char* piece = next_;
+    next_ += wanted;
+    left_ -= wanted;
+    return piece;
+  }
+
+ private:
+  static constexpr int64_t kAlign = 256;
+  static constexpr int64_t kBufferBytes = int64_t{4} << 20;
+
+  const Allocate& allocate_;
+  char* next_ = nullptr;
+  int64_t left_ = 0;
+};
+
+}  // namespace peergraph
