@@ -56,7 +56,7 @@ void raise_pending(int device) {
   const ErrorReport report = *slot.report;
   reset(slot);
   throw std::out_of_range(
-      bad_id_message(static_cast<BadId>(report.what), report.position, report.id, report.limit));
+      bad_id_message(BadId::kTableRow, report.position, report.id, report.limit));
 }
 
 }  // namespace peergraph

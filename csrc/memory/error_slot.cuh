@@ -3,15 +3,14 @@
 
 #include <cstdint>
 
-#include "memory/bad_id.h"
 #include "memory/error_slot.h"
 
 namespace peergraph {
 
 /// Reports that `id`, at `position` of the op's ids, is not below `limit`. Of all reports the one
-/// at the smallest position stays. Slow, and called for bad ids only.
-__device__ inline void record_bad_id(const ErrorSlot& slot, BadId what, int64_t position,
-                                     int64_t id, int64_t limit) {
+/// at the smallest position stays. Slow, for it is for bad ids only.
+__device__ inline void record_bad_id(const ErrorSlot& slot, int64_t position, int64_t id,
+                                     int64_t limit) {
   volatile int64_t* best = slot.best_position;
   bool done = position >= *best;
   // The lock is taken and released within one iteration, so lanes of a warp cannot wait for each
@@ -22,7 +21,6 @@ __device__ inline void record_bad_id(const ErrorSlot& slot, BadId what, int64_t 
       if (position < *best) {
         volatile ErrorReport* report = slot.report;
         *best = position;
-        report->what = static_cast<int32_t>(what);
         report->position = position;
         report->id = id;
         report->limit = limit;

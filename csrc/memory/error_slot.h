@@ -1,4 +1,5 @@
-// Where kernels report ids out of range, and where later calls look for the report.
+// Where kernels report ids that are out of range for a table, and where later calls look for the
+// report.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,6 @@ namespace peergraph {
 /// What the host reads; in pinned host memory that the device writes.
 struct ErrorReport {
   int32_t pending;
-  int32_t what;  // BadId
   int64_t position;
   int64_t id;
   int64_t limit;

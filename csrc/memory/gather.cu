@@ -30,7 +30,7 @@ __device__ __forceinline__ char* find_row(const TableView& table, const IdList& 
                                           const ErrorSlot& errors) {
   const int64_t id = ids.at(i);
   if (id < 0 || id >= table.map.rows) {
-    record_bad_id(errors, BadId::kTableRow, i, id, table.map.rows);
+    record_bad_id(errors, i, id, table.map.rows);
     return nullptr;
   }
   return table.row(table.internal(id));

@@ -55,7 +55,7 @@ class HostHandle:
 
     def open(self, device: torch.device) -> HostPart:
         """Maps the memory. RuntimeError where the process that made it is gone or out of reach."""
-        known = _open_parts.get(self)
+        known = _open_parts.get((self, device))
         if isinstance(known, HostPart):
             return known
         path = f"/proc/{self.pid}/fd/{self.fd}"
@@ -94,7 +94,7 @@ class HostPart:
             self._release = _finalize(
                 self, _unpin_and_unmap, device.index, self.address, self.num_bytes
             )
-        _open_parts[handle] = self
+        _open_parts[handle, device] = self
 
     @classmethod
     def create(cls, num_bytes: int, device: torch.device) -> tuple[HostPart, HostHandle, int]:
@@ -134,7 +134,7 @@ class CudaHandle:
 
     def open(self, device: torch.device) -> CudaPart:
         """Maps the memory. RuntimeError where the GPUs cannot reach each other."""
-        known = _open_parts.get(self)
+        known = _open_parts.get((self, device))
         if isinstance(known, CudaPart):
             return known
         if self.ipc is None:
@@ -166,7 +166,7 @@ class CudaPart:
         self.num_bytes = handle.num_bytes
         self.address = address
         self._device = device
-        _open_parts[handle] = self
+        _open_parts[handle, torch.device("cuda", device)] = self
 
     @classmethod
     def create(
@@ -219,8 +219,10 @@ def close_later(owner: object, fd: int) -> weakref.finalize[..., Any]:
     return _finalize(owner, os.close, fd)
 
 
-# One mapping of a part in a process, however many handles of it are unpickled.
-_open_parts: weakref.WeakValueDictionary[Handle, Part] = weakref.WeakValueDictionary()
+# One mapping of a part in a process for each device, however many handles of it are unpickled.
+_open_parts: weakref.WeakValueDictionary[tuple[Handle, torch.device], Part] = (
+    weakref.WeakValueDictionary()
+)
 
 
 def _finalize(
