@@ -6,7 +6,8 @@ import os
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -131,17 +132,29 @@ def load_npz(path: Path, *, name: str | None = None) -> NodeGraph:
 
     Raises FileNotFoundError, and ValueError if the file is not such a graph.
     """
+    with _open_npz(path) as file:
+        return _read(file, path, name)
+
+
+def check_npz(path: Path) -> None:
+    """Raises what `load_npz` would, as far as the names of the file's arrays tell."""
+    with _open_npz(path) as file:
+        _check_keys(file, path)
+
+
+@contextmanager
+def _open_npz(path: Path) -> Iterator[Any]:
     with open(path, "rb") as handle:
         if not zipfile.is_zipfile(handle):
             raise ValueError(f"{path} is not a .npz file")
         try:
             with np.load(handle, allow_pickle=False) as file:
-                return _read(file, path, name)
+                yield file
         except (zipfile.BadZipFile, zlib.error, EOFError) as error:
             raise ValueError(f"{path} is damaged: {error}") from error
 
 
-def _read(file: Any, path: Path, name: str | None) -> NodeGraph:
+def _check_keys(file: Any, path: Path) -> None:
     for key, what in _OTHER_FORMATS.items():
         if key in file:
             raise ValueError(f"{path} holds {what}; the demo takes homogeneous labelled graphs")
@@ -150,6 +163,10 @@ def _read(file: Any, path: Path, name: str | None) -> NodeGraph:
         missing.append("x")
     if missing:
         raise ValueError(f"{path} has no {', '.join(missing)}: not a homogeneous labelled graph")
+
+
+def _read(file: Any, path: Path, name: str | None) -> NodeGraph:
+    _check_keys(file, path)
     y = file["y"].astype(np.int64, copy=False)
     num_classes = int(file["num_classes"]) if "num_classes" in file else int(y.max()) + 1
     class_names = (

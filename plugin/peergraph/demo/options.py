@@ -1,0 +1,101 @@
+"""What `peergraph demo` is asked to do."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+CODE = "code"
+PRODUCTS = "products"
+PLANS = ("auto", "replicated", "sharded", "host")
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """The options of the command, under the same names.
+
+    `device` and `ranks` may be None: CUDA if this build and machine have it, one rank per GPU or
+    two on the CPU. `resolve` fills them in.
+    """
+
+    data: str = CODE
+    scale: float = 1.0
+    rebuild: bool = False
+    device: str | None = None
+    ranks: int | None = None
+    plan: str = "auto"
+    memory_budget: int | None = None
+    epochs: int = 3
+    batch_size: int = 1024
+    fanouts: tuple[int, ...] = (15, 10, 5)
+    hidden: int = 256
+    lr: float = 0.003
+    dropout: float = 0.3
+    seed: int = 0
+    num_workers: int = 0
+    json: str | None = None
+
+    def check(self) -> None:
+        """Raises ValueError naming the first option that cannot be."""
+        positive = {"ranks": self.ranks, "epochs": self.epochs, "batch-size": self.batch_size}
+        positive |= {"hidden": self.hidden, "memory-budget": self.memory_budget}
+        for name, value in positive.items():
+            if value is not None and value < 1:
+                raise ValueError(f"--{name} must be at least 1, got {value}")
+        if self.num_workers < 0:
+            raise ValueError(f"--num-workers must not be negative, got {self.num_workers}")
+        if self.plan not in PLANS:
+            raise ValueError(f"--plan must be one of {', '.join(PLANS)}, got {self.plan!r}")
+        if self.memory_budget is not None and self.plan != "auto":
+            raise ValueError(f"--memory-budget is for --plan auto, not {self.plan}")
+        if not self.fanouts or any(f < 1 and f != -1 for f in self.fanouts):
+            given = ",".join(map(str, self.fanouts))
+            raise ValueError(f"--fanouts must be positive, or -1 for all neighbours, got {given}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"--dropout must be in [0, 1), got {self.dropout}")
+        if not self.lr > 0:
+            raise ValueError(f"--lr must be positive, got {self.lr}")
+        if self.json is not None and not Path(self.json).absolute().parent.is_dir():
+            raise ValueError(f"--json: there is no folder {Path(self.json).absolute().parent}")
+        self._check_data()
+
+    def _check_data(self) -> None:
+        if self.rebuild and self.data != CODE:
+            raise ValueError(f"--rebuild is for the code graph, not for --data {self.data}")
+        if self.data == PRODUCTS:
+            if not 0.0001 <= self.scale <= 1:
+                raise ValueError(f"--scale must be from 0.0001 to 1, got {self.scale}")
+        elif self.scale != 1:
+            raise ValueError(f"--scale is for --data products, not for --data {self.data}")
+
+    def resolve(self, num_gpus: int) -> tuple[str, int]:
+        """The device type and the number of ranks for a machine with `num_gpus` usable GPUs.
+
+        Under torchrun the ranks are those that it started. Raises ValueError if they, or the GPUs,
+        do not fit the options.
+        """
+        device = self.device or ("cuda" if num_gpus else "cpu")
+        if "RANK" in os.environ:
+            started = int(os.environ["WORLD_SIZE"])
+            if self.ranks not in (None, started):
+                raise ValueError(f"--ranks {self.ranks}, but torchrun started {started}")
+            local = int(os.environ.get("LOCAL_WORLD_SIZE", started))
+            ranks = started
+        else:
+            local = ranks = self.ranks or (num_gpus if device == "cuda" else 2)
+        if device == "cuda" and num_gpus < max(local, 1):
+            raise ValueError(
+                f"--device cuda with {local} ranks needs {local} GPUs, this build and machine "
+                f"have {num_gpus}; `peergraph info` says more"
+            )
+        return device, ranks
+
+
+def usable_gpus() -> int:
+    """GPUs that both torch and the compiled core can use."""
+    from peergraph import _C
+
+    return torch.cuda.device_count() if _C.has_cuda else 0
