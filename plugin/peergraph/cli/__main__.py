@@ -11,6 +11,7 @@ import peergraph
 
 # Each is a module of this package with add_arguments(parser) and run(args) -> exit status.
 COMMANDS = {
+    "demo": "train GraphSAGE for node classification on several ranks from one shared store",
     "info": "what is installed, compiled and connected here, and what to do about what is missing",
 }
 

@@ -1,0 +1,91 @@
+"""`peergraph demo`: trains GraphSAGE on several ranks from one shared store."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import fields
+
+from peergraph.demo.options import PLANS, DemoOptions
+
+_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options; defaults are those of `DemoOptions`."""
+    default = DemoOptions()
+    add = parser.add_argument
+    add(
+        "--data",
+        default=default.data,
+        metavar="GRAPH",
+        help="'code': the code of this Python installation (default); 'products': synthetic, "
+        "of the size of ogbn-products; or a .npz file",
+    )
+    add("--scale", type=float, default=default.scale, help="shrinks 'products' (default 1)")
+    add("--rebuild", action="store_true", help="build the code graph anew")
+    add("--device", choices=("cpu", "cuda"), help="default: cuda where there is a GPU")
+    add("--ranks", type=int, metavar="N", help="default: all GPUs, or 2 on the CPU")
+    add("--plan", choices=PLANS, default=default.plan, help="where the graph lies (default auto)")
+    add(
+        "--memory-budget",
+        type=_bytes,
+        metavar="SIZE",
+        help="GPU memory a rank may use for the graph with --plan auto, for example 10G",
+    )
+    add("--epochs", type=int, default=default.epochs, metavar="N")
+    add("--batch-size", type=int, default=default.batch_size, metavar="N", help="seeds per rank")
+    add("--fanouts", type=_integers, default=default.fanouts, metavar="N,N,...")
+    add("--hidden", type=int, default=default.hidden, metavar="N")
+    add("--lr", type=float, default=default.lr)
+    add("--dropout", type=float, default=default.dropout)
+    add("--seed", type=int, default=default.seed)
+    add("--num-workers", type=int, default=default.num_workers, metavar="N", help="per rank")
+    add("--json", metavar="FILE", help="write the result there, too")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the demo; 2 for options that cannot be, 1 if a rank failed, 130 after Ctrl-C."""
+    try:
+        import torch_geometric  # noqa: F401
+    except ImportError:
+        print(
+            "peergraph demo needs PyG: pip install 'peergraph[pyg]' (or torch-geometric)",
+            file=sys.stderr,
+        )
+        return 2
+    from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
+
+    from peergraph.demo.launch import run_demo
+
+    options = DemoOptions(**{f.name: getattr(args, f.name) for f in fields(DemoOptions)})
+    try:
+        run_demo(options)
+    except (ProcessRaisedException, ProcessExitedException) as error:
+        print(f"peergraph demo: {error}", file=sys.stderr)
+        return 1
+    except (ValueError, FileNotFoundError) as error:
+        print(f"peergraph demo: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("peergraph demo: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected numbers like 15,10,5, got {text!r}") from None
+
+
+def _bytes(text: str) -> int:
+    number = text.lower().removesuffix("b").removesuffix("i")
+    unit = _UNITS.get(number[-1:], 1)
+    try:
+        return int(float(number if unit == 1 else number[:-1]) * unit)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"expected a size like 512M or 10G, got {text!r}"
+        ) from None
