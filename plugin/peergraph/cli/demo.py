@@ -54,14 +54,14 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 2
-    from torch.multiprocessing import ProcessExitedException, ProcessRaisedException
+    from torch.multiprocessing.spawn import ProcessException
 
     from peergraph.demo.launch import run_demo
 
     options = DemoOptions(**{f.name: getattr(args, f.name) for f in fields(DemoOptions)})
     try:
         run_demo(options)
-    except (ProcessRaisedException, ProcessExitedException) as error:
+    except ProcessException as error:
         print(f"peergraph demo: {error}", file=sys.stderr)
         return 1
     except (ValueError, FileNotFoundError) as error:

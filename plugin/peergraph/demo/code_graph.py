@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from .bars import progress_bar
 from .graph import NodeGraph, load_npz, random_split, save_npz
 from .parse import FileFacts, SourceFile, parse_file, parse_files
 from .resolve import resolve_edges
@@ -85,9 +86,7 @@ def build_code_graph(
 
 
 def _parse(sources: Sequence[SourceFile], progress: bool) -> Iterator[FileFacts]:
-    from tqdm import tqdm
-
-    with tqdm(total=len(sources), desc="reading code", unit=" files", disable=not progress) as bar:
+    with progress_bar(len(sources), "reading code", "files", show=progress) as bar:
         if len(sources) <= _BATCH_FILES:
             for facts in map(parse_file, sources):
                 bar.update()

@@ -5,65 +5,71 @@ from __future__ import annotations
 import json
 import os
 from datetime import timedelta
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.multiprocessing.spawn import spawn
 
 from .inputs import prepare
 from .options import DemoOptions, usable_gpus
 from .report import summary
-from .train import DemoResult, Rank
+from .result import DemoResult
+from .train import train
 
 _STOP_SECONDS = 5
-_TIMEOUT = timedelta(minutes=10)
+# The first rank may have a large graph to generate while the others wait.
+_TIMEOUT = timedelta(minutes=30)
 
 
 def run_demo(options: DemoOptions) -> DemoResult:
-    """Runs the demo and prints what it finds.
+    """Runs the demo, prints what it finds and writes `options.json`.
 
     Starts the ranks itself, or is one of them where torchrun's environment variables say so.
 
     Raises:
         ValueError, FileNotFoundError: for options or data that cannot be, before ranks start.
-        torch.multiprocessing.ProcessRaisedException: with the traceback of the rank that failed;
+        torch.multiprocessing.spawn.ProcessException: with the traceback of the rank that failed;
             the others are stopped.
     """
     options.check()
     device, ranks = options.resolve(usable_gpus())
     if "RANK" in os.environ:
-        return _joined(options, device)
+        return _join(options, device)
     prepare(options)
-    return _spawned(options, device, ranks)
+    result = _spawn(options, device, ranks)
+    _report(options, result)
+    return result
 
 
-def _joined(options: DemoOptions, device: str) -> DemoResult:
+def _join(options: DemoOptions, device: str) -> DemoResult:
     rank = int(os.environ["RANK"])
-    if rank == 0:
+    local_rank = int(os.environ.get("LOCAL_RANK", rank))
+    if local_rank == 0:
         prepare(options)
+    chosen = _choose_device(device, local_rank)
     dist.init_process_group(_backend(device), timeout=_TIMEOUT)
-    try:
-        return _run(options, device, int(os.environ.get("LOCAL_RANK", rank)))
-    finally:
-        dist.destroy_process_group()
+    result = train(options, chosen)
+    if rank == 0:
+        _report(options, result)
+    dist.destroy_process_group()
+    return result
 
 
-def _spawned(options: DemoOptions, device: str, ranks: int) -> DemoResult:
+def _spawn(options: DemoOptions, device: str, ranks: int) -> DemoResult:
     # The parent serves the rendezvous: no port to guess, and it outlives every rank.
-    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    results: Any = mp.get_context("spawn").SimpleQueue()
-    context = mp.spawn(
-        _child, (options, device, ranks, server.port, results), nprocs=ranks, join=False
-    )
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    results = get_context("spawn").SimpleQueue()
+    arguments = (options, device, ranks, server.port, results)
+    context = spawn(_child, arguments, nprocs=ranks, join=False)  # type: ignore[no-untyped-call]
     try:
         while not context.join():
             pass
     finally:
         _stop(context.processes)
-    if results.empty():
-        raise RuntimeError("the ranks ended without a result")
     result: DemoResult = results.get()
     return result
 
@@ -73,32 +79,32 @@ def _child(
 ) -> None:
     if device == "cpu":
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks))
-    client = dist.TCPStore("127.0.0.1", port, is_master=False)
+    chosen = _choose_device(device, rank)
+    client = TCPStore("127.0.0.1", port, is_master=False)
     dist.init_process_group(
         _backend(device), store=client, rank=rank, world_size=ranks, timeout=_TIMEOUT
     )
-    result = _run(options, device, rank)
+    result = train(options, chosen)
     if rank == 0:
         results.put(result)
     dist.destroy_process_group()
 
 
-def _run(options: DemoOptions, device: str, local_rank: int) -> DemoResult:
-    if device == "cuda":
-        torch.cuda.set_device(local_rank)
-        chosen = torch.device("cuda", local_rank)
-    else:
-        chosen = torch.device("cpu")
-    rank = Rank(options, chosen)
-    result = rank.run()
-    rank.say(summary(result))
-    if rank.is_first and options.json is not None:
-        Path(options.json).write_text(json.dumps(result.to_dict(), indent=2) + "\n")
-    return result
+def _choose_device(device: str, local_rank: int) -> torch.device:
+    if device == "cpu":
+        return torch.device("cpu")
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
 
 
 def _backend(device: str) -> str:
     return "nccl" if device == "cuda" else "gloo"
+
+
+def _report(options: DemoOptions, result: DemoResult) -> None:
+    print(summary(result), flush=True)
+    if options.json is not None:
+        Path(options.json).write_text(json.dumps(result.to_dict(), indent=2) + "\n")
 
 
 def _stop(processes: list[Any]) -> None:

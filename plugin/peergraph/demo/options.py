@@ -85,10 +85,10 @@ class DemoOptions:
             local = int(os.environ.get("LOCAL_WORLD_SIZE", started))
             ranks = started
         else:
-            local = ranks = self.ranks or (num_gpus if device == "cuda" else 2)
-        if device == "cuda" and num_gpus < max(local, 1):
+            local = ranks = self.ranks or (max(num_gpus, 1) if device == "cuda" else 2)
+        if device == "cuda" and num_gpus < local:
             raise ValueError(
-                f"--device cuda with {local} ranks needs {local} GPUs, this build and machine "
+                f"--device cuda needs a GPU for each of {local} ranks, this build and machine "
                 f"have {num_gpus}; `peergraph info` says more"
             )
         return device, ranks

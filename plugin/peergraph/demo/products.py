@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .bars import progress_bar
 from .graph import NodeGraph
 
 NUM_NODES = 2_449_029
@@ -78,7 +79,8 @@ def _sources(
     label = np.where(other, rng.integers(0, NUM_CLASSES, count), label)
     size = first[label + 1] - first[label]
     place = (rng.random(count) ** _HUBS * size).astype(np.int64)
-    return by_class[first[label] + place]
+    sources: npt.NDArray[np.int32] = by_class[first[label] + place]
+    return sources
 
 
 def _split(rng: np.random.Generator, num_nodes: int) -> npt.NDArray[np.bool_]:
@@ -91,11 +93,8 @@ def _split(rng: np.random.Generator, num_nodes: int) -> npt.NDArray[np.bool_]:
 
 
 def _chunks(num_nodes: int, progress: bool) -> Iterator[tuple[int, int]]:
-    from tqdm import tqdm
-
-    starts = range(0, num_nodes, _CHUNK_NODES)
-    with tqdm(total=num_nodes, desc="products", unit=" nodes", disable=not progress) as bar:
-        for start in starts:
+    with progress_bar(num_nodes, "products", "nodes", show=progress) as bar:
+        for start in range(0, num_nodes, _CHUNK_NODES):
             stop = min(start + _CHUNK_NODES, num_nodes)
             yield start, stop
             bar.update(stop - start)

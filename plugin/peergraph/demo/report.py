@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .clock import PHASES
-from .train import DemoResult
+from .result import DemoResult
 
 
 def summary(result: DemoResult) -> str:

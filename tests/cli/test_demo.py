@@ -1,0 +1,221 @@
+"""`peergraph demo` from end to end, on a graph of a few hundred nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from peergraph.cli.__main__ import main
+
+pytest.importorskip("torch_geometric", reason="the demo needs torch-geometric")
+
+NODES, CLASSES = 400, 4
+# 400 nodes, none near as many as a batch: two ranks, a few steps an epoch.
+SMALL = ["--device", "cpu", "--ranks", "2", "--epochs", "1", "--batch-size", "16", "--hidden", "16"]
+SMALL += ["--fanouts", "4,3", "--lr", "0.01"]
+
+
+def write_graph(path: Path, **changes: Any) -> Path:
+    """Communities that tell the label, features that tell it badly; nodes without label too."""
+    rng = np.random.default_rng(0)
+    y = np.arange(NODES) % CLASSES
+    indices = [
+        np.unique(rng.choice(np.flatnonzero(y == y[v]), 6, replace=False)) for v in range(NODES)
+    ]
+    x = rng.standard_normal((NODES, 8)).astype(np.float32)
+    x[np.arange(NODES), y] += 1
+    order = rng.permutation(NODES)
+    masks = np.zeros((3, NODES), bool)
+    # 201 training nodes: the ranks' shares differ by one.
+    for mask, part in zip(masks, np.split(order, [201, 301, 391]), strict=False):
+        mask[part] = True
+    y[order[391:]] = -1
+    arrays = {
+        "indptr": np.arange(0, 6 * NODES + 1, 6),
+        "indices": np.concatenate(indices).astype(np.int32),
+        "directed": np.array(True),
+        "x": x,
+        "y": y,
+        "num_classes": np.array(CLASSES),
+        "train_mask": masks[0],
+        "val_mask": masks[1],
+        "test_mask": masks[2],
+    }
+    np.savez_compressed(path, **{**arrays, **changes})
+    return path
+
+
+def check_output(out: str, result: dict[str, Any], ranks: int) -> None:
+    assert result["ranks"] == ranks
+    assert (result["num_nodes"], result["num_edges"]) == (NODES, 2 * 6 * NODES)
+    assert "400 nodes, 2,400 edges (directed, used both ways)" in out
+    assert "plan 'auto'" in out
+    epoch = result["epochs"][-1]
+    assert f"loss {epoch['loss']:.4f}, validation accuracy {epoch['val_accuracy']:.4f}" in out
+    row = re.search(r"^GraphSAGE +([\d.]+) +([\d.]+)$", out, re.MULTILINE)
+    assert row is not None
+    assert [float(v) for v in row.groups()] == pytest.approx(
+        [result["val_accuracy"], result["test_accuracy"]], abs=1e-4
+    )
+    row = re.search(r"^MLP, no graph +([\d.]+) +([\d.]+)$", out, re.MULTILINE)
+    assert row is not None
+    assert [float(v) for v in row.groups()] == pytest.approx(
+        [result["mlp_val_accuracy"], result["mlp_test_accuracy"]], abs=1e-4
+    )
+    # All 90 test nodes were counted once.
+    assert result["test_accuracy"] * 90 == pytest.approx(round(result["test_accuracy"] * 90))
+    assert result["test_accuracy"] > 1.5 / CLASSES
+    phases = epoch["sampling"] + epoch["gathering"] + epoch["training"]
+    assert 0 < phases <= epoch["seconds"] * 1.001
+    assert min(epoch["sampling"], epoch["gathering"], epoch["training"]) > 0
+
+
+def environment(**changes: str) -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", **changes}
+
+
+def test_two_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, report = write_graph(tmp_path / "toy.npz"), tmp_path / "out.json"
+    command = [sys.executable, "-m", "peergraph.cli", "demo", "--data", str(data), *SMALL]
+    done = subprocess.run(
+        [*command, "--json", str(report)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env=environment(),
+    )
+    assert done.returncode == 0, done.stderr
+    check_output(done.stdout, json.loads(report.read_text()), ranks=2)
+    assert "epoch 1/1" in done.stderr  # the progress bar
+    assert done.stdout.count("plan 'auto'") == 1
+
+
+@pytest.mark.gpus(1)
+def test_on_gpu(tmp_path: Path) -> None:
+    data, report = write_graph(tmp_path / "toy.npz"), tmp_path / "out.json"
+    command = [sys.executable, "-m", "peergraph.cli", "demo", "--data", str(data), *SMALL]
+    command += ["--device", "cuda", "--ranks", "1", "--json", str(report)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    check_output(done.stdout, json.loads(report.read_text()), ranks=1)
+
+
+def test_torchrun_with_workers(tmp_path: Path) -> None:
+    data, report = write_graph(tmp_path / "toy.npz"), tmp_path / "out.json"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "-m", "peergraph.cli", "demo", "--data", str(data)]
+    command += [*SMALL, "--num-workers", "1", "--plan", "sharded", "--json", str(report)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment())
+    assert done.returncode == 0, done.stderr
+    result = json.loads(report.read_text())
+    assert result["ranks"] == 2
+    assert result["plan"]["name"] == "sharded"
+    assert result["test_accuracy"] > 1.5 / CLASSES
+
+
+def test_failure_of_a_rank_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # The names of the arrays are right: only the rank that reads them finds out.
+    data = write_graph(tmp_path / "bad.npz", val_mask=np.zeros(NODES, bool))
+    assert main(["demo", "--data", str(data), *SMALL]) == 1
+    error = capsys.readouterr().err
+    assert "Traceback" in error
+    assert "masks must be bool [400], each with a node in it" in error
+
+
+def test_interrupt_ends_all_processes(tmp_path: Path) -> None:
+    data = write_graph(tmp_path / "toy.npz")
+    command = [sys.executable, "-m", "peergraph.cli", "demo", "--data", str(data), *SMALL]
+    command += ["--epochs", "100000"]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=environment(),
+    )
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("epoch 1/"):
+                break
+        os.killpg(process.pid, signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+        assert process.returncode == 130, error
+        assert "peergraph demo: interrupted" in error
+        deadline = time.monotonic() + 30
+        while group_lives(process.pid) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not group_lives(process.pid)
+    finally:
+        if group_lives(process.pid):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def group_lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--epochs", "0"], "--epochs must be at least 1"),
+        (["--device", "cuda", "--ranks", "99"], "each of 99 ranks"),
+        (["--data", "/no/such/file.npz"], "No such file"),
+        (["--data", __file__], "is not a .npz file"),
+        (["--scale", "0.5"], "--scale is for --data products"),
+    ],
+)
+def test_bad_options_start_nothing(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr("peergraph.demo.launch.spawn", refuse)
+    assert main(["demo", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--fanouts", "5,x"], "expected numbers like 15,10,5, got '5,x'"),
+        (["--memory-budget", "much"], "expected a size like 512M or 10G, got 'much'"),
+        (["--plan", "magic"], "invalid choice: 'magic'"),
+    ],
+)
+def test_unreadable_options(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["demo", *arguments])
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("123", 123), ("4k", 4096), ("1.5G", 3 << 29), ("2MiB", 2 << 20), ("1TB", 1 << 40)],
+)
+def test_sizes(text: str, expected: int) -> None:
+    from peergraph.cli.demo import _bytes
+
+    assert _bytes(text) == expected
