@@ -36,8 +36,8 @@ format: $(LINTERS)  ## rewrite Python and C++ files in the project's style
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_FILES)
 
-bench: build  ## lists the benchmarks; one of them: NAME=gather ARGS="--help"
-	$(if $(NAME),$(BIN)/python benchmarks/$(NAME).py $(ARGS),@grep -l __main__ benchmarks/*.py)
+bench: build  ## how to run the benchmarks; one of them: NAME=gather ARGS="--help"
+	$(if $(NAME),$(BIN)/python benchmarks/$(NAME).py $(ARGS),@cat benchmarks/README.md)
 
 rebuild: $(if $(wildcard $(BUILT)),,$(BUILT))  ## after an edit in csrc: compile only what changed
 	$(BIN)/pip install -q scikit-build-core pybind11 cmake ninja
