@@ -105,6 +105,16 @@ def test_large_fanout_draws(device: torch.device, fanout: int, degree: int) -> N
 
 
 @pytest.mark.parametrize("disjoint", [False, True])
+def test_many_targets_with_a_large_fanout(device: torch.device, disjoint: bool) -> None:
+    # Targets times fanout is far more than there are edges: no room may be reserved by the fanout.
+    store = PlainStore.homogeneous(csc_with_degrees([20_001, 4, 0, 1]), device=device)
+    sampler = NeighborSampler(store, [20_000], disjoint=disjoint, duplicate_counts=True)
+    seeds = torch.tensor([0, 1, 2, 3] * 75)
+    seeds[8::4] = 1
+    assert_equals_reference(store, sampler, {NODE: seeds}, 8)
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
 @pytest.mark.parametrize("frontier", ["new", "all"])
 @pytest.mark.parametrize("layout", ["single", "three tiers"])
 def test_heterogeneous(device: torch.device, layout: str, frontier: str, disjoint: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -131,10 +132,11 @@ class NeighborSampler:
 
         Raises:
             IndexError: a seed that is no node, the first such.
-            TypeError: seeds of another dtype, or no tensor.
+            TypeError: seeds of another dtype, or no tensor; a `seed` that is no integer.
             ValueError: seeds that are not 1-D, an unknown node type, a `seed` out of range, or a
                 hop of more than 2**31 - 1 edges of one relation.
         """
+        seed = as_integer("seed", seed)
         if not 0 <= seed < 2**64:
             raise ValueError(f"seed: expected 0 .. 2**64 - 1, got {seed}")
         near = self._check_seeds(seeds)
@@ -207,6 +209,13 @@ class NeighborSampler:
         )
 
 
+def as_integer(name: str, value: object) -> int:
+    """A Python int from any kind of integer."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name}: expected an integer, got {value!r}")
+    return operator.index(value)
+
+
 def check_fanouts(fanouts: Fanouts, edge_types: list[EdgeType]) -> dict[EdgeType, list[int]]:
     """One list of fanouts for each relation, all of one length."""
     if isinstance(fanouts, Mapping):
@@ -216,16 +225,15 @@ def check_fanouts(fanouts: Fanouts, edge_types: list[EdgeType]) -> dict[EdgeType
         for edge_type in fanouts:
             if edge_type not in edge_types:
                 raise ValueError(f"fanouts: {edge_type} is not one of {edge_types}")
-        by_type = {edge_type: list(fanouts[edge_type]) for edge_type in edge_types}
+        given = {edge_type: fanouts[edge_type] for edge_type in edge_types}
     else:
-        by_type = {edge_type: list(fanouts) for edge_type in edge_types}
+        given = dict.fromkeys(edge_types, fanouts)
+    by_type = {t: [as_integer("fanouts", f) for f in of_type] for t, of_type in given.items()}
     lengths = {edge_type: len(of_type) for edge_type, of_type in by_type.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"fanouts: expected lists of the same length, got {lengths}")
     for of_type in by_type.values():
         for fanout in of_type:
-            if isinstance(fanout, bool) or not isinstance(fanout, int):
-                raise TypeError(f"fanouts: expected integers, got {fanout!r}")
             if not -1 <= fanout <= _MAX_FANOUT:
                 raise ValueError(f"fanouts: expected -1 (all), 0 or more, got {fanout}")
     return by_type
