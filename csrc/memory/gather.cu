@@ -175,7 +175,7 @@ template <template <typename> class Copy, template <typename> class DataOf>
 void dispatch(const TableView& table, const IdList& ids, uintptr_t data, int device,
               uintptr_t stream_address) {
   raise_pending(device);
-  if (ids.count == 0 || table.row_bytes == 0) return;
+  if (ids.count == 0) return;
   DeviceGuard guard(device);
   const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
   const uint64_t bits = alignment_bits(table) | data;

@@ -164,6 +164,14 @@ def test_any_id_of_an_empty_table_is_out_of_range(group: Group) -> None:
     table.close()
 
 
+def test_rows_without_bytes_are_checked(group: Group) -> None:
+    table = Table.create((5, 0), torch.float32, Tiers(2, 2, 1), group)
+    assert table.gather(torch.tensor([4, 0], device=group.device)).shape == (2, 0)
+    with pytest.raises(IndexError, match=r"ids\[1\] = 5 is out of range for a table of 5 rows"):
+        gather_and_wait(table, torch.tensor([4, 5], device=group.device))
+    table.close()
+
+
 @pytest.mark.gpus(1)
 def test_bad_ids_on_the_gpu_give_zeros_and_a_later_error() -> None:
     group = Group.current(device="cuda:0")

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-import weakref
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
 import peergraph._C as _C
 from peergraph.memory.group import Group
 from peergraph.memory.parts import CudaPart, Handle, HostPart, Part, close_later
-
-T = TypeVar("T")
+from peergraph.memory.together import run_everywhere
 
 
 class SharedRegion:
@@ -35,11 +33,11 @@ class SharedRegion:
     """Bytes of each rank's part."""
 
     def __init__(
-        self, group: Group, device: torch.device, handles: Sequence[Handle | None], sizes: list[int]
+        self, group: Group, device: torch.device, handles: Sequence[Handle | None]
     ) -> None:
         self.group = group
         self.device = device
-        self.sizes = sizes
+        self.sizes = [0 if handle is None else handle.num_bytes for handle in handles]
         self._handles = list(handles)
         self._parts: list[Part | None] = [
             None if handle is None else handle.open(group.device) for handle in handles
@@ -48,7 +46,6 @@ class SharedRegion:
         self._pid = os.getpid()
         # Only on the region that `create` returned, which closes collectively.
         self._own: _Own | None = None
-        self._close_fd: weakref.finalize[..., Any] | None = None
 
     @classmethod
     def create(
@@ -71,24 +68,14 @@ class SharedRegion:
         """
         target = _check_device(device, group)
         own = _Own()
-        failure = own.allocate(num_bytes, group, target)
-        handles = _all_gather_or_raise(group, own.handle, failure)
-        region: SharedRegion | None = None
         try:
-            sizes = [0 if handle is None else handle.num_bytes for handle in handles]
-            region = cls(group, target, handles, sizes)
-        except Exception as error:
-            failure = error
-        try:
-            _all_gather_or_raise(group, None, failure)
+            run_everywhere(group, lambda: own.allocate(num_bytes, group, target))
+            handles = group.all_gather(own.handle)
+            region = run_everywhere(group, lambda: cls(group, target, handles))
         except Exception:
-            region = None
-            own.free_after_barrier(group)
+            own.release(group)
             raise
-        assert region is not None
         region._own = own
-        if own.fd is not None:
-            region._close_fd = close_later(region, own.fd)
         if group.world_size == 1:
             own.free_when_unused()
         return region
@@ -144,12 +131,9 @@ class SharedRegion:
         try:
             # Nobody may unmap or free what another rank's kernels still touch.
             self.group.barrier()
-            self._parts.clear()
-            own.free_after_barrier(self.group)
         finally:
             self._parts.clear()
-            if self._close_fd is not None:
-                self._close_fd()
+            own.release(self.group)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -157,7 +141,7 @@ class SharedRegion:
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._check_open()
-        return (SharedRegion, (self.group, self.device, self._handles, self.sizes))
+        return (SharedRegion, (self.group, self.device, self._handles))
 
 
 class _Own:
@@ -166,20 +150,16 @@ class _Own:
     def __init__(self) -> None:
         self.part: Part | None = None
         self.handle: Handle | None = None
-        self.fd: int | None = None
+        self._close_fd: Callable[[], object] = lambda: None
 
-    def allocate(self, num_bytes: int, group: Group, device: torch.device) -> Exception | None:
-        """Returns what went wrong, for the other ranks must hear of it."""
-        try:
-            if num_bytes < 0:
-                raise ValueError(f"num_bytes must not be negative, got {num_bytes}")
-            if num_bytes > 0 and device.type == "cuda":
-                self.part, self.handle = CudaPart.create(num_bytes, device, group.world_size > 1)
-            elif num_bytes > 0:
-                self.part, self.handle, self.fd = HostPart.create(num_bytes, group.device)
-        except Exception as error:
-            return error
-        return None
+    def allocate(self, num_bytes: int, group: Group, device: torch.device) -> None:
+        if num_bytes < 0:
+            raise ValueError(f"num_bytes must not be negative, got {num_bytes}")
+        if num_bytes > 0 and device.type == "cuda":
+            self.part, self.handle = CudaPart.create(num_bytes, device, group.world_size > 1)
+        elif num_bytes > 0:
+            self.part, self.handle, fd = HostPart.create(num_bytes, group.device)
+            self._close_fd = close_later(self, fd)
 
     def free_when_unused(self) -> None:
         """Lets go of GPU memory as soon as no tensor refers to it; host memory always does."""
@@ -187,22 +167,11 @@ class _Own:
             self.part.release_with(_C.cuda_free)
         self.part = None
 
-    def free_after_barrier(self, group: Group) -> None:
-        """Frees the part once no rank has it mapped. Where a rank is lost the memory stays."""
+    def release(self, group: Group) -> None:
+        """Frees the part once no rank has it mapped; where a rank is lost, GPU memory stays."""
+        self._close_fd()
         group.barrier()
-        if group.world_size > 1:
-            self.free_when_unused()
-
-
-def _all_gather_or_raise(group: Group, value: T, failure: Exception | None) -> list[T]:
-    """As all_gather, but raises on every rank where any rank failed."""
-    results = group.all_gather((value, failure))
-    if failure is not None:
-        raise failure
-    for rank, (_, error) in enumerate(results):
-        if error is not None:
-            raise type(error)(f"on rank {rank}: {error}")
-    return [value for value, _ in results]
+        self.free_when_unused()
 
 
 def _check_device(device: str | torch.device | None, group: Group) -> torch.device:

@@ -12,10 +12,12 @@ import torch
 
 import peergraph._C as _C
 from peergraph.memory import loading
+from peergraph.memory.checks import check_table
 from peergraph.memory.group import Group
 from peergraph.memory.ids import check_device, id_list, out_tensor
 from peergraph.memory.region import SharedRegion
 from peergraph.memory.tiers import Tiers
+from peergraph.memory.together import run_everywhere
 
 
 class Table:
@@ -49,10 +51,7 @@ class Table:
         self.row_bytes = math.prod(shape[1:]) * dtype.itemsize
         self._regions = regions
         self._order = order
-        order_values = order.as_tensor() if isinstance(order, Table) else order
-        if order_values is not None:
-            _check_order(order_values, shape[0], group)
-        self._order_values = order_values
+        self._order_values = order_values = _values(order)
         replicas, shards, host = (regions.get(n) for n in ("replicated", "sharded", "host"))
         self.view = _C.TableView(
             replicated=tiers.replicated,
@@ -97,25 +96,24 @@ class Table:
             MemoryError: the memory does not suffice.
             PeerLostError: a rank is missing.
         """
-        checked = _check_shape(shape)
-        if not isinstance(dtype, torch.dtype):
-            raise TypeError(f"dtype must be a torch.dtype, got {dtype!r}")
-        if group.world_size > _C.max_shards:
-            raise ValueError(f"a table spreads over at most {_C.max_shards} ranks")
-        if isinstance(order, torch.Tensor):
-            _check_order(order, checked[0], group)
-        if tiers.rows != checked[0]:
-            raise ValueError(f"{tiers} do not add up to the table's {checked[0]} rows")
-        wanted = (checked, dtype, tiers)
+
+        def check() -> tuple[tuple[int, ...], torch.dtype, Tiers]:
+            return check_table(shape, dtype, tiers, group, _values(order))
+
+        wanted = run_everywhere(group, check)
         for rank, other in enumerate(group.all_gather(wanted)):
             if other != wanted:
                 raise ValueError(f"rank {rank} creates a table {other}, this rank {wanted}")
-        row_bytes = math.prod(checked[1:]) * dtype.itemsize
-        regions: dict[str, SharedRegion] = {}
-        for name, rows, device in _local_rows(tiers, group):
-            if getattr(tiers, name):
-                regions[name] = SharedRegion.create(rows * row_bytes, group, device)
-        return cls(checked, dtype, tiers, group, regions, order)
+        rows_shape, row_bytes = wanted[0], math.prod(wanted[0][1:]) * dtype.itemsize
+        with ExitStack() as undo:
+            regions: dict[str, SharedRegion] = {}
+            for name, rows, device in _local_rows(tiers, group):
+                if getattr(tiers, name):
+                    regions[name] = SharedRegion.create(rows * row_bytes, group, device)
+                    undo.callback(regions[name].close)
+            table = cls(rows_shape, dtype, tiers, group, regions, order)
+            undo.pop_all()
+        return table
 
     @property
     def rows(self) -> int:
@@ -312,19 +310,5 @@ def _local_rows(tiers: Tiers, group: Group) -> list[tuple[str, int, str | None]]
     ]
 
 
-def _check_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    checked = tuple(int(size) for size in shape)
-    if not checked:
-        raise ValueError("shape must have at least one dimension, the rows")
-    if any(size < 0 for size in checked):
-        raise ValueError(f"shape must not have negative sizes, got {checked}")
-    return checked
-
-
-def _check_order(order: torch.Tensor, rows: int, group: Group) -> None:
-    if order.dtype not in (torch.int32, torch.int64):
-        raise ValueError(f"order must be int32 or int64, got {order.dtype}")
-    if tuple(order.shape) != (rows,) or not order.is_contiguous():
-        raise ValueError(f"order must be contiguous, of shape ({rows},), got {tuple(order.shape)}")
-    if order.device != group.device:
-        raise ValueError(f"order must be on {group.device}, got {order.device}")
+def _values(order: Table | torch.Tensor | None) -> torch.Tensor | None:
+    return order.as_tensor() if isinstance(order, Table) else order

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from peergraph.memory import Group, Table, Tiers
+from peergraph.memory.together import run_everywhere
 from peergraph.progress import progress_bar
 from peergraph.store.ids import IdMap, id_dtype
 from peergraph.store.local_csc import LocalCsc
 from peergraph.store.placing import place_table, table_name, type_name
 from peergraph.store.plan import Plan
 from peergraph.store.schema import Schema, TableSpec
-from peergraph.store.shared_vector import run_everywhere
 from peergraph.store.source import EdgeType, GraphSource, NodeType, RowSource
 from peergraph.store.structure import Structure, write_lists
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from peergraph.memory import Group, Table
-from peergraph.store.shared_vector import run_everywhere
+from peergraph.memory.together import run_everywhere
 from peergraph.store.source import EdgeSource, EdgeType, GraphSource, NodeType
 from peergraph.store.structure import Structure, read_lists
 

@@ -10,8 +10,9 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.memory import Group
+from peergraph.memory.together import run_everywhere
 from peergraph.store.schema import Schema
-from peergraph.store.shared_vector import assemble, run_everywhere
+from peergraph.store.shared_vector import assemble
 from peergraph.store.source import EdgeSource, EdgeType, GraphSource, NodeType
 
 _BINCOUNT_CHUNK = 1 << 28

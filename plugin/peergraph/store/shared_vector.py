@@ -1,29 +1,13 @@
-"""Steps of a build in which all ranks take part: common failure, and vectors made together."""
+"""Vectors that all ranks of a build make together."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from peergraph.memory import Group, SharedRegion
-
-T = TypeVar("T")
-
-
-def run_everywhere(group: Group, work: Callable[[], T]) -> T:
-    """Runs `work` on every rank; if it fails on one, every rank raises that error. Collective."""
-    result, error = None, None
-    try:
-        result = work()
-    except Exception as caught:
-        error = caught
-    for other in group.all_gather(error):
-        if other is not None:
-            raise other
-    return result  # type: ignore[return-value]
 
 
 def assemble(group: Group, length: int, write: Callable[[Tensor], None]) -> Tensor:

@@ -1,0 +1,49 @@
+"""Checks of what a table is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+import peergraph._C as _C
+from peergraph.memory.group import Group
+from peergraph.memory.tiers import Tiers
+
+
+def check_table(
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    tiers: Tiers,
+    group: Group,
+    order: torch.Tensor | None,
+) -> tuple[tuple[int, ...], torch.dtype, Tiers]:
+    """Checks the arguments of Table.create; returns what all ranks must agree on."""
+    checked = _check_shape(shape)
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype must be a torch.dtype, got {dtype!r}")
+    if group.world_size > _C.max_shards:
+        raise ValueError(f"a table spreads over at most {_C.max_shards} ranks")
+    if tiers.rows != checked[0]:
+        raise ValueError(f"{tiers} do not add up to the table's {checked[0]} rows")
+    if order is not None:
+        _check_order(order, checked[0], group)
+    return checked, dtype, tiers
+
+
+def _check_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    checked = tuple(int(size) for size in shape)
+    if not checked:
+        raise ValueError("shape must have at least one dimension, the rows")
+    if any(size < 0 for size in checked):
+        raise ValueError(f"shape must not have negative sizes, got {checked}")
+    return checked
+
+
+def _check_order(order: torch.Tensor, rows: int, group: Group) -> None:
+    if order.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"order must be int32 or int64, got {order.dtype}")
+    if tuple(order.shape) != (rows,) or not order.is_contiguous():
+        raise ValueError(f"order must be contiguous, of shape ({rows},), got {tuple(order.shape)}")
+    if order.device != group.device:
+        raise ValueError(f"order must be on {group.device}, got {order.device}")
