@@ -194,6 +194,22 @@ def test_several_threads_at_once(device: torch.device, disjoint: bool) -> None:
             assert_same(got, expected)
 
 
+def test_streams_share_the_work_space(device: torch.device) -> None:
+    if device.type == "cpu":
+        pytest.skip("the CPU has no streams")
+    sampler = NeighborSampler(big_store(device), [6, 5])
+    want = sampler.sample(torch.arange(100), 1)
+    before = torch.cuda.memory_allocated(device)
+    streams = [torch.cuda.Stream(device) for _ in range(4)]
+    for k in range(20):
+        with torch.cuda.stream(streams[k % 4]):
+            got = sampler.sample(torch.arange(100), 1)
+        torch.cuda.synchronize(device)
+        assert_same(got, want)
+    del got
+    assert torch.cuda.memory_allocated(device) - before < 3000 * 4
+
+
 def test_failed_samples_leave_no_trace(device: torch.device) -> None:
     sampler = NeighborSampler(big_store(device), [6, 5])
     seeds = torch.arange(100)

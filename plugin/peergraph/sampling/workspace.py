@@ -15,18 +15,18 @@ class Workspace:
     Args:
         map_sizes: nodes of each type; a direct map of 4 bytes a node is made for each.
         device: of the maps.
-        stream: address of the CUDA stream that it is used on, 0 on the CPU.
     """
 
-    def __init__(self, map_sizes: list[int], device: torch.device, stream: int) -> None:
+    def __init__(self, map_sizes: list[int], device: torch.device) -> None:
         self._device = device
-        self._stream = stream
         # All bits set: a node that is not in the sample.
         self._maps = [torch.full((n,), -1, dtype=torch.int32, device=device) for n in map_sizes]
         self.addresses = [m.data_ptr() for m in self._maps]
-        self._mailbox = (
-            torch.empty(4, dtype=torch.int64, pin_memory=True) if device.type == "cuda" else None
-        )
+        self._mailbox: torch.Tensor | None = None
+        if device.type == "cuda":
+            self._mailbox = torch.empty(4, dtype=torch.int64, pin_memory=True)
+            self._stream = torch.cuda.current_stream(device)
+            self._last_use = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     @property
     def mailbox_address(self) -> int:
@@ -35,13 +35,30 @@ class Workspace:
 
     def launch(self) -> tuple[int, int, int]:
         """Device, stream and number of CPU threads, as the compiled module takes them."""
-        device = -1 if self._device.type == "cpu" else self._device.index
-        return device, self._stream, torch.get_num_threads()
+        if self._device.type == "cpu":
+            return -1, 0, torch.get_num_threads()
+        return self._device.index, self._stream.cuda_stream, torch.get_num_threads()
+
+    def begin_use(self) -> None:
+        """Orders the current stream behind the last use, where that was on another one."""
+        if self._device.type == "cpu":
+            return
+        stream = torch.cuda.current_stream(self._device)
+        if stream != self._stream:
+            stream.wait_event(self._last_use)
+            for node_map in self._maps:
+                node_map.record_stream(stream)
+            self._stream = stream
+
+    def end_use(self) -> None:
+        """Marks the end of a use on its stream."""
+        if self._device.type == "cuda":
+            self._last_use.record(self._stream)
 
 
 class WorkspacePool:
-    """Lends work spaces: never one to two samples at once, and on CUDA each to one stream only, so
-    that the stream's order protects it.
+    """Lends work spaces, each to one sample at a time; there are as many as samples ever ran at
+    once.
     """
 
     def __init__(self, map_sizes: list[int], device: torch.device) -> None:
@@ -49,18 +66,27 @@ class WorkspacePool:
             device = torch.device("cuda", torch.cuda.current_device())
         self.device = device
         self._map_sizes = map_sizes
+        # By the address of the stream of the last use. list.pop and list.append are atomic: there
+        # is no lock that a fork could leave held.
         self._idle: defaultdict[int, list[Workspace]] = defaultdict(list)
 
     @contextmanager
     def borrow(self) -> Iterator[Workspace]:
-        """A work space for the duration of one sample on the current stream."""
+        """A work space for one sample on the current stream."""
         on_gpu = self.device.type == "cuda"
         stream = torch.cuda.current_stream(self.device).cuda_stream if on_gpu else 0
-        # list.pop and list.append are atomic; no lock that a fork could leave held.
-        try:
-            workspace = self._idle[stream].pop()
-        except IndexError:
-            workspace = Workspace(self._map_sizes, self.device, stream)
+        workspace = self._take(stream)
+        workspace.begin_use()
         yield workspace
         # Not after an exception: the maps may then hold entries of the sample that failed.
+        workspace.end_use()
         self._idle[stream].append(workspace)
+
+    def _take(self, stream: int) -> Workspace:
+        """An idle one of this stream, else of any other, else a new one."""
+        for idle in (self._idle[stream], *list(self._idle.values())):
+            try:
+                return idle.pop()
+            except IndexError:
+                continue
+        return Workspace(self._map_sizes, self.device)
