@@ -72,7 +72,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("graphs", type=Path, nargs="+", help=".npz files of labelled graphs")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--eval-every", type=int, default=5)
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--dropout", type=float, default=0.5)

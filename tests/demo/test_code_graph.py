@@ -259,6 +259,17 @@ def test_cache(
     assert "rebuilding the code graph" in capsys.readouterr().err
 
 
+def test_cache_that_cannot_be_written(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(code_graph, "installation_roots", lambda: [tree])
+    monkeypatch.setattr(code_graph, "MIN_CLASS_NODES", 5)
+    with pytest.raises(OSError, match="set XDG_CACHE_HOME to a folder that can be written"):
+        load_code_graph(progress=False)
+
+
 def test_key_depends_on_installation(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = sources.installation_key(1)
     assert key == sources.installation_key(1)

@@ -65,9 +65,9 @@ def test_device_and_ranks(
 
 def test_too_few_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(ValueError, match="each of 1 ranks.* have 0"):
+    with pytest.raises(ValueError, match=r"each of 1 ranks.* have 0"):
         DemoOptions(device="cuda").resolve(0)
-    with pytest.raises(ValueError, match="each of 3 ranks.* have 2"):
+    with pytest.raises(ValueError, match=r"each of 3 ranks.* have 2"):
         DemoOptions(ranks=3).resolve(2)
 
 

@@ -54,22 +54,29 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 2
-    from torch.multiprocessing.spawn import ProcessException
-
-    from peergraph.demo.launch import run_demo
-
     options = DemoOptions(**{f.name: getattr(args, f.name) for f in fields(DemoOptions)})
     try:
-        run_demo(options)
-    except ProcessException as error:
-        print(f"peergraph demo: {error}", file=sys.stderr)
-        return 1
-    except (ValueError, FileNotFoundError) as error:
-        print(f"peergraph demo: {error}", file=sys.stderr)
-        return 2
+        return _run(options)
     except KeyboardInterrupt:
         print("peergraph demo: interrupted", file=sys.stderr)
         return 130
+
+
+def _run(options: DemoOptions) -> int:
+    from torch.multiprocessing.spawn import ProcessException
+
+    from peergraph.demo.launch import prepare_demo, run_demo
+
+    try:
+        device, ranks = prepare_demo(options)
+    except (ValueError, OSError) as error:
+        print(f"peergraph demo: {error}", file=sys.stderr)
+        return 2
+    try:
+        run_demo(options, device, ranks)
+    except ProcessException as error:
+        print(f"peergraph demo: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -35,7 +35,7 @@ def cache_path() -> Path:
 def load_code_graph(*, rebuild: bool = False, progress: bool = True) -> NodeGraph:
     """The code graph of the running installation, from the cache or built and cached now.
 
-    A cache file that cannot be read is rebuilt.
+    A cache file that cannot be read is rebuilt. Raises OSError if the cache cannot be written.
     """
     path = cache_path()
     if not rebuild and path.exists():
@@ -45,7 +45,13 @@ def load_code_graph(*, rebuild: bool = False, progress: bool = True) -> NodeGrap
             print(f"peergraph: rebuilding the code graph: {error}", file=sys.stderr)
     sources = find_sources(installation_roots())
     graph = build_code_graph(sources, min_class_nodes=MIN_CLASS_NODES, progress=progress)
-    save_npz(graph, path)
+    try:
+        save_npz(graph, path)
+    except OSError as error:
+        raise OSError(
+            f"cannot keep the code graph in {path.parent} ({error.strerror}); set XDG_CACHE_HOME "
+            "to a folder that can be written"
+        ) from error
     return graph
 
 

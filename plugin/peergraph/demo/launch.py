@@ -25,21 +25,32 @@ _STOP_SECONDS = 5
 _TIMEOUT = timedelta(minutes=30)
 
 
-def run_demo(options: DemoOptions) -> DemoResult:
+def prepare_demo(options: DemoOptions) -> tuple[str, int]:
+    """Checks the options and the data; the device type and the number of ranks.
+
+    Raises ValueError, OSError for what cannot be.
+    """
+    options.check()
+    device, ranks = options.resolve(usable_gpus())
+    if int(os.environ.get("LOCAL_RANK", 0)) == 0:
+        prepare(options)
+    return device, ranks
+
+
+def run_demo(options: DemoOptions, device: str, ranks: int) -> DemoResult:
     """Runs the demo, prints what it finds and writes `options.json`.
 
     Starts the ranks itself, or is one of them where torchrun's environment variables say so.
 
+    Args:
+        device, ranks: what `prepare_demo` returned.
+
     Raises:
-        ValueError, FileNotFoundError: for options or data that cannot be, before ranks start.
         torch.multiprocessing.spawn.ProcessException: with the traceback of the rank that failed;
             the others are stopped.
     """
-    options.check()
-    device, ranks = options.resolve(usable_gpus())
     if "RANK" in os.environ:
         return _join(options, device)
-    prepare(options)
     result = _spawn(options, device, ranks)
     _report(options, result)
     return result
@@ -47,10 +58,7 @@ def run_demo(options: DemoOptions) -> DemoResult:
 
 def _join(options: DemoOptions, device: str) -> DemoResult:
     rank = int(os.environ["RANK"])
-    local_rank = int(os.environ.get("LOCAL_RANK", rank))
-    if local_rank == 0:
-        prepare(options)
-    chosen = _choose_device(device, local_rank)
+    chosen = _choose_device(device, int(os.environ.get("LOCAL_RANK", rank)))
     dist.init_process_group(_backend(device), timeout=_TIMEOUT)
     result = train(options, chosen)
     if rank == 0:
