@@ -95,7 +95,7 @@ class TableTensor(StoreTensor):
         """Sets the rows ``ids`` to ``value``, which is broadcast to ``[*ids.shape, ...]``."""
         value = torch.as_tensor(plain(value), dtype=self.dtype, device=self.device)
         row = self.shape[1:]
-        values = value.expand(*ids.shape, *row).reshape(-1, *row)
+        values = value.expand((*ids.shape, *row)).reshape(-1, *row)
         self.table.scatter(ids.reshape(-1), values.contiguous())
 
     def _source(self) -> str:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from pyg_graphs import full_hops, random_hetero
 from torch_geometric.data import HeteroData
 from torch_geometric.loader import NeighborLoader
 from torch_geometric.sampler.base import NumNeighbors
 
 import peergraph_pyg
+from tests.adapters.pyg_graphs import full_hops, random_hetero
 
 WRITES = ("author", "writes", "paper")
 REV_WRITES = ("paper", "rev_writes", "author")

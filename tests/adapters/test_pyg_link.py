@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from pyg_graphs import check_batch, check_fanouts, random_data, random_hetero
 from torch import Tensor
 from torch_geometric.loader import LinkLoader, LinkNeighborLoader
 from torch_geometric.sampler import NegativeSampling, NeighborSampler
 
 import peergraph_pyg
+from tests.adapters.pyg_graphs import check_batch, check_fanouts, random_data, random_hetero
 
 WRITES = ("author", "writes", "paper")
 

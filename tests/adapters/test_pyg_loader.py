@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from pyg_graphs import check_batch, check_fanouts, full_hops, random_data
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader, NodeLoader
 from torch_geometric.nn import SAGEConv
@@ -18,6 +17,7 @@ from torch_geometric.utils import k_hop_subgraph, trim_to_layer
 
 import peergraph_pyg
 from peergraph_pyg import StoreNeighborSampler
+from tests.adapters.pyg_graphs import check_batch, check_fanouts, full_hops, random_data
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -103,9 +103,10 @@ def test_workers_draw_different_samples() -> None:
     assert not torch.equal(first.e_id, second.e_id)
 
 
-@pytest.mark.parametrize("filter_per_worker", [True, False, None])
-@pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_worker_options(filter_per_worker: bool | None, context: str) -> None:
+@pytest.mark.parametrize(
+    ("context", "filter_per_worker"), [("fork", True), ("fork", False), ("spawn", None)]
+)
+def test_worker_options(context: str, filter_per_worker: bool | None) -> None:
     data = random_data()
     shared = peergraph_pyg.share(data, device="cpu")
     loader = NeighborLoader(

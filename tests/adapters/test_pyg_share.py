@@ -8,12 +8,12 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from pyg_graphs import random_data, random_hetero
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 
 import peergraph_pyg
 from peergraph_pyg import EdgeIndexTensor, StoreTensor, TableTensor
+from tests.adapters.pyg_graphs import random_data, random_hetero
 
 DTYPES = [
     torch.bool,

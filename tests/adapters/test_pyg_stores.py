@@ -6,7 +6,6 @@ import pickle
 
 import pytest
 import torch
-from pyg_graphs import full_hops, random_data, random_hetero
 from torch_geometric.data import Data, EdgeAttr, HeteroData, TensorAttr
 from torch_geometric.data.feature_store import AttrView
 from torch_geometric.data.graph_store import EdgeLayout
@@ -15,6 +14,7 @@ from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 import peergraph_pyg
 from peergraph.store import EDGE, GraphSource, Store
 from peergraph_pyg import PeergraphFeatureStore, PeergraphGraphStore, StoreNeighborSampler
+from tests.adapters.pyg_graphs import full_hops, random_data, random_hetero
 
 CITES = ("paper", "cites", "paper")
 WRITES = ("author", "writes", "paper")

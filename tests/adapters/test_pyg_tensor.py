@@ -8,11 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from pyg_graphs import random_data
 from torch import Tensor
 
 import peergraph_pyg
 from peergraph_pyg import EdgeIndexTensor, StoreTensor, TableTensor
+from tests.adapters.pyg_graphs import random_data
 
 ROWS = 60
 
@@ -164,6 +164,16 @@ def test_write(name: str, device: torch.device) -> None:
     WRITES[name](plain)
     assert torch.equal(shared.clone(), plain)
     assert torch.equal(handle.clone(), plain)
+
+
+def test_write_of_one_dimension(device: torch.device) -> None:
+    data = random_data()
+    shared = peergraph_pyg.share(data, device=device)
+    for y in (shared.y, data.y):
+        y[3] = 9
+        y[[5, 4]] = torch.tensor([7, 8], device=y.device)
+        y[-2:] = 6
+    assert torch.equal(shared.y.cpu(), data.y)
 
 
 def test_increment_of_rows(device: torch.device) -> None:

@@ -1,0 +1,197 @@
+"""PyG data shared by several ranks."""
+
+from __future__ import annotations
+
+import copy
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+from torch_geometric.data import Data
+from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
+from torch_geometric.nn import SAGEConv
+
+import peergraph_pyg
+from peergraph.memory import Group
+from peergraph.testing import run_ranks
+from peergraph_pyg import StoreTensor
+from tests.adapters.pyg_graphs import check_batch, check_fanouts, random_data, random_hetero
+
+
+def _check_plans(device: str) -> None:
+    for plan in ("auto", "replicated", "sharded", "host"):
+        _check_share(plan, device)
+
+
+def _check_share(plan: str, device: str) -> None:
+    """Rank 0 alone has the graph; every rank loads its part of the seeds."""
+    data = random_data()
+    group = Group.current(device=device)
+    own = copy.copy(data) if group.rank == 0 else None
+    shared = peergraph_pyg.share(own, plan=plan, device=device)
+    assert type(shared) is Data
+    assert repr(shared) == repr(data)
+    assert shared.name == "random"
+    assert torch.equal(shared.x.cpu(), data.x)
+    assert torch.equal(shared.edge_index.cpu(), data.edge_index)
+    seeds = torch.arange(group.rank, data.num_nodes, group.world_size)
+    batches = list(NeighborLoader(shared, [3, 2], input_nodes=seeds, batch_size=7))
+    for batch in batches:
+        check_batch(batch, data)
+        check_fanouts(batch, data, [3, 2])
+    store = peergraph_pyg.store_of(shared)
+    group.barrier()
+    store.close()
+    done = torch.cat([batch.n_id[: batch.batch_size] for batch in batches]).tolist()
+    everyone = [node for nodes in group.all_gather(done) for node in nodes]
+    assert sorted(everyone) == list(range(60))
+
+
+def test_share() -> None:
+    run_ranks(_check_plans, 2, "cpu")
+
+
+@pytest.mark.parametrize(
+    "world_size", [pytest.param(n, marks=pytest.mark.gpus(n)) for n in (1, 2, 4)]
+)
+def test_share_on_gpus(world_size: int) -> None:
+    run_ranks(_check_plans, world_size, "cuda", device="cuda")
+
+
+def _check_hetero(device: str) -> None:
+    data = random_hetero()
+    group = Group.current(device=device)
+    # Data of another rank than 0 is not used.
+    own = data if group.rank == 0 else random_data()
+    shared = peergraph_pyg.share(own, device=device)
+    assert shared.metadata() == data.metadata()
+    loader = NeighborLoader(shared, [2, 2], input_nodes="paper", batch_size=8)
+    for batch in loader:
+        assert torch.equal(batch["paper"].x.cpu(), data["paper"].x[batch["paper"].n_id.cpu()])
+    features, _ = peergraph_pyg.stores(peergraph_pyg.store_of(shared))
+    new = torch.arange(25.0) + 100 * group.rank
+    features["author", "h", None] = new
+    assert features["author", "h", None].tolist() == list(range(25))
+    group.barrier()
+    if group.rank == 1:
+        features["author", "h", torch.tensor([3])] = torch.tensor([-1.0], device=group.device)
+    group.barrier()
+    assert float(features["author", "h", 3]) == -1
+    group.barrier()
+
+
+def _check_writes(device: str) -> None:
+    group = Group.current(device=device)
+    shared = peergraph_pyg.share(random_data() if group.rank == 0 else None, device=device)
+    group.barrier()
+    shared.x[torch.tensor([10 + group.rank])] = float(group.rank)
+    group.barrier()
+    assert torch.equal(shared.x[10:12].cpu(), torch.tensor([[0.0] * 5, [1.0] * 5]))
+    group.barrier()
+
+
+def _check_errors(device: str) -> None:
+    """What is wrong with rank 0's data is raised on all ranks, in the same words."""
+    group = Group.current(device=device)
+    cases: list[tuple[Any, type[Exception], str]] = [
+        ("no data", TypeError, "Data or HeteroData on rank 0"),
+        (Data(x=torch.rand(3, 1, requires_grad=True)), NotImplementedError, "gradients"),
+        (Data(x=torch.rand(3, 1), edge_index=torch.tensor([[0], [7]])), Exception, "7"),
+    ]
+    for case, error, message in cases:
+        with pytest.raises(error, match=message) as info:
+            peergraph_pyg.share(case if group.rank == 0 else None, device=device)
+        assert len(set(group.all_gather(str(info.value)))) == 1
+
+
+def _check_uneven_loaders(device: str) -> None:
+    """Different numbers of batches: no collective may hide in a loader."""
+    data = random_data()
+    group = Group.current(device=device)
+    shared = peergraph_pyg.share(data if group.rank == 0 else None, device=device)
+    seeds = torch.arange(20 + 25 * group.rank)
+    for workers in (0, 2):
+        for batch in NeighborLoader(
+            shared, [3, 2], input_nodes=seeds, batch_size=5, num_workers=workers
+        ):
+            check_batch(batch, data)
+    for batch in LinkNeighborLoader(shared, [2], batch_size=100, neg_sampling="triplet"):
+        check_batch(batch, data)
+    group.barrier()
+
+
+def _check_rest(device: str) -> None:
+    for check in (_check_hetero, _check_writes, _check_errors, _check_uneven_loaders):
+        check(device)
+
+
+def test_other_uses() -> None:
+    run_ranks(_check_rest, 2, "cpu")
+
+
+@pytest.mark.gpus(2)
+def test_other_uses_on_gpus() -> None:
+    run_ranks(_check_rest, 2, "cuda", device="cuda")
+
+
+def _train(device: str) -> list[float]:
+    """Two ranks, DDP: the loss must fall and the models stay equal."""
+    group = Group.current(device=device)
+    data = random_data()
+    data.y = (data.x[:, 0] > 0).long()
+    shared = peergraph_pyg.share(data if group.rank == 0 else None, device=device)
+    torch.manual_seed(7)
+    conv = SAGEConv(5, 2).to(group.device)
+    model = torch.nn.parallel.DistributedDataParallel(conv)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    seeds = torch.arange(group.rank, 60, group.world_size)
+    losses = []
+    for _ in range(10):
+        for batch in NeighborLoader(shared, [4], input_nodes=seeds, batch_size=15):
+            batch = batch.to(group.device)
+            optimizer.zero_grad()
+            out = model(batch.x, batch.edge_index)[: batch.batch_size]
+            loss = torch.nn.functional.cross_entropy(out, batch.y[: batch.batch_size])
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+    group.barrier()
+    return [losses[0], losses[-1], float(conv.lin_l.weight.sum())]
+
+
+def test_training() -> None:
+    first, second = run_ranks(_train, 2, "cpu")
+    assert first[1] < 0.6 * first[0]
+    assert first[2] == second[2]
+
+
+@pytest.mark.gpus(2)
+def test_training_on_gpus() -> None:
+    first, second = run_ranks(_train, 2, "cuda", device="cuda")
+    assert first[1] < 0.6 * first[0]
+    assert first[2] == second[2]
+
+
+def _spawned(rank: int, shared: Data, folder: Path) -> None:
+    data = random_data()
+    assert isinstance(shared.x, StoreTensor)
+    seeds = torch.arange(rank, 60, 2)
+    for batch in NeighborLoader(shared, [3, 2], input_nodes=seeds, batch_size=10):
+        check_batch(batch, data)
+    pair = peergraph_pyg.stores(peergraph_pyg.store_of(shared))
+    assert next(iter(NeighborLoader(pair, [2], batch_size=3))).batch_size == 3
+    shared.mailbox[rank] = 77
+    (folder / str(rank)).touch()
+
+
+def test_handles_go_to_spawned_processes(tmp_path: Path) -> None:
+    """`mp.spawn(run, args=(data,))`, as in PyG's own examples."""
+    data = random_data()
+    data.mailbox = torch.zeros(60)
+    shared = peergraph_pyg.share(data, device="cpu")
+    mp.spawn(_spawned, args=(shared, tmp_path), nprocs=2)
+    assert sorted(os.listdir(tmp_path)) == ["0", "1"]
+    assert shared.mailbox[:3].tolist() == [77, 77, 0]
