@@ -116,7 +116,6 @@ def test_worker_options(context: str, filter_per_worker: bool | None) -> None:
         num_workers=1,
         multiprocessing_context=context,
         filter_per_worker=filter_per_worker,
-        persistent_workers=True,
         prefetch_factor=3,
     )
     for _ in range(2):
