@@ -74,6 +74,32 @@ def accuracy(model: torch.nn.Module, data: Data, device: torch.device) -> float:
     return float(counts[0] / counts[1])
 
 
+def train(device: torch.device, epochs: int) -> None:
+    """The work of one rank."""
+    rank = dist.get_rank()
+    data = make_graph() if rank == 0 else None  # (2) one rank has the graph
+    data = peergraph_pyg.share(data, device=device)  # (3) all ranks have it
+
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(SAGE(data.num_features, 64, 5).to(device))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    train_nodes = data.train_mask.nonzero().view(-1)
+    for epoch in range(epochs):
+        model.train()
+        with model.join():  # ranks may have different numbers of batches
+            for batch in loader(data, train_nodes, shuffle=True):
+                batch = batch.to(device)
+                optimizer.zero_grad()
+                out = model(batch.x, batch.edge_index)[: batch.batch_size]
+                loss = F.cross_entropy(out, batch.y[: batch.batch_size])
+                loss.backward()
+                optimizer.step()
+        model.eval()
+        score = accuracy(model.module, data, device)
+        if rank == 0:
+            print(f"epoch {epoch + 1}: loss {loss.item():.3f}, test accuracy {score:.3f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -84,28 +110,8 @@ def main() -> None:
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    rank = dist.get_rank()
-
-    data = make_graph() if rank == 0 else None  # (2) one rank has the graph
-    data = peergraph_pyg.share(data, device=device)  # (3) all ranks have it
-
-    torch.manual_seed(rank)
-    model = DistributedDataParallel(SAGE(data.num_features, 64, 5).to(device))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    train_nodes = data.train_mask.nonzero().view(-1)
-    for epoch in range(args.epochs):
-        model.train()
-        for batch in loader(data, train_nodes, shuffle=True):
-            batch = batch.to(device)
-            optimizer.zero_grad()
-            out = model(batch.x, batch.edge_index)[: batch.batch_size]
-            loss = F.cross_entropy(out, batch.y[: batch.batch_size])
-            loss.backward()
-            optimizer.step()
-        model.eval()
-        score = accuracy(model.module, data, device)
-        if rank == 0:
-            print(f"epoch {epoch + 1}: loss {loss.item():.3f}, test accuracy {score:.3f}")
+    train(device, args.epochs)
+    # After the model is gone: the last owner of a process group must not be DDP's reducer.
     dist.destroy_process_group()
 
 
