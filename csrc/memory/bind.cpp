@@ -7,6 +7,7 @@
 #include "common/check.h"
 #include "common/on_device.h"
 #include "memory/cuda_region.h"
+#include "memory/dlpack.h"
 #include "memory/error_slot.h"
 #include "memory/gather.h"
 #include "memory/host_region.h"
@@ -46,11 +47,51 @@ IdList make_id_list(uintptr_t ids, int id_bytes, int64_t first, int64_t count) {
   return {reinterpret_cast<const void*>(ids), id_bytes, first, count};
 }
 
+/// A DLPack tensor of bytes, with what it points to.
+struct Bytes {
+  DlManagedTensor managed;
+  int64_t shape;
+  PyObject* owner;
+};
+
+void delete_bytes(DlManagedTensor* managed) {
+  Bytes* bytes = static_cast<Bytes*>(managed->context);
+  if (Py_IsInitialized()) {  // a tensor may outlive the interpreter
+    py::gil_scoped_acquire gil;
+    Py_DECREF(bytes->owner);
+  }
+  delete bytes;
+}
+
+void delete_unused_capsule(PyObject* capsule) {
+  if (!PyCapsule_IsValid(capsule, "dltensor")) return;  // its taker deletes the tensor
+  auto* managed = static_cast<DlManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
+  managed->deleter(managed);
+}
+
+/// Memory as a DLPack capsule of uint8 [num_bytes], which keeps `owner` alive.
+py::object bytes_as_dlpack(uintptr_t address, int64_t num_bytes, int device, py::object owner) {
+  auto* bytes = new Bytes{{}, num_bytes, owner.release().ptr()};
+  const DlDevice place = device < 0 ? DlDevice{1, 0} : DlDevice{2, device};
+  bytes->managed.tensor = {
+      reinterpret_cast<void*>(address), place, 1, {1, 8, 1}, &bytes->shape, nullptr, 0};
+  bytes->managed.context = bytes;
+  bytes->managed.deleter = &delete_bytes;
+  PyObject* capsule = PyCapsule_New(&bytes->managed, "dltensor", &delete_unused_capsule);
+  if (capsule == nullptr) {
+    delete_bytes(&bytes->managed);
+    throw py::error_already_set();
+  }
+  return py::reinterpret_steal<py::object>(capsule);
+}
+
 using ReleaseGil = py::call_guard<py::gil_scoped_release>;
 
 void register_ops(py::module_& m) {
   m.def("map_shared", &map_shared, py::arg("fd"), py::arg("bytes"), ReleaseGil());
   m.def("unmap_shared", &unmap_shared, py::arg("address"), py::arg("bytes"), ReleaseGil());
+  m.def("bytes_as_dlpack", &bytes_as_dlpack, py::arg("address"), py::arg("num_bytes"),
+        py::arg("device"), py::arg("owner"));
   m.def("check_ids", &check_ids, py::arg("ids"), py::arg("limit"), py::arg("num_threads"),
         ReleaseGil());
   m.def(

@@ -6,7 +6,6 @@ reference counting; a process forked from the one that mapped it releases nothin
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import weakref
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+import torch.utils.dlpack
 
 import peergraph._C as _C
 
@@ -118,9 +118,7 @@ class HostPart:
 
     def tensor(self) -> torch.Tensor:
         """The bytes as a uint8 tensor that keeps the part mapped."""
-        buffer = (ctypes.c_uint8 * self.num_bytes).from_address(self.address)
-        buffer._part = self  # type: ignore[attr-defined]  # the tensor holds the buffer
-        return torch.frombuffer(buffer, dtype=torch.uint8)
+        return _bytes(self, -1)
 
 
 @dataclass(frozen=True)
@@ -166,6 +164,7 @@ class CudaPart:
         self.num_bytes = handle.num_bytes
         self.address = address
         self._device = device
+        torch.cuda.init()  # torch may not have used the GPU in this process yet
         _open_parts[handle, torch.device("cuda", device)] = self
 
     @classmethod
@@ -197,21 +196,13 @@ class CudaPart:
 
     def tensor(self) -> torch.Tensor:
         """The bytes as a uint8 tensor that keeps the part mapped."""
-        return torch.as_tensor(_CudaArray(self))
+        return _bytes(self, self._device)
 
 
-class _CudaArray:
-    """What torch.as_tensor wants to see; the tensor holds this object, and so the part."""
-
-    def __init__(self, part: CudaPart) -> None:
-        self._part = part
-        self.__cuda_array_interface__ = {
-            "shape": (part.num_bytes,),
-            "typestr": "|u1",
-            "data": (part.address, False),
-            "version": 3,
-            "strides": None,
-        }
+def _bytes(part: Part, device: int) -> torch.Tensor:
+    # DLPack names the device; other ways let torch guess it, and copy where the guess differs.
+    capsule = _C.bytes_as_dlpack(part.address, part.num_bytes, device, part)
+    return torch.utils.dlpack.from_dlpack(capsule)
 
 
 def close_later(owner: object, fd: int) -> weakref.finalize[..., Any]:
