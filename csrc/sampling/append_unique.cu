@@ -24,13 +24,21 @@ __device__ __forceinline__ int64_t tree_of(const Hop& hop, uint32_t slot) {
 
 /// Is this slot the first of a new node? Safe beside AppendNode: it replaces the word of a slot
 /// only after that slot was tested, and what it writes is nobody's slot.
+template <bool kDirect>
 struct IsFirst {
   Hop hop;
   NodeIndex index;
 
   __device__ bool operator()(uint32_t slot) const {
     const int64_t node = load_id(hop.sources, hop.index_bytes, slot);
-    return node >= 0 && index.get(tree_of(hop, slot), node) == (kPending | slot);
+    const bool used = node >= 0;
+    if constexpr (kDirect) {
+      // No branch between the loads, so that those of several slots run at once.
+      const uint32_t word = index.direct[used ? node : 0];
+      return used & (word == (kPending | slot));
+    } else {
+      return used && index.get(tree_of(hop, slot), node) == (kPending | slot);
+    }
   }
 };
 
@@ -54,12 +62,19 @@ cudaError_t scan(void* scratch, size_t& bytes, const Hop& hop, cudaStream_t stre
                                        hop.num_targets + 1, stream);
 }
 
-cudaError_t select(void* scratch, size_t& bytes, const Hop& hop, const NodeList& nodes,
-                   cudaStream_t stream) {
+template <bool kDirect>
+cudaError_t select_first(void* scratch, size_t& bytes, const Hop& hop, const NodeList& nodes,
+                         cudaStream_t stream) {
   return cub::DeviceSelect::If(scratch, bytes, thrust::counting_iterator<uint32_t>(0),
                                thrust::make_tabulate_output_iterator(AppendNode{hop, nodes}),
                                hop.offsets + hop.num_targets + 1, hop.slots,
-                               IsFirst{hop, nodes.index}, stream);
+                               IsFirst<kDirect>{hop, nodes.index}, stream);
+}
+
+cudaError_t select(void* scratch, size_t& bytes, const Hop& hop, const NodeList& nodes,
+                   cudaStream_t stream) {
+  return nodes.index.direct != nullptr ? select_first<true>(scratch, bytes, hop, nodes, stream)
+                                       : select_first<false>(scratch, bytes, hop, nodes, stream);
 }
 
 __global__ void __launch_bounds__(kBlockThreads)
@@ -127,9 +142,9 @@ void scan_offsets_cuda(const Hop& hop, void* scratch, int64_t scratch_bytes, uin
   PG_CUDA_CHECK(scan(scratch, bytes, hop, as_stream(stream)));
 }
 
-int64_t append_unique_scratch(const Hop& hop, uintptr_t stream) {
+int64_t append_unique_scratch(const Hop& hop, const NodeList& nodes, uintptr_t stream) {
   size_t bytes = 0;
-  PG_CUDA_CHECK(select(nullptr, bytes, hop, NodeList{}, as_stream(stream)));
+  PG_CUDA_CHECK(select(nullptr, bytes, hop, nodes, as_stream(stream)));
   return std::max(static_cast<int64_t>(bytes), scan_offsets_scratch(hop, stream));
 }
 

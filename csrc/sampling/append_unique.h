@@ -10,7 +10,7 @@
 namespace peergraph {
 
 /// Bytes of scratch for append_unique_cuda.
-int64_t append_unique_scratch(const Hop& hop, uintptr_t stream);
+int64_t append_unique_scratch(const Hop& hop, const NodeList& nodes, uintptr_t stream);
 
 /// Appends the hop's new sources to `nodes` (whose count stays: the host does not know it yet) and
 /// puts their rows into the index. Scans offsets if the slots are reserved ones. Afterwards

@@ -75,7 +75,7 @@ class CudaBackend final : public Backend {
     if (hop.stride == 0)
       hop.owners = static_cast<uint32_t*>(arena_.take(hop.slots * sizeof(uint32_t)));
     sample_neighbors_cuda(csc, hop, sources.index, arena_, stream_);
-    const int64_t bytes = append_unique_scratch(hop, stream_);
+    const int64_t bytes = append_unique_scratch(hop, sources, stream_);
     append_unique_cuda(hop, sources, arena_.take(bytes), bytes, stream_);
     to_mailbox(kEdges, hop.offsets + hop.num_targets, 2);
     wait();
