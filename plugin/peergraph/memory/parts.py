@@ -164,7 +164,8 @@ class CudaPart:
         self.num_bytes = handle.num_bytes
         self.address = address
         self._device = device
-        torch.cuda.init()  # torch may not have used the GPU in this process yet
+        # torch may not have used the GPU in this process yet.
+        torch.cuda.init()  # type: ignore[no-untyped-call]
         _open_parts[handle, torch.device("cuda", device)] = self
 
     @classmethod
