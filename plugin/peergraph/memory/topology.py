@@ -1,0 +1,282 @@
+"""What links a machine has: bandwidths and latencies between GPUs and to the host."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+Vector = tuple[float, ...]
+Matrix = tuple[Vector, ...]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Bytes per second of one way to read: in bulk, or random rows of one width.
+
+    Args:
+        bandwidth: ``[n][n]``: GPU i reads from GPU j's memory, 0 where it cannot; the diagonal is
+            its own memory.
+        ingress: ``[n]``: GPU i reads from all GPUs that it reaches at once, all GPUs doing so.
+            With a switch it is no more than one pair has; with links of their own, their sum.
+        host: ``[n]``: GPU i reads the machine's memory.
+    """
+
+    bandwidth: Matrix
+    ingress: Vector
+    host: Vector
+
+    def __post_init__(self) -> None:
+        count = len(self.bandwidth)
+        if any(len(row) != count for row in self.bandwidth):
+            raise ValueError(
+                f"bandwidth must be square, got rows of {[len(r) for r in self.bandwidth]}"
+            )
+        for name in ("ingress", "host"):
+            if len(getattr(self, name)) != count:
+                raise ValueError(
+                    f"{name} must have {count} entries, got {len(getattr(self, name))}"
+                )
+        values = [*(v for row in self.bandwidth for v in row), *self.ingress, *self.host]
+        if any(not 0 <= v < math.inf for v in values):
+            raise ValueError("rates must be finite and not negative")
+        for gpu, row in enumerate(self.bandwidth):
+            if row[gpu] == 0:
+                raise ValueError(f"bandwidth[{gpu}][{gpu}]: a GPU must reach its own memory")
+
+    def select(self, gpus: Sequence[int], masked: Iterable[tuple[int, int]] = ()) -> Rates:
+        """The rates among some GPUs, renumbered in this order, without the masked pairs."""
+        gone = {pair for a, b in masked for pair in ((a, b), (b, a))}
+        bandwidth = tuple(
+            tuple(0.0 if (i, j) in gone else self.bandwidth[i][j] for j in gpus) for i in gpus
+        )
+        links = [sum(row) - row[k] for k, row in enumerate(bandwidth)]
+        ingress = tuple(min(self.ingress[g], links[k]) for k, g in enumerate(gpus))
+        return Rates(bandwidth, ingress, tuple(self.host[g] for g in gpus))
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The GPUs of one machine, their links and memories. ``print(topology)`` shows a table.
+
+    Bandwidths are bytes per second, latencies seconds, memories bytes. Rank i of a node group is
+    GPU i. XGNN 4.2 places partitions by it.
+
+    Args:
+        name: for people.
+        bulk: large copies.
+        latency: ``[n][n]``: time of the smallest read, its launch included; 0 where not known.
+        host_latency: ``[n]``: the same from the host.
+        memory: of each GPU.
+        host_memory: of the machine.
+        rows: by row bytes, rising: random rows, as a gather reads them. Where it is empty, rows are
+            taken to be as fast as bulk copies.
+    """
+
+    name: str
+    bulk: Rates
+    latency: Matrix
+    host_latency: Vector
+    memory: tuple[int, ...]
+    host_memory: int
+    rows: tuple[tuple[int, Rates], ...] = ()
+
+    def __post_init__(self) -> None:
+        count = self.num_gpus
+        if len(self.latency) != count or any(len(row) != count for row in self.latency):
+            raise ValueError(f"latency must be [{count}][{count}]")
+        for name in ("host_latency", "memory"):
+            if len(getattr(self, name)) != count:
+                raise ValueError(
+                    f"{name} must have {count} entries, got {len(getattr(self, name))}"
+                )
+        widths = [width for width, _ in self.rows]
+        if widths != sorted(set(widths)) or any(w <= 0 for w in widths):
+            raise ValueError(f"rows must be by rising positive row bytes, got {widths}")
+        if any(len(rates.bandwidth) != count for _, rates in self.rows):
+            raise ValueError(f"rows must have rates of {count} GPUs")
+
+    @classmethod
+    def from_matrix(
+        cls,
+        bandwidth: Sequence[Sequence[float]],
+        host: float | Sequence[float],
+        *,
+        memory: int | Sequence[int],
+        host_memory: int = 0,
+        ingress: Sequence[float] | None = None,
+        name: str = "matrix",
+    ) -> Topology:
+        """A topology from bandwidths alone (latencies 0).
+
+        Args:
+            bandwidth: ``[n][n]`` as in :class:`Rates`.
+            host, memory: of each GPU, or one number for all.
+            ingress: default: every link is a GPU's own, so their sum.
+
+        Raises:
+            ValueError: not square, negative, or a GPU that does not reach its own memory.
+        """
+        matrix = tuple(tuple(float(v) for v in row) for row in bandwidth)
+        count = len(matrix)
+        hosts = (float(host),) * count if isinstance(host, (int, float)) else tuple(host)
+        memories = (memory,) * count if isinstance(memory, int) else tuple(memory)
+        if ingress is None:
+            ingress = [sum(row) - sum(row[i : i + 1]) for i, row in enumerate(matrix)]
+        return cls(
+            name,
+            Rates(matrix, tuple(ingress), hosts),
+            ((0.0,) * count,) * count,
+            (0.0,) * count,
+            memories,
+            host_memory,
+        )
+
+    @property
+    def num_gpus(self) -> int:
+        """How many GPUs it has."""
+        return len(self.bulk.bandwidth)
+
+    def neighbors(self, gpu: int) -> tuple[int, ...]:
+        """The other GPUs whose memory a GPU reads, rising."""
+        row = self.bulk.bandwidth[gpu]
+        return tuple(j for j, rate in enumerate(row) if rate > 0 and j != gpu)
+
+    @property
+    def is_fully_linked(self) -> bool:
+        """Whether every GPU reads every other one's memory."""
+        return all(len(self.neighbors(g)) == self.num_gpus - 1 for g in range(self.num_gpus))
+
+    def subset(self, gpus: Sequence[int]) -> Topology:
+        """Some GPUs only, renumbered in the order given.
+
+        Raises:
+            ValueError: none, repeated, or unknown GPUs.
+        """
+        if not gpus or len(set(gpus)) != len(gpus):
+            raise ValueError(f"gpus must name at least one GPU and none twice, got {list(gpus)}")
+        self._check(gpus, "gpus")
+        return self._select(f"{self.name}[{','.join(map(str, gpus))}]", gpus, ())
+
+    def masked(self, links: Iterable[tuple[int, int]]) -> Topology:
+        """Without some links, each taken away in both directions.
+
+        Raises:
+            ValueError: a pair that is no link between two GPUs of the machine.
+        """
+        pairs = [(int(a), int(b)) for a, b in links]
+        for a, b in pairs:
+            self._check((a, b), "links")
+            if a == b:
+                raise ValueError(f"links: ({a}, {b}) is no link between two GPUs")
+        if not pairs:
+            return self
+        return self._select(f"{self.name}, masked", range(self.num_gpus), pairs)
+
+    def rates(self, row_bytes: int) -> Rates:
+        """Random rows of a width: interpolated between the widths next to it; narrower rows than
+        measured come at the narrowest one's rows per second, wider ones at the widest one's rate.
+        """
+        if row_bytes <= 0:
+            raise ValueError(f"row_bytes must be positive, got {row_bytes}")
+        if not self.rows:
+            return self.bulk
+        narrowest, widest = self.rows[0], self.rows[-1]
+        if row_bytes <= narrowest[0]:
+            share = row_bytes / narrowest[0]
+            return _mix(narrowest[1], narrowest[1], 0.0, share)
+        if row_bytes >= widest[0]:
+            return widest[1]
+        above = next(k for k, (width, _) in enumerate(self.rows) if width >= row_bytes)
+        (low, slow), (high, fast) = self.rows[above - 1 : above + 1]
+        return _mix(slow, fast, math.log(row_bytes / low) / math.log(high / low), 1.0)
+
+    def to_json(self) -> str:
+        """As JSON; :meth:`from_json` reverses it."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Topology:
+        """What :meth:`to_json` wrote.
+
+        Raises:
+            ValueError: the text is no such JSON.
+        """
+        try:
+            values = json.loads(text)
+            rates = _rates(values["bulk"])
+            rows = tuple((int(width), _rates(entry)) for width, entry in values["rows"])
+            return cls(
+                str(values["name"]),
+                rates,
+                _matrix(values["latency"]),
+                tuple(values["host_latency"]),
+                tuple(values["memory"]),
+                int(values["host_memory"]),
+                rows,
+            )
+        except (KeyError, TypeError, json.JSONDecodeError) as error:
+            raise ValueError(f"not a topology: {error!r}") from error
+
+    def __str__(self) -> str:
+        count = self.num_gpus
+        head = ["GB/s", *(f"GPU {j}" for j in range(count)), "peers", "host", "memory"]
+        lines = [head]
+        for i in range(count):
+            reads = [f"{v / 1e9:.1f}" if v else "-" for v in self.bulk.bandwidth[i]]
+            ends = [
+                f"{v / 1e9:.1f}" if v else "-" for v in (self.bulk.ingress[i], self.bulk.host[i])
+            ]
+            lines.append([f"GPU {i}", *reads, *ends, f"{self.memory[i] / 2**30:.1f} GiB"])
+        widths = [max(len(line[c]) for line in lines) for c in range(len(head))]
+        text = [f"topology {self.name!r}: {count} GPU{'s' if count != 1 else ''}"]
+        text += ["  " + "  ".join(map(str.rjust, line, widths)) for line in lines]
+        for width, rates in self.rows:
+            own = min(rates.bandwidth[i][i] for i in range(count)) / 1e9
+            host = min(rates.host) / 1e9
+            text.append(
+                f"  random rows of {width} bytes, slowest GPU: own {own:.1f}, "
+                f"peers {min(rates.ingress) / 1e9:.1f}, host {host:.1f}"
+            )
+        return "\n".join(text)
+
+    def _check(self, gpus: Iterable[int], name: str) -> None:
+        for gpu in gpus:
+            if not 0 <= gpu < self.num_gpus:
+                raise ValueError(f"{name}: GPU {gpu} is not one of 0..{self.num_gpus - 1}")
+
+    def _select(
+        self, name: str, gpus: Sequence[int], masked: Sequence[tuple[int, int]]
+    ) -> Topology:
+        return Topology(
+            name,
+            self.bulk.select(gpus, masked),
+            tuple(tuple(self.latency[i][j] for j in gpus) for i in gpus),
+            tuple(self.host_latency[i] for i in gpus),
+            tuple(self.memory[i] for i in gpus),
+            self.host_memory,
+            tuple((width, rates.select(gpus, masked)) for width, rates in self.rows),
+        )
+
+
+def _mix(low: Rates, high: Rates, share: float, scale: float) -> Rates:
+    """(1 - share) of `low` and share of `high`, times `scale`."""
+
+    def between(a: Vector, b: Vector) -> Vector:
+        return tuple(scale * ((1 - share) * x + share * y) for x, y in zip(a, b, strict=True))
+
+    return Rates(
+        tuple(map(between, low.bandwidth, high.bandwidth)),
+        between(low.ingress, high.ingress),
+        between(low.host, high.host),
+    )
+
+
+def _matrix(values: Sequence[Sequence[float]]) -> Matrix:
+    return tuple(tuple(row) for row in values)
+
+
+def _rates(values: dict[str, Any]) -> Rates:
+    return Rates(_matrix(values["bandwidth"]), tuple(values["ingress"]), tuple(values["host"]))

@@ -1,0 +1,118 @@
+"""Topologies: what they say of links, subsets, masks, widths, JSON."""
+
+from __future__ import annotations
+
+import pytest
+
+from peergraph.memory.machines import MACHINES, machine
+from peergraph.memory.topology import Rates, Topology
+
+
+def two(link: float = 50.0, host: float = 10.0) -> Topology:
+    return Topology.from_matrix([[900, link], [link, 900]], host, memory=16)
+
+
+def with_rows() -> Topology:
+    """Random rows of 64 bytes at 8 (own), 4 (peer), 2 (host), of 256 bytes at 16, 8, 6."""
+    narrow = Rates(((8.0, 4.0), (4.0, 8.0)), (4.0, 4.0), (2.0, 2.0))
+    wide = Rates(((16.0, 8.0), (8.0, 16.0)), (8.0, 8.0), (6.0, 6.0))
+    base = two()
+    return Topology(
+        "t", base.bulk, base.latency, base.host_latency, base.memory, 0, ((64, narrow), (256, wide))
+    )
+
+
+def test_dgx1_is_the_cube_mesh_of_figure_7() -> None:
+    topology = machine("dgx1")
+    assert [topology.neighbors(g) for g in range(8)] == [
+        (1, 2, 3, 6),
+        (0, 2, 3, 7),
+        (0, 1, 3, 4),
+        (0, 1, 2, 5),
+        (2, 5, 6, 7),
+        (3, 4, 6, 7),
+        (0, 4, 5, 7),
+        (1, 4, 5, 6),
+    ]
+    # Six links of 25 GB/s on every V100.
+    assert topology.bulk.ingress == (150e9,) * 8
+    assert topology.bulk.bandwidth == tuple(zip(*topology.bulk.bandwidth, strict=True))
+    assert not topology.is_fully_linked
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_machines(name: str) -> None:
+    topology = machine(name)
+    assert Topology.from_json(topology.to_json()) == topology
+    text = str(topology)
+    assert f"GPU {topology.num_gpus - 1}" in text
+    assert topology.is_fully_linked == name.startswith(("full", "single", "dgx1-clique"))
+
+
+def test_subset_renumbers() -> None:
+    ring = machine("dgx1").subset((0, 1, 7, 6))
+    assert [ring.neighbors(g) for g in range(4)] == [(1, 3), (0, 2), (1, 3), (0, 2)]
+    assert ring.bulk.bandwidth[0][3] == 50e9  # GPU 0 and GPU 6
+    assert ring.bulk.ingress[2] == 75e9  # GPU 7: one link to 6, two to 1
+    assert machine("dgx1-5").neighbors(4) == (2,)
+
+
+def test_mask_takes_links_away_in_both_directions() -> None:
+    full = machine("full4")
+    ring = full.masked([(0, 2), (3, 1)])
+    assert [ring.neighbors(g) for g in range(4)] == [(1, 3), (0, 2), (1, 3), (0, 2)]
+    # A switch still gives what one pair has.
+    assert ring.bulk.ingress == full.bulk.ingress
+    alone = full.masked([(0, 1), (0, 2), (0, 3)])
+    assert alone.neighbors(0) == ()
+    assert alone.bulk.ingress[0] == 0
+    assert full.masked([]) == full
+
+
+def test_masks_and_subsets_reach_the_rows() -> None:
+    masked = with_rows().masked([(0, 1)])
+    assert all(rates.bandwidth[0][1] == 0 for _, rates in masked.rows)
+    assert masked.rates(128).ingress == (0.0, 0.0)
+    assert with_rows().subset([1]).rates(64).bandwidth == ((8.0,),)
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "host"), [(16, 0.5), (64, 2.0), (128, 4.0), (256, 6.0), (4096, 6.0)]
+)
+def test_rates_between_widths(row_bytes: int, host: float) -> None:
+    assert with_rows().rates(row_bytes).host == pytest.approx((host, host))
+
+
+def test_rates_without_rows_are_the_bulk_ones() -> None:
+    assert two().rates(4) == two().bulk
+
+
+def test_errors_name_the_argument() -> None:
+    with pytest.raises(ValueError, match="bandwidth must be square"):
+        Topology.from_matrix([[1, 2], [1]], 1, memory=1)
+    with pytest.raises(ValueError, match=r"bandwidth\[1\]\[1\]"):
+        Topology.from_matrix([[1, 2], [1, 0]], 1, memory=1)
+    with pytest.raises(ValueError, match="not negative"):
+        two(link=-1)
+    with pytest.raises(ValueError, match="host must have 2"):
+        Topology.from_matrix([[1, 2], [1, 3]], [1], memory=1)
+    with pytest.raises(ValueError, match="memory must have 2"):
+        Topology.from_matrix([[1, 2], [1, 3]], 1, memory=[1])
+    with pytest.raises(ValueError, match="gpus must name"):
+        two().subset([])
+    with pytest.raises(ValueError, match="none twice"):
+        two().subset([1, 1])
+    with pytest.raises(ValueError, match="GPU 2 is not one of"):
+        two().subset([2])
+    with pytest.raises(ValueError, match="GPU -1"):
+        two().masked([(0, -1)])
+    with pytest.raises(ValueError, match=r"\(1, 1\) is no link"):
+        two().masked([(1, 1)])
+    with pytest.raises(ValueError, match="row_bytes"):
+        two().rates(0)
+    with pytest.raises(ValueError, match="not a topology"):
+        Topology.from_json("{}")
+    with pytest.raises(ValueError, match="not a topology"):
+        Topology.from_json("nonsense")
+    with pytest.raises(ValueError, match="topology must be one of single"):
+        machine("dgx9")
