@@ -1,5 +1,6 @@
 """The graph store: structure and tables spread over the ranks' memory by a plan."""
 
+from peergraph.store.hotness import Hotness
 from peergraph.store.ids import IdMap
 from peergraph.store.plan import Placement, Plan
 from peergraph.store.source import (
@@ -20,6 +21,7 @@ __all__ = [
     "EdgeSource",
     "EdgeType",
     "GraphSource",
+    "Hotness",
     "IdMap",
     "NodeType",
     "Placement",

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from peergraph.memory import Group, Table
 from peergraph.store import build, disk, local_csc, placing
+from peergraph.store.hotness import Given, node_hotness
 from peergraph.store.ids import IdMap, hottest_first
 from peergraph.store.plan import Plan
 from peergraph.store.schema import Schema, agree
@@ -57,6 +58,7 @@ class Store:
         *,
         plan: str | Plan = "auto",
         memory_budget: int | None = None,
+        hotness: Given = "out_degree",
         device: str | torch.device | None = None,
         group: Group | None = None,
         timeout: float | None = None,
@@ -71,6 +73,10 @@ class Store:
                 one copy in the machine's memory serves all ranks), or a :class:`Plan`.
             memory_budget: bytes each rank may take of its GPU; default 60 % of what is free. Only
                 ``plan="auto"`` looks at it.
+            hotness: which nodes are read most, so lie nearest where rows are split over shards or
+                tiers: ``"out_degree"`` (how often a node is an in-neighbour), ``"in_degree"``, what
+                :func:`peergraph.sampling.presample` counted, or values ``[num_nodes]`` (by node
+                type). One order serves structure and features. Rank 0's values count.
             device: ``"cpu"``, ``"cuda"`` or ``"cuda:i"``; see :meth:`Group.current`.
             group: the node group; default :meth:`Group.current`.
             timeout: seconds after which a missing rank is an error.
@@ -84,12 +90,12 @@ class Store:
         schema = agree(source, group)
         local = local_csc.local_structure(source, schema, group)
         renumber = placing.may_split(plan, group)
-        hotness = local_csc.out_degrees(local, schema, group) if renumber else {}
         degrees = local_csc.in_degrees(local, schema, group)
         hot_degrees = dict(degrees)
         orders = {}
+        heat = node_hotness(hotness, local, degrees, schema, group, renumber)
         if renumber:
-            orders = {t: hottest_first(h, group.device) for t, h in hotness.items()}
+            orders = {t: hottest_first(h, group.device) for t, h in heat.items()}
             hot_degrees = {t: d[orders[t[2]]] for t, d in degrees.items()}
         permuted = local_csc.any_permuted(local, group)
         chosen = placing.choose_plan(
@@ -123,6 +129,7 @@ class Store:
         *,
         plan: str | Plan = "auto",
         memory_budget: int | None = None,
+        hotness: Given = "out_degree",
         device: str | torch.device | None = None,
         group: Group | None = None,
         timeout: float | None = None,
@@ -139,7 +146,12 @@ class Store:
         group = group or Group.current(device=device, timeout=timeout)
         source = disk.open_source(folder, group)
         return cls.build(
-            source, plan=plan, memory_budget=memory_budget, group=group, progress=progress
+            source,
+            plan=plan,
+            memory_budget=memory_budget,
+            hotness=hotness,
+            group=group,
+            progress=progress,
         )
 
     def save(self, folder: str | PathLike[str]) -> None:

@@ -1,0 +1,225 @@
+"""Measuring a machine's links once, with the gather that will use them, and keeping the result."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import peergraph._C as _C
+from peergraph.memory.group import Group
+from peergraph.memory.region import SharedRegion
+from peergraph.memory.table import Table
+from peergraph.memory.tiers import Tiers
+from peergraph.memory.topology import Rates, Topology
+
+ROW_BYTES = (16, 32, 64, 128, 512, 1024)
+"""Widths that are measured."""
+
+_BULK_BYTES = 1 << 16  # rows so wide that they count as bulk
+# On a GPU: rows per gather (milliseconds from the host, enough to fill it) and calls timed.
+_GPU_READS, _GPU_CALLS = 1 << 18, 10
+_CPU_READS, _CPU_CALLS = 1 << 13, 3
+# Smaller tables would be read through caches of address translation that real ones overflow.
+_GPU_BYTES, _HOST_BYTES = 1 << 30, 4 << 30
+_CPU_BYTES = 1 << 24
+
+
+def measure_topology(group: Group, *, force: bool = False) -> Topology:
+    """The links of the group's GPUs: measured once per machine, then read from the cache.
+
+    Collective. Gathers of random rows of :data:`ROW_BYTES` bytes, and of 64 KiB for bulk, timed by
+    CUDA events while all GPUs do the same: of own memory, of each peer in turn, of all peers
+    together, of pinned host memory. Latencies are those of a gather of one row. Takes 1 GiB of
+    every GPU and up to 4 GiB of the machine's memory for each, and some seconds; synchronises. The
+    cache is a file in ``$XDG_CACHE_HOME/peergraph``, by the GPUs' identities and the driver. Ranks
+    without a GPU measure the machine's memory as each of them sees it.
+
+    Args:
+        force: measure even where a result is there, and replace it.
+
+    Raises:
+        NotImplementedError: GPUs that do not reach each other; plan with
+            :meth:`Topology.from_matrix` there.
+        MemoryError: no room for the tables.
+        PeerLostError: a rank is missing.
+    """
+    known = None if force else cached_topology(group)
+    if known is not None:
+        return known
+    topology = _measure(group)
+    path = _cache_file(group)
+    if group.rank == 0:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".part-{os.getpid()}")
+        part.write_text(topology.to_json())
+        part.replace(path)
+    group.barrier()
+    return topology
+
+
+def cached_topology(group: Group) -> Topology | None:
+    """What :meth:`measure_topology` found earlier for these GPUs, or None. Collective."""
+    path = _cache_file(group)
+    found = None
+    if group.rank == 0 and path.is_file():
+        try:
+            found = Topology.from_json(path.read_text())
+        except ValueError:  # of another version: measured anew
+            found = None
+    return group.broadcast(found)  # type: ignore[no-any-return]
+
+
+def _cache_file(group: Group) -> Path:
+    folder = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    parts = [*group.all_gather(_identity(group.device)), _driver(), str(ROW_BYTES)]
+    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    return Path(folder) / "peergraph" / f"topology-{key}.json"
+
+
+def _identity(device: torch.device) -> str:
+    if device.type == "cpu":
+        return f"cpu of {os.uname().nodename}"
+    properties = torch.cuda.get_device_properties(device)
+    # The oldest torch does not know it.
+    return str(getattr(properties, "uuid", f"{os.uname().nodename} {device}"))
+
+
+def _driver() -> str:
+    version = Path("/proc/driver/nvidia/version")
+    return version.read_text().splitlines()[0] if version.is_file() else ""
+
+
+def _measure(group: Group) -> Topology:
+    _check_peers(group)
+    probe = _Probe(group)
+    try:
+        bulk = probe.random_rows(_BULK_BYTES, probe.size // (4 * _BULK_BYTES))
+        one_row = probe.random_rows(4, 1)
+        rows = tuple((w, probe.random_rows(w, probe.reads)) for w in ROW_BYTES)
+    finally:
+        probe.close()
+    host_memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = host_memory // group.world_size
+    if group.device.type == "cuda":
+        memory = torch.cuda.get_device_properties(group.device).total_memory
+    return Topology(
+        name=_name(group),
+        bulk=bulk,
+        latency=tuple(tuple(4 / v for v in row) for row in one_row.bandwidth),
+        host_latency=tuple(4 / v for v in one_row.host),
+        memory=tuple(group.all_gather(memory)),
+        host_memory=host_memory,
+        rows=rows,
+    )
+
+
+def _name(group: Group) -> str:
+    if group.device.type == "cpu":
+        return f"{group.world_size} ranks without a GPU"
+    return f"{group.world_size} x {torch.cuda.get_device_name(group.device)}"
+
+
+def _check_peers(group: Group) -> None:
+    """Raises, on all ranks, where GPUs do not reach each other."""
+    devices = group.all_gather(group.device)
+    if group.device.type == "cpu":
+        return
+    index = group.device.index or 0
+    mine = [d.index for d in devices if d != group.device and not _C.can_access(index, d.index)]
+    for rank, out_of_reach in enumerate(group.all_gather(mine)):
+        if out_of_reach:
+            raise NotImplementedError(
+                f"measuring links: GPU {devices[rank].index} does not reach the memory of GPU "
+                f"{out_of_reach[0]}; describe the machine by Topology.from_matrix"
+            )
+
+
+class _Probe:
+    """Memory to read: of each rank for all ranks, and of the host for each rank alone."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.on_gpu = group.device.type == "cuda"
+        self.reads = _GPU_READS if self.on_gpu else _CPU_READS
+        self.calls = _GPU_CALLS if self.on_gpu else _CPU_CALLS
+        # A group of its own: host memory that only this rank pins.
+        self.alone = Group(0, 1, group.device, group.timeout)
+        size, host = _CPU_BYTES, _CPU_BYTES
+        if self.on_gpu:
+            size = min(_GPU_BYTES, torch.cuda.mem_get_info(group.device)[0] // 4)
+            free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+            host = min(_HOST_BYTES, free // (4 * group.world_size))
+        self.size = min(group.all_gather(size))
+        self.shards = SharedRegion.create(self.size, group)
+        self.host_size = max(host, self.size // 4)
+        self.host = SharedRegion.create(self.host_size, self.alone, "cpu")
+
+    def close(self) -> None:
+        """Frees both. Collective."""
+        self.host.close()
+        self.shards.close()
+
+    def random_rows(self, row_bytes: int, reads: int) -> Rates:
+        """Gathers of `reads` random rows. Collective; synchronises."""
+        world, rank, device = self.group.world_size, self.group.rank, self.group.device
+        out = torch.empty((reads, row_bytes), dtype=torch.uint8, device=device)
+        each, on_host = self.size // row_bytes, self.host_size // row_bytes
+        shards = Table(
+            (each * world, row_bytes),
+            torch.uint8,
+            Tiers.all_sharded(each * world),
+            self.group,
+            {"sharded": self.shards},
+            None,
+        )
+        host = Table(
+            (on_host, row_bytes),
+            torch.uint8,
+            Tiers.all_host(on_host),
+            self.alone,
+            {"host": self.host},
+            None,
+        )
+
+        def rate(table: Table, ids: torch.Tensor) -> float:
+            return float(out.numel()) / self._seconds(lambda: table.gather(ids, out))
+
+        # Row k lies on rank k % world; in each round every rank has another peer.
+        rows = torch.randint(each, (reads,), device=device) * world
+        bandwidth = [0.0] * world
+        for shift in range(world):
+            peer = (rank + shift) % world
+            bandwidth[peer] = rate(shards, rows + peer)
+        ingress = 0.0
+        if world > 1:
+            others = torch.arange(reads, device=device) % (world - 1)
+            ingress = rate(shards, rows + (rank + 1 + others) % world)
+        from_host = rate(host, torch.randint(on_host, (reads,), device=device))
+        everyone = self.group.all_gather((tuple(bandwidth), ingress, from_host))
+        return Rates(*zip(*everyone, strict=True))
+
+    def _seconds(self, run: Callable[[], object]) -> float:
+        """Time of one call, while all ranks make it. Collective; synchronises."""
+        run()
+        self.group.barrier()
+        if not self.on_gpu:
+            begin = time.perf_counter()
+            for _ in range(self.calls):
+                run()
+            return (time.perf_counter() - begin) / self.calls
+        start, end = (
+            torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            for _ in range(2)
+        )
+        stream = torch.cuda.current_stream(self.group.device)
+        start.record(stream)
+        for _ in range(self.calls):
+            run()
+        end.record(stream)
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3 / self.calls

@@ -1,0 +1,66 @@
+"""Measuring links: on the CPU all memory is the machine's, and the steps are the same."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from peergraph.memory import Group
+from peergraph.memory.measuring import ROW_BYTES, cached_topology, measure_topology
+from peergraph.memory.topology import Topology
+from peergraph.testing import run_ranks
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def assert_plausible(topology: Topology, count: int) -> None:
+    assert topology.num_gpus == count
+    assert topology.is_fully_linked
+    assert [width for width, _ in topology.rows] == list(ROW_BYTES)
+    for rates in (topology.bulk, *(rates for _, rates in topology.rows)):
+        assert all(value > 0 for row in rates.bandwidth for value in row)
+        assert all(value > 0 for value in rates.host)
+        assert all((value > 0) == (count > 1) for value in rates.ingress)
+    assert all(0 < value < 1 for row in topology.latency for value in row)
+    assert all(size > 0 for size in topology.memory)
+
+
+def _measure(device: str, folder: str) -> None:
+    os.environ["XDG_CACHE_HOME"] = folder
+    group = Group.current(device=device)
+    assert cached_topology(group) is None
+    topology = measure_topology(group)
+    assert_plausible(topology, group.world_size)
+    assert all(other == topology for other in group.all_gather(topology))
+    # Floats survive JSON, so the cache gives back the same values.
+    assert measure_topology(group) == topology
+    assert cached_topology(group) == topology
+
+
+def test_one_rank(device: object, tmp_path: Path) -> None:
+    _measure(str(device), str(tmp_path))
+    assert len(list((tmp_path / "peergraph").iterdir())) == 1
+
+
+def test_two_ranks(tmp_path: Path) -> None:
+    run_ranks(_measure, 2, "cpu", str(tmp_path))
+
+
+@pytest.mark.gpus(2)
+def test_two_gpus(tmp_path: Path) -> None:
+    run_ranks(_measure, 2, "cuda", str(tmp_path), device="cuda")
+
+
+def test_force_and_a_broken_cache(tmp_path: Path) -> None:
+    group = Group.current(device="cpu")
+    measure_topology(group)
+    (file,) = (tmp_path / "peergraph").iterdir()
+    file.write_text("{}")
+    assert cached_topology(group) is None
+    topology = measure_topology(group, force=True)
+    assert Topology.from_json(file.read_text()) == topology
