@@ -129,6 +129,7 @@ void register_cuda(py::module_& m) {
   m.def("open_ipc", &open_ipc, py::arg("device"), py::arg("handle"), ReleaseGil());
   m.def("close_ipc", &close_ipc, py::arg("device"), py::arg("address"), ReleaseGil());
   m.def("can_access", &can_access, py::arg("device"), py::arg("peer"));
+  m.def("enable_peer_access", &enable_peer_access, py::arg("device"), py::arg("peer"));
   m.def("register_host", &register_host, py::arg("device"), py::arg("address"), py::arg("bytes"),
         ReleaseGil());
   m.def("unregister_host", &unregister_host, py::arg("device"), py::arg("address"), ReleaseGil());

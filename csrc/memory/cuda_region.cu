@@ -63,6 +63,16 @@ bool can_access(int device, int peer) {
   return access != 0;
 }
 
+void enable_peer_access(int device, int peer) {
+  DeviceGuard guard(device);
+  const cudaError_t status = cudaDeviceEnablePeerAccess(peer, 0);
+  if (status == cudaErrorPeerAccessAlreadyEnabled) {
+    cudaGetLastError();
+    return;
+  }
+  cuda_check(status, "cudaDeviceEnablePeerAccess");
+}
+
 void register_host(int device, uintptr_t address, int64_t bytes) {
   DeviceGuard guard(device);
   PG_CUDA_CHECK(cudaHostRegister(pointer(address), static_cast<size_t>(bytes),

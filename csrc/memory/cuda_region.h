@@ -25,6 +25,9 @@ void close_ipc(int device, uintptr_t address);
 /// Whether kernels on `device` can access memory of `peer`.
 bool can_access(int device, int peer);
 
+/// Lets kernels on `device` access what this process allocated on `peer`.
+void enable_peer_access(int device, int peer);
+
 /// Pins mapped host memory, so that kernels of every device of this process can access it at the
 /// same address.
 void register_host(int device, uintptr_t address, int64_t bytes);

@@ -30,7 +30,8 @@ from tests.memory.tables import (
 PLACES = [
     pytest.param(2, "cpu", id="2-cpu"),
     pytest.param(4, "cpu", id="4-cpu"),
-    pytest.param(2, "cuda", id="2-on-one-gpu", marks=pytest.mark.gpus(1)),
+    # Two ranks on the GPU of a machine that has only one.
+    pytest.param(2, "cuda", id="2-on-a-gpu", marks=pytest.mark.gpus(1)),
     pytest.param(2, "cuda", id="2-gpus", marks=pytest.mark.gpus(2)),
     pytest.param(4, "cuda", id="4-gpus", marks=pytest.mark.gpus(4)),
 ]

@@ -144,6 +144,8 @@ class CudaHandle:
                 f"{device} cannot access the memory of cuda:{self.device} (no NVLink or PCIe peer "
                 "access); place the data on the host tier, or replicate it"
             )
+        if self.pid == os.getpid():
+            return self._reach_own(device)
         try:
             address = _C.open_ipc(device.index, self.ipc)
         except RuntimeError as error:
@@ -155,6 +157,14 @@ class CudaHandle:
         part = CudaPart(device.index, address, self)
         part.release_with(_C.close_ipc)
         return part
+
+    def _reach_own(self, device: torch.device) -> CudaPart:
+        """This process's own memory, for another of its GPUs: IPC is between processes only."""
+        own = _open_parts.get((self, torch.device("cuda", self.device)))
+        if not isinstance(own, CudaPart):
+            raise RuntimeError(f"this memory of cuda:{self.device} has been freed")
+        _C.enable_peer_access(device.index, self.device)
+        return own
 
 
 class CudaPart:
