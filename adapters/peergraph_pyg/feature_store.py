@@ -106,10 +106,10 @@ class PeergraphFeatureStore(FeatureStore):  # type: ignore[misc]
         owner, name = key
         values = None
         if self.store.group is None or self.store.group.rank == 0:
-            values = tensor
+            values = tensor if tensor.device == self.store.device else tensor.cpu()
             if not _is_whole(index):
-                values = tensor.new_zeros(self._num_rows(owner), *tensor.shape[1:])
-                values[index] = tensor
+                values = values.new_zeros(self._num_rows(owner), *values.shape[1:])
+                values[index] = tensor.to(values.device)
         if isinstance(owner, tuple):
             self.store.add_edge_table(name, values, owner)
         else:

@@ -11,7 +11,7 @@ from typing_extensions import Self
 from peergraph.memory import Table
 from peergraph.store import EdgeType, NodeType, Store
 
-from .store_tensor import StoreTensor, implements, plain
+from .store_tensor import EdgeIndexTensor, StoreTensor, implements, plain
 
 aten = torch.ops.aten
 
@@ -67,7 +67,7 @@ class TableTensor(StoreTensor):
         """
         rows = self.size(0)
         if isinstance(key, slice):
-            return _range(key, rows)
+            return _range(key, rows, self.device)
         if not isinstance(key, Tensor):
             key = torch.as_tensor(key)
         if key.dtype == torch.bool:
@@ -102,11 +102,11 @@ class TableTensor(StoreTensor):
         return f"{self.table_name!r} of {self.owner!r}"
 
 
-def _range(key: slice, rows: int) -> Tensor:
+def _range(key: slice, rows: int, device: torch.device) -> Tensor:
     start, stop, step = key.indices(rows)
     if step < 1:
         raise ValueError(f"the step of a slice must be greater than zero, got {step}")
-    return torch.arange(start, max(start, stop), step)
+    return torch.arange(start, max(start, stop), step, device=device)
 
 
 def _along_rows(tensor: Any, dim: int) -> bool:
@@ -152,12 +152,15 @@ def _slice(
 ) -> Any:
     if not _along_rows(tensor, dim):
         return NotImplemented
-    ids = _range(slice(start, end, step), tensor.size(0))
+    ids = _range(slice(start, end, step), tensor.size(0), tensor.device)
     return tensor.handle() if ids.numel() == tensor.size(0) else tensor.rows(ids)
 
 
 @implements(aten.select.int)
 def _select(tensor: Any, dim: int, index: int) -> Any:
+    if isinstance(tensor, EdgeIndexTensor) and dim in (0, -2):
+        # Link loaders ask for all sources, then all destinations: one of them goes to the device.
+        return tensor.whole(torch.device("cpu"))[index].to(tensor.device)
     if not _along_rows(tensor, dim):
         return NotImplemented
     rows = tensor.size(0)
@@ -181,6 +184,8 @@ def _index_put_(
 def _copy_(tensor: Any, source: Tensor, non_blocking: bool = False) -> Any:
     if not isinstance(tensor, TableTensor):
         return NotImplemented
-    source = plain(source).to(tensor.dtype)
-    tensor.table.load(source.expand(tensor.shape).contiguous())
+    source = plain(source).to(dtype=tensor.dtype)
+    if source.device != tensor.device:
+        source = source.cpu()
+    tensor.table.load(source.expand(tensor.shape))
     return tensor

@@ -227,7 +227,7 @@ def test_trim_to_layer(device: torch.device) -> None:
             depth, batch.num_sampled_nodes, batch.num_sampled_edges, trimmed, edge_index
         )
         trimmed = layer(trimmed, edge_index)
-    assert torch.allclose(plain[:8], trimmed[:8], atol=1e-5)
+    assert torch.allclose(plain[:8], trimmed[:8], atol=1e-4)
 
 
 def test_changing_fanouts_and_disjoint(device: torch.device) -> None:

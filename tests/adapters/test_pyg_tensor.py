@@ -143,21 +143,22 @@ WRITES: dict[str, Callable[[Tensor], object]] = {
     "negative int": lambda x: x.__setitem__(-1, torch.arange(5.0)),
     "slice": lambda x: x.__setitem__(slice(3, 9, 2), torch.full((3, 5), 2.0)),
     "everything": lambda x: x.__setitem__(slice(None), 4.0),
-    "ids": lambda x: x.__setitem__(torch.tensor([4, 0, 59]), torch.arange(15.0).view(3, 5)),
+    "ids": lambda x: x.__setitem__([4, 0, 59], torch.arange(15.0, device=x.device).view(3, 5)),
     "ids of two dimensions": lambda x: x.__setitem__(torch.tensor([[4, 0], [1, 2]]), 7),
-    "list": lambda x: x.__setitem__([1, 2], torch.ones(1, 5)),
-    "mask": lambda x: x.__setitem__(torch.arange(ROWS) < 7, torch.zeros(5)),
+    "list": lambda x: x.__setitem__([1, 2], torch.ones(1, 5, device=x.device)),
+    "mask": lambda x: x.__setitem__(torch.arange(ROWS) < 7, torch.zeros(5, device=x.device)),
     "no ids": lambda x: x.__setitem__(torch.empty(0, dtype=torch.int64), 1.0),
     "other dtype": lambda x: x.__setitem__(0, torch.arange(5)),
-    "index_put_": lambda x: x.index_put_((torch.tensor([3, 4]),), torch.tensor(2.0)),
+    "index_put_": lambda x: x.index_put_(
+        (torch.tensor([3, 4]),), torch.tensor(2.0, device=x.device)
+    ),
     "copy_": lambda x: x.copy_(torch.arange(5.0)),
+    "copy_ on the device": lambda x: x.copy_(torch.arange(60.0, device=x.device).view(-1, 1)),
 }
 
 
 @pytest.mark.parametrize("name", WRITES)
 def test_write(name: str, device: torch.device) -> None:
-    if device.type == "cuda" and name == "index_put_":
-        pytest.skip("a plain CUDA tensor takes no CPU values there")
     shared, plain = tensors(device)
     handle = shared.detach()
     WRITES[name](shared)
