@@ -8,12 +8,14 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from torch_geometric import EdgeIndex
+import torch_geometric.transforms as T
+from torch_geometric import EdgeIndex, seed_everything
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import DataLoader, ImbalancedSampler, NeighborLoader
 
 import peergraph_pyg
 from peergraph_pyg import EdgeIndexTensor, StoreTensor, TableTensor
-from tests.adapters.pyg_graphs import random_data, random_hetero
+from tests.adapters.pyg_graphs import check_batch, random_data, random_hetero
 
 DTYPES = [
     torch.bool,
@@ -205,7 +207,7 @@ def test_errors() -> None:
         peergraph_pyg.store_of(data)
     with pytest.raises(NotImplementedError, match="'x' requires gradients"):
         peergraph_pyg.share(Data(x=torch.rand(2, 2, requires_grad=True)), device="cpu")
-    sparse = torch.eye(3).to_sparse_csr()
+    sparse = torch.eye(3).to_sparse_coo()
     with pytest.raises(NotImplementedError, match="'adj_t' cannot be shared"):
         peergraph_pyg.share(Data(x=torch.rand(3, 1), adj_t=sparse), device="cpu")
     hetero = HeteroData()
@@ -220,3 +222,58 @@ def test_errors() -> None:
         peergraph_pyg.share(outside, device="cpu")
     with pytest.raises(ValueError, match="plan"):
         peergraph_pyg.share(data, device="cpu", plan="somewhere")
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        T.NormalizeFeatures(),
+        T.ToUndirected(),
+        T.RandomNodeSplit(),
+        T.RandomLinkSplit(),
+        T.GCNNorm(),
+        T.RemoveIsolatedNodes(),
+        T.LargestConnectedComponents(),
+    ],
+    ids=lambda transform: type(transform).__name__,
+)
+def test_transforms_of_pyg(transform: T.BaseTransform) -> None:
+    """PyG's transforms do to shared data what they do to the original, on plain tensors."""
+    data = random_data()
+    shared = peergraph_pyg.share(data, device="cpu")
+    seed_everything(0)
+    expected = transform(copy.copy(data))
+    seed_everything(0)
+    result = transform(copy.copy(shared))
+    pairs = (
+        zip(expected, result, strict=True) if isinstance(expected, tuple) else [(expected, result)]
+    )
+    for plain, other in pairs:
+        assert other.keys() == plain.keys()
+        for key, value in plain.items():
+            if isinstance(value, torch.Tensor):
+                assert torch.equal(other[key], value), key
+    assert torch.equal(shared.x.clone(), data.x)
+
+
+def test_other_loaders_and_samplers_of_pyg() -> None:
+    data = random_data()
+    shared = peergraph_pyg.share(data, device="cpu")
+    both = next(iter(DataLoader([shared, shared], batch_size=2)))
+    assert torch.equal(both.x, torch.cat([data.x, data.x]))
+    assert both.num_edges == 800
+    balanced = ImbalancedSampler(shared, input_nodes=shared.train_mask)
+    loader = NeighborLoader(
+        shared, [2], input_nodes=shared.train_mask, sampler=balanced, batch_size=5
+    )
+    for batch in loader:
+        check_batch(batch, data)
+
+
+def test_data_as_a_feature_store() -> None:
+    data = random_data()
+    shared = peergraph_pyg.share(data, device="cpu")
+    index = torch.tensor([4, 2])
+    assert torch.equal(shared.get_tensor(attr_name="x", index=index), data.x[index])
+    row, col = shared.get_edge_index("coo")
+    assert torch.equal(torch.stack([row, col]), data.edge_index)
