@@ -144,7 +144,7 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
         if self._core is None:
             self._core = self._compile()
         # torch's generator: reproducible by torch.manual_seed, and different in every worker.
-        number = int(torch.randint(0, 2**63 - 1, ()))
+        number = int(torch.randint(0, 2**63 - 1, (), device="cpu"))
         sample = self._core.sample(seed, number)
         return _single_type(sample) if self._homogeneous else self._typed(sample)
 

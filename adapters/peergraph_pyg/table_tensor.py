@@ -164,7 +164,7 @@ def _select(tensor: Any, dim: int, index: int) -> Any:
     if not _along_rows(tensor, dim):
         return NotImplemented
     rows = tensor.size(0)
-    return tensor.rows(torch.tensor([index + rows if index < 0 else index]))[0]
+    return tensor.rows(torch.tensor([index + rows if index < 0 else index], device="cpu"))[0]
 
 
 @implements(aten.index_put_.default)
