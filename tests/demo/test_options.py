@@ -79,3 +79,16 @@ def test_torchrun_says_how_many_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert DemoOptions(ranks=4).resolve(0) == ("cpu", 4)
     with pytest.raises(ValueError, match="--ranks 2, but torchrun started 4"):
         DemoOptions(ranks=2).resolve(0)
+
+
+@pytest.mark.parametrize(
+    ("num_train", "ranks", "epochs", "batch_size"),
+    [(1_000_000, 4, 3, 1024), (49_000, 2, 3, 1024), (8_000, 2, 4, 250), (140, 2, 12, 16)],
+)
+def test_small_graphs_get_enough_steps(
+    num_train: int, ranks: int, epochs: int, batch_size: int
+) -> None:
+    training = DemoOptions().training(num_train, ranks)
+    assert (training.epochs, training.batch_size) == (epochs, batch_size)
+    given = DemoOptions(epochs=1, batch_size=7).training(num_train, ranks)
+    assert (given.epochs, given.batch_size) == (1, 7)

@@ -33,8 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="GPU memory a rank may use for the graph with --plan auto, for example 10G",
     )
-    add("--epochs", type=int, default=default.epochs, metavar="N")
-    add("--batch-size", type=int, default=default.batch_size, metavar="N", help="seeds per rank")
+    add("--epochs", type=int, metavar="N", help="default 3, more for small graphs")
+    add(
+        "--batch-size", type=int, metavar="N", help="per rank (default 1024, less for small graphs)"
+    )
     add("--fanouts", type=_integers, default=default.fanouts, metavar="N,N,...")
     add("--hidden", type=int, default=default.hidden, metavar="N")
     add("--lr", type=float, default=default.lr)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .options import DemoOptions
+from .options import Training
 from .result import DemoResult
 from .team import Team, batches
 
@@ -18,7 +18,7 @@ _LAYERS = 3
 
 
 def train_mlp(
-    team: Team, options: DemoOptions, data: Any, splits: dict[str, Tensor], result: DemoResult
+    team: Team, training: Training, data: Any, splits: dict[str, Tensor], result: DemoResult
 ) -> None:
     """Trains with DDP, ten times as many epochs as GraphSAGE, and fills in the accuracies.
 
@@ -26,40 +26,40 @@ def train_mlp(
     """
     from torch_geometric.nn import MLP
 
-    torch.manual_seed(options.seed)
+    torch.manual_seed(training.seed)
     model = MLP(
         in_channels=data.x.size(1),
-        hidden_channels=options.hidden,
+        hidden_channels=training.hidden,
         out_channels=result.num_classes,
         num_layers=_LAYERS,
-        dropout=options.dropout,
+        dropout=training.dropout,
+        norm="layer_norm",
+        norm_kwargs={"mode": "node"},
     ).to(team.device)
     ddp = team.distribute(model)
-    optimizer = torch.optim.Adam(ddp.parameters(), lr=options.lr)
-    torch.manual_seed(options.seed + 1 + team.rank)
+    optimizer = torch.optim.Adam(ddp.parameters(), lr=training.lr)
+    torch.manual_seed(training.seed + 1 + team.rank)
     share = team.equal_share(splits["train"])
-    epochs = _EPOCHS_PER_EPOCH * options.epochs
+    epochs = _EPOCHS_PER_EPOCH * training.epochs
     with team.bar(epochs, "MLP, no graph", "epochs") as bar:
         for _ in range(epochs):
             ddp.train()
-            for nodes in batches(share[torch.randperm(len(share))], options.batch_size):
+            for nodes in batches(share[torch.randperm(len(share))], training.batch_size):
                 x, y = _read(team, data, nodes)
                 loss = F.cross_entropy(ddp(x), y)
                 optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
             bar.update()
-    result.mlp_val_accuracy = _accuracy(team, options, model, data, splits["val"])
-    result.mlp_test_accuracy = _accuracy(team, options, model, data, splits["test"])
+    result.mlp_val_accuracy = _accuracy(team, training, model, data, splits["val"])
+    result.mlp_test_accuracy = _accuracy(team, training, model, data, splits["test"])
 
 
 @torch.no_grad()
-def _accuracy(
-    team: Team, options: DemoOptions, model: nn.Module, data: Any, nodes: Tensor
-) -> float:
+def _accuracy(team: Team, training: Training, model: nn.Module, data: Any, nodes: Tensor) -> float:
     model.eval()
     correct = torch.zeros((), dtype=torch.int64, device=team.device)
-    for part in batches(team.share(nodes), options.batch_size):
+    for part in batches(team.share(nodes), training.batch_size):
         x, y = _read(team, data, part)
         correct += (model(x).argmax(dim=1) == y).sum()
     return team.accuracy(correct, nodes)

@@ -10,6 +10,8 @@ import torch
 
 CODE = "code"
 PRODUCTS = "products"
+_STEPS_PER_EPOCH = 16
+_STEPS = 60
 PLANS = ("auto", "replicated", "sharded", "host")
 
 
@@ -18,7 +20,8 @@ class DemoOptions:
     """The options of the command, under the same names.
 
     `device` and `ranks` may be None: CUDA if this build and machine have it, one rank per GPU or
-    two on the CPU. `resolve` fills them in.
+    two on the CPU; `resolve` finds them. `epochs` and `batch_size` may be None: `training`
+    fills in what suits the graph.
     """
 
     data: str = CODE
@@ -28,8 +31,8 @@ class DemoOptions:
     ranks: int | None = None
     plan: str = "auto"
     memory_budget: int | None = None
-    epochs: int = 3
-    batch_size: int = 1024
+    epochs: int | None = None
+    batch_size: int | None = None
     fanouts: tuple[int, ...] = (15, 10, 5)
     hidden: int = 256
     lr: float = 0.003
@@ -92,6 +95,40 @@ class DemoOptions:
                 f"have {num_gpus}; `peergraph info` says more"
             )
         return device, ranks
+
+    def training(self, num_train: int, ranks: int) -> Training:
+        """How to train on a graph with `num_train` training nodes.
+
+        By default batches have 1024 seeds a rank and there are 3 epochs; on smaller graphs the
+        batches are smaller, then the epochs more, so that training takes enough steps.
+        """
+        share = -(-num_train // ranks)
+        batch_size = self.batch_size or min(max(share // _STEPS_PER_EPOCH, 16), 1024)
+        steps_per_epoch = -(-share // batch_size)
+        return Training(
+            epochs=self.epochs or max(3, -(-_STEPS // steps_per_epoch)),
+            batch_size=batch_size,
+            fanouts=list(self.fanouts),
+            hidden=self.hidden,
+            lr=self.lr,
+            dropout=self.dropout,
+            seed=self.seed,
+            num_workers=self.num_workers,
+        )
+
+
+@dataclass(frozen=True)
+class Training:
+    """Hyperparameters, all of them known."""
+
+    epochs: int
+    batch_size: int
+    fanouts: list[int]
+    hidden: int
+    lr: float
+    dropout: float
+    seed: int
+    num_workers: int
 
 
 def usable_gpus() -> int:

@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .clock import PhaseClock
-from .options import DemoOptions
+from .options import Training
 from .result import DemoResult, Epoch
 from .team import Team
 
 
 def train_sage(
-    team: Team, options: DemoOptions, data: Any, splits: dict[str, Tensor], result: DemoResult
+    team: Team, training: Training, data: Any, splits: dict[str, Tensor], result: DemoResult
 ) -> None:
     """Trains with DDP and fills in the result's epochs and accuracies. Collective.
 
@@ -26,32 +26,33 @@ def train_sage(
     """
     from torch_geometric.nn import GraphSAGE
 
-    torch.manual_seed(options.seed)
+    torch.manual_seed(training.seed)
     model = GraphSAGE(
         data.x.size(1),
-        options.hidden,
-        num_layers=len(options.fanouts),
+        training.hidden,
+        num_layers=len(training.fanouts),
         out_channels=result.num_classes,
-        dropout=options.dropout,
-        norm="batch_norm",
+        dropout=training.dropout,
+        norm="layer_norm",
+        norm_kwargs={"mode": "node"},
     ).to(team.device)
     ddp = team.distribute(model)
-    optimizer = torch.optim.Adam(ddp.parameters(), lr=options.lr)
+    optimizer = torch.optim.Adam(ddp.parameters(), lr=training.lr)
     # From here on ranks draw different neighbours and dropout masks.
-    torch.manual_seed(options.seed + 1 + team.rank)
-    loader = _loader(options, data, team.equal_share(splits["train"]), shuffle=True)
+    torch.manual_seed(training.seed + 1 + team.rank)
+    loader = _loader(training, data, team.equal_share(splits["train"]), shuffle=True)
     clock = PhaseClock(loader, team.device)
-    for epoch in range(options.epochs):
-        clock.synchronise = epoch == options.epochs - 1
-        what = f"epoch {epoch + 1}/{options.epochs}"
+    for epoch in range(training.epochs):
+        clock.synchronise = epoch == training.epochs - 1
+        what = f"epoch {epoch + 1}/{training.epochs}"
         start = perf_counter()
         loss = _train_epoch(team, ddp, optimizer, clock, len(loader), what)
         seconds = [perf_counter() - start, *clock.seconds.values()]
-        accuracy = _accuracy(team, options, model, data, splits["val"])
+        accuracy = _accuracy(team, training, model, data, splits["val"])
         result.epochs.append(Epoch(loss, accuracy, *team.mean(seconds)))
         team.say(f"{what}: loss {loss:.4f}, validation accuracy {accuracy:.4f}")
     result.val_accuracy = result.epochs[-1].val_accuracy
-    result.test_accuracy = _accuracy(team, options, model, data, splits["test"])
+    result.test_accuracy = _accuracy(team, training, model, data, splits["test"])
     team.say(f"test accuracy {result.test_accuracy:.4f}")
 
 
@@ -78,29 +79,27 @@ def _train_epoch(
 
 
 @torch.no_grad()
-def _accuracy(
-    team: Team, options: DemoOptions, model: nn.Module, data: Any, nodes: Tensor
-) -> float:
+def _accuracy(team: Team, training: Training, model: nn.Module, data: Any, nodes: Tensor) -> float:
     model.eval()
     correct = torch.zeros((), dtype=torch.int64, device=team.device)
     share = team.share(nodes)
-    for batch in _loader(options, data, share, shuffle=False) if len(share) else ():
+    for batch in _loader(training, data, share, shuffle=False) if len(share) else ():
         batch = batch.to(team.device)
         guess = _logits(model, batch).argmax(dim=1)
         correct += (guess == batch.y[: batch.batch_size]).sum()
     return team.accuracy(correct, nodes)
 
 
-def _loader(options: DemoOptions, data: Any, nodes: Tensor, *, shuffle: bool) -> Any:
+def _loader(training: Training, data: Any, nodes: Tensor, *, shuffle: bool) -> Any:
     from torch_geometric.loader import NeighborLoader
 
     return NeighborLoader(
         data,
-        num_neighbors=list(options.fanouts),
+        num_neighbors=training.fanouts,
         input_nodes=nodes,
-        batch_size=options.batch_size,
+        batch_size=training.batch_size,
         shuffle=shuffle,
-        num_workers=options.num_workers,
+        num_workers=training.num_workers,
     )
 
 

@@ -32,8 +32,9 @@ def train(options: DemoOptions, device: torch.device) -> DemoResult:
     splits = {name: data[f"{name}_mask"].nonzero().view(-1).cpu() for name in _SPLITS}
     for name in _SPLITS:
         del data[f"{name}_mask"]  # else the loaders would gather them for every batch
-    train_sage(team, options, data, splits, result)
-    train_mlp(team, options, data, splits, result)
+    training = options.training(len(splits["train"]), team.ranks)
+    train_sage(team, training, data, splits, result)
+    train_mlp(team, training, data, splits, result)
     peergraph_pyg.store_of(data).close()
     return result
 
