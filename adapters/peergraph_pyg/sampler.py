@@ -11,7 +11,7 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 
 from peergraph.sampling import NeighborSampler, Sample
-from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store
+from peergraph.store import EDGE, NODE, NodeType, Store
 
 from .attach import store_of
 
@@ -94,8 +94,9 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
         self.node_types = list(self.store.node_types)
         self.edge_types = list(self.store.edge_types)
         if self.data_type is DataType.heterogeneous:
-            # The user may have deleted edge types from the data since it was shared.
+            # The user may have deleted types from the data since it was shared.
             self.edge_types = [key for key in self.edge_types if key in data.edge_types]
+            self.node_types = [key for key in self.node_types if key in data.node_types]
         self.num_nodes = {key: self.store.num_nodes(key) for key in self.node_types}
 
     @property
@@ -150,12 +151,12 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
 
     def _typed(self, sample: Sample) -> HeteroSamplerOutput:
         return HeteroSamplerOutput(
-            node=sample.nodes,
+            node=_of(sample.nodes, self.node_types),
             row=_of(sample.row, self.edge_types),
             col=_of(sample.col, self.edge_types),
             edge=_of(sample.edge_ids or {}, self.edge_types),
-            batch=sample.batch,
-            num_sampled_nodes=sample.num_sampled_nodes,
+            batch=None if sample.batch is None else _of(sample.batch, self.node_types),
+            num_sampled_nodes=_of(sample.num_sampled_nodes, self.node_types),
             num_sampled_edges=_of(sample.num_sampled_edges, self.edge_types),
         )
 
@@ -175,8 +176,8 @@ def _single_type(sample: Sample) -> SamplerOutput:
     )
 
 
-def _of(values: dict[EdgeType, Any], edge_types: list[EdgeType]) -> dict[EdgeType, Any]:
-    return {edge_type: values[edge_type] for edge_type in edge_types if edge_type in values}
+def _of(values: dict[Any, Any], types: list[Any]) -> dict[Any, Any]:
+    return {key: values[key] for key in types if key in values}
 
 
 def _require_default(name: str, value: Any, default: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any, TypeVar, overload
 
 from torch_geometric.data import Data, HeteroData
@@ -66,22 +67,24 @@ def share(
             are raised on all ranks.
         ValueError: if it is shared already, or a number of nodes is unknown.
         NotImplementedError: for ``adj`` and ``adj_t``, and for tensors that require gradients.
+        pickle.PicklingError, AttributeError: for an attribute that cannot be sent to other ranks.
     """
     group = Group.current(device=device, timeout=timeout)
-    outline, source = None, None
+    message, source = None, None
     if group.rank == 0:
         try:
             if find_store(data) is not None:
                 raise ValueError("data is shared already")
             outline, source = split(data)
+            message = pickle.dumps(outline)
         except Exception as error:
             # The others wait for the outline: they must learn that there is none.
             group.broadcast(error)
             raise
-    outline = group.broadcast(outline)
-    if isinstance(outline, Exception):
-        raise outline
+    message = group.broadcast(message)
+    if isinstance(message, Exception):
+        raise message
     store = Store.build(
         source, plan=plan, memory_budget=memory_budget, group=group, progress=progress
     )
-    return join(outline, store)
+    return join(pickle.loads(message), store)

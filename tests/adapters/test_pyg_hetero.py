@@ -126,12 +126,15 @@ def test_bidirectional(device: torch.device) -> None:
 def test_deleted_edge_types_are_not_sampled(device: torch.device) -> None:
     data = random_hetero()
     shared = peergraph_pyg.share(data, device=device)
-    del shared[WRITES]
-    del data[WRITES]
+    for graph in (shared, data):
+        del graph[WRITES]
+        del graph[PRINTS]
+        del graph["venue"]
     batch = next(iter(NeighborLoader(shared, [3, 3], input_nodes="paper", batch_size=5)))
     check(batch, data)
     assert batch["author"].num_nodes == 0
     assert WRITES not in batch.edge_types
+    assert batch.node_types == data.node_types
 
 
 def test_added_edge_types_are_refused() -> None:

@@ -100,6 +100,7 @@ def _check_errors(device: str) -> None:
         ("no data", TypeError, "Data or HeteroData on rank 0"),
         (Data(x=torch.rand(3, 1, requires_grad=True)), NotImplementedError, "gradients"),
         (Data(x=torch.rand(3, 1), edge_index=torch.tensor([[0], [7]])), Exception, "7"),
+        (Data(x=torch.rand(3, 1), function=lambda: 0), Exception, "lambda"),
     ]
     for case, error, message in cases:
         with pytest.raises(error, match=message) as info:
