@@ -66,7 +66,7 @@ class PeergraphFeatureStore(FeatureStore):  # type: ignore[misc]
         """The tensors of this store, as fresh objects: PyG's loaders write to them.
 
         Edge tensors of a homogeneous graph are not listed, since PyG's loaders would index them by
-        node ids; ``get_tensor`` finds them, and data of :func:`share` has them in its batches.
+        node ids; ``get_tensor`` finds them, and batches have them (:meth:`add_edge_tensors`).
         """
         if not self.store.is_homogeneous:
             return [self._tensor_attr_cls(owner, name) for owner, name in self._tensors]

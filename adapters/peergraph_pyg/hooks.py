@@ -68,7 +68,7 @@ def _wrap_loader(original: Callable[..., None], sampler: str, time: str) -> Call
                 raise NotImplementedError(f"{time} is not supported for a shared graph")
             _complete_inputs(options, store)
             if store.device.type == "cuda":
-                _stay_in_process(options)
+                _stay_in_process(options, store)
         original(*bound.args, **bound.kwargs)
 
     return init
@@ -93,11 +93,13 @@ def _complete_inputs(options: dict[str, Any], store: Store) -> None:
         return
     if "node_sampler" in options and options.get("input_nodes") is None:
         options["input_nodes"] = torch.arange(store.num_nodes())
-    if "link_sampler" in options and options.get("edge_label_index") in (None, (None, None)):
-        options["edge_label_index"] = (None, store.edge_index())
+    if "link_sampler" in options:
+        links = options.get("edge_label_index")
+        if links is None or (isinstance(links, (tuple, list)) and links[1] is None):
+            options["edge_label_index"] = (None, store.edge_index())
 
 
-def _stay_in_process(options: dict[str, Any]) -> None:
+def _stay_in_process(options: dict[str, Any], store: Store) -> None:
     """A CUDA store is sampled and read by the process that owns the CUDA context."""
     if options.get("filter_per_worker") is None:
         options["filter_per_worker"] = False
@@ -105,7 +107,7 @@ def _stay_in_process(options: dict[str, Any]) -> None:
     if loader_options.get("num_workers", 0) > 0:
         _logger.warning(
             "the graph is on %s: num_workers=%d set to 0, its batches are made on the GPU",
-            find_store(options["data"]).device,  # type: ignore[union-attr]
+            store.device,
             loader_options["num_workers"],
         )
         for name in _WORKER_OPTIONS:

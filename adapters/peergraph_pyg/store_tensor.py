@@ -164,6 +164,10 @@ class EdgeIndexTensor(StoreTensor):
 
 def plain(tree: Any) -> Any:
     """The same nested structure, its store tensors read whole."""
+    if isinstance(tree, StoreTensor):
+        return tree.whole()
+    if isinstance(tree, Tensor):
+        return tree
     return tree_map_only(StoreTensor, lambda tensor: tensor.whole(), tree)
 
 

@@ -55,7 +55,7 @@ class TableTensor(StoreTensor):
         return self.table.read().to(target)
 
     def rows(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """The rows ``ids`` (``[n]`` int32 or int64); asynchronous on CUDA."""
+        """The rows ``ids`` (int32 or int64, any shape); asynchronous on CUDA."""
         return self.table.gather(ids, out=out)
 
     def row_ids(self, key: Any) -> Tensor | None:
@@ -84,7 +84,10 @@ class TableTensor(StoreTensor):
     def __setitem__(self, key: Any, value: Any) -> None:
         """Writes rows, for all ranks (one-sided). Columns cannot be selected."""
         key = plain(key)
-        if isinstance(key, tuple) or key is None or key is Ellipsis:
+        if key is Ellipsis or (isinstance(key, slice) and key == slice(None)):
+            self.copy_(torch.as_tensor(value))
+            return
+        if isinstance(key, tuple) or key is None:
             raise NotImplementedError(f"x[{key!r}] = values: a shared tensor is written by rows")
         ids = self.row_ids(key)
         if ids is None:
@@ -94,9 +97,7 @@ class TableTensor(StoreTensor):
     def write(self, ids: Tensor, value: Any) -> None:
         """Sets the rows ``ids`` to ``value``, which is broadcast to ``[*ids.shape, ...]``."""
         value = torch.as_tensor(plain(value), dtype=self.dtype, device=self.device)
-        row = self.shape[1:]
-        values = value.expand((*ids.shape, *row)).reshape(-1, *row)
-        self.table.scatter(ids.reshape(-1), values.contiguous())
+        self.table.scatter(ids, value.expand((*ids.shape, *self.shape[1:])))
 
     def _source(self) -> str:
         return f"{self.table_name!r} of {self.owner!r}"
@@ -143,7 +144,7 @@ def _index(tensor: Any, indices: list[Tensor | None]) -> Any:
     ids = tensor.row_ids(plain(indices[0]))
     if ids is None:
         return NotImplemented
-    return tensor.rows(ids.reshape(-1)).view(*ids.shape, *tensor.shape[1:])
+    return tensor.rows(ids)
 
 
 @implements(aten.slice.Tensor)

@@ -123,6 +123,26 @@ def test_worker_options(context: str, filter_per_worker: bool | None) -> None:
             check_batch(batch, data)
 
 
+def test_worker_options_of_a_cuda_store(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a loader makes of its options, without a GPU: only the device's name is looked at."""
+    shared = peergraph_pyg.share(random_data(), device="cpu")
+    store = peergraph_pyg.store_of(shared)
+    sampler = NeighborSampler(shared, [2])
+    options = {"num_workers": 2, "persistent_workers": True, "prefetch_factor": 4}
+    for data in (shared, peergraph_pyg.stores(store)):
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "device", torch.device("cuda:0"))
+            loader = NodeLoader(data, sampler, torch.arange(9), pin_memory=True, **options)
+        assert (loader.num_workers, loader.persistent_workers) == (0, False)
+        assert not loader.pin_memory
+        assert not loader.filter_per_worker
+        assert "cuda:0: num_workers=2 set to 0" in caplog.records[-1].getMessage()
+    assert len(caplog.records) == 2
+    assert NodeLoader(shared, sampler, torch.arange(9), **options).num_workers == 2
+
+
 @pytest.mark.gpus(1)
 def test_cuda_store_needs_no_workers(caplog: pytest.LogCaptureFixture) -> None:
     data = random_data()

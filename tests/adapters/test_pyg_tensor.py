@@ -143,6 +143,7 @@ WRITES: dict[str, Callable[[Tensor], object]] = {
     "negative int": lambda x: x.__setitem__(-1, torch.arange(5.0)),
     "slice": lambda x: x.__setitem__(slice(3, 9, 2), torch.full((3, 5), 2.0)),
     "everything": lambda x: x.__setitem__(slice(None), 4.0),
+    "ellipsis": lambda x: x.__setitem__(..., torch.arange(5)),
     "ids": lambda x: x.__setitem__([4, 0, 59], torch.arange(15.0, device=x.device).view(3, 5)),
     "ids of two dimensions": lambda x: x.__setitem__(torch.tensor([[4, 0], [1, 2]]), 7),
     "list": lambda x: x.__setitem__([1, 2], torch.ones(1, 5, device=x.device)),
