@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import torch_geometric
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader
@@ -177,37 +178,36 @@ def make_optimizer(model: GraphSAGE, settings: Settings) -> torch.optim.Optimize
 def report(rows: list[dict[str, Any]], settings: Settings, seeds: int) -> str:
     """A Markdown table with what was run."""
     fanouts = ", ".join(map(str, settings.fanouts))
-    lines = [
-        "# Accuracy",
-        "",
-        "Does training on batches sampled from the store reach the accuracy of PyG's own training",
-        "with all neighbours? Test accuracy in percent at the best validation epoch, mean and",
-        f"standard deviation of {seeds} seeds:",
-        "",
+    question = (
+        "Does training on batches sampled from the store reach the accuracy of PyG's own training "
+        "with all neighbours? Test accuracy in percent at the best validation epoch, mean and "
+        f"standard deviation of {seeds} seeds:"
+    )
+    method = (
+        f"{len(settings.fanouts)}-layer GraphSAGE (mean), hidden {settings.hidden}, dropout "
+        f"{settings.dropout}, Adam with learning rate {settings.lr} and weight decay "
+        f"{settings.weight_decay}, {settings.epochs} epochs of one step over all training nodes, "
+        f"fanouts {fanouts} on the store. Both columns start from the same weights and are "
+        f"evaluated every {settings.eval_every} epochs with all neighbours of every node, which "
+        f"the left one also reads from the store. Device: {settings.device}; torch "
+        f"{torch.__version__}, PyG {torch_geometric.__version__}."
+    )
+    origin = (
+        "Made by `python benchmarks/accuracy.py GRAPH.npz ... --out docs/accuracy.md`; the files "
+        "are in the format that `peergraph demo --data` takes."
+    )
+    table = [
         "| graph | nodes | edges | `NeighborLoader`, store | PyG, all neighbours | difference |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in rows:
         graph = row["graph"]
         difference = mean(row["store"]) - mean(row["pyg"])
-        lines.append(
+        table.append(
             f"| {graph.name} | {graph.num_nodes:,} | {graph.num_edges:,} | {spread(row['store'])} "
             f"| {spread(row['pyg'])} | {difference:+.2f} |"
         )
-    lines += [
-        "",
-        f"{len(settings.fanouts)}-layer GraphSAGE (mean), hidden {settings.hidden}, dropout",
-        f"{settings.dropout}, Adam with learning rate {settings.lr} and weight decay",
-        f"{settings.weight_decay}, {settings.epochs} epochs of one step over all training nodes,",
-        f"fanouts {fanouts} on the store. The same initial weights in both columns. Evaluated",
-        f"every {settings.eval_every} epochs with all neighbours of every node, which the left",
-        f"column also reads from the store. Device: {settings.device}.",
-        "",
-        "Made by `python benchmarks/accuracy.py GRAPH.npz ... --out docs/accuracy.md`; the files",
-        "are in the format that `peergraph demo --data` takes.",
-        "",
-    ]
-    return "\n".join(lines)
+    return "\n\n".join(["# Accuracy", question, "\n".join(table), method, origin]) + "\n"
 
 
 def spread(values: list[float]) -> str:
