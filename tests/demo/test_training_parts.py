@@ -71,12 +71,15 @@ def test_summary(device: str) -> None:
     result = DemoResult(
         graph="toy", num_nodes=1234, num_edges=5678, num_classes=3, device=device, ranks=2, plan={}
     )
-    result.epochs = [Epoch(1.5, 0.5, 9.0, 1.25, 2.5, 5.0)]
+    result.epochs = [Epoch(1.5, 0.5, 8.0, 1.0, 2.0, 4.0)] * 2
+    result.epochs += [Epoch(1.5, 0.5, 9.0, 1.25, 2.5, 5.0)] * 2
     result.val_accuracy, result.test_accuracy = 0.5, 0.625
     result.mlp_val_accuracy, result.mlp_test_accuracy = 0.25, 0.375
     rows = [line.split() for line in summary(result).splitlines()]
     assert ["GraphSAGE", "0.5000", "0.6250"] in rows
     assert ["MLP,", "no", "graph", "0.2500", "0.3750"] in rows
-    assert ["epoch", "1", "9.00", "1.25", "2.50", "5.00"] in rows
+    assert ["epoch", "2", "8.00", "1.00", "2.00", "4.00"] in rows
+    assert ["epoch", "4", "9.00", "1.25", "2.50", "5.00"] in rows
+    assert not any(row[:2] == ["epoch", "1"] for row in rows)
     assert "1,234 nodes, 5,678 edges" in summary(result)
     assert ("waits for the GPU" in summary(result)) == (device == "cuda")

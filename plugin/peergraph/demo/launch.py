@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from datetime import timedelta
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ def prepare_demo(options: DemoOptions) -> tuple[str, int]:
     return device, ranks
 
 
-def run_demo(options: DemoOptions, device: str, ranks: int) -> DemoResult:
+def run_demo(options: DemoOptions, device: str, ranks: int) -> None:
     """Runs the demo, prints what it finds and writes `options.json`.
 
     Starts the ranks itself, or is one of them where torchrun's environment variables say so.
@@ -49,42 +48,28 @@ def run_demo(options: DemoOptions, device: str, ranks: int) -> DemoResult:
         torch.multiprocessing.spawn.ProcessException: with the traceback of the rank that failed;
             the others are stopped.
     """
-    if "RANK" in os.environ:
-        return _join(options, device)
-    result = _spawn(options, device, ranks)
-    _report(options, result)
-    return result
-
-
-def _join(options: DemoOptions, device: str) -> DemoResult:
-    rank = int(os.environ["RANK"])
-    chosen = _choose_device(device, int(os.environ.get("LOCAL_RANK", rank)))
+    if "RANK" not in os.environ:
+        _spawn(options, device, ranks)
+        return
+    local_rank = int(os.environ.get("LOCAL_RANK", os.environ["RANK"]))
+    chosen = _choose_device(device, local_rank)
     dist.init_process_group(_backend(device), timeout=_TIMEOUT)
-    result = train(options, chosen)
-    if rank == 0:
-        _report(options, result)
-    dist.destroy_process_group()
-    return result
+    _run_rank(options, chosen)
 
 
-def _spawn(options: DemoOptions, device: str, ranks: int) -> DemoResult:
+def _spawn(options: DemoOptions, device: str, ranks: int) -> None:
     # The parent serves the rendezvous: no port to guess, and it outlives every rank.
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    results = get_context("spawn").SimpleQueue()
-    arguments = (options, device, ranks, server.port, results)
+    arguments = (options, device, ranks, server.port)
     context = spawn(_child, arguments, nprocs=ranks, join=False)  # type: ignore[no-untyped-call]
     try:
         while not context.join():
             pass
     finally:
         _stop(context.processes)
-    result: DemoResult = results.get()
-    return result
 
 
-def _child(
-    rank: int, options: DemoOptions, device: str, ranks: int, port: int, results: Any
-) -> None:
+def _child(rank: int, options: DemoOptions, device: str, ranks: int, port: int) -> None:
     if device == "cpu":
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks))
     chosen = _choose_device(device, rank)
@@ -92,9 +77,13 @@ def _child(
     dist.init_process_group(
         _backend(device), store=client, rank=rank, world_size=ranks, timeout=_TIMEOUT
     )
-    result = train(options, chosen)
-    if rank == 0:
-        results.put(result)
+    _run_rank(options, chosen)
+
+
+def _run_rank(options: DemoOptions, device: torch.device) -> None:
+    result = train(options, device)
+    if dist.get_rank() == 0:
+        _report(options, result)
     dist.destroy_process_group()
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from .clock import PHASES
 from .result import DemoResult
 
+_SHOWN_EPOCHS = 3
+
 
 def summary(result: DemoResult) -> str:
     """Two tables: accuracy with and without the graph, and where the time went."""
@@ -20,9 +22,10 @@ def summary(result: DemoResult) -> str:
         "",
         f"{'seconds':<16}{'epoch':>12}" + "".join(f"{name:>12}" for name in PHASES),
     ]
-    for i, epoch in enumerate(result.epochs):
+    shown = list(enumerate(result.epochs, start=1))[-_SHOWN_EPOCHS:]
+    for number, epoch in shown:
         phases = "".join(f"{getattr(epoch, name):>12.2f}" for name in PHASES)
-        lines.append(f"{f'epoch {i + 1}':<16}{epoch.seconds:>12.2f}{phases}")
+        lines.append(f"{f'epoch {number}':<16}{epoch.seconds:>12.2f}{phases}")
     if result.device == "cuda":
         lines.append(
             "The last epoch waits for the GPU at every phase, to measure it; in the others the "
