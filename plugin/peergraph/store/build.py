@@ -127,7 +127,7 @@ def add_table(
         raise ValueError(f"no rank brings values for {name!r}")
     spec = specs[holder]
     what = "node table" if isinstance(kind, str) else "edge table"
-    tiers = place_table(what, table_name(kind, name), spec, plan, None, group)
+    tiers = place_table(what, kind, name, spec, plan, None, group)
     order = store.id_map(kind).to_internal if isinstance(kind, str) else None
     mine = values if group.rank == holder else None
     table = build_table(table_name(kind, name), spec, tiers, mine, 0, group, order, None)

@@ -103,10 +103,17 @@ def _checked(
         raise ValueError(f"hotness must be given for {list(schema.num_nodes)}, got {list(by_type)}")
     for node_type, values in by_type.items():
         _check_values(node_type, values, schema.num_nodes[node_type])
+    if isinstance(given, Hotness):
+        if given.structure.keys() != schema.num_edges.keys():
+            raise ValueError(
+                f"hotness must count {list(schema.num_edges)}, got {list(given.structure)}"
+            )
+        for edge_type, values in given.structure.items():
+            _check_values(edge_type, values, schema.num_nodes[edge_type[2]])
     return dict(by_type)
 
 
-def _check_values(node_type: NodeType, values: Tensor, count: int) -> None:
+def _check_values(node_type: NodeType | EdgeType, values: Tensor, count: int) -> None:
     if not isinstance(values, Tensor):
         raise TypeError(f"hotness of {node_type!r} must be a tensor, got {type(values).__name__}")
     if values.dtype.is_complex or tuple(values.shape) != (count,):

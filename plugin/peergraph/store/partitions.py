@@ -60,6 +60,12 @@ class Partitions:
         return "\n".join(lines)
 
 
+def everyone_reaches_all(count: int) -> Partitions:
+    """One partition on each GPU: the placement on GPUs that all reach each other."""
+    each = tuple(range(count))
+    return Partitions("one each", tuple((gpu,) for gpu in each), (each,) * count)
+
+
 def choose_sources(
     stored: list[int], links: tuple[float, ...], gpu: int
 ) -> tuple[list[int], float]:

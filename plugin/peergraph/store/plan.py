@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from peergraph.memory import Tiers
+from peergraph.store.prediction import Prediction, format_predictions
+from peergraph.store.source import NODE, EdgeType, NodeType
 
 PLAN_NAMES = ("auto", "replicated", "sharded", "host")
 
@@ -20,12 +22,14 @@ class Item:
         name: for people: the type and the table's name.
         rows: rows, hottest first where the rows are ordered by hotness.
         bytes_of: bytes of the first k rows.
+        of: the node or edge type.
     """
 
     kind: str
     name: str
     rows: int
     bytes_of: Callable[[int], int]
+    of: NodeType | EdgeType = NODE
 
     @property
     def num_bytes(self) -> int:
@@ -51,19 +55,30 @@ class Placement:
         gpu = item.bytes_of(tiers.replicated + tiers.sharded)
         return cls(item.kind, item.name, tiers, replicated, gpu - replicated, item.num_bytes - gpu)
 
-    def bytes_per_rank(self, world_size: int) -> int:
-        """Bytes of replicated and sharded rows on each rank."""
-        return self.bytes_replicated + -(-self.bytes_sharded // world_size)
+    def bytes_per_rank(self, world_size: int, copies: int = 1) -> int:
+        """Bytes of replicated and sharded rows on each rank, of whose partitions it has copies."""
+        return self.bytes_replicated + -(-self.bytes_sharded * copies // world_size)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The outcome of placement. ``print(plan)`` shows what lies where; plans compare by value."""
+    """The outcome of placement. ``print(plan)`` shows what lies where; plans compare by value.
+
+    Args:
+        name: as it was asked for.
+        world_size: ranks.
+        memory_budget: bytes of each rank; None: not looked at.
+        placements: of all items.
+        copies: partitions of the sharded rows on each rank: 1 where all ranks reach each other.
+        predictions: what reading the items costs, where the machine's links were known.
+    """
 
     name: str
     world_size: int
     memory_budget: int | None
     placements: tuple[Placement, ...]
+    copies: int = 1
+    predictions: tuple[Prediction, ...] = ()
 
     def tiers(self, kind: str, name: str) -> Tiers:
         """The tiers of one item; ``KeyError`` if the plan does not have it."""
@@ -74,7 +89,7 @@ class Plan:
 
     def bytes_per_rank(self) -> int:
         """Bytes of replicated and sharded rows on each rank."""
-        return sum(p.bytes_per_rank(self.world_size) for p in self.placements)
+        return sum(p.bytes_per_rank(self.world_size, self.copies) for p in self.placements)
 
     def bytes_host(self) -> int:
         """Bytes in the machine's memory, once for all ranks."""
@@ -90,14 +105,15 @@ class Plan:
         placements = tuple(
             Placement(**{**p, "tiers": Tiers(**p["tiers"])}) for p in values["placements"]
         )
-        return cls(**{**values, "placements": placements})
+        predictions = tuple(Prediction.from_dict(p) for p in values.get("predictions", ()))
+        return cls(**{**values, "placements": placements, "predictions": predictions})
 
     def __str__(self) -> str:
         head = ("", "", "replicated", "sharded", "host", "each rank", "host memory")
         rows: list[tuple[str, ...]] = [head]
         for p in self.placements:
             shares = (p.tiers.replicated, p.tiers.sharded, p.tiers.host)
-            each = format_bytes(p.bytes_per_rank(self.world_size))
+            each = format_bytes(p.bytes_per_rank(self.world_size, self.copies))
             parts = [_share(n, p.tiers.rows) for n in shares]
             rows.append((p.kind, p.name, *parts, each, format_bytes(p.bytes_host)))
         total = (format_bytes(self.bytes_per_rank()), format_bytes(self.bytes_host()))
@@ -111,6 +127,8 @@ class Plan:
             cells = [t.ljust(w) for t, w in zip(r[:2], widths, strict=False)]
             cells += [t.rjust(w) for t, w in zip(r[2:], widths[2:], strict=True)]
             lines.append("  " + "  ".join(cells).rstrip())
+        if self.predictions:
+            lines.append(format_predictions(self.predictions))
         return "\n".join(lines)
 
 
@@ -136,13 +154,19 @@ def make_plan(name: str, items: list[Item], world_size: int, memory_budget: int 
         raise ValueError(f"plan must be a Plan or one of {', '.join(PLAN_NAMES)}, got {name!r}")
     if memory_budget is None:
         raise ValueError("plan 'auto' needs a memory_budget")
-    left = memory_budget
+    tiers = fit_all(items, world_size, memory_budget)
+    placements = tuple(map(Placement.of, items, tiers))
+    return Plan(name, world_size, memory_budget, placements)
+
+
+def fit_all(items: Sequence[Item], world_size: int, budget: int) -> list[Tiers]:
+    """:func:`fit`, one item after the other."""
     chosen = []
     for item in items:
-        placement = Placement.of(item, fit(item, world_size, left))
-        left -= placement.bytes_per_rank(world_size)
-        chosen.append(placement)
-    return Plan(name, world_size, memory_budget, tuple(chosen))
+        tiers = fit(item, world_size, budget)
+        budget -= Placement.of(item, tiers).bytes_per_rank(world_size)
+        chosen.append(tiers)
+    return chosen
 
 
 def fit(item: Item, world_size: int, budget: int) -> Tiers:
@@ -160,16 +184,16 @@ def fit(item: Item, world_size: int, budget: int) -> Tiers:
     if item.num_bytes <= budget:
         return Tiers.all_replicated(item.rows)
     if world_size == 1:
-        near = _largest(item.rows, lambda k: item.bytes_of(k) <= budget)
+        near = largest(item.rows, lambda k: item.bytes_of(k) <= budget)
         return Tiers(replicated=near, host=item.rows - near)
     if on_each_rank(0, item.rows) <= budget:
-        near = _largest(item.rows, lambda k: on_each_rank(k, item.rows) <= budget)
+        near = largest(item.rows, lambda k: on_each_rank(k, item.rows) <= budget)
         return Tiers(replicated=near, sharded=item.rows - near)
-    gpu = _largest(item.rows, lambda k: on_each_rank(0, k) <= budget)
+    gpu = largest(item.rows, lambda k: on_each_rank(0, k) <= budget)
     return Tiers(sharded=gpu, host=item.rows - gpu)
 
 
-def _largest(limit: int, holds: Callable[[int], bool]) -> int:
+def largest(limit: int, holds: Callable[[int], bool]) -> int:
     """The largest k in 0..limit for which a condition holds that fails for all above it."""
     low, high = 0, limit
     while low < high:

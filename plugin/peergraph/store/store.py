@@ -15,6 +15,7 @@ from peergraph.store import build, disk, local_csc, placing
 from peergraph.store.hotness import Given, node_hotness
 from peergraph.store.ids import IdMap, hottest_first
 from peergraph.store.plan import Plan
+from peergraph.store.planning import Reads, Shares
 from peergraph.store.schema import Schema, agree
 from peergraph.store.source import EDGE, NODE, EdgeType, GraphSource, NodeType
 from peergraph.store.structure import Structure, read_degrees, read_lists
@@ -59,6 +60,9 @@ class Store:
         plan: str | Plan = "auto",
         memory_budget: int | None = None,
         hotness: Given = "out_degree",
+        graph_ratio: float | None = None,
+        feature_ratio: float | None = None,
+        first: str | None = None,
         device: str | torch.device | None = None,
         group: Group | None = None,
         timeout: float | None = None,
@@ -68,15 +72,21 @@ class Store:
 
         Args:
             source: the graph: on one rank, ``None`` on the others; or a share of it on every rank.
-            plan: ``"replicated"``, ``"sharded"``, ``"host"``, ``"auto"`` (replicate what fits the
-                budget, then shard, then host; structure before features, XGNN 4.3; without a GPU
-                one copy in the machine's memory serves all ranks), or a :class:`Plan`.
+            plan: ``"replicated"``, ``"sharded"``, ``"host"``, ``"auto"``, or a :class:`Plan`.
+                ``"auto"`` takes what reads least time by the machine's links, where
+                :func:`peergraph.memory.measure_topology` has measured them; else it replicates what
+                fits the budget, then shards, then leaves on the host, structure before features
+                (XGNN 4.3). Without a GPU one copy in the machine's memory serves all ranks.
             memory_budget: bytes each rank may take of its GPU; default 60 % of what is free. Only
                 ``plan="auto"`` looks at it.
             hotness: which nodes are read most, so lie nearest where rows are split over shards or
                 tiers: ``"out_degree"`` (how often a node is an in-neighbour), ``"in_degree"``, what
                 :func:`peergraph.sampling.presample` counted, or values ``[num_nodes]`` (by node
                 type). One order serves structure and features. Rank 0's values count.
+            graph_ratio, feature_ratio: with ``"auto"``, XGNN's API: the share (0..1) of the bytes
+                of structure, or of tables, to shard over the GPUs, hottest first; the rest goes to
+                the host. What gets no ratio is placed in the memory that is left.
+            first: with ``"auto"``, ``"structure"`` or ``"features"``: gets memory before the other.
             device: ``"cpu"``, ``"cuda"`` or ``"cuda:i"``; see :meth:`Group.current`.
             group: the node group; default :meth:`Group.current`.
             timeout: seconds after which a missing rank is an error.
@@ -84,12 +94,15 @@ class Store:
 
         Raises:
             ValueError, TypeError, IndexError: the source does not fit together; on every rank.
+            ValueError: ratios that take more than the budget.
+            NotImplementedError: a plan for GPUs that do not all reach each other.
             PeerLostError: a rank died or did not join in time.
         """
+        shares = Shares(graph_ratio, feature_ratio, first)
         group = group or Group.current(device=device, timeout=timeout)
         schema = agree(source, group)
         local = local_csc.local_structure(source, schema, group)
-        renumber = placing.may_split(plan, group)
+        renumber = placing.may_split(plan, shares, group)
         degrees = local_csc.in_degrees(local, schema, group)
         hot_degrees = dict(degrees)
         orders = {}
@@ -99,7 +112,15 @@ class Store:
             hot_degrees = {t: d[orders[t[2]]] for t, d in degrees.items()}
         permuted = local_csc.any_permuted(local, group)
         chosen = placing.choose_plan(
-            plan, memory_budget, schema, hot_degrees, permuted, renumber, group
+            plan,
+            memory_budget,
+            shares,
+            schema,
+            hot_degrees,
+            permuted,
+            lambda: Reads.of(hotness, heat, orders, schema.num_edges),
+            renumber,
+            group,
         )
         chosen = group.broadcast(chosen)
         if renumber and not placing.splits_rows(chosen):
@@ -130,6 +151,9 @@ class Store:
         plan: str | Plan = "auto",
         memory_budget: int | None = None,
         hotness: Given = "out_degree",
+        graph_ratio: float | None = None,
+        feature_ratio: float | None = None,
+        first: str | None = None,
         device: str | torch.device | None = None,
         group: Group | None = None,
         timeout: float | None = None,
@@ -150,6 +174,9 @@ class Store:
             plan=plan,
             memory_budget=memory_budget,
             hotness=hotness,
+            graph_ratio=graph_ratio,
+            feature_ratio=feature_ratio,
+            first=first,
             group=group,
             progress=progress,
         )

@@ -1,0 +1,140 @@
+"""What a placement costs: bytes per link and time of a mini-batch, predicted from measured links.
+
+The cost of XGNN's tiers (4.2, 4.3) as a model instead of ratios set by hand. A gather reads own
+memory and all peers at once, so that the slowest of them counts; what it reads from the host
+comes on top, for the reads in flight that wait for it are lost to the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from peergraph.memory import Tiers
+from peergraph.memory.topology import Topology
+from peergraph.store.partitions import Partitions
+from peergraph.store.plan import Item
+from peergraph.store.prediction import Prediction
+
+Array = np.ndarray[Any, Any]
+
+_POINTS = 256
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The share of all reads that goes to the first rows of an item.
+
+    Args:
+        rows: rising, from 0 to the number of rows.
+        share: of the reads, from 0 to 1; between the points the rows are read alike.
+    """
+
+    rows: Array
+    share: Array
+
+    @classmethod
+    def of(cls, hotness: Tensor) -> Curve:
+        """From how often each row is read, ``[rows]`` on the CPU in the order of the rows."""
+        count = hotness.numel()
+        if count == 0:
+            return cls(np.zeros(1, np.int64), np.zeros(1))
+        even = np.linspace(0, count, _POINTS + 1)
+        dense_at_first = np.geomspace(1, count, _POINTS)
+        rows = np.unique(np.concatenate([even, dense_at_first]).astype(np.int64))
+        sums = np.add.reduceat(hotness.numpy(), rows[:-1], dtype=np.float64)
+        if sums.sum() == 0:
+            sums = np.diff(rows).astype(np.float64)
+        share = np.concatenate([[0.0], np.cumsum(sums) / sums.sum()])
+        return cls(rows, share)
+
+    @classmethod
+    def uniform(cls, count: int) -> Curve:
+        """All of `count` rows are read alike."""
+        rows = np.unique(np.linspace(0, count, _POINTS + 1).astype(np.int64))
+        return cls(rows, rows / max(1, count))
+
+    def upto(self, count: int) -> float:
+        """The share of the first `count` rows."""
+        return float(np.interp(count, self.rows, self.share))
+
+
+@dataclass(frozen=True)
+class Load:
+    """How mini-batches read an item.
+
+    Args:
+        item: what is read.
+        curve: which of its rows.
+        reads: rows per mini-batch.
+        read_bytes: that each of them moves.
+        width: bytes that lie together, by which links are rated.
+    """
+
+    item: Item
+    curve: Curve
+    reads: float
+    read_bytes: float
+    width: int
+
+
+@dataclass(frozen=True)
+class LinkCosts:
+    """Seconds per byte by GPU, for rows of one width.
+
+    Args:
+        own: of its own memory.
+        peers: of sharded rows, that part which comes from peers: the slowest link and what all
+            links carry together.
+        own_share: of sharded rows, the share that lies at home.
+        host: of rows on the host.
+    """
+
+    own: Array
+    peers: Array
+    own_share: Array
+    host: Array
+
+    @classmethod
+    def of(cls, topology: Topology, partitions: Partitions, width: int) -> LinkCosts:
+        """For rows of `width` bytes, sharded as `partitions` says."""
+        rates = topology.rates(width)
+        count = topology.num_gpus
+        share = np.array(partitions.access_counts()) / count
+        own_share = share.diagonal().copy()
+        np.fill_diagonal(share, 0.0)
+        links = np.array(rates.bandwidth)
+        slowest = np.max(share / np.where(links > 0, links, np.inf), axis=1)
+        ingress = np.array(rates.ingress)
+        together = share.sum(axis=1) / np.where(ingress > 0, ingress, np.inf)
+        return cls(
+            1 / links.diagonal(),
+            np.maximum(slowest, together),
+            own_share,
+            1 / np.array(rates.host),
+        )
+
+    def seconds(self, replicated: float, sharded: float, host: float) -> float:
+        """Of the slowest GPU, for so many bytes of each tier."""
+        own = (replicated + sharded * self.own_share) * self.own
+        return float(np.max(np.maximum(own, sharded * self.peers) + host * self.host))
+
+
+def predict(load: Load, tiers: Tiers, topology: Topology, partitions: Partitions) -> Prediction:
+    """The cost of one item with its rows on these tiers."""
+    near = load.curve.upto(tiers.replicated)
+    on_gpus = load.curve.upto(tiers.replicated + tiers.sharded)
+    hits = (near, on_gpus - near, 1.0 - on_gpus) if tiers.rows else (0.0, 0.0, 0.0)
+    moved = [share * load.reads * load.read_bytes for share in hits]
+    seconds = LinkCosts.of(topology, partitions, load.width).seconds(*moved)
+    count = topology.num_gpus
+    links = np.array(partitions.access_counts()) * (moved[1] / count)
+    links += np.eye(count) * moved[0]
+    link_bytes = tuple((*map(float, row), moved[2]) for row in links)
+    latency = max(topology.host_latency if hits[2] else np.diagonal(topology.latency))
+    if hits[1]:
+        latency = max(latency, *(value for row in topology.latency for value in row))
+    return Prediction(load.item.kind, load.item.name, hits, seconds + float(latency), link_bytes)

@@ -1,0 +1,64 @@
+"""What a plan is expected to cost, as data and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What an item's reads cost per mini-batch, all GPUs sampling at once.
+
+    Args:
+        kind, name: of the item.
+        hits: the shares of reads that go to replicated, sharded and host rows.
+        seconds: of the slowest GPU.
+        link_bytes: ``[n][n + 1]``: that GPU i reads from GPU j, and in the last column the host.
+    """
+
+    kind: str
+    name: str
+    hits: tuple[float, float, float]
+    seconds: float
+    link_bytes: tuple[tuple[float, ...], ...]
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Prediction:
+        """From plain values, as JSON keeps them."""
+        links = tuple(map(tuple, values["link_bytes"]))
+        return cls(**{**values, "hits": tuple(values["hits"]), "link_bytes": links})
+
+
+def format_predictions(predictions: Sequence[Prediction]) -> str:
+    """For people: hits and time of each item, bytes of each link."""
+    lines = ["  predicted for a mini-batch:"]
+    table: list[tuple[str, ...]] = [("", "", "replicated", "sharded", "host", "time")]
+    for p in predictions:
+        hits = [f"{100 * share:.1f} %" for share in p.hits]
+        table.append((p.kind, p.name, *hits, f"{1e3 * p.seconds:.3f} ms"))
+    total = sum(p.seconds for p in predictions)
+    table.append(("total", "", "", "", "", f"{1e3 * total:.3f} ms"))
+    lines += _columns(table, 2)
+    bytes_of = total_link_bytes(predictions)
+    gpus = range(len(bytes_of))
+    links: list[tuple[str, ...]] = [("MB from", *(f"GPU {j}" for j in gpus), "host")]
+    links += [(f"GPU {i}", *(f"{v / 1e6:.1f}" for v in bytes_of[i])) for i in gpus]
+    return "\n".join(lines + _columns(links, 1))
+
+
+def total_link_bytes(predictions: Sequence[Prediction]) -> list[list[float]]:
+    """``[n][n + 1]`` as in :class:`Prediction`, of all items together."""
+    matrices = [p.link_bytes for p in predictions]
+    return [[sum(cell) for cell in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)]
+
+
+def _columns(rows: Sequence[tuple[str, ...]], left: int) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [text.ljust(w) for text, w in zip(row[:left], widths, strict=False)]
+        cells += [t.rjust(w) for t, w in zip(row[left:], widths[left:], strict=True)]
+        lines.append("  " + "  ".join(cells).rstrip())
+    return lines

@@ -1,0 +1,201 @@
+"""The cost model against arithmetic by hand, and choices against all choices there are."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from peergraph.memory import Tiers
+from peergraph.memory.machines import machine
+from peergraph.memory.topology import Topology
+from peergraph.store.choosing import bytes_on_gpu, choose_tiers, tiers_of_ratio
+from peergraph.store.cliques import place_by_cliques
+from peergraph.store.cost import Curve, Load, predict
+from peergraph.store.partitions import Partitions
+from peergraph.store.plan import Item
+from peergraph.store.prediction import Prediction, format_predictions
+from peergraph.store.solver import solve
+
+
+def switch(count: int, peer: float = 50.0, host: float = 10.0) -> Topology:
+    bandwidth = [[400.0 if i == j else peer for j in range(count)] for i in range(count)]
+    return Topology.from_matrix(bandwidth, host, memory=1, ingress=[peer] * count)
+
+
+def rows(name: str, count: int, row_bytes: int) -> Item:
+    return Item("node table", name, count, lambda k: k * row_bytes)
+
+
+def power_law(count: int, exponent: float = 1.0) -> torch.Tensor:
+    return torch.arange(1, count + 1, dtype=torch.float64) ** -exponent
+
+
+def load(item: Item, hotness: torch.Tensor, row_bytes: int, reads: float = 1000.0) -> Load:
+    return Load(item, Curve.of(hotness), reads, row_bytes, row_bytes)
+
+
+@pytest.mark.parametrize("count", [1, 2, 100, 5000])
+def test_curve_follows_the_counts(count: int) -> None:
+    hotness = power_law(count)
+    curve = Curve.of(hotness)
+    exact = np.concatenate([[0], np.cumsum(hotness.numpy())]) / float(hotness.sum())
+    found = [curve.upto(k) for k in range(count + 1)]
+    assert np.allclose(found, exact, atol=2e-3)
+    assert found[0] == 0
+    assert found[-1] == pytest.approx(1)
+
+
+def test_curve_without_reads_is_uniform() -> None:
+    assert Curve.of(torch.zeros(10)).upto(5) == pytest.approx(0.5)
+    assert Curve.uniform(10).upto(5) == pytest.approx(0.5)
+    assert Curve.of(torch.zeros(0)).upto(0) == 0
+    assert Curve.uniform(0).upto(0) == 0
+
+
+def test_prediction_behind_a_switch() -> None:
+    """1000 reads of 4 bytes; rows are read alike: 20 % near, 40 % sharded, 40 % on the host."""
+    topology = switch(4)
+    one = load(rows("x", 100, 4), torch.ones(100), 4)
+    found = predict(one, Tiers(20, 40, 40), topology, solve(topology))
+    assert found.hits == pytest.approx((0.2, 0.4, 0.4))
+    assert found.link_bytes[1] == pytest.approx((400, 800 + 400, 400, 400, 1600))
+    # Three quarters of the sharded bytes come from peers, at 50 together; own memory is faster.
+    assert found.seconds == pytest.approx(1200 / 50 + 1600 / 10)
+
+
+def test_prediction_on_the_ring() -> None:
+    """On links of their own the slowest link counts: GPUs 0 and 1 share a single one."""
+    topology = machine("dgx1-ring4")
+    one = load(rows("x", 100, 4), torch.ones(100), 4)
+    found = predict(one, Tiers(0, 100, 0), topology, solve(topology))
+    # Two partitions at home, one over each link, of which the slower has 25 GB/s.
+    assert found.seconds == pytest.approx(1000 / 25e9)
+    assert all(sum(row) == pytest.approx(4000) for row in found.link_bytes)
+    assert all(row[4] == 0 for row in found.link_bytes)
+
+
+def test_prediction_of_own_memory_and_latency() -> None:
+    alone = switch(1)
+    one = load(rows("x", 100, 4), torch.ones(100), 4)
+    assert predict(one, Tiers(100), alone, solve(alone)).seconds == pytest.approx(4000 / 400)
+    slow = Topology("t", alone.bulk, ((3.0,),), (7.0,), alone.memory, 0)
+    assert predict(one, Tiers(100), slow, solve(slow)).seconds == pytest.approx(13)
+    assert predict(one, Tiers(host=100), slow, solve(slow)).seconds == pytest.approx(407)
+
+
+def additive_seconds(one: Load, tiers: Tiers, peer: float, host: float, world: int) -> float:
+    """Time of links alone, which is what choices are made by."""
+    near, on_gpus = (
+        one.curve.upto(tiers.replicated),
+        one.curve.upto(tiers.replicated + tiers.sharded),
+    )
+    sharded = (on_gpus - near) * (world - 1) / world / peer
+    return one.reads * one.read_bytes * (sharded + (1 - on_gpus) / host)
+
+
+@pytest.mark.parametrize("budget", [0, 13, 40, 64, 100, 150, 230, 400])
+@pytest.mark.parametrize(("world", "peer", "host"), [(4, 50, 10), (2, 30, 25), (4, 12, 10)])
+def test_choice_against_all_choices(budget: int, world: int, peer: float, host: float) -> None:
+    topology = switch(world, peer, host)
+    partitions = solve(topology)
+    loads = [
+        load(rows("x", 12, 16), power_law(12), 16, reads=30),
+        load(rows("y", 10, 4), power_law(10, 0.5), 4, reads=70),
+    ]
+
+    def total(tiers: tuple[Tiers, ...]) -> float:
+        return sum(
+            additive_seconds(one, t, peer, host, world) for one, t in zip(loads, tiers, strict=True)
+        )
+
+    def fits(tiers: tuple[Tiers, ...]) -> bool:
+        taken = [bytes_on_gpu(one.item, t, partitions) for one, t in zip(loads, tiers, strict=True)]
+        return sum(taken) <= budget
+
+    found = tuple(choose_tiers(loads, topology, partitions, budget))
+    assert fits(found)
+    ways = [
+        [Tiers(r, g - r, n - g) for g in range(n + 1) for r in range(g + 1)]
+        for n in (one.item.rows for one in loads)
+    ]
+    best = min(total(pair) for pair in itertools.product(*ways) if fits(pair))
+    # Moves are whole rows, so a remainder smaller than the widest row may stay unused.
+    spare = max(one.curve.upto(1) * one.reads * one.read_bytes / host for one in loads)
+    assert best <= total(found) + 1e-9
+    assert total(found) <= best + spare
+
+
+def test_all_is_replicated_where_it_fits() -> None:
+    topology = switch(4)
+    one = load(rows("x", 100, 4), power_law(100), 4)
+    assert choose_tiers([one], topology, solve(topology), 400) == [Tiers(replicated=100)]
+    # Without replication it is sharded all the same: XGNN's placement.
+    assert choose_tiers([one], topology, solve(topology), 400, replicate=False) == [
+        Tiers(sharded=100)
+    ]
+
+
+def test_peers_slower_than_the_host_are_not_read() -> None:
+    topology = switch(2, peer=5, host=20)
+    one = load(rows("x", 100, 4), power_law(100), 4)
+    (tiers,) = choose_tiers([one], topology, solve(topology), 200)
+    assert tiers == Tiers(replicated=50, host=50)
+
+
+@pytest.mark.parametrize("name", ["single", "pcie2"])
+def test_without_peers_nothing_is_sharded(name: str) -> None:
+    topology = machine(name)
+    one = load(rows("x", 100, 4), power_law(100), 4)
+    (tiers,) = choose_tiers([one], topology, solve(topology), 200)
+    assert tiers == Tiers(replicated=50, host=50)
+
+
+def test_cliques_keep_less_than_the_solver() -> None:
+    """XGNN 6.6, six GPUs: the solver keeps half as much again on the GPUs as pairs do."""
+    topology = machine("dgx1-6")
+    one = load(rows("x", 600, 4), torch.ones(600), 4)
+
+    def on_gpus(partitions: Partitions) -> int:
+        return choose_tiers([one], topology, partitions, 400, replicate=False)[0].sharded
+
+    assert on_gpus(solve(topology)) == 300
+    assert on_gpus(place_by_cliques(topology)) == 200
+
+
+def test_rows_that_get_hotter_move_together() -> None:
+    """Structure in the order of feature reads need not be in its own order."""
+    topology = switch(1)
+    one = load(rows("x", 10, 4), torch.arange(10), 4)
+    assert choose_tiers([one], topology, solve(topology), 12) == [Tiers(3, 0, 7)]
+
+
+@pytest.mark.parametrize(("ratio", "near"), [(0.0, 0), (0.31, 31), (1.0, 100)])
+def test_ratio(ratio: float, near: int) -> None:
+    item = rows("x", 100, 4)
+    assert tiers_of_ratio(item, ratio, solve(switch(4))) == Tiers(0, near, 100 - near)
+    assert tiers_of_ratio(item, ratio, solve(switch(1))) == Tiers(near, 0, 100 - near)
+
+
+def test_ratio_out_of_range() -> None:
+    with pytest.raises(ValueError, match=r"ratio must be in 0..1, got 1.5"):
+        tiers_of_ratio(rows("x", 100, 4), 1.5, solve(switch(4)))
+
+
+def test_no_rows_and_no_budget() -> None:
+    topology = switch(4)
+    empty = load(rows("x", 0, 4), torch.zeros(0), 4)
+    full = load(rows("y", 10, 4), torch.ones(10), 4)
+    assert choose_tiers([empty, full], topology, solve(topology), 0) == [Tiers(), Tiers(host=10)]
+    assert choose_tiers([full], topology, solve(topology), -5) == [Tiers(host=10)]
+    assert predict(empty, Tiers(), topology, solve(topology)).hits == (0, 0, 0)
+
+
+def test_predictions_print() -> None:
+    one = Prediction("node table", "x", (0.5, 0.25, 0.25), 2e-3, ((2e6, 1e6, 1e6), (1e6, 2e6, 1e6)))
+    text = format_predictions([one, one])
+    assert "50.0 %" in text
+    assert "4.000 ms" in text
+    assert text.splitlines()[-1].split() == ["GPU", "1", "2.0", "4.0", "2.0"]

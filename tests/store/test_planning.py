@@ -1,0 +1,198 @@
+"""From reads, ratios and links to plans, and stores built by them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from peergraph.memory import Group, Tiers
+from peergraph.memory.machines import machine
+from peergraph.memory.measuring import measure_topology
+from peergraph.sampling import presample
+from peergraph.store import EDGE, NODE, Plan, Store, placing
+from peergraph.store.partitions import everyone_reaches_all
+from peergraph.store.plan import Item, Placement
+from peergraph.store.planning import Reads, Shares, by_cost, predict_all, share_out
+from tests.store.graphs import heterogeneous_source, homogeneous_source
+from tests.store.test_store import assert_same_graph
+
+HEAT = torch.arange(100, 0, -1)
+
+
+def items() -> list[Item]:
+    return [
+        Item("structure", "g", 100, lambda k: 40 * k, EDGE),
+        Item("edge ids", "g", 600, lambda k: 4 * k, EDGE),
+        Item("node table", "y", 100, lambda k: 8 * k, NODE),
+        Item("node table", "x", 100, lambda k: 64 * k, NODE),
+    ]
+
+
+def reads() -> Reads:
+    return Reads.by_nodes({NODE: HEAT}, {EDGE: 600})
+
+
+def test_reads_without_counts_are_no_more_than_there_is() -> None:
+    structure, edge_ids, _, x = (reads().load(item) for item in items())
+    assert structure.reads == x.reads == 100
+    assert edge_ids.reads == 600
+    assert x.width == x.read_bytes == 64
+    # Each list: its bounds, and six neighbours, 32 bytes each.
+    assert structure.read_bytes == 32 * (2 + 6)
+    assert x.curve.upto(50) == pytest.approx(float(HEAT[:50].sum() / HEAT.sum()))
+    assert edge_ids.curve.upto(300) == pytest.approx(0.5)
+
+
+def test_reads_by_counts() -> None:
+    source = homogeneous_source()
+    with Store.build(source, device="cpu") as store:
+        counts = presample(store, [3, 2], torch.arange(20), 5, epochs=2)
+    order = torch.argsort(counts.features[NODE], descending=True, stable=True)
+    found = Reads.of(counts, {}, {NODE: order}, {EDGE: 400})
+    curve, rows = found.nodes[NODE]
+    assert rows == pytest.approx(float(counts.features[NODE].sum()) / 8)
+    top = counts.features[NODE].sort(descending=True).values
+    assert curve.upto(10) == pytest.approx(float(top[:10].sum() / top.sum()))
+    assert found.edges[EDGE] == counts.edges[EDGE] / 8
+    assert found.expanded[EDGE][1] == pytest.approx(float(counts.structure[EDGE].sum()) / 8)
+
+
+def share(shares: Shares, budget: int, world: int = 4) -> list[Tiers]:
+    partitions = everyone_reaches_all(world)
+    topology = machine(f"full{world}")
+    rest = by_cost(reads(), topology, partitions)
+    return share_out(items(), budget, shares, partitions, rest)
+
+
+def taken(tiers: list[Tiers], world: int = 4) -> int:
+    placed = map(Placement.of, items(), tiers)
+    return sum(p.bytes_per_rank(world) for p in placed)
+
+
+@pytest.mark.parametrize("budget", [0, 500, 2000, 4000, 10000, 20000])
+@pytest.mark.parametrize("first", [None, "structure", "features"])
+def test_budget_is_kept(budget: int, first: str | None) -> None:
+    tiers = share(Shares(first=first), budget)
+    assert taken(tiers) <= budget
+    assert [t.rows for t in tiers] == [item.rows for item in items()]
+
+
+def test_first_gets_the_memory() -> None:
+    structure = share(Shares(first="structure"), 7000)
+    assert structure[:2] == [Tiers(replicated=100), Tiers(replicated=600)]
+    features = share(Shares(first="features"), 7300)
+    assert features[2:] == [Tiers(replicated=100), Tiers(replicated=100)]
+
+
+def test_ratios() -> None:
+    tiers = share(Shares(graph=0.5, feature=0.25), 2000)
+    assert tiers == [
+        Tiers(sharded=50, host=50),
+        Tiers(sharded=300, host=300),
+        Tiers(sharded=25, host=75),
+        Tiers(sharded=25, host=75),
+    ]
+    # What has no ratio gets what is left.
+    tiers = share(Shares(graph=0), 7200)
+    assert tiers == [Tiers(host=100), Tiers(host=600), Tiers(replicated=100), Tiers(replicated=100)]
+
+
+def test_ratios_beyond_the_budget() -> None:
+    # (4000 + 2400) / 4 bytes.
+    with pytest.raises(ValueError, match="take 1600 bytes of each rank, the budget is 1599"):
+        share(Shares(graph=1.0), 1599)
+    share(Shares(graph=1.0), 1600)
+
+
+def test_shares_out_of_range() -> None:
+    with pytest.raises(ValueError, match="graph_ratio must be in 0..1, got -0.1"):
+        Shares(graph=-0.1)
+    with pytest.raises(ValueError, match="feature_ratio"):
+        Shares(feature=2)
+    with pytest.raises(ValueError, match="first must be 'structure' or 'features', got 'x'"):
+        Shares(first="x")
+
+
+def test_plan_with_predictions_prints_and_survives_json() -> None:
+    partitions, topology = everyone_reaches_all(4), machine("full4")
+    tiers = share(Shares(), 3000)
+    predictions = predict_all(items(), tiers, reads(), topology, partitions)
+    placements = tuple(map(Placement.of, items(), tiers))
+    plan = Plan("auto", 4, 3000, placements, predictions=predictions)
+    assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+    assert "predicted for a mini-batch" in str(plan)
+    assert [p.name for p in plan.predictions] == ["g", "g", "y", "x"]
+
+
+def test_copies_count_as_memory() -> None:
+    placement = Placement.of(items()[3], Tiers(10, 80, 10))
+    plan = Plan("solver", 8, None, (placement,), copies=2)
+    assert plan.bytes_per_rank() == 640 + 2 * 80 * 64 // 8
+
+
+@pytest.mark.parametrize("feature_ratio", [0.0, 0.4, 1.0, None])
+@pytest.mark.parametrize("graph_ratio", [0.0, 0.5, 1.0])
+def test_store_by_ratios(
+    graph_ratio: float, feature_ratio: float | None, device: torch.device
+) -> None:
+    for source in (homogeneous_source(), heterogeneous_source()):
+        with Store.build(
+            source, graph_ratio=graph_ratio, feature_ratio=feature_ratio, device=device
+        ) as store:
+            assert_same_graph(store, source)
+            for placement in store.plan.placements:
+                tiers = placement.tiers
+                if placement.kind == "structure" and graph_ratio == 1.0:
+                    assert tiers.host == 0
+                if placement.kind == "node table" and feature_ratio == 0.0:
+                    assert tiers.host == tiers.rows
+
+
+class Ranks:
+    """What placing asks of a group of GPUs."""
+
+    device = torch.device("cuda", 0)
+    world_size = 4
+
+    def all_gather(self, value: object) -> list[object]:
+        return [value] * 4
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_auto_takes_the_links_where_they_are_known(
+    measured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topology = machine("full4") if measured else None
+    monkeypatch.setattr(placing, "cached_topology", lambda group: topology)
+    plan = placing._auto(items(), [], 3000, Shares(), reads, Ranks())  # type: ignore[arg-type]
+    assert plan.bytes_per_rank() <= 3000
+    assert plan.memory_budget == 3000
+    assert len(plan.predictions) == (4 if measured else 0)
+
+
+@pytest.mark.gpus(1)
+def test_auto_on_a_measured_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    measure_topology(Group.current(device="cuda"))
+    source = homogeneous_source()
+    with Store.build(source, memory_budget=5000, device="cuda") as store:
+        assert_same_graph(store, source)
+        assert len(store.plan.predictions) > 0
+        assert store.plan.bytes_per_rank() <= 5000
+
+
+def test_store_errors() -> None:
+    source = homogeneous_source()
+    with pytest.raises(ValueError, match="are for plan='auto'"):
+        Store.build(source, plan="host", graph_ratio=0.5, device="cpu")
+    with pytest.raises(ValueError, match="graph_ratio must be in"):
+        Store.build(source, graph_ratio=1.5, device="cpu")
+    with pytest.raises(ValueError, match="the budget is 10"):
+        Store.build(source, feature_ratio=1.0, memory_budget=10, device="cpu")
+    with Store.build(source, plan="sharded", device="cpu") as store:
+        copied = Plan.from_dict({**store.plan.to_dict(), "copies": 2})
+    with pytest.raises(NotImplementedError, match="2 partitions on each GPU"):
+        Store.build(source, plan=copied, device="cpu")
