@@ -216,6 +216,6 @@ def test_unreadable_options(
     [("123", 123), ("4k", 4096), ("1.5G", 3 << 29), ("2MiB", 2 << 20), ("1TB", 1 << 40)],
 )
 def test_sizes(text: str, expected: int) -> None:
-    from peergraph.cli.demo import _bytes
+    from peergraph.cli._arguments import byte_count
 
-    assert _bytes(text) == expected
+    assert byte_count(text) == expected

@@ -13,6 +13,7 @@ import peergraph
 COMMANDS = {
     "demo": "train GraphSAGE for node classification on several ranks from one shared store",
     "info": "what is installed, compiled and connected here, and what to do about what is missing",
+    "plan": "where a graph would lie on this machine or another, and what reading it would cost",
 }
 
 

@@ -6,9 +6,8 @@ import argparse
 import sys
 from dataclasses import fields
 
+from peergraph.cli._arguments import byte_count, integers
 from peergraph.demo.options import PLANS, DemoOptions
-
-_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--plan", choices=PLANS, default=default.plan, help="where the graph lies (default auto)")
     add(
         "--memory-budget",
-        type=_bytes,
+        type=byte_count,
         metavar="SIZE",
         help="GPU memory a rank may use for the graph with --plan auto, for example 10G",
     )
@@ -37,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--batch-size", type=int, metavar="N", help="per rank (default 1024, less for small graphs)"
     )
-    add("--fanouts", type=_integers, default=default.fanouts, metavar="N,N,...")
+    add("--fanouts", type=integers, default=default.fanouts, metavar="N,N,...")
     add("--hidden", type=int, default=default.hidden, metavar="N")
     add("--lr", type=float, default=default.lr)
     add("--dropout", type=float, default=default.dropout)
@@ -80,21 +79,3 @@ def _run(options: DemoOptions) -> int:
         print(f"peergraph demo: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def _integers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected numbers like 15,10,5, got {text!r}") from None
-
-
-def _bytes(text: str) -> int:
-    number = text.lower().removesuffix("b").removesuffix("i")
-    unit = _UNITS.get(number[-1:], 1)
-    try:
-        return int(float(number if unit == 1 else number[:-1]) * unit)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"expected a size like 512M or 10G, got {text!r}"
-        ) from None

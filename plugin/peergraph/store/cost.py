@@ -127,7 +127,12 @@ def predict(load: Load, tiers: Tiers, topology: Topology, partitions: Partitions
     """The cost of one item with its rows on these tiers."""
     near = load.curve.upto(tiers.replicated)
     on_gpus = load.curve.upto(tiers.replicated + tiers.sharded)
-    hits = (near, on_gpus - near, 1.0 - on_gpus) if tiers.rows else (0.0, 0.0, 0.0)
+    # Sums of shares end near 1; a tier without rows gets nothing.
+    hits = (
+        near,
+        on_gpus - near if tiers.sharded else 0.0,
+        1.0 - on_gpus if tiers.host else 0.0,
+    )
     moved = [share * load.reads * load.read_bytes for share in hits]
     seconds = LinkCosts.of(topology, partitions, load.width).seconds(*moved)
     count = topology.num_gpus

@@ -1,0 +1,64 @@
+"""The graph of `peergraph plan`: a saved store, or one described by its sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+
+import torch
+
+from peergraph.memory import Group
+from peergraph.store import EDGE, NODE
+from peergraph.store.disk import open_source
+from peergraph.store.ids import hottest_first
+from peergraph.store.local_csc import any_permuted, in_degrees, local_structure, out_degrees
+from peergraph.store.placing import graph_items
+from peergraph.store.plan import Item
+from peergraph.store.planning import Reads
+from peergraph.store.schema import Schema, TableSpec, agree
+
+_ALONE = Group(0, 1, torch.device("cpu"), 300.0)
+
+
+def saved_graph(folder: str | PathLike[str]) -> tuple[list[Item], Reads]:
+    """A store that :meth:`Store.save` wrote, its nodes by falling out-degree.
+
+    Raises:
+        FileNotFoundError, ValueError: as :meth:`Store.load`.
+    """
+    source = open_source(folder, _ALONE)
+    schema = agree(source, _ALONE)
+    local = local_structure(source, schema, _ALONE)
+    heat = out_degrees(local, schema, _ALONE)
+    orders = {t: hottest_first(h, _ALONE.device) for t, h in heat.items()}
+    degrees = {t: d[orders[t[2]]] for t, d in in_degrees(local, schema, _ALONE).items()}
+    items = graph_items(schema, degrees, any_permuted(local, _ALONE))
+    hottest = {t: h[orders[t]] for t, h in heat.items()}
+    return items, Reads.by_nodes(hottest, schema.num_edges)
+
+
+def described_graph(
+    num_nodes: int, num_edges: int, row_bytes: Sequence[int], skew: float
+) -> tuple[list[Item], Reads]:
+    """A graph by its sizes: lists of one length, and reads that fall as a power of the rank.
+
+    Args:
+        row_bytes: of each node table.
+        skew: the power: 0 reads all nodes alike.
+
+    Raises:
+        ValueError: a size that is not positive, or a negative skew.
+    """
+    sizes = {"nodes": num_nodes, "edges": num_edges, "row-bytes": min(row_bytes), "skew": skew}
+    for name, size in sizes.items():
+        if size < (0 if name == "skew" else 1):
+            raise ValueError(f"--{name} must be positive, got {size}")
+    specs = {f"table{i}": TableSpec((num_nodes, n), torch.uint8) for i, n in enumerate(row_bytes)}
+    schema = Schema({NODE: num_nodes}, {EDGE: num_edges}, {NODE: specs}, {}, (), ())
+    whole, longer = divmod(num_edges, num_nodes)
+    degrees = torch.full((num_nodes,), whole)
+    degrees[:longer] += 1
+    heat = torch.arange(1, num_nodes + 1, dtype=torch.float64) ** -skew
+    return graph_items(schema, {EDGE: degrees}, {EDGE: False}), Reads.by_nodes(
+        {NODE: heat}, {EDGE: num_edges}
+    )

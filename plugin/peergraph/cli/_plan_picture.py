@@ -1,0 +1,74 @@
+"""The picture of `peergraph plan`: what lies where, and the bytes on each link."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import Any
+
+from peergraph.memory.topology import Topology
+from peergraph.store.partitions import Partitions
+from peergraph.store.plan import Plan, format_bytes
+from peergraph.store.prediction import total_link_bytes
+
+_TIERS = {"replicated": "#4c78a8", "sharded": "#54a24b", "host": "#e4c580"}
+
+
+def draw(path: str | PathLike[str], plan: Plan, partitions: Partitions, topology: Topology) -> None:
+    """Writes a picture; the format is the name's ending (png, svg, pdf).
+
+    Raises:
+        ImportError: matplotlib is missing.
+        ValueError: a format that matplotlib does not know.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 5), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=[1, 1.1])
+    _draw_tiers(left, plan)
+    _draw_links(right, plan, partitions)
+    seconds = sum(p.seconds for p in plan.predictions)
+    figure.suptitle(
+        f"{plan.name} on {topology.name}: {format_bytes(plan.bytes_per_rank())} a GPU, "
+        f"{format_bytes(plan.bytes_host())} on the host, {1e3 * seconds:.2f} ms a mini-batch"
+    )
+    figure.savefig(path)
+
+
+def _draw_tiers(axes: Any, plan: Plan) -> None:
+    """Of each item, the rows on each tier and beside them the reads that they get."""
+    items = [
+        (f"{p.kind} {p.name}", p.tiers, q.hits)
+        for p, q in zip(plan.placements, plan.predictions, strict=True)
+    ]
+    names: list[str] = []
+    for name, tiers, hits in reversed(items):
+        total = max(1, tiers.rows)
+        rows = (tiers.replicated / total, tiers.sharded / total, tiers.host / total)
+        for shares, what in ((hits, "reads"), (rows, "rows")):
+            start = 0.0
+            for share, color in zip(shares, _TIERS.values(), strict=True):
+                axes.barh(len(names), 100 * share, left=start, color=color)
+                start += 100 * share
+            names.append(f"{name}, {what}")
+    axes.set_yticks(range(len(names)), names)
+    axes.set_xlabel("%")
+    axes.set_title("Where rows lie, and where reads go")
+    handles = [axes.barh(0, 0, color=color) for color in _TIERS.values()]
+    axes.legend(handles, list(_TIERS), loc="lower center", bbox_to_anchor=(0.5, -0.3), ncols=3)
+
+
+def _draw_links(axes: Any, plan: Plan, partitions: Partitions) -> None:
+    """The bytes of a mini-batch as a map: each row a reader, each column where it reads."""
+    moved = total_link_bytes(plan.predictions)
+    count = partitions.num_gpus
+    # Own memory would outshine all links.
+    links = [[0.0 if i == j else v / 1e6 for j, v in enumerate(row)] for i, row in enumerate(moved)]
+    axes.imshow(links, cmap="Greens", aspect="auto", vmax=1.3 * max(1e-9, *map(max, links)))
+    for i, row in enumerate(moved):
+        for j, value in enumerate(row):
+            axes.text(j, i, f"{value / 1e6:.0f}" if value else "-", ha="center", va="center")
+    axes.set_xticks(range(count + 1), [*map(str, range(count)), "host"])
+    stored = [f"GPU {g}: {' '.join(map(str, parts))}" for g, parts in enumerate(partitions.stored)]
+    axes.set_yticks(range(count), stored)
+    axes.set_xlabel("read from GPU")
+    axes.set_title("MB of a mini-batch on each link; partitions of each GPU")

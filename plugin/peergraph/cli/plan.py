@@ -1,0 +1,129 @@
+"""`peergraph plan`: where a graph would lie, and what reading it would cost."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from peergraph.cli._arguments import byte_count, integers
+from peergraph.cli._plan_graph import described_graph, saved_graph
+from peergraph.cli._plan_picture import draw
+from peergraph.memory import Group
+from peergraph.memory.machines import MACHINES, machine
+from peergraph.memory.measuring import cached_topology, measure_topology
+from peergraph.memory.topology import Topology
+from peergraph.store.partitions import Partitions
+from peergraph.store.plan import Plan
+from peergraph.store.planning import Shares
+from peergraph.store.policies import POLICIES, plan_on
+
+_DEFAULT_BUDGET_SHARE = 0.6
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("graph").add_argument
+    add("--store", metavar="FOLDER", help="a saved store; else the graph is described by sizes")
+    add("--nodes", type=count, default=2_449_029, metavar="N", help="default: ogbn-products'")
+    add("--edges", type=count, default=123_718_280, metavar="N")
+    add("--row-bytes", type=integers, default=(400,), metavar="N,...", help="of node tables (400)")
+    add("--skew", type=float, default=0.8, help="reads fall as this power of the rank (0.8)")
+    add = parser.add_argument_group("machine").add_argument
+    add(
+        "--topology",
+        metavar="NAME",
+        help=f"a JSON file, or one of {', '.join(MACHINES)}; default: this machine as it was "
+        "measured",
+    )
+    add(
+        "--measure",
+        action="store_true",
+        help="measure this machine first; with several GPUs, under torchrun -m peergraph.cli plan",
+    )
+    add("--gpus", type=integers, metavar="N,...", help="only these")
+    add("--mask", type=pairs, default=(), metavar="A-B,...", help="links that are not to be used")
+    add = parser.add_argument_group("plan").add_argument
+    add("--policy", choices=POLICIES, default="auto")
+    add(
+        "--budget", type=byte_count, metavar="SIZE", help="of each GPU, default 60 %% of its memory"
+    )
+    add("--graph-ratio", type=float, metavar="R", help="share of the structure on GPUs")
+    add("--feature-ratio", type=float, metavar="R", help="share of the tables on GPUs")
+    add("--first", choices=("structure", "features"), help="gets memory before the other")
+    add = parser.add_argument_group("output").add_argument
+    add("--json", action="store_true", help="print one JSON object")
+    add("--picture", metavar="FILE", help="draw it, as PNG or SVG")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints and draws the plan; 2 for arguments that cannot be."""
+    try:
+        topology = _topology(args)
+        if topology is None:  # another rank prints
+            return 0
+        plan, partitions = _plan(args, topology)
+        if args.picture is not None:
+            draw(args.picture, plan, partitions, topology)
+    except (ImportError, OSError, ValueError, NotImplementedError) as error:
+        print(f"peergraph plan: {error}", file=sys.stderr)
+        return 2
+    if args.json:
+        facts = {
+            "topology": json.loads(topology.to_json()),
+            "partitions": {"stored": partitions.stored, "source": partitions.source},
+            "plan": plan.to_dict(),
+        }
+        print(json.dumps(facts))
+    else:
+        print(topology, partitions, plan, sep="\n")
+    return 0
+
+
+def _plan(args: argparse.Namespace, topology: Topology) -> tuple[Plan, Partitions]:
+    if args.store is not None:
+        items, reads = saved_graph(args.store)
+    else:
+        items, reads = described_graph(args.nodes, args.edges, args.row_bytes, args.skew)
+    budget = args.budget
+    if budget is None:
+        budget = int(_DEFAULT_BUDGET_SHARE * min(topology.memory))
+    shares = Shares(args.graph_ratio, args.feature_ratio, args.first)
+    return plan_on(topology, items, reads, budget, args.policy, shares)
+
+
+def _topology(args: argparse.Namespace) -> Topology | None:
+    """The machine that is asked for; None on ranks that need not print."""
+    if args.topology is not None and args.measure:
+        raise ValueError("--measure is for this machine, --topology for another")
+    if args.topology is None:
+        group = Group.current()
+        found = measure_topology(group, force=True) if args.measure else cached_topology(group)
+        if group.rank:
+            return None
+        if found is None:
+            raise ValueError("this machine has not been measured: add --measure, or --topology")
+    elif Path(args.topology).is_file():
+        found = Topology.from_json(Path(args.topology).read_text())
+    else:
+        found = machine(args.topology)
+    # Links are named by the numbers of the whole machine.
+    masked = found.masked(args.mask)
+    return masked if args.gpus is None else masked.subset(args.gpus)
+
+
+def count(text: str) -> int:
+    """``111e6`` or ``111000000``."""
+    try:
+        return int(float(text))
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"expected a number, got {text!r}") from None
+
+
+def pairs(text: str) -> tuple[tuple[int, int], ...]:
+    """``0-1,2-3``."""
+    try:
+        split = [part.split("-") for part in text.split(",")]
+        return tuple((int(a), int(b)) for a, b in split)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected links like 0-1,2-3, got {text!r}") from None

@@ -1,0 +1,145 @@
+"""`peergraph plan`: text, JSON and pictures, for machines and graphs of all kinds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.store.graphs import heterogeneous_source, homogeneous_source
+
+from peergraph.cli.__main__ import main
+from peergraph.memory.machines import MACHINES, machine
+from peergraph.store import Plan, Store
+from peergraph.store.policies import POLICIES, plan_on
+
+SMALL = ["--nodes", "1e4", "--edges", "2e5", "--budget", "1M"]
+
+
+def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["plan", *SMALL, "--json", *arguments]) == 0
+    return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["plan", *SMALL, *arguments]) == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", MACHINES)
+def test_machines_and_policies(name: str, policy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    facts = planned(capsys, "--topology", name, "--policy", policy)
+    plan = Plan.from_dict(facts["plan"])
+    # Each item may round up by a byte.
+    assert plan.bytes_per_rank() <= (1 << 20) + 2
+    assert [p.kind for p in plan.placements] == ["structure", "node table"]
+    assert all(p.seconds > 0 for p in plan.predictions)
+    sharded = sum(p.tiers.sharded for p in plan.placements)
+    replicated = sum(p.tiers.replicated for p in plan.placements)
+    alone = all(
+        len(parts) == len(facts["partitions"]["stored"]) for parts in facts["partitions"]["stored"]
+    )
+    if policy in ("solver", "clique"):
+        assert (sharded == 0) == alone
+        assert (replicated == 0) != alone
+
+
+def test_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *SMALL, "--topology", "dgx1-6"]) == 0
+    text = capsys.readouterr().out
+    for part in ("topology 'dgx1[0,1,2,3,4,5]'", "at most 2 on each GPU", "plan 'auto'", "MB from"):
+        assert part in text
+
+
+def test_auto_is_at_least_as_fast(capsys: pytest.CaptureFixture[str]) -> None:
+    def seconds(policy: str) -> float:
+        plan = planned(capsys, "--topology", "dgx1-6", "--policy", policy)["plan"]
+        return sum(p["seconds"] for p in plan["predictions"])
+
+    times = {policy: seconds(policy) for policy in POLICIES}
+    assert times["auto"] <= min(times.values()) * 1.01
+    assert times["solver"] < times["clique"]
+
+
+def test_masks_and_subsets(capsys: pytest.CaptureFixture[str]) -> None:
+    facts = planned(capsys, "--topology", "full8", "--mask", "0-2,1-3", "--gpus", "0,1,2,3")
+    links = facts["topology"]["bulk"]["bandwidth"]
+    assert [[j for j in range(4) if links[i][j]] for i in range(4)] == [
+        [0, 1, 3],
+        [0, 1, 2],
+        [1, 2, 3],
+        [0, 2, 3],
+    ]
+    # The plan really avoids the masked links.
+    for prediction in facts["plan"]["predictions"]:
+        moved = prediction["link_bytes"]
+        assert moved[0][2] == moved[2][0] == moved[1][3] == moved[3][1] == 0
+        assert len(moved) == 4
+    assert facts["plan"]["copies"] == 2
+
+
+@pytest.mark.parametrize("make", [homogeneous_source, heterogeneous_source])
+def test_saved_store(make: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = make()
+    with Store.build(source, device="cpu") as store:
+        store.save(tmp_path / "s")
+    facts = planned(capsys, "--topology", "full4", "--store", str(tmp_path / "s"))
+    placed = [(p["kind"], p["name"]) for p in facts["plan"]["placements"]]
+    assert len(placed) == len(set(placed))
+    tables = sum(len(t) for t in source.node_tables.values())
+    assert sum(kind == "node table" for kind, _ in placed) == tables
+    assert sum(kind == "structure" for kind, _ in placed) == len(source.edges)
+
+
+def test_ratios_and_order(capsys: pytest.CaptureFixture[str]) -> None:
+    facts = planned(capsys, "--topology", "full4", "--graph-ratio", "0.5", "--feature-ratio", "0.1")
+    structure, table = facts["plan"]["placements"]
+    assert structure["tiers"]["sharded"] == pytest.approx(5000, abs=1)
+    assert table["tiers"] == {"replicated": 0, "sharded": 1000, "host": 9000}
+    facts = planned(capsys, "--topology", "full4", "--first", "structure", "--budget", "1200000")
+    assert facts["plan"]["placements"][0]["tiers"]["replicated"] == 10000
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_picture(ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / f"plan.{ending}"
+    planned(capsys, "--topology", "dgx1", "--picture", str(file))
+    start = file.read_bytes()[:200]
+    assert start.startswith(b"\x89PNG") if ending == "png" else b"<?xml" in start
+
+
+def test_measured_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert "has not been measured: add --measure" in refused(capsys)
+    measured = planned(capsys, "--measure")["topology"]
+    assert planned(capsys)["topology"] == measured
+    file = tmp_path / "t.json"
+    file.write_text(json.dumps(measured))
+    assert planned(capsys, "--topology", str(file))["topology"] == measured
+
+
+def test_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    full = ("--topology", "full4")
+    assert "topology must be one of" in refused(capsys, "--topology", "nonsense")
+    assert "no saved store" in refused(capsys, *full, "--store", str(tmp_path))
+    assert "graph_ratio must be in 0..1" in refused(capsys, *full, "--graph-ratio", "2")
+    assert "the budget is 10" in refused(capsys, *full, "--graph-ratio", "1", "--budget", "10")
+    assert "GPU 9 is not one of" in refused(capsys, *full, "--gpus", "9")
+    assert "GPU 9 is not one of" in refused(capsys, *full, "--mask", "0-9")
+    assert "--nodes must be positive" in refused(capsys, *full, "--nodes", "0")
+    assert "--measure is for this machine" in refused(capsys, *full, "--measure")
+    with pytest.raises(SystemExit):
+        main(["plan", *full, "--mask", "0:1"])
+    assert "expected links like 0-1" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["plan", *full, "--nodes", "many"])
+    assert "expected a number" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="policy must be one of auto"):
+        plan_on(machine("full4"), [], None, 0, "best")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="budget must not be negative, got -1"):
+        plan_on(machine("full4"), [], None, -1)  # type: ignore[arg-type]
