@@ -7,6 +7,7 @@ namespace peergraph {
 void register_memory(py::module_& m);
 void register_store(py::module_& m);
 void register_sampling(py::module_& m);
+void register_walks(py::module_& m);
 }  // namespace peergraph
 
 PYBIND11_MODULE(_C, m) {
@@ -22,4 +23,5 @@ PYBIND11_MODULE(_C, m) {
   peergraph::register_memory(m);
   peergraph::register_store(m);
   peergraph::register_sampling(m);
+  peergraph::register_walks(m);
 }

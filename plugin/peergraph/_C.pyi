@@ -170,3 +170,63 @@ class KHopSampler:
         stream: int,
         num_threads: int,
     ) -> SampleResult: ...
+
+class Walks:
+    # accept: chances of taking the node before, a neighbour of it, any other; out of 2**53.
+    def __init__(
+        self,
+        *,
+        count: int,
+        length: int,
+        first_step: int,
+        steps: int,
+        nodes: int,
+        edge_ids: int,
+        positions: int,
+        to_internal: tuple[int, int],
+        to_user: tuple[int, int],
+        seed: int,
+        stream: int,
+        restart_below: int,
+        restart_every: int,
+        jump: bool,
+        stay: bool,
+        accept: Sequence[int],
+    ) -> None: ...
+
+class Negatives:
+    def __init__(
+        self,
+        *,
+        count: int,
+        num_sources: int,
+        source_ends: int,
+        num_destinations: int,
+        destination_ends: int,
+        draw_sources: bool,
+        sources: int,
+        destinations: int,
+        is_edge: int,
+        tries: int,
+        source_to_internal: tuple[int, int],
+        destination_to_internal: tuple[int, int],
+        seed: int,
+        stream: int,
+    ) -> None: ...
+
+def random_walk(csc: CscView, walks: Walks, device: int, stream: int, num_threads: int) -> None: ...
+def top_visits(
+    nodes: int,
+    targets: int,
+    per_target: int,
+    keep: int,
+    top_nodes: int,
+    top_counts: int,
+    allocate: Callable[[int], int],
+    device: int,
+    stream: int,
+    num_threads: int,
+) -> None: ...
+def sample_negatives(
+    csc: CscView, negatives: Negatives, device: int, stream: int, num_threads: int
+) -> None: ...

@@ -1,0 +1,144 @@
+// Python face of walks, PinSAGE neighbours and negative edges.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <array>
+#include <utility>
+
+#include "common/check.h"
+#include "common/on_device.h"
+#include "sampling/negative.h"
+#include "sampling/pinsage.h"
+#include "sampling/random_walk.h"
+
+namespace py = pybind11;
+
+namespace peergraph {
+namespace {
+
+using MapAddress = std::pair<uintptr_t, int>;  // address, bytes per value (0: identity)
+
+IdMapView make_id_map(const MapAddress& map) {
+  PG_CHECK_ARG(map.second == 0 || map.second == 4 || map.second == 8, "ids have 4 or 8 bytes");
+  return {reinterpret_cast<const void*>(map.first), map.second};
+}
+
+template <typename T>
+T* as(uintptr_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
+Walks make_walks(int64_t count, int64_t length, int64_t first_step, int64_t steps, uintptr_t nodes,
+                 uintptr_t edge_ids, uintptr_t positions, const MapAddress& to_internal,
+                 const MapAddress& to_user, uint64_t seed, uint64_t stream, uint64_t restart_below,
+                 int64_t restart_every, bool jump, bool stay,
+                 const std::array<uint64_t, 3>& accept) {
+  PG_CHECK_ARG(first_step >= 0 && steps >= 0 && first_step + steps <= length,
+               "steps outside of the walk");
+  PG_CHECK_ARG(restart_every > 0, "restart_every must be positive");
+  Walks walks;
+  walks.count = count;
+  walks.length = length;
+  walks.first_step = first_step;
+  walks.steps = steps;
+  walks.nodes = as<int64_t>(nodes);
+  walks.edge_ids = as<int64_t>(edge_ids);
+  walks.positions = as<int64_t>(positions);
+  walks.to_internal = make_id_map(to_internal);
+  walks.to_user = make_id_map(to_user);
+  walks.seed = seed;
+  walks.stream = stream;
+  walks.restart_below = restart_below;
+  walks.restart_every = restart_every;
+  walks.jump = jump;
+  walks.stay = stay;
+  walks.accept_return = accept[0];
+  walks.accept_common = accept[1];
+  walks.accept_other = accept[2];
+  walks.biased = accept != std::array<uint64_t, 3>{kCertain, kCertain, kCertain};
+  // The node before is not kept between calls.
+  PG_CHECK_ARG(!walks.biased || first_step == 0, "second-order walks are taken in one call");
+  return walks;
+}
+
+void random_walk(const CscView& csc, const Walks& walks, int device,
+                 [[maybe_unused]] uintptr_t stream, int num_threads) {
+  PG_ON_DEVICE(device, random_walk_cpu(csc, walks, num_threads),
+               random_walk_cuda(csc, walks, device, stream));
+}
+
+void top_visits(uintptr_t nodes, int64_t targets, int64_t per_target, int64_t keep,
+                uintptr_t top_nodes, uintptr_t top_counts,
+                [[maybe_unused]] const py::function& allocate, int device,
+                [[maybe_unused]] uintptr_t stream, int num_threads) {
+  PG_CHECK_ARG(per_target < (int64_t{1} << 31), "too many visits for one target");
+  const Visits visits{targets,
+                      per_target,
+                      as<const int64_t>(nodes),
+                      keep,
+                      as<int64_t>(top_nodes),
+                      as<int32_t>(top_counts)};
+  [[maybe_unused]] const Allocate with_gil = [&allocate](int64_t num_bytes) {
+    const py::gil_scoped_acquire gil;
+    return as<void>(allocate(num_bytes).cast<uintptr_t>());
+  };
+  const py::gil_scoped_release released;
+  PG_ON_DEVICE(device, top_visits_cpu(visits, num_threads),
+               top_visits_cuda(visits, with_gil, device, stream));
+}
+
+Negatives make_negatives(int64_t count, int64_t num_sources, uintptr_t source_ends,
+                         int64_t num_destinations, uintptr_t destination_ends, bool draw_sources,
+                         uintptr_t sources, uintptr_t destinations, uintptr_t is_edge,
+                         uint32_t tries, const MapAddress& source_to_internal,
+                         const MapAddress& destination_to_internal, uint64_t seed,
+                         uint64_t stream) {
+  PG_CHECK_ARG(count == 0 || (num_sources > 0 && num_destinations > 0), "no nodes to draw from");
+  Negatives negatives;
+  negatives.count = count;
+  negatives.source = {num_sources, as<const int64_t>(source_ends)};
+  negatives.destination = {num_destinations, as<const int64_t>(destination_ends)};
+  negatives.draw_sources = draw_sources;
+  negatives.sources = as<int64_t>(sources);
+  negatives.destinations = as<int64_t>(destinations);
+  negatives.is_edge = as<uint8_t>(is_edge);
+  negatives.tries = tries;
+  negatives.source_to_internal = make_id_map(source_to_internal);
+  negatives.destination_to_internal = make_id_map(destination_to_internal);
+  negatives.seed = seed;
+  negatives.stream = stream;
+  return negatives;
+}
+
+void sample_negatives(const CscView& csc, const Negatives& negatives, int device,
+                      [[maybe_unused]] uintptr_t stream, int num_threads) {
+  PG_ON_DEVICE(device, negatives_cpu(csc, negatives, num_threads),
+               negatives_cuda(csc, negatives, device, stream));
+}
+
+}  // namespace
+
+void register_walks(py::module_& m) {
+  py::class_<Walks>(m, "Walks")
+      .def(py::init(&make_walks), py::kw_only(), py::arg("count"), py::arg("length"),
+           py::arg("first_step"), py::arg("steps"), py::arg("nodes"), py::arg("edge_ids"),
+           py::arg("positions"), py::arg("to_internal"), py::arg("to_user"), py::arg("seed"),
+           py::arg("stream"), py::arg("restart_below"), py::arg("restart_every"), py::arg("jump"),
+           py::arg("stay"), py::arg("accept"));
+  py::class_<Negatives>(m, "Negatives")
+      .def(py::init(&make_negatives), py::kw_only(), py::arg("count"), py::arg("num_sources"),
+           py::arg("source_ends"), py::arg("num_destinations"), py::arg("destination_ends"),
+           py::arg("draw_sources"), py::arg("sources"), py::arg("destinations"), py::arg("is_edge"),
+           py::arg("tries"), py::arg("source_to_internal"), py::arg("destination_to_internal"),
+           py::arg("seed"), py::arg("stream"));
+  const auto nogil = py::call_guard<py::gil_scoped_release>();
+  m.def("random_walk", &random_walk, nogil, py::arg("csc"), py::arg("walks"), py::arg("device"),
+        py::arg("stream"), py::arg("num_threads"));
+  m.def("top_visits", &top_visits, py::arg("nodes"), py::arg("targets"), py::arg("per_target"),
+        py::arg("keep"), py::arg("top_nodes"), py::arg("top_counts"), py::arg("allocate"),
+        py::arg("device"), py::arg("stream"), py::arg("num_threads"));
+  m.def("sample_negatives", &sample_negatives, nogil, py::arg("csc"), py::arg("negatives"),
+        py::arg("device"), py::arg("stream"), py::arg("num_threads"));
+}
+
+}  // namespace peergraph

@@ -1,0 +1,46 @@
+// Whether a neighbour list holds a node. Lists are in the user's order, so they are read from the
+// start: a test costs the length of the list, spread over a warp's lanes on the GPU.
+#pragma once
+
+#include <cstdint>
+
+#include "common/host_device.h"
+#include "common/ids.h"
+#include "store/csc_view.h"
+
+namespace peergraph {
+
+/// On one thread.
+struct ContainsInTurn {
+  PG_HD bool operator()(const CscView& csc, int64_t row, int64_t node) const {
+    const Neighbors list = csc.neighbors(row);
+    for (int64_t i = 0; i < list.degree; ++i)
+      if (load_id(list.indices, csc.index_bytes, i) == node) return true;
+    return false;
+  }
+};
+
+#ifdef __CUDACC__
+/// By a whole warp, whose lanes all call it with the same arguments and get the same answer.
+struct ContainsByWarp {
+  static constexpr int kLanes = 32;
+  static constexpr int kLoads = 4;  // under way at once on each lane
+
+  __device__ bool operator()(const CscView& csc, int64_t row, int64_t node) const {
+    const Neighbors list = csc.neighbors(row);
+    const int lane = threadIdx.x % kLanes;
+    for (int64_t begin = 0; begin < list.degree; begin += kLanes * kLoads) {
+      bool hit = false;
+#pragma unroll
+      for (int k = 0; k < kLoads; ++k) {
+        const int64_t i = begin + k * kLanes + lane;
+        if (i < list.degree) hit |= load_id(list.indices, csc.index_bytes, i) == node;
+      }
+      if (__any_sync(0xFFFFFFFFu, hit)) return true;
+    }
+    return false;
+  }
+};
+#endif
+
+}  // namespace peergraph

@@ -1,0 +1,189 @@
+"""Taking edges out of a sample: the target edges of link prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor
+
+from .sample import EdgeType, NodeType, Sample
+
+Edges = Tensor | Mapping[EdgeType, Tensor]
+Reverse = Tensor | Mapping[EdgeType, tuple[EdgeType, Tensor | None]]
+
+
+def exclude_edges(
+    sample: Sample,
+    edge_ids: Edges | None = None,
+    *,
+    pairs: Edges | None = None,
+    reverse: Reverse | None = None,
+) -> Sample:
+    """The sample without some edges, such as the edges to be predicted and their reverses (DGL's
+    ``exclude=``). Hops, counts and blocks are right for what is left; nodes remain, also those
+    that nothing but an excluded edge led to.
+
+    Runs where the sample is, on the current stream; waits for the device once, for the counts. Not
+    collective. The sample that was given stays as it is.
+
+    Args:
+        sample: of :meth:`NeighborSampler.sample`.
+        edge_ids: users' ids of the edges to take out; by edge type where there are several.
+        pairs: [2, P] users' ids of sources and destinations: all edges between them are taken out;
+            by edge type where there are several.
+        reverse: also take out the reverses of `edge_ids`: a tensor that maps an edge id to its
+            reverse's, where there is one relation, or by edge type: the reverse edge type and the
+            map (None: a reverse has the same id). Reverses of `pairs` need no map: give them too.
+
+    Raises:
+        ValueError: neither `edge_ids` nor `pairs`; `edge_ids` of a sample without edge ids; an
+            unknown edge type, or none where there are several; a tensor of another shape;
+            `reverse` without `edge_ids`.
+        TypeError: ids that are no int32 or int64 tensor.
+        IndexError: an edge id that `reverse` has no entry for.
+    """
+    if edge_ids is None and pairs is None:
+        raise ValueError("edge_ids, pairs: expected one of them at least")
+    if reverse is not None and edge_ids is None:
+        raise ValueError("reverse: needs edge_ids")
+    kept = {t: torch.ones_like(row, dtype=torch.bool) for t, row in sample.row.items()}
+    if edge_ids is not None:
+        if sample.edge_ids is None:
+            raise ValueError("edge_ids: the sample has none (edge_ids=False)")
+        by_type = _by_type("edge_ids", edge_ids, sample, 1)
+        for t, ids in _with_reverse(by_type, reverse, sample):
+            kept[t] &= ~torch.isin(sample.edge_ids[t], ids)
+    if pairs is not None:
+        for t, both in _by_type("pairs", pairs, sample, 2).items():
+            kept[t] &= ~_between(sample, t, both)
+    return _filtered(sample, kept)
+
+
+def _by_type(name: str, given: Edges, sample: Sample, dims: int) -> dict[EdgeType, Tensor]:
+    """What was given, by edge type, as int64 on the sample's device."""
+    if isinstance(given, Tensor):
+        if len(sample.row) != 1:
+            raise ValueError(f"{name}: expected a dict by edge type, one of {list(sample.row)}")
+        given = dict.fromkeys(sample.row, given)
+    checked = {}
+    for edge_type, ids in given.items():
+        if edge_type not in sample.row:
+            raise ValueError(f"{name}: {edge_type!r} is not one of {list(sample.row)}")
+        if not isinstance(ids, Tensor) or ids.dtype not in (torch.int32, torch.int64):
+            got = ids.dtype if isinstance(ids, Tensor) else type(ids)
+            raise TypeError(f"{name}: expected an int32 or int64 tensor, got {got}")
+        if ids.dim() != dims or (dims == 2 and ids.shape[0] != 2):
+            expected = "one dimension" if dims == 1 else "shape [2, P]"
+            raise ValueError(f"{name}: expected {expected}, got shape {tuple(ids.shape)}")
+        checked[edge_type] = ids.to(sample.row[edge_type].device, torch.int64)
+    return checked
+
+
+def _with_reverse(
+    edge_ids: dict[EdgeType, Tensor], reverse: Reverse | None, sample: Sample
+) -> list[tuple[EdgeType, Tensor]]:
+    """The ids and those of their reverses."""
+    if reverse is None:
+        return list(edge_ids.items())
+    if isinstance(reverse, Tensor):
+        if len(sample.row) != 1:
+            raise ValueError(f"reverse: expected a dict by edge type, one of {list(sample.row)}")
+        reverse = {t: (t, reverse) for t in sample.row}
+    wanted = list(edge_ids.items())
+    for edge_type, ids in edge_ids.items():
+        if edge_type not in reverse:
+            continue
+        back, id_map = reverse[edge_type]
+        if back not in sample.row:
+            raise ValueError(f"reverse: {back!r} is not one of {list(sample.row)}")
+        wanted.append((back, ids if id_map is None else _mapped(id_map, ids)))
+    return wanted
+
+
+def _mapped(id_map: Tensor, ids: Tensor) -> Tensor:
+    if id_map.dim() != 1 or id_map.dtype not in (torch.int32, torch.int64):
+        raise TypeError(
+            f"reverse: expected an int32 or int64 tensor of one dimension, got {id_map.dtype} of "
+            f"shape {tuple(id_map.shape)}"
+        )
+    bad = (ids < 0) | (ids >= id_map.numel())
+    if bool(bad.any()):
+        first = int(bad.nonzero()[0])
+        raise IndexError(
+            f"edge_ids[{first}] = {int(ids[first])} is out of range for a reverse map of "
+            f"{id_map.numel()} edges"
+        )
+    return id_map[ids.to(id_map.device)].to(ids.device, torch.int64)
+
+
+def _between(sample: Sample, edge_type: EdgeType, pairs: Tensor) -> Tensor:
+    """Whether each edge of the sample goes from pairs[0, i] to pairs[1, i] for some i."""
+    source_type, _, destination_type = edge_type
+    row, col = sample.row[edge_type].long(), sample.col[edge_type].long()
+    if row.numel() == 0 or pairs.numel() == 0:
+        return torch.zeros_like(row, dtype=torch.bool)
+    # By number among the distinct nodes: a pair of those fits into 64 bits, one of ids may not.
+    sources, source = torch.unique(sample.nodes[source_type], return_inverse=True)
+    destinations, destination = torch.unique(sample.nodes[destination_type], return_inverse=True)
+    first, has_first = _find(sources, pairs[0])
+    second, has_second = _find(destinations, pairs[1])
+    wanted = (first * destinations.numel() + second)[has_first & has_second]
+    return torch.isin(source[row] * destinations.numel() + destination[col], wanted)
+
+
+def _find(ascending: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the ids are, and whether they are there at all."""
+    at = torch.searchsorted(ascending, ids.contiguous()).clamp(max=ascending.numel() - 1)
+    return at, ascending[at] == ids
+
+
+def _filtered(sample: Sample, kept: dict[EdgeType, Tensor]) -> Sample:
+    """The sample with the kept edges only."""
+    # How many edges are kept before each: the new place of every old one.
+    before = {
+        t: torch.cat([k.new_zeros(1, dtype=torch.int64), k.cumsum(0)]) for t, k in kept.items()
+    }
+    ends = {t: [0, *accumulate(counts)] for t, counts in sample.num_sampled_edges.items()}
+    new_ends = _to_host({t: places[ends[t]] for t, places in before.items()})
+    edge_ids = sample.edge_ids
+    return replace(
+        sample,
+        row={t: row[kept[t]] for t, row in sample.row.items()},
+        col={t: col[kept[t]] for t, col in sample.col.items()},
+        edge_ids=None if edge_ids is None else {t: ids[kept[t]] for t, ids in edge_ids.items()},
+        duplicate_counts=_fewer_duplicates(sample, kept),
+        num_sampled_edges={
+            t: [b - a for a, b in pairwise(of_type)] for t, of_type in new_ends.items()
+        },
+        indptr={
+            t: [
+                before[t][indptr + begin] - new_begin
+                for indptr, begin, new_begin in zip(of_type, ends[t], new_ends[t], strict=False)
+            ]
+            for t, of_type in sample.indptr.items()
+        },
+    )
+
+
+def _to_host(numbers: dict[EdgeType, Tensor]) -> dict[EdgeType, list[int]]:
+    """All of them in one copy."""
+    if not numbers:
+        return {}
+    near = torch.cat(list(numbers.values())).cpu().split([n.numel() for n in numbers.values()])
+    return {t: of_type.tolist() for t, of_type in zip(numbers, near, strict=True)}
+
+
+def _fewer_duplicates(
+    sample: Sample, kept: dict[EdgeType, Tensor]
+) -> dict[NodeType, Tensor] | None:
+    if sample.duplicate_counts is None:
+        return None
+    counts = {t: c.clone() for t, c in sample.duplicate_counts.items()}
+    for edge_type, row in sample.row.items():
+        gone = row[~kept[edge_type]].long()
+        ones = torch.ones_like(gone, dtype=torch.int32)
+        counts[edge_type[0]].scatter_add_(0, gone, -ones)
+    return counts

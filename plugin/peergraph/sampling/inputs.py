@@ -1,0 +1,90 @@
+"""Checks of what users pass to walks and negatives, and what every call of them needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .neighbor import as_integer
+from .sample import EdgeType, NodeType
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+# Random numbers of k-hop samples come from the streams below; each kind has a range of its own, so
+# that one seed may serve several samplers.
+WALK_STREAM = 1 << 31
+NEGATIVE_STREAM = 3 << 30
+MAX_STEPS = 1 << 30
+
+_CERTAIN = 1 << 53
+
+
+def chance(name: str, probability: float) -> int:
+    """A probability out of 2**53, as the compiled module takes it."""
+    if isinstance(probability, bool) or not isinstance(probability, (int, float)):
+        raise TypeError(f"{name}: expected a number, got {probability!r}")
+    if not 0 <= probability <= 1:
+        raise ValueError(f"{name}: expected 0 .. 1, got {probability}")
+    return int(probability * _CERTAIN)
+
+
+def whole(name: str, value: object, least: int, most: int) -> int:
+    """An integer within bounds."""
+    number = as_integer(name, value)
+    if not least <= number <= most:
+        raise ValueError(f"{name}: expected {least} .. {most}, got {number}")
+    return number
+
+
+def random_seed(seed: object) -> int:
+    """The seed of the random numbers."""
+    number = as_integer("seed", seed)
+    if not 0 <= number < 2**64:
+        raise ValueError(f"seed: expected 0 .. 2**64 - 1, got {number}")
+    return number
+
+
+def known_relation(name: str, store: Store, edge_type: EdgeType) -> EdgeType:
+    """The edge type, if the store has it."""
+    if edge_type not in store.edge_types:
+        raise ValueError(f"{name}: {edge_type!r} is not one of {list(store.edge_types)}")
+    return edge_type
+
+
+def node_ids(name: str, ids: object, store: Store, node_type: NodeType) -> Tensor:
+    """Users' node ids as a contiguous int64 tensor on the store's device.
+
+    Ids on a GPU cost one wait of the host, those on the CPU none.
+    """
+    if not isinstance(ids, Tensor) or ids.dtype not in (torch.int32, torch.int64):
+        got = ids.dtype if isinstance(ids, Tensor) else type(ids)
+        raise TypeError(f"{name}: expected an int32 or int64 tensor, got {got}")
+    if ids.dim() != 1:
+        raise ValueError(f"{name}: expected one dimension, got shape {tuple(ids.shape)}")
+    limit = store.num_nodes(node_type)
+    bad = (ids < 0) | (ids >= limit)
+    if bool(bad.any()):
+        first = int(bad.nonzero()[0])
+        raise IndexError(
+            f"{name}[{first}] = {int(ids[first])} is out of range for {limit} nodes of type "
+            f"{node_type!r}"
+        )
+    return ids.to(device_of(store), torch.int64).contiguous()
+
+
+def device_of(store: Store) -> torch.device:
+    """The store's device, with an index where it is a GPU."""
+    device = torch.device(store.device)
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def launch(device: torch.device) -> tuple[int, int, int]:
+    """Device, current stream and number of CPU threads, as the compiled module takes them."""
+    if device.type == "cpu":
+        return -1, 0, torch.get_num_threads()
+    return device.index, torch.cuda.current_stream(device).cuda_stream, torch.get_num_threads()

@@ -1,0 +1,260 @@
+"""RandomWalker against its specification (peergraph.reference.walks), and its chances."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chi2
+
+from peergraph.reference import walks as reference
+from peergraph.reference.sampling import Csc
+from peergraph.sampling import RandomWalker
+from tests.sampling.plain_store import (
+    EDGE,
+    LAYOUTS,
+    Layout,
+    PlainStore,
+    csc_with_degrees,
+    random_csc,
+)
+
+# Fixed seeds, so a test passes always or never; a right walker misses this once in 10,000.
+LEAST_P = 1e-4
+
+TYPES = {"item": 40, "user": 60, "tag": 9}
+BY = ("user", "buys", "item")
+OF = ("item", "bought by", "user")
+TAGS = ("tag", "on", "item")
+RELATIONS = {
+    BY: random_csc(np.random.default_rng(1), 60, 40, 5),
+    OF: random_csc(np.random.default_rng(2), 40, 60, 4, own_edge_ids=False),
+    TAGS: random_csc(np.random.default_rng(3), 9, 40, 3),
+}
+
+
+def csc_of(lists: list[list[int]]) -> Csc:
+    """Node d has the in-neighbours lists[d]."""
+    indptr = np.cumsum([0, *map(len, lists)])
+    return Csc(indptr.astype(np.int64), np.array([n for x in lists for n in x], dtype=np.int64))
+
+
+def assert_equals_reference(
+    store: PlainStore, walker: RandomWalker, start: torch.Tensor, length: int, seed: int, **options
+) -> None:
+    got = walker.walk(start, length, seed, **options)
+    nodes, edge_ids = reference.walk(
+        store.relations, walker.metapath, start.tolist(), length, seed, **options
+    )
+    assert got.nodes.dtype == torch.int64
+    assert got.nodes.shape == (start.numel(), length + 1)
+    assert got.nodes.device.type == store.device.type
+    assert got.nodes.tolist() == nodes
+    if walker.edge_ids:
+        assert got.edge_ids.tolist() == edge_ids
+    else:
+        assert got.edge_ids is None
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"dead_end": "pad"},
+        {"restart_prob": 0.3},
+        {"restart_prob": 0.3, "restart": "end", "dead_end": "pad"},
+        {"p": 0.25, "q": 4.0, "restart_prob": 0.1},
+        {"p": 3.0, "q": 0.5, "dead_end": "pad"},
+        {"p": 50.0},
+    ],
+    ids=str,
+)
+def test_one_relation(
+    device: torch.device, layout: Layout, index_dtype: torch.dtype, options: dict
+) -> None:
+    rng = np.random.default_rng(1)
+    csc = random_csc(rng, 80, 80, 6)
+    store = PlainStore.homogeneous(csc, layout=layout, index_dtype=index_dtype, device=device)
+    walker = RandomWalker(store, edge_ids=True)
+    start = torch.from_numpy(rng.integers(0, 80, 37)).to(index_dtype)
+    assert_equals_reference(store, walker, start, 9, 5, **options)
+
+
+@pytest.mark.parametrize("layout", ["single", "three tiers"])
+@pytest.mark.parametrize("metapath", [[BY, OF], [OF, BY], [OF, TAGS], [BY], TAGS], ids=str)
+def test_metapath(device: torch.device, layout: str, metapath: list) -> None:
+    store = PlainStore(TYPES, RELATIONS, layout=LAYOUTS[layout], device=device)
+    walker = RandomWalker(store, metapath, edge_ids=True)
+    start = torch.arange(TYPES[walker.metapath[0][2]])
+    length = 7 if walker.metapath[-1][0] == walker.metapath[0][2] else len(walker.metapath)
+    options = {"dead_end": "pad", "restart": "end", "restart_prob": 0.1}
+    assert_equals_reference(store, walker, start, length, 3, **options)
+
+
+def test_several_relations_of_one_node_type(device: torch.device) -> None:
+    rng = np.random.default_rng(4)
+    a, b = ("n", "a", "n"), ("n", "b", "n")
+    relations = {a: random_csc(rng, 30, 30, 4), b: random_csc(rng, 30, 30, 4)}
+    store = PlainStore({"n": 30}, relations, layout=LAYOUTS["sharded"], device=device)
+    for metapath in ([a, b], [b, a, a], a):
+        walker = RandomWalker(store, metapath)
+        assert_equals_reference(store, walker, torch.arange(30), 8, 2**64 - 1)
+
+
+def test_every_step_is_an_edge(device: torch.device) -> None:
+    csc = random_csc(np.random.default_rng(5), 100, 100, 5)
+    store = PlainStore.homogeneous(csc, layout=LAYOUTS["renumbered"], device=device)
+    got = RandomWalker(store, edge_ids=True).walk(torch.arange(100), 12, 1, q=0.5, dead_end="pad")
+    nodes, edges = got.nodes.cpu().numpy(), got.edge_ids.cpu().numpy()
+    destinations = np.repeat(np.arange(100), np.diff(csc.indptr))
+    by_id = np.argsort(csc.edge_ids)
+    taken = edges >= 0
+    assert taken.any()
+    assert np.array_equal(csc.indices[by_id][edges[taken]], nodes[:, 1:][taken])
+    assert np.array_equal(destinations[by_id][edges[taken]], nodes[:, :-1][taken])
+    assert (nodes[:, 1:][~taken] == -1).all()
+
+
+def test_isolated_nodes_and_starts_given_twice(device: torch.device) -> None:
+    store = PlainStore.homogeneous(csc_of([[], [0], [1, 0]]), device=device)
+    walker = RandomWalker(store)
+    start = torch.tensor([0, 1, 2, 2, 2, 2])
+    assert walker.walk(start[:2], 3, 0).nodes.tolist() == [[0, 0, 0, 0], [1, 0, 0, 0]]
+    padded = walker.walk(start[:2], 3, 0, dead_end="pad").nodes.tolist()
+    assert padded == [[0, -1, -1, -1], [1, 0, -1, -1]]
+    assert len(set(walker.walk(start, 2, 1).nodes[2:, 1].tolist())) == 2
+    assert_equals_reference(store, walker, start, 5, 7)
+
+
+def test_nothing_to_walk(device: torch.device) -> None:
+    store = PlainStore.homogeneous(csc_with_degrees([3, 1, 0]), device=device)
+    walker = RandomWalker(store, edge_ids=True)
+    got = walker.walk(torch.empty(0, dtype=torch.int64), 4, 0)
+    assert got.nodes.shape == (0, 5)
+    assert got.edge_ids.shape == (0, 4)
+    got = walker.walk(torch.tensor([2, 0]), 0, 0)
+    assert got.nodes.tolist() == [[2], [0]]
+    assert got.edge_ids.shape == (2, 0)
+    empty = PlainStore.homogeneous(csc_with_degrees([], 3), device=device)
+    assert_equals_reference(empty, RandomWalker(empty), torch.arange(3), 2, 0)
+
+
+def test_starts_on_the_device(device: torch.device) -> None:
+    csc = random_csc(np.random.default_rng(6), 50, 50, 5)
+    store = PlainStore.homogeneous(csc, layout=LAYOUTS["host"], device=device)
+    start = torch.arange(50, device=device)
+    assert_equals_reference(store, RandomWalker(store), start, 6, 0)
+    with pytest.raises(IndexError, match=r"start\[1\] = 50 is out of range for 50 nodes of type"):
+        RandomWalker(store).walk(torch.tensor([4, 50, -1], device=device), 2, 0)
+
+
+def assert_chances(drawn: np.ndarray, chances: dict[int, float]) -> None:
+    """Chi-square test of values that should come with these chances."""
+    values, counts = np.unique(drawn, return_counts=True)
+    assert set(values.tolist()) <= set(chances)
+    seen = dict(zip(values.tolist(), counts.tolist(), strict=True))
+    total = sum(chances.values())
+    statistic = sum(
+        (seen.get(value, 0) - drawn.size * c / total) ** 2 / (drawn.size * c / total)
+        for value, c in chances.items()
+    )
+    assert chi2.sf(statistic, len(chances) - 1) > LEAST_P
+
+
+def test_uniform_steps(device: torch.device) -> None:
+    store = PlainStore.homogeneous(csc_of([[1, 2, 3, 3, 4], [0], [0], [0], [0]]), device=device)
+    start = torch.zeros(20_000, dtype=torch.int64)
+    nodes = RandomWalker(store).walk(start, 3, 1).nodes.cpu().numpy()
+    for step in (1, 3):
+        assert_chances(nodes[:, step], {1: 1, 2: 1, 3: 2, 4: 1})
+
+
+@pytest.mark.parametrize(("p", "q"), [(0.25, 4.0), (4.0, 0.25), (2.0, 2.0), (1.0, 8.0), (8.0, 1.0)])
+def test_node2vec_steps(device: torch.device, p: float, q: float) -> None:
+    # From 0 to 1, whose neighbours are 0, 2 (also one of 0's), and 3, 4 (not).
+    csc = csc_of([[1, 2, 1], [0, 2, 3, 4, 2], [1], [1], [1]])
+    store = PlainStore.homogeneous(csc, layout=LAYOUTS["three tiers"], device=device)
+    start = torch.zeros(20_000, dtype=torch.int64)
+    nodes = RandomWalker(store).walk(start, 2, 1, p=p, q=q).nodes.cpu().numpy()
+    assert_chances(nodes[:, 1], {1: 2, 2: 1})
+    third = nodes[nodes[:, 1] == 1, 2]
+    assert_chances(third, {0: 1 / p, 2: 2.0, 3: 1 / q, 4: 1 / q})
+
+
+def test_second_order_steps_end(device: torch.device) -> None:
+    # Hardly any candidate is ever accepted: the bound on tries takes effect.
+    store = PlainStore.homogeneous(csc_of([[1, 1, 1], [0, 0, 0]]), device=device)
+    walker = RandomWalker(store)
+    assert_equals_reference(store, walker, torch.tensor([0, 1]), 2, 3, p=1e12)
+    far = walker.walk(torch.zeros(600, dtype=torch.int64), 2, 3, p=1e300).nodes
+    assert far.tolist() == [[0, 1, 0]] * 600
+
+
+def test_restarts(device: torch.device) -> None:
+    ring = csc_of([[(i + 1) % 50] for i in range(50)])
+    store = PlainStore.homogeneous(ring, device=device)
+    walker = RandomWalker(store)
+    start = torch.full((4000,), 7)
+    nodes = walker.walk(start, 6, 1, restart_prob=0.2).nodes.cpu().numpy()
+    assert (nodes[:, 1] == 8).all()
+    for step in range(1, 6):
+        assert_chances(nodes[:, step + 1] == 7, {True: 0.2, False: 0.8})
+    nodes = walker.walk(start, 6, 2, restart_prob=0.2, restart="end", dead_end="pad").nodes
+    lengths = (nodes >= 0).sum(1).cpu().numpy() - 1
+    assert_chances(lengths, {n: 0.2 * 0.8 ** (n - 1) for n in range(1, 6)} | {6: 0.8**5})
+    nodes = walker.walk(start[:3], 4, 3, restart_prob=1.0).nodes
+    assert nodes.tolist() == [[7, 8, 7, 7, 7]] * 3
+
+
+def test_bad_arguments(device: torch.device) -> None:
+    store = PlainStore(TYPES, RELATIONS, device=device)
+    with pytest.raises(ValueError, match="edge_type: one of .* is needed"):
+        RandomWalker(store)
+    with pytest.raises(ValueError, match=r"edge_type: \('a', 'b', 'c'\) is not one of"):
+        RandomWalker(store, ("a", "b", "c"))
+    with pytest.raises(ValueError, match="edge_type: expected at least one relation"):
+        RandomWalker(store, [])
+    with pytest.raises(ValueError, match="leads to 'user', but .* starts at 'item'"):
+        RandomWalker(store, [BY, TAGS])
+    start = torch.zeros(2, dtype=torch.int64)
+    walker = RandomWalker(store, [OF, TAGS])
+    with pytest.raises(ValueError, match="length: the metapath ends after 2 steps at 'tag'"):
+        walker.walk(start, 3, 0, dead_end="pad")
+    with pytest.raises(ValueError, match="dead_end: 'stay' needs nodes of one type"):
+        walker.walk(start, 2, 0)
+    with pytest.raises(ValueError, match="restart: 'jump' needs a single relation"):
+        walker.walk(start, 2, 0, dead_end="pad", restart_prob=0.5)
+    with pytest.raises(NotImplementedError, match="p, q: not supported along a metapath"):
+        walker.walk(start, 2, 0, dead_end="pad", p=2.0)
+
+
+@pytest.mark.parametrize(
+    ("bad", "error", "message"),
+    [
+        ({"start": torch.zeros(2)}, TypeError, "start: expected an int32 or int64 tensor, got"),
+        ({"start": [1]}, TypeError, "start: expected an int32 or int64 tensor, got"),
+        ({"start": torch.zeros(1, 1, dtype=torch.int64)}, ValueError, "start: expected one dim"),
+        ({"start": torch.tensor([0, 4])}, IndexError, r"start\[1\] = 4 is out of range for 4"),
+        ({"start": torch.tensor([-1])}, IndexError, r"start\[0\] = -1 is out of range"),
+        ({"length": -1}, ValueError, "length: expected 0 .. "),
+        ({"length": 2.0}, TypeError, "length: expected an integer"),
+        ({"seed": -1}, ValueError, "seed: expected 0 .. "),
+        ({"seed": "a"}, TypeError, "seed: expected an integer"),
+        ({"restart_prob": 1.5}, ValueError, "restart_prob: expected 0 .. 1, got 1.5"),
+        ({"restart_prob": float("nan")}, ValueError, "restart_prob: expected 0 .. 1, got nan"),
+        ({"restart_prob": "x"}, TypeError, "restart_prob: expected a number"),
+        ({"restart": "x"}, ValueError, "restart: expected 'jump' or 'end', got 'x'"),
+        ({"dead_end": "x"}, ValueError, "dead_end: expected 'stay' or 'pad', got 'x'"),
+        ({"p": 0}, ValueError, "p: expected a positive number, got 0"),
+        ({"q": float("inf")}, ValueError, "q: expected a positive number, got inf"),
+        ({"q": "1"}, TypeError, "q: expected a number, got '1'"),
+    ],
+    ids=str,
+)
+def test_bad_walks(device: torch.device, bad: dict, error: type[Exception], message: str) -> None:
+    store = PlainStore.homogeneous(csc_with_degrees([3, 1, 0, 2]), device=device)
+    arguments = {"start": torch.tensor([0]), "length": 2, "seed": 0} | bad
+    with pytest.raises(error, match=message):
+        RandomWalker(store, EDGE).walk(**arguments)
