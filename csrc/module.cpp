@@ -8,6 +8,7 @@ void register_memory(py::module_& m);
 void register_store(py::module_& m);
 void register_sampling(py::module_& m);
 void register_walks(py::module_& m);
+void register_aggregate(py::module_& m);
 }  // namespace peergraph
 
 PYBIND11_MODULE(_C, m) {
@@ -24,4 +25,5 @@ PYBIND11_MODULE(_C, m) {
   peergraph::register_store(m);
   peergraph::register_sampling(m);
   peergraph::register_walks(m);
+  peergraph::register_aggregate(m);
 }

@@ -230,3 +230,104 @@ def top_visits(
 def sample_negatives(
     csc: CscView, negatives: Negatives, device: int, stream: int, num_threads: int
 ) -> None: ...
+
+# aggregate
+
+class Adjacency:
+    def __init__(
+        self,
+        *,
+        indptr: int,
+        indptr_bytes: int,
+        indices: int,
+        index_bytes: int,
+        edge_ids: int,
+        edge_id_bytes: int,
+        num_rows: int,
+        num_columns: int,
+        num_edges: int,
+    ) -> None: ...
+
+class Operands:
+    def __init__(self, *, message: int, x: int, e: int, columns: int, e_columns: int) -> None: ...
+
+def spmm(
+    rows: Adjacency,
+    of: Operands,
+    dtype: int,
+    mean: bool,
+    out: int,
+    slice_bytes: int,
+    max_chunks: int,
+    device: int,
+    stream: int,
+    num_threads: int,
+    allocate: Callable[[int], int],
+) -> None: ...
+def spread(
+    rows: Adjacency,
+    of: Operands,
+    dtype: int,
+    counts: int,
+    out: int,
+    max_chunks: int,
+    device: int,
+    stream: int,
+    num_threads: int,
+    allocate: Callable[[int], int],
+) -> None: ...
+def extremum(
+    rows: Adjacency,
+    of: Operands,
+    dtype: int,
+    minimum: bool,
+    out: int,
+    arg: int,
+    arg_bytes: int,
+    max_chunks: int,
+    device: int,
+    stream: int,
+    num_threads: int,
+    allocate: Callable[[int], int],
+) -> None: ...
+def extremum_grad(
+    rows: Adjacency,
+    of: Operands,
+    dtype: int,
+    arg: int,
+    arg_bytes: int,
+    grad: int,
+    grad_x: int,
+    grad_e: int,
+    transpose: Adjacency | None,
+    device: int,
+    stream: int,
+    num_threads: int,
+) -> None: ...
+
+# An operand is (address, 0 source | 1 destination | 2 edge, columns).
+def sddmm(
+    rows: Adjacency,
+    left: tuple[int, int, int],
+    right: tuple[int, int, int],
+    message: int,
+    dtype: int,
+    heads: int,
+    depth: int,
+    out: int,
+    device: int,
+    stream: int,
+    num_threads: int,
+) -> None: ...
+def edge_softmax(
+    rows: Adjacency,
+    dtype: int,
+    heads: int,
+    values: int,
+    grad: int,
+    out: int,
+    device: int,
+    stream: int,
+    num_threads: int,
+    allocate: Callable[[int], int],
+) -> None: ...

@@ -1,0 +1,172 @@
+// Python face of the aggregate area.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <functional>
+#include <optional>
+#include <tuple>
+
+#include "aggregate/edge_softmax.h"
+#include "aggregate/extremum.h"
+#include "aggregate/sddmm.h"
+#include "aggregate/spmm.h"
+#include "aggregate/spread.h"
+#include "common/check.h"
+#include "common/on_device.h"
+
+namespace py = pybind11;
+
+namespace peergraph {
+namespace {
+
+using OperandTuple = std::tuple<uintptr_t, int, int64_t>;  // address, Target, columns
+using ReleaseGil = py::call_guard<py::gil_scoped_release>;
+
+template <typename T = void>
+T* pointer(uintptr_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
+Adjacency make_adjacency(uintptr_t indptr, int indptr_bytes, uintptr_t indices, int index_bytes,
+                         uintptr_t edge_ids, int edge_id_bytes, int64_t num_rows,
+                         int64_t num_columns, int64_t num_edges) {
+  const auto is_width = [](int bytes) { return bytes == 4 || bytes == 8; };
+  PG_CHECK_ARG(is_width(indptr_bytes) && is_width(index_bytes), "ids have 4 or 8 bytes");
+  PG_CHECK_ARG(edge_id_bytes == 0 || is_width(edge_id_bytes), "edge ids have 4 or 8 bytes");
+  PG_CHECK_ARG(num_rows >= 0 && num_columns >= 0 && num_edges >= 0, "sizes must not be negative");
+  Adjacency rows;
+  rows.indptr = pointer(indptr);
+  rows.indices = pointer(indices);
+  rows.edge_ids = pointer(edge_ids);
+  rows.indptr_bytes = indptr_bytes;
+  rows.index_bytes = index_bytes;
+  rows.edge_id_bytes = edge_id_bytes;
+  rows.num_rows = num_rows;
+  rows.num_columns = num_columns;
+  rows.num_edges = num_edges;
+  return rows;
+}
+
+Operands make_operands(int message, uintptr_t x, uintptr_t e, int64_t columns, int64_t e_columns) {
+  PG_CHECK_ARG(e_columns > 0 && columns % e_columns == 0, "e_columns must divide columns");
+  return {static_cast<Message>(message), pointer(x), pointer(e), columns, e_columns};
+}
+
+EdgeOperand make_operand(const OperandTuple& operand) {
+  const auto& [address, target, columns] = operand;
+  PG_CHECK_ARG(target >= 0 && target <= 2, "an operand's target must be 0..2");
+  return {pointer(address), static_cast<Target>(target), columns};
+}
+
+#ifdef PEERGRAPH_CUDA
+/// An allocator that may be called without the GIL; `allocate` must outlive it.
+std::function<void*(int64_t)> with_gil(const py::function& allocate) {
+  return [&allocate](int64_t num_bytes) {
+    py::gil_scoped_acquire gil;
+    return pointer(allocate(num_bytes).cast<uintptr_t>());
+  };
+}
+#endif
+
+void bind_spmm(const Adjacency& rows, const Operands& of, int dtype, bool mean, uintptr_t out,
+               [[maybe_unused]] int64_t slice_bytes, [[maybe_unused]] int64_t max_chunks,
+               int device, [[maybe_unused]] uintptr_t stream, int num_threads,
+               [[maybe_unused]] const py::function& allocate) {
+  const Spmm op{rows, of, static_cast<DType>(dtype), mean, pointer(out)};
+  PG_ON_DEVICE(device, spmm_cpu(op, num_threads),
+               spmm_cuda(op, {slice_bytes, max_chunks}, with_gil(allocate), device, stream));
+}
+
+void bind_spread(const Adjacency& rows, const Operands& of, int dtype, uintptr_t counts,
+                 uintptr_t out, [[maybe_unused]] int64_t max_chunks, int device,
+                 [[maybe_unused]] uintptr_t stream, int num_threads,
+                 [[maybe_unused]] const py::function& allocate) {
+  const Spread op{rows, of, static_cast<DType>(dtype), pointer<const int32_t>(counts),
+                  pointer(out)};
+  PG_ON_DEVICE(device, spread_cpu(op, num_threads),
+               spread_cuda(op, max_chunks, with_gil(allocate), device, stream));
+}
+
+void bind_extremum(const Adjacency& rows, const Operands& of, int dtype, bool minimum,
+                   uintptr_t out, uintptr_t arg, int arg_bytes, [[maybe_unused]] int64_t max_chunks,
+                   int device, [[maybe_unused]] uintptr_t stream, int num_threads,
+                   [[maybe_unused]] const py::function& allocate) {
+  const Extremum op{rows,         of,       static_cast<DType>(dtype), minimum, pointer(out),
+                    pointer(arg), arg_bytes};
+  PG_ON_DEVICE(device, extremum_cpu(op, num_threads),
+               extremum_cuda(op, max_chunks, with_gil(allocate), device, stream));
+}
+
+void bind_extremum_grad(const Adjacency& rows, const Operands& of, int dtype, uintptr_t arg,
+                        int arg_bytes, uintptr_t grad, uintptr_t grad_x, uintptr_t grad_e,
+                        [[maybe_unused]] const std::optional<Adjacency>& transpose, int device,
+                        [[maybe_unused]] uintptr_t stream, int num_threads) {
+  const ExtremumGrad op{rows,
+                        of,
+                        static_cast<DType>(dtype),
+                        pointer(arg),
+                        arg_bytes,
+                        pointer(grad),
+                        pointer(grad_x),
+                        pointer(grad_e)};
+  PG_ON_DEVICE(device, extremum_grad_cpu(op, num_threads),
+               extremum_grad_cuda(op, transpose ? &*transpose : nullptr, device, stream));
+}
+
+void bind_sddmm(const Adjacency& rows, const OperandTuple& left, const OperandTuple& right,
+                int message, int dtype, int64_t heads, int64_t depth, uintptr_t out, int device,
+                [[maybe_unused]] uintptr_t stream, int num_threads) {
+  const Sddmm op{rows,
+                 make_operand(left),
+                 make_operand(right),
+                 static_cast<Message>(message),
+                 static_cast<DType>(dtype),
+                 heads,
+                 depth,
+                 pointer(out)};
+  PG_ON_DEVICE(device, sddmm_cpu(op, num_threads), sddmm_cuda(op, device, stream));
+}
+
+void bind_edge_softmax(const Adjacency& rows, int dtype, int64_t heads, uintptr_t values,
+                       uintptr_t grad, uintptr_t out, int device, [[maybe_unused]] uintptr_t stream,
+                       int num_threads, [[maybe_unused]] const py::function& allocate) {
+  const EdgeSoftmax op{
+      rows, static_cast<DType>(dtype), heads, pointer(values), pointer(grad), pointer(out)};
+  PG_ON_DEVICE(device, edge_softmax_cpu(op, num_threads),
+               edge_softmax_cuda(op, with_gil(allocate), device, stream));
+}
+
+}  // namespace
+
+void register_aggregate(py::module_& m) {
+  py::class_<Adjacency>(m, "Adjacency")
+      .def(py::init(&make_adjacency), py::kw_only(), py::arg("indptr"), py::arg("indptr_bytes"),
+           py::arg("indices"), py::arg("index_bytes"), py::arg("edge_ids"),
+           py::arg("edge_id_bytes"), py::arg("num_rows"), py::arg("num_columns"),
+           py::arg("num_edges"));
+  py::class_<Operands>(m, "Operands")
+      .def(py::init(&make_operands), py::kw_only(), py::arg("message"), py::arg("x"), py::arg("e"),
+           py::arg("columns"), py::arg("e_columns"));
+  m.def("spmm", &bind_spmm, py::arg("rows"), py::arg("of"), py::arg("dtype"), py::arg("mean"),
+        py::arg("out"), py::arg("slice_bytes"), py::arg("max_chunks"), py::arg("device"),
+        py::arg("stream"), py::arg("num_threads"), py::arg("allocate"), ReleaseGil());
+  m.def("spread", &bind_spread, py::arg("rows"), py::arg("of"), py::arg("dtype"), py::arg("counts"),
+        py::arg("out"), py::arg("max_chunks"), py::arg("device"), py::arg("stream"),
+        py::arg("num_threads"), py::arg("allocate"), ReleaseGil());
+  m.def("extremum", &bind_extremum, py::arg("rows"), py::arg("of"), py::arg("dtype"),
+        py::arg("minimum"), py::arg("out"), py::arg("arg"), py::arg("arg_bytes"),
+        py::arg("max_chunks"), py::arg("device"), py::arg("stream"), py::arg("num_threads"),
+        py::arg("allocate"), ReleaseGil());
+  m.def("extremum_grad", &bind_extremum_grad, py::arg("rows"), py::arg("of"), py::arg("dtype"),
+        py::arg("arg"), py::arg("arg_bytes"), py::arg("grad"), py::arg("grad_x"), py::arg("grad_e"),
+        py::arg("transpose"), py::arg("device"), py::arg("stream"), py::arg("num_threads"),
+        ReleaseGil());
+  m.def("sddmm", &bind_sddmm, py::arg("rows"), py::arg("left"), py::arg("right"),
+        py::arg("message"), py::arg("dtype"), py::arg("heads"), py::arg("depth"), py::arg("out"),
+        py::arg("device"), py::arg("stream"), py::arg("num_threads"), ReleaseGil());
+  m.def("edge_softmax", &bind_edge_softmax, py::arg("rows"), py::arg("dtype"), py::arg("heads"),
+        py::arg("values"), py::arg("grad"), py::arg("out"), py::arg("device"), py::arg("stream"),
+        py::arg("num_threads"), py::arg("allocate"), ReleaseGil());
+}
+
+}  // namespace peergraph

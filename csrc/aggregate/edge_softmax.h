@@ -1,0 +1,31 @@
+// Softmax over the edges of each row, by head, and its gradient.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "aggregate/adjacency.h"
+#include "aggregate/element.h"
+
+namespace peergraph {
+
+/// Forward: out = softmax(values). Gradient: out = values * (grad - sum of values * grad), where
+/// `values` are the softmax. All are [num_edges, heads] by edge.
+struct EdgeSoftmax {
+  Adjacency rows;
+  DType dtype = DType::kFloat32;
+  int64_t heads = 1;
+  const void* values = nullptr;
+  const void* grad = nullptr;  // null: forward
+  void* out = nullptr;
+};
+
+void edge_softmax_cpu(const EdgeSoftmax& op, int num_threads);
+
+#ifdef PEERGRAPH_CUDA
+/// As edge_softmax_cpu, on `device` in `stream`; asynchronous. `allocate` as in spmm.h.
+void edge_softmax_cuda(const EdgeSoftmax& op, const std::function<void*(int64_t)>& allocate,
+                       int device, uintptr_t stream);
+#endif
+
+}  // namespace peergraph

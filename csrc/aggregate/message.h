@@ -1,0 +1,84 @@
+// What an edge carries: a function of its source's feature u and its own feature e.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "common/check.h"
+#include "common/host_device.h"
+
+namespace peergraph {
+
+enum class Message : int32_t { kCopyU = 0, kCopyE = 1, kAdd = 2, kSub = 3, kMul = 4, kDiv = 5 };
+
+PG_HD constexpr bool uses_u(Message message) { return message != Message::kCopyE; }
+PG_HD constexpr bool uses_e(Message message) { return message != Message::kCopyU; }
+
+template <typename Value>
+PG_HD Value apply(Message message, Value u, Value e) {
+  switch (message) {
+    case Message::kCopyU:
+      return u;
+    case Message::kCopyE:
+      return e;
+    case Message::kAdd:
+      return u + e;
+    case Message::kSub:
+      return u - e;
+    case Message::kMul:
+      return u * e;
+    default:
+      return u / e;
+  }
+}
+
+/// The gradient that reaches u from a message's gradient.
+template <typename Value>
+PG_HD Value grad_of_u(Message message, Value grad, Value e) {
+  if (message == Message::kMul) return grad * e;
+  if (message == Message::kDiv) return grad / e;
+  return grad;
+}
+
+/// The gradient that reaches e from a message's gradient.
+template <typename Value>
+PG_HD Value grad_of_e(Message message, Value grad, Value u, Value e) {
+  if (message == Message::kSub) return -grad;
+  if (message == Message::kMul) return grad * u;
+  if (message == Message::kDiv) return -grad * u / (e * e);
+  return grad;
+}
+
+/// Calls body(std::integral_constant<Message, message>), so that inner loops do not switch.
+template <typename Body>
+void with_message(Message message, Body&& body) {
+  switch (message) {
+    case Message::kCopyU:
+      return body(std::integral_constant<Message, Message::kCopyU>{});
+    case Message::kCopyE:
+      return body(std::integral_constant<Message, Message::kCopyE>{});
+    case Message::kAdd:
+      return body(std::integral_constant<Message, Message::kAdd>{});
+    case Message::kSub:
+      return body(std::integral_constant<Message, Message::kSub>{});
+    case Message::kMul:
+      return body(std::integral_constant<Message, Message::kMul>{});
+    case Message::kDiv:
+      return body(std::integral_constant<Message, Message::kDiv>{});
+  }
+  PG_CHECK_ARG(false, "message must be 0..5");
+}
+
+/// Features of messages: x by column of the adjacency, e by edge. Columns of e are as many as those
+/// of x or a divisor: value h of an edge serves the columns h * group .. (h + 1) * group - 1.
+struct Operands {
+  Message message = Message::kCopyU;
+  const void* x = nullptr;  // [num_columns, columns]; null where the message does not use it
+  const void* e = nullptr;  // [num_edges, e_columns]; likewise
+  int64_t columns = 0;
+  int64_t e_columns = 1;
+
+  PG_HD int64_t group() const { return columns / (e_columns > 0 ? e_columns : 1); }
+};
+
+}  // namespace peergraph

@@ -1,0 +1,40 @@
+// A function of the features at the two ends of each edge, and of its own: g-SDDMM
+// (WholeGraph III-C4).
+#pragma once
+
+#include <cstdint>
+
+#include "aggregate/adjacency.h"
+#include "aggregate/element.h"
+#include "aggregate/message.h"
+
+namespace peergraph {
+
+/// Where an operand's row is looked up.
+enum class Target : int32_t { kColumn = 0, kRow = 1, kEdge = 2 };
+
+/// [rows, columns]; value h of a row serves as many of the op's columns as `columns` goes into.
+struct EdgeOperand {
+  const void* data = nullptr;
+  Target target = Target::kColumn;
+  int64_t columns = 0;
+};
+
+struct Sddmm {
+  Adjacency rows;
+  EdgeOperand left, right;  // a message copies `left` as u, `right` as e
+  Message message = Message::kCopyU;
+  DType dtype = DType::kFloat32;
+  int64_t heads = 1;    // columns of out
+  int64_t depth = 1;    // values of the message that are summed for one of out
+  void* out = nullptr;  // [num_edges, heads] by edge, written
+};
+
+void sddmm_cpu(const Sddmm& op, int num_threads);
+
+#ifdef PEERGRAPH_CUDA
+/// As sddmm_cpu, on `device` in `stream`; asynchronous.
+void sddmm_cuda(const Sddmm& op, int device, uintptr_t stream);
+#endif
+
+}  // namespace peergraph

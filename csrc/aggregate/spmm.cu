@@ -1,0 +1,122 @@
+// g-SpMM on a GPU: a warp for each row or chunk of a long row, sums in registers, results written
+// once.
+#include "aggregate/lanes.cuh"
+#include "aggregate/spmm.h"
+#include "aggregate/walk.cuh"
+
+namespace peergraph {
+namespace {
+
+template <typename T>
+struct SumOutput {
+  T* out;
+  AccumulatorOf<T>* partial;  // [slots of the queue, columns]
+  bool mean;
+};
+
+template <typename T>
+__device__ __forceinline__ T rounded(AccumulatorOf<T> sum, bool mean, int64_t degree) {
+  T out;
+  narrow(mean ? sum / static_cast<AccumulatorOf<T>>(degree > 0 ? degree : 1) : sum, &out);
+  return out;
+}
+
+template <Known kKnown, typename T, int kVec, int kItems>
+__global__ void __launch_bounds__(kRowThreads)
+    sum_rows(const __grid_constant__ Walk walk, const __grid_constant__ Operands of,
+             LaneShape shape, SumOutput<T> to) {
+  using Value = AccumulatorOf<T>;
+  // Twice as many rows in flight where nothing but rows is read.
+  constexpr int kInFlight = kKnown == Known::kCopyU && kItems == 1 ? 8 : 4;
+  const Lanes<kVec, kItems> at(shape, of);
+  const int64_t size = walk.size();
+  for (int64_t item = warp_of_grid(); item < size; item += warps_of_grid()) {
+    Part part;
+    if (!walk.find(item, &part)) continue;
+    Value sum[kItems][kVec] = {};
+    each_message<kKnown, kInFlight, T>(
+        walk.rows, of, at, part, [&](int64_t, int m, int i, Value value) { sum[m][i] += value; });
+#pragma unroll
+    for (int m = 0; m < kItems; ++m) {
+#pragma unroll
+      for (int i = 0; i < kVec; ++i)
+        for (int offset = at.lanes; offset < kWarp; offset *= 2)
+          sum[m][i] += __shfl_xor_sync(kAllLanes, sum[m][i], offset);
+      if (at.group != 0 || !at.on[m]) continue;
+      if (part.slot < 0) {
+        Pack<T, kVec> pack;
+#pragma unroll
+        for (int i = 0; i < kVec; ++i)
+          pack.values[i] = rounded<T>(sum[m][i], to.mean, part.end - part.begin);
+        store_pack(to.out + part.row * of.columns + at.columns[m], pack);
+      } else {
+        Value* partial = to.partial + part.slot * of.columns + at.columns[m];
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) partial[i] = sum[m][i];
+      }
+    }
+  }
+}
+
+/// Adds up the chunks of each long row, in their order.
+template <typename T>
+__global__ void __launch_bounds__(kRowThreads)
+    combine_sums(const __grid_constant__ Walk walk, int64_t columns, SumOutput<T> to) {
+  const int64_t size = walk.size();
+  for (int64_t slot = warp_of_grid(); slot < size; slot += warps_of_grid()) {
+    const Chunk chunk = walk.queue.chunks[slot];
+    if (chunk.part != 0) continue;
+    const int64_t degree = walk.rows.end(chunk.row) - walk.rows.begin(chunk.row);
+    for (int64_t c = lane_of_warp(); c < columns; c += kWarp) {
+      AccumulatorOf<T> sum = 0;
+      for (int32_t k = 0; k < chunk.parts; ++k) sum += to.partial[(slot + k) * columns + c];
+      to.out[chunk.row * columns + c] = rounded<T>(sum, to.mean, degree);
+    }
+  }
+}
+
+template <Known kKnown, typename T, int kVec, int kItems>
+void launch(Walk walk, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
+            const SumOutput<T>& to, cudaStream_t stream) {
+  const dim3 rows(blocks_for_items(walk.rows.num_rows), shape.slices);
+  sum_rows<kKnown, T, kVec, kItems><<<rows, kRowThreads, 0, stream>>>(walk, of, shape.shape, to);
+  PG_LAUNCH_CHECK("sum_rows");
+  if (walk.queue.capacity == 0) return;
+  walk.queued = true;
+  const unsigned blocks = blocks_for_items(walk.queue.capacity);
+  sum_rows<kKnown, T, kVec, kItems>
+      <<<dim3(blocks, shape.slices), kRowThreads, 0, stream>>>(walk, of, shape.shape, to);
+  PG_LAUNCH_CHECK("sum_rows of chunks");
+  combine_sums<T><<<blocks, kRowThreads, 0, stream>>>(walk, of.columns, to);
+  PG_LAUNCH_CHECK("combine_sums");
+}
+
+}  // namespace
+
+void spmm_cuda(const Spmm& op, const Tuning& tuning, const Allocate& allocate, int device,
+               uintptr_t stream_address) {
+  if (op.rows.num_rows == 0 || op.of.columns == 0) return;
+  check_columns(op.rows);
+  DeviceGuard guard(device);
+  const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
+  Walk walk;
+  walk.rows = op.rows;
+  walk.queue = make_queue(tuning.max_chunks, allocate, stream);
+  with_lanes(op.dtype, op.of, op.out, tuning.slice_bytes, [&](auto element, auto shape) {
+    using T = decltype(element);
+    using Value = AccumulatorOf<T>;
+    SumOutput<T> to{static_cast<T*>(op.out), nullptr, op.mean};
+    if (tuning.max_chunks > 0)
+      to.partial = static_cast<Value*>(
+          allocate(tuning.max_chunks * op.of.columns * static_cast<int64_t>(sizeof(Value))));
+    if (op.of.message == Message::kCopyU) {
+      launch<Known::kCopyU, T>(walk, op.of, shape, to, stream);
+    } else if (op.of.message == Message::kMul) {
+      launch<Known::kMul, T>(walk, op.of, shape, to, stream);
+    } else {
+      launch<Known::kNothing, T>(walk, op.of, shape, to, stream);
+    }
+  });
+}
+
+}  // namespace peergraph

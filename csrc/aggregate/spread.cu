@@ -1,0 +1,121 @@
+// Gradients of sources on a GPU without a transpose: the rows of g-SpMM, run backwards with atomics
+// (WholeGraph III-C4).
+#include "aggregate/lanes.cuh"
+#include "aggregate/spread.h"
+#include "aggregate/walk.cuh"
+
+namespace peergraph {
+namespace {
+
+template <int kVec>
+__device__ __forceinline__ void add_pack(float* at, const Pack<float, kVec>& pack) {
+#if __CUDA_ARCH__ >= 900
+  constexpr bool kByFour = kVec % 4 == 0;  // Hopper adds 16 bytes at once
+#else
+  constexpr bool kByFour = false;
+#endif
+  if constexpr (kByFour) {
+#pragma unroll
+    for (int i = 0; i < kVec; i += 4)
+      atomicAdd(
+          reinterpret_cast<float4*>(at + i),
+          make_float4(pack.values[i], pack.values[i + 1], pack.values[i + 2], pack.values[i + 3]));
+  } else {
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) atomicAdd(at + i, pack.values[i]);
+  }
+}
+
+template <int kVec>
+__device__ __forceinline__ void add_pack(double* at, const Pack<double, kVec>& pack) {
+#pragma unroll
+  for (int i = 0; i < kVec; ++i) atomicAdd(at + i, pack.values[i]);
+}
+
+template <typename T>
+struct SpreadOutput {
+  AccumulatorOf<T>* out;
+  const int32_t* counts;
+};
+
+template <typename T, int kVec, int kItems>
+__global__ void __launch_bounds__(kRowThreads)
+    spread_rows(const __grid_constant__ Walk walk, const __grid_constant__ Operands of,
+                LaneShape shape, SpreadOutput<T> to) {
+  using Value = AccumulatorOf<T>;
+  const Lanes<kVec, kItems> at(shape, of);
+  const T* x = static_cast<const T*>(of.x);
+  const T* e = static_cast<const T*>(of.e);
+  const EdgeValues mode = shape.edge_values;
+  const int64_t size = walk.size();
+  for (int64_t item = warp_of_grid(); item < size; item += warps_of_grid()) {
+    Part part;
+    if (!walk.find(item, &part)) continue;
+    // The row is read once for all its edges.
+    Pack<T, kVec> us[kItems] = {};
+#pragma unroll
+    for (int m = 0; m < kItems; ++m)
+      if (uses_u(of.message) && at.on[m])
+        us[m] = load_pack<T, kVec>(x + part.row * of.columns + at.columns[m]);
+    for (int64_t p = part.begin + at.group; p < part.end; p += at.groups) {
+      const int64_t column = walk.rows.column(p);
+      const bool once = to.counts != nullptr && to.counts[column] == 1;
+      const T* edge = mode == EdgeValues::kNone ? nullptr : e + walk.rows.edge(p) * of.e_columns;
+#pragma unroll
+      for (int m = 0; m < kItems; ++m) {
+        if (!at.on[m]) continue;
+        Pack<T, kVec> es = {};
+        if (mode == EdgeValues::kFull) {
+          es = load_pack<T, kVec>(edge + at.e_columns[m]);
+        } else if (mode != EdgeValues::kNone) {
+          es.values[0] = edge[mode == EdgeValues::kOne ? 0 : at.e_columns[m]];
+        }
+        Pack<Value, kVec> message;
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) {
+          const T value = es.values[mode == EdgeValues::kFull ? i : 0];
+          message.values[i] = apply<Value>(of.message, widen(us[m].values[i]), widen(value));
+        }
+        Value* out = to.out + column * of.columns + at.columns[m];
+        if (once) {
+#pragma unroll
+          for (int i = 0; i < kVec; ++i) out[i] = message.values[i];
+        } else {
+          add_pack<kVec>(out, message);
+        }
+      }
+    }
+  }
+}
+
+template <typename T, int kVec, int kItems>
+void launch(Walk walk, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
+            const SpreadOutput<T>& to, cudaStream_t stream) {
+  const dim3 rows(blocks_for_items(walk.rows.num_rows), shape.slices);
+  spread_rows<T, kVec, kItems><<<rows, kRowThreads, 0, stream>>>(walk, of, shape.shape, to);
+  PG_LAUNCH_CHECK("spread_rows");
+  if (walk.queue.capacity == 0) return;
+  walk.queued = true;
+  const dim3 chunks(blocks_for_items(walk.queue.capacity), shape.slices);
+  spread_rows<T, kVec, kItems><<<chunks, kRowThreads, 0, stream>>>(walk, of, shape.shape, to);
+  PG_LAUNCH_CHECK("spread_rows of chunks");
+}
+
+}  // namespace
+
+void spread_cuda(const Spread& op, int64_t max_chunks, const Allocate& allocate, int device,
+                 uintptr_t stream_address) {
+  if (op.rows.num_edges == 0 || op.of.columns == 0) return;
+  DeviceGuard guard(device);
+  const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
+  Walk walk;
+  walk.rows = op.rows;
+  walk.queue = make_queue(max_chunks, allocate, stream);
+  with_lanes(op.dtype, op.of, op.out, 0, [&](auto element, auto shape) {
+    using T = decltype(element);
+    const SpreadOutput<T> to{static_cast<AccumulatorOf<T>*>(op.out), op.counts};
+    launch<T>(walk, op.of, shape, to, stream);
+  });
+}
+
+}  // namespace peergraph

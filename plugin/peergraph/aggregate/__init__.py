@@ -1,0 +1,8 @@
+"""Aggregation over the edges of a graph: g-SpMM, g-SDDMM, edge softmax, with gradients."""
+
+from peergraph.aggregate.csc import Csc
+from peergraph.aggregate.edge_softmax import edge_softmax
+from peergraph.aggregate.sddmm import g_sddmm
+from peergraph.aggregate.spmm import g_spmm
+
+__all__ = ["Csc", "edge_softmax", "g_sddmm", "g_spmm"]

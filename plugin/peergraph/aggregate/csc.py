@@ -1,0 +1,237 @@
+"""The structure that aggregation runs over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+from peergraph.aggregate.rows import (
+    Rows,
+    begins,
+    chunk_bound,
+    count_chunks,
+    group_by,
+    transpose_rows,
+)
+
+if TYPE_CHECKING:
+    from peergraph.sampling import Block
+
+Backward = Literal["auto", "transpose", "atomic"]
+
+
+class Csc:
+    """In-neighbours of each destination, and how edge tensors are ordered.
+
+    The transpose, which gradients of sources run over, is made when first needed and kept.
+
+    Args:
+        indptr: [destinations + 1] int32 or int64.
+        indices: [edges] int32 or int64 sources, on the same device.
+        num_sources: bound of `indices`.
+        edge_ids: [edges] int32 or int64: edge tensors hold the edge at CSC position p in row
+            ``edge_ids[p]``; a permutation (not checked). None: in row p.
+        duplicate_counts: [num_sources] int32, how often a source occurs at most: gradients of
+            sources that occur once are stored without an atomic (WholeGraph III-C4).
+        one_shot: the structure serves one forward and backward: gradients of sources on a GPU then
+            use atomics instead of a transpose.
+        check: verify offsets and ids; synchronises with a GPU. Wrong ones that are not checked
+            are undefined behaviour.
+
+    Raises:
+        TypeError, ValueError: an argument of another dtype, shape or device; bad offsets.
+        IndexError: the first source out of range.
+    """
+
+    def __init__(
+        self,
+        indptr: Tensor,
+        indices: Tensor,
+        num_sources: int,
+        *,
+        edge_ids: Tensor | None = None,
+        duplicate_counts: Tensor | None = None,
+        one_shot: bool = False,
+        check: bool = True,
+    ) -> None:
+        _check_ids("indptr", indptr, indices.device)
+        _check_ids("indices", indices, indices.device)
+        if indptr.numel() == 0:
+            raise ValueError("indptr must have at least one offset, got none")
+        if edge_ids is not None:
+            _check_ids("edge_ids", edge_ids, indices.device, indices.numel())
+        if duplicate_counts is not None:
+            _check_ids("duplicate_counts", duplicate_counts, indices.device, num_sources)
+            if duplicate_counts.dtype != torch.int32:
+                raise TypeError(f"duplicate_counts must be int32, got {duplicate_counts.dtype}")
+        if check:
+            _check_offsets(indptr, indices.numel())
+            check_range("indices", indices, num_sources, "sources")
+        self.num_sources = num_sources
+        self.duplicate_counts = duplicate_counts
+        self.one_shot = one_shot
+        exact = check and not one_shot
+        self.rows = Rows(
+            indptr.contiguous(),
+            indices.contiguous(),
+            None if edge_ids is None else edge_ids.contiguous(),
+            num_sources,
+            count_chunks(indptr) if exact else chunk_bound(indices.numel()),
+        )
+        self._transpose: Rows | None = None
+        self._positions: Tensor | None = None
+
+    @classmethod
+    def from_edge_index(
+        cls, edge_index: Tensor, num_destinations: int, num_sources: int, *, check: bool = True
+    ) -> Csc:
+        """From sources and destinations, one column for each edge.
+
+        Edges that are grouped by destination already keep their place and are not copied. Others
+        are sorted once; edge tensors stay in the order of `edge_index` all the same. Synchronises.
+
+        Args:
+            edge_index: [2, edges] int32 or int64: sources, destinations.
+            num_destinations, num_sources: bounds of the two rows.
+            check: verify the ids.
+
+        Raises:
+            TypeError, ValueError: `edge_index` of another dtype or shape.
+            IndexError: the first id out of range.
+        """
+        if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+            raise ValueError(f"edge_index must be [2, edges], got {list(edge_index.shape)}")
+        source, destination = edge_index[0], edge_index[1]
+        _check_ids("edge_index", source, source.device)
+        if check:
+            check_range("edge_index[0]", source, num_sources, "sources")
+            check_range("edge_index[1]", destination, num_destinations, "destinations")
+        dtype = edge_index.dtype
+        if bool((destination[1:] >= destination[:-1]).all()):
+            indptr = begins(destination.contiguous(), num_destinations, dtype)
+            return cls._checked(indptr, source, num_sources)
+        indptr, indices, order = group_by(destination, source, num_destinations, num_sources, dtype)
+        return cls._checked(indptr, indices, num_sources, order)
+
+    @classmethod
+    def _checked(
+        cls, indptr: Tensor, indices: Tensor, num_sources: int, edge_ids: Tensor | None = None
+    ) -> Csc:
+        csc = cls(indptr, indices, num_sources, edge_ids=edge_ids, check=False)
+        rows = csc.rows
+        csc.rows = Rows(*rows.tensors[:4], max_chunks=count_chunks(indptr))
+        return csc
+
+    @classmethod
+    def from_block(
+        cls, block: Block, num_sources: int, *, duplicate_counts: Tensor | None = None
+    ) -> Csc:
+        """From a hop of a sample: edge tensors in the order of the block's edges.
+
+        Destination k of the structure is row ``block.first_target + k`` of the sample's nodes.
+        Does not synchronise.
+
+        Args:
+            block: of :meth:`peergraph.sampling.Sample.block`.
+            num_sources: the sample's nodes of the source type.
+            duplicate_counts: the sample's, of the source type.
+        """
+        return cls(
+            block.indptr,
+            block.row,
+            num_sources,
+            duplicate_counts=duplicate_counts,
+            one_shot=True,
+            check=False,
+        )
+
+    @property
+    def num_destinations(self) -> int:
+        """Rows of what is aggregated."""
+        return self.rows.num_rows
+
+    @property
+    def num_edges(self) -> int:
+        """Rows of edge tensors."""
+        return self.rows.num_edges
+
+    @property
+    def device(self) -> torch.device:
+        """Where the structure and all features lie."""
+        return self.rows.indices.device
+
+    def degrees(self) -> Tensor:
+        """[destinations] edges of each."""
+        return self.rows.indptr.diff()
+
+    def transpose(self) -> Rows:
+        """The edges by source. Made at the first call: a stable sort; synchronises with a GPU."""
+        if self._transpose is None:
+            rows = self.rows
+            indptr, indices, positions = transpose_rows(rows.indptr, rows.indices, rows.num_columns)
+            edge_ids = positions if rows.edge_ids is None else rows.edge_ids[positions]
+            traced = torch.compiler.is_compiling()
+            chunks = chunk_bound(rows.num_edges) if traced else count_chunks(indptr)
+            self._positions = positions
+            self._transpose = Rows(indptr, indices, edge_ids, rows.num_rows, chunks)
+        return self._transpose
+
+    def transpose_tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """indptr and indices of the transpose, and the positions in `rows` of its edges."""
+        rows = self.transpose()
+        assert self._positions is not None
+        return rows.indptr, rows.indices, self._positions
+
+    def backward_rows(self, backward: str, deterministic: bool) -> Rows | None:
+        """What gradients of sources run over: the transpose, or None for atomics.
+
+        Raises:
+            ValueError: `backward` is unknown, or "atomic" though `deterministic`.
+        """
+        if backward not in ("auto", "transpose", "atomic"):
+            raise ValueError(f"backward must be 'auto', 'transpose' or 'atomic', got {backward!r}")
+        if backward == "atomic" and deterministic:
+            raise ValueError("backward='atomic' adds in no fixed order, got deterministic=True")
+        atomics = self.one_shot and self._transpose is None and self.device.type != "cpu"
+        if backward == "atomic" or (backward == "auto" and atomics and not deterministic):
+            return None
+        return self.transpose()
+
+    def __repr__(self) -> str:
+        return (
+            f"Csc({self.num_sources} sources, {self.num_destinations} destinations, "
+            f"{self.num_edges} edges, {self.device})"
+        )
+
+
+def _check_ids(name: str, ids: Tensor, device: torch.device, count: int | None = None) -> None:
+    if ids.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"{name} must be int32 or int64, got {ids.dtype}")
+    if ids.dim() != 1:
+        raise ValueError(f"{name} must have one dimension, got {list(ids.shape)}")
+    if ids.device != device:
+        raise ValueError(f"{name} must be on {device}, got {ids.device}")
+    if count is not None and ids.numel() != count:
+        raise ValueError(f"{name} must have {count} items, got {ids.numel()}")
+
+
+def _check_offsets(indptr: Tensor, num_edges: int) -> None:
+    first, last = int(indptr[0]), int(indptr[-1])
+    if first != 0 or last != num_edges:
+        raise ValueError(f"indptr must run from 0 to {num_edges} edges, got {first} to {last}")
+    falling = (indptr[1:] < indptr[:-1]).nonzero()
+    if falling.numel():
+        raise ValueError(f"indptr must not fall, it does after position {int(falling[0])}")
+
+
+def check_range(name: str, ids: Tensor, limit: int, what: str) -> None:
+    """Raises IndexError with the first id out of range. Synchronises."""
+    if ids.numel() == 0:
+        return
+    low, high = torch.aminmax(ids)
+    if int(low) >= 0 and int(high) < limit:
+        return
+    bad = int(((ids < 0) | (ids >= limit)).nonzero()[0])
+    raise IndexError(f"{name}[{bad}] = {int(ids[bad])} is out of range for {limit} {what}")

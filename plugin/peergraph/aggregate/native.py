@@ -1,0 +1,85 @@
+"""How tensors and places go to the compiled module."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+import torch
+from torch import Tensor
+
+import peergraph._C as _C
+
+MESSAGES = {"copy_u": 0, "copy_e": 1, "add": 2, "sub": 3, "mul": 4, "div": 5}
+TARGETS = {"u": 0, "v": 1, "e": 2}
+DTYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
+
+# The fields of peergraph.aggregate.rows.Rows in the schema of an operator.
+ROWS = "Tensor indptr, Tensor indices, Tensor? edge_ids, int num_columns, int max_chunks"
+
+
+class Place(TypedDict):
+    """Where a kernel runs; device -1 is the CPU."""
+
+    device: int
+    stream: int
+    num_threads: int
+
+
+def place(device: torch.device) -> Place:
+    """The current stream of a GPU, or the CPU with torch's number of threads."""
+    if device.type == "cpu":
+        return {"device": -1, "stream": 0, "num_threads": torch.get_num_threads()}
+    stream = torch.cuda.current_stream(device).cuda_stream
+    return {"device": device.index, "stream": stream, "num_threads": 1}
+
+
+def adjacency(
+    indptr: Tensor, indices: Tensor, edge_ids: Tensor | None, num_columns: int
+) -> _C.Adjacency:
+    """Contiguous tensors as the compiled module sees them; they must outlive the call."""
+    return _C.Adjacency(
+        indptr=indptr.data_ptr(),
+        indptr_bytes=indptr.element_size(),
+        indices=indices.data_ptr(),
+        index_bytes=indices.element_size(),
+        edge_ids=address(edge_ids),
+        edge_id_bytes=0 if edge_ids is None else edge_ids.element_size(),
+        num_rows=indptr.numel() - 1,
+        num_columns=num_columns,
+        num_edges=indices.numel(),
+    )
+
+
+def dense(tensor: Tensor | None) -> Tensor | None:
+    """The tensor with its values side by side."""
+    return None if tensor is None else tensor.contiguous()
+
+
+def address(tensor: Tensor | None) -> int:
+    """0 stands for none."""
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def operand_of(first: Tensor | None, second: Tensor | None) -> Tensor:
+    """The first operand, or the second where there is no first."""
+    operand = second if first is None else first
+    assert operand is not None
+    return operand
+
+
+def operands(
+    message: str, x: Tensor | None, e: Tensor | None, columns: int, e_columns: int
+) -> _C.Operands:
+    """What messages of `columns` columns are made of."""
+    return _C.Operands(
+        message=MESSAGES[message],
+        x=address(x),
+        e=address(e),
+        columns=columns,
+        e_columns=max(1, e_columns),
+    )
+
+
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What sums of `dtype` are kept in."""
+    return torch.float64 if dtype == torch.float64 else torch.float32

@@ -1,0 +1,66 @@
+"""Checks of the tensors that users pass, and how their shapes go together."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from peergraph.aggregate.csc import Csc
+from peergraph.aggregate.native import DTYPES
+
+
+def check_operand(name: str, tensor: Tensor, csc: Csc, rows: int, what: str) -> None:
+    """Raises TypeError or ValueError unless `tensor` has `rows` rows of a dtype that is known."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
+    if tensor.dtype not in DTYPES:
+        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        raise TypeError(f"{name} must be one of {known}, got {tensor.dtype}")
+    if tensor.device != csc.device:
+        raise ValueError(f"{name} must be on {csc.device} as the structure, got {tensor.device}")
+    if tensor.dim() == 0 or tensor.shape[0] != rows:
+        raise ValueError(f"{name} must have {rows} rows ({what}), got {list(tensor.shape)}")
+
+
+def check_same_dtype(**operands: Tensor | None) -> None:
+    """Raises TypeError unless all operands have one dtype."""
+    given = {name: tensor.dtype for name, tensor in operands.items() if tensor is not None}
+    if len(set(given.values())) > 1:
+        dtypes = " and ".join(map(str, given.values()))
+        raise TypeError(f"{' and '.join(given)} must have one dtype, got {dtypes}")
+
+
+def columns(shape: torch.Size | tuple[int, ...]) -> int:
+    """Values of a row of features of `shape`."""
+    return math.prod(shape)
+
+
+def flat(tensor: Tensor) -> Tensor:
+    """[rows, columns]."""
+    return tensor.reshape(tensor.shape[0], columns(tensor.shape[1:]))
+
+
+def is_prefix(narrow: tuple[int, ...], wide: tuple[int, ...]) -> bool:
+    """Whether each value of a row of `narrow` serves a run of consecutive columns of `wide`."""
+    while narrow and narrow[-1] == 1:
+        narrow = narrow[:-1]
+    return wide[: len(narrow)] == narrow
+
+
+def autocast(tensor: Tensor | None) -> Tensor | None:
+    """As a matrix product would see the operand under torch.amp."""
+    if tensor is None or tensor.dtype == torch.float64:
+        return tensor
+    kind = tensor.device.type
+    if not torch.is_autocast_enabled(kind):
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(kind))
+
+
+def use_deterministic(deterministic: bool | None) -> bool:
+    """The argument, or torch's global setting."""
+    if deterministic is None:
+        return torch.are_deterministic_algorithms_enabled()
+    return deterministic

@@ -1,0 +1,118 @@
+"""A sparse matrix by rows, as tensors; its transpose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import peergraph._C as _C
+from peergraph.aggregate.library import kernel
+
+# What csrc/aggregate/rows.cuh cuts long rows by.
+_CHUNK = 256
+_LONG_ROW = 512
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Edges by row: by destination, or by source in a transpose.
+
+    Args:
+        indptr: [rows + 1] int32 or int64.
+        indices: [edges] int32 or int64 columns.
+        edge_ids: [edges] int32 or int64, position -> row of edge tensors; None: the same.
+        num_columns: bound of `indices`.
+        max_chunks: bound of the pieces that a GPU cuts rows of more than 512 edges into.
+    """
+
+    indptr: Tensor
+    indices: Tensor
+    edge_ids: Tensor | None
+    num_columns: int
+    max_chunks: int
+
+    @property
+    def num_rows(self) -> int:
+        return self.indptr.shape[0] - 1
+
+    @property
+    def num_edges(self) -> int:
+        return self.indices.shape[0]
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor | None, int, int]:
+        """What the kernels take."""
+        return self.indptr, self.indices, self.edge_ids, self.num_columns, self.max_chunks
+
+
+def chunk_bound(num_edges: int) -> int:
+    """What `max_chunks` can be at most, whatever the degrees."""
+    return 0 if num_edges <= _LONG_ROW else num_edges // _CHUNK + num_edges // _LONG_ROW + 1
+
+
+def count_chunks(indptr: Tensor) -> int:
+    """`max_chunks` exactly. Synchronises; 0 on the CPU, which does not cut rows."""
+    if indptr.device.type == "cpu":
+        return 0
+    degrees = indptr.diff()
+    return int(((degrees + (_CHUNK - 1)) // _CHUNK * (degrees > _LONG_ROW)).sum())
+
+
+def _fake_transpose(
+    indptr: Tensor, indices: Tensor, num_columns: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    return (
+        indptr.new_empty(num_columns + 1),
+        torch.empty_like(indices),
+        torch.empty_like(indices, dtype=indptr.dtype),
+    )
+
+
+@kernel("(Tensor indptr, Tensor indices, int num_columns) -> (Tensor, Tensor, Tensor)",
+        _fake_transpose)  # fmt: skip
+def transpose_rows(
+    indptr: Tensor, indices: Tensor, num_columns: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """indptr, indices and positions of the transpose, the edges of a row in order of position."""
+    degrees = indptr.diff()
+    rows = torch.arange(degrees.numel(), dtype=indices.dtype, device=indices.device)
+    rows = rows.repeat_interleave(degrees, output_size=indices.numel())
+    return group_by(indices, rows, num_columns, degrees.numel(), indptr.dtype)
+
+
+def group_by(
+    keys: Tensor, values: Tensor, num_keys: int, num_values: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sorts edges (values[e], keys[e]) by key, stably.
+
+    Returns:
+        [num_keys + 1] where each key's edges begin; the values in their new order; the new
+        positions' e. The first and the last of `dtype`, the values of their own.
+    """
+    if keys.device.type == "cpu":
+        keys, values = keys.contiguous(), values.contiguous()
+        indptr = torch.empty(num_keys + 1, dtype=torch.int64)
+        indices = torch.empty_like(values)
+        order = torch.empty(keys.numel(), dtype=torch.int64)
+        _C.coo_to_csc(
+            values.data_ptr(),
+            keys.data_ptr(),
+            keys.element_size(),
+            keys.numel(),
+            num_values,
+            num_keys,
+            indptr.data_ptr(),
+            indices.data_ptr(),
+            order.data_ptr(),
+        )
+        return indptr.to(dtype), indices, order.to(dtype)
+    ordered, order = torch.sort(keys, stable=True)
+    return begins(ordered, num_keys, dtype), values[order], order.to(dtype)
+
+
+def begins(ordered: Tensor, num_keys: int, dtype: torch.dtype) -> Tensor:
+    """[num_keys + 1] where each key begins in sorted keys."""
+    bounds = torch.arange(num_keys + 1, dtype=ordered.dtype, device=ordered.device)
+    return torch.searchsorted(ordered, bounds, out_int32=dtype == torch.int32)

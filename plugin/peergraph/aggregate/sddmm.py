@@ -1,0 +1,213 @@
+"""g-SDDMM: a value for each edge from the features at its ends and its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peergraph.aggregate.csc import Backward, Csc
+from peergraph.aggregate.edge_kernels import sddmm
+from peergraph.aggregate.first_order import first_order
+from peergraph.aggregate.native import TARGETS
+from peergraph.aggregate.operands import (
+    autocast,
+    check_operand,
+    check_same_dtype,
+    columns,
+    flat,
+    use_deterministic,
+)
+from peergraph.aggregate.rows import Rows
+from peergraph.aggregate.sum_kernels import spmm
+from peergraph.aggregate.to_sources import sum_to_sources
+
+OPERATIONS = ("copy", "add", "sub", "mul", "div", "dot")
+_MESSAGES = {"copy": "copy_u", "dot": "mul"}
+
+
+def g_sddmm(
+    csc: Csc,
+    op: str,
+    lhs: Tensor,
+    rhs: Tensor | None = None,
+    lhs_target: str = "u",
+    rhs_target: str = "v",
+    *,
+    backward: Backward = "auto",
+    deterministic: bool | None = None,
+) -> Tensor:
+    """A value for each edge from its source, its destination or itself (WholeGraph III-C4).
+
+    Products are summed in float32, in float64 for float64. Differentiable once in both operands.
+    Under ``torch.amp`` operands other than float64 are cast to autocast's dtype.
+
+    Args:
+        csc: the structure; its device is that of all.
+        op: ``copy`` (lhs alone), ``add``, ``sub``, ``mul``, ``div``, or ``dot`` (sum of products
+            over the last dimension).
+        lhs, rhs: [sources | destinations | edges, *features] of one dtype of float32, float64,
+            float16 and bfloat16; their features broadcast.
+        lhs_target, rhs_target: whose features: ``u`` source, ``v`` destination, ``e`` edge.
+        backward, deterministic: for gradients of sources, as in
+            :func:`peergraph.aggregate.g_spmm`.
+
+    Returns:
+        [edges, *features] in the order of the structure's edge ids; ``dot`` drops the last
+        dimension.
+
+    Asynchronous on a GPU, but for the making of the transpose.
+
+    Raises:
+        ValueError: an unknown name, an operand missing or not used, shapes or devices that do not
+            go together.
+        TypeError: dtypes that are not supported or differ.
+    """
+    if op not in OPERATIONS:
+        raise ValueError(f"op must be one of {', '.join(OPERATIONS)}, got {op!r}")
+    if (rhs is None) != (op == "copy"):
+        raise ValueError(f"op {op!r} {'does not use' if op == 'copy' else 'needs'} rhs")
+    _check("lhs", lhs, lhs_target, csc)
+    if rhs is not None:
+        _check("rhs", rhs, rhs_target, csc)
+    left, right = autocast(lhs), autocast(rhs)
+    assert left is not None
+    check_same_dtype(lhs=left, rhs=right)
+    features = tuple(left.shape[1:])
+    if right is not None:
+        try:
+            features = tuple(torch.broadcast_shapes(features, right.shape[1:]))  # type: ignore[no-untyped-call]
+        except RuntimeError:
+            raise ValueError(
+                f"lhs and rhs must have rows that broadcast, got {list(features)} and "
+                f"{list(right.shape[1:])}"
+            ) from None
+        left, right = _expand(left, features), _expand(right, features)
+    if op == "dot":
+        if not features:
+            raise ValueError("op 'dot' needs features to sum over, got one number for each row")
+        features, depth = features[:-1], features[-1]
+    else:
+        depth = 1
+    transpose = None
+    grads = torch.is_grad_enabled()
+    for operand, target in ((left, lhs_target), (right, rhs_target)):
+        if operand is not None and target == "u" and operand.requires_grad and grads:
+            transpose = csc.backward_rows(backward, use_deterministic(deterministic))
+    message = _MESSAGES.get(op, op)
+    shape = (columns(features), depth)
+    result: Tensor = _Sddmm.apply(  # type: ignore[no-untyped-call]
+        flat(left),
+        None if right is None else flat(right),
+        csc,
+        message,
+        lhs_target + rhs_target,
+        shape,
+        transpose,
+    )
+    return result.reshape(csc.num_edges, *features)
+
+
+def _check(name: str, operand: Tensor, target: str, csc: Csc) -> None:
+    if target not in TARGETS:
+        raise ValueError(f"{name}_target must be 'u', 'v' or 'e', got {target!r}")
+    rows, what = {
+        "u": (csc.num_sources, "sources"),
+        "v": (csc.num_destinations, "destinations"),
+        "e": (csc.num_edges, "edges"),
+    }[target]
+    check_operand(name, operand, csc, rows, what)
+
+
+def _expand(operand: Tensor, features: tuple[int, ...]) -> Tensor:
+    """The operand with all features, missing leading ones included."""
+    missing = len(features) - (operand.dim() - 1)
+    shape = (operand.shape[0], *[1] * missing, *operand.shape[1:])
+    return operand.reshape(shape).expand(-1, *features)
+
+
+class _Sddmm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        left: Tensor,
+        right: Tensor | None,
+        csc: Csc,
+        message: str,
+        targets: str,
+        shape: tuple[int, int],
+        transpose: Rows | None,
+    ) -> Tensor:
+        uses_values = message in ("mul", "div")
+        needs = ctx.needs_input_grad
+        keep_left = uses_values and needs[1]
+        keep_right = uses_values and (needs[0] or message == "div")
+        ctx.save_for_backward(left if keep_left else None, right if keep_right else None)
+        ctx.csc, ctx.message, ctx.targets = csc, message, targets
+        ctx.heads, ctx.transpose = shape[0], transpose
+        return sddmm(left, right, *csc.rows.tensors, message, targets, *shape)
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        left, right = ctx.saved_tensors
+        message, (lhs, rhs) = ctx.message, ctx.targets
+        gradient = _Gradient(ctx.csc, ctx.transpose, grad)
+        grad_left = grad_right = None
+        if message == "div":
+            right = right.reciprocal()
+        if ctx.needs_input_grad[0]:
+            grad_left = gradient.of(lhs, right, rhs)
+        if ctx.needs_input_grad[1]:
+            grad_right = gradient.of(rhs, left, lhs)
+            if message == "sub":
+                grad_right = -grad_right
+            if message == "div":
+                # d(l / r) = -l / r^2
+                grad_right = -grad_right * right.square()
+        return grad_left, grad_right, None, None, None, None, None
+
+
+class _Gradient:
+    """Takes the gradient of edge values to one of their operands.
+
+    Args:
+        csc: the structure.
+        transpose: what sums for sources run over, None for atomics.
+        grad: [edges, heads].
+    """
+
+    def __init__(self, csc: Csc, transpose: Rows | None, grad: Tensor) -> None:
+        self._csc, self._transpose, self._grad = csc, transpose, grad
+
+    def of(self, target: str, factor: Tensor | None, factor_target: str) -> Tensor:
+        """Sum over the edges at each row of `target` of the gradient times `factor`, if any."""
+        grad = self._grad
+        if factor is None:
+            return grad if target == "e" else self._sum(target, None, grad, "copy_e")
+        if target == "e":
+            return self._times(factor, factor_target)
+        if factor_target == target:
+            return self._by_head(self._sum(target, None, grad, "copy_e"), factor)
+        if factor_target == "e":
+            return self._sum(target, None, self._by_head(grad, factor), "copy_e")
+        return self._sum(target, factor, grad, "mul")
+
+    def _sum(self, target: str, x: Tensor | None, e: Tensor, message: str) -> Tensor:
+        if target == "u":
+            return sum_to_sources(self._csc, self._transpose, x, e, message)
+        return spmm(x, e, *self._csc.rows.tensors, message, False)
+
+    def _times(self, factor: Tensor, factor_target: str) -> Tensor:
+        """The gradient of each edge times the features of `factor_target`, by edge."""
+        if factor_target == "e":
+            return self._by_head(self._grad, factor)
+        rows, targets = self._csc.rows.tensors, "e" + factor_target
+        return sddmm(self._grad, factor, *rows, "mul", targets, factor.shape[1], 1)
+
+    def _by_head(self, narrow: Tensor, wide: Tensor) -> Tensor:
+        """Each value of a row of `narrow` times a run of columns of `wide`."""
+        rows, heads = narrow.shape
+        depth = wide.shape[1] // max(1, heads)
+        return (narrow.unsqueeze(-1) * wide.view(rows, heads, depth)).flatten(1)

@@ -1,0 +1,26 @@
+"""Sums along the edges backwards, to the sources."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from peergraph.aggregate.csc import Csc
+from peergraph.aggregate.rows import Rows
+from peergraph.aggregate.sum_kernels import spmm, spread
+
+
+def sum_to_sources(
+    csc: Csc, transpose: Rows | None, x: Tensor | None, e: Tensor | None, message: str
+) -> Tensor:
+    """[sources, columns]: for each source the sum of the messages of its edges.
+
+    Args:
+        csc: the structure.
+        transpose: its transpose, or None to add by atomics.
+        x: by destination.
+        e: by edge.
+        message: as in :func:`peergraph.aggregate.g_spmm`.
+    """
+    if transpose is not None:
+        return spmm(x, e, *transpose.tensors, message, False)
+    return spread(x, e, csc.duplicate_counts, *csc.rows.tensors, message)

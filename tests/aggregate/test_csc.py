@@ -1,0 +1,131 @@
+"""The structure: its constructors, its transpose, its checks."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from peergraph.aggregate import Csc, g_spmm
+from peergraph.sampling import Block
+from tests.aggregate.graphs import features, random_graph
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_edges_that_are_grouped_stay_where_they_are(
+    device: torch.device, dtype: torch.dtype
+) -> None:
+    graph = random_graph(device, dtype=dtype, grouped=True)
+    csc = graph.csc()
+    assert csc.rows.edge_ids is None
+    assert csc.rows.indices.data_ptr() == graph.edge_index.data_ptr()
+    degrees = torch.bincount(graph.edge_index[1], minlength=graph.num_destinations)
+    assert torch.equal(csc.degrees().long(), degrees)
+    assert (csc.num_sources, csc.num_destinations, csc.num_edges) == (40, 30, 300)
+
+
+def test_other_edges_are_sorted_stably(device: torch.device) -> None:
+    graph = random_graph(device)
+    rows = graph.csc().rows
+    order = torch.sort(graph.edge_index[1], stable=True).indices
+    assert rows.edge_ids is not None
+    assert torch.equal(rows.edge_ids, order)
+    assert torch.equal(rows.indices, graph.edge_index[0][order])
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_transpose(device: torch.device, grouped: bool, dtype: torch.dtype) -> None:
+    graph = random_graph(device, grouped=grouped, dtype=dtype)
+    csc = graph.csc()
+    rows = csc.transpose()
+    assert rows is csc.transpose()
+    assert (rows.num_rows, rows.num_columns) == (graph.num_sources, graph.num_destinations)
+    assert rows.edge_ids is not None
+    source = torch.arange(40, device=device).repeat_interleave(rows.indptr.diff().long())
+    edges = graph.edge_index[:, rows.edge_ids.long()]
+    assert torch.equal(edges[0].long(), source)
+    assert torch.equal(edges[1], rows.indices)
+    order = csc.rows.edge_ids
+    positions = csc.transpose_tensors()[2]
+    assert torch.equal(rows.edge_ids, positions if order is None else order[positions.long()])
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_block(device: torch.device, dtype: torch.dtype) -> None:
+    indptr = torch.tensor([0, 2, 2, 3], device=device, dtype=dtype)
+    block = Block(indptr, torch.tensor([3, 1, 3], device=device, dtype=dtype), None, 0)
+    csc = Csc.from_block(block, 4)
+    x = features(4, (4,), device)
+    out = g_spmm(csc, "copy_u", "sum", x)
+    assert torch.equal(out, torch.stack([x[3] + x[1], torch.zeros_like(x[0]), x[3]]))
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    assert gradient[:, 0].tolist() == [0.0, 1.0, 0.0, 2.0]
+
+
+def test_choice_of_backward(device: torch.device) -> None:
+    graph = random_graph(device, grouped=True)
+    assert graph.csc().backward_rows("auto", False) is not None
+    assert graph.csc().backward_rows("atomic", False) is None
+    rows = graph.csc().rows
+    once = Csc(rows.indptr, rows.indices, graph.num_sources, one_shot=True)
+    assert (once.backward_rows("auto", False) is None) == (device.type == "cuda")
+    assert once.backward_rows("auto", True) is once.transpose()
+    assert once.backward_rows("auto", False) is once.transpose()
+    with pytest.raises(ValueError, match="backward must be 'auto', 'transpose' or 'atomic'"):
+        once.backward_rows("sort", False)
+    with pytest.raises(ValueError, match=r"adds in no fixed order, got deterministic=True"):
+        once.backward_rows("atomic", True)
+
+
+def test_inference_makes_no_transpose(device: torch.device) -> None:
+    csc = random_graph(device).csc()
+    x = features(csc.num_sources, (4,), device)
+    with torch.no_grad():
+        g_spmm(csc, "copy_u", "sum", x)
+    g_spmm(csc, "copy_u", "sum", x.detach())
+    assert csc._transpose is None
+
+
+INDPTR = torch.tensor([0, 2, 3])
+INDICES = torch.tensor([0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "text"),
+    [
+        ({"indptr": INDPTR.float()}, TypeError, "indptr must be int32 or int64, got torch.float32"),
+        ({"indices": INDICES.short()}, TypeError, "indices must be int32 or int64"),
+        ({"indptr": INDPTR[None]}, ValueError, "indptr must have one dimension, got [1, 3]"),
+        ({"indptr": INDPTR[:0]}, ValueError, "indptr must have at least one offset"),
+        ({"indptr": INDPTR + 1}, ValueError, "indptr must run from 0 to 3 edges, got 1 to 4"),
+        ({"indptr": INDPTR[:2]}, ValueError, "indptr must run from 0 to 3 edges, got 0 to 2"),
+        (
+            {"indptr": torch.tensor([0, 4, 3])},
+            ValueError,
+            "must not fall, it does after position 1",
+        ),
+        ({"num_sources": 1}, IndexError, "indices[1] = 1 is out of range for 1 sources"),
+        ({"indices": -INDICES}, IndexError, "indices[1] = -1 is out of range for 2 sources"),
+        ({"edge_ids": INDICES[:2]}, ValueError, "edge_ids must have 3 items, got 2"),
+        ({"duplicate_counts": INDICES[:2]}, TypeError, "duplicate_counts must be int32"),
+        ({"duplicate_counts": INDICES.int()}, ValueError, "must have 2 items, got 3"),
+    ],
+)
+def test_bad_structures(changes: dict[str, object], error: type[Exception], text: str) -> None:
+    arguments = {"indptr": INDPTR, "indices": INDICES, "num_sources": 2} | changes
+    with pytest.raises(error, match=re.escape(text)):
+        Csc(**arguments)
+
+
+def test_bad_edge_index(device: torch.device) -> None:
+    edges = torch.tensor([[0, 5], [1, 2]], device=device)
+    with pytest.raises(IndexError, match=r"edge_index\[0\]\[1\] = 5 is out of range for 5 sources"):
+        Csc.from_edge_index(edges, 3, 5)
+    with pytest.raises(IndexError, match=r"edge_index\[1\]\[1\] = 2 is out of range for 2 dest"):
+        Csc.from_edge_index(edges, 2, 6)
+    with pytest.raises(ValueError, match=r"edge_index must be \[2, edges\], got \[1, 2\]"):
+        Csc.from_edge_index(edges[:1], 2, 6)
+    with pytest.raises(TypeError, match=r"must be int32 or int64, got torch\.float32"):
+        Csc.from_edge_index(edges.float(), 2, 6)

@@ -1,0 +1,144 @@
+"""g_sddmm and edge_softmax against plain torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from peergraph.aggregate import Csc, edge_softmax, g_sddmm
+from peergraph.reference import aggregate as reference
+from tests.aggregate.graphs import (
+    DTYPES,
+    Graph,
+    assert_same_with_gradients,
+    features,
+    hub_graph,
+    random_graph,
+)
+
+OPERATIONS = ["add", "sub", "mul", "div", "dot"]
+
+
+def check(
+    graph: Graph,
+    op: str,
+    lhs_target: str,
+    rhs_target: str,
+    lhs_shape: tuple[int, ...],
+    rhs_shape: tuple[int, ...],
+    dtype: torch.dtype = torch.float64,
+    **options: object,
+) -> None:
+    device = graph.edge_index.device
+    operands = [features(graph.rows(lhs_target), lhs_shape, device, dtype)]
+    if op != "copy":
+        operands.append(features(graph.rows(rhs_target), rhs_shape, device, dtype, seed=6))
+    twins = [operand.detach().double().requires_grad_() for operand in operands]
+    rhs = operands[1] if op != "copy" else None
+    found = g_sddmm(graph.csc(), op, operands[0], rhs, lhs_target, rhs_target, **options)
+    expected = reference.g_sddmm(
+        graph.edge_index, op, twins[0], *twins[1:], lhs_target=lhs_target, rhs_target=rhs_target
+    )
+    assert found.dtype == dtype
+    assert_same_with_gradients(found, expected, operands, twins)
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+@pytest.mark.parametrize("lhs", "uve")
+@pytest.mark.parametrize("rhs", "uve")
+def test_operations_and_targets(device: torch.device, op: str, lhs: str, rhs: str) -> None:
+    check(random_graph(device), op, lhs, rhs, (2, 4), (2, 4))
+
+
+@pytest.mark.parametrize("target", "uve")
+def test_copy(device: torch.device, target: str) -> None:
+    check(random_graph(device), "copy", target, "v", (5,), ())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("op", ["add", "dot"])
+def test_dtypes(device: torch.device, op: str, dtype: torch.dtype) -> None:
+    check(random_graph(device, num_edges=80), op, "u", "v", (2, 8), (2, 8), dtype)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 7, 8, 33, 64, 100, 128, 160, 602])
+@pytest.mark.parametrize("op", ["sub", "dot"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_widths(device: torch.device, width: int, op: str, dtype: torch.dtype) -> None:
+    if op == "dot" and dtype == torch.bfloat16:
+        dtype = torch.float64
+    check(random_graph(device, 12, 9, 60), op, "u", "v", (width,), (width,), dtype)
+
+
+@pytest.mark.parametrize(
+    ("lhs", "rhs"),
+    [((), ()), ((3,), ()), ((2, 4), (2, 1)), ((1, 4), (2, 1)), ((4,), (2, 4)), ((7, 33), (7, 33))],
+)
+@pytest.mark.parametrize("op", ["add", "div"])
+@pytest.mark.parametrize("targets", ["uv", "eu", "ve"])
+def test_broadcast(
+    device: torch.device, op: str, targets: str, lhs: tuple[int, ...], rhs: tuple[int, ...]
+) -> None:
+    check(random_graph(device), op, targets[0], targets[1], lhs, rhs)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("op", ["mul", "dot"])
+def test_structures(device: torch.device, dtype: torch.dtype, grouped: bool, op: str) -> None:
+    graph = random_graph(device, dtype=dtype, grouped=grouped)
+    for targets in ("uv", "ve", "eu"):
+        check(graph, op, targets[0], targets[1], (4, 5), (4, 5))
+
+
+@pytest.mark.parametrize("op", ["add", "dot"])
+@pytest.mark.parametrize("backward", ["transpose", "atomic"])
+def test_hubs(device: torch.device, op: str, backward: str) -> None:
+    check(hub_graph(device, 20_000), op, "u", "v", (6,), (6,), backward=backward)
+
+
+def softmax_check(graph: Graph, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    scores = features(graph.num_edges, shape, graph.edge_index.device, dtype)
+    twin = scores.detach().double().requires_grad_()
+    found = edge_softmax(graph.csc(), scores)
+    expected = reference.edge_softmax(graph.edge_index, graph.num_destinations, twin)
+    assert found.dtype == dtype
+    assert_same_with_gradients(found, expected, [scores], [twin])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (1,), (8,)])
+def test_softmax(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    softmax_check(random_graph(device), shape, dtype)
+
+
+@pytest.mark.parametrize("heads", [2, 3, 4, 5, 7, 16, 31, 32, 33, 70])
+def test_softmax_of_heads(device: torch.device, heads: int) -> None:
+    softmax_check(random_graph(device, num_edges=200), (heads,), torch.float64)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_softmax_of_structures(device: torch.device, dtype: torch.dtype, grouped: bool) -> None:
+    softmax_check(random_graph(device, dtype=dtype, grouped=grouped), (2, 3), torch.float64)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (8,)])
+def test_softmax_of_hubs(device: torch.device, shape: tuple[int, ...]) -> None:
+    softmax_check(hub_graph(device, 100_000), shape, torch.float64)
+
+
+@pytest.mark.parametrize("size", [0, 1, 40])
+def test_softmax_of_small_graphs(device: torch.device, size: int) -> None:
+    softmax_check(random_graph(device, 1, 1, size), (2,), torch.float32)
+    softmax_check(random_graph(device, 3, 5, size), (), torch.float32)
+
+
+def test_softmax_is_stable(device: torch.device) -> None:
+    csc = Csc(
+        torch.tensor([0, 3, 5], device=device), torch.zeros(5, dtype=torch.int64, device=device), 1
+    )
+    scores = torch.tensor([1e4, 1e4, -1e4, float("-inf"), 0.0], device=device)
+    assert edge_softmax(csc, scores).tolist() == [0.5, 0.5, 0.0, 0.0, 1.0]
+    lost = torch.full((5,), float("-inf"), device=device)
+    assert edge_softmax(csc, lost).isnan().all()

@@ -1,0 +1,249 @@
+"""g_spmm against plain torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from peergraph.aggregate import Csc, g_spmm
+from peergraph.reference import aggregate as reference
+from tests.aggregate.graphs import (
+    DTYPES,
+    Graph,
+    assert_same,
+    assert_same_with_gradients,
+    features,
+    hub_graph,
+    random_graph,
+)
+
+MESSAGES = ["copy_u", "copy_e", "add", "sub", "mul", "div", "dot"]
+REDUCTIONS = ["sum", "mean", "max", "min"]
+
+
+def check(
+    graph: Graph,
+    message: str,
+    reduce: str,
+    x_shape: tuple[int, ...],
+    e_shape: tuple[int, ...],
+    dtype: torch.dtype = torch.float64,
+    csc: Csc | None = None,
+    **options: object,
+) -> None:
+    device = graph.edge_index.device
+    names, operands = [], []
+    if message != "copy_e":
+        names.append("x")
+        operands.append(features(graph.num_sources, x_shape, device, dtype))
+    if message != "copy_u":
+        names.append("e")
+        operands.append(features(graph.num_edges, e_shape, device, dtype, seed=6))
+    twins = [operand.detach().double().requires_grad_() for operand in operands]
+    found = g_spmm(
+        csc or graph.csc(), message, reduce, **dict(zip(names, operands, strict=True)), **options
+    )
+    expected = reference.g_spmm(
+        graph.edge_index,
+        graph.num_destinations,
+        message,
+        reduce,
+        **dict(zip(names, twins, strict=True)),
+    )
+    assert found.dtype == dtype
+    assert_same_with_gradients(found, expected, operands, twins)
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+@pytest.mark.parametrize("message", MESSAGES)
+def test_messages_and_reductions(device: torch.device, message: str, reduce: str) -> None:
+    check(random_graph(device), message, reduce, (2, 4), (2, 4))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("message", ["copy_u", "mul"])
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_dtypes(device: torch.device, message: str, reduce: str, dtype: torch.dtype) -> None:
+    check(random_graph(device, num_edges=90), message, reduce, (16,), (), dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("reduce", ["max", "min"])
+def test_dtypes_of_extrema(device: torch.device, reduce: str, dtype: torch.dtype) -> None:
+    check(random_graph(device), "mul", reduce, (16,), (16,), dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_extrema_of_half_precision(device: torch.device, dtype: torch.dtype) -> None:
+    # Ties are likely, so gradients have no reference that says which edge is to have them.
+    graph = random_graph(device)
+    x = features(graph.num_sources, (24,), device, dtype)
+    found = g_spmm(graph.csc(), "copy_u", "max", x)
+    expected = reference.g_spmm(graph.edge_index, graph.num_destinations, "copy_u", "max", x)
+    assert torch.equal(found, expected)
+    (gradient,) = torch.autograd.grad(found.float().sum(), x)
+    nonempty = graph.csc().degrees().count_nonzero()
+    assert gradient.float().sum() == nonempty * 24
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 7, 8, 33, 64, 100, 128, 160, 602])
+@pytest.mark.parametrize("reduce", ["sum", "max"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_widths(device: torch.device, width: int, reduce: str, dtype: torch.dtype) -> None:
+    if reduce == "max" and dtype == torch.float16:
+        dtype = torch.float64
+    check(random_graph(device, 12, 9, 60), "mul", reduce, (width,), (), dtype)
+
+
+@pytest.mark.parametrize("message", ["add", "mul", "div"])
+@pytest.mark.parametrize("reduce", ["sum", "max"])
+@pytest.mark.parametrize(
+    ("x_shape", "e_shape"),
+    [
+        ((5,), ()),
+        ((5,), (1,)),
+        ((4, 8), (4,)),
+        ((4, 8), (4, 1)),
+        ((3, 5), (3,)),
+        ((3, 5), (3, 5)),
+        ((2, 3, 4), (2, 3)),
+        ((2, 3, 4), (2,)),
+        ((), ()),
+        ((4, 1), (4, 8)),
+        ((1, 8), (4, 8)),
+    ],
+)
+def test_shapes(
+    device: torch.device,
+    message: str,
+    reduce: str,
+    x_shape: tuple[int, ...],
+    e_shape: tuple[int, ...],
+) -> None:
+    check(random_graph(device), message, reduce, x_shape, e_shape)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("reduce", ["mean", "min"])
+def test_structures(device: torch.device, dtype: torch.dtype, grouped: bool, reduce: str) -> None:
+    graph = random_graph(device, dtype=dtype, grouped=grouped)
+    check(graph, "mul", reduce, (8,), ())
+
+
+@pytest.mark.parametrize("message", ["copy_u", "copy_e", "mul", "div"])
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_hubs(device: torch.device, message: str, reduce: str) -> None:
+    check(hub_graph(device, 100_000), message, reduce, (6,), (6,))
+
+
+@pytest.mark.parametrize("width", [4, 5])
+def test_hub_of_wide_rows(device: torch.device, width: int) -> None:
+    check(hub_graph(device, 3_000), "mul", "sum", (width, 40), (width,), torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("sources", "destinations", "edges"), [(0, 0, 0), (5, 4, 0), (1, 1, 1), (1, 1, 700), (0, 3, 0)]
+)
+@pytest.mark.parametrize("reduce", ["mean", "max"])
+@pytest.mark.parametrize("message", ["copy_u", "copy_e", "mul"])
+def test_small_graphs(
+    device: torch.device, sources: int, destinations: int, edges: int, reduce: str, message: str
+) -> None:
+    # Every edge of the graph of 700 has a message of its own with a chance of ties: not for max.
+    if edges == 700 and reduce == "max" and message == "copy_u":
+        message = "mul"
+    check(random_graph(device, sources, destinations, edges), message, reduce, (4,), (4,))
+
+
+def test_no_columns(device: torch.device) -> None:
+    graph = random_graph(device)
+    x = torch.zeros(graph.num_sources, 0, device=device)
+    for reduce in REDUCTIONS:
+        assert g_spmm(graph.csc(), "copy_u", reduce, x).shape == (30, 0)
+
+
+@pytest.mark.parametrize("offset", [1, 2, 3])
+def test_unaligned_and_strided_inputs(device: torch.device, offset: int) -> None:
+    graph = random_graph(device)
+    storage = features(graph.num_sources * 8 + offset, (), device, grad=False)
+    x = storage[offset:].view(graph.num_sources, 8).requires_grad_()
+    strided = features(8, (graph.num_sources,), device, grad=False).t().requires_grad_()
+    for given in (x, strided):
+        twin = given.detach().double().requires_grad_()
+        found = g_spmm(graph.csc(), "copy_u", "sum", given)
+        expected = reference.g_spmm(graph.edge_index, graph.num_destinations, "copy_u", "sum", twin)
+        assert_same_with_gradients(found, expected, [given], [twin])
+
+
+@pytest.mark.parametrize("backward", ["transpose", "atomic"])
+@pytest.mark.parametrize("message", ["copy_u", "mul", "div"])
+@pytest.mark.parametrize("shape", [(8,), (3,), (2, 80)])
+def test_backward_choices(
+    device: torch.device, backward: str, message: str, shape: tuple[int, ...]
+) -> None:
+    for graph in (random_graph(device), hub_graph(device, 1500)):
+        check(graph, message, "mean", shape, (), backward=backward)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_duplicate_counts(device: torch.device, dtype: torch.dtype) -> None:
+    graph = random_graph(device, num_sources=200, num_edges=150, grouped=True)
+    plain = graph.csc()
+    counts = torch.bincount(graph.edge_index[0], minlength=200).int()
+    assert (counts == 1).any()
+    assert (counts > 1).any()
+    csc = Csc(
+        plain.rows.indptr,
+        plain.rows.indices,
+        200,
+        duplicate_counts=counts,
+        one_shot=True,
+    )
+    for shape in ((8,), (7,)):
+        check(graph, "mul", "sum", shape, (), dtype, csc, backward="atomic")
+
+
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_deterministic(device: torch.device, reduce: str) -> None:
+    graph = hub_graph(device, 1500)
+    check(graph, "mul", reduce, (3, 4), (3,), torch.float64, deterministic=True)
+    csc = graph.csc()
+    x = features(graph.num_sources, (32,), device)
+    e = features(graph.num_edges, (), device)
+    results = []
+    for _ in range(3):
+        out = g_spmm(csc, "mul", reduce, x, e, deterministic=True)
+        results.append((out, *torch.autograd.grad(out.square().sum(), (x, e))))
+    for again in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], again, strict=True))
+
+
+def test_first_extremum_has_the_gradient(device: torch.device) -> None:
+    indptr = torch.tensor([0, 3, 3], device=device)
+    csc = Csc(indptr, torch.tensor([2, 1, 0], device=device), 3)
+    # The edges come from sources 2, 1, 0.
+    for values, first in (([1.0, 1.0, 1.0], 2), ([1.0, 1.0, 0.0], 1)):
+        x = torch.tensor(values, device=device).requires_grad_()
+        out = g_spmm(csc, "copy_u", "max", x)
+        assert out.tolist() == [1.0, 0.0]
+        (gradient,) = torch.autograd.grad(out.sum(), x)
+        assert gradient.nonzero().tolist() == [[first]]
+
+
+def test_nan_and_infinity_go_through(device: torch.device) -> None:
+    csc = Csc(torch.tensor([0, 2, 4], device=device), torch.tensor([0, 1, 2, 1], device=device), 3)
+    x = torch.tensor([[1.0], [float("inf")], [float("nan")]], device=device)
+    assert g_spmm(csc, "copy_u", "max", x)[0].item() == float("inf")
+    assert g_spmm(csc, "copy_u", "min", x)[0].item() == 1.0
+    for reduce in REDUCTIONS:
+        assert g_spmm(csc, "copy_u", reduce, x)[1].isnan()
+
+
+def test_a_sum_of_half_precision_is_kept_in_float32(device: torch.device) -> None:
+    degree = 5_000
+    csc = Csc(torch.tensor([0, degree], device=device),
+              torch.zeros(degree, dtype=torch.int64, device=device), 1)  # fmt: skip
+    x = torch.ones(1, 8, dtype=torch.bfloat16, device=device)
+    assert_same(g_spmm(csc, "copy_u", "sum", x)[0], torch.full((8,), 4992.0, device=device))
+    assert torch.equal(g_spmm(csc, "copy_u", "mean", x), x)
