@@ -6,11 +6,18 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from peergraph.memory import Group
-from peergraph.memory.measuring import ROW_BYTES, cached_topology, measure_topology
+from peergraph.memory.measuring import (
+    ROW_BYTES,
+    cached_topology,
+    known_topology,
+    measure_topology,
+)
 from peergraph.memory.topology import Topology
 from peergraph.testing import run_ranks
+from tests.conftest import NUM_GPUS
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +52,13 @@ def _measure(device: str, folder: str) -> None:
 def test_one_rank(device: object, tmp_path: Path) -> None:
     _measure(str(device), str(tmp_path))
     assert len(list((tmp_path / "peergraph").iterdir())) == 1
+
+
+def test_known_without_a_group() -> None:
+    devices = [torch.device("cuda", i) for i in range(NUM_GPUS)] or [torch.device("cpu")]
+    assert known_topology() is None
+    if len(devices) == 1:
+        assert measure_topology(Group.current(device=devices[0])) == known_topology()
 
 
 def test_two_ranks(tmp_path: Path) -> None:

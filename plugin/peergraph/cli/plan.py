@@ -12,7 +12,7 @@ from peergraph.cli._plan_graph import described_graph, saved_graph
 from peergraph.cli._plan_picture import draw
 from peergraph.memory import Group
 from peergraph.memory.machines import MACHINES, machine
-from peergraph.memory.measuring import cached_topology, measure_topology
+from peergraph.memory.measuring import known_topology, measure_topology
 from peergraph.memory.topology import Topology
 from peergraph.store.partitions import Partitions
 from peergraph.store.plan import Plan
@@ -96,17 +96,20 @@ def _topology(args: argparse.Namespace) -> Topology | None:
     """The machine that is asked for; None on ranks that need not print."""
     if args.topology is not None and args.measure:
         raise ValueError("--measure is for this machine, --topology for another")
-    if args.topology is None:
+    if args.measure:
         group = Group.current()
-        found = measure_topology(group, force=True) if args.measure else cached_topology(group)
+        found: Topology | None = measure_topology(group, force=True)
         if group.rank:
             return None
+    elif args.topology is None:
+        found = known_topology()
         if found is None:
             raise ValueError("this machine has not been measured: add --measure, or --topology")
     elif Path(args.topology).is_file():
         found = Topology.from_json(Path(args.topology).read_text())
     else:
         found = machine(args.topology)
+    assert found is not None
     # Links are named by the numbers of the whole machine.
     masked = found.masked(args.mask)
     return masked if args.gpus is None else masked.subset(args.gpus)

@@ -1,9 +1,20 @@
 """Memory shared by the ranks of a host, and tables of rows in it (WholeGraph III-B, III-C3)."""
 
 from peergraph.memory.group import Group
+from peergraph.memory.measuring import cached_topology, measure_topology
 from peergraph.memory.pending import synchronize
 from peergraph.memory.region import SharedRegion
 from peergraph.memory.table import Table
 from peergraph.memory.tiers import Tiers
+from peergraph.memory.topology import Topology
 
-__all__ = ["Group", "SharedRegion", "Table", "Tiers", "synchronize"]
+__all__ = [
+    "Group",
+    "SharedRegion",
+    "Table",
+    "Tiers",
+    "Topology",
+    "cached_topology",
+    "measure_topology",
+    "synchronize",
+]

@@ -65,18 +65,33 @@ def measure_topology(group: Group, *, force: bool = False) -> Topology:
 def cached_topology(group: Group) -> Topology | None:
     """What :meth:`measure_topology` found earlier for these GPUs, or None. Collective."""
     path = _cache_file(group)
-    found = None
-    if group.rank == 0 and path.is_file():
-        try:
-            found = Topology.from_json(path.read_text())
-        except ValueError:  # of another version: measured anew
-            found = None
-    return group.broadcast(found)  # type: ignore[no-any-return]
+    return group.broadcast(_read(path) if group.rank == 0 else None)  # type: ignore[no-any-return]
+
+
+def known_topology() -> Topology | None:
+    """As :func:`cached_topology` of a rank on each GPU that this process sees (one rank where it
+    sees none). Not collective.
+    """
+    devices = [torch.device("cpu")]
+    if _C.has_cuda and torch.cuda.is_available():
+        devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
+    return _read(_file_of([_identity(device) for device in devices]))
+
+
+def _read(path: Path) -> Topology | None:
+    try:
+        return Topology.from_json(path.read_text())
+    except (FileNotFoundError, ValueError):  # ValueError: of another version, measured anew
+        return None
 
 
 def _cache_file(group: Group) -> Path:
+    return _file_of(group.all_gather(_identity(group.device)))
+
+
+def _file_of(identities: list[str]) -> Path:
     folder = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    parts = [*group.all_gather(_identity(group.device)), _driver(), str(ROW_BYTES)]
+    parts = [*identities, _driver(), str(ROW_BYTES)]
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     return Path(folder) / "peergraph" / f"topology-{key}.json"
 
