@@ -94,6 +94,8 @@ def test_errors_name_the_argument() -> None:
         Topology.from_matrix([[1, 2], [1, 0]], 1, memory=1)
     with pytest.raises(ValueError, match="not negative"):
         two(link=-1)
+    with pytest.raises(ValueError, match="host: every GPU"):
+        two(host=0)
     with pytest.raises(ValueError, match="host must have 2"):
         Topology.from_matrix([[1, 2], [1, 3]], [1], memory=1)
     with pytest.raises(ValueError, match="memory must have 2"):

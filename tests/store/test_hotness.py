@@ -190,6 +190,10 @@ def test_errors_name_the_argument() -> None:
         _build({"x": torch.zeros(60)})
     with pytest.raises(ValueError, match="hotness must be given by node type"):
         _build(torch.zeros(20), heterogeneous_source())
+    with pytest.raises(ValueError, match="hotness must count"):
+        _build(Hotness({NODE: torch.zeros(60)}, {}, 1, {}))
+    with pytest.raises(ValueError, match=r"hotness of \('_N', '_E', '_N'\) must be real"):
+        _build(Hotness({NODE: torch.zeros(60)}, {EDGE: torch.zeros(1)}, 1, {EDGE: 1}))
     # A plan that needs no order still checks it.
     with pytest.raises(ValueError, match="hotness"):
         Store.build(homogeneous_source(), hotness="fast", device="cpu")

@@ -155,10 +155,14 @@ class Ranks:
     """What placing asks of a group of GPUs."""
 
     device = torch.device("cuda", 0)
+    rank = 0
     world_size = 4
 
     def all_gather(self, value: object) -> list[object]:
         return [value] * 4
+
+    def broadcast(self, value: object) -> object:
+        return value
 
 
 @pytest.mark.parametrize("measured", [False, True])

@@ -42,6 +42,8 @@ class Rates:
         values = [*(v for row in self.bandwidth for v in row), *self.ingress, *self.host]
         if any(not 0 <= v < math.inf for v in values):
             raise ValueError("rates must be finite and not negative")
+        if 0 in self.host:
+            raise ValueError("host: every GPU must reach the machine's memory")
         for gpu, row in enumerate(self.bandwidth):
             if row[gpu] == 0:
                 raise ValueError(f"bandwidth[{gpu}][{gpu}]: a GPU must reach its own memory")

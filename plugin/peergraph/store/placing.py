@@ -9,6 +9,8 @@ from torch import Tensor
 
 from peergraph.memory import Group, Tiers
 from peergraph.memory.measuring import cached_topology
+from peergraph.memory.together import run_everywhere
+from peergraph.memory.topology import Topology
 from peergraph.store.ids import id_dtype
 from peergraph.store.partitions import everyone_reaches_all
 from peergraph.store.plan import Item, Placement, Plan, fit_all, make_plan
@@ -85,12 +87,32 @@ def _auto(
         if topology is None:
             tiers = share_out(items, left, shares, partitions, _fit(group.world_size))
         else:
-            model = reads()
-            rest = by_cost(model, topology, partitions)
-            tiers = share_out(items, left, shares, partitions, rest)
-            predictions = predict_all(items, tiers, model, topology, partitions)
+            tiers, predictions = _by_links(items, left, shares, reads, topology, group)
     placements = (*ids, *map(Placement.of, items, tiers))
     return Plan("auto", group.world_size, memory_budget, placements, predictions=predictions)
+
+
+def _by_links(
+    items: list[Item],
+    budget: int,
+    shares: Shares,
+    reads: Callable[[], Reads],
+    topology: Topology,
+    group: Group,
+) -> tuple[list[Tiers], tuple[Prediction, ...]]:
+    """Tiers by the cost model, and their cost. Collective."""
+
+    def choose() -> tuple[list[Tiers], tuple[Prediction, ...]] | None:
+        # Curves of large graphs take time and memory: one rank is enough.
+        if group.rank:
+            return None
+        partitions = everyone_reaches_all(group.world_size)
+        model = reads()
+        rest = by_cost(model, topology, partitions)
+        tiers = share_out(items, budget, shares, partitions, rest)
+        return tiers, predict_all(items, tiers, model, topology, partitions)
+
+    return group.broadcast(run_everywhere(group, choose))  # type: ignore[no-any-return]
 
 
 def _fit(world_size: int) -> Chooser:
