@@ -14,8 +14,24 @@ namespace peergraph {
 struct ContainsInTurn {
   PG_HD bool operator()(const CscView& csc, int64_t row, int64_t node) const {
     const Neighbors list = csc.neighbors(row);
-    for (int64_t i = 0; i < list.degree; ++i)
-      if (load_id(list.indices, csc.index_bytes, i) == node) return true;
+    if (csc.index_bytes == 4)
+      return find(static_cast<const int32_t*>(list.indices), list.degree,
+                  static_cast<int32_t>(node));
+    return find(static_cast<const int64_t*>(list.indices), list.degree, node);
+  }
+
+ private:
+  template <typename Id>
+  PG_HD static bool find(const Id* ids, int64_t count, Id wanted) {
+    constexpr int64_t kAtOnce = 32;  // without a branch in between, so that they become vectors
+    int64_t i = 0;
+    for (; i + kAtOnce <= count; i += kAtOnce) {
+      bool hit = false;
+      for (int64_t k = 0; k < kAtOnce; ++k) hit |= ids[i + k] == wanted;
+      if (hit) return true;
+    }
+    for (; i < count; ++i)
+      if (ids[i] == wanted) return true;
     return false;
   }
 };

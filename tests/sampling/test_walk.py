@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -9,10 +11,12 @@ from scipy.stats import chi2
 
 from peergraph.reference import walks as reference
 from peergraph.reference.sampling import Csc
-from peergraph.sampling import RandomWalker
+from peergraph.sampling import NegativeSampler, PinSageSampler, RandomWalker
+from peergraph.store import EdgeSource, GraphSource, Store
 from tests.sampling.plain_store import (
     EDGE,
     LAYOUTS,
+    NODE,
     Layout,
     PlainStore,
     csc_with_degrees,
@@ -148,6 +152,51 @@ def test_starts_on_the_device(device: torch.device) -> None:
     assert_equals_reference(store, RandomWalker(store), start, 6, 0)
     with pytest.raises(IndexError, match=r"start\[1\] = 50 is out of range for 50 nodes of type"):
         RandomWalker(store).walk(torch.tensor([4, 50, -1], device=device), 2, 0)
+
+
+def test_long_lists(device: torch.device) -> None:
+    # Lists longer than what one round of a search reads.
+    rng = np.random.default_rng(7)
+    lists = [rng.integers(0, 12, n).tolist() for n in (300, 129, 128, 33, 32, 31, 1, 0, 500)]
+    store = PlainStore.homogeneous(csc_of([*lists, [0], [1], [8]]), device=device)
+    walker = RandomWalker(store)
+    for index, (p, q) in enumerate([(0.1, 9.0), (9.0, 0.1), (1.0, 5.0), (1.0, 0.2)]):
+        assert_equals_reference(store, walker, torch.arange(12), 20, index, p=p, q=q)
+
+
+def test_number_of_threads_does_not_matter() -> None:
+    store = PlainStore.homogeneous(random_csc(np.random.default_rng(8), 2000, 2000, 6))
+    walker, start = RandomWalker(store, edge_ids=True), torch.arange(2000)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        want = walker.walk(start, 5, 12, q=3.0)
+        torch.set_num_threads(5)
+        got = walker.walk(start, 5, 12, q=3.0)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(got.nodes, want.nodes)
+    assert torch.equal(got.edge_ids, want.edge_ids)
+
+
+def test_pickle(device: torch.device) -> None:
+    edge_index = torch.stack([torch.arange(100), torch.arange(100) // 3])
+    source = GraphSource({NODE: 100}, {EDGE: EdgeSource(coo=edge_index)}, {}, {})
+    with Store.build(source, plan="sharded", device=device) as store:
+        start = torch.arange(50)
+        for sampler, call in (
+            (RandomWalker(store), lambda s: s.walk(start, 4, 1).nodes),
+            (
+                PinSageSampler(store, num_walks=3, walk_length=2, num_neighbors=2),
+                lambda s: s.sample(start, 1).nodes,
+            ),
+            (
+                NegativeSampler(store, dst_weight="degree", avoid_edges=True),
+                lambda s: torch.stack(s.sample(start, 1)[:2]),
+            ),
+        ):
+            want = call(sampler)
+            assert torch.equal(call(pickle.loads(pickle.dumps(sampler))), want)
 
 
 def assert_chances(drawn: np.ndarray, chances: dict[int, float]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 
 import torch
 from torch import Tensor
@@ -26,8 +26,9 @@ def exclude_edges(
     ``exclude=``). Hops, counts and blocks are right for what is left; nodes remain, also those
     that nothing but an excluded edge led to.
 
-    Runs where the sample is, on the current stream; waits for the device once, for the counts. Not
-    collective. The sample that was given stays as it is.
+    Runs where the sample is, on the current stream; the host waits for sizes a few times a
+    relation. Not collective. The sample that was given stays as it is. Ids and pairs that the
+    sample does not hold are passed over.
 
     Args:
         sample: of :meth:`NeighborSampler.sample`.
@@ -172,8 +173,8 @@ def _to_host(numbers: dict[EdgeType, Tensor]) -> dict[EdgeType, list[int]]:
     """All of them in one copy."""
     if not numbers:
         return {}
-    near = torch.cat(list(numbers.values())).cpu().split([n.numel() for n in numbers.values()])
-    return {t: of_type.tolist() for t, of_type in zip(numbers, near, strict=True)}
+    near = iter(torch.cat(list(numbers.values())).tolist())
+    return {t: list(islice(near, n.numel())) for t, n in numbers.items()}
 
 
 def _fewer_duplicates(

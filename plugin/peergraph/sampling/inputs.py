@@ -57,7 +57,7 @@ def known_relation(name: str, store: Store, edge_type: EdgeType) -> EdgeType:
 def node_ids(name: str, ids: object, store: Store, node_type: NodeType) -> Tensor:
     """Users' node ids as a contiguous int64 tensor on the store's device.
 
-    Ids on a GPU cost one wait of the host, those on the CPU none.
+    Ids on a GPU cost one wait of the host to be checked, those in ordinary memory none.
     """
     if not isinstance(ids, Tensor) or ids.dtype not in (torch.int32, torch.int64):
         got = ids.dtype if isinstance(ids, Tensor) else type(ids)
@@ -72,7 +72,10 @@ def node_ids(name: str, ids: object, store: Store, node_type: NodeType) -> Tenso
             f"{name}[{first}] = {int(ids[first])} is out of range for {limit} nodes of type "
             f"{node_type!r}"
         )
-    return ids.to(device_of(store), torch.int64).contiguous()
+    device = device_of(store)
+    # From pinned memory the copy may come late, and the caller may change the ids meanwhile.
+    ahead = device.type == "cuda" and not ids.is_pinned()
+    return ids.to(device, torch.int64, non_blocking=ahead).contiguous()
 
 
 def device_of(store: Store) -> torch.device:

@@ -109,7 +109,7 @@ class NegativeSampler:
         """Draws negatives for a batch of positives.
 
         Runs on the store's device, on the current stream; waits for the device only where
-        `sources` are on a GPU (to check them). Not collective.
+        `sources` are on a GPU (to check them) or in pinned memory. Not collective.
 
         Args:
             sources: [P] user ids of the positives' sources, int32 or int64, on any device; for

@@ -100,7 +100,7 @@ class RandomWalker:
         """Walks from each of `start`.
 
         Runs on the store's device, on the current stream; waits for the device only where `start`
-        is on a GPU (to check it). Not collective.
+        is on a GPU (to check it) or in pinned memory. Not collective.
 
         With `p` or `q` other than 1, a step from v to x after one from t to v has the weight 1/p
         where x is t, 1 where x is an in-neighbour of t, else 1/q. Candidates are drawn and
