@@ -122,6 +122,7 @@ def _machine(device: torch.device) -> Record:
 _CASE = ["graph", "dim", "fanout", "batch", "semantics", "layers"]
 _TIMES = ["ms", "ms_p10", "ms_p90", "ms_slowest"]
 _COLUMNS = {
+    "aggregate": ["system", *_TIMES, "gbs", "peak_gib", "ratio"],
     "gather": ["system", "plan", *_TIMES, "ms_host", "gbs", "against", "ratio"],
     "sampling": ["system", "plan", *_TIMES, "edges", "nodes", "edges_per_s", "against", "ratio"],
     "minibatch": ["system", "plan", *_TIMES, "ms_sample", "ms_gather", "nodes", "against", "ratio"],

@@ -74,6 +74,17 @@ def test_training(tmp_path: Path) -> None:
     assert records[0]["loss"] == pytest.approx(records[1]["loss"], rel=0.2)
 
 
+def test_aggregate(tmp_path: Path) -> None:
+    sizes = ["--graph", "tiny/20", "--dims", "8", "--block", "50", "--slices", "0,16"]
+    records, table = run("aggregate", tmp_path / "out.jsonl", *sizes, "--peers", "torch,scatter")
+    assert not [r for r in records if "error" in r]
+    timed = {(r["system"], r["semantics"]) for r in records}
+    assert ("torch csr", "weighted sum") in timed
+    assert ("scatter", "mean + backward") in timed
+    assert ("peergraph", "attention + backward") in timed
+    assert "edge softmax + backward" in table
+
+
 def test_unknown_names_are_refused() -> None:
     command = [sys.executable, str(BENCHMARKS / "sampling.py"), *SMALL, "--peers", "torch"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
