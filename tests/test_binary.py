@@ -31,9 +31,9 @@ def test_needs_system_libraries_only() -> None:
 
 
 def test_has_no_torch_symbol() -> None:
-    symbols = readelf("--dyn-syms")
+    symbols = [line.split()[-1] for line in readelf("--dyn-syms").splitlines() if line.split()]
     assert "PyInit__C" in symbols
-    assert re.findall(r"\S*(?:torch|c10|_ZNK?2at)\S*", symbols) == []
+    assert [s for s in symbols if re.search(r"torch|c10|_ZNK?2at", s)] == []
 
 
 def test_loads_without_torch() -> None:

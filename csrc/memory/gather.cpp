@@ -35,7 +35,7 @@ int64_t first_bad_position(const IdList& ids, int64_t limit, int num_threads) {
 
 /// How many rows from the i-th on lie behind each other both here and there, at most `limit`.
 int64_t run_length(const TableView& table, const IdList& ids, int64_t row, int64_t limit) {
-  if (ids.id_bytes != 0 || table.order_bytes != 0) return 1;
+  if (ids.id_bytes != 0 || ids.places != nullptr || table.order_bytes != 0) return 1;
   const int64_t behind = row - table.map.replicated;
   if (behind < 0) return std::min(limit, -behind);
   if (behind >= table.map.sharded) return limit;
@@ -63,13 +63,13 @@ void for_each_run(const TableView& table, const IdList& ids, int num_threads, co
 void check_ids(const IdList& ids, int64_t limit, int num_threads) {
   const int64_t bad = first_bad_position(ids, limit, num_threads);
   if (bad < ids.count)
-    throw std::out_of_range(bad_id_message(BadId::kTableRow, bad, ids.at(bad), limit));
+    throw std::out_of_range(bad_id_message(BadId::kTableRow, ids.place(bad), ids.at(bad), limit));
 }
 
 void gather_cpu(const TableView& table, const IdList& ids, char* out, int num_threads) {
   const int64_t row_bytes = table.row_bytes;
   for_each_run(table, ids, num_threads, [&](int64_t row, int64_t i, int64_t rows) {
-    std::memcpy(out + i * row_bytes, table.row(row), rows * row_bytes);
+    std::memcpy(out + ids.place(i) * row_bytes, table.row(row), rows * row_bytes);
   });
 }
 

@@ -30,7 +30,7 @@ __device__ __forceinline__ char* find_row(const TableView& table, const IdList& 
                                           const ErrorSlot& errors) {
   const int64_t id = ids.at(i);
   if (id < 0 || id >= table.map.rows) {
-    record_bad_id(errors, i, id, table.map.rows);
+    record_bad_id(errors, ids.place(i), id, table.map.rows);
     return nullptr;
   }
   return table.row(table.internal(id));
@@ -57,13 +57,23 @@ template <typename Vector>
 struct Gather {
   Vector* out;
 
-  __device__ __forceinline__ Vector load(const char* row, int64_t, int64_t v) const {
+  __device__ __forceinline__ Vector load(const char* row, const IdList&, int64_t, int64_t v,
+                                         int64_t) const {
     // Read once by this SM: no use in its L1 cache.
     return row == nullptr ? Vector{} : __ldcg(reinterpret_cast<const Vector*>(row) + v);
   }
-  __device__ __forceinline__ void store(const TableView&, char*, int64_t at, int64_t,
-                                        Vector value) const {
-    __stcs(out + at, value);
+  __device__ __forceinline__ void store(const TableView&, char*, const IdList&, int64_t i,
+                                        int64_t v, int64_t width, Vector value) const {
+    __stcs(out + i * width + v, value);
+  }
+};
+
+/// As Gather, to the places that come with the ids.
+template <typename Vector>
+struct PlacedGather : Gather<Vector> {
+  __device__ __forceinline__ void store(const TableView&, char*, const IdList& ids, int64_t i,
+                                        int64_t v, int64_t width, Vector value) const {
+    __stcs(this->out + ids.places[i] * width + v, value);
   }
 };
 
@@ -71,11 +81,12 @@ template <typename Vector>
 struct Scatter {
   const Vector* values;
 
-  __device__ __forceinline__ Vector load(const char*, int64_t at, int64_t) const {
-    return __ldcs(values + at);
+  __device__ __forceinline__ Vector load(const char*, const IdList&, int64_t i, int64_t v,
+                                         int64_t width) const {
+    return __ldcs(values + i * width + v);
   }
-  __device__ __forceinline__ void store(const TableView& table, char* row, int64_t, int64_t v,
-                                        Vector value) const {
+  __device__ __forceinline__ void store(const TableView& table, char* row, const IdList&, int64_t,
+                                        int64_t v, int64_t, Vector value) const {
     if (row != nullptr)
       store_row_vector(table, row + v * static_cast<int64_t>(sizeof(Vector)), value);
   }
@@ -112,13 +123,13 @@ __global__ void __launch_bounds__(kBlockThreads)
         for (int k = 0; k < kRowsInFlight; ++k) {
           const int row = step + k * rows_per_step + row_of_lane;
           if (row < count)
-            values[k] = copy.load(rows[k], (first + row) * shape.vectors_per_row + v, v);
+            values[k] = copy.load(rows[k], ids, first + row, v, shape.vectors_per_row);
         }
 #pragma unroll
         for (int k = 0; k < kRowsInFlight; ++k) {
           const int row = step + k * rows_per_step + row_of_lane;
           if (row < count)
-            copy.store(table, rows[k], (first + row) * shape.vectors_per_row + v, v, values[k]);
+            copy.store(table, rows[k], ids, first + row, v, shape.vectors_per_row, values[k]);
         }
       }
     }
@@ -205,7 +216,12 @@ struct Constant {
 
 void gather_cuda(const TableView& table, const IdList& ids, char* out, int device,
                  uintptr_t stream) {
-  dispatch<Gather, Mutable>(table, ids, reinterpret_cast<uintptr_t>(out), device, stream);
+  const auto to = reinterpret_cast<uintptr_t>(out);
+  if (ids.places == nullptr) {
+    dispatch<Gather, Mutable>(table, ids, to, device, stream);
+  } else {
+    dispatch<PlacedGather, Mutable>(table, ids, to, device, stream);
+  }
 }
 
 void scatter_cuda(const TableView& table, const IdList& ids, const char* values, int device,

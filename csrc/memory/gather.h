@@ -14,6 +14,10 @@ struct IdList {
   int32_t id_bytes = 0;  // 4 or 8; 0: the range
   int64_t first = 0;
   int64_t count = 0;
+  // Gathers only: row i of the result is row place(i). Null: the order of the ids.
+  const int64_t* places = nullptr;
+
+  PG_HD int64_t place(int64_t i) const { return places == nullptr ? i : places[i]; }
 
   PG_HD int64_t at(int64_t i) const {
     if (id_bytes == 4) return static_cast<const int32_t*>(ids)[i];
@@ -25,7 +29,7 @@ struct IdList {
 /// Raises IndexError naming the first id outside 0 .. limit-1. The ids are in host memory.
 void check_ids(const IdList& ids, int64_t limit, int num_threads);
 
-/// out[i] = row ids[i]. Checks the ids first. All memory is reachable by this CPU.
+/// out[place(i)] = row ids[i]. Checks the ids first. All memory is reachable by this CPU.
 void gather_cpu(const TableView& table, const IdList& ids, char* out, int num_threads);
 
 /// Row ids[i] = values[i], in every replica. Checks the ids first. Of duplicate ids, any one's

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 import peergraph
+import peergraph._C as _C
 from peergraph.memory import Group, Table, Tiers
+from peergraph.memory.ids import id_list
 from tests.memory.tables import (
     DTYPES,
     TIER_KINDS,
@@ -52,6 +54,32 @@ def test_every_tier(group: Group, kind: str, id_dtype: torch.dtype) -> None:
     table = table_of(rows, split(101, kind), group)
     for count in (1, 2, 33, 1000):
         check(table, rows, random_ids(101, (count,), id_dtype))
+    table.close()
+
+
+@pytest.mark.parametrize("renumbered", [False, True])
+@pytest.mark.parametrize("kind", ["host", "mixed"])
+def test_many_ids(group: Group, kind: str, renumbered: bool) -> None:
+    """So many that rows on the host are read in order of address."""
+    rows = random_rows((3001, 5), torch.int32)
+    order = torch.randperm(3001, generator=torch.Generator().manual_seed(1)).to(group.device)
+    table = table_of(rows, split(3001, kind), group, **({"order": order} if renumbered else {}))
+    check(table, rows, random_ids(3001, (100, 97), torch.int64))
+    bad = random_ids(3001, (9000,), torch.int32).to(group.device)
+    bad[[4321, 7654]] = torch.tensor([3001, -1], dtype=torch.int32, device=group.device)
+    with pytest.raises(IndexError, match=r"ids\[4321\] = 3001 is out of range"):
+        gather_and_wait(table, bad)
+    table.close()
+
+
+def test_places(group: Group) -> None:
+    rows = random_rows((20, 3), torch.float32)
+    table = table_of(rows, split(20, "mixed"), group)
+    ids, places = torch.tensor([7, 3, 3, 19]), torch.tensor([2, 0, 3, 1])
+    out = torch.empty(4, 3, device=group.device)
+    on_device = id_list(ids.to(group.device), near := places.to(group.device))
+    _C.gather(table.view, on_device, out.data_ptr(), *table._launch())
+    assert same_bits(out[near], rows[ids])
     table.close()
 
 

@@ -7,9 +7,38 @@ import torch
 import peergraph._C as _C
 
 
-def id_list(ids: torch.Tensor) -> _C.IdList:
-    """The ids as the compiled module takes them: a contiguous int32 or int64 tensor's address."""
-    return _C.IdList(ids=ids.data_ptr(), id_bytes=ids.dtype.itemsize, count=ids.numel())
+def id_list(ids: torch.Tensor, places: torch.Tensor | None = None) -> _C.IdList:
+    """The ids as the compiled module takes them: addresses of contiguous tensors.
+
+    Args:
+        ids: int32 or int64.
+        places: int64, row i of a gather's result is row places[i]; None: the order of the ids.
+    """
+    return _C.IdList(
+        ids=ids.data_ptr(),
+        id_bytes=ids.dtype.itemsize,
+        count=ids.numel(),
+        places=0 if places is None else places.data_ptr(),
+    )
+
+
+def sorted_by_row(
+    ids: torch.Tensor, rows: int, order: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The ids in the order of their rows in memory, and the place of each in `ids`.
+
+    Args:
+        ids: any shape, on the device; may be out of range.
+        rows: of the table.
+        order: [rows] id -> row, None where they are the same.
+    """
+    flat = ids.flatten()
+    keys = flat.clamp(0, rows - 1)
+    keys = keys if order is None else order[keys]
+    if rows <= torch.iinfo(torch.int32).max:
+        keys = keys.int()  # half the sort's bytes
+    places = keys.argsort()
+    return flat[places], places
 
 
 def check_device(name: str, tensor: torch.Tensor, device: torch.device) -> None:

@@ -17,6 +17,7 @@ import torch
 import torch.utils.dlpack
 
 import peergraph._C as _C
+from peergraph.memory.process import keep_gpu_objects_from_forked_children
 
 # Linux numbers of fcntl's sealing commands, which Python 3.10 does not name everywhere.
 _F_ADD_SEALS = 1033
@@ -89,6 +90,7 @@ class HostPart:
         self.address = _C.map_shared(fd, handle.num_bytes)
         self._release = _finalize(self, _C.unmap_shared, self.address, self.num_bytes)
         if device.type == "cuda":
+            keep_gpu_objects_from_forked_children()
             _C.register_host(device.index, self.address, self.num_bytes)
             self._release.detach()
             self._release = _finalize(
@@ -174,6 +176,7 @@ class CudaPart:
         self.num_bytes = handle.num_bytes
         self.address = address
         self._device = device
+        keep_gpu_objects_from_forked_children()
         # torch may not have used the GPU in this process yet.
         torch.cuda.init()  # type: ignore[no-untyped-call]
         _open_parts[handle, torch.device("cuda", device)] = self

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import os
 import socket
 from dataclasses import dataclass
@@ -25,6 +27,16 @@ def _state_and_start(pid: int) -> tuple[str, int] | None:
 
 def _pid_namespace() -> str:
     return os.readlink("/proc/self/ns/pid")
+
+
+@functools.cache
+def keep_gpu_objects_from_forked_children() -> None:
+    """From now on, a forked child leaves alone what it inherited as garbage of its parent.
+
+    Data loader workers are forked, and a collection there that meets a parent's GPU tensor ends the
+    process: CUDA does not work in it.
+    """
+    os.register_at_fork(after_in_child=gc.freeze)
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,13 @@ import peergraph._C as _C
 from peergraph.memory import loading
 from peergraph.memory.checks import check_table
 from peergraph.memory.group import Group
-from peergraph.memory.ids import check_device, id_list, out_tensor
+from peergraph.memory.ids import check_device, id_list, out_tensor, sorted_by_row
 from peergraph.memory.region import SharedRegion
 from peergraph.memory.tiers import Tiers
 from peergraph.memory.together import run_everywhere
+
+# Below, a sort costs more than it saves.
+_LEAST_IDS_TO_SORT = 4096
 
 
 class Table:
@@ -155,7 +158,10 @@ class Table:
         result = target
         if target.device != self.device:
             result = torch.empty(shape, dtype=self.dtype, device=self.device)
-        _C.gather(self.view, id_list(ids), result.data_ptr(), *self._launch())
+        places = None
+        if self._pays_to_sort(ids.numel()):
+            ids, places = sorted_by_row(ids, self.rows, self._order_values)
+        _C.gather(self.view, id_list(ids, places), result.data_ptr(), *self._launch())
         if target is not result:
             target.copy_(result)
         return target
@@ -270,6 +276,13 @@ class Table:
             _C.check_ids(id_list(ids), self.rows, torch.get_num_threads())
             ids = ids.to(self.device, non_blocking=True)
         return ids
+
+    def _pays_to_sort(self, count: int) -> bool:
+        """A GPU reads host memory in order of address at the link's speed, in random order at about
+        half of it or less: address translation is what it waits for.
+        """
+        on_host = self.device.type == "cuda" and self.tiers.host > 0
+        return on_host and count >= _LEAST_IDS_TO_SORT and self.row_bytes > 0
 
     def _write_range(self, start: int, count: int, values: int) -> None:
         """Scatters to the users' rows from `start` on, from an address the device reaches."""
