@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <array>
+#include <tuple>
 #include <utility>
 
 #include "common/check.h"
@@ -87,20 +88,34 @@ void top_visits(uintptr_t nodes, int64_t targets, int64_t per_target, int64_t ke
                top_visits_cuda(visits, with_gil, device, stream));
 }
 
-Negatives make_negatives(int64_t count, int64_t num_sources, uintptr_t source_ends,
-                         int64_t num_destinations, uintptr_t destination_ends, bool draw_sources,
-                         uintptr_t sources, uintptr_t destinations, uintptr_t is_edge,
-                         uint32_t tries, const MapAddress& source_to_internal,
+/// Nodes; addresses of the running sum of weights and of the times (0: none); the earliest node.
+using DrawTuple = std::tuple<int64_t, uintptr_t, uintptr_t, int64_t>;
+
+NodeDraw make_draw(const DrawTuple& draw) {
+  const auto& [num_nodes, ends, times, earliest] = draw;
+  return {num_nodes, as<const int64_t>(ends), as<const int64_t>(times), earliest};
+}
+
+Negatives make_negatives(int64_t count, const DrawTuple& source, const DrawTuple& destination,
+                         bool draw_sources, uintptr_t sources, uintptr_t destinations,
+                         uintptr_t latest, uintptr_t is_edge, uint32_t tries,
+                         const MapAddress& source_to_internal,
                          const MapAddress& destination_to_internal, uint64_t seed,
                          uint64_t stream) {
-  PG_CHECK_ARG(count == 0 || (num_sources > 0 && num_destinations > 0), "no nodes to draw from");
   Negatives negatives;
   negatives.count = count;
-  negatives.source = {num_sources, as<const int64_t>(source_ends)};
-  negatives.destination = {num_destinations, as<const int64_t>(destination_ends)};
+  negatives.source = make_draw(source);
+  negatives.destination = make_draw(destination);
+  PG_CHECK_ARG(
+      count == 0 || (negatives.source.num_nodes > 0 && negatives.destination.num_nodes > 0),
+      "no nodes to draw from");
+  PG_CHECK_ARG(
+      latest != 0 || (negatives.source.times == nullptr && negatives.destination.times == nullptr),
+      "times of nodes need the latest times");
   negatives.draw_sources = draw_sources;
   negatives.sources = as<int64_t>(sources);
   negatives.destinations = as<int64_t>(destinations);
+  negatives.latest = as<const int64_t>(latest);
   negatives.is_edge = as<uint8_t>(is_edge);
   negatives.tries = tries;
   negatives.source_to_internal = make_id_map(source_to_internal);
@@ -126,11 +141,11 @@ void register_walks(py::module_& m) {
            py::arg("stream"), py::arg("restart_below"), py::arg("restart_every"), py::arg("jump"),
            py::arg("stay"), py::arg("accept"));
   py::class_<Negatives>(m, "Negatives")
-      .def(py::init(&make_negatives), py::kw_only(), py::arg("count"), py::arg("num_sources"),
-           py::arg("source_ends"), py::arg("num_destinations"), py::arg("destination_ends"),
-           py::arg("draw_sources"), py::arg("sources"), py::arg("destinations"), py::arg("is_edge"),
-           py::arg("tries"), py::arg("source_to_internal"), py::arg("destination_to_internal"),
-           py::arg("seed"), py::arg("stream"));
+      .def(py::init(&make_negatives), py::kw_only(), py::arg("count"), py::arg("source"),
+           py::arg("destination"), py::arg("draw_sources"), py::arg("sources"),
+           py::arg("destinations"), py::arg("latest"), py::arg("is_edge"), py::arg("tries"),
+           py::arg("source_to_internal"), py::arg("destination_to_internal"), py::arg("seed"),
+           py::arg("stream"));
   const auto nogil = py::call_guard<py::gil_scoped_release>();
   m.def("random_walk", &random_walk, nogil, py::arg("csc"), py::arg("walks"), py::arg("device"),
         py::arg("stream"), py::arg("num_threads"));

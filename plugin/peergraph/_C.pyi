@@ -196,18 +196,20 @@ class Walks:
         accept: Sequence[int],
     ) -> None: ...
 
+# Nodes; addresses of the running sum of weights and of the times (0: none); the earliest node.
+_NodeDraw = tuple[int, int, int, int]
+
 class Negatives:
     def __init__(
         self,
         *,
         count: int,
-        num_sources: int,
-        source_ends: int,
-        num_destinations: int,
-        destination_ends: int,
+        source: _NodeDraw,
+        destination: _NodeDraw,
         draw_sources: bool,
         sources: int,
         destinations: int,
+        latest: int,
         is_edge: int,
         tries: int,
         source_to_internal: tuple[int, int],

@@ -18,6 +18,7 @@ ONES = torch.ones(4)
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("timed", ["", "src", "dst", "src dst"])
 @pytest.mark.parametrize("avoid_edges", [False, True])
 @pytest.mark.parametrize("mode", ["binary", "triplet"])
 def test_equals_reference(
@@ -25,34 +26,41 @@ def test_equals_reference(
     layout: Layout,
     index_dtype: torch.dtype,
     weighted: bool,
+    timed: str,
     avoid_edges: bool,
     mode: str,
 ) -> None:
     rng = np.random.default_rng(1)
     csc = random_csc(rng, 40, 40, 12)
     store = PlainStore.homogeneous(csc, layout=layout, index_dtype=index_dtype, device=device)
-    weights = [torch.from_numpy(rng.integers(0, 5, 40)) for _ in "sd"]
+    ends, options = [], {}
+    for side in ("src", "dst"):
+        weight = torch.from_numpy(rng.integers(0, 5, 40))
+        times = torch.from_numpy(rng.integers(3, 20, 40)).to(index_dtype)
+        options[f"{side}_weight"] = weight if weighted else None
+        options[f"{side}_time"] = times if side in timed else None
+        ends.append(
+            reference.Endpoint(
+                weight.tolist() if weighted else [1] * 40, times.tolist() if side in timed else None
+            )
+        )
     sampler = NegativeSampler(
-        store,
-        mode=mode,
-        amount=2,
-        src_weight=weights[0] if weighted else None,
-        dst_weight=weights[1] if weighted else None,
-        avoid_edges=avoid_edges,
-        tries=3,
+        store, mode=mode, amount=2, avoid_edges=avoid_edges, tries=3, **options
     )
     sources = torch.from_numpy(rng.integers(0, 40, 50)).to(index_dtype)
-    got = sampler.sample(sources, 2**64 - 1)
+    time = torch.from_numpy(rng.integers(2, 20, 50)).to(index_dtype)
+    got = sampler.sample(sources, 2**64 - 1, time=time if timed else None)
     assert got.source.dtype == got.destination.dtype == torch.int64
     assert got.source.shape == ((100,) if mode == "binary" else (50, 2))
     want = reference.negatives(
         csc,
         sources.repeat_interleave(2).tolist() if mode == "triplet" else None,
         100,
-        weights[0].tolist() if weighted else [1] * 40,
-        weights[1].tolist() if weighted else [1] * 40,
+        *ends,
         2**64 - 1,
-        tries=3 if avoid_edges else 0,
+        latest=(time.repeat(2) if mode == "binary" else time.repeat_interleave(2)).tolist(),
+        tries=3,
+        avoid_edges=avoid_edges,
     )
     assert got.source.flatten().tolist() == want[0]
     assert got.destination.flatten().tolist() == want[1]
@@ -63,6 +71,19 @@ def test_equals_reference(
         assert not all(want[2])
     else:
         assert got.is_edge is None
+
+
+def test_times(device: torch.device) -> None:
+    store = PlainStore.homogeneous(csc_of([[]] * 5), device=device)
+    times = torch.tensor([5, 2, 9, 5, 7])
+    sampler = NegativeSampler(store, amount=1.5, src_time=times, dst_time=times, tries=64)
+    positives = torch.tensor([5, 7, 1]).repeat(4000)
+    got = sampler.sample(12_000, 1, time=positives)
+    for drawn in (got.source.cpu(), got.destination.cpu()):
+        assert drawn.shape == (18_000,)
+        assert_chances(drawn[0::3].numpy(), {0: 1, 1: 1, 3: 1})
+        assert_chances(drawn[1::3].numpy(), {0: 1, 1: 1, 3: 1, 4: 1})
+        assert (drawn[2::3] == 1).all()  # nothing is early enough: the earliest
 
 
 def test_avoided_edges(device: torch.device) -> None:
@@ -146,6 +167,13 @@ def test_nothing_to_draw(device: torch.device) -> None:
 @pytest.mark.parametrize(
     ("bad", "error", "message"),
     [
+        ({"src_time": [1]}, TypeError, r"src_time: expected an int32 or int64 tensor, got \[1\]"),
+        ({"src_time": ONES}, TypeError, "src_time: expected an int32 or int64 tensor, got torch"),
+        (
+            {"dst_time": ONES[:2].int()},
+            ValueError,
+            "dst_time: .* a time for each node of type '_N'",
+        ),
         ({"mode": "x"}, ValueError, "mode: expected 'binary' or 'triplet', got 'x'"),
         ({"amount": 0}, ValueError, "amount: expected a positive number"),
         ({"amount": "1"}, TypeError, "amount: expected a number, got '1'"),
@@ -183,6 +211,13 @@ def test_bad_positives(device: torch.device) -> None:
         NegativeSampler(store).sample(-3, 0)
     with pytest.raises(ValueError, match="seed: expected 0 .. "):
         sampler.sample(torch.tensor([1]), -1)
+    with pytest.raises(ValueError, match="time: needs src_time or dst_time"):
+        sampler.sample(torch.tensor([1]), 0, time=torch.tensor([1]))
+    timed = NegativeSampler(store, dst_time=torch.arange(4))
+    with pytest.raises(ValueError, match="time: expected the positives' times"):
+        timed.sample(torch.tensor([1]), 0)
+    with pytest.raises(ValueError, match=r"time: .* a time for each positive, got \(2,\)"):
+        timed.sample(torch.tensor([1]), 0, time=torch.tensor([1, 2]))
     two = PlainStore(TYPES, RELATIONS, device=device)
     with pytest.raises(ValueError, match="edge_type: one of .* is needed"):
         NegativeSampler(two)

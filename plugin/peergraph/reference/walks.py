@@ -161,35 +161,61 @@ def draw_node(weights: Sequence[int], seed: int, position: int, draw: int) -> in
     raise AssertionError("a draw is below the sum")
 
 
+@dataclass
+class Endpoint:
+    """How one endpoint of negatives is drawn."""
+
+    weights: Sequence[int]
+    times: Sequence[int] | None = None
+
+    def fits(self, node: int, latest: int) -> bool:
+        """Whether the node is early enough."""
+        return self.times is None or self.times[node] <= latest
+
+    @property
+    def earliest(self) -> int:
+        """The first node with the smallest time."""
+        return 0 if self.times is None else self.times.index(min(self.times))
+
+
 def negatives(
     csc: Csc,
     sources: Sequence[int] | None,
     count: int,
-    source_weights: Sequence[int],
-    destination_weights: Sequence[int],
+    source: Endpoint,
+    destination: Endpoint,
     seed: int,
     *,
-    tries: int = 0,
+    latest: Sequence[int] | None = None,
+    tries: int = 16,
+    avoid_edges: bool = False,
 ) -> tuple[list[int], list[int], list[bool]]:
     """Sources, destinations, and whether the pair is an edge, that
     :meth:`peergraph.sampling.NegativeSampler.sample` must yield.
 
     Args:
         sources: of the negatives; None: drawn.
-        tries: how often to draw at most to avoid edges; 0: edges are not avoided.
+        latest: the time of each negative.
     """
-    all_sources, destinations, are_edges = [], [], []
-    for position in range(count):
-        for t in range(max(tries, 1)):
-            if sources is None:
-                source = draw_node(source_weights, seed, position, 2 * t)
-            else:
-                source = sources[position]
-            destination = draw_node(destination_weights, seed, position, 2 * t + 1)
-            is_edge = source in neighbors(csc, destination)
-            if not is_edge:
+    found: list[tuple[int, int]] = []
+    for n in range(count):
+        limit = 0 if latest is None else latest[n]
+        given = None if sources is None else sources[n]
+        u, v = given, None
+        for t in range(tries):
+            if u is None:
+                drawn = draw_node(source.weights, seed, n, 2 * t)
+                u = drawn if source.fits(drawn, limit) else None
+            if v is None:
+                drawn = draw_node(destination.weights, seed, n, 2 * t + 1)
+                v = drawn if destination.fits(drawn, limit) else None
+            if u is None or v is None:
+                continue
+            if not (avoid_edges and u in neighbors(csc, v)):
                 break
-        all_sources.append(source)
-        destinations.append(destination)
-        are_edges.append(is_edge)
-    return all_sources, destinations, are_edges
+            if t < tries - 1:
+                u, v = given, None
+        found.append(
+            (source.earliest if u is None else u, destination.earliest if v is None else v)
+        )
+    return [u for u, _ in found], [v for _, v in found], [u in neighbors(csc, v) for u, v in found]

@@ -19,13 +19,11 @@ from .inputs import (
     random_seed,
     whole,
 )
-from .sample import EdgeType, NodeType
+from .node_draw import NodeDraw, check_times
+from .sample import EdgeType
 
 if TYPE_CHECKING:
     from ..store import Store
-
-# Weights become integers whose sum stays below 2**62, so that their running sums are exact.
-_WEIGHT_BITS = 61
 
 
 class Negatives(NamedTuple):
@@ -35,8 +33,8 @@ class Negatives(NamedTuple):
         source: int64 user ids: binary [num_negatives]; triplet [positives, amount], the positives'
             sources repeated.
         destination: int64 user ids of the same shape.
-        is_edge: bool of the same shape, True where all tries gave an existing edge; None unless
-            existing edges are avoided.
+        is_edge: bool of the same shape, True where it is an existing edge, because all tries were;
+            None unless existing edges are avoided.
     """
 
     source: Tensor
@@ -61,14 +59,18 @@ class NegativeSampler:
         avoid_edges: draw again where a negative is an edge of the relation, up to `tries` times.
             A try reads the in-neighbours of the destination (their order is the user's, so they
             are searched in turn; on a GPU by a warp).
-        tries: how often a negative is drawn at most; the last one is kept and marked.
+        src_time, dst_time: [nodes] int32 or int64 times of the sources and the destinations: a
+            negative takes nodes only that are no later than its positive. Drawn again like edges;
+            an endpoint that never fits becomes the earliest node (as in PyG), whatever its time.
+            Triplets draw no sources, so they look at `dst_time` only.
+        tries: how often a negative is drawn at most; an edge is kept then, and marked.
 
     Reads the in-degrees at construction for ``"degree"`` and synchronises then.
 
     Raises:
-        ValueError: an unknown relation or option, a number out of range, weights of another length
-            or negative, not finite or all 0.
-        TypeError: a number or weights of another type.
+        ValueError: an unknown relation or option, a number out of range, weights or times of
+            another length, weights that are negative, not finite or all 0.
+        TypeError: a number, weights or times of another type.
         NotImplementedError: ``src_weight="degree"``: the store knows in-degrees only.
     """
 
@@ -81,6 +83,8 @@ class NegativeSampler:
         amount: float = 1,
         src_weight: Tensor | None = None,
         dst_weight: Tensor | Literal["degree"] | None = None,
+        src_time: Tensor | None = None,
+        dst_time: Tensor | None = None,
         avoid_edges: bool = False,
         tries: int = 16,
     ) -> None:
@@ -102,10 +106,10 @@ class NegativeSampler:
         self.amount = check_amount(amount, mode)
         self.avoid_edges = bool(avoid_edges)
         self.tries = whole("tries", tries, 1, 2**30)
-        self._source = _running_sum("src_weight", src_weight, store, edge_type[0])
-        self._destination = _running_sum("dst_weight", dst_weight, store, edge_type[2])
+        self._source = NodeDraw.of("src", src_weight, src_time, store, edge_type[0])
+        self._destination = NodeDraw.of("dst", dst_weight, dst_time, store, edge_type[2])
 
-    def sample(self, sources: Tensor | int, seed: int) -> Negatives:
+    def sample(self, sources: Tensor | int, seed: int, *, time: Tensor | None = None) -> Negatives:
         """Draws negatives for a batch of positives.
 
         Runs on the store's device, on the current stream; waits for the device only where
@@ -115,48 +119,76 @@ class NegativeSampler:
             sources: [P] user ids of the positives' sources, int32 or int64, on any device; for
                 binary negatives their number suffices.
             seed: of the random numbers, ``0 .. 2**64 - 1``.
+            time: [P] int32 or int64 times of the positives, where nodes have times. Of binary
+                negatives the i-th belongs to positive ``i % P``.
 
         Returns:
             ``ceil(P * amount)`` binary negatives, or [P, amount] triplets.
 
         Raises:
             IndexError: a source that is no node, the first such.
-            TypeError: sources of another dtype, or a number where triplets need the sources.
-            ValueError: sources that are not 1-D, a `seed` out of range, or no node to draw.
+            TypeError: sources or times of another dtype, or a number where triplets need the
+                sources.
+            ValueError: sources that are not 1-D, a `seed` out of range, no node to draw, or `time`
+                missing, of another length, or given though no node has a time.
         """
         seed = random_seed(seed)
         device = device_of(self.store)
+        source_type = self.edge_type[0]
         if self.mode == "triplet":
-            positives = node_ids("sources", sources, self.store, self.edge_type[0])
+            positives = node_ids("sources", sources, self.store, source_type)
             shape: tuple[int, ...] = (positives.numel(), int(self.amount))
             source = positives[:, None].expand(shape).contiguous()
+            latest = self._latest(time, positives.numel())
+            if latest is not None:
+                latest = latest[:, None].expand(shape).contiguous()
         else:
             if isinstance(sources, Tensor):
-                sources = node_ids("sources", sources, self.store, self.edge_type[0]).numel()
-            shape = (math.ceil(whole("sources", sources, 0, 2**62) * self.amount),)
-            source = torch.empty(shape, dtype=torch.int64, device=device)
+                sources = node_ids("sources", sources, self.store, source_type).numel()
+            count = whole("sources", sources, 0, 2**62)
+            source = torch.empty(math.ceil(count * self.amount), dtype=torch.int64, device=device)
+            latest = self._latest(time, count)
+            if latest is not None:
+                latest = latest.repeat(math.ceil(self.amount))[: source.numel()].contiguous()
         destination = torch.empty_like(source)
         is_edge = torch.empty_like(source, dtype=torch.bool) if self.avoid_edges else None
-        self._draw(source, destination, is_edge, seed)
+        self._draw(source, destination, latest, is_edge, seed)
         return Negatives(source, destination, is_edge)
 
-    def _draw(self, source: Tensor, destination: Tensor, is_edge: Tensor | None, seed: int) -> None:
+    def _latest(self, time: Tensor | None, count: int) -> Tensor | None:
+        """The times of the positives on the store's device."""
+        timed = self._source.times is not None or self._destination.times is not None
+        if timed != (time is not None):
+            raise ValueError(
+                "time: expected the positives' times, as src_time or dst_time is given"
+                if timed
+                else "time: needs src_time or dst_time"
+            )
+        times = check_times("time", time, count, "positive")
+        return None if times is None else times.to(device_of(self.store))
+
+    def _draw(
+        self,
+        source: Tensor,
+        destination: Tensor,
+        latest: Tensor | None,
+        is_edge: Tensor | None,
+        seed: int,
+    ) -> None:
         store = self.store
         source_type, _, destination_type = self.edge_type
-        sizes = {t: store.num_nodes(t) for t in (source_type, destination_type)}
         if source.numel() > 0:
-            for node_type, size in sizes.items():
-                if size == 0:
+            for node_type in (source_type, destination_type):
+                if store.num_nodes(node_type) == 0:
                     raise ValueError(f"sources: there is no node of type {node_type!r} to draw")
         negatives = _C.Negatives(
             count=source.numel(),
-            num_sources=sizes[source_type],
-            source_ends=0 if self._source is None else self._source.data_ptr(),
-            num_destinations=sizes[destination_type],
-            destination_ends=0 if self._destination is None else self._destination.data_ptr(),
+            source=self._source.native,
+            destination=self._destination.native,
             draw_sources=self.mode == "binary",
             sources=source.data_ptr(),
             destinations=destination.data_ptr(),
+            latest=0 if latest is None else latest.data_ptr(),
             is_edge=0 if is_edge is None else is_edge.data_ptr(),
             tries=self.tries,
             source_to_internal=store.id_map(source_type).internal_address,
@@ -177,46 +209,3 @@ def check_amount(amount: float, mode: str) -> float:
     if mode == "triplet" and amount != int(amount):
         raise ValueError(f"amount: expected an integer for triplets, got {amount}")
     return amount
-
-
-def integer_weights(name: str, weight: Tensor) -> Tensor:
-    """[N] int64 on the CPU: integer weights as they are, others scaled so that the sum comes close
-    to 2**61 and what is not 0 stays so.
-    """
-    near = weight.detach().cpu()
-    if not near.is_floating_point():
-        near = near.long()
-        # As floating point, which does not overflow.
-        if int(near.min()) < 0 or float(near.double().sum()) >= 2**62:
-            raise ValueError(f"{name}: expected weights of 0 and more with a sum below 2**62")
-        return near
-    near = near.double()
-    if not bool(near.isfinite().all()) or float(near.min()) < 0:
-        raise ValueError(f"{name}: expected finite weights of 0 and more")
-    # First by the largest, as the sum may overflow.
-    near = near / near.max().clamp(min=torch.finfo(torch.float64).tiny)
-    scale = 2.0**_WEIGHT_BITS / max(float(near.sum()), 1.0)
-    return torch.where(near > 0, (near * scale).long().clamp(min=1), 0)
-
-
-def _running_sum(
-    name: str, weight: Tensor | None, store: Store, node_type: NodeType
-) -> Tensor | None:
-    """[nodes] int64 running sum of the weights on the store's device; None: uniform."""
-    if weight is None:
-        return None
-    if not isinstance(weight, Tensor) or weight.is_complex() or weight.dtype == torch.bool:
-        got = weight.dtype if isinstance(weight, Tensor) else repr(weight)
-        raise TypeError(f"{name}: expected a tensor of floats or integers, got {got}")
-    size = store.num_nodes(node_type)
-    if tuple(weight.shape) != (size,):
-        raise ValueError(
-            f"{name}: expected shape ({size},), a weight for each node of type {node_type!r}, "
-            f"got {tuple(weight.shape)}"
-        )
-    if size == 0:
-        return None
-    ends = integer_weights(name, weight).cumsum(0)
-    if int(ends[-1]) == 0:
-        raise ValueError(f"{name}: expected at least one weight above 0")
-    return ends.to(device_of(store))
