@@ -42,13 +42,19 @@ PG_HD Philox4x32 draw_block(uint64_t seed, uint64_t stream, uint64_t position, u
   return philox(seed, position, (stream << 32) | (draw >> 1));
 }
 
-/// A draw from 0 .. range-1 out of its block: 64 random bits scaled, so the bias is below
-/// range / 2^64. The lowest bit of `draw` tells the two draws of a block apart.
-PG_HD uint64_t scale_draw(const Philox4x32& block, uint32_t draw, uint64_t range) {
+/// The 64 random bits of a draw out of its block. The lowest bit of `draw` tells the two draws of a
+/// block apart.
+PG_HD uint64_t draw_bits(const Philox4x32& block, uint32_t draw) {
   // Chosen by value: an index into the block would put it into local memory on the GPU.
   const uint32_t low = (draw & 1u) != 0 ? block.v[2] : block.v[0];
   const uint32_t high = (draw & 1u) != 0 ? block.v[3] : block.v[1];
-  return mul_high_u64((static_cast<uint64_t>(high) << 32) | low, range);
+  return (static_cast<uint64_t>(high) << 32) | low;
+}
+
+/// A draw from 0 .. range-1 out of its block: 64 random bits scaled, so the bias is below
+/// range / 2^64.
+PG_HD uint64_t scale_draw(const Philox4x32& block, uint32_t draw, uint64_t range) {
+  return mul_high_u64(draw_bits(block, draw), range);
 }
 
 PG_HD uint64_t random_below(uint64_t range, uint64_t seed, uint64_t stream, uint64_t position,

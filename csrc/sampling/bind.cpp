@@ -19,13 +19,29 @@ namespace peergraph {
 namespace {
 
 using NodeTypeTuple = std::tuple<std::string, int64_t, uintptr_t, int, uintptr_t, int>;
-using RelationTuple = std::tuple<int, int, CscView, std::vector<int64_t>>;
+using RelationTuple = std::tuple<int, int, CscView, std::vector<int64_t>, Choice>;
 using SeedTuple = std::tuple<int, uintptr_t, int64_t>;
 using Addresses = std::vector<uintptr_t>;
 
 IdMapView make_id_map(uintptr_t address, int bytes) {
   PG_CHECK_ARG(bytes == 0 || bytes == 4 || bytes == 8, "ids have 4 or 8 bytes");
   return {reinterpret_cast<const void*>(address), bytes};
+}
+
+/// Item sizes of 0 stand for no weights or no times.
+Choice make_choice(bool replace, bool last, const TableView& weights, int weight_bytes,
+                   const TableView& times, int time_bytes, bool edge_time) {
+  for (int bytes : {weight_bytes, time_bytes})
+    PG_CHECK_ARG(bytes == 0 || bytes == 4 || bytes == 8, "weights and times have 4 or 8 bytes");
+  Choice choice;
+  choice.replace = replace;
+  choice.last = last;
+  choice.weights = weights;
+  choice.weight_bytes = weight_bytes;
+  choice.times = times;
+  choice.time_bytes = time_bytes;
+  choice.edge_time = edge_time;
+  return choice;
 }
 
 SamplerSpec make_spec(const std::vector<NodeTypeTuple>& node_types,
@@ -35,16 +51,18 @@ SamplerSpec make_spec(const std::vector<NodeTypeTuple>& node_types,
   for (const auto& [name, num_nodes, to_internal, internal_bytes, to_user, user_bytes] : node_types)
     spec.node_types.push_back({name, num_nodes, make_id_map(to_internal, internal_bytes),
                                make_id_map(to_user, user_bytes)});
-  for (const auto& [source, destination, csc, fanouts] : relations)
-    spec.relations.push_back({source, destination, csc, fanouts});
+  for (const auto& [source, destination, csc, fanouts, choice] : relations)
+    spec.relations.push_back({source, destination, csc, fanouts, choice});
   if (!spec.relations.empty())
     spec.num_hops = static_cast<int>(spec.relations.front().fanouts.size());
   const int num_types = static_cast<int>(node_types.size());
-  for (const RelationSpec& r : spec.relations) {
+  for (RelationSpec& r : spec.relations) {
     PG_CHECK_ARG(static_cast<int>(r.fanouts.size()) == spec.num_hops, "fanouts differ in length");
     PG_CHECK_ARG(
         r.source >= 0 && r.source < num_types && r.destination >= 0 && r.destination < num_types,
         "a relation names a node type that does not exist");
+    r.choice.take_internal_ids(spec.node_types[r.source].to_internal,
+                               spec.node_types[r.source].to_user);
   }
   PG_CHECK_ARG(index_bytes == 4 || index_bytes == 8, "index_bytes must be 4 or 8");
   spec.expand_all = expand_all;
@@ -99,8 +117,8 @@ std::unique_ptr<Backend> make_backend(int device, [[maybe_unused]] uintptr_t str
 
 /// Samples without the GIL; only the allocator takes it.
 py::tuple sample(const SamplerSpec& spec, const std::vector<SeedTuple>& seeds, uint64_t seed,
-                 const Addresses& direct, uintptr_t mailbox, const py::function& allocate,
-                 int device, uintptr_t stream, int num_threads) {
+                 uintptr_t seed_times, const Addresses& direct, uintptr_t mailbox,
+                 const py::function& allocate, int device, uintptr_t stream, int num_threads) {
   const Allocate allocate_with_gil = [&allocate](int64_t num_bytes) {
     py::gil_scoped_acquire gil;
     return reinterpret_cast<void*>(allocate(num_bytes).cast<uintptr_t>());
@@ -110,7 +128,8 @@ py::tuple sample(const SamplerSpec& spec, const std::vector<SeedTuple>& seeds, u
     py::gil_scoped_release released;
     Arena arena(allocate_with_gil);
     const auto backend = make_backend(device, stream, mailbox, arena, num_threads);
-    result = sample_khop(spec, make_seeds(spec, seeds), seed, make_direct(spec, direct),
+    result = sample_khop(spec, make_seeds(spec, seeds), seed,
+                         reinterpret_cast<const int64_t*>(seed_times), make_direct(spec, direct),
                          allocate_with_gil, arena, *backend);
   }
   return to_python(result);
@@ -119,13 +138,17 @@ py::tuple sample(const SamplerSpec& spec, const std::vector<SeedTuple>& seeds, u
 }  // namespace
 
 void register_sampling(py::module_& m) {
+  py::class_<Choice>(m, "Choice")
+      .def(py::init(&make_choice), py::kw_only(), py::arg("replace") = false,
+           py::arg("last") = false, py::arg("weights") = TableView(), py::arg("weight_bytes") = 0,
+           py::arg("times") = TableView(), py::arg("time_bytes") = 0, py::arg("edge_time") = false);
   py::class_<SamplerSpec> spec(m, "KHopSampler");
   spec.def(py::init(&make_spec), py::kw_only(), py::arg("node_types"), py::arg("relations"),
            py::arg("expand_all"), py::arg("disjoint"), py::arg("edge_ids"),
            py::arg("duplicate_counts"), py::arg("index_bytes"));
-  spec.def("sample", &sample, py::arg("seeds"), py::arg("seed"), py::arg("direct"),
-           py::arg("mailbox"), py::arg("allocate"), py::arg("device"), py::arg("stream"),
-           py::arg("num_threads"));
+  spec.def("sample", &sample, py::arg("seeds"), py::arg("seed"), py::arg("seed_times"),
+           py::arg("direct"), py::arg("mailbox"), py::arg("allocate"), py::arg("device"),
+           py::arg("stream"), py::arg("num_threads"));
 }
 
 }  // namespace peergraph

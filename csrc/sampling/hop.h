@@ -31,6 +31,7 @@ struct Hop {
   int64_t num_targets = 0;
   const int64_t* targets = nullptr;       // [num_targets] internal ids
   const int32_t* target_trees = nullptr;  // [num_targets] disjoint only
+  const int64_t* seed_times = nullptr;    // [trees] for choices by time only
   int64_t stride = 0;
   int64_t slots = 0;
   int64_t* offsets = nullptr;   // [num_targets + 2] first edge of each target; the last is scratch

@@ -19,10 +19,11 @@ int bit_width(uint64_t value) {
 /// One call of sample_khop.
 class KHop {
  public:
-  KHop(const SamplerSpec& spec, uint64_t seed, const Allocate& allocate, Arena& arena,
-       Backend& backend)
+  KHop(const SamplerSpec& spec, uint64_t seed, const int64_t* seed_times, const Allocate& allocate,
+       Arena& arena, Backend& backend)
       : spec_(spec),
         seed_(seed),
+        seed_times_(seed_times),
         allocate_(allocate),
         arena_(arena),
         backend_(backend),
@@ -142,7 +143,7 @@ class KHop {
     hop.source = {seed_, static_cast<uint64_t>(hop_number) * spec_.relations.size() + r};
     hop.fanout = relation.fanouts[hop_number];
     // No node has more neighbours than there are edges: huge fanouts need no work space.
-    if (hop.fanout >= relation.csc.num_edges) hop.fanout = -1;
+    if (!relation.choice.replace && hop.fanout >= relation.csc.num_edges) hop.fanout = -1;
     hop.first_target = first_target;
     hop.num_targets = num_targets;
     hop.index_bytes = relation.csc.index_bytes;
@@ -154,8 +155,13 @@ class KHop {
     // The list may move when it grows; the memory it leaves stays valid until the sample ends.
     hop.targets = destinations.ids + first_target;
     if (spec_.disjoint) hop.target_trees = destinations.trees + first_target;
+    if (relation.choice.timed()) {
+      PG_CHECK_ARG(spec_.disjoint && seed_times_ != nullptr,
+                   "choosing by time needs a disjoint sample and a time for each seed");
+      hop.seed_times = seed_times_;
+    }
 
-    backend_.plan(relation.csc, hop);
+    backend_.plan(relation, hop);
     PG_CHECK_ARG(hop.slots <= kMaxSampleRows,
                  "hop " + std::to_string(hop_number) + " would sample " +
                      std::to_string(hop.slots) + " edges of one relation; at most " +
@@ -164,7 +170,7 @@ class KHop {
     reserve(sources, new_nodes_bound(relation.source, hop.slots));
     hop.sources = scratch<char>(hop.slots, hop.index_bytes);
     if (spec_.edge_ids) hop.edge_ids = scratch<int64_t>(hop.slots);
-    if (hop.slots > 0) backend_.sample(relation.csc, hop, sources);
+    if (hop.slots > 0) backend_.sample(relation, hop, sources);
     PG_CHECK_ARG(sources.count < kMaxSampleRows, "the sample has too many nodes of type '" +
                                                      spec_.node_types[relation.source].name +
                                                      "': use fewer seeds or fanouts");
@@ -202,6 +208,7 @@ class KHop {
 
   const SamplerSpec& spec_;
   const uint64_t seed_;
+  const int64_t* const seed_times_;
   const Allocate& allocate_;
   Arena& arena_;
   Backend& backend_;
@@ -218,9 +225,9 @@ void throw_bad_seed(const NodeTypeSpec& type, int64_t position, int64_t id) {
 }
 
 SampleResult sample_khop(const SamplerSpec& spec, const std::vector<SeedList>& seeds, uint64_t seed,
-                         const std::vector<uint32_t*>& direct, const Allocate& allocate,
-                         Arena& arena, Backend& backend) {
-  KHop sample(spec, seed, allocate, arena, backend);
+                         const int64_t* seed_times, const std::vector<uint32_t*>& direct,
+                         const Allocate& allocate, Arena& arena, Backend& backend) {
+  KHop sample(spec, seed, seed_times, allocate, arena, backend);
   sample.add_seeds(seeds, direct);
   sample.run_hops();
   return sample.finish();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "sampling/arena.h"
+#include "sampling/choice.h"
 #include "sampling/hop.h"
 #include "store/csc_view.h"
 
@@ -24,6 +25,7 @@ struct RelationSpec {
   int destination = 0;  // index into node types
   CscView csc;
   std::vector<int64_t> fanouts;  // per hop; -1: all
+  Choice choice;
 };
 
 struct SamplerSpec {
@@ -84,9 +86,9 @@ class Backend {
   /// Puts all of `nodes` into its (empty) hash table.
   virtual void reindex(const NodeList& nodes) = 0;
   /// Chooses the layout of the hop's slots: sets stride and slots; writes offsets if stride is 0.
-  virtual void plan(const CscView& csc, Hop& hop) = 0;
+  virtual void plan(const RelationSpec& relation, Hop& hop) = 0;
   /// Fills the hop's slots, gives new sources rows and appends them to `sources`; sets num_edges.
-  virtual void sample(const CscView& csc, Hop& hop, NodeList& sources) = 0;
+  virtual void sample(const RelationSpec& relation, Hop& hop, NodeList& sources) = 0;
   virtual void write_edges(const Hop& hop, const NodeIndex& sources, const EdgeOutput& out) = 0;
   virtual void write_nodes(const NodeTypeSpec& type, const NodeList& nodes,
                            const NodesResult& out) = 0;
@@ -94,11 +96,12 @@ class Backend {
   virtual void finish() = 0;
 };
 
-/// Samples. `direct` holds one direct map per node type, all kUnknown, and leaves it so; after an
-/// exception its contents are undefined. Not used by disjoint samples. Results are allocated one by
-/// one by `allocate`, the rest comes from the arena.
+/// Samples. `seed_times` holds a time for each seed where a relation chooses by time. `direct`
+/// holds one direct map per node type, all kUnknown, and leaves it so; after an exception its
+/// contents are undefined. Not used by disjoint samples. Results are allocated one by one by
+/// `allocate`, the rest comes from the arena.
 SampleResult sample_khop(const SamplerSpec& spec, const std::vector<SeedList>& seeds, uint64_t seed,
-                         const std::vector<uint32_t*>& direct, const Allocate& allocate,
-                         Arena& arena, Backend& backend);
+                         const int64_t* seed_times, const std::vector<uint32_t*>& direct,
+                         const Allocate& allocate, Arena& arena, Backend& backend);
 
 }  // namespace peergraph

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/parallel.h"
+#include "sampling/choose.h"
 #include "sampling/neighbor.h"
 
 namespace peergraph {
@@ -40,8 +41,10 @@ class CpuBackend final : public Backend {
       keep_first(nodes.index.insert(nodes.tree(row), nodes.ids[row]), row);
   }
 
-  void plan(const CscView& csc, Hop& hop) override {
+  void plan(const RelationSpec& relation, Hop& hop) override {
+    const CscView& csc = relation.csc;
     parallel_for(hop.num_targets, kTargetsPerThread, num_threads_, [&](int64_t begin, int64_t end) {
+      if (!relation.choice.plain()) return count_choices_cpu(csc, relation.choice, hop, begin, end);
       for (int64_t t = begin; t < end; ++t)
         hop.offsets[t] = hop.edges_of(csc.degree(hop.targets[t]));
     });
@@ -55,9 +58,14 @@ class CpuBackend final : public Backend {
     hop.slots = total;
   }
 
-  void sample(const CscView& csc, Hop& hop, NodeList& sources) override {
-    parallel_for(hop.num_targets, kTargetsPerThread, num_threads_,
-                 [&](int64_t begin, int64_t end) { sample_neighbors_cpu(csc, hop, begin, end); });
+  void sample(const RelationSpec& relation, Hop& hop, NodeList& sources) override {
+    const CscView& csc = relation.csc;
+    parallel_for(hop.num_targets, kTargetsPerThread, num_threads_, [&](int64_t begin, int64_t end) {
+      if (relation.choice.plain())
+        sample_neighbors_cpu(csc, hop, begin, end);
+      else
+        choose_neighbors_cpu(csc, relation.choice, hop, begin, end);
+    });
     hop.num_edges = hop.slots;
     append_unique(hop, sources);
   }

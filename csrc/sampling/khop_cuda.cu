@@ -2,6 +2,7 @@
 
 #include "common/cuda_check.cuh"
 #include "sampling/append_unique.h"
+#include "sampling/choose.h"
 #include "sampling/khop_cuda.h"
 #include "sampling/neighbor.h"
 
@@ -55,7 +56,7 @@ class CudaBackend final : public Backend {
 
   void reindex(const NodeList& nodes) override { reindex_cuda(nodes, stream_); }
 
-  void plan(const CscView& csc, Hop& hop) override {
+  void plan(const RelationSpec& relation, Hop& hop) override {
     const int64_t room = hop.fanout < 0 ? 0 : hop.num_targets * hop.fanout;
     if (hop.fanout > 0 && (room <= kSmallReservation ||
                            (room <= kLargeReservation && hop.fanout <= kReservedFanout))) {
@@ -63,7 +64,10 @@ class CudaBackend final : public Backend {
       hop.slots = room;
       return;
     }
-    count_neighbors_cuda(csc, hop, stream_);
+    if (relation.choice.plain())
+      count_neighbors_cuda(relation.csc, hop, stream_);
+    else
+      count_choices_cuda(relation.csc, relation.choice, hop, stream_);
     const int64_t bytes = scan_offsets_scratch(hop, stream_);
     scan_offsets_cuda(hop, arena_.take(bytes), bytes, stream_);
     to_mailbox(kEdges, hop.offsets + hop.num_targets, 1);
@@ -71,10 +75,13 @@ class CudaBackend final : public Backend {
     hop.slots = mailbox_[kEdges];
   }
 
-  void sample(const CscView& csc, Hop& hop, NodeList& sources) override {
+  void sample(const RelationSpec& relation, Hop& hop, NodeList& sources) override {
     if (hop.stride == 0)
       hop.owners = static_cast<uint32_t*>(arena_.take(hop.slots * sizeof(uint32_t)));
-    sample_neighbors_cuda(csc, hop, sources.index, arena_, stream_);
+    if (relation.choice.plain())
+      sample_neighbors_cuda(relation.csc, hop, sources.index, arena_, stream_);
+    else
+      choose_neighbors_cuda(relation.csc, relation.choice, hop, sources.index, stream_);
     const int64_t bytes = append_unique_scratch(hop, sources, stream_);
     append_unique_cuda(hop, sources, arena_.take(bytes), bytes, stream_);
     to_mailbox(kEdges, hop.offsets + hop.num_targets, 2);

@@ -149,12 +149,26 @@ _EdgeResult = tuple[int, int, int, list[int]]  # row, col, edge ids; edges per h
 _BlockResult = tuple[int, int, int]  # indptr, first target, targets
 SampleResult = tuple[list[_NodeResult], list[_EdgeResult], list[_BlockResult]]
 
+class Choice:
+    # 0 bytes stand for no weights or no times.
+    def __init__(
+        self,
+        *,
+        replace: bool = False,
+        last: bool = False,
+        weights: TableView = ...,
+        weight_bytes: int = 0,
+        times: TableView = ...,
+        time_bytes: int = 0,
+        edge_time: bool = False,
+    ) -> None: ...
+
 class KHopSampler:
     def __init__(
         self,
         *,
         node_types: Sequence[tuple[str, int, int, int, int, int]],
-        relations: Sequence[tuple[int, int, CscView, Sequence[int]]],
+        relations: Sequence[tuple[int, int, CscView, Sequence[int], Choice]],
         expand_all: bool,
         disjoint: bool,
         edge_ids: bool,
@@ -165,6 +179,7 @@ class KHopSampler:
         self,
         seeds: Sequence[tuple[int, int, int]],
         seed: int,
+        seed_times: int,
         direct: Sequence[int],
         mailbox: int,
         allocate: Callable[[int], int],

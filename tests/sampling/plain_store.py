@@ -135,6 +135,46 @@ def make_structure(
     return Structure(view, held)
 
 
+class PlainTable:
+    """One column, spread over tiers by a layout.
+
+    Args:
+        order: [rows] user id -> internal row; None: the user's ids are the rows.
+    """
+
+    def __init__(
+        self, values: Tensor, layout: Layout, order: Tensor | None, device: torch.device
+    ) -> None:
+        self.shape, self.dtype, self.device = tuple(values.shape), values.dtype, device
+        rows = values.shape[0]
+        internal = values
+        if order is not None:
+            internal = torch.empty_like(values)
+            internal[order.cpu().long()] = values
+        cut, dealt = int(rows * layout.replicated), int(rows * layout.sharded)
+        shards = internal[cut : cut + dealt]
+        near = [internal[:cut], *(shards[s :: layout.num_shards] for s in range(layout.num_shards))]
+        held = [part.contiguous().to(device) for part in near]
+        held.append(_host(internal[cut + dealt :].contiguous(), device))
+        self._held = [*held, order]
+        self.view = _C.TableView(
+            replicated=cut,
+            sharded=dealt,
+            rows=rows,
+            row_bytes=values[:1].numel() * values.element_size() if rows else 0,
+            rank=0,
+            replicas=[held[0].data_ptr()],
+            shards=[part.data_ptr() for part in held[1:-1]],
+            host=held[-1].data_ptr(),
+            order=_address(order)[0],
+            order_bytes=_address(order)[1],
+        )
+        self._values = values.to(device)
+
+    def gather(self, ids: Tensor) -> Tensor:
+        return self._values[ids.to(self.device)]
+
+
 class PlainStore:
     """Has what the sampler asks of a store."""
 
@@ -158,6 +198,31 @@ class PlainStore:
             t: make_structure(csc, layout, (orders[t[2]], orders[t[0]]), index_dtype, self.device)
             for t, csc in relations.items()
         }
+        self._layout = layout
+        self._tables: dict[object, dict[str, PlainTable]] = {}
+
+    def add_table(
+        self, of: object, name: str, values: np.ndarray, *, own_order: bool = True
+    ) -> None:
+        """A column for a node type or an edge type; node tables lie in internal order unless the
+        store's `own_order` is not to be theirs, too.
+        """
+        is_node = of in self.node_types
+        order = self._id_maps[of].to_internal if is_node and own_order else None
+        table = PlainTable(torch.from_numpy(values), self._layout, order, self.device)
+        self._tables.setdefault(of, {})[name] = table
+
+    def node_table_names(self, node_type: str = NODE) -> list[str]:
+        return list(self._tables.get(node_type, {}))
+
+    def edge_table_names(self, edge_type: tuple[str, str, str] = EDGE) -> list[str]:
+        return list(self._tables.get(edge_type, {}))
+
+    def node_table(self, name: str, node_type: str = NODE) -> PlainTable:
+        return self._tables[node_type][name]
+
+    def edge_table(self, name: str, edge_type: tuple[str, str, str] = EDGE) -> PlainTable:
+        return self._tables[edge_type][name]
 
     def _order(self, node_type: str, layout: Layout) -> Tensor:
         """[nodes] internal id of each user id."""

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from peergraph.reference import sampling as reference
+from peergraph.reference.choosing import Choice
 from peergraph.sampling import NeighborSampler, Sample
 from tests.sampling.plain_store import (
     EDGE,
@@ -29,9 +30,15 @@ RELATIONS = [
 
 
 def assert_equals_reference(
-    store: PlainStore, sampler: NeighborSampler, seeds: dict[str, torch.Tensor], seed: int
+    store: PlainStore,
+    sampler: NeighborSampler,
+    seeds: dict[str, torch.Tensor],
+    seed: int,
+    *,
+    choices: dict[tuple[str, str, str], Choice] | None = None,
+    seed_time: dict[str, torch.Tensor] | None = None,
 ) -> Sample:
-    got = sampler.sample(seeds, seed)
+    got = sampler.sample(seeds, seed, seed_time=seed_time)
     want = reference.sample_khop(
         {t: store.num_nodes(t) for t in store.node_types},
         store.relations,
@@ -40,6 +47,8 @@ def assert_equals_reference(
         seed,
         frontier=sampler.frontier,
         disjoint=sampler.disjoint,
+        choices=choices,
+        seed_times=torch.cat(list(seed_time.values())).tolist() if seed_time else None,
     )
     assert got.num_sampled_nodes == want.num_sampled_nodes
     assert got.num_sampled_edges == want.num_sampled_edges

@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from .choosing import Candidates, Choice, choose
+from .philox import random_below
+
 NodeType = str
 EdgeType = tuple[str, str, str]
-
-_U32 = 0xFFFFFFFF
-_U64 = 0xFFFFFFFFFFFFFFFF
-
-
-def philox(key: int, counter_low: int, counter_high: int) -> list[int]:
-    """One block of Philox4x32-10 (Salmon et al. 2011): four 32-bit words."""
-    k0, k1 = key & _U32, key >> 32
-    c = [counter_low & _U32, counter_low >> 32, counter_high & _U32, counter_high >> 32]
-    for _ in range(10):
-        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [(b >> 32) ^ c[1] ^ k0, b & _U32, (a >> 32) ^ c[3] ^ k1, a & _U32]
-        k0, k1 = (k0 + 0x9E3779B9) & _U32, (k1 + 0xBB67AE85) & _U32
-    return c
-
-
-def random_below(bound: int, seed: int, stream: int, position: int, draw: int) -> int:
-    """A draw from ``0 .. bound - 1``: two draws share a block, each takes 64 of its bits."""
-    block = philox(seed, position, ((stream << 32) | (draw >> 1)) & _U64)
-    half = 2 * (draw & 1)
-    return (((block[half + 1] << 32) | block[half]) * bound) >> 64
 
 
 def picks(degree: int, fanout: int, seed: int, stream: int, position: int) -> list[int]:
@@ -61,6 +43,13 @@ class Csc:
     indptr: npt.NDArray[np.int64]
     indices: npt.NDArray[np.int64]
     edge_ids: npt.NDArray[np.int64] | None = None
+
+    def neighbors(self, node: int) -> tuple[list[int], list[int]]:
+        """Sources and edge ids of a node's list."""
+        at = slice(int(self.indptr[node]), int(self.indptr[node + 1]))
+        positions = range(at.start, at.stop)
+        ids = list(positions) if self.edge_ids is None else self.edge_ids[at].tolist()
+        return self.indices[at].tolist(), ids
 
 
 @dataclass
@@ -121,6 +110,8 @@ def sample_khop(
     *,
     frontier: str = "new",
     disjoint: bool = False,
+    choices: Mapping[EdgeType, Choice] | None = None,
+    seed_times: Sequence[int] | None = None,
 ) -> ReferenceSample:
     """The sample that :class:`peergraph.sampling.NeighborSampler` must yield.
 
@@ -129,6 +120,8 @@ def sample_khop(
         relations: structure, in the order of the store's edge types.
         fanouts, frontier, disjoint: as in `NeighborSampler`.
         seeds, seed: as in `NeighborSampler.sample`.
+        choices: of relations that choose otherwise than at random without replacement.
+        seed_times: where a choice is by time: of all seeds, in order; the sample is disjoint then.
     """
     sample = ReferenceSample.empty(list(num_nodes), list(relations))
     tree = 0
@@ -144,7 +137,25 @@ def sample_khop(
             first = begin[edge_type[2]] if frontier == "new" else 0
             targets = range(first, end[edge_type[2]])
             stream = hop * len(relations) + r
-            _expand(sample, edge_type, csc, targets, fanouts[edge_type][hop], seed, stream)
+
+            def chosen(
+                target: int,
+                position: int,
+                edge_type: EdgeType = edge_type,
+                csc: Csc = csc,
+                fanout: int = fanouts[edge_type][hop],
+                stream: int = stream,
+            ) -> list[int]:
+                choice = (choices or {}).get(edge_type)
+                node = sample.nodes[edge_type[2]][target]
+                if choice is None:
+                    degree = int(csc.indptr[node + 1] - csc.indptr[node])
+                    return picks(degree, fanout, seed, stream, position)
+                latest = seed_times[sample.batch[edge_type[2]][target]] if seed_times else 0
+                candidates = _candidates(csc, choice, node, latest)
+                return choose(choice, candidates, fanout, seed, stream, position)
+
+            _expand(sample, edge_type, csc, targets, chosen)
         begin = end
         for t in num_nodes:
             sample.num_sampled_nodes[t].append(end[t])
@@ -154,29 +165,40 @@ def sample_khop(
     return sample
 
 
+def _candidates(csc: Csc, choice: Choice, node: int, latest: int) -> Candidates:
+    sources, edge_ids = csc.neighbors(node)
+    weights, times = choice.weights, choice.times
+    return Candidates(
+        len(sources),
+        None if weights is None else [float(weights[e]) for e in edge_ids],
+        None
+        if times is None
+        else [int(times[i]) for i in (edge_ids if choice.edge_time else sources)],
+        latest,
+    )
+
+
 def _expand(
     sample: ReferenceSample,
     edge_type: EdgeType,
     csc: Csc,
     targets: range,
-    fanout: int,
-    seed: int,
-    stream: int,
+    chosen: Callable[[int, int], list[int]],
 ) -> None:
-    """Samples the neighbours of `targets` (rows of the sample) by one relation."""
+    """Adds those neighbours of `targets` (rows of the sample) by one relation that
+    ``chosen(target, position)`` names.
+    """
     source_type, _, destination_type = edge_type
     indptr = [0]
     for position, target in enumerate(targets):
         node, tree = sample.nodes[destination_type][target], sample.batch[destination_type][target]
-        begin = int(csc.indptr[node])
-        degree = int(csc.indptr[node + 1]) - begin
-        for pick in picks(degree, fanout, seed, stream, position):
-            row = sample.row_of(source_type, tree, int(csc.indices[begin + pick]))
+        sources, edge_ids = csc.neighbors(node)
+        for pick in chosen(target, position):
+            row = sample.row_of(source_type, tree, sources[pick])
             sample.duplicate_counts[source_type][row] += 1
             sample.row[edge_type].append(row)
             sample.col[edge_type].append(target)
-            at = begin + pick
-            sample.edge_ids[edge_type].append(at if csc.edge_ids is None else int(csc.edge_ids[at]))
+            sample.edge_ids[edge_type].append(edge_ids[pick])
         indptr.append(len(sample.row[edge_type]))
     first_edge = sum(sample.num_sampled_edges[edge_type])
     sample.num_sampled_edges[edge_type].append(len(sample.row[edge_type]) - first_edge)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import _C
+from .choices import Choices
 from .sample import Buffers, EdgeType, NodeType, Sample
 from .workspace import WorkspacePool
 
@@ -23,8 +24,8 @@ _MAX_FANOUT = 2**31 - 1
 
 
 class NeighborSampler:
-    """Samples k-hop neighbourhoods uniformly without replacement (WholeGraph III-C1, Algorithm 1)
-    and renumbers the nodes by first appearance (append unique, III-C2).
+    """Samples k-hop neighbourhoods, by default uniformly without replacement (WholeGraph III-C1,
+    Algorithm 1), and renumbers the nodes by first appearance (append unique, III-C2).
 
     The sample depends on graph, seeds, options and `seed` only: not on device, placement, number of
     ranks or threads. It can be pickled, used in forked data loader workers (CPU stores), and by
@@ -41,11 +42,27 @@ class NeighborSampler:
         edge_ids: also yield the user's edge ids.
         duplicate_counts: also yield how often each node was sampled as a neighbour.
         index_dtype: of the sample's ``row`` and ``col``: ``torch.int64`` or ``torch.int32``.
+        replace: draw with replacement: as many as the fanout says wherever there is a neighbour.
+        weights: name of an edge table of one float32 or float64 column: neighbours are drawn in
+            proportion to it, without replacement one after the other (Efraimidis and Spirakis
+            2006). What weighs 0 is taken only where not enough weighs more. A name for all
+            relations, of which those without such a table draw uniformly, or names by edge type.
+            The values are checked once, here (a pass over the table; synchronises).
+        node_time: name of a node table of one int32 or int64 column: only neighbours whose time is
+            not after that of the seed are sampled. Node types without such a table are not
+            filtered. The sample is `disjoint`. Lists need not be sorted by time: whole lists are
+            read, which costs time in proportion to the degree.
+        edge_time: the same with a table of the edges' times.
+        temporal_strategy: ``"uniform"`` or ``"last"``: the most recent ones, of equals those
+            further behind in the list.
+
+    With weights or times, what a target gets is in the order of its list.
 
     Raises:
         ValueError: a fanout below -1, lists of different lengths, a relation missing or unknown,
-            an unknown `frontier` or `index_dtype`.
-        TypeError: a fanout that is no integer.
+            an unknown `frontier`, `index_dtype` or `temporal_strategy`, a table that does not
+            exist, weights that are negative or not finite, options that exclude each other.
+        TypeError: a fanout that is no integer, weights or times of another dtype.
     """
 
     def __init__(
@@ -58,6 +75,11 @@ class NeighborSampler:
         edge_ids: bool = True,
         duplicate_counts: bool = False,
         index_dtype: torch.dtype = torch.int64,
+        replace: bool = False,
+        weights: str | Mapping[EdgeType, str] | None = None,
+        node_time: str | Mapping[NodeType, str] | None = None,
+        edge_time: str | Mapping[EdgeType, str] | None = None,
+        temporal_strategy: Literal["uniform", "last"] = "uniform",
     ) -> None:
         if frontier not in ("new", "all"):
             raise ValueError(f"frontier: expected 'new' or 'all', got {frontier!r}")
@@ -66,7 +88,8 @@ class NeighborSampler:
         self.store = store
         self.fanouts = check_fanouts(fanouts, list(store.edge_types))
         self.frontier = frontier
-        self.disjoint = bool(disjoint)
+        self.choices = Choices(store, replace, weights, node_time, edge_time, temporal_strategy)
+        self.disjoint = bool(disjoint) or self.choices.timed
         self.edge_ids = bool(edge_ids)
         self.duplicate_counts = bool(duplicate_counts)
         self.index_dtype = index_dtype
@@ -94,6 +117,7 @@ class NeighborSampler:
                     position[edge_type[2]],
                     store.structure(edge_type).view,
                     self.fanouts[edge_type],
+                    self.choices.native(store, edge_type),
                 )
                 for edge_type in self._edge_types
             ],
@@ -118,7 +142,7 @@ class NeighborSampler:
         """How many hops a sample has."""
         return len(next(iter(self.fanouts.values()), []))
 
-    def sample(self, seeds: Seeds, seed: int) -> Sample:
+    def sample(self, seeds: Seeds, seed: int, *, seed_time: Seeds | None = None) -> Sample:
         """Samples the neighbourhood of `seeds`.
 
         Runs on the store's device, on the current stream. On CUDA the host waits for the device
@@ -129,22 +153,28 @@ class NeighborSampler:
             seeds: [S] user ids, int32 or int64, on any device; by node type where the store has
                 several. Duplicates are allowed and each becomes a row of its own.
             seed: of the random numbers, ``0 .. 2**64 - 1``.
+            seed_time: with `node_time` or `edge_time`: a time for each seed, int32 or int64, by
+                node type like `seeds`. By default the seeds' own, where `node_time` has them.
 
         Raises:
             IndexError: a seed that is no node, the first such.
             TypeError: seeds of another dtype, or no tensor; a `seed` that is no integer.
-            ValueError: seeds that are not 1-D, an unknown node type, a `seed` out of range, or a
-                hop of more than 2**31 - 1 edges of one relation.
+            ValueError: seeds that are not 1-D, an unknown node type, a `seed` out of range, a hop
+                of more than 2**31 - 1 edges of one relation, or a `seed_time` that is missing, not
+                wanted or of another shape.
         """
         seed = as_integer("seed", seed)
         if not 0 <= seed < 2**64:
             raise ValueError(f"seed: expected 0 .. 2**64 - 1, got {seed}")
         near = self._check_seeds(seeds)
+        named = [(self._node_types[node_type], ids) for node_type, ids in near]
+        times = self.choices.seed_times(self.store, named, seed_time, self._workspaces.device)
         buffers = Buffers(self._workspaces.device)
         with self._workspaces.borrow() as workspace:
             result = self._native.sample(
                 [(node_type, ids.data_ptr(), ids.numel()) for node_type, ids in near],
                 seed,
+                0 if times is None else times.data_ptr(),
                 workspace.addresses,
                 workspace.mailbox_address,
                 buffers,

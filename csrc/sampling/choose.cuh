@@ -1,0 +1,165 @@
+// Choosing among the neighbours of one target by a team of threads: in order of the list, with
+// nothing but a fixed amount of shared memory, whatever the degree and the fanout.
+#pragma once
+
+#include <cstdint>
+
+#include "sampling/choose.h"
+#include "sampling/team.cuh"
+
+namespace peergraph {
+
+constexpr int kDigitBits = 8;
+constexpr int kDigits = 1 << kDigitBits;
+
+/// Shared memory of a team.
+struct ChoiceScratch {
+  uint64_t* keys;       // [capacity]
+  int64_t capacity;     // at least the team's threads
+  uint32_t* histogram;  // [kDigits]
+  uint64_t* found;      // [3]
+};
+
+/// Which keys are chosen: those below `prefix` in the bits from `shift` on, and of those equal to
+/// it `need` of `equal`.
+struct Threshold {
+  uint64_t prefix = 0;
+  int shift = 64;
+  uint64_t need = 0;
+  uint64_t equal = 0;
+
+  __device__ uint64_t top(uint64_t key) const { return shift == 64 ? 0 : key >> shift; }
+};
+
+/// Radix selection, the highest digit first, of the `count` least of `admitted` keys.
+template <typename Team, typename KeyAt>
+__device__ Threshold find_threshold(const Team& team, const ChoiceScratch& scratch, int64_t degree,
+                                    int64_t count, int64_t admitted, const KeyAt& key_at) {
+  constexpr int kOwnDigits = kDigits / Team::kThreads;
+  Threshold at;
+  at.need = static_cast<uint64_t>(count);
+  at.equal = static_cast<uint64_t>(admitted);
+  while (at.need < at.equal && at.shift > 0) {
+    const int shift = at.shift - kDigitBits;
+    for (int d = team.rank(); d < kDigits; d += Team::kThreads) scratch.histogram[d] = 0;
+    team.sync();
+    for (int64_t i = team.rank(); i < degree; i += Team::kThreads) {
+      const uint64_t key = key_at(i);
+      if (key != Candidates::kNoKey && at.top(key) == at.prefix)
+        atomicAdd(scratch.histogram + ((key >> shift) & (kDigits - 1)), 1u);
+    }
+    team.sync();
+    uint64_t own = 0, total;
+    for (int k = 0; k < kOwnDigits; ++k) own += scratch.histogram[team.rank() * kOwnDigits + k];
+    uint64_t below = team.exclusive_sum(own, total);
+    if (below < at.need && at.need <= below + own) {
+      int digit = team.rank() * kOwnDigits;
+      while (below + scratch.histogram[digit] < at.need) below += scratch.histogram[digit++];
+      scratch.found[0] = static_cast<uint64_t>(digit);
+      scratch.found[1] = at.need - below;
+      scratch.found[2] = scratch.histogram[digit];
+    }
+    team.sync();
+    at.prefix = (at.prefix << kDigitBits) | scratch.found[0];
+    at.need = scratch.found[1];
+    at.equal = scratch.found[2];
+    at.shift = shift;
+    team.sync();
+  }
+  return at;
+}
+
+/// Calls emit(i, pick) for the `count` neighbours with the least keys.
+template <typename Team, typename KeyAt, typename Emit>
+__device__ void choose_least(const Team& team, const ChoiceScratch& scratch, bool last,
+                             int64_t degree, int64_t count, int64_t admitted, const KeyAt& key_at,
+                             const Emit& emit) {
+  const Threshold at = find_threshold(team, scratch, degree, count, admitted, key_at);
+  uint64_t emitted = 0, equal_before = 0;
+  for (int64_t base = 0; base < degree && emitted < static_cast<uint64_t>(count);
+       base += Team::kThreads) {
+    const int64_t i = base + team.rank();
+    const uint64_t key = i < degree ? key_at(i) : Candidates::kNoKey;
+    const bool admitted_one = key != Candidates::kNoKey;
+    const bool equal = admitted_one && at.top(key) == at.prefix;
+    bool take = equal || (admitted_one && at.top(key) < at.prefix);
+    if (at.need < at.equal) {  // keys that are the same: the order of the list decides
+      uint64_t in_chunk;
+      const uint64_t nth = equal_before + team.exclusive_sum(equal ? 1 : 0, in_chunk);
+      if (equal) take = last ? nth >= at.equal - at.need : nth < at.need;
+      equal_before += in_chunk;
+    }
+    uint64_t taken;
+    const uint64_t to = emitted + team.exclusive_sum(take ? 1 : 0, taken);
+    if (take) emit(static_cast<int64_t>(to), i);
+    emitted += taken;
+  }
+}
+
+template <typename Team, typename Emit>
+__device__ void without_replacement(const Team& team, const ChoiceScratch& scratch,
+                                    const Candidates& candidates, int64_t count, int64_t admitted,
+                                    const Emit& emit) {
+  const int64_t degree = candidates.list.degree;
+  const bool last = candidates.choice.last;
+  if (count == admitted) {
+    const auto admission = [&](int64_t i) {
+      return candidates.admits(i) ? uint64_t{0} : Candidates::kNoKey;
+    };
+    choose_least(team, scratch, last, degree, count, admitted, admission, emit);
+  } else if (degree <= scratch.capacity) {
+    for (int64_t i = team.rank(); i < degree; i += Team::kThreads)
+      scratch.keys[i] = candidates.key(i);
+    team.sync();
+    const auto kept = [&](int64_t i) { return scratch.keys[i]; };
+    choose_least(team, scratch, last, degree, count, admitted, kept, emit);
+  } else {
+    const auto computed = [&](int64_t i) { return candidates.key(i); };
+    choose_least(team, scratch, last, degree, count, admitted, computed, emit);
+  }
+}
+
+/// Draws by the running sum of the masses: a chunk of it at a time, in which every draw that falls
+/// into the chunk is looked up.
+template <typename Team, typename Emit>
+__device__ void with_replacement(const Team& team, const ChoiceScratch& scratch,
+                                 const Candidates& candidates, int64_t count, const Emit& emit) {
+  const int64_t degree = candidates.list.degree;
+  uint64_t heaviest = 0, total = 0;
+  if (candidates.choice.weighted()) {
+    for (int64_t i = team.rank(); i < degree; i += Team::kThreads) {
+      const uint64_t bits = candidates.weight_bits(i);
+      heaviest = bits > heaviest ? bits : heaviest;
+    }
+    heaviest = team.max(heaviest);
+  }
+  for (int64_t i = team.rank(); i < degree; i += Team::kThreads)
+    total += candidates.mass(i, heaviest);
+  total = team.sum(total);
+  uint64_t before = 0;
+  for (int64_t base = 0; base < degree; base += Team::kThreads) {
+    const int64_t i = base + team.rank();
+    const uint64_t mass = i < degree ? candidates.mass(i, heaviest) : 0;
+    uint64_t in_chunk;
+    const uint64_t behind = before + team.exclusive_sum(mass, in_chunk) + mass;
+    scratch.keys[team.rank()] = behind;
+    team.sync();
+    for (int64_t draw = team.rank(); draw < count; draw += Team::kThreads) {
+      const auto drawn = static_cast<uint64_t>(candidates.pick_below(total, draw));
+      if (drawn < before || drawn >= before + in_chunk) continue;
+      int first = 0, end = Team::kThreads - 1;  // the first sum above what was drawn
+      while (first < end) {
+        const int middle = (first + end) / 2;
+        if (scratch.keys[middle] > drawn)
+          end = middle;
+        else
+          first = middle + 1;
+      }
+      emit(draw, base + first);
+    }
+    team.sync();
+    before += in_chunk;
+  }
+}
+
+}  // namespace peergraph

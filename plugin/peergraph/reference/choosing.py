@@ -1,0 +1,134 @@
+"""The specification of choosing neighbours with replacement, by weights and by times."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .philox import random_below, random_bits
+
+_SQRT_2 = 1.4142135623730951
+_LN_2 = 0.6931471805599453
+
+
+@dataclass
+class Choice:
+    """How a relation chooses among a target's neighbours.
+
+    Args:
+        replace: draw with replacement.
+        weights: by edge id.
+        times: by node id of the source, or by edge id with `edge_time`.
+        edge_time: whether times are those of edges.
+        last: the most recent ones instead of random ones.
+    """
+
+    replace: bool = False
+    weights: npt.NDArray[np.floating[Any]] | None = None
+    times: npt.NDArray[np.integer[Any]] | None = None
+    edge_time: bool = False
+    last: bool = False
+
+
+@dataclass
+class Candidates:
+    """The neighbours of one target, in order of its list.
+
+    Args:
+        weights: of the neighbours' edges, None where there are none.
+        times: of the neighbours or their edges, None where there are none.
+        latest: the seed's time.
+    """
+
+    degree: int
+    weights: list[float] | None = None
+    times: list[int] | None = None
+    latest: int = 0
+
+    def admitted(self) -> list[int]:
+        """Which may be chosen: those that are not after the seed."""
+        everything = range(self.degree)
+        if self.times is None:
+            return list(everything)
+        return [i for i in everything if self.times[i] <= self.latest]
+
+
+def exponential(random: int) -> float:
+    """Exp(1) out of 64 random bits, by operations that IEEE 754 defines to the last bit."""
+    m, exponent = math.frexp((((random >> 12) << 1) | 1) * 2.0**-53)
+    m, exponent = m * 2, exponent - 1
+    if m > _SQRT_2:
+        m, exponent = m * 0.5, exponent + 1
+    s = (m - 1) / (m + 1)
+    z = s * s
+    series = 1 / 21
+    for term in range(19, 0, -2):
+        series = series * z + 1 / term
+    return -(exponent * _LN_2 + 2 * s * series)
+
+
+def float_bits(value: float) -> int:
+    """The 64 bits of a double; for values of at least 0 they have the same order."""
+    (bits,) = struct.unpack("<Q", struct.pack("<d", value))
+    return int(bits)
+
+
+def fixed_point(weight: float, heaviest: float, degree: int) -> int:
+    """A weight as an integer; at most 2**62 for the weights of a list together."""
+
+    def parts(value: float) -> tuple[int, int]:
+        bits = float_bits(value)
+        biased = bits >> 52
+        return (bits & (2**52 - 1)) | (2**52 if biased else 0), max(biased, 1)
+
+    significand, exponent = parts(weight)
+    shift = 62 - degree.bit_length() - 53 - (parts(heaviest)[1] - exponent)
+    return max(significand << shift if shift >= 0 else significand >> -shift, 1)
+
+
+def choose(
+    choice: Choice, candidates: Candidates, fanout: int, seed: int, stream: int, position: int
+) -> list[int]:
+    """Which neighbours a target gets, as positions in its list."""
+    admitted = candidates.admitted()
+    if fanout < 0 or (not choice.replace and len(admitted) <= fanout):
+        return admitted
+    if choice.replace:
+        return _with_replacement(candidates, admitted, fanout, seed, stream, position)
+
+    def key(i: int) -> tuple[int, int]:
+        if choice.last:
+            assert candidates.times is not None
+            # The earliest two times that there are count as one.
+            return -max(candidates.times[i], -(2**63) + 1), -i
+        random = random_bits(seed, stream, position, i)
+        if candidates.weights is None:
+            return random >> 1, i
+        if candidates.weights[i] > 0:
+            with np.errstate(over="ignore"):
+                quotient = np.float64(exponential(random)) / np.float64(candidates.weights[i])
+            return float_bits(float(quotient)), i
+        return 2**63 | (random >> 2), i
+
+    return sorted(sorted(admitted, key=key)[:fanout])
+
+
+def _with_replacement(
+    candidates: Candidates, admitted: list[int], fanout: int, seed: int, stream: int, position: int
+) -> list[int]:
+    """Draws in proportion to the weights, or evenly where there are none above 0."""
+    if not admitted:
+        return []
+    masses = [1] * len(admitted)
+    weights = [candidates.weights[i] for i in admitted] if candidates.weights is not None else [0.0]
+    heaviest = max(weights)
+    if heaviest > 0:
+        masses = [fixed_point(w, heaviest, candidates.degree) if w > 0 else 0 for w in weights]
+    sums = np.cumsum(masses, dtype=object)
+    draws = [random_below(int(sums[-1]), seed, stream, position, k) for k in range(fanout)]
+    return [admitted[int(np.searchsorted(sums, draw, side="right"))] for draw in draws]
