@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -103,6 +105,29 @@ def test_counts_are_those_of_the_walks(device: torch.device) -> None:
         assert falling == sorted(falling, reverse=True)
         if falling:
             assert float(layer.weights[mine].sum()) == pytest.approx(1)
+
+
+def test_several_streams_at_once(device: torch.device) -> None:
+    csc = random_csc(np.random.default_rng(4), 500, 500, 6)
+    store = PlainStore.homogeneous(csc, layout=LAYOUTS["renumbered"], device=device)
+    sampler = PinSageSampler(store, num_walks=4, walk_length=2, num_neighbors=3, num_layers=2)
+
+    def sample(k: int) -> PinSageSample:
+        seeds = torch.arange(k, 500, 50)
+        if device.type == "cpu":
+            return sampler.sample(seeds, k)
+        with torch.cuda.stream(torch.cuda.Stream(device)):
+            result = sampler.sample(seeds, k)
+            torch.cuda.current_stream().synchronize()
+            return result
+
+    want = [sample(k) for k in range(16)]
+    with ThreadPoolExecutor(4) as pool:
+        for one, other in zip(pool.map(sample, range(16)), want, strict=True):
+            assert torch.equal(one.nodes, other.nodes)
+            for mine, theirs in zip(one.layers, other.layers, strict=True):
+                assert torch.equal(mine.row, theirs.row)
+                assert torch.equal(mine.col, theirs.col)
 
 
 def test_empty(device: torch.device) -> None:

@@ -56,7 +56,7 @@ def exclude_edges(
             raise ValueError("edge_ids: the sample has none (edge_ids=False)")
         by_type = _by_type("edge_ids", edge_ids, sample, 1)
         for t, ids in _with_reverse(by_type, reverse, sample):
-            kept[t] &= ~torch.isin(sample.edge_ids[t], ids)
+            kept[t] &= ~_contained(sample.edge_ids[t], ids)
     if pairs is not None:
         for t, both in _by_type("pairs", pairs, sample, 2).items():
             kept[t] &= ~_between(sample, t, both)
@@ -122,17 +122,24 @@ def _mapped(id_map: Tensor, ids: Tensor) -> Tensor:
 
 def _between(sample: Sample, edge_type: EdgeType, pairs: Tensor) -> Tensor:
     """Whether each edge of the sample goes from pairs[0, i] to pairs[1, i] for some i."""
-    source_type, _, destination_type = edge_type
     row, col = sample.row[edge_type].long(), sample.col[edge_type].long()
     if row.numel() == 0 or pairs.numel() == 0:
         return torch.zeros_like(row, dtype=torch.bool)
-    # By number among the distinct nodes: a pair of those fits into 64 bits, one of ids may not.
-    sources, source = torch.unique(sample.nodes[source_type], return_inverse=True)
-    destinations, destination = torch.unique(sample.nodes[destination_type], return_inverse=True)
-    first, has_first = _find(sources, pairs[0])
-    second, has_second = _find(destinations, pairs[1])
-    wanted = (first * destinations.numel() + second)[has_first & has_second]
-    return torch.isin(source[row] * destinations.numel() + destination[col], wanted)
+    # By number among the pairs' nodes: a pair of those fits into 64 bits, one of ids may not.
+    sources, destinations = torch.unique(pairs[0]), torch.unique(pairs[1])
+    source, is_source = _find(sources, sample.nodes[edge_type[0]])
+    destination, is_destination = _find(destinations, sample.nodes[edge_type[2]])
+    count = destinations.numel()
+    wanted = _find(sources, pairs[0])[0] * count + _find(destinations, pairs[1])[0]
+    edges = source[row] * count + destination[col]
+    return is_source[row] & is_destination[col] & _contained(edges, wanted)
+
+
+def _contained(elements: Tensor, ids: Tensor) -> Tensor:
+    """Whether each element is among `ids`, which are few: torch.isin would sort the elements."""
+    if ids.numel() == 0:
+        return torch.zeros_like(elements, dtype=torch.bool)
+    return _find(torch.unique(ids), elements)[1]
 
 
 def _find(ascending: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -150,11 +157,12 @@ def _filtered(sample: Sample, kept: dict[EdgeType, Tensor]) -> Sample:
     ends = {t: [0, *accumulate(counts)] for t, counts in sample.num_sampled_edges.items()}
     new_ends = _to_host({t: places[ends[t]] for t, places in before.items()})
     edge_ids = sample.edge_ids
+    left = {t: k.nonzero()[:, 0] for t, k in kept.items()}
     return replace(
         sample,
-        row={t: row[kept[t]] for t, row in sample.row.items()},
-        col={t: col[kept[t]] for t, col in sample.col.items()},
-        edge_ids=None if edge_ids is None else {t: ids[kept[t]] for t, ids in edge_ids.items()},
+        row={t: row[left[t]] for t, row in sample.row.items()},
+        col={t: col[left[t]] for t, col in sample.col.items()},
+        edge_ids=None if edge_ids is None else {t: ids[left[t]] for t, ids in edge_ids.items()},
         duplicate_counts=_fewer_duplicates(sample, kept),
         num_sampled_edges={
             t: [b - a for a, b in pairwise(of_type)] for t, of_type in new_ends.items()

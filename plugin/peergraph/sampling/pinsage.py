@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,9 +13,12 @@ import peergraph._C as _C
 from .inputs import MAX_STEPS, WALK_STREAM, chance, launch, node_ids, random_seed, whole
 from .sample import Buffers, EdgeType
 from .walk import Metapath, RandomWalker
+from .workspace import WorkspacePool
 
 if TYPE_CHECKING:
     from ..store import Store
+
+_MAX_ROWS = 2**31 - 1
 
 
 @dataclass
@@ -65,8 +68,10 @@ class PinSageSampler:
 
     As DGL's PinSAGESampler: a walk follows the metapath `walk_length` times and visits the node at
     the end of each time, which may be the target itself; ties go to what was visited first; a
-    layer's targets are all nodes so far. Walks follow in-neighbours, see :class:`RandomWalker`. The
-    sample depends on graph, seeds, options and `seed` only.
+    layer's targets are all nodes so far. Walks follow in-neighbours, see :class:`RandomWalker`.
+
+    The sample depends on graph, seeds, options and `seed` only. Each thread or stream that samples
+    at the same time takes 4 bytes a node of work space on the store's device.
 
     Args:
         store: where the graph lies; must outlive the sampler.
@@ -113,6 +118,18 @@ class PinSageSampler:
         whole("num_walks * walk_length", self.num_walks * self.walk_length, 1, 2**31 - 1)
         steps = self.walk_length * len(metapath)
         whole("num_layers * steps of a walk", self.num_layers * steps, 0, MAX_STEPS)
+        self._set_up()
+
+    def _set_up(self) -> None:
+        size = self.store.num_nodes(self.walker.metapath[0][2])
+        self._workspaces = WorkspacePool([size], torch.device(self.store.device))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_workspaces"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._set_up()
 
     def sample(self, seeds: Tensor, seed: int) -> PinSageSample:
         """Samples the neighbours of `seeds`, those of the nodes so found, and so on.
@@ -129,21 +146,20 @@ class PinSageSampler:
         Raises:
             IndexError: a seed that is no node, the first such.
             TypeError, ValueError: seeds or a `seed` of another kind, as for
-                :meth:`NeighborSampler.sample`.
+                :meth:`NeighborSampler.sample`; a layer of more than 2**31 - 1 neighbours.
         """
         nodes = node_ids("seeds", seeds, self.store, self.walker.metapath[0][2])
         seed = random_seed(seed)
         layers = []
-        for layer in range(self.num_layers):
-            num_targets = nodes.numel()
-            found, visits = self._neighbors(nodes, seed, layer)
-            kept = found >= 0
-            nodes, row = append_unique(nodes, found[kept])
-            layers.append(
-                PinSageLayer(
-                    row, kept.nonzero()[:, 0], visits[kept], num_targets, num_sources=nodes.numel()
+        with self._workspaces.borrow() as workspace:
+            for layer in range(self.num_layers):
+                num_targets = nodes.numel()
+                found, visits = self._neighbors(nodes, seed, layer)
+                target, place = (found >= 0).nonzero(as_tuple=True)
+                nodes, row = append_unique(nodes, found[target, place], workspace.maps[0])
+                layers.append(
+                    PinSageLayer(row, target, visits[target, place], num_targets, nodes.numel())
                 )
-            )
         return PinSageSample(nodes, layers)
 
     def _neighbors(self, targets: Tensor, seed: int, layer: int) -> tuple[Tensor, Tensor]:
@@ -176,15 +192,23 @@ class PinSageSampler:
         return found, visits
 
 
-def append_unique(nodes: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
+def append_unique(nodes: Tensor, found: Tensor, node_map: Tensor) -> tuple[Tensor, Tensor]:
     """Appends to `nodes` what of `found` is not among them, by first appearance (WholeGraph
     III-C2); returns the nodes and the first row of each found one.
+
+    Args:
+        node_map: [nodes of the graph] int32, all -1; and so it is left.
     """
-    count = nodes.numel()
+    count, total = nodes.numel(), nodes.numel() + found.numel()
+    if total > _MAX_ROWS:
+        raise ValueError(f"seeds: too many, a layer has {total} nodes and neighbours")
     both = torch.cat([nodes, found])
-    distinct, which = torch.unique(both, return_inverse=True)
-    positions = torch.arange(both.numel(), device=both.device)
-    first = torch.full_like(distinct, both.numel()).scatter_reduce_(0, which, positions, "amin")
-    by_appearance = first[first >= count].sort().values
-    rows = torch.where(first < count, first, count + torch.searchsorted(by_appearance, first))
-    return torch.cat([nodes, both[by_appearance]]), rows[which[count:]]
+    # Counted from the end, so that a maximum keeps the first and -1 is below all.
+    positions = torch.arange(total - 1, -1, -1, dtype=torch.int32, device=both.device)
+    node_map.scatter_reduce_(0, both, positions, "amax")
+    first = total - 1 - node_map[found].long()
+    node_map.index_fill_(0, both, -1)
+    is_new = first == torch.arange(count, total, device=both.device)
+    rows_of_new = count - 1 + is_new.cumsum(0)
+    rows = torch.where(first < count, first, rows_of_new[(first - count).clamp(min=0)])
+    return torch.cat([nodes, found[is_new]]), rows

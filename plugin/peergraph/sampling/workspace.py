@@ -19,9 +19,9 @@ class Workspace:
 
     def __init__(self, map_sizes: list[int], device: torch.device) -> None:
         self._device = device
-        # All bits set: a node that is not in the sample.
-        self._maps = [torch.full((n,), -1, dtype=torch.int32, device=device) for n in map_sizes]
-        self.addresses = [m.data_ptr() for m in self._maps]
+        # All bits set: a node that is not in the sample. Whoever borrows them leaves them so.
+        self.maps = [torch.full((n,), -1, dtype=torch.int32, device=device) for n in map_sizes]
+        self.addresses = [m.data_ptr() for m in self.maps]
         self._mailbox: torch.Tensor | None = None
         if device.type == "cuda":
             self._mailbox = torch.empty(4, dtype=torch.int64, pin_memory=True)
@@ -46,7 +46,7 @@ class Workspace:
         stream = torch.cuda.current_stream(self._device)
         if stream != self._stream:
             stream.wait_event(self._last_use)
-            for node_map in self._maps:
+            for node_map in self.maps:
                 node_map.record_stream(stream)
             self._stream = stream
 
