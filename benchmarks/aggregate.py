@@ -39,18 +39,23 @@ class Case:
     num_bytes: int
 
 
-def symmetric_graph(spec: GraphSpec, device: torch.device) -> Csc:
-    """Half the edges of a preset and their reverses."""
+def symmetric_graph(spec: GraphSpec, device: torch.device, by_hotness: bool) -> Csc:
+    """Half the edges of a preset and their reverses; nodes numbered by degree on request."""
     half = replace(spec, num_edges=spec.num_edges // 2)
     indptr, source = make_csc(half, device)
+    degrees = indptr.diff()
     nodes = torch.arange(spec.num_nodes, dtype=torch.int32, device=device)
-    destination = nodes.repeat_interleave(indptr.diff())
+    destination = nodes.repeat_interleave(degrees)
+    degrees += torch.bincount(source, minlength=spec.num_nodes)
+    if by_hotness:
+        order = torch.sort(degrees, descending=True).indices
+        rank = torch.empty_like(nodes)
+        rank[order] = nodes
+        source, destination, degrees = rank[source], rank[destination], degrees[order]
     order = torch.sort(torch.cat([destination, source])).indices
     both = torch.cat([source, destination])[order]
-    del order
-    degrees = indptr.diff() + torch.bincount(source, minlength=spec.num_nodes)
     indptr = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
-    return Csc(indptr.int(), both, spec.num_nodes)
+    return Csc(indptr.int(), both, spec.num_nodes, by_hotness=by_hotness)
 
 
 def random_block(args: argparse.Namespace, device: torch.device) -> tuple[Tensor, Tensor, int]:
@@ -97,6 +102,18 @@ def time_case(session: Session, case: Case, system: str, **fields: object) -> No
             bytes=case.num_bytes,
             **fields,
         )
+
+
+def by_hotness(session: Session, csc: Csc, dim: int) -> None:
+    """A sum of neighbours where the most frequent have the first rows."""
+    x = features(csc.num_sources, dim, session.device)
+    case = Case("sum", dim, lambda: g_spmm(csc, "copy_u", "sum", x), spmm_bytes(csc, dim))
+    for slice_bytes in session.args.slices:
+        sum_kernels.SLICE_BYTES = slice_bytes
+        for keep, name in ((True, "hot rows kept"), (False, "by hotness")):
+            csc.rows = replace(csc.rows, by_hotness=keep)
+            time_case(session, case, f"peergraph, {name}, slices of {slice_bytes} B")
+    sum_kernels.SLICE_BYTES = session.args.slices[0]
 
 
 def forward(session: Session, csc: Csc, dim: int) -> None:
@@ -213,9 +230,14 @@ def blocks(session: Session, dim: int) -> None:
 
 def run(session: Session) -> None:
     with session.stage("graph"):
-        csc = symmetric_graph(session.args.graph, session.device)
+        csc = symmetric_graph(session.args.graph, session.device, by_hotness=False)
     for dim in session.args.dims:
         forward(session, csc, dim)
+    with session.stage("graph, nodes renumbered"):
+        renumbered = symmetric_graph(session.args.graph, session.device, by_hotness=True)
+    for dim in session.args.dims:
+        by_hotness(session, renumbered, dim)
+    del renumbered
     for dim in session.args.dims:
         training(session, csc, dim)
         blocks(session, dim)

@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kRowThreads)
     Part part;
     if (!walk.find(item, &part)) continue;
     Best<Value> best[kItems][kVec];
-    each_message<Known::kNothing, 4, T>(walk.rows, of, at, part,
+    each_message<Known::kNothing, 4, T>(walk.rows, of, at, part, PlainReader(0),
                                         [&](int64_t position, int m, int i, Value value) {
                                           best[m][i].offer({value, position}, to.minimum);
                                         });

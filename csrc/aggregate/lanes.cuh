@@ -113,12 +113,23 @@ __device__ __forceinline__ Value known_apply(Message message, Value u, Value e) 
   return apply(message, u, e);
 }
 
+/// Reads rows without regard to which they are.
+struct PlainReader {
+  __device__ __forceinline__ explicit PlainReader(int64_t) {}
+
+  template <typename T, int kVec>
+  __device__ __forceinline__ Pack<T, kVec> load(const T* at, int64_t) const {
+    return load_pack<T, kVec>(at);
+  }
+};
+
 /// Calls visit(position, item, i, value) for value i of each vector of each message of a part that
 /// is this lane's share.
-template <Known kKnown, int kInFlight, typename T, int kVec, int kItems, typename Visit>
+template <Known kKnown, int kInFlight, typename T, int kVec, int kItems, typename Reader,
+          typename Visit>
 __device__ __forceinline__ void each_message(const Adjacency& rows, const Operands& of,
                                              const Lanes<kVec, kItems>& at, const Part& part,
-                                             const Visit& visit) {
+                                             const Reader& reader, const Visit& visit) {
   using Value = AccumulatorOf<T>;
   constexpr bool kMayUseE = kKnown != Known::kCopyU;
   const bool reads_x = kKnown != Known::kNothing || uses_u(of.message);
@@ -153,7 +164,8 @@ __device__ __forceinline__ void each_message(const Adjacency& rows, const Operan
           const T* row = x + column * of.columns;
 #pragma unroll
           for (int m = 0; m < kItems; ++m)
-            if (edge < count && at.on[m]) us[k][m] = load_pack<T, kVec>(row + at.columns[m]);
+            if (edge < count && at.on[m])
+              us[k][m] = reader.template load<T, kVec>(row + at.columns[m], column);
         }
       }
       Value weights[kMayUseE ? kInFlight : 1] = {};
@@ -207,6 +219,7 @@ template <int kVec, int kItems>
 struct LaneLaunch {
   LaneShape shape;
   unsigned slices;  // of the columns, gridDim.y
+  int64_t slice_columns;
 };
 
 constexpr int kNarrowItems = 4;
@@ -243,6 +256,7 @@ LaneLaunch<kVec, kItems> lane_launch(const Operands& of, int64_t columns_at_once
   const int64_t slices = (of.columns + tile - 1) / tile;
   PG_CHECK_ARG(slices <= 65535, "features of so many columns are not supported on a GPU");
   launch.slices = static_cast<unsigned>(slices);
+  launch.slice_columns = tile < of.columns ? tile : of.columns;
   return launch;
 }
 

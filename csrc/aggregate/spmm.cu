@@ -1,5 +1,6 @@
 // g-SpMM on a GPU: a warp for each row or chunk of a long row, sums in registers, results written
 // once.
+#include "aggregate/hot_rows.cuh"
 #include "aggregate/lanes.cuh"
 #include "aggregate/spmm.h"
 #include "aggregate/walk.cuh"
@@ -21,21 +22,23 @@ __device__ __forceinline__ T rounded(AccumulatorOf<T> sum, bool mean, int64_t de
   return out;
 }
 
-template <Known kKnown, typename T, int kVec, int kItems>
+template <Known kKnown, typename Reader, typename T, int kVec, int kItems>
 __global__ void __launch_bounds__(kRowThreads)
     sum_rows(const __grid_constant__ Walk walk, const __grid_constant__ Operands of,
-             LaneShape shape, SumOutput<T> to) {
+             LaneShape shape, int64_t hot, SumOutput<T> to) {
   using Value = AccumulatorOf<T>;
   // Twice as many rows in flight where nothing but rows is read.
   constexpr int kInFlight = kKnown == Known::kCopyU && kItems == 1 ? 8 : 4;
   const Lanes<kVec, kItems> at(shape, of);
+  const Reader reader(hot);
   const int64_t size = walk.size();
   for (int64_t item = warp_of_grid(); item < size; item += warps_of_grid()) {
     Part part;
     if (!walk.find(item, &part)) continue;
     Value sum[kItems][kVec] = {};
     each_message<kKnown, kInFlight, T>(
-        walk.rows, of, at, part, [&](int64_t, int m, int i, Value value) { sum[m][i] += value; });
+        walk.rows, of, at, part, reader,
+        [&](int64_t, int m, int i, Value value) { sum[m][i] += value; });
 #pragma unroll
     for (int m = 0; m < kItems; ++m) {
 #pragma unroll
@@ -75,20 +78,46 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-template <Known kKnown, typename T, int kVec, int kItems>
-void launch(Walk walk, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
+template <Known kKnown, typename Reader, typename T, int kVec, int kItems>
+void launch(Walk walk, const Operands& of, const LaneLaunch<kVec, kItems>& shape, int64_t hot,
             const SumOutput<T>& to, cudaStream_t stream) {
   const dim3 rows(blocks_for_items(walk.rows.num_rows), shape.slices);
-  sum_rows<kKnown, T, kVec, kItems><<<rows, kRowThreads, 0, stream>>>(walk, of, shape.shape, to);
+  sum_rows<kKnown, Reader, T, kVec, kItems>
+      <<<rows, kRowThreads, 0, stream>>>(walk, of, shape.shape, hot, to);
   PG_LAUNCH_CHECK("sum_rows");
   if (walk.queue.capacity == 0) return;
   walk.queued = true;
   const unsigned blocks = blocks_for_items(walk.queue.capacity);
-  sum_rows<kKnown, T, kVec, kItems>
-      <<<dim3(blocks, shape.slices), kRowThreads, 0, stream>>>(walk, of, shape.shape, to);
+  sum_rows<kKnown, Reader, T, kVec, kItems>
+      <<<dim3(blocks, shape.slices), kRowThreads, 0, stream>>>(walk, of, shape.shape, hot, to);
   PG_LAUNCH_CHECK("sum_rows of chunks");
   combine_sums<T><<<blocks, kRowThreads, 0, stream>>>(walk, of.columns, to);
   PG_LAUNCH_CHECK("combine_sums");
+}
+
+template <Known kKnown, typename T, int kVec, int kItems>
+void launch_reader(const Walk& walk, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
+                   bool by_hotness, const SumOutput<T>& to, int device, cudaStream_t stream) {
+  if constexpr (kVec > 1) {
+    if (by_hotness) {
+      const int64_t hot = hot_rows(shape.slice_columns * int64_t{sizeof(T)}, device);
+      return launch<kKnown, HotReader, T>(walk, of, shape, hot, to, stream);
+    }
+  }
+  launch<kKnown, PlainReader, T>(walk, of, shape, 0, to, stream);
+}
+
+template <typename T, int kVec, int kItems>
+void launch_known(const Walk& walk, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
+                  bool by_hotness, const SumOutput<T>& to, [[maybe_unused]] int device,
+                  cudaStream_t stream) {
+  if (of.message == Message::kCopyU) {
+    launch_reader<Known::kCopyU, T>(walk, of, shape, by_hotness, to, device, stream);
+  } else if (of.message == Message::kMul) {
+    launch_reader<Known::kMul, T>(walk, of, shape, by_hotness, to, device, stream);
+  } else {
+    launch<Known::kNothing, PlainReader, T>(walk, of, shape, 0, to, stream);
+  }
 }
 
 }  // namespace
@@ -109,13 +138,7 @@ void spmm_cuda(const Spmm& op, const Tuning& tuning, const Allocate& allocate, i
     if (tuning.max_chunks > 0)
       to.partial = static_cast<Value*>(
           allocate(tuning.max_chunks * op.of.columns * static_cast<int64_t>(sizeof(Value))));
-    if (op.of.message == Message::kCopyU) {
-      launch<Known::kCopyU, T>(walk, op.of, shape, to, stream);
-    } else if (op.of.message == Message::kMul) {
-      launch<Known::kMul, T>(walk, op.of, shape, to, stream);
-    } else {
-      launch<Known::kNothing, T>(walk, op.of, shape, to, stream);
-    }
+    launch_known<T>(walk, op.of, shape, tuning.by_hotness, to, device, stream);
   });
 }
 

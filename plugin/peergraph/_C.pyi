@@ -277,6 +277,7 @@ def spmm(
     mean: bool,
     out: int,
     slice_bytes: int,
+    by_hotness: bool,
     max_chunks: int,
     device: int,
     stream: int,

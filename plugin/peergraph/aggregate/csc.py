@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -35,6 +36,8 @@ class Csc:
             ``edge_ids[p]``; a permutation (not checked). None: in row p.
         duplicate_counts: [num_sources] int32, how often a source occurs at most: gradients of
             sources that occur once are stored without an atomic (WholeGraph III-C4).
+        by_hotness: nodes are numbered by how often they occur, most often first, as in a store: a
+            GPU keeps the first rows of features in its L2 cache. Changes no result.
         one_shot: the structure serves one forward and backward: gradients of sources on a GPU then
             use atomics instead of a transpose.
         check: verify offsets and ids; synchronises with a GPU. Wrong ones that are not checked
@@ -53,6 +56,7 @@ class Csc:
         *,
         edge_ids: Tensor | None = None,
         duplicate_counts: Tensor | None = None,
+        by_hotness: bool = False,
         one_shot: bool = False,
         check: bool = True,
     ) -> None:
@@ -79,6 +83,7 @@ class Csc:
             None if edge_ids is None else edge_ids.contiguous(),
             num_sources,
             count_chunks(indptr) if exact else chunk_bound(indices.numel()),
+            by_hotness,
         )
         self._transpose: Rows | None = None
         self._positions: Tensor | None = None
@@ -120,8 +125,7 @@ class Csc:
         cls, indptr: Tensor, indices: Tensor, num_sources: int, edge_ids: Tensor | None = None
     ) -> Csc:
         csc = cls(indptr, indices, num_sources, edge_ids=edge_ids, check=False)
-        rows = csc.rows
-        csc.rows = Rows(*rows.tensors[:4], max_chunks=count_chunks(indptr))
+        csc.rows = replace(csc.rows, max_chunks=count_chunks(indptr))
         return csc
 
     @classmethod
@@ -175,7 +179,9 @@ class Csc:
             traced = torch.compiler.is_compiling()
             chunks = chunk_bound(rows.num_edges) if traced else count_chunks(indptr)
             self._positions = positions
-            self._transpose = Rows(indptr, indices, edge_ids, rows.num_rows, chunks)
+            self._transpose = Rows(
+                indptr, indices, edge_ids, rows.num_rows, chunks, rows.by_hotness
+            )
         return self._transpose
 
     def transpose_tensors(self) -> tuple[Tensor, Tensor, Tensor]:

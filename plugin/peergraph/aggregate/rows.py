@@ -25,6 +25,7 @@ class Rows:
         edge_ids: [edges] int32 or int64, position -> row of edge tensors; None: the same.
         num_columns: bound of `indices`.
         max_chunks: bound of the pieces that a GPU cuts rows of more than 512 edges into.
+        by_hotness: the columns that occur most have the smallest ids.
     """
 
     indptr: Tensor
@@ -32,6 +33,7 @@ class Rows:
     edge_ids: Tensor | None
     num_columns: int
     max_chunks: int
+    by_hotness: bool = False
 
     @property
     def num_rows(self) -> int:
@@ -43,7 +45,7 @@ class Rows:
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor | None, int, int]:
-        """What the kernels take."""
+        """What all kernels take."""
         return self.indptr, self.indices, self.edge_ids, self.num_columns, self.max_chunks
 
 

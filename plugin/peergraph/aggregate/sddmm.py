@@ -197,7 +197,8 @@ class _Gradient:
     def _sum(self, target: str, x: Tensor | None, e: Tensor, message: str) -> Tensor:
         if target == "u":
             return sum_to_sources(self._csc, self._transpose, x, e, message)
-        return spmm(x, e, *self._csc.rows.tensors, message, False)
+        rows = self._csc.rows
+        return spmm(x, e, *rows.tensors, message, False, rows.by_hotness)
 
     def _times(self, factor: Tensor, factor_target: str) -> Tensor:
         """The gradient of each edge times the features of `factor_target`, by edge."""

@@ -39,12 +39,15 @@ def _fake_spmm(
     max_chunks: int,
     message: str,
     mean: bool,
+    by_hotness: bool,
 ) -> Tensor:
     operand = operand_of(x, e)
     return operand.new_empty(indptr.shape[0] - 1, operand.shape[1])
 
 
-@kernel(f"(Tensor? x, Tensor? e, {ROWS}, str message, bool mean) -> Tensor", _fake_spmm)
+@kernel(
+    f"(Tensor? x, Tensor? e, {ROWS}, str message, bool mean, bool by_hotness) -> Tensor", _fake_spmm
+)
 def spmm(
     x: Tensor | None,
     e: Tensor | None,
@@ -55,6 +58,7 @@ def spmm(
     max_chunks: int,
     message: str,
     mean: bool,
+    by_hotness: bool,
 ) -> Tensor:
     """Sum or mean of the messages in each row, [rows, columns]."""
     x, e = dense(x), dense(e)
@@ -67,6 +71,7 @@ def spmm(
         mean=mean,
         out=out.data_ptr(),
         slice_bytes=SLICE_BYTES,
+        by_hotness=by_hotness,
         max_chunks=max_chunks,
         allocate=Buffers(out.device),
         **place(out.device),
