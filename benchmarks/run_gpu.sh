@@ -38,6 +38,7 @@ elapsed() { echo $(( $(date +%s) - begin )); }
 peers_of() {
   local known=wholegraph
   if [ "$1" = gather ]; then known="wholegraph nccl torch"; fi
+  if [ "$1" = aggregate ]; then known="torch scatter cupy"; fi
   for peer in $known; do
     case ",$PEERS," in *",$peer,"*) echo "$peer";; esac
   done | paste -sd,

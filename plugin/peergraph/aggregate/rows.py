@@ -10,7 +10,7 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.aggregate.library import kernel
 
-# What csrc/aggregate/rows.cuh cuts long rows by.
+# What csrc/aggregate/walk.cuh cuts long rows by.
 _CHUNK = 256
 _LONG_ROW = 512
 
