@@ -54,8 +54,8 @@ class RandomWalker:
     walk the reversed relation (``edge_index.flip(0)``). On an undirected graph it is the same.
 
     The walks depend on graph, starts, options and seed only, not on device, placement, number of
-    ranks or threads; `peergraph.reference.walks` is the specification. XGNN 5 names walks as a way
-    of sampling; the paper gives no algorithm.
+    ranks or threads; `peergraph.reference.walks` is the specification. XGNN 2 names random walks as
+    a way of sampling, without an algorithm.
 
     Args:
         store: where the graph lies; must outlive the walker.
