@@ -88,7 +88,7 @@ void launch(Walk walk, const Operands& of, const LaneLaunch<kVec, kItems>& shape
   PG_LAUNCH_CHECK("extremum_rows");
   if (walk.queue.capacity == 0) return;
   walk.queued = true;
-  const unsigned blocks = blocks_for_items(walk.queue.capacity);
+  const unsigned blocks = blocks_for_queue(walk.queue);
   extremum_rows<T, kVec, kItems>
       <<<dim3(blocks, shape.slices), kRowThreads, 0, stream>>>(walk, of, shape.shape, to);
   PG_LAUNCH_CHECK("extremum_rows of chunks");

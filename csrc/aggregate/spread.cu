@@ -96,7 +96,7 @@ void launch(Walk walk, const Operands& of, const LaneLaunch<kVec, kItems>& shape
   PG_LAUNCH_CHECK("spread_rows");
   if (walk.queue.capacity == 0) return;
   walk.queued = true;
-  const dim3 chunks(blocks_for_items(walk.queue.capacity), shape.slices);
+  const dim3 chunks(blocks_for_queue(walk.queue), shape.slices);
   spread_rows<T, kVec, kItems><<<chunks, kRowThreads, 0, stream>>>(walk, of, shape.shape, to);
   PG_LAUNCH_CHECK("spread_rows of chunks");
 }

@@ -110,4 +110,9 @@ inline unsigned blocks_for_items(int64_t items) {
   return grid_for(items, kRowThreads / kWarp, int64_t{1} << 30);
 }
 
+/// Blocks that share what is queued, which is seldom as much as there is room for.
+inline unsigned blocks_for_queue(const ChunkQueue& queue) {
+  return grid_for(queue.capacity, kRowThreads / kWarp, 1 << 14);
+}
+
 }  // namespace peergraph
