@@ -10,11 +10,11 @@ import torch
 
 from peergraph.memory import Tiers
 from peergraph.memory.machines import machine
+from peergraph.memory.partitions import Partitions
 from peergraph.memory.topology import Topology
 from peergraph.store.choosing import bytes_on_gpu, choose_tiers, tiers_of_ratio
 from peergraph.store.cliques import place_by_cliques
 from peergraph.store.cost import Curve, Load, predict
-from peergraph.store.partitions import Partitions
 from peergraph.store.plan import Item
 from peergraph.store.prediction import Prediction, format_predictions
 from peergraph.store.solver import solve

@@ -11,9 +11,9 @@ import torch
 from peergraph.memory import Group, Tiers
 from peergraph.memory.machines import machine
 from peergraph.memory.measuring import measure_topology
+from peergraph.memory.partitions import everyone_reaches_all
 from peergraph.sampling import presample
 from peergraph.store import EDGE, NODE, Plan, Store, placing
-from peergraph.store.partitions import everyone_reaches_all
 from peergraph.store.plan import Item, Placement
 from peergraph.store.planning import Reads, Shares, by_cost, predict_all, share_out
 from tests.store.graphs import heterogeneous_source, homogeneous_source

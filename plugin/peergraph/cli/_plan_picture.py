@@ -5,8 +5,8 @@ from __future__ import annotations
 from os import PathLike
 from typing import Any
 
+from peergraph.memory.partitions import Partitions
 from peergraph.memory.topology import Topology
-from peergraph.store.partitions import Partitions
 from peergraph.store.plan import Plan, format_bytes
 from peergraph.store.prediction import total_link_bytes
 

@@ -13,8 +13,8 @@ from peergraph.cli._plan_picture import draw
 from peergraph.memory import Group
 from peergraph.memory.machines import MACHINES, machine
 from peergraph.memory.measuring import known_topology, measure_topology
+from peergraph.memory.partitions import Partitions
 from peergraph.memory.topology import Topology
-from peergraph.store.partitions import Partitions
 from peergraph.store.plan import Plan
 from peergraph.store.planning import Shares
 from peergraph.store.policies import POLICIES, plan_on

@@ -8,6 +8,7 @@ import torch
 
 import peergraph._C as _C
 from peergraph.memory.group import Group
+from peergraph.memory.partitions import Partitions
 from peergraph.memory.tiers import Tiers
 
 
@@ -17,7 +18,8 @@ def check_table(
     tiers: Tiers,
     group: Group,
     order: torch.Tensor | None,
-) -> tuple[tuple[int, ...], torch.dtype, Tiers]:
+    partitions: Partitions | None,
+) -> tuple[tuple[int, ...], torch.dtype, Tiers, Partitions | None]:
     """Checks the arguments of Table.create; returns what all ranks must agree on."""
     checked = _check_shape(shape)
     if not isinstance(dtype, torch.dtype):
@@ -28,7 +30,16 @@ def check_table(
         raise ValueError(f"{tiers} do not add up to the table's {checked[0]} rows")
     if order is not None:
         _check_order(order, checked[0], group)
-    return checked, dtype, tiers
+    check_partitions(partitions, group)
+    return checked, dtype, tiers, partitions
+
+
+def check_partitions(partitions: Partitions | None, group: Group) -> None:
+    """Raises ValueError for partitions of another number of ranks."""
+    if partitions is not None and partitions.num_gpus != group.world_size:
+        raise ValueError(
+            f"partitions are for {partitions.num_gpus} GPUs, the group has {group.world_size} ranks"
+        )
 
 
 def _check_shape(shape: Sequence[int]) -> tuple[int, ...]:

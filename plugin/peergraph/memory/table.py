@@ -15,6 +15,7 @@ from peergraph.memory import loading
 from peergraph.memory.checks import check_table
 from peergraph.memory.group import Group
 from peergraph.memory.ids import check_device, id_list, out_tensor, sorted_by_row
+from peergraph.memory.partitions import Partitions, everyone_reaches_all
 from peergraph.memory.region import SharedRegion
 from peergraph.memory.tiers import Tiers
 from peergraph.memory.together import run_everywhere
@@ -46,6 +47,7 @@ class Table:
         group: Group,
         regions: dict[str, SharedRegion],
         order: Table | torch.Tensor | None,
+        partitions: Partitions | None = None,
     ) -> None:
         self.shape = shape
         self.dtype = dtype
@@ -54,19 +56,31 @@ class Table:
         self.row_bytes = math.prod(shape[1:]) * dtype.itemsize
         self._regions = regions
         self._order = order
-        self._order_values = order_values = _values(order)
-        replicas, shards, host = (regions.get(n) for n in ("replicated", "sharded", "host"))
-        self.view = _C.TableView(
-            replicated=tiers.replicated,
-            sharded=tiers.sharded,
-            rows=shape[0],
+        self._order_values = _values(order)
+        self._partitions = partitions
+        placed = partitions or everyone_reaches_all(group.world_size)
+        sizes = _shard_bytes(tiers, self.row_bytes, group)
+        bases = regions["sharded"].addresses if "sharded" in regions else [0] * group.world_size
+        self.view = self._make_view(placed.read_addresses(group.rank, bases, sizes))
+        # Writers reach all copies of a partition, each through a view of its own.
+        self._write_views = [
+            self._make_view(shards) for shards in placed.write_addresses(bases, sizes)
+        ]
+
+    def _make_view(self, shards: list[int]) -> _C.TableView:
+        replicas, host = (self._regions.get(n) for n in ("replicated", "host"))
+        order = self._order_values
+        return _C.TableView(
+            replicated=self.tiers.replicated,
+            sharded=self.tiers.sharded,
+            rows=self.shape[0],
             row_bytes=self.row_bytes,
-            rank=group.rank,
-            replicas=replicas.addresses if replicas else [0] * group.world_size,
-            shards=shards.addresses if shards else [0] * group.world_size,
+            rank=self.group.rank,
+            replicas=replicas.addresses if replicas else [0] * self.group.world_size,
+            shards=shards,
             host=host.addresses[0] if host else 0,
-            order=0 if order_values is None else order_values.data_ptr(),
-            order_bytes=0 if order_values is None else order_values.dtype.itemsize,
+            order=0 if order is None else order.data_ptr(),
+            order_bytes=0 if order is None else order.dtype.itemsize,
         )
 
     @classmethod
@@ -78,6 +92,7 @@ class Table:
         group: Group,
         *,
         order: Table | torch.Tensor | None = None,
+        partitions: Partitions | None = None,
     ) -> Table:
         """Allocates a table. Collective; all ranks pass the same shape, dtype and tiers.
 
@@ -90,6 +105,8 @@ class Table:
                 not copied. A permutation; it is not checked. Give a table whose rows are all local
                 (:meth:`as_tensor`) rather than a tensor where this table is to be pickled. None:
                 the users' ids are the rows.
+            partitions: which ranks store copies of which shards, and who reads it from where (XGNN
+                4.2); None: rank i stores shard i.
 
         Rows on the replicated tier are stored once per rank, row j behind them on shard
         j % world_size. On CUDA the host tier is pinned. Contents are undefined until written.
@@ -100,8 +117,8 @@ class Table:
             PeerLostError: a rank is missing.
         """
 
-        def check() -> tuple[tuple[int, ...], torch.dtype, Tiers]:
-            return check_table(shape, dtype, tiers, group, _values(order))
+        def check() -> tuple[tuple[int, ...], torch.dtype, Tiers, Partitions | None]:
+            return check_table(shape, dtype, tiers, group, _values(order), partitions)
 
         wanted = run_everywhere(group, check)
         for rank, other in enumerate(group.all_gather(wanted)):
@@ -110,11 +127,11 @@ class Table:
         rows_shape, row_bytes = wanted[0], math.prod(wanted[0][1:]) * dtype.itemsize
         with ExitStack() as undo:
             regions: dict[str, SharedRegion] = {}
-            for name, rows, device in _local_rows(tiers, group):
+            for name, num_bytes, device in _local_bytes(tiers, row_bytes, group, partitions):
                 if getattr(tiers, name):
-                    regions[name] = SharedRegion.create(rows * row_bytes, group, device)
+                    regions[name] = SharedRegion.create(num_bytes, group, device)
                     undo.callback(regions[name].close)
-            table = cls(rows_shape, dtype, tiers, group, regions, order)
+            table = cls(rows_shape, dtype, tiers, group, regions, order, partitions)
             undo.pop_all()
         return table
 
@@ -190,7 +207,8 @@ class Table:
             raise ValueError(f"values must have shape {shape}, got {tuple(values.shape)}")
         check_device("values", values, self.device)
         values = values.to(self.device, non_blocking=True).contiguous()
-        _C.scatter(self.view, id_list(ids), values.data_ptr(), *self._launch())
+        for view in self._write_views:
+            _C.scatter(view, id_list(ids), values.data_ptr(), *self._launch())
 
     def load(
         self,
@@ -253,6 +271,7 @@ class Table:
         Waits for the GPU. An `order` is not closed. Raises PeerLostError where a rank is missing.
         """
         self.view = _C.TableView()
+        self._write_views.clear()
         self._order_values = None
         self._closed = True
         with ExitStack() as stack:  # closes them all, even where a rank is missing
@@ -286,7 +305,8 @@ class Table:
 
     def _write_range(self, start: int, count: int, values: int) -> None:
         """Scatters to the users' rows from `start` on, from an address the device reaches."""
-        _C.scatter(self.view, _C.IdList(first=start, count=count), values, *self._launch())
+        for view in self._write_views:
+            _C.scatter(view, _C.IdList(first=start, count=count), values, *self._launch())
 
     def _read_range(self, start: int, out: torch.Tensor) -> None:
         """Gathers the users' rows from `start` on into a tensor on the device."""
@@ -306,20 +326,37 @@ class Table:
             raise TypeError("a table is pickled with its order only where that is a Table, too")
         return (
             Table,
-            (self.shape, self.dtype, self.tiers, self.group, self._regions, self._order),
+            (
+                self.shape,
+                self.dtype,
+                self.tiers,
+                self.group,
+                self._regions,
+                self._order,
+                self._partitions,
+            ),
         )
 
     def __repr__(self) -> str:
         return f"Table(shape={self.shape}, dtype={self.dtype}, {self.tiers})"
 
 
-def _local_rows(tiers: Tiers, group: Group) -> list[tuple[str, int, str | None]]:
-    """Of each tier: its name, this rank's rows, and where they lie (None: the group's device)."""
-    dealt = len(range(group.rank, tiers.sharded, group.world_size))
+def _shard_bytes(tiers: Tiers, row_bytes: int, group: Group) -> list[int]:
+    """Of each shard."""
+    world = group.world_size
+    return [row_bytes * len(range(shard, tiers.sharded, world)) for shard in range(world)]
+
+
+def _local_bytes(
+    tiers: Tiers, row_bytes: int, group: Group, partitions: Partitions | None
+) -> list[tuple[str, int, str | None]]:
+    """Of each tier: its name, this rank's bytes, and where they lie (None: the group's device)."""
+    placed = partitions or everyone_reaches_all(group.world_size)
+    dealt = placed.held_bytes(group.rank, _shard_bytes(tiers, row_bytes, group))
     return [
-        ("replicated", tiers.replicated, None),
+        ("replicated", tiers.replicated * row_bytes, None),
         ("sharded", dealt, None),
-        ("host", tiers.host if group.rank == 0 else 0, "cpu"),
+        ("host", tiers.host * row_bytes if group.rank == 0 else 0, "cpu"),
     ]
 
 

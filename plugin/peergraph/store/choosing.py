@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from peergraph.memory import Tiers
+from peergraph.memory.partitions import Partitions
 from peergraph.memory.topology import Topology
 from peergraph.store.cost import LinkCosts, Load
-from peergraph.store.partitions import Partitions
 from peergraph.store.plan import Item, largest
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from peergraph.memory.partitions import Partitions
 from peergraph.memory.topology import Topology
-from peergraph.store.partitions import Partitions
 
 
 def place_by_cliques(topology: Topology) -> Partitions:

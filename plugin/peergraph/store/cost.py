@@ -14,8 +14,8 @@ import numpy as np
 from torch import Tensor
 
 from peergraph.memory import Tiers
+from peergraph.memory.partitions import Partitions
 from peergraph.memory.topology import Topology
-from peergraph.store.partitions import Partitions
 from peergraph.store.plan import Item
 from peergraph.store.prediction import Prediction
 

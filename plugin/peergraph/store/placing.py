@@ -9,10 +9,10 @@ from torch import Tensor
 
 from peergraph.memory import Group, Tiers
 from peergraph.memory.measuring import cached_topology
+from peergraph.memory.partitions import everyone_reaches_all
 from peergraph.memory.together import run_everywhere
 from peergraph.memory.topology import Topology
 from peergraph.store.ids import id_dtype
-from peergraph.store.partitions import everyone_reaches_all
 from peergraph.store.plan import Item, Placement, Plan, fit_all, make_plan
 from peergraph.store.planning import Chooser, Reads, Shares, by_cost, predict_all, share_out
 from peergraph.store.prediction import Prediction

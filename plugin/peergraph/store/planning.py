@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from peergraph.memory import Tiers
+from peergraph.memory.partitions import Partitions
 from peergraph.memory.topology import Topology
 from peergraph.store.choosing import bytes_on_gpu, choose_tiers, tiers_of_ratio
 from peergraph.store.cost import Curve, Load, predict
 from peergraph.store.hotness import Given, Hotness
-from peergraph.store.partitions import Partitions
 from peergraph.store.plan import Item
 from peergraph.store.prediction import Prediction
 from peergraph.store.source import EdgeType, NodeType

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from peergraph.memory.partitions import Partitions
 from peergraph.memory.topology import Topology
 from peergraph.store.cliques import place_by_cliques
-from peergraph.store.partitions import Partitions
 from peergraph.store.plan import Item, Placement, Plan
 from peergraph.store.planning import Reads, Shares, by_cost, predict_all, share_out
 from peergraph.store.solver import solve

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from peergraph.memory.partitions import Partitions, choose_sources
 from peergraph.memory.topology import Topology
-from peergraph.store.partitions import Partitions, choose_sources
 
 # Steps of the search. The rules prune so much that 8 GPUs rarely need a tenth of it; beyond, the
 # best placement found counts.

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.memory import Group, SharedRegion, Table, Tiers
+from peergraph.memory.partitions import Partitions, everyone_reaches_all
 from peergraph.store.ids import IdMap, id_dtype
 
 _ALIGN = 256
@@ -37,7 +38,8 @@ class PartLayout:
     @property
     def num_bytes(self) -> int:
         """Bytes of the whole part; 0 where it has no rows."""
-        return self.indices_offset + self.index_bytes * self.edges if self.rows else 0
+        # Parts of one rank lie one after the other, so the next one must be aligned, too.
+        return _aligned(self.indices_offset + self.index_bytes * self.edges) if self.rows else 0
 
     def addresses(self, base: int) -> tuple[int, int, int]:
         """Addresses of indptr, indices and edge_begin."""
@@ -64,7 +66,8 @@ class Structure:
         rank: whose replica this process reads.
         device: of the rank.
         regions: by tier name, those that are not empty.
-        layouts: by tier name, one layout per rank.
+        layouts: by tier name, one layout per rank; of shards, one per partition.
+        partitions: which ranks store which shards.
         edge_ids: [num_edges] CSC position -> the user's edge id; None where both are the same.
     """
 
@@ -76,16 +79,26 @@ class Structure:
     device: torch.device
     regions: dict[str, SharedRegion]
     layouts: dict[str, list[PartLayout]]
+    partitions: Partitions
     edge_ids: Table | None = None
     _view: _C.CscView | None = field(default=None, repr=False)
 
     @classmethod
-    def create(cls, degrees: Tensor, num_sources: int, tiers: Tiers, group: Group) -> Structure:
+    def create(
+        cls,
+        degrees: Tensor,
+        num_sources: int,
+        tiers: Tiers,
+        group: Group,
+        partitions: Partitions | None = None,
+    ) -> Structure:
         """Allocates all parts and writes their indptr. Collective.
 
         Args:
             degrees: [destinations] int64 on the CPU, in internal order, the same on every rank.
+            partitions: which ranks store which shards; None: rank i stores shard i.
         """
+        placed = partitions or everyone_reaches_all(group.world_size)
         index_bytes = id_dtype(num_sources).itemsize
         cut = tiers.replicated + tiers.sharded
         hot, dealt, cold = (
@@ -105,15 +118,30 @@ class Structure:
             if all(layout.num_bytes == 0 for layout in layouts[tier]):
                 continue
             device = torch.device("cpu") if tier == "host" else group.device
-            mine = layouts[tier][group.rank]
-            region = SharedRegion.create(mine.num_bytes, group, device)
-            if mine.num_bytes:
-                _write_indptr(region.local(torch.int64, (mine.rows + 1,)), parts[group.rank])
+            sizes = [layout.num_bytes for layout in layouts[tier]]
+            owners = placed if tier == "sharded" else everyone_reaches_all(world)
+            held_bytes = owners.held_bytes(group.rank, sizes)
+            region = SharedRegion.create(held_bytes, group, device)
+            for part in owners.stored[group.rank]:
+                if sizes[part]:
+                    begin = owners.offset(group.rank, part, sizes)
+                    memory = region.local(torch.uint8, (held_bytes,))[begin:].view(torch.int64)
+                    _write_indptr(memory[: layouts[tier][part].rows + 1], parts[part])
             regions[tier] = region
         # Lists are written to where every rank's indptr says.
         group.barrier()
         num_edges = int(degrees.sum())
-        return cls(tiers, num_sources, num_edges, world, group.rank, group.device, regions, layouts)
+        return cls(
+            tiers,
+            num_sources,
+            num_edges,
+            world,
+            group.rank,
+            group.device,
+            regions,
+            layouts,
+            placed,
+        )
 
     @property
     def index_dtype(self) -> torch.dtype:
@@ -129,19 +157,28 @@ class Structure:
     def view(self) -> _C.CscView:
         """The POD that kernels get by value."""
         if self._view is None:
-            self._view = _C.CscView(
-                replicated=self.tiers.replicated,
-                sharded=self.tiers.sharded,
-                rows=self.tiers.rows,
-                num_edges=self.num_edges,
-                index_bytes=self.index_dtype.itemsize,
-                rank=self.rank,
-                replicas=self._addresses("replicated"),
-                shards=self._addresses("sharded"),
-                host=self._addresses("host")[0],
-                edge_ids=_C.TableView() if self.edge_ids is None else self.edge_ids.view,
-            )
+            bases, sizes = self._bases("sharded"), self._sizes("sharded")
+            self._view = self._make_view(self.partitions.read_addresses(self.rank, bases, sizes))
         return self._view
+
+    def write_views(self) -> list[_C.CscView]:
+        """Views that name all copies of all shards."""
+        bases, sizes = self._bases("sharded"), self._sizes("sharded")
+        return [self._make_view(s) for s in self.partitions.write_addresses(bases, sizes)]
+
+    def _make_view(self, shards: list[int]) -> _C.CscView:
+        return _C.CscView(
+            replicated=self.tiers.replicated,
+            sharded=self.tiers.sharded,
+            rows=self.tiers.rows,
+            num_edges=self.num_edges,
+            index_bytes=self.index_dtype.itemsize,
+            rank=self.rank,
+            replicas=self._addresses("replicated", self._bases("replicated")),
+            shards=self._addresses("sharded", shards),
+            host=self._addresses("host", self._bases("host"))[0],
+            edge_ids=_C.TableView() if self.edge_ids is None else self.edge_ids.view,
+        )
 
     def set_edge_ids(self, edge_ids: Table) -> None:
         """Gives the structure its edge ids; their rows may be written later."""
@@ -149,8 +186,13 @@ class Structure:
         # Writing the lists has made a view already, one without them.
         self._view = None
 
-    def _addresses(self, tier: str) -> list[tuple[int, int, int]]:
-        bases = self.regions[tier].addresses if tier in self.regions else [0] * self.world_size
+    def _bases(self, tier: str) -> list[int]:
+        return self.regions[tier].addresses if tier in self.regions else [0] * self.world_size
+
+    def _sizes(self, tier: str) -> list[int]:
+        return [layout.num_bytes for layout in self.layouts[tier]]
+
+    def _addresses(self, tier: str, bases: list[int]) -> list[tuple[int, int, int]]:
         return [
             layout.addresses(base) if base else (0, 0, 0)
             for layout, base in zip(self.layouts[tier], bases, strict=True)
@@ -190,7 +232,7 @@ def write_lists(
         indices: [E] users' ids of the sources, int32 or int64.
         edge_begin: position of the first of these edges in the user's CSC.
     """
-    device = structure.device
+    device, views = structure.device, structure.write_views()
     for begin, end in _chunks(indptr):
         edge_from, edge_to = int(indptr[begin]), int(indptr[end])
         near_indptr = (indptr[begin : end + 1] - edge_from).to(device)
@@ -203,13 +245,14 @@ def write_lists(
             index_bytes=near_indices.element_size(),
             edge_begin=edge_begin + edge_from,
         )
-        _C.scatter_lists(
-            structure.view,
-            chunk,
-            destinations.internal_address,
-            sources.internal_address,
-            *_launch_args(device),
-        )
+        for view in views:
+            _C.scatter_lists(
+                view,
+                chunk,
+                destinations.internal_address,
+                sources.internal_address,
+                *_launch_args(device),
+            )
         yield edge_to - edge_from
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from peergraph.memory.topology import Matrix
@@ -35,6 +36,41 @@ class Partitions:
     def near_share(self) -> float:
         """Of the rows that are dealt out, the share that a GPU has to find room for."""
         return self.copies / self.num_gpus
+
+    def held_bytes(self, gpu: int, sizes: Sequence[int]) -> int:
+        """Bytes on a GPU, for partitions of these sizes laid one after the other."""
+        return sum(sizes[part] for part in self.stored[gpu])
+
+    def offset(self, gpu: int, part: int, sizes: Sequence[int]) -> int:
+        """Where a partition that a GPU stores begins in its memory."""
+        return sum(sizes[p] for p in self.stored[gpu] if p < part)
+
+    def read_addresses(self, gpu: int, bases: Sequence[int], sizes: Sequence[int]) -> list[int]:
+        """Of each partition, the copy that a GPU reads; 0 where it is empty.
+
+        Args:
+            bases: of each GPU's memory.
+        """
+        return [
+            bases[holder] + self.offset(holder, part, sizes) if sizes[part] else 0
+            for part, holder in enumerate(self.source[gpu])
+        ]
+
+    def write_addresses(self, bases: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
+        """Lists of one copy of each partition that name every copy at least once."""
+        holders = [
+            [g for g, parts in enumerate(self.stored) if part in parts]
+            for part in range(self.num_gpus)
+        ]
+        return [
+            [
+                bases[h[min(k, len(h) - 1)]] + self.offset(h[min(k, len(h) - 1)], part, sizes)
+                if sizes[part]
+                else 0
+                for part, h in enumerate(holders)
+            ]
+            for k in range(max(map(len, holders)))
+        ]
 
     def access_counts(self) -> list[list[int]]:
         """``[n][n]``: how many partitions GPU i reads from GPU j (XGNN's AccessCnt)."""
