@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from peergraph.sampling import presample
 from peergraph.store import EDGE, NODE, Plan, Store, placing
 from peergraph.store.plan import Item, Placement
 from peergraph.store.planning import Reads, Shares, by_cost, predict_all, share_out
+from peergraph.store.solver import solve
 from tests.store.graphs import heterogeneous_source, homogeneous_source
 from tests.store.test_store import assert_same_graph
 
@@ -129,7 +131,8 @@ def test_plan_with_predictions_prints_and_survives_json() -> None:
 
 def test_copies_count_as_memory() -> None:
     placement = Placement.of(items()[3], Tiers(10, 80, 10))
-    plan = Plan("solver", 8, None, (placement,), copies=2)
+    plan = Plan("solver", 8, None, (placement,), solve(machine("dgx1")))
+    assert plan.copies == 2
     assert plan.bytes_per_rank() == 640 + 2 * 80 * 64 // 8
 
 
@@ -171,7 +174,20 @@ def test_auto_takes_the_links_where_they_are_known(
 ) -> None:
     topology = machine("full4") if measured else None
     monkeypatch.setattr(placing, "cached_topology", lambda group: topology)
-    plan = placing._auto(items(), [], 3000, Shares(), reads, Ranks())  # type: ignore[arg-type]
+    monkeypatch.setattr(placing, "graph_items", lambda *_: items())
+    monkeypatch.setattr(placing, "_id_placements", lambda *_: [])
+    plan = placing.choose_plan(
+        "auto",
+        3000,
+        Shares(),
+        None,
+        None,
+        {},
+        {},
+        reads,
+        True,
+        Ranks(),  # type: ignore[arg-type]
+    )
     assert plan.bytes_per_rank() <= 3000
     assert plan.memory_budget == 3000
     assert len(plan.predictions) == (4 if measured else 0)
@@ -196,7 +212,14 @@ def test_store_errors() -> None:
         Store.build(source, graph_ratio=1.5, device="cpu")
     with pytest.raises(ValueError, match="the budget is 10"):
         Store.build(source, feature_ratio=1.0, memory_budget=10, device="cpu")
+    with pytest.raises(ValueError, match="plan='solver' needs a topology"):
+        Store.build(source, plan="solver", device="cpu")
+    with pytest.raises(ValueError, match="topology has 4 GPUs, there are 1 ranks"):
+        Store.build(source, topology=machine("full4"), device="cpu")
+    with pytest.raises(ValueError, match="needs a memory_budget"):
+        Store.build(source, topology=machine("single"), device="cpu")
     with Store.build(source, plan="sharded", device="cpu") as store:
-        copied = Plan.from_dict({**store.plan.to_dict(), "copies": 2})
-    with pytest.raises(NotImplementedError, match="2 partitions on each GPU"):
+        copied = replace(store.plan, partitions=solve(machine("dgx1")))
+    assert Plan.from_dict(json.loads(json.dumps(copied.to_dict()))) == copied
+    with pytest.raises(ValueError, match="partitions are for 8 GPUs, there are 1 ranks"):
         Store.build(source, plan=copied, device="cpu")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from os import PathLike
 from typing import Any
 
-from peergraph.memory.partitions import Partitions
 from peergraph.memory.topology import Topology
 from peergraph.store.plan import Plan, format_bytes
 from peergraph.store.prediction import total_link_bytes
@@ -13,7 +12,7 @@ from peergraph.store.prediction import total_link_bytes
 _TIERS = {"replicated": "#4c78a8", "sharded": "#54a24b", "host": "#e4c580"}
 
 
-def draw(path: str | PathLike[str], plan: Plan, partitions: Partitions, topology: Topology) -> None:
+def draw(path: str | PathLike[str], plan: Plan, topology: Topology) -> None:
     """Writes a picture; the format is the name's ending (png, svg, pdf).
 
     Raises:
@@ -25,7 +24,7 @@ def draw(path: str | PathLike[str], plan: Plan, partitions: Partitions, topology
     figure = Figure(figsize=(12, 5), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[1, 1.1])
     _draw_tiers(left, plan)
-    _draw_links(right, plan, partitions)
+    _draw_links(right, plan)
     seconds = sum(p.seconds for p in plan.predictions)
     figure.suptitle(
         f"{plan.name} on {topology.name}: {format_bytes(plan.bytes_per_rank())} a GPU, "
@@ -57,18 +56,19 @@ def _draw_tiers(axes: Any, plan: Plan) -> None:
     axes.legend(handles, list(_TIERS), loc="lower center", bbox_to_anchor=(0.5, -0.3), ncols=3)
 
 
-def _draw_links(axes: Any, plan: Plan, partitions: Partitions) -> None:
+def _draw_links(axes: Any, plan: Plan) -> None:
     """The bytes of a mini-batch as a map: each row a reader, each column where it reads."""
     moved = total_link_bytes(plan.predictions)
-    count = partitions.num_gpus
+    count = plan.world_size
     # Own memory would outshine all links.
     links = [[0.0 if i == j else v / 1e6 for j, v in enumerate(row)] for i, row in enumerate(moved)]
     axes.imshow(links, cmap="Greens", aspect="auto", vmax=1.3 * max(1e-9, *map(max, links)))
     for i, row in enumerate(moved):
         for j, value in enumerate(row):
             axes.text(j, i, f"{value / 1e6:.0f}" if value else "-", ha="center", va="center")
+    held = plan.partitions.stored if plan.partitions else [(g,) for g in range(count)]
     axes.set_xticks(range(count + 1), [*map(str, range(count)), "host"])
-    stored = [f"GPU {g}: {' '.join(map(str, parts))}" for g, parts in enumerate(partitions.stored)]
+    stored = [f"GPU {g}: {' '.join(map(str, parts))}" for g, parts in enumerate(held)]
     axes.set_yticks(range(count), stored)
     axes.set_xlabel("read from GPU")
     axes.set_title("MB of a mini-batch on each link; partitions of each GPU")

@@ -13,7 +13,6 @@ from peergraph.cli._plan_picture import draw
 from peergraph.memory import Group
 from peergraph.memory.machines import MACHINES, machine
 from peergraph.memory.measuring import known_topology, measure_topology
-from peergraph.memory.partitions import Partitions
 from peergraph.memory.topology import Topology
 from peergraph.store.plan import Plan
 from peergraph.store.planning import Shares
@@ -62,25 +61,24 @@ def run(args: argparse.Namespace) -> int:
         topology = _topology(args)
         if topology is None:  # another rank prints
             return 0
-        plan, partitions = _plan(args, topology)
+        plan = _plan(args, topology)
         if args.picture is not None:
-            draw(args.picture, plan, partitions, topology)
+            draw(args.picture, plan, topology)
     except (ImportError, OSError, ValueError, NotImplementedError) as error:
         print(f"peergraph plan: {error}", file=sys.stderr)
         return 2
     if args.json:
         facts = {
             "topology": json.loads(topology.to_json()),
-            "partitions": {"stored": partitions.stored, "source": partitions.source},
             "plan": plan.to_dict(),
         }
         print(json.dumps(facts))
     else:
-        print(topology, partitions, plan, sep="\n")
+        print(topology, plan.partitions, plan, sep="\n")
     return 0
 
 
-def _plan(args: argparse.Namespace, topology: Topology) -> tuple[Plan, Partitions]:
+def _plan(args: argparse.Namespace, topology: Topology) -> Plan:
     if args.store is not None:
         items, reads = saved_graph(args.store)
     else:

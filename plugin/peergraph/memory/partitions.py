@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from peergraph.memory.topology import Matrix
 
@@ -36,6 +37,12 @@ class Partitions:
     def near_share(self) -> float:
         """Of the rows that are dealt out, the share that a GPU has to find room for."""
         return self.copies / self.num_gpus
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Partitions:
+        """From plain values, as JSON keeps them."""
+        stored, source = (tuple(map(tuple, values[name])) for name in ("stored", "source"))
+        return cls(values["policy"], stored, source)
 
     def held_bytes(self, gpu: int, sizes: Sequence[int]) -> int:
         """Bytes on a GPU, for partitions of these sizes laid one after the other."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from peergraph.memory import Group, Table, Tiers
+from peergraph.memory.partitions import Partitions
 from peergraph.memory.together import run_everywhere
 from peergraph.progress import progress_bar
 from peergraph.store.ids import IdMap, id_dtype
@@ -38,7 +39,11 @@ def build_structure(
     name = type_name(edge_type)
     num_edges = schema.num_edges[edge_type]
     structure = Structure.create(
-        degrees, schema.num_nodes[edge_type[0]], plan.tiers("structure", name), group
+        degrees,
+        schema.num_nodes[edge_type[0]],
+        plan.tiers("structure", name),
+        group,
+        plan.partitions,
     )
     begin, _ = schema.node_range[group.rank][edge_type[2]]
     steps = write_lists(
@@ -58,7 +63,9 @@ def build_structure(
         tiers = plan.tiers("edge ids", name)
     except KeyError:
         return structure
-    edge_ids = Table.create((num_edges,), id_dtype(num_edges), tiers, group)
+    edge_ids = Table.create(
+        (num_edges,), id_dtype(num_edges), tiers, group, partitions=plan.partitions
+    )
     structure.set_edge_ids(edge_ids)
     if local.edge_ids is not None:
         first = schema.edge_begin[group.rank][edge_type]
@@ -75,6 +82,7 @@ def build_table(
     group: Group,
     order: Table | None,
     progress: bool | None,
+    partitions: Partitions | None,
 ) -> Table:
     """Allocates one table and writes what this rank brings of it. Collective.
 
@@ -82,7 +90,7 @@ def build_table(
         rows: this rank's rows, None where it brings none.
         start: the first of them.
     """
-    table = Table.create(spec.shape, spec.dtype, tiers, group, order=order)
+    table = Table.create(spec.shape, spec.dtype, tiers, group, order=order, partitions=partitions)
     if isinstance(rows, RowSource):
         _load_pieces(table, what, rows, start, progress)
     elif rows is not None:
@@ -127,10 +135,11 @@ def add_table(
         raise ValueError(f"no rank brings values for {name!r}")
     spec = specs[holder]
     what = "node table" if isinstance(kind, str) else "edge table"
-    tiers = place_table(what, kind, name, spec, plan, None, group)
+    tiers = place_table(what, kind, name, spec, plan, store.plan.copies, group)
     order = store.id_map(kind).to_internal if isinstance(kind, str) else None
     mine = values if group.rank == holder else None
-    table = build_table(table_name(kind, name), spec, tiers, mine, 0, group, order, None)
+    parts = store.plan.partitions
+    table = build_table(table_name(kind, name), spec, tiers, mine, 0, group, order, None, parts)
     group.barrier()
     return table
 
@@ -157,6 +166,7 @@ def build_tables(
                 group,
                 ids[t].to_internal,
                 progress,
+                plan.partitions,
             )
             for n, spec in specs.items()
         }
@@ -173,6 +183,7 @@ def build_tables(
                 group,
                 None,
                 progress,
+                plan.partitions,
             )
             for n, spec in specs.items()
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -14,8 +15,8 @@ from peergraph.memory.together import run_everywhere
 from peergraph.memory.topology import Topology
 from peergraph.store.ids import id_dtype
 from peergraph.store.plan import Item, Placement, Plan, fit_all, make_plan
-from peergraph.store.planning import Chooser, Reads, Shares, by_cost, predict_all, share_out
-from peergraph.store.prediction import Prediction
+from peergraph.store.planning import Reads, Shares, share_out
+from peergraph.store.policies import POLICIES, plan_on
 from peergraph.store.schema import Schema, TableSpec
 from peergraph.store.source import EdgeType, NodeType
 from peergraph.store.structure import structure_bytes
@@ -24,17 +25,20 @@ from peergraph.store.structure import structure_bytes
 _DEFAULT_BUDGET_SHARE = 0.6
 
 
-def may_split(plan: str | Plan, shares: Shares, group: Group) -> bool:
+def may_split(plan: str | Plan, shares: Shares, topology: Topology | None, group: Group) -> bool:
     """Whether rows may end on shards or several tiers, so that their order matters."""
     if isinstance(plan, Plan):
         return splits_rows(plan)
-    return plan == "sharded" or (plan == "auto" and (group.device.type == "cuda" or shares.given))
+    if plan == "auto":
+        return group.device.type == "cuda" or shares.given or topology is not None
+    return plan == "sharded" or plan in POLICIES
 
 
 def choose_plan(
     plan: str | Plan,
     memory_budget: int | None,
     shares: Shares,
+    topology: Topology | None,
     schema: Schema,
     degrees: Mapping[EdgeType, Tensor],
     permuted: Mapping[EdgeType, bool],
@@ -45,89 +49,93 @@ def choose_plan(
     """Places everything. Collective.
 
     Args:
+        topology: the links to plan by; None: those measured.
         degrees: in-degrees in internal order.
         permuted: relations with edge ids of their own.
         reads: how mini-batches read the graph, by rows in internal order.
         renumbered: whether id maps have to be placed, too.
     """
-    if shares.given and plan != "auto":
-        raise ValueError("graph_ratio, feature_ratio and first are for plan='auto'")
+    by_links = not isinstance(plan, Plan) and plan in POLICIES
+    if (shares.given or topology is not None) and not by_links:
+        raise ValueError(
+            "topology, graph_ratio, feature_ratio and first are for plan="
+            + " or ".join(map(repr, POLICIES))
+        )
+    if topology is not None and topology.num_gpus != group.world_size:
+        raise ValueError(
+            f"topology has {topology.num_gpus} GPUs, there are {group.world_size} ranks"
+        )
     items = graph_items(schema, degrees, permuted)
     if isinstance(plan, Plan):
         return _applied(plan, items, schema, renumbered, group)
     ids = _id_placements(schema, group.device.type == "cuda") if renumbered else []
-    if plan != "auto" or not may_split(plan, shares, group):
+    if not by_links or (plan == "auto" and not renumbered):
         name, _ = _resolve(plan, memory_budget, group)
         made = make_plan(name, items, group.world_size, None)
         return Plan(plan, group.world_size, memory_budget, (*ids, *made.placements))
-    return _auto(items, ids, memory_budget, shares, reads, group)
-
-
-def _auto(
-    items: list[Item],
-    ids: list[Placement],
-    memory_budget: int | None,
-    shares: Shares,
-    reads: Callable[[], Reads],
-    group: Group,
-) -> Plan:
-    """By the cost model where the links have been measured, else near what fits."""
-    partitions = everyone_reaches_all(group.world_size)
-    predictions: tuple[Prediction, ...] = ()
-    if group.device.type == "cpu":
-        # What no ratio puts into the ranks' memory is there for all of them as one copy.
-        given = [budget for budget in group.all_gather(memory_budget) if budget is not None]
-        left = min(given, default=None)
-        tiers = share_out(items, left, shares, partitions, lambda rest, _: _all_host(rest))
-    else:
-        _, memory_budget = _resolve("auto", memory_budget, group)
-        assert memory_budget is not None
-        left = memory_budget - sum(p.bytes_per_rank(group.world_size) for p in ids)
+    assert isinstance(plan, str)
+    if topology is None and group.device.type == "cuda":
         topology = cached_topology(group)
-        if topology is None:
-            tiers = share_out(items, left, shares, partitions, _fit(group.world_size))
-        else:
-            tiers, predictions = _by_links(items, left, shares, reads, topology, group)
-    placements = (*ids, *map(Placement.of, items, tiers))
-    return Plan("auto", group.world_size, memory_budget, placements, predictions=predictions)
+    budget = _common_budget(memory_budget, group)
+    left = None if budget is None else budget - sum(p.bytes_per_rank(group.world_size) for p in ids)
+    if topology is None:
+        if plan != "auto":
+            raise ValueError(f"plan={plan!r} needs a topology, given or measured before")
+        made = _without_links(items, left, shares, group)
+    else:
+        made = _by_links(plan, items, left, shares, topology, reads, group)
+    return replace(made, memory_budget=budget, placements=(*ids, *made.placements))
+
+
+def _common_budget(memory_budget: int | None, group: Group) -> int | None:
+    """What all ranks can keep; None for ranks without a GPU that were given none."""
+    if memory_budget is None and group.device.type == "cuda":
+        memory_budget = _default_budget(group.device)
+    given = [budget for budget in group.all_gather(memory_budget) if budget is not None]
+    return min(given, default=None)
+
+
+def _without_links(items: list[Item], budget: int | None, shares: Shares, group: Group) -> Plan:
+    """Near what fits; without a GPU, one copy of what no ratio puts into the ranks' memory."""
+
+    def rest(others: Sequence[Item], left: int) -> list[Tiers]:
+        if group.device.type == "cuda":
+            return fit_all(others, group.world_size, left)
+        return [Tiers.all_host(item.rows) for item in others]
+
+    partitions = everyone_reaches_all(group.world_size)
+    tiers = share_out(items, budget, shares, partitions, rest)
+    return Plan("auto", group.world_size, budget, tuple(map(Placement.of, items, tiers)))
 
 
 def _by_links(
+    policy: str,
     items: list[Item],
-    budget: int,
+    budget: int | None,
     shares: Shares,
-    reads: Callable[[], Reads],
     topology: Topology,
+    reads: Callable[[], Reads],
     group: Group,
-) -> tuple[list[Tiers], tuple[Prediction, ...]]:
-    """Tiers by the cost model, and their cost. Collective."""
+) -> Plan:
+    """By the cost model. Collective."""
+    if budget is None:
+        raise ValueError("a plan by topology needs a memory_budget where there is no GPU")
 
-    def choose() -> tuple[list[Tiers], tuple[Prediction, ...]] | None:
+    def choose() -> Plan | None:
         # Curves of large graphs take time and memory: one rank is enough.
         if group.rank:
             return None
-        partitions = everyone_reaches_all(group.world_size)
-        model = reads()
-        rest = by_cost(model, topology, partitions)
-        tiers = share_out(items, budget, shares, partitions, rest)
-        return tiers, predict_all(items, tiers, model, topology, partitions)
+        return plan_on(topology, items, reads(), max(0, budget), policy, shares)
 
     return group.broadcast(run_everywhere(group, choose))  # type: ignore[no-any-return]
 
 
-def _fit(world_size: int) -> Chooser:
-    return lambda items, budget: fit_all(items, world_size, budget)
-
-
-def _all_host(items: Sequence[Item]) -> list[Tiers]:
-    return [Tiers.all_host(item.rows) for item in items]
-
-
 def _applied(plan: Plan, items: list[Item], schema: Schema, renumbered: bool, group: Group) -> Plan:
     """A plan given by hand, with the bytes that it means for this graph and these ranks."""
-    if plan.copies > 1:
-        raise NotImplementedError(
-            f"plan: {plan.copies} partitions on each GPU, for GPUs that do not all reach each other"
+    if plan.partitions is not None and plan.partitions.num_gpus != group.world_size:
+        raise ValueError(
+            f"plan: partitions are for {plan.partitions.num_gpus} GPUs, "
+            f"there are {group.world_size} ranks"
         )
     ids = _id_placements(schema, group.device.type == "cuda") if renumbered else []
     placements = []
@@ -138,7 +146,8 @@ def _applied(plan: Plan, items: list[Item], schema: Schema, renumbered: bool, gr
                 f"plan: {item.kind} {item.name!r} has {item.rows} rows, the plan {tiers.rows}"
             )
         placements.append(Placement.of(item, tiers))
-    return Plan(plan.name, group.world_size, plan.memory_budget, (*ids, *placements))
+    placed = (*ids, *placements)
+    return Plan(plan.name, group.world_size, plan.memory_budget, placed, plan.partitions)
 
 
 def _default_budget(device: torch.device) -> int:
@@ -207,13 +216,18 @@ def place_table(
     name: str,
     spec: TableSpec,
     plan: str,
-    memory_budget: int | None,
+    copies: int,
     group: Group,
 ) -> Tiers:
-    """The tiers of one more table. Collective."""
-    plan, memory_budget = _resolve(plan, memory_budget, group)
+    """The tiers of one more table. Collective.
+
+    Args:
+        copies: of its shards on each rank.
+    """
+    plan, memory_budget = _resolve(plan, None, group)
     item = _row_item(kind, table_name(of, name), spec, of)
-    made = make_plan(plan, [item], group.world_size, memory_budget)
+    # With copies of shards, the ranks hold as much as so many fewer of them.
+    made = make_plan(plan, [item], max(1, group.world_size // copies), memory_budget)
     return made.placements[0].tiers
 
 

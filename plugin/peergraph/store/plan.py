@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from peergraph.memory import Tiers
+from peergraph.memory.partitions import Partitions
 from peergraph.store.prediction import Prediction, format_predictions
 from peergraph.store.source import NODE, EdgeType, NodeType
 
-PLAN_NAMES = ("auto", "replicated", "sharded", "host")
+PLAN_NAMES = ("auto", "replicated", "sharded", "host", "solver", "clique", "clique-opt")
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Plan:
         world_size: ranks.
         memory_budget: bytes of each rank; None: not looked at.
         placements: of all items.
-        copies: partitions of the sharded rows on each rank: 1 where all ranks reach each other.
+        partitions: which ranks store which of the sharded rows; None: each rank its share.
         predictions: what reading the items costs, where the machine's links were known.
     """
 
@@ -77,8 +78,13 @@ class Plan:
     world_size: int
     memory_budget: int | None
     placements: tuple[Placement, ...]
-    copies: int = 1
+    partitions: Partitions | None = None
     predictions: tuple[Prediction, ...] = ()
+
+    @property
+    def copies(self) -> int:
+        """Partitions of the sharded rows on each rank: 1 where all ranks reach each other."""
+        return 1 if self.partitions is None else self.partitions.copies
 
     def tiers(self, kind: str, name: str) -> Tiers:
         """The tiers of one item; ``KeyError`` if the plan does not have it."""
@@ -106,7 +112,10 @@ class Plan:
             Placement(**{**p, "tiers": Tiers(**p["tiers"])}) for p in values["placements"]
         )
         predictions = tuple(Prediction.from_dict(p) for p in values.get("predictions", ()))
-        return cls(**{**values, "placements": placements, "predictions": predictions})
+        partitions = values.get("partitions")
+        made = None if partitions is None else Partitions.from_dict(partitions)
+        changed = {"placements": placements, "predictions": predictions, "partitions": made}
+        return cls(**{**values, **changed})
 
     def __str__(self) -> str:
         head = ("", "", "replicated", "sharded", "host", "each rank", "host memory")

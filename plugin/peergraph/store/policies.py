@@ -28,8 +28,8 @@ def plan_on(
     budget: int,
     policy: str = "auto",
     shares: Shares | None = None,
-) -> tuple[Plan, Partitions]:
-    """The plan of a policy, with its predicted cost, and where the sharded rows' partitions lie.
+) -> Plan:
+    """The plan of a policy, with the partitions of the sharded rows, and its predicted cost.
 
     Args:
         items: what to place, as :func:`peergraph.store.placing.graph_items` lists it.
@@ -46,12 +46,11 @@ def plan_on(
     partitions = place(topology)
     rest = by_cost(reads, topology, partitions, replicate=replicate)
     tiers = share_out(items, budget, shares or Shares(), partitions, rest)
-    plan = Plan(
+    return Plan(
         policy,
         topology.num_gpus,
         budget,
         tuple(map(Placement.of, items, tiers)),
-        partitions.copies,
+        partitions,
         predict_all(items, tiers, reads, topology, partitions),
     )
-    return plan, partitions

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from peergraph.memory import Group, Table
+from peergraph.memory.topology import Topology
 from peergraph.store import build, disk, local_csc, placing
 from peergraph.store.hotness import Given, node_hotness
 from peergraph.store.ids import IdMap, hottest_first
@@ -63,6 +64,7 @@ class Store:
         graph_ratio: float | None = None,
         feature_ratio: float | None = None,
         first: str | None = None,
+        topology: Topology | None = None,
         device: str | torch.device | None = None,
         group: Group | None = None,
         timeout: float | None = None,
@@ -77,6 +79,8 @@ class Store:
                 :func:`peergraph.memory.measure_topology` has measured them; else it replicates what
                 fits the budget, then shards, then leaves on the host, structure before features
                 (XGNN 4.3). Without a GPU one copy in the machine's memory serves all ranks.
+                ``"solver"``, ``"clique"`` and ``"clique-opt"`` plan by the links, too: placements to
+                compare with (:data:`peergraph.store.policies.POLICIES`).
             memory_budget: bytes each rank may take of its GPU; default 60 % of what is free. Only
                 ``plan="auto"`` looks at it.
             hotness: which nodes are read most, so lie nearest where rows are split over shards or
@@ -87,6 +91,8 @@ class Store:
                 of structure, or of tables, to shard over the GPUs, hottest first; the rest goes to
                 the host. What gets no ratio is placed in the memory that is left.
             first: with ``"auto"``, ``"structure"`` or ``"features"``: gets memory before the other.
+            topology: links to plan by in the place of those measured, one GPU for each rank: links
+                masked in it are not read.
             device: ``"cpu"``, ``"cuda"`` or ``"cuda:i"``; see :meth:`Group.current`.
             group: the node group; default :meth:`Group.current`.
             timeout: seconds after which a missing rank is an error.
@@ -95,14 +101,13 @@ class Store:
         Raises:
             ValueError, TypeError, IndexError: the source does not fit together; on every rank.
             ValueError: ratios that take more than the budget.
-            NotImplementedError: a plan for GPUs that do not all reach each other.
             PeerLostError: a rank died or did not join in time.
         """
         shares = Shares(graph_ratio, feature_ratio, first)
         group = group or Group.current(device=device, timeout=timeout)
         schema = agree(source, group)
         local = local_csc.local_structure(source, schema, group)
-        renumber = placing.may_split(plan, shares, group)
+        renumber = placing.may_split(plan, shares, topology, group)
         degrees = local_csc.in_degrees(local, schema, group)
         hot_degrees = dict(degrees)
         orders = {}
@@ -115,6 +120,7 @@ class Store:
             plan,
             memory_budget,
             shares,
+            topology,
             schema,
             hot_degrees,
             permuted,
@@ -154,6 +160,7 @@ class Store:
         graph_ratio: float | None = None,
         feature_ratio: float | None = None,
         first: str | None = None,
+        topology: Topology | None = None,
         device: str | torch.device | None = None,
         group: Group | None = None,
         timeout: float | None = None,
@@ -177,6 +184,7 @@ class Store:
             graph_ratio=graph_ratio,
             feature_ratio=feature_ratio,
             first=first,
+            topology=topology,
             group=group,
             progress=progress,
         )
