@@ -13,6 +13,7 @@ import torch
 import peergraph._C as _C
 from peergraph.memory import loading
 from peergraph.memory.checks import check_table
+from peergraph.memory.extents import local_bytes, shard_bytes
 from peergraph.memory.group import Group
 from peergraph.memory.ids import check_device, id_list, out_tensor, sorted_by_row
 from peergraph.memory.partitions import Partitions, everyone_reaches_all
@@ -59,7 +60,7 @@ class Table:
         self._order_values = _values(order)
         self._partitions = partitions
         placed = partitions or everyone_reaches_all(group.world_size)
-        sizes = _shard_bytes(tiers, self.row_bytes, group)
+        sizes = shard_bytes(tiers, self.row_bytes, group)
         bases = regions["sharded"].addresses if "sharded" in regions else [0] * group.world_size
         self.view = self._make_view(placed.read_addresses(group.rank, bases, sizes))
         # Writers reach all copies of a partition, each through a view of its own.
@@ -127,7 +128,7 @@ class Table:
         rows_shape, row_bytes = wanted[0], math.prod(wanted[0][1:]) * dtype.itemsize
         with ExitStack() as undo:
             regions: dict[str, SharedRegion] = {}
-            for name, num_bytes, device in _local_bytes(tiers, row_bytes, group, partitions):
+            for name, num_bytes, device in local_bytes(tiers, row_bytes, group, partitions):
                 if getattr(tiers, name):
                     regions[name] = SharedRegion.create(num_bytes, group, device)
                     undo.callback(regions[name].close)
@@ -339,25 +340,6 @@ class Table:
 
     def __repr__(self) -> str:
         return f"Table(shape={self.shape}, dtype={self.dtype}, {self.tiers})"
-
-
-def _shard_bytes(tiers: Tiers, row_bytes: int, group: Group) -> list[int]:
-    """Of each shard."""
-    world = group.world_size
-    return [row_bytes * len(range(shard, tiers.sharded, world)) for shard in range(world)]
-
-
-def _local_bytes(
-    tiers: Tiers, row_bytes: int, group: Group, partitions: Partitions | None
-) -> list[tuple[str, int, str | None]]:
-    """Of each tier: its name, this rank's bytes, and where they lie (None: the group's device)."""
-    placed = partitions or everyone_reaches_all(group.world_size)
-    dealt = placed.held_bytes(group.rank, _shard_bytes(tiers, row_bytes, group))
-    return [
-        ("replicated", tiers.replicated * row_bytes, None),
-        ("sharded", dealt, None),
-        ("host", tiers.host * row_bytes if group.rank == 0 else 0, "cpu"),
-    ]
 
 
 def _values(order: Table | torch.Tensor | None) -> torch.Tensor | None:

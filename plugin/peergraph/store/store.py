@@ -79,8 +79,8 @@ class Store:
                 :func:`peergraph.memory.measure_topology` has measured them; else it replicates what
                 fits the budget, then shards, then leaves on the host, structure before features
                 (XGNN 4.3). Without a GPU one copy in the machine's memory serves all ranks.
-                ``"solver"``, ``"clique"`` and ``"clique-opt"`` plan by the links, too: placements to
-                compare with (:data:`peergraph.store.policies.POLICIES`).
+                ``"solver"``, ``"clique"`` and ``"clique-opt"`` plan by the links, too, to compare
+                with (:data:`peergraph.store.policies.POLICIES`).
             memory_budget: bytes each rank may take of its GPU; default 60 % of what is free. Only
                 ``plan="auto"`` looks at it.
             hotness: which nodes are read most, so lie nearest where rows are split over shards or

@@ -1,0 +1,26 @@
+"""How many bytes of a table lie where."""
+
+from __future__ import annotations
+
+from peergraph.memory.group import Group
+from peergraph.memory.partitions import Partitions, everyone_reaches_all
+from peergraph.memory.tiers import Tiers
+
+
+def shard_bytes(tiers: Tiers, row_bytes: int, group: Group) -> list[int]:
+    """Of each shard."""
+    world = group.world_size
+    return [row_bytes * len(range(shard, tiers.sharded, world)) for shard in range(world)]
+
+
+def local_bytes(
+    tiers: Tiers, row_bytes: int, group: Group, partitions: Partitions | None
+) -> list[tuple[str, int, str | None]]:
+    """Of each tier: its name, this rank's bytes, and where they lie (None: the group's device)."""
+    placed = partitions or everyone_reaches_all(group.world_size)
+    dealt = placed.held_bytes(group.rank, shard_bytes(tiers, row_bytes, group))
+    return [
+        ("replicated", tiers.replicated * row_bytes, None),
+        ("sharded", dealt, None),
+        ("host", tiers.host * row_bytes if group.rank == 0 else 0, "cpu"),
+    ]
