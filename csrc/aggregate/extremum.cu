@@ -44,12 +44,16 @@ __global__ void __launch_bounds__(kRowThreads)
                                         [&](int64_t position, int m, int i, Value value) {
                                           best[m][i].offer({value, position}, to.minimum);
                                         });
+    // All lanes exchange before any writes: between writes the warp would not be together.
 #pragma unroll
-    for (int m = 0; m < kItems; ++m) {
+    for (int m = 0; m < kItems; ++m)
 #pragma unroll
       for (int i = 0; i < kVec; ++i)
         for (int offset = at.lanes; offset < kWarp; offset *= 2)
           best[m][i].offer(from_lane_xor(best[m][i], offset), to.minimum);
+    __syncwarp();
+#pragma unroll
+    for (int m = 0; m < kItems; ++m) {
       if (at.group != 0 || !at.on[m]) continue;
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {

@@ -90,12 +90,15 @@ __global__ void __launch_bounds__(kRowThreads)
             sums[k] += apply<Value>(op.message, widen(left.values[i]), widen(right.values[i]));
         }
       }
+      // All lanes exchange before any writes: between writes the warp would not be together.
 #pragma unroll
-      for (int k = 0; k < kInFlight; ++k) {
+      for (int k = 0; k < kInFlight; ++k)
         for (int offset = lanes / 2; offset > 0; offset /= 2)
           sums[k] += __shfl_xor_sync(kAllLanes, sums[k], offset);
+      __syncwarp();
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k)
         if (lane == 0 && targets[k] >= 0) narrow(sums[k], static_cast<T*>(op.out) + targets[k]);
-      }
     }
   }
 }

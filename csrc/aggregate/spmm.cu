@@ -39,12 +39,16 @@ __global__ void __launch_bounds__(kRowThreads)
     each_message<kKnown, kInFlight, T>(
         walk.rows, of, at, part, reader,
         [&](int64_t, int m, int i, Value value) { sum[m][i] += value; });
+    // All lanes exchange before any writes: between writes the warp would not be together.
 #pragma unroll
-    for (int m = 0; m < kItems; ++m) {
+    for (int m = 0; m < kItems; ++m)
 #pragma unroll
       for (int i = 0; i < kVec; ++i)
         for (int offset = at.lanes; offset < kWarp; offset *= 2)
           sum[m][i] += __shfl_xor_sync(kAllLanes, sum[m][i], offset);
+    __syncwarp();
+#pragma unroll
+    for (int m = 0; m < kItems; ++m) {
       if (at.group != 0 || !at.on[m]) continue;
       if (part.slot < 0) {
         Pack<T, kVec> pack;
