@@ -12,6 +12,7 @@ from . import hooks
 from .attach import store_of
 from .feature_store import PeergraphFeatureStore
 from .graph_store import PeergraphGraphStore
+from .prefetch import prefetch
 from .sampler import StoreNeighborSampler
 from .share import share
 from .store_tensor import EdgeIndexTensor, StoreTensor
@@ -24,6 +25,7 @@ __all__ = [
     "StoreNeighborSampler",
     "StoreTensor",
     "TableTensor",
+    "prefetch",
     "share",
     "store_of",
     "stores",

@@ -20,6 +20,7 @@ from peergraph.store import Store
 
 from .attach import find_store, has_shared_structure, pair_store
 from .feature_store import PeergraphFeatureStore
+from .prefetch import is_plain, prefetch
 from .sampler import StoreNeighborSampler
 
 _logger = logging.getLogger("peergraph_pyg")
@@ -41,6 +42,8 @@ def install() -> None:
         NeighborSampler.__new__ = _new_sampler
         NodeLoader.__init__ = _wrap_loader(NodeLoader.__init__, "node_sampler", "input_time")
         LinkLoader.__init__ = _wrap_loader(LinkLoader.__init__, "link_sampler", "edge_label_time")
+        for loader in (NodeLoader, LinkLoader):
+            loader.__iter__ = _wrap_iter(loader.__iter__)
         for module in (node_loader, link_loader):
             for name in ("filter_custom_store", "filter_custom_hetero_store"):
                 setattr(module, name, _wrap_filter(getattr(module, name)))
@@ -72,6 +75,17 @@ def _wrap_loader(original: Callable[..., None], sampler: str, time: str) -> Call
         original(*bound.args, **bound.kwargs)
 
     return init
+
+
+def _wrap_iter(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    @functools.wraps(original)
+    def iterate(self: Any) -> Any:
+        store = None if is_plain() else find_store(self.data)
+        if store is None or store.device.type != "cuda":
+            return original(self)
+        return iter(prefetch(self))
+
+    return iterate
 
 
 def _wrap_filter(original: Callable[..., Any]) -> Callable[..., Any]:

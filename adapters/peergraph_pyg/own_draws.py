@@ -1,0 +1,97 @@
+"""Random numbers for a thread: torch's functions draw from generators that only it uses."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+_SAMPLERS = (
+    "rand",
+    "randn",
+    "randint",
+    "randperm",
+    "normal",
+    "multinomial",
+    "bernoulli",
+    "poisson",
+)
+_METHODS = (
+    "bernoulli_",
+    "cauchy_",
+    "exponential_",
+    "geometric_",
+    "log_normal_",
+    "normal_",
+    "random_",
+    "uniform_",
+    "bernoulli",
+    "multinomial",
+)
+# Functions that take a generator, which is the default one where they are given none.
+_DRAWING = frozenset(
+    [getattr(torch, name) for name in _SAMPLERS] + [getattr(Tensor, name) for name in _METHODS]
+)
+# They take none; what they do with one.
+_LIKE = {torch.rand_like: Tensor.uniform_, torch.randn_like: Tensor.normal_}
+
+
+class OwnDraws(TorchFunctionMode):
+    """While entered, random functions of torch in this thread leave the default generators alone.
+
+    On the CPU they continue the stream that the default generator had when this was made, so that
+    they give what they would have given then. On a GPU the stream is one of its own, determined by
+    that of the CPU. An explicit ``generator=`` is used as ever; functions that cannot take one,
+    such as dropout, draw from the default generator.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._generators = {torch.device("cpu"): torch.Generator()}
+        self.state = torch.get_rng_state()
+
+    @property
+    def state(self) -> Tensor:
+        """The state of the CPU's stream, as ``torch.get_rng_state`` gives it."""
+        return self._generators[torch.device("cpu")].get_state()
+
+    @state.setter
+    def state(self, state: Tensor) -> None:
+        cpu = torch.device("cpu")
+        self._generators = {cpu: self._generators[cpu]}
+        self._generators[cpu].set_state(state)
+
+    def reseed(self, seed: int) -> None:
+        """Starts new streams."""
+        self.state = torch.Generator().manual_seed(seed).get_state()
+
+    def _generator(self, device: torch.device) -> torch.Generator:
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())
+        if device not in self._generators:
+            digest = hashlib.blake2b(self.state.numpy().tobytes(), digest_size=7).digest()
+            generator = torch.Generator(device)
+            self._generators[device] = generator.manual_seed(int.from_bytes(digest, "little"))
+        return self._generators[device]
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _DRAWING and kwargs.get("generator") is None:
+            return func(*args, **{**kwargs, "generator": self._generator(_device(args, kwargs))})
+        if func in _LIKE:
+            target = torch.empty_like(*args, **kwargs)
+            return _LIKE[func](target, generator=self._generator(target.device))
+        return func(*args, **kwargs)
+
+
+def _device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
+    """Where a function with these arguments draws."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor):
+            return value.device
+    return torch.device(kwargs.get("device") or "cpu")

@@ -1,0 +1,295 @@
+"""Batches that are made ahead: a thread prepares the next ones while the model trains."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack
+from contextvars import ContextVar
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .attach import find_store
+from .own_draws import OwnDraws
+from .side_stream import give_back, take_stream, use_on
+
+_VARIABLE = "PEERGRAPH_PREFETCH"
+_DEFAULT_DEPTH = 2
+# Seconds to wait for a batch that nobody wants any more.
+_PATIENCE = 60.0
+
+_plainly: ContextVar[bool] = ContextVar("peergraph_pyg_plainly", default=False)
+
+
+def prefetch(loader: Any, depth: int | None = None) -> Prefetched:
+    """A loader that makes the next batches of ``loader`` while the last one is worked on.
+
+    For each iteration a thread makes the batches, in order, on a CUDA stream of its own: sampling,
+    gathering, and whatever the loader does besides, ``transform`` included (WholeGraph IV-C6: what
+    keeps the GPU busy is that it need not wait for its data). The training loop gets each batch
+    when it is made, ordered behind its stream; it does not synchronise. An exception of the loader
+    is raised by the loop's ``next``. Leaving the loop ends the thread.
+
+    Loaders over shared data on a GPU do this by themselves, with the depth that the environment
+    variable ``PEERGRAPH_PREFETCH`` gives (2 by default, 0: not); for these, this function sets
+    another depth.
+
+    torch's CPU random numbers are those that the loader would have drawn without prefetching, and
+    so are the batches, as long as the loop itself draws none from the CPU's default generator; if
+    it does, the batches are still determined by ``torch.manual_seed``. Values written to shared
+    tensors in the loop may come too late for the batches in the making.
+
+    Args:
+        loader: any loader of PyG or torch; batches are made in the process that iterates, or by
+            the workers of the loader, as it would do itself.
+        depth: batches in the making or waiting, beside the one that the loop works on. 0: none,
+            each is made when it is asked for. None: ``PEERGRAPH_PREFETCH``.
+
+    Raises:
+        ValueError: a negative depth.
+        TypeError: a depth that is no integer.
+    """
+    return Prefetched(loader, default_depth() if depth is None else depth)
+
+
+def default_depth() -> int:
+    """Of loaders on a GPU: ``PEERGRAPH_PREFETCH``, or 2."""
+    text = os.environ.get(_VARIABLE, str(_DEFAULT_DEPTH))
+    if not text.isdecimal():
+        raise ValueError(f"{_VARIABLE} must be a number of batches, 0 or more, got {text!r}")
+    return int(text)
+
+
+class Prefetched:
+    """What :func:`prefetch` returns; other attributes are those of the loader."""
+
+    def __init__(self, loader: Any, depth: int) -> None:
+        if isinstance(depth, bool) or not isinstance(depth, int):
+            raise TypeError(f"depth must be an int, got {depth!r}")
+        if depth < 0:
+            raise ValueError(f"depth must be 0 or more, got {depth}")
+        self.loader = loader
+        self.depth = depth
+        self._last: weakref.ref[AheadIterator] | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        last = None if self._last is None else self._last()
+        if last is not None and getattr(self.loader, "persistent_workers", False):
+            # The loader is about to reset the very iterator that this one reads.
+            last.close()
+        iterator = plain_iterator(self.loader)
+        if self.depth == 0:
+            return iterator
+        ahead = AheadIterator(iterator, self.depth, _device_of(self.loader))
+        self._last = weakref.ref(ahead)
+        return ahead
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """One batch, made now: as ``loader(index)``."""
+        return self.loader(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":  # not there yet: this object is being unpickled
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_last": None}
+
+
+def plain_iterator(loader: Any) -> Iterator[Any]:
+    """Iterates a loader without prefetching, even if it would by itself."""
+    token = _plainly.set(True)
+    try:
+        return iter(loader)
+    finally:
+        _plainly.reset(token)
+
+
+def is_plain() -> bool:
+    """Whether :func:`plain_iterator` is asking a loader for its iterator."""
+    return _plainly.get()
+
+
+def _device_of(loader: Any) -> torch.device:
+    """Where the loader works: the store's device, else the current one."""
+    store = find_store(getattr(loader, "data", None))
+    if store is not None and store.device.type == "cuda":
+        return torch.device(store.device)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+@dataclass
+class _Made:
+    """What the thread hands over."""
+
+    batch: Any
+    error: BaseException | None
+    last: bool  # nothing comes after it
+    ready: torch.cuda.Event | None
+    random_state: Tensor | None
+
+
+class _Channel:
+    """Between thread and loop. The loop allows each batch by a ticket, in advance."""
+
+    def __init__(self) -> None:
+        # A ticket may be a seed: the batch's random numbers start anew.
+        self.tickets: SimpleQueue[int | None] = SimpleQueue()
+        self.results: SimpleQueue[_Made] = SimpleQueue()
+        self.stopped = False
+
+
+class AheadIterator:
+    """The batches of an iterator, in order, made ahead by a thread.
+
+    Args:
+        inner: gives the batches; read by the thread only.
+        depth: at most as many are made ahead.
+        device: of the thread's stream; no stream if it is a CPU.
+    """
+
+    def __init__(self, inner: Iterator[Any], depth: int, device: torch.device) -> None:
+        self._inner = inner
+        self._device = device
+        self._channel = _Channel()
+        self._random_state: Tensor | None = torch.get_rng_state()
+        stream = take_stream(device) if device.type == "cuda" else None
+        # Without a reference to this object: its end is the thread's end.
+        self._thread = threading.Thread(
+            target=_make_batches,
+            args=(inner, self._channel, stream, OwnDraws(), _Modes.current()),
+            name="peergraph-prefetch",
+            daemon=True,
+        )
+        for _ in range(depth):
+            self._channel.tickets.put(None)
+        self._thread.start()
+        self._close = weakref.finalize(self, _stop, self._thread, self._channel, stream)
+
+    def __iter__(self) -> AheadIterator:
+        return self
+
+    def __len__(self) -> int:
+        """Batches of the whole iteration, as the loader's own iterator counts them."""
+        return len(self._inner)  # type: ignore[arg-type]
+
+    def __next__(self) -> Any:
+        if not self._close.alive:
+            raise StopIteration
+        made = self._channel.results.get()
+        seed = self._follow(made.random_state)
+        if made.last:
+            self.close()
+        else:
+            self._channel.tickets.put(seed)
+        if made.error is not None:
+            try:
+                raise made.error
+            finally:
+                del made  # or the traceback and the exception would hold each other
+        if made.ready is not None:
+            stream = torch.cuda.current_stream(self._device)
+            stream.wait_event(made.ready)
+            use_on(stream, made.batch)
+        return made.batch
+
+    def close(self) -> None:
+        """Ends the thread, after the batch that it is at; there are no more batches then."""
+        self._close()
+
+    def _follow(self, state: Tensor | None) -> int | None:
+        """Brings torch's CPU generator to where it were if the batch had been made in the loop.
+
+        If the loop draws from it too, it keeps it for itself from there on, and what is returned
+        is a seed for the batches.
+        """
+        if self._random_state is None or state is None:
+            return None
+        if torch.equal(torch.get_rng_state(), self._random_state):
+            if not torch.equal(state, self._random_state):
+                torch.set_rng_state(state)
+                self._random_state = state
+            return None
+        self._random_state = None
+        return int(torch.randint(0, 2**63 - 1, (), device="cpu"))
+
+
+@dataclass(frozen=True)
+class _Modes:
+    """The modes of torch that matter to a batch; each thread has its own."""
+
+    grad: bool
+    inference: bool
+    device: torch.device
+
+    @classmethod
+    def current(cls) -> _Modes:
+        return cls(
+            torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_device()
+        )
+
+    def enter(self, stack: ExitStack) -> None:
+        stack.enter_context(torch.inference_mode(self.inference))
+        stack.enter_context(torch.set_grad_enabled(self.grad))
+        if self.device.type != "cpu":
+            stack.enter_context(self.device)
+
+
+def _make_batches(
+    inner: Iterator[Any],
+    channel: _Channel,
+    stream: torch.cuda.Stream | None,
+    draws: OwnDraws,
+    modes: _Modes,
+) -> None:
+    try:
+        with ExitStack() as stack:
+            if stream is not None:
+                stack.enter_context(torch.cuda.stream(stream))
+            stack.enter_context(draws)
+            modes.enter(stack)
+            last = False
+            while not last:
+                seed = channel.tickets.get()
+                if channel.stopped:
+                    return
+                if seed is not None:
+                    draws.reseed(seed)
+                made = _make(inner, stream, draws)
+                last = made.last
+                channel.results.put(made)
+                del made  # the loop alone decides how long a batch lives
+    except BaseException as error:
+        channel.results.put(_Made(None, error, True, None, None))
+
+
+def _make(inner: Iterator[Any], stream: torch.cuda.Stream | None, draws: OwnDraws) -> _Made:
+    try:
+        batch = next(inner)
+        ready = None if stream is None else stream.record_event()
+        return _Made(batch, None, False, ready, draws.state)
+    except BaseException as error:
+        # As ever, the loop may go on with the next batch.
+        return _Made(None, error, isinstance(error, StopIteration), None, draws.state)
+
+
+def _stop(thread: threading.Thread, channel: _Channel, stream: torch.cuda.Stream | None) -> None:
+    channel.stopped = True
+    channel.tickets.put(None)
+    # Garbage may be collected by the thread itself.
+    if thread is not threading.current_thread():
+        thread.join(_PATIENCE)
+    if stream is not None and not thread.is_alive():
+        give_back(stream)
