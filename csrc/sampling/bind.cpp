@@ -46,7 +46,7 @@ Choice make_choice(bool replace, bool last, const TableView& weights, int weight
 
 SamplerSpec make_spec(const std::vector<NodeTypeTuple>& node_types,
                       const std::vector<RelationTuple>& relations, bool expand_all, bool disjoint,
-                      bool edge_ids, bool duplicate_counts, int index_bytes) {
+                      bool induced, bool edge_ids, bool duplicate_counts, int index_bytes) {
   SamplerSpec spec;
   for (const auto& [name, num_nodes, to_internal, internal_bytes, to_user, user_bytes] : node_types)
     spec.node_types.push_back({name, num_nodes, make_id_map(to_internal, internal_bytes),
@@ -67,6 +67,7 @@ SamplerSpec make_spec(const std::vector<NodeTypeTuple>& node_types,
   PG_CHECK_ARG(index_bytes == 4 || index_bytes == 8, "index_bytes must be 4 or 8");
   spec.expand_all = expand_all;
   spec.disjoint = disjoint;
+  spec.induced = induced;
   spec.edge_ids = edge_ids;
   spec.duplicate_counts = duplicate_counts;
   spec.index_bytes = index_bytes;
@@ -144,7 +145,7 @@ void register_sampling(py::module_& m) {
            py::arg("times") = TableView(), py::arg("time_bytes") = 0, py::arg("edge_time") = false);
   py::class_<SamplerSpec> spec(m, "KHopSampler");
   spec.def(py::init(&make_spec), py::kw_only(), py::arg("node_types"), py::arg("relations"),
-           py::arg("expand_all"), py::arg("disjoint"), py::arg("edge_ids"),
+           py::arg("expand_all"), py::arg("disjoint"), py::arg("induced"), py::arg("edge_ids"),
            py::arg("duplicate_counts"), py::arg("index_bytes"));
   spec.def("sample", &sample, py::arg("seeds"), py::arg("seed"), py::arg("seed_times"),
            py::arg("direct"), py::arg("mailbox"), py::arg("allocate"), py::arg("device"),

@@ -6,10 +6,6 @@
 namespace peergraph {
 namespace {
 
-constexpr int kWarpsPerBlock = kBlockThreads / kWarpLanes;
-constexpr int kWarpKeys = 256;  // longer lists are given to a whole block
-constexpr int kBlockKeys = kWarpKeys * kWarpsPerBlock;
-
 static_assert(sizeof(CscView) + sizeof(Choice) + sizeof(Hop) + sizeof(NodeIndex) < 4000,
               "kernel parameters");
 
@@ -42,30 +38,32 @@ __device__ int64_t count_admitted(const Team& team, const Candidates& candidates
 }
 
 struct Counting {
+  Choice choice;
+
   template <typename Team>
-  __device__ void operator()(const Team& team, const ChoiceScratch&, const Candidates& candidates,
-                             const Hop& hop) const {
-    const int64_t admitted = count_admitted(team, candidates);
-    if (team.rank() == 0)
-      hop.offsets[candidates.position] = candidates.choice.edges_of(hop.fanout, admitted);
+  __device__ void operator()(const Team& team, const TeamScratch&, const CscView& csc,
+                             const Hop& hop, int64_t t) const {
+    const int64_t admitted = count_admitted(team, candidates_of(csc, choice, hop, t));
+    if (team.rank() == 0) hop.offsets[t] = choice.edges_of(hop.fanout, admitted);
   }
 };
 
 struct Choosing {
+  Choice choice;
   NodeIndex sources;
 
   template <typename Team>
-  __device__ void operator()(const Team& team, const ChoiceScratch& scratch,
-                             const Candidates& candidates, const Hop& hop) const {
-    const int64_t t = candidates.position;
+  __device__ void operator()(const Team& team, const TeamScratch& scratch, const CscView& csc,
+                             const Hop& hop, int64_t t) const {
+    const Candidates candidates = candidates_of(csc, choice, hop, t);
     const int64_t admitted = count_admitted(team, candidates);
-    const int64_t count = candidates.choice.edges_of(hop.fanout, admitted);
+    const int64_t count = choice.edges_of(hop.fanout, admitted);
     if (team.rank() == 0) leave_count(hop, t, count);
     const int64_t first = hop.first_slot(t);
     const auto emit = [&](int64_t i, int64_t pick) {
-      emit_edge(candidates.csc, hop, sources, candidates.list, t, first + i, pick);
+      emit_edge(csc, hop, sources, candidates.list, t, first + i, pick);
     };
-    if (count > 0 && candidates.choice.replace && hop.fanout >= 0)
+    if (count > 0 && choice.replace && hop.fanout >= 0)
       with_replacement(team, scratch, candidates, count, emit);
     else if (count > 0)
       without_replacement(team, scratch, candidates, count, admitted, emit);
@@ -74,54 +72,13 @@ struct Choosing {
   }
 };
 
-/// A warp for each target, the whole block for the long lists.
-template <typename Work>
-__global__ void __launch_bounds__(kBlockThreads)
-    for_each_target(const __grid_constant__ CscView csc, const __grid_constant__ Choice choice,
-                    const __grid_constant__ Hop hop, const __grid_constant__ Work work) {
-  __shared__ uint64_t keys[kBlockKeys];
-  __shared__ uint32_t histograms[kWarpsPerBlock][kDigits];
-  __shared__ uint64_t found[kWarpsPerBlock][3];
-  __shared__ uint64_t partial[kWarpsPerBlock];
-  __shared__ bool is_long[kWarpsPerBlock];
-  const int warp = threadIdx.x / kWarpLanes;
-  const int64_t block_begin = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock;
-  const int64_t own = block_begin + warp;
-  bool own_is_long = false;
-  if (own < hop.num_targets) {
-    const Candidates candidates = candidates_of(csc, choice, hop, own);
-    own_is_long = candidates.list.degree > kWarpKeys;
-    if (!own_is_long)
-      work(WarpTeam{nullptr},
-           ChoiceScratch{keys + warp * kWarpKeys, kWarpKeys, histograms[warp], found[warp]},
-           candidates, hop);
-  }
-  if (threadIdx.x % kWarpLanes == 0) is_long[warp] = own_is_long;
-  __syncthreads();
-  for (int w = 0; w < kWarpsPerBlock; ++w) {
-    if (!is_long[w]) continue;
-    work(BlockTeam{partial}, ChoiceScratch{keys, kBlockKeys, histograms[0], found[0]},
-         candidates_of(csc, choice, hop, block_begin + w), hop);
-    __syncthreads();  // before the next target takes the work space
-  }
-}
-
-template <typename Work>
-void launch(const CscView& csc, const Choice& choice, const Hop& hop, const Work& work,
-            cudaStream_t stream) {
-  const int64_t blocks = (hop.num_targets + kWarpsPerBlock - 1) / kWarpsPerBlock;
-  for_each_target<<<static_cast<unsigned>(blocks), kBlockThreads, 0, stream>>>(csc, choice, hop,
-                                                                               work);
-  PG_LAUNCH_CHECK("for_each_target");
-}
-
 }  // namespace
 
 void count_choices_cuda(const CscView& csc, const Choice& choice, const Hop& hop,
                         uintptr_t stream_address) {
   const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
   PG_CUDA_CHECK(cudaMemsetAsync(hop.offsets + hop.num_targets, 0, sizeof(int64_t), stream));
-  launch(csc, choice, hop, Counting{}, stream);
+  launch_each_target(csc, hop, Counting{choice}, stream);
 }
 
 void choose_neighbors_cuda(const CscView& csc, const Choice& choice, const Hop& hop,
@@ -132,7 +89,7 @@ void choose_neighbors_cuda(const CscView& csc, const Choice& choice, const Hop& 
                                                                                    sources);
     PG_LAUNCH_CHECK("draw_any");
   } else {
-    launch(csc, choice, hop, Choosing{sources}, stream);
+    launch_each_target(csc, hop, Choosing{choice, sources}, stream);
   }
 }
 

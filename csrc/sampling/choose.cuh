@@ -5,20 +5,9 @@
 #include <cstdint>
 
 #include "sampling/choose.h"
-#include "sampling/team.cuh"
+#include "sampling/each_target.cuh"
 
 namespace peergraph {
-
-constexpr int kDigitBits = 8;
-constexpr int kDigits = 1 << kDigitBits;
-
-/// Shared memory of a team.
-struct ChoiceScratch {
-  uint64_t* keys;       // [capacity]
-  int64_t capacity;     // at least the team's threads
-  uint32_t* histogram;  // [kDigits]
-  uint64_t* found;      // [3]
-};
 
 /// Which keys are chosen: those below `prefix` in the bits from `shift` on, and of those equal to
 /// it `need` of `equal`.
@@ -33,7 +22,7 @@ struct Threshold {
 
 /// Radix selection, the highest digit first, of the `count` least of `admitted` keys.
 template <typename Team, typename KeyAt>
-__device__ Threshold find_threshold(const Team& team, const ChoiceScratch& scratch, int64_t degree,
+__device__ Threshold find_threshold(const Team& team, const TeamScratch& scratch, int64_t degree,
                                     int64_t count, int64_t admitted, const KeyAt& key_at) {
   constexpr int kOwnDigits = kDigits / Team::kThreads;
   Threshold at;
@@ -71,7 +60,7 @@ __device__ Threshold find_threshold(const Team& team, const ChoiceScratch& scrat
 
 /// Calls emit(i, pick) for the `count` neighbours with the least keys.
 template <typename Team, typename KeyAt, typename Emit>
-__device__ void choose_least(const Team& team, const ChoiceScratch& scratch, bool last,
+__device__ void choose_least(const Team& team, const TeamScratch& scratch, bool last,
                              int64_t degree, int64_t count, int64_t admitted, const KeyAt& key_at,
                              const Emit& emit) {
   const Threshold at = find_threshold(team, scratch, degree, count, admitted, key_at);
@@ -97,7 +86,7 @@ __device__ void choose_least(const Team& team, const ChoiceScratch& scratch, boo
 }
 
 template <typename Team, typename Emit>
-__device__ void without_replacement(const Team& team, const ChoiceScratch& scratch,
+__device__ void without_replacement(const Team& team, const TeamScratch& scratch,
                                     const Candidates& candidates, int64_t count, int64_t admitted,
                                     const Emit& emit) {
   const int64_t degree = candidates.list.degree;
@@ -122,7 +111,7 @@ __device__ void without_replacement(const Team& team, const ChoiceScratch& scrat
 /// Draws by the running sum of the masses: a chunk of it at a time, in which every draw that falls
 /// into the chunk is looked up.
 template <typename Team, typename Emit>
-__device__ void with_replacement(const Team& team, const ChoiceScratch& scratch,
+__device__ void with_replacement(const Team& team, const TeamScratch& scratch,
                                  const Candidates& candidates, int64_t count, const Emit& emit) {
   const int64_t degree = candidates.list.degree;
   uint64_t heaviest = 0, total = 0;

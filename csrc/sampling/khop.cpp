@@ -70,6 +70,15 @@ class KHop {
     }
   }
 
+  /// Replaces the hops' edges by all those among the nodes.
+  void induce() {
+    hops_.clear();
+    for (size_t r = 0; r < spec_.relations.size(); ++r) {
+      hops_.push_back(induced_hop(spec_.relations[r]));
+      result_.edges[r].per_hop = {hops_.back().num_edges};
+    }
+  }
+
   SampleResult finish() {
     for (size_t type = 0; type < lists_.size(); ++type) allocate_nodes(type);
     for (size_t r = 0; r < spec_.relations.size(); ++r) write_edges(r);
@@ -136,23 +145,18 @@ class KHop {
     return std::min(slots, spec_.node_types[type].num_nodes - found);
   }
 
-  Hop sample(int hop_number, int r, int64_t first_target, int64_t num_targets) {
-    const RelationSpec& relation = spec_.relations[r];
-    const NodeList& destinations = lists_[relation.destination];
-    Hop hop;
-    hop.source = {seed_, static_cast<uint64_t>(hop_number) * spec_.relations.size() + r};
-    hop.fanout = relation.fanouts[hop_number];
-    // No node has more neighbours than there are edges: huge fanouts need no work space.
-    if (!relation.choice.replace && hop.fanout >= relation.csc.num_edges) hop.fanout = -1;
+  /// A hop by a relation from `num_targets` nodes; returns whether there is anything to do.
+  bool set_up(Hop& hop, const RelationSpec& relation, int64_t first_target, int64_t num_targets) {
     hop.first_target = first_target;
     hop.num_targets = num_targets;
     hop.index_bytes = relation.csc.index_bytes;
     hop.offsets = allocate<int64_t>(num_targets + 2);
     if (num_targets == 0 || hop.fanout == 0 || relation.csc.num_edges == 0) {
       backend_.fill(hop.offsets, 0, (num_targets + 2) * sizeof(int64_t));
-      return hop;
+      return false;
     }
     // The list may move when it grows; the memory it leaves stays valid until the sample ends.
+    const NodeList& destinations = lists_[relation.destination];
     hop.targets = destinations.ids + first_target;
     if (spec_.disjoint) hop.target_trees = destinations.trees + first_target;
     if (relation.choice.timed()) {
@@ -160,20 +164,47 @@ class KHop {
                    "choosing by time needs a disjoint sample and a time for each seed");
       hop.seed_times = seed_times_;
     }
+    return true;
+  }
+
+  void allocate_slots(Hop& hop, const std::string& name, bool edge_ids) {
+    PG_CHECK_ARG(hop.slots <= kMaxSampleRows, name + " would sample " + std::to_string(hop.slots) +
+                                                  " edges of one relation; at most " +
+                                                  std::to_string(kMaxSampleRows) +
+                                                  " are possible: use fewer seeds or fanouts");
+    hop.sources = scratch<char>(hop.slots, hop.index_bytes);
+    if (edge_ids) hop.edge_ids = scratch<int64_t>(hop.slots);
+  }
+
+  Hop sample(int hop_number, int r, int64_t first_target, int64_t num_targets) {
+    const RelationSpec& relation = spec_.relations[r];
+    Hop hop;
+    hop.source = {seed_, static_cast<uint64_t>(hop_number) * spec_.relations.size() + r};
+    hop.fanout = relation.fanouts[hop_number];
+    // No node has more neighbours than there are edges: huge fanouts need no work space.
+    if (!relation.choice.replace && hop.fanout >= relation.csc.num_edges) hop.fanout = -1;
+    if (!set_up(hop, relation, first_target, num_targets)) return hop;
 
     backend_.plan(relation, hop);
-    PG_CHECK_ARG(hop.slots <= kMaxSampleRows,
-                 "hop " + std::to_string(hop_number) + " would sample " +
-                     std::to_string(hop.slots) + " edges of one relation; at most " +
-                     std::to_string(kMaxSampleRows) + " are possible: use fewer seeds or fanouts");
+    allocate_slots(hop, "hop " + std::to_string(hop_number), spec_.edge_ids && !spec_.induced);
     NodeList& sources = lists_[relation.source];
     reserve(sources, new_nodes_bound(relation.source, hop.slots));
-    hop.sources = scratch<char>(hop.slots, hop.index_bytes);
-    if (spec_.edge_ids) hop.edge_ids = scratch<int64_t>(hop.slots);
     if (hop.slots > 0) backend_.sample(relation, hop, sources);
     PG_CHECK_ARG(sources.count < kMaxSampleRows, "the sample has too many nodes of type '" +
                                                      spec_.node_types[relation.source].name +
                                                      "': use fewer seeds or fanouts");
+    return hop;
+  }
+
+  Hop induced_hop(const RelationSpec& relation) {
+    const NodeList& sources = lists_[relation.source];
+    Hop hop;
+    hop.fanout = sources.count == 0 ? 0 : -1;
+    if (!set_up(hop, relation, 0, lists_[relation.destination].count)) return hop;
+    backend_.plan_induced(relation, hop, sources.index);
+    allocate_slots(hop, "the induced subgraph", spec_.edge_ids);
+    if (hop.slots > 0) backend_.induce(relation, hop, sources.index);
+    hop.num_edges = hop.slots;
     return hop;
   }
 
@@ -230,6 +261,7 @@ SampleResult sample_khop(const SamplerSpec& spec, const std::vector<SeedList>& s
   KHop sample(spec, seed, seed_times, allocate, arena, backend);
   sample.add_seeds(seeds, direct);
   sample.run_hops();
+  if (spec.induced) sample.induce();
   return sample.finish();
 }
 

@@ -34,6 +34,7 @@ struct SamplerSpec {
   int num_hops = 0;
   bool expand_all = false;  // targets are all nodes so far, not only the new ones
   bool disjoint = false;
+  bool induced = false;  // all edges among the nodes, as one hop
   bool edge_ids = true;
   bool duplicate_counts = false;
   int index_bytes = 8;  // of row and col
@@ -89,6 +90,10 @@ class Backend {
   virtual void plan(const RelationSpec& relation, Hop& hop) = 0;
   /// Fills the hop's slots, gives new sources rows and appends them to `sources`; sets num_edges.
   virtual void sample(const RelationSpec& relation, Hop& hop, NodeList& sources) = 0;
+  /// Counts the induced subgraph's edges of a hop from all nodes: writes offsets, sets slots.
+  virtual void plan_induced(const RelationSpec& relation, Hop& hop, const NodeIndex& sources) = 0;
+  /// Fills its slots.
+  virtual void induce(const RelationSpec& relation, Hop& hop, const NodeIndex& sources) = 0;
   virtual void write_edges(const Hop& hop, const NodeIndex& sources, const EdgeOutput& out) = 0;
   virtual void write_nodes(const NodeTypeSpec& type, const NodeList& nodes,
                            const NodesResult& out) = 0;

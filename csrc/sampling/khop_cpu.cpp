@@ -5,6 +5,7 @@
 
 #include "common/parallel.h"
 #include "sampling/choose.h"
+#include "sampling/induced.h"
 #include "sampling/neighbor.h"
 
 namespace peergraph {
@@ -48,14 +49,7 @@ class CpuBackend final : public Backend {
       for (int64_t t = begin; t < end; ++t)
         hop.offsets[t] = hop.edges_of(csc.degree(hop.targets[t]));
     });
-    int64_t total = 0;
-    for (int64_t t = 0; t < hop.num_targets; ++t) {
-      const int64_t count = hop.offsets[t];
-      hop.offsets[t] = total;
-      total += count;
-    }
-    hop.offsets[hop.num_targets] = total;
-    hop.slots = total;
+    scan_offsets(hop);
   }
 
   void sample(const RelationSpec& relation, Hop& hop, NodeList& sources) override {
@@ -68,6 +62,19 @@ class CpuBackend final : public Backend {
     });
     hop.num_edges = hop.slots;
     append_unique(hop, sources);
+  }
+
+  void plan_induced(const RelationSpec& relation, Hop& hop, const NodeIndex& sources) override {
+    parallel_for(hop.num_targets, kTargetsPerThread, num_threads_, [&](int64_t begin, int64_t end) {
+      count_induced_cpu(relation.csc, relation.choice, hop, sources, begin, end);
+    });
+    scan_offsets(hop);
+  }
+
+  void induce(const RelationSpec& relation, Hop& hop, const NodeIndex& sources) override {
+    parallel_for(hop.num_targets, kTargetsPerThread, num_threads_, [&](int64_t begin, int64_t end) {
+      induce_cpu(relation.csc, relation.choice, hop, sources, begin, end);
+    });
   }
 
   void write_edges(const Hop& hop, const NodeIndex&, const EdgeOutput& out) override {
@@ -101,6 +108,18 @@ class CpuBackend final : public Backend {
  private:
   static void keep_first(uint32_t& word, int64_t row) {
     if (word == kUnknown) word = static_cast<uint32_t>(row);
+  }
+
+  /// Replaces counts by their exclusive sums; their total is the number of slots.
+  static void scan_offsets(Hop& hop) {
+    int64_t total = 0;
+    for (int64_t t = 0; t < hop.num_targets; ++t) {
+      const int64_t count = hop.offsets[t];
+      hop.offsets[t] = total;
+      total += count;
+    }
+    hop.offsets[hop.num_targets] = total;
+    hop.slots = total;
   }
 
   static void push_back(NodeList& nodes, int64_t tree, int64_t node) {

@@ -3,6 +3,7 @@
 #include "common/cuda_check.cuh"
 #include "sampling/append_unique.h"
 #include "sampling/choose.h"
+#include "sampling/induced.h"
 #include "sampling/khop_cuda.h"
 #include "sampling/neighbor.h"
 
@@ -68,16 +69,11 @@ class CudaBackend final : public Backend {
       count_neighbors_cuda(relation.csc, hop, stream_);
     else
       count_choices_cuda(relation.csc, relation.choice, hop, stream_);
-    const int64_t bytes = scan_offsets_scratch(hop, stream_);
-    scan_offsets_cuda(hop, arena_.take(bytes), bytes, stream_);
-    to_mailbox(kEdges, hop.offsets + hop.num_targets, 1);
-    wait();
-    hop.slots = mailbox_[kEdges];
+    scan_offsets(hop);
   }
 
   void sample(const RelationSpec& relation, Hop& hop, NodeList& sources) override {
-    if (hop.stride == 0)
-      hop.owners = static_cast<uint32_t*>(arena_.take(hop.slots * sizeof(uint32_t)));
+    if (hop.stride == 0) take_owners(hop);
     if (relation.choice.plain())
       sample_neighbors_cuda(relation.csc, hop, sources.index, arena_, stream_);
     else
@@ -88,6 +84,16 @@ class CudaBackend final : public Backend {
     wait();
     hop.num_edges = mailbox_[kEdges];
     sources.count += mailbox_[kNewNodes];
+  }
+
+  void plan_induced(const RelationSpec& relation, Hop& hop, const NodeIndex& sources) override {
+    count_induced_cuda(relation.csc, relation.choice, hop, sources, stream_);
+    scan_offsets(hop);
+  }
+
+  void induce(const RelationSpec& relation, Hop& hop, const NodeIndex& sources) override {
+    take_owners(hop);
+    induce_cuda(relation.csc, relation.choice, hop, sources, stream_);
   }
 
   void write_edges(const Hop& hop, const NodeIndex& sources, const EdgeOutput& out) override {
@@ -113,6 +119,19 @@ class CudaBackend final : public Backend {
   };
 
   cudaStream_t stream() const { return reinterpret_cast<cudaStream_t>(stream_); }
+
+  /// Replaces counts by their exclusive sums; waits for their total, the number of slots.
+  void scan_offsets(Hop& hop) {
+    const int64_t bytes = scan_offsets_scratch(hop, stream_);
+    scan_offsets_cuda(hop, arena_.take(bytes), bytes, stream_);
+    to_mailbox(kEdges, hop.offsets + hop.num_targets, 1);
+    wait();
+    hop.slots = mailbox_[kEdges];
+  }
+
+  void take_owners(Hop& hop) {
+    hop.owners = static_cast<uint32_t*>(arena_.take(hop.slots * sizeof(uint32_t)));
+  }
 
   void to_mailbox(Mail mail, const void* from, int words) {
     PG_CUDA_CHECK(cudaMemcpyAsync(mailbox_ + mail, from, words * sizeof(int64_t),

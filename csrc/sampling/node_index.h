@@ -42,6 +42,18 @@ struct NodeIndex {
     return values[find(key(tree, node))];
   }
 
+  /// The word of a node, kUnknown for one that was not inserted.
+  PG_HD uint32_t look_up(int64_t tree, int64_t node) const {
+    if (direct != nullptr) return direct[node];
+    const uint64_t wanted = key(tree, node);
+    uint64_t at = home(wanted);
+    while (keys[at] != wanted) {
+      if (keys[at] == kEmpty) return kUnknown;
+      at = (at + 1) & mask;
+    }
+    return values[at];
+  }
+
   /// Replaces the word of a node that was inserted before.
   PG_HD void set(int64_t tree, int64_t node, uint32_t word) const {
     if (direct != nullptr)

@@ -171,6 +171,7 @@ class KHopSampler:
         relations: Sequence[tuple[int, int, CscView, Sequence[int], Choice]],
         expand_all: bool,
         disjoint: bool,
+        induced: bool,
         edge_ids: bool,
         duplicate_counts: bool,
         index_bytes: int,

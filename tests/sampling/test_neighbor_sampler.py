@@ -49,6 +49,7 @@ def assert_equals_reference(
         disjoint=sampler.disjoint,
         choices=choices,
         seed_times=torch.cat(list(seed_time.values())).tolist() if seed_time else None,
+        induced=sampler.subgraph == "induced",
     )
     assert got.num_sampled_nodes == want.num_sampled_nodes
     assert got.num_sampled_edges == want.num_sampled_edges
@@ -66,7 +67,7 @@ def assert_equals_reference(
         assert got.col[t].tolist() == want.col[t]
         if sampler.edge_ids:
             assert got.edge_ids[t].tolist() == want.edge_ids[t]
-        for hop in range(sampler.num_hops):
+        for hop in range(got.num_hops):
             block = got.block(hop, t)
             assert block.indptr.tolist() == want.indptr[t][hop]
             assert block.first_target == want.first_target[t][hop]

@@ -95,6 +95,10 @@ class ReferenceSample:
         self.duplicate_counts[node_type].append(0)
         return row
 
+    def has(self, node_type: NodeType, tree: int, node: int) -> bool:
+        """Whether a node has a row."""
+        return (tree, node) in self._rows[node_type]
+
     def row_of(self, node_type: NodeType, tree: int, node: int) -> int:
         """The row of a node, appended if it is new."""
         row = self._rows[node_type].get((tree, node))
@@ -112,6 +116,7 @@ def sample_khop(
     disjoint: bool = False,
     choices: Mapping[EdgeType, Choice] | None = None,
     seed_times: Sequence[int] | None = None,
+    induced: bool = False,
 ) -> ReferenceSample:
     """The sample that :class:`peergraph.sampling.NeighborSampler` must yield.
 
@@ -122,6 +127,7 @@ def sample_khop(
         seeds, seed: as in `NeighborSampler.sample`.
         choices: of relations that choose otherwise than at random without replacement.
         seed_times: where a choice is by time: of all seeds, in order; the sample is disjoint then.
+        induced: all edges among the nodes, instead of those that were sampled.
     """
     sample = ReferenceSample.empty(list(num_nodes), list(relations))
     tree = 0
@@ -147,12 +153,11 @@ def sample_khop(
                 stream: int = stream,
             ) -> list[int]:
                 choice = (choices or {}).get(edge_type)
-                node = sample.nodes[edge_type[2]][target]
                 if choice is None:
+                    node = sample.nodes[edge_type[2]][target]
                     degree = int(csc.indptr[node + 1] - csc.indptr[node])
                     return picks(degree, fanout, seed, stream, position)
-                latest = seed_times[sample.batch[edge_type[2]][target]] if seed_times else 0
-                candidates = _candidates(csc, choice, node, latest)
+                candidates = _candidates(sample, edge_type, csc, choice, target, seed_times)
                 return choose(choice, candidates, fanout, seed, stream, position)
 
             _expand(sample, edge_type, csc, targets, chosen)
@@ -162,20 +167,52 @@ def sample_khop(
     for t in num_nodes:
         ends = [*sample.num_sampled_nodes[t], len(sample.nodes[t])]
         sample.num_sampled_nodes[t] = np.diff(ends, prepend=0).tolist()
+    if induced:
+        for edge_type, csc in relations.items():
+            choice = (choices or {}).get(edge_type, Choice())
+            _induce(sample, edge_type, csc, choice, seed_times)
     return sample
 
 
-def _candidates(csc: Csc, choice: Choice, node: int, latest: int) -> Candidates:
-    sources, edge_ids = csc.neighbors(node)
+def _candidates(
+    sample: ReferenceSample,
+    edge_type: EdgeType,
+    csc: Csc,
+    choice: Choice,
+    target: int,
+    seed_times: Sequence[int] | None,
+) -> Candidates:
+    sources, edge_ids = csc.neighbors(sample.nodes[edge_type[2]][target])
     weights, times = choice.weights, choice.times
+    timed = edge_ids if choice.edge_time else sources
     return Candidates(
         len(sources),
         None if weights is None else [float(weights[e]) for e in edge_ids],
-        None
-        if times is None
-        else [int(times[i]) for i in (edge_ids if choice.edge_time else sources)],
-        latest,
+        None if times is None else [int(times[i]) for i in timed],
+        0 if seed_times is None else seed_times[sample.batch[edge_type[2]][target]],
     )
+
+
+def _induce(
+    sample: ReferenceSample,
+    edge_type: EdgeType,
+    csc: Csc,
+    choice: Choice,
+    seed_times: Sequence[int] | None,
+) -> None:
+    """Replaces the edges of a relation by all those among the nodes."""
+    source_type, _, destination_type = edge_type
+
+    def chosen(target: int, _: int) -> list[int]:
+        tree = sample.batch[destination_type][target]
+        sources, _edge_ids = csc.neighbors(sample.nodes[destination_type][target])
+        admitted = _candidates(sample, edge_type, csc, choice, target, seed_times).admitted()
+        return [i for i in admitted if sample.has(source_type, tree, sources[i])]
+
+    for field_of_edges in (sample.row, sample.col, sample.edge_ids, sample.num_sampled_edges):
+        field_of_edges[edge_type] = []
+    sample.indptr[edge_type], sample.first_target[edge_type] = [], []
+    _expand(sample, edge_type, csc, range(len(sample.nodes[destination_type])), chosen)
 
 
 def _expand(

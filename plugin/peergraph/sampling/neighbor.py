@@ -55,13 +55,17 @@ class NeighborSampler:
         edge_time: the same with a table of the edges' times.
         temporal_strategy: ``"uniform"`` or ``"last"``: the most recent ones, of equals those
             further behind in the list.
+        subgraph: ``"directional"``, the sampled edges, or ``"induced"``, instead of them all edges
+            among the sampled nodes (in a disjoint sample, of the same seed; with times, none after
+            the seed's). The sample then has one block: every node is a target.
 
     With weights or times, what a target gets is in the order of its list.
 
     Raises:
         ValueError: a fanout below -1, lists of different lengths, a relation missing or unknown,
-            an unknown `frontier`, `index_dtype` or `temporal_strategy`, a table that does not
-            exist, weights that are negative or not finite, options that exclude each other.
+            an unknown `frontier`, `index_dtype`, `temporal_strategy` or `subgraph`, a table that
+            does not exist, weights that are negative or not finite, options that exclude each
+            other.
         TypeError: a fanout that is no integer, weights or times of another dtype.
     """
 
@@ -80,11 +84,18 @@ class NeighborSampler:
         node_time: str | Mapping[NodeType, str] | None = None,
         edge_time: str | Mapping[EdgeType, str] | None = None,
         temporal_strategy: Literal["uniform", "last"] = "uniform",
+        subgraph: Literal["directional", "induced"] = "directional",
     ) -> None:
         if frontier not in ("new", "all"):
             raise ValueError(f"frontier: expected 'new' or 'all', got {frontier!r}")
         if index_dtype not in (torch.int32, torch.int64):
             raise ValueError(f"index_dtype: expected torch.int32 or int64, got {index_dtype}")
+        if subgraph not in ("directional", "induced"):
+            raise ValueError(f"subgraph: expected 'directional' or 'induced', got {subgraph!r}")
+        if subgraph == "induced" and duplicate_counts:
+            raise ValueError(
+                "duplicate_counts: an induced subgraph keeps no sampled edges to count"
+            )
         self.store = store
         self.fanouts = check_fanouts(fanouts, list(store.edge_types))
         self.frontier = frontier
@@ -93,6 +104,7 @@ class NeighborSampler:
         self.edge_ids = bool(edge_ids)
         self.duplicate_counts = bool(duplicate_counts)
         self.index_dtype = index_dtype
+        self.subgraph = subgraph
         self._set_up()
 
     def _set_up(self) -> None:
@@ -123,6 +135,7 @@ class NeighborSampler:
             ],
             expand_all=self.frontier == "all",
             disjoint=self.disjoint,
+            induced=self.subgraph == "induced",
             edge_ids=self.edge_ids,
             duplicate_counts=self.duplicate_counts,
             index_bytes=self.index_dtype.itemsize,
@@ -146,8 +159,8 @@ class NeighborSampler:
         """Samples the neighbourhood of `seeds`.
 
         Runs on the store's device, on the current stream. On CUDA the host waits for the device
-        once per hop and relation (sizes), twice for hops with fanout -1 or a very large one. Not
-        collective.
+        once per hop and relation (sizes), twice for hops with fanout -1 or a very large one, and
+        once per relation for the induced subgraph. Not collective.
 
         Args:
             seeds: [S] user ids, int32 or int64, on any device; by node type where the store has

@@ -51,7 +51,7 @@ class Sample:
         duplicate_counts: by node type, int32: how often the node was sampled as a neighbour, over
             all hops (WholeGraph III-C4); None when they were not asked for.
         num_sampled_nodes: by node type, nodes found: seeds, hop 1, ... (one more than hops).
-        num_sampled_edges: by edge type, edges of each hop.
+        num_sampled_edges: by edge type, edges of each hop; of an induced subgraph, all together.
         indptr: by edge type and hop, what :meth:`block` gives.
         first_target: by edge type and hop, what :meth:`block` gives.
     """
@@ -69,7 +69,7 @@ class Sample:
 
     @property
     def num_hops(self) -> int:
-        """How many hops were sampled."""
+        """How many hops were sampled; 1 for an induced subgraph, whose edges are one block."""
         return max((len(edges) for edges in self.num_sampled_edges.values()), default=0)
 
     def block(self, hop: int, edge_type: EdgeType | None = None) -> Block:
