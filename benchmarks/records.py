@@ -126,6 +126,8 @@ _COLUMNS = {
     "gather": ["system", "plan", *_TIMES, "ms_host", "gbs", "against", "ratio"],
     "sampling": ["system", "plan", *_TIMES, "edges", "nodes", "edges_per_s", "against", "ratio"],
     "minibatch": ["system", "plan", *_TIMES, "ms_sample", "ms_gather", "nodes", "against", "ratio"],
+    "end_to_end": ["plan", "way", *_TIMES, "wall_ms", "ms_sample", "ms_gather", "ms_loader",
+                   "ms_train", "epoch_s", "over_compute", "utilisation"],
     "training": ["system", "plan", *_TIMES, "wall_ms", "ms_sample", "ms_gather", "ms_loader",
                  "ms_train", "epoch_s", "against", "ratio"],
 }  # fmt: skip

@@ -3,7 +3,7 @@
 #
 #   bash benchmarks/run_gpu.sh [STEP...]
 #
-# STEP is BENCH[:GRAPH][@RANKS]: gather, sampling, minibatch or training; graphs are listed by
+# STEP is BENCH[:GRAPH][@RANKS]: gather, sampling, minibatch, training or end_to_end; graphs are listed by
 # `python benchmarks/sampling.py --help`; as many ranks as GPUs by default. Without steps: all four,
 # on products. A step that fails or takes too long is reported, and the next one runs.
 #
@@ -38,6 +38,7 @@ elapsed() { echo $(( $(date +%s) - begin )); }
 peers_of() {
   local known=wholegraph
   if [ "$1" = gather ]; then known="wholegraph nccl torch"; fi
+  if [ "$1" = end_to_end ]; then known=""; fi
   if [ "$1" = aggregate ]; then known="torch scatter cupy"; fi
   for peer in $known; do
     case ",$PEERS," in *",$peer,"*) echo "$peer";; esac

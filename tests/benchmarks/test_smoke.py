@@ -85,6 +85,17 @@ def test_aggregate(tmp_path: Path) -> None:
     assert "edge softmax + backward" in table
 
 
+def test_end_to_end(tmp_path: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    model = ["--feature-dim", "8", "--hidden", "8"]
+    records, table = run("end_to_end", tmp_path / "out.jsonl", *CASES, *model, "--world", "2")
+    assert [r["way"] for r in records] == ["compute", "plain", "prefetch"]
+    assert all(r["over_compute"] > 0 and r["epoch_s"] > 0 for r in records)
+    assert "over_compute" in table
+    pytest.importorskip("matplotlib")
+    assert list(tmp_path.glob("breakdown_*.svg"))
+
+
 def test_unknown_names_are_refused() -> None:
     command = [sys.executable, str(BENCHMARKS / "sampling.py"), *SMALL, "--peers", "torch"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)

@@ -1,0 +1,237 @@
+"""Epochs of GraphSAGE through PyG's NeighborLoader: with prefetching, without, and training alone.
+
+    python benchmarks/end_to_end.py --world 4 --graph papers --plans sharded --out records.jsonl
+
+Three ways: `compute` trains on a few batches that lie in memory; `plain` makes each batch when it
+is asked for; `prefetch` is the loader as users get it on GPUs. With --out, rank 0's utilisation and
+the breakdown of a step are drawn next to that file, if matplotlib is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import itertools
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import PLANS, Mark, main, measure, parser
+from inputs import batch_nodes
+from ranks import Session
+from records import Timing
+from systems import Case, CaseRunner, System, add_arguments, systems
+from torch_geometric.loader import NeighborLoader
+from training import Trainer, data_of
+
+import peergraph_pyg
+
+_RESIDENT = 4
+# Seconds between two looks at a GPU's utilisation.
+_PERIOD = 0.1
+
+
+class _Rates(ctypes.Structure):
+    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
+class Utilisation:
+    """What NVML, the library behind nvidia-smi, says of a GPU while something runs."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.trace: list[tuple[float, int]] = []  # seconds, percent
+        self.missing: str | None = None
+        self._handle = ctypes.c_void_p()
+        try:
+            self._nvml = ctypes.CDLL("libnvidia-ml.so.1")
+            uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+            self._check("nvmlInit_v2")
+            self._check("nvmlDeviceGetHandleByUUID", uuid.encode(), ctypes.byref(self._handle))
+        except (OSError, AttributeError, RuntimeError, AssertionError) as error:
+            self.missing = str(error)
+
+    def _check(self, function: str, *args: Any) -> None:
+        code = getattr(self._nvml, function)(*args)
+        if code != 0:
+            raise RuntimeError(f"{function} returns {code}")
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[None]:
+        if self.missing is not None:
+            yield
+            return
+        ended = threading.Event()
+        watcher = threading.Thread(target=self._watch, args=(ended,), daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watcher.join()
+
+    def _watch(self, ended: threading.Event) -> None:
+        rates, begin = _Rates(), time.perf_counter()
+        while not ended.wait(_PERIOD):
+            try:
+                self._check("nvmlDeviceGetUtilizationRates", self._handle, ctypes.byref(rates))
+            except RuntimeError as error:
+                self.missing = str(error)
+                return
+            self.trace.append((round(time.perf_counter() - begin, 3), int(rates.gpu)))
+
+    def mean(self) -> float | None:
+        """Percent, without the first and the last second, which see what is around."""
+        if not self.trace:
+            return None
+        end = self.trace[-1][0]
+        inside = [value for second, value in self.trace if 1 < second < end - 1]
+        return sum(inside) / len(inside) if inside else None
+
+
+class Ways:
+    """The ways to train on one case."""
+
+    def __init__(self, session: Session, data: Any, case: Case) -> None:
+        self._session = session
+        self._case = case
+        # Sampling and gathering are two calls of the loader, which are timed apart.
+        self._loader = NeighborLoader(
+            data,
+            num_neighbors=case.fanouts,
+            batch_size=case.batch,
+            input_nodes=_epoch_seeds(session, case.batch),
+            shuffle=True,
+            filter_per_worker=False,
+        )
+        self._trainer = Trainer(session, len(case.fanouts), "loader")
+        self._compute_ms: float | None = None
+
+    def compute(self) -> None:
+        batches = list(itertools.islice(peergraph_pyg.prefetch(self._loader, 0), _RESIDENT))
+
+        def step(i: int, mark: Mark) -> None:
+            self._train(batches[i % len(batches)])
+            mark("train")
+
+        self._record("compute", step)
+
+    def plain(self) -> None:
+        indices = _again_and_again(self._loader.batch_sampler)
+
+        def step(_: int, mark: Mark) -> None:
+            sample = self._loader.collate_fn(next(indices))
+            mark("sample")
+            batch = self._loader.filter_fn(sample)
+            mark("gather")
+            self._train(batch)
+            mark("train")
+
+        self._record("plain", step)
+
+    def prefetch(self) -> None:
+        depth = self._session.args.depth
+        batches = _again_and_again(peergraph_pyg.prefetch(self._loader, depth))
+
+        def step(_: int, mark: Mark) -> None:
+            batch = next(batches)
+            mark("loader")
+            self._train(batch)
+            mark("train")
+
+        try:
+            self._record("prefetch", step, depth=depth)
+        finally:
+            batches.close()
+
+    def _train(self, batch: Any) -> None:
+        self._trainer.step(batch.x, batch, batch.y[: batch.batch_size])
+
+    def _record(self, way: str, step: Callable[[int, Mark], None], **fields: Any) -> None:
+        session = self._session
+        utilisation = Utilisation(session.device)
+        with utilisation.watch() if session.rank == 0 else contextlib.nullcontext():
+            timing = measure(session, step)
+        if utilisation.missing is not None:
+            session.note(f"  utilisation unknown: {utilisation.missing}")
+        wall_ms = self._slowest(timing)
+        self._compute_ms = wall_ms if way == "compute" else self._compute_ms
+        fields.update(
+            way=way,
+            utilisation=utilisation.mean(),
+            utilisation_trace=utilisation.trace or None,
+            over_compute=wall_ms / self._compute_ms if self._compute_ms else None,
+        )
+        case = replace(self._case, fields={**self._case.fields, **fields})
+        self._trainer.finish(session, timing, case)
+
+    def _slowest(self, timing: Timing) -> float:
+        walls: list[float] = self._session.group.all_gather(timing.wall_ms)
+        return max(walls)
+
+
+def _epoch_seeds(session: Session, batch: int) -> torch.Tensor:
+    """This rank's share of the training nodes: full batches, as many as an epoch has."""
+    spec, rank, world = session.args.graph, session.rank, session.world
+    steps = -(-spec.train_nodes // (batch * world))
+    return torch.cat(
+        [batch_nodes(spec, i, batch, rank, world, session.device).cpu() for i in range(steps)]
+    )
+
+
+def _again_and_again(loader: Any) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+def run(session: Session) -> None:
+    args = session.args
+    args.semantics = ["pyg"]
+    runner = CaseRunner(session)
+    for system in systems(session, args.feature_dim, labels=True):
+        runner.run(system, "loader", _time(session, system))
+
+
+def _time(session: Session, system: System) -> Callable[[Case], None]:
+    def time_case(case: Case) -> None:
+        ways = Ways(session, data_of(system.store), case)
+        ways.compute()
+        ways.plain()
+        ways.prefetch()
+
+    return time_case
+
+
+def arguments() -> argparse.ArgumentParser:
+    result = parser(__doc__.splitlines()[0], PLANS, "sharded", graph="products")
+    add_arguments(result, case_list="30-30-30:1024")
+    result.add_argument("--feature-dim", type=int, default=128, help="float32 a node")
+    result.add_argument("--hidden", type=int, default=256)
+    result.add_argument("--depth", type=int, default=2, help="batches made ahead")
+    result.set_defaults(iterations=100_000, budget=8.0)
+    return result
+
+
+def _draw(out: str | None) -> None:
+    if out is None:
+        return
+    # Drawing is optional, and needs matplotlib.
+    try:
+        import pictures
+    except ModuleNotFoundError as error:
+        print(f"no pictures: {error}", file=sys.stderr)
+        return
+    for path in pictures.draw(Path(out), Path(out).parent):
+        print(path)
+
+
+if __name__ == "__main__":
+    options = arguments()
+    code = main("end_to_end", run, options, peers=())
+    _draw(options.parse_args().out)
+    sys.exit(code)

@@ -1,0 +1,89 @@
+"""Draws what end_to_end.py recorded: the time of a step by stage, and the GPU's utilisation.
+
+    python benchmarks/pictures.py RECORDS FOLDER
+
+The breakdown is that of WholeGraph's Figure 9, the utilisation that of its Figure 12.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import matplotlib
+from records import Record, read_records
+
+matplotlib.use("Agg")  # there may be no screen
+import matplotlib.pyplot as plt
+
+_STAGES = {
+    "ms_sample": ("sampling", "#4c72b0"),
+    "ms_gather": ("gathering features", "#dd8452"),
+    "ms_loader": ("waiting for a batch", "#8172b3"),
+    "ms_train": ("training", "#55a868"),
+}
+_COLORS = {"compute": "#55a868", "plain": "#dd8452", "prefetch": "#4c72b0"}
+
+
+def draw(records: Path, folder: Path) -> list[Path]:
+    """Pictures of each case among the records, as SVG files in a folder."""
+    rows = [r for r in read_records(records) if r["bench"] == "end_to_end" and "way" in r]
+    cases = {}
+    for row in rows:
+        cases.setdefault(
+            tuple(row[key] for key in ("graph", "plan", "fanout", "batch")), []
+        ).append(row)
+    paths = []
+    for case, of_case in cases.items():
+        name = "_".join(str(part) for part in case).replace("/", "-")
+        title = "{}, {}, fanout {}, batch {}".format(*case)
+        title += f", {of_case[0]['world']} x {of_case[0]['device']}"
+        paths.append(_breakdown(of_case, title, folder / f"breakdown_{name}.svg"))
+        if any("utilisation_trace" in row for row in of_case):
+            paths.append(_utilisation(of_case, title, folder / f"utilisation_{name}.svg"))
+    return paths
+
+
+def _breakdown(rows: list[Record], title: str, path: Path) -> Path:
+    figure, axes = plt.subplots(figsize=(7, 0.8 + 0.6 * len(rows)))
+    for i, row in enumerate(rows):
+        left = 0.0
+        for stage, (_, color) in _STAGES.items():
+            axes.barh(i, row.get(stage, 0.0), left=left, color=color)
+            left += row.get(stage, 0.0)
+        axes.text(left, i, f" {row['wall_ms']:.1f} ms, {row['over_compute']:.2f}x", va="center")
+    axes.set_yticks(range(len(rows)), [row["way"] for row in rows])
+    axes.set_xlim(0, 1.25 * max(row["wall_ms"] for row in rows))
+    axes.set_xlabel("ms a step")
+    axes.set_title(title, fontsize=9)
+    handles = [plt.Rectangle((0, 0), 1, 1, color=color) for _, color in _STAGES.values()]
+    axes.legend(handles, [label for label, _ in _STAGES.values()], fontsize=7)
+    return _save(figure, path)
+
+
+def _utilisation(rows: list[Record], title: str, path: Path) -> Path:
+    figure, axes = plt.subplots(figsize=(7, 3))
+    for row in rows:
+        if "utilisation_trace" in row:
+            seconds, percent = zip(*row["utilisation_trace"], strict=True)
+            mean = row.get("utilisation")
+            label = row["way"] + (f" (mean {mean:.0f} %)" if mean is not None else "")
+            axes.plot(seconds, percent, label=label, color=_COLORS[row["way"]])
+    axes.set_ylim(0, 105)
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("GPU utilisation, %")
+    axes.set_title(title, fontsize=9)
+    axes.legend(fontsize=7, loc="lower right")
+    return _save(figure, path)
+
+
+def _save(figure: plt.Figure, path: Path) -> Path:
+    figure.tight_layout()
+    figure.savefig(path)
+    plt.close(figure)
+    return path
+
+
+if __name__ == "__main__":
+    for drawn in draw(Path(sys.argv[1]), Path(sys.argv[2])):
+        print(drawn)
