@@ -72,6 +72,10 @@ class PeergraphFeatureStore(FeatureStore):  # type: ignore[misc]
             return [self._tensor_attr_cls(owner, name) for owner, name in self._tensors]
         return [self._tensor_attr_cls(None, name) for owner, name in self._tensors if owner == NODE]
 
+    def named(self, name: str) -> list[TableTensor]:
+        """The tensors of all node and edge types that have this name."""
+        return [tensor for (_, own), tensor in self._tensors.items() if own == name]
+
     def add_edge_tensors(self, batch: Any, edge_ids: Any) -> None:
         """Puts the edge tensors of sampled edges into a batch, which PyG's loaders leave out.
 

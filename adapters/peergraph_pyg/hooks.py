@@ -67,8 +67,11 @@ def _wrap_loader(original: Callable[..., None], sampler: str, time: str) -> Call
         options = bound.arguments
         store = find_store(options["data"])
         if store is not None:
-            if isinstance(options[sampler], StoreNeighborSampler) and options.get(time) is not None:
-                raise NotImplementedError(f"{time} is not supported for a shared graph")
+            own = options[sampler] if isinstance(options[sampler], StoreNeighborSampler) else None
+            if own is not None and options.get(time) is not None and not own.is_temporal:
+                raise ValueError(
+                    f"{time}: the sampler has no time_attr that it could be compared to"
+                )
             _complete_inputs(options, store)
             if store.device.type == "cuda":
                 _stay_in_process(options, store)

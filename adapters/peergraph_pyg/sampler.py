@@ -11,9 +11,11 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 
 from peergraph.sampling import NeighborSampler, Sample
-from peergraph.store import EDGE, NODE, NodeType, Store
+from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store
 
 from .attach import store_of
+from .attributes import Times, time_tables, times_for_negatives, weight_tables
+from .table_tensor import TableTensor
 
 
 class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[misc]
@@ -30,15 +32,25 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
             returned by :func:`peergraph_pyg.stores`.
         num_neighbors: per hop, a list of ints (-1: all), or per edge type, a dict of such lists,
             or a ``NumNeighbors``, whose default serves the edge types that are not listed.
-        subgraph_type: ``"directional"`` or ``"bidirectional"``.
-        disjoint: whether each seed gets a subgraph of its own (and the batch a ``batch`` vector).
+        subgraph_type: ``"directional"``, ``"bidirectional"``, or ``"induced"``: all edges among
+            the nodes; ``num_sampled_nodes`` and ``num_sampled_edges`` are None then, as in PyG.
+        replace: draw with replacement.
+        disjoint: whether each seed gets a subgraph of its own (and the batch a ``batch`` vector);
+            always with ``time_attr``.
+        temporal_strategy: ``"uniform"`` or ``"last"``; no effect without ``time_attr``.
+        time_attr: shared attribute of nodes or of edges: nothing is sampled that is after the time
+            of the seed. Neighbour lists need not be sorted by time.
+        weight_attr: shared attribute of edges, float32 or float64, that are drawn in proportion to
+            it. With a pair of stores, too.
         is_sorted: no effect: the store's structure is sorted.
         share_memory: no effect: the store is shared memory.
-        temporal_strategy: no effect without ``time_attr``.
-        replace, time_attr, weight_attr, directed, sample_direction: only the defaults.
+        directed: False stands for ``subgraph_type="induced"``.
+        sample_direction: only ``"forward"``.
 
     Raises:
-        NotImplementedError: naming the argument, for what is not supported yet.
+        NotImplementedError: naming the argument, for what is not supported.
+        ValueError, TypeError: what :class:`peergraph.sampling.NeighborSampler` raises, and for a
+            ``time_attr`` or ``weight_attr`` that was not shared.
     """
 
     def __init__(
@@ -56,24 +68,21 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
         directed: bool = True,
         sample_direction: str = "forward",
     ) -> None:
-        _require_default("replace", replace, False)
-        _require_default("time_attr", time_attr, None)
-        _require_default("weight_attr", weight_attr, None)
-        _require_default("directed", directed, True)
-        _require_default("sample_direction", sample_direction, "forward")
-        self.subgraph_type = SubgraphType(subgraph_type)
-        if self.subgraph_type is SubgraphType.induced:
-            raise NotImplementedError("subgraph_type='induced' is not supported for a shared graph")
-
+        if sample_direction != "forward":
+            raise NotImplementedError(
+                f"sample_direction={sample_direction!r} is not supported for a shared graph"
+            )
+        self.subgraph_type = SubgraphType(subgraph_type if directed else "induced")
         self.store: Store = store_of(data)
         self.data_type = DataType.from_data(data)
         self.sample_direction = sample_direction
         self.temporal_strategy = temporal_strategy
         self.replace = replace
         self.keep_orig_edges = False
-        # PyG's code reads these: no times, no weights, edge ids are the user's own.
-        self.node_time = self.edge_time = self.edge_weight = self.perm = None
+        self.perm = None  # PyG's code reads it: edge ids are the user's own
         self._describe(data)
+        self._weights = None if weight_attr is None else weight_tables(data, weight_attr)
+        self._set_times(data, time_attr)
 
         self._core: NeighborSampler | None = None
         self.disjoint = disjoint
@@ -99,6 +108,20 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
             self.node_types = [key for key in self.node_types if key in data.node_types]
         self.num_nodes = {key: self.store.num_nodes(key) for key in self.node_types}
 
+    def _set_times(self, data: Any, time_attr: str | None) -> None:
+        self._node_time: dict[NodeType, str] = {}
+        self._edge_time: dict[EdgeType, str] = {}
+        # PyG's code reads these; of edge times, only whether there are any.
+        self.node_time: Times | None = None
+        self.edge_time: dict[EdgeType, str] | None = None
+        if time_attr is None:
+            return
+        self._node_time, self._edge_time = time_tables(data, time_attr)
+        self.edge_time = self._edge_time or None
+        if self._node_time:
+            tables = {t: TableTensor(self.store, t, n) for t, n in self._node_time.items()}
+            self.node_time = times_for_negatives(tables, self._homogeneous)
+
     @property
     def num_neighbors(self) -> NumNeighbors:
         """The fanouts; assigning new ones takes effect with the next batch."""
@@ -114,7 +137,7 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
     @property
     def disjoint(self) -> bool:
         """Whether each seed gets a subgraph of its own."""
-        return self._disjoint
+        return bool(self._disjoint or self.is_temporal)
 
     @disjoint.setter
     def disjoint(self, disjoint: bool) -> None:
@@ -131,7 +154,22 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
             hops = self._num_neighbors.num_hops
             for edge_type in self.store.edge_types:
                 fanouts.setdefault(edge_type, [0] * hops)
-        return NeighborSampler(self.store, fanouts, frontier="new", disjoint=self._disjoint)
+        last = self.is_temporal and self.temporal_strategy == "last"
+        return NeighborSampler(
+            self.store,
+            fanouts,
+            disjoint=self._disjoint,
+            replace=self.replace,
+            weights=self._weights,
+            node_time=self._node_time or None,
+            edge_time=self._edge_time or None,
+            temporal_strategy="last" if last else "uniform",
+            subgraph="induced" if self._induced else "directional",
+        )
+
+    @property
+    def _induced(self) -> bool:
+        return self.subgraph_type is SubgraphType.induced
 
     def _sample(
         self,
@@ -139,15 +177,18 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
         seed_time: Any = None,
         **kwargs: Any,
     ) -> SamplerOutput | HeteroSamplerOutput:
-        if seed_time is not None or kwargs:
-            given = "time" if seed_time is not None else ", ".join(kwargs)
+        if kwargs:
+            given = ", ".join(kwargs)
             raise NotImplementedError(f"sampling by {given} is not supported for a shared graph")
         if self._core is None:
             self._core = self._compile()
         # torch's generator: reproducible by torch.manual_seed, and different in every worker.
         number = int(torch.randint(0, 2**63 - 1, (), device="cpu"))
-        sample = self._core.sample(seed, number)
-        return _single_type(sample) if self._homogeneous else self._typed(sample)
+        sample = self._core.sample(seed, number, seed_time=seed_time)
+        out = _single_type(sample) if self._homogeneous else self._typed(sample)
+        if self._induced:  # there are no edges of a hop
+            out.num_sampled_nodes = out.num_sampled_edges = None
+        return out
 
     def _typed(self, sample: Sample) -> HeteroSamplerOutput:
         return HeteroSamplerOutput(
@@ -178,8 +219,3 @@ def _single_type(sample: Sample) -> SamplerOutput:
 
 def _of(values: dict[Any, Any], types: list[Any]) -> dict[Any, Any]:
     return {key: values[key] for key in types if key in values}
-
-
-def _require_default(name: str, value: Any, default: Any) -> None:
-    if value != default:
-        raise NotImplementedError(f"{name}={value!r} is not supported for a shared graph")

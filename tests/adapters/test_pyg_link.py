@@ -116,10 +116,10 @@ def test_negatives_are_pygs_own() -> None:
     assert torch.equal(pairs(batch, batch.dst_neg_index), negatives.view(8, 3))
 
 
-def test_times_are_refused() -> None:
+def test_times_without_a_time_attribute() -> None:
     shared = peergraph_pyg.share(random_data(), device="cpu")
     times = torch.arange(400)
-    with pytest.raises(NotImplementedError, match="time_attr"):
+    with pytest.raises(TypeError, match="edge_time: expected 'edge_weight' to be one of"):
         LinkNeighborLoader(shared, [2], edge_label_time=times, time_attr="edge_weight")
-    with pytest.raises(NotImplementedError, match="edge_label_time"):
+    with pytest.raises(ValueError, match="edge_label_time: the sampler has no time_attr"):
         LinkLoader(shared, NeighborSampler(shared, [2]), edge_label_time=times)

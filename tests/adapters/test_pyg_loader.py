@@ -307,27 +307,11 @@ class StubSampler:
     """Stands where a sampler of the user's own would."""
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("weight_attr", "edge_weight"),
-        ("time_attr", "y"),
-        ("replace", True),
-        ("subgraph_type", "induced"),
-        ("directed", False),
-    ],
-)
-def test_unsupported_options(option: str, value: object) -> None:
-    shared = peergraph_pyg.share(random_data(), device="cpu")
-    with pytest.raises(NotImplementedError, match=option):
-        NeighborLoader(shared, [2], **{option: value})
-
-
 def test_unsupported_inputs() -> None:
     shared = peergraph_pyg.share(random_data(), device="cpu")
     with pytest.raises(NotImplementedError, match="sample_direction"):
         NeighborSampler(shared, [2], sample_direction="backward")
-    with pytest.raises(NotImplementedError, match="input_time"):
+    with pytest.raises(ValueError, match="input_time: the sampler has no time_attr"):
         NodeLoader(shared, NeighborSampler(shared, [2]), input_time=torch.arange(60))
     with pytest.raises(ValueError, match="list of ints for a homogeneous graph"):
         NeighborLoader(shared, {("a", "b", "c"): [1]})
