@@ -45,7 +45,7 @@ def draw(records: Path, folder: Path) -> list[Path]:
 
 
 def _breakdown(rows: list[Record], title: str, path: Path) -> Path:
-    figure, axes = plt.subplots(figsize=(7, 0.8 + 0.6 * len(rows)))
+    figure, axes = plt.subplots(figsize=(7, 1.2 + 0.6 * len(rows)))
     for i, row in enumerate(rows):
         left = 0.0
         for stage, (_, color) in _STAGES.items():
@@ -57,7 +57,14 @@ def _breakdown(rows: list[Record], title: str, path: Path) -> Path:
     axes.set_xlabel("ms a step")
     axes.set_title(title, fontsize=9)
     handles = [plt.Rectangle((0, 0), 1, 1, color=color) for _, color in _STAGES.values()]
-    axes.legend(handles, [label for label, _ in _STAGES.values()], fontsize=7)
+    axes.legend(
+        handles,
+        [label for label, _ in _STAGES.values()],
+        fontsize=7,
+        ncol=4,
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.25),
+    )
     return _save(figure, path)
 
 

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peergraph.store import Store
+
 from .attach import find_store
 from .own_draws import OwnDraws
 from .side_stream import give_back, take_stream, use_on
@@ -34,7 +36,7 @@ def prefetch(loader: Any, depth: int | None = None) -> Prefetched:
     gathering, and whatever the loader does besides, ``transform`` included (WholeGraph IV-C6: what
     keeps the GPU busy is that it need not wait for its data). The training loop gets each batch
     when it is made, ordered behind its stream; it does not synchronise. An exception of the loader
-    is raised by the loop's ``next``. Leaving the loop ends the thread.
+    is raised by the loop's ``next``. Leaving the loop ends the thread, as does closing the store.
 
     Loaders over shared data on a GPU do this by themselves, with the depth that the environment
     variable ``PEERGRAPH_PREFETCH`` gives (2 by default, 0: not); for these, this function sets
@@ -86,7 +88,10 @@ class Prefetched:
         iterator = plain_iterator(self.loader)
         if self.depth == 0:
             return iterator
-        ahead = AheadIterator(iterator, self.depth, _device_of(self.loader))
+        store = find_store(getattr(self.loader, "data", None))
+        ahead = AheadIterator(iterator, self.depth, _device_of(store))
+        if store is not None:
+            store.close_first(ahead)
         self._last = weakref.ref(ahead)
         return ahead
 
@@ -120,9 +125,8 @@ def is_plain() -> bool:
     return _plainly.get()
 
 
-def _device_of(loader: Any) -> torch.device:
-    """Where the loader works: the store's device, else the current one."""
-    store = find_store(getattr(loader, "data", None))
+def _device_of(store: Store | None) -> torch.device:
+    """Where a loader works: the store's device, else the current one."""
     if store is not None and store.device.type == "cuda":
         return torch.device(store.device)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

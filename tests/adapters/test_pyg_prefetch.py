@@ -314,6 +314,16 @@ def test_grad_modes_are_those_of_the_loop() -> None:
     assert torch.is_grad_enabled()
 
 
+def test_closing_the_store_ends_loops(device: torch.device) -> None:
+    before = threading.active_count()
+    loader = node_loader(device)
+    iterator = iter(peergraph_pyg.prefetch(loader, 5))
+    next(iterator)
+    peergraph_pyg.store_of(loader.data).close()
+    assert threading.active_count() == before
+    assert list(iterator) == []
+
+
 def test_copies() -> None:
     ahead = peergraph_pyg.prefetch(node_loader("cpu"), 4)
     list(ahead)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from os import PathLike
 from types import TracebackType
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -52,6 +53,7 @@ class Store:
         self._structures = structures
         self._node_tables = node_tables
         self._edge_tables = edge_tables
+        self._readers: WeakSet[Any] = WeakSet()
 
     @classmethod
     def build(
@@ -293,8 +295,17 @@ class Store:
         """``[num destinations]`` int64 on the CPU. One-sided; synchronises."""
         return read_degrees(self._structures[edge_type], self._ids[edge_type[2]])
 
+    def close_first(self, reader: Any) -> None:
+        """Has :meth:`close` call ``reader.close()`` first, if the reader is still there by then.
+
+        For what reads in the background: it must have ended before memory is freed.
+        """
+        self._readers.add(reader)
+
     def close(self) -> None:
         """Frees everything. Collective, where the ranks built the store together."""
+        for reader in list(self._readers):
+            reader.close()
         for node_tables in self._node_tables.values():
             for table in node_tables.values():
                 table.close()
@@ -321,7 +332,7 @@ class Store:
             self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "group": None}
+        return {**self.__dict__, "group": None, "_readers": WeakSet()}
 
     def __repr__(self) -> str:
         nodes = ", ".join(f"{t}: {n}" for t, n in self._schema.num_nodes.items())
