@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from os import PathLike
 from types import TracebackType
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -53,7 +53,7 @@ class Store:
         self._structures = structures
         self._node_tables = node_tables
         self._edge_tables = edge_tables
-        self._readers: WeakSet[Any] = WeakSet()
+        self._readers: list[weakref.ref[Any]] = []
 
     @classmethod
     def build(
@@ -300,12 +300,14 @@ class Store:
 
         For what reads in the background: it must have ended before memory is freed.
         """
-        self._readers.add(reader)
+        self._readers = [ref for ref in self._readers if ref() is not None]
+        self._readers.append(weakref.ref(reader))
 
     def close(self) -> None:
         """Frees everything. Collective, where the ranks built the store together."""
-        for reader in list(self._readers):
-            reader.close()
+        for ref in self._readers:
+            if (reader := ref()) is not None:
+                reader.close()
         for node_tables in self._node_tables.values():
             for table in node_tables.values():
                 table.close()
@@ -332,7 +334,7 @@ class Store:
             self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "group": None, "_readers": WeakSet()}
+        return {**self.__dict__, "group": None, "_readers": []}
 
     def __repr__(self) -> str:
         nodes = ", ".join(f"{t}: {n}" for t, n in self._schema.num_nodes.items())
