@@ -145,12 +145,19 @@ class _Made:
     random_state: Tensor | None
 
 
+@dataclass
+class _Ticket:
+    """Allows the thread to make one more batch."""
+
+    seed: int | None = None  # the random numbers start anew
+    used: torch.cuda.Event | None = None  # the batch that this one may take the place of
+
+
 class _Channel:
     """Between thread and loop. The loop allows each batch by a ticket, in advance."""
 
     def __init__(self) -> None:
-        # A ticket may be a seed: the batch's random numbers start anew.
-        self.tickets: SimpleQueue[int | None] = SimpleQueue()
+        self.tickets: SimpleQueue[_Ticket] = SimpleQueue()
         self.results: SimpleQueue[_Made] = SimpleQueue()
         self.stopped = False
 
@@ -178,7 +185,7 @@ class AheadIterator:
             daemon=True,
         )
         for _ in range(depth):
-            self._channel.tickets.put(None)
+            self._channel.tickets.put(_Ticket())
         self._thread.start()
         self._close = weakref.finalize(self, _stop, self._thread, self._channel, stream)
 
@@ -197,7 +204,7 @@ class AheadIterator:
         if made.last:
             self.close()
         else:
-            self._channel.tickets.put(seed)
+            self._channel.tickets.put(_Ticket(seed, self._all_so_far()))
         if made.error is not None:
             try:
                 raise made.error
@@ -212,6 +219,14 @@ class AheadIterator:
     def close(self) -> None:
         """Ends the thread, after the batch that it is at; there are no more batches then."""
         self._close()
+
+    def _all_so_far(self) -> torch.cuda.Event | None:
+        """When what the loop has given to the GPU is done."""
+        if self._device.type != "cuda":
+            return None
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
 
     def _follow(self, state: Tensor | None) -> int | None:
         """Brings torch's CPU generator to where it were if the batch had been made in the loop.
@@ -266,11 +281,15 @@ def _make_batches(
             modes.enter(stack)
             last = False
             while not last:
-                seed = channel.tickets.get()
+                ticket = channel.tickets.get()
+                if ticket.used is not None:
+                    # The loop's work may be far behind the loop: without this wait, batches whose
+                    # memory is still in use would add up.
+                    ticket.used.synchronize()
                 if channel.stopped:
                     return
-                if seed is not None:
-                    draws.reseed(seed)
+                if ticket.seed is not None:
+                    draws.reseed(ticket.seed)
                 made = _make(inner, stream, draws)
                 last = made.last
                 channel.results.put(made)
@@ -291,7 +310,7 @@ def _make(inner: Iterator[Any], stream: torch.cuda.Stream | None, draws: OwnDraw
 
 def _stop(thread: threading.Thread, channel: _Channel, stream: torch.cuda.Stream | None) -> None:
     channel.stopped = True
-    channel.tickets.put(None)
+    channel.tickets.put(_Ticket())
     # Garbage may be collected by the thread itself.
     if thread is not threading.current_thread():
         thread.join(_PATIENCE)

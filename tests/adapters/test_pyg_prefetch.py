@@ -397,6 +397,23 @@ def test_memory_of_batches_is_not_reused_too_early() -> None:
 
 
 @pytest.mark.gpus(1)
+def test_memory_is_bounded_where_the_loop_runs_ahead() -> None:
+    """The loop queues work without waiting for it; batches must not pile up behind."""
+    data = Data(x=torch.rand(1000, 1 << 10), edge_index=torch.zeros(2, 0, dtype=torch.int64))
+    shared = peergraph_pyg.share(data, device="cuda:0")
+    loader = NeighborLoader(shared, [2], batch_size=50)
+    list(loader)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    for batch in loader:
+        torch.cuda._sleep(20_000_000)
+        del batch
+    # 20 batches of 200 KiB; at most 2 in the making, 1 in use, and as many not yet given back.
+    assert torch.cuda.max_memory_allocated() - before < 8 * 50 * 4096
+
+
+@pytest.mark.gpus(1)
 def test_streams_are_used_again() -> None:
     loader = node_loader("cuda:0")
     for _ in range(5):
