@@ -60,10 +60,32 @@ def samples(store: Store, source: GraphSource) -> list[Sample]:
             {"frontier": "all"},
             {"disjoint": True, "edge_ids": False},
             {"duplicate_counts": True, "index_dtype": torch.int32},
+            {"replace": True},
+            {"weights": "w"},
+            {"weights": "w", "replace": True, "frontier": "all"},
+            {"node_time": "t", "weights": "w"},
+            {"node_time": "t", "temporal_strategy": "last"},
+            {"edge_time": "t"},
+            {"subgraph": "induced"},
+            {"subgraph": "induced", "disjoint": True},
         ):
             sampler = NeighborSampler(store, fanouts, **options)  # type: ignore[arg-type]
-            taken += [sampler.sample(seeds, seed) for seed in (0, 2**40 + 7)]
+            times = {t: s % 50 for t, s in seeds.items()} if "edge_time" in options else None
+            taken += [sampler.sample(seeds, seed, seed_time=times) for seed in (0, 2**40 + 7)]
     return taken
+
+
+def add_columns(source: GraphSource) -> None:
+    """Weights of edges, times of nodes and edges."""
+    generator = torch.Generator().manual_seed(4)
+    for node_type, count in source.num_nodes.items():
+        times = torch.randint(50, (count,), generator=generator)
+        source.node_tables.setdefault(node_type, {})["t"] = times
+    for edge_type, edges in source.edges.items():
+        assert edges.coo is not None
+        tables = source.edge_tables.setdefault(edge_type, {})
+        tables["w"] = torch.rand(edges.coo.shape[1], generator=generator)
+        tables["t"] = torch.randint(50, (edges.coo.shape[1],), generator=generator).int()
 
 
 def assert_edges_of_the_graph(sample: Sample, source: GraphSource) -> None:
@@ -82,12 +104,13 @@ def _same_everywhere(plan: str, device: str) -> None:
     for make in (homogeneous_source, heterogeneous_source):
         torch.manual_seed(0)
         source = make()
+        add_columns(source)
         with Store.build(source, plan="host", group=Group.current(device="cpu")) as plain:
             expected = samples(plain, source)
         for sample in expected:
             assert_edges_of_the_graph(sample, source)
         group = Group.current(device=device)
-        with build(source, plan, group=group, memory_budget=4000) as store:
+        with build(source, plan, group=group, memory_budget=8000) as store:
             for mine, other in zip(samples(store, source), expected, strict=True):
                 assert_same_sample(mine, other)
 
