@@ -53,7 +53,7 @@ class Utilisation:
             uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
             self._check("nvmlInit_v2")
             self._check("nvmlDeviceGetHandleByUUID", uuid.encode(), ctypes.byref(self._handle))
-        except (OSError, AttributeError, RuntimeError, AssertionError) as error:
+        except (OSError, AttributeError, RuntimeError, AssertionError, ValueError) as error:
             self.missing = str(error)
 
     def _check(self, function: str, *args: Any) -> None:

@@ -180,11 +180,12 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
         if kwargs:
             given = ", ".join(kwargs)
             raise NotImplementedError(f"sampling by {given} is not supported for a shared graph")
-        if self._core is None:
-            self._core = self._compile()
+        core = self._core  # another thread may set new fanouts meanwhile
+        if core is None:
+            core = self._core = self._compile()
         # torch's generator: reproducible by torch.manual_seed, and different in every worker.
         number = int(torch.randint(0, 2**63 - 1, (), device="cpu"))
-        sample = self._core.sample(seed, number, seed_time=seed_time)
+        sample = core.sample(seed, number, seed_time=seed_time)
         out = _single_type(sample) if self._homogeneous else self._typed(sample)
         if self._induced:  # there are no edges of a hop
             out.num_sampled_nodes = out.num_sampled_edges = None

@@ -39,7 +39,13 @@ __global__ void __launch_bounds__(kRowThreads)
   for (int64_t item = warp_of_grid(); item < size; item += warps_of_grid()) {
     Part part;
     if (!walk.find(item, &part)) continue;
+    // Set one by one: nvcc 13.0 gives only the first row of a two-dimensional array the defaults of
+    // its members.
     Best<Value> best[kItems][kVec];
+#pragma unroll
+    for (int m = 0; m < kItems; ++m)
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) best[m][i] = Best<Value>{0, -1};
     each_message<Known::kNothing, 4, T>(walk.rows, of, at, part, PlainReader(0),
                                         [&](int64_t position, int m, int i, Value value) {
                                           best[m][i].offer({value, position}, to.minimum);
