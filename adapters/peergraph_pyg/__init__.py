@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from peergraph.store import Store
 
-from . import hooks
+from . import hooks, nn
 from .attach import store_of
 from .feature_store import PeergraphFeatureStore
 from .graph_store import PeergraphGraphStore
+from .nn.swap import accelerate, explain, revert
 from .prefetch import prefetch
 from .sampler import StoreNeighborSampler
 from .share import share
@@ -25,7 +26,11 @@ __all__ = [
     "StoreNeighborSampler",
     "StoreTensor",
     "TableTensor",
+    "accelerate",
+    "explain",
+    "nn",
     "prefetch",
+    "revert",
     "share",
     "store_of",
     "stores",

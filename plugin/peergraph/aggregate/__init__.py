@@ -2,7 +2,8 @@
 
 from peergraph.aggregate.csc import Csc
 from peergraph.aggregate.edge_softmax import edge_softmax
+from peergraph.aggregate.native import supports
 from peergraph.aggregate.sddmm import g_sddmm
 from peergraph.aggregate.spmm import g_spmm
 
-__all__ = ["Csc", "edge_softmax", "g_sddmm", "g_spmm"]
+__all__ = ["Csc", "edge_softmax", "g_sddmm", "g_spmm", "supports"]

@@ -33,6 +33,11 @@ def place(device: torch.device) -> Place:
     return {"device": device.index, "stream": stream, "num_threads": 1}
 
 
+def supports(device: torch.device) -> bool:
+    """Whether the operations run on `device`: the CPU, or a GPU if they were compiled for one."""
+    return device.type == "cpu" or (device.type == "cuda" and bool(_C.has_cuda))
+
+
 def adjacency(
     indptr: Tensor, indices: Tensor, edge_ids: Tensor | None, num_columns: int
 ) -> _C.Adjacency:

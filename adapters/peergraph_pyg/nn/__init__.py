@@ -1,0 +1,23 @@
+"""PyG's layers on Peergraph's aggregation: the same names, arguments, parameters and results."""
+
+from .convs import (
+    GATConv,
+    GATv2Conv,
+    GCNConv,
+    GINConv,
+    GINEConv,
+    GraphConv,
+    RGCNConv,
+    SAGEConv,
+)
+
+__all__ = [
+    "GATConv",
+    "GATv2Conv",
+    "GCNConv",
+    "GINConv",
+    "GINEConv",
+    "GraphConv",
+    "RGCNConv",
+    "SAGEConv",
+]

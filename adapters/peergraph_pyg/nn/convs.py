@@ -1,0 +1,190 @@
+"""PyG's layers, with messages that are reduced where they are made.
+
+Constructors, attributes, ``state_dict`` and ``forward`` are PyG's own code. Of several neighbours
+with the same extremum (``aggr="max"`` or ``"min"``) the first has the gradient, where PyG divides
+it among them on some devices.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.nn import conv as pyg
+
+from peergraph.aggregate import Csc, edge_softmax, g_sddmm, g_spmm
+
+from .layer import (
+    Ends,
+    FastLayer,
+    Refusal,
+    Size,
+    can_be_kept,
+    ends_of,
+    is_plain,
+    note,
+    refuse,
+    without_autocast,
+)
+from .structure import derived_from
+
+
+class SAGEConv(FastLayer, pyg.SAGEConv):  # type: ignore[misc]
+    """PyG's SAGEConv; aggr "mean", "sum", "add", "max" or "min" runs on Peergraph."""
+
+    pyg_class = pyg.SAGEConv
+
+
+class GCNConv(FastLayer, pyg.GCNConv):  # type: ignore[misc]
+    """PyG's GCNConv; normalisation and its cache are PyG's."""
+
+    pyg_class = pyg.GCNConv
+
+    def forward(self, x: Any, edge_index: Any, edge_weight: Tensor | None = None) -> Any:
+        """As PyG's. The structure with self loops is kept for as long as `edge_index` lives."""
+        # What cached=True keeps may come from another edge index than this one.
+        changes = self.normalize and self.add_self_loops and not self.cached
+        if changes and can_be_kept(edge_index):
+            with derived_from("GCNConv", edge_index):
+                return super().forward(x, edge_index, edge_weight)
+        return super().forward(x, edge_index, edge_weight)
+
+    def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
+        return _weighted(kwargs)
+
+
+class GATConv(FastLayer, pyg.GATConv):  # type: ignore[misc]
+    """PyG's GATConv; attention takes a number for each edge and head, messages none."""
+
+    pyg_class = pyg.GATConv
+
+    def forward(
+        self,
+        x: Any,
+        edge_index: Any,
+        edge_attr: Tensor | None = None,
+        size: Size = None,
+        return_attention_weights: bool | None = None,
+    ) -> Any:
+        """As PyG's. The structure with self loops is kept for as long as `edge_index` lives."""
+        if self.add_self_loops and can_be_kept(edge_index):
+            with derived_from("GATConv", edge_index):
+                return super().forward(x, edge_index, edge_attr, size, return_attention_weights)
+        return super().forward(x, edge_index, edge_attr, size, return_attention_weights)
+
+    def edge_updater(self, edge_index: Any, size: Size = None, **kwargs: Any) -> Tensor:
+        """Attention weights of edges [edges, heads], as PyG's."""
+
+        def fast() -> Tensor:
+            alpha, edge_attr = ends_of(kwargs["alpha"]), kwargs["edge_attr"]
+            self._check_settings()
+            csc = self._structure(edge_index, size, alpha, None)
+            scores = without_autocast(lambda: _sum_of_ends(csc, alpha))
+            weights = self._attention(csc, scores, edge_attr)
+            note(f"edge_updater: peergraph, softmax over {csc}")
+            return weights
+
+        return self._either(
+            "edge_updater",
+            fast,
+            lambda: FastLayer.edge_updater(self, edge_index, size, **kwargs),
+        )
+
+    def _attention(self, csc: Csc, scores: Tensor, edge_attr: Tensor | None) -> Tensor:
+        if edge_attr is not None and self.lin_edge is not None:
+            edges = edge_attr.view(-1, 1) if edge_attr.dim() == 1 else edge_attr
+            edges = self.lin_edge(edges).view(-1, self.heads, self.out_channels)
+            scores = scores + (edges * self.att_edge).sum(dim=-1)
+        scores = F.leaky_relu(scores, self.negative_slope)
+        weights = without_autocast(lambda: edge_softmax(csc, scores))
+        return F.dropout(weights, p=self.dropout, training=self.training)
+
+    def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
+        return ends_of(kwargs["x"]), kwargs["alpha"]
+
+
+class GATv2Conv(FastLayer, pyg.GATv2Conv):  # type: ignore[misc]
+    """PyG's GATv2Conv; scores are PyG's, which need the features of both ends of each edge."""
+
+    pyg_class = pyg.GATv2Conv
+
+    def forward(
+        self,
+        x: Any,
+        edge_index: Any,
+        edge_attr: Tensor | None = None,
+        return_attention_weights: bool | None = None,
+    ) -> Any:
+        """As PyG's. The structure with self loops is kept for as long as `edge_index` lives."""
+        if self.add_self_loops and can_be_kept(edge_index):
+            with derived_from("GATv2Conv", edge_index):
+                return super().forward(x, edge_index, edge_attr, return_attention_weights)
+        return super().forward(x, edge_index, edge_attr, return_attention_weights)
+
+    def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
+        return ends_of(kwargs["x"]), kwargs["alpha"]
+
+
+class GINConv(FastLayer, pyg.GINConv):  # type: ignore[misc]
+    """PyG's GINConv."""
+
+    pyg_class = pyg.GINConv
+
+
+class GINEConv(FastLayer, pyg.GINEConv):  # type: ignore[misc]
+    """PyG's GINEConv; messages are PyG's, gathered and reduced by Peergraph."""
+
+    pyg_class = pyg.GINEConv
+
+    def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
+        x, edge_attr = ends_of(kwargs["x"]), kwargs["edge_attr"]
+        refuse(edge_attr is None or x.x_src.dim() != 2, "there are no edge features")
+        return x, edge_attr
+
+    def _aggregate(self, csc: Csc, reduce: str, x: Tensor, e: Tensor | None) -> Tensor:
+        sources = without_autocast(lambda: g_sddmm(csc, "copy", x))
+        messages = self.message(sources, e)
+        return without_autocast(lambda: g_spmm(csc, "copy_e", reduce, e=messages))
+
+
+class GraphConv(FastLayer, pyg.GraphConv):  # type: ignore[misc]
+    """PyG's GraphConv."""
+
+    pyg_class = pyg.GraphConv
+
+    def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
+        return _weighted(kwargs)
+
+
+class RGCNConv(FastLayer, pyg.RGCNConv):  # type: ignore[misc]
+    """PyG's RGCNConv; the structure of each relation is kept."""
+
+    pyg_class = pyg.RGCNConv
+
+    def forward(self, x: Any, edge_index: Any, edge_type: Tensor | None = None) -> Any:
+        """As PyG's. Structures are kept for as long as `edge_index` and `edge_type` live."""
+        if edge_type is not None and can_be_kept(edge_index, edge_type):
+            with derived_from("RGCNConv", edge_index, edge_type):
+                return super().forward(x, edge_index, edge_type)
+        return super().forward(x, edge_index, edge_type)
+
+    def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
+        if kwargs["edge_type_ptr"] is not None:
+            raise Refusal("pyg-lib multiplies by segments")
+        return ends_of(kwargs["x"]), None
+
+
+def _weighted(kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
+    """A number for each edge, which PyG takes as [edges] or as [edges, 1]."""
+    x, weight = ends_of(kwargs["x"]), kwargs["edge_weight"]
+    if weight is None:
+        return x, None
+    refuse(not is_plain(weight) or x.x_src.dim() != 2, "there are weights and more than features")
+    return x, weight.reshape(-1)
+
+
+def _sum_of_ends(csc: Csc, values: Ends) -> Tensor:
+    if values.x_dst is None:
+        return g_sddmm(csc, "copy", values.x_src)
+    return g_sddmm(csc, "add", values.x_src, values.x_dst)

@@ -1,0 +1,239 @@
+"""What the layers have in common: which calls take Peergraph's path, and what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric import EdgeIndex
+from torch_geometric.nn.aggr import (
+    MaxAggregation,
+    MeanAggregation,
+    MinAggregation,
+    SumAggregation,
+)
+from torch_geometric.nn.conv import MessagePassing
+
+from peergraph.aggregate import Csc, g_spmm, supports
+
+from .structure import structure_of
+
+_REDUCE = {
+    SumAggregation: "sum",
+    MeanAggregation: "mean",
+    MaxAggregation: "max",
+    MinAggregation: "min",
+}
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_METHODS = ("message", "aggregate", "update", "message_and_aggregate", "edge_update")
+_HOOKS = tuple(
+    f"_{place}_forward{kind}_hooks"
+    for place in ("propagate", "message", "aggregate", "message_and_aggregate", "edge_update")
+    for kind in ("_pre", "")
+)
+
+Size = tuple[int | None, int | None] | None
+# What explain() collects: one line for each step of a layer.
+notes: ContextVar[list[str] | None] = ContextVar("peergraph_pyg_notes", default=None)
+
+
+class Refusal(Exception):
+    """Why PyG's own code must do a step."""
+
+
+class Ends(NamedTuple):
+    """Features at the ends of edges; `x_dst` is None where there are none."""
+
+    x_src: Tensor
+    x_dst: Tensor | None
+
+
+class FastLayer(MessagePassing):  # type: ignore[misc]
+    """A layer whose aggregation runs on Peergraph where it can, and on PyG's code elsewhere.
+
+    Mixed into a subclass of one of PyG's layers, before it; has no state of its own.
+    """
+
+    pyg_class: type[MessagePassing]
+
+    def propagate(self, edge_index: Any, size: Size = None, **kwargs: Any) -> Tensor:
+        """As PyG's; messages of the fast path are never written to memory."""
+
+        def fast() -> Tensor:
+            x, e = self._operands(kwargs)
+            reduce = self._check_settings()
+            csc = self._structure(edge_index, size, x, e)
+            out = self._aggregate(csc, reduce, x.x_src, e)
+            note(f"propagate: peergraph, {reduce} over {csc}")
+            return out
+
+        return self._either(
+            "propagate", fast, lambda: MessagePassing.propagate(self, edge_index, size, **kwargs)
+        )
+
+    # PyG goes back to these when an explanation or a decomposition ends.
+    _orig_propagate = propagate
+    _jinja_propagate = propagate
+
+    def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
+        """Does not let PyG compile another `propagate` from a template and put it in the class."""
+
+    def edge_updater(self, edge_index: Any, size: Size = None, **kwargs: Any) -> Tensor:
+        """As PyG's, from which templates of other classes would be inherited."""
+        result: Tensor = MessagePassing.edge_updater(self, edge_index, size, **kwargs)
+        return result
+
+    def __prepare_scriptable__(self) -> MessagePassing:
+        """TorchScript compiles PyG's layer."""
+        layer: MessagePassing = object.__new__(self.pyg_class)
+        layer.__dict__ = dict(self.__dict__)
+        become(layer, self.pyg_class)
+        return layer
+
+    def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
+        """Features of nodes and weights of edges among the arguments of `propagate`."""
+        return ends_of(kwargs["x"]), None
+
+    def _aggregate(self, csc: Csc, reduce: str, x: Tensor, e: Tensor | None) -> Tensor:
+        if e is None:
+            return without_autocast(lambda: g_spmm(csc, "copy_u", reduce, x))
+        # PyG multiplies first, so the result has the wider dtype of the two.
+        dtype = torch.promote_types(x.dtype, e.dtype)
+        wide, weight = x.to(dtype), e.to(dtype)
+        return without_autocast(lambda: g_spmm(csc, "mul", reduce, wide, weight))
+
+    def _either(self, step: str, fast: Callable[[], Tensor], pyg: Callable[[], Tensor]) -> Tensor:
+        if torch.compiler.is_compiling():
+            return pyg()
+        try:
+            return fast()
+        except Refusal as refusal:
+            note(f"{step}: PyG, {refusal}")
+        return pyg()
+
+    def _check_settings(self) -> str:
+        """The reduction. Raises Refusal if the layer is set to do anything else."""
+        refuse(torch.jit.is_tracing(), "the model is traced")  # type: ignore[attr-defined,no-untyped-call]
+        refuse(bool(self.explain), "the layer is being explained")
+        refuse(self.decomposed_layers != 1, "decomposed_layers is set")
+        refuse(self.flow != "source_to_target", f"flow is {self.flow}")
+        for name in _HOOKS:
+            refuse(bool(getattr(self, name)), f"there are hooks ({name.strip('_')})")
+        for name in _METHODS:
+            own = name in self.__dict__
+            changed = getattr(type(self), name) is not getattr(self.pyg_class, name)
+            refuse(own or changed, f"{name} is overridden")
+        aggregation = self.aggr_module
+        reduce = _REDUCE.get(type(aggregation))
+        if reduce is None:
+            raise Refusal(f"aggr is {self.aggr}")
+        hooked = bool(aggregation._forward_hooks or aggregation._forward_pre_hooks)
+        refuse(hooked, "there are hooks of the aggregation")
+        return reduce
+
+    def _structure(self, edge_index: Any, size: Size, x: Ends, e: Tensor | None) -> Csc:
+        """The structure. Raises Refusal for inputs of other kinds, and for wrong ones."""
+        plain = type(edge_index) is Tensor and edge_index.layout == torch.strided
+        if not plain and not isinstance(edge_index, EdgeIndex):
+            raise Refusal(f"edge_index is a {kind_of(edge_index)}")
+        refuse(
+            edge_index.dtype not in (torch.int32, torch.int64)
+            or edge_index.dim() != 2
+            or edge_index.shape[0] != 2,
+            f"edge_index is {edge_index.dtype}, {list(edge_index.shape)}",
+        )
+        sizes = list(size or (None, None))
+        if isinstance(edge_index, EdgeIndex):
+            sizes = list(edge_index.sparse_size())
+        for end, features in enumerate(x):
+            if features is None:
+                continue
+            self._check_features(features, edge_index)
+            rows = features.shape[0]
+            refuse(sizes[end] not in (None, rows), f"{rows} rows for size {sizes[end]}")
+            sizes[end] = rows
+        if e is not None:
+            known = is_plain(e) and e.dtype in _FLOATS and e.device == edge_index.device
+            refuse(not known, f"edge weights are {kind_of(e)}")
+            refuse(e.shape[:1] != edge_index.shape[1:], f"edge weights are {list(e.shape)}")
+        sources = sizes[0]
+        assert sources is not None
+        return structure_of(edge_index, sources if sizes[1] is None else sizes[1], sources)
+
+    def _check_features(self, x: Tensor, edge_index: Tensor) -> None:
+        refuse(not is_plain(x), f"x is a {kind_of(x)}")
+        refuse(x.dtype not in _FLOATS, f"x is {x.dtype}")
+        refuse(x.dim() < 2 or self.node_dim not in (0, -x.dim()), f"x is {list(x.shape)}")
+        refuse(x.device != edge_index.device or not supports(x.device), f"x is on {x.device}")
+
+
+def become(layer: MessagePassing, cls: type[MessagePassing]) -> None:
+    """Makes a layer an instance of `cls`, which is its PyG class or the fast class of that one.
+
+    Neither adds state to the other, so assigning ``__class__`` keeps all parameters, buffers and
+    hooks. What PyG derives from the class is derived again.
+    """
+    layer.__class__ = cls
+    layer.inspector = type(layer.inspector)(cls)
+    layer.inspector.inspect_signature(layer.message)
+    layer.inspector.inspect_signature(layer.aggregate, exclude=[0, "aggr"])
+    layer.inspector.inspect_signature(layer.message_and_aggregate, [0])
+    layer.inspector.inspect_signature(layer.update, exclude=[0])
+    layer.inspector.inspect_signature(layer.edge_update)
+    if layer.explain:
+        layer.inspector.inspect_signature(layer.explain_message, exclude=[0])
+    # PyG compiles `propagate` of a class unless that of the layer is compiled already, so what
+    # explaining or decomposing has put into the layer goes first.
+    layer.__dict__.pop("propagate", None)
+    layer._set_jittable_templates()
+    if layer.explain or layer.decomposed_layers != 1:
+        layer.propagate = cls._orig_propagate.__get__(layer)
+
+
+def ends_of(x: Any) -> Ends:
+    """Features of sources and destinations, of a pair or of one tensor of sources."""
+    pair = tuple(x) if isinstance(x, (tuple, list)) else (x, None)
+    refuse(len(pair) != 2 or pair[0] is None, f"x is {kind_of(x)}")
+    return Ends(*pair)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether nothing but torch's own kernels knows what `value` holds."""
+    return type(value) in (Tensor, torch.nn.Parameter) and value.layout == torch.strided
+
+
+def can_be_kept(*tensors: Any) -> bool:
+    """Whether structures made from the tensors can be remembered, which no compiler may see."""
+    return not torch.compiler.is_compiling() and all(map(is_plain, tensors))
+
+
+def kind_of(value: Any) -> str:
+    """The type of a value in words."""
+    if type(value) is Tensor:
+        return f"{value.dtype} {value.layout} tensor".replace("torch.", "")
+    return type(value).__name__
+
+
+def without_autocast(run: Callable[[], Tensor]) -> Tensor:
+    """Runs it as PyG's gathers and scatters run, which autocast leaves in the dtype they are in."""
+    kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    for kind in kinds:
+        with torch.autocast(kind, enabled=False):
+            return without_autocast(run)
+    return run()
+
+
+def note(line: str) -> None:
+    """A line for explain()."""
+    lines = notes.get()
+    if lines is not None:
+        lines.append(line)
+
+
+def refuse(condition: bool, why: str) -> None:
+    """Leaves the step to PyG."""
+    if condition:
+        raise Refusal(why)

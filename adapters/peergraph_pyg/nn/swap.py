@@ -1,0 +1,94 @@
+"""Fast layers in models that were built of PyG's, and back."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, TypeVar
+
+import torch
+from torch_geometric.nn.conv import MessagePassing
+
+from . import convs
+from .layer import FastLayer, become, notes
+
+_FAST: dict[type[MessagePassing], type[FastLayer]] = {
+    layer.pyg_class: layer
+    for layer in vars(convs).values()
+    if isinstance(layer, type) and issubclass(layer, FastLayer) and layer is not FastLayer
+}
+_PYG = {fast: pyg for pyg, fast in _FAST.items()}
+
+Model = TypeVar("Model", bound=torch.nn.Module)
+
+
+def accelerate(model: Model) -> Model:
+    """Makes PyG's layers anywhere in `model` those of ``peergraph_pyg.nn``, in place.
+
+    The modules stay the same objects, with their parameters, buffers, mode and hooks, so optimizers
+    and references go on working; only their class changes. Subclasses that users wrote are left
+    alone.
+
+    Args:
+        model: any module; a layer itself too.
+
+    Returns:
+        `model`.
+
+    Raises:
+        TypeError: `model` is no module.
+    """
+    return _swap(model, _FAST)
+
+
+def revert(model: Model) -> Model:
+    """Makes the layers of ``peergraph_pyg.nn`` anywhere in `model` PyG's, in place.
+
+    Args:
+        model: any module; a layer itself too.
+
+    Returns:
+        `model`.
+
+    Raises:
+        TypeError: `model` is no module.
+    """
+    return _swap(model, _PYG)
+
+
+def explain(conv: torch.nn.Module, *args: Any, **kwargs: Any) -> str:
+    """Says which path a call takes, by making it on a copy of the layer.
+
+    Args:
+        conv: a layer, or a model of several.
+        args, kwargs: of the call, as in ``explain(conv, x, edge_index)``.
+
+    Returns:
+        A line for each step: Peergraph's kernel and the structure it runs over, or why PyG's code
+        does it. Nothing that is kept changes: neither the layer nor the random state.
+
+    Raises:
+        TypeError: `conv` is no module.
+    """
+    _check(conv)
+    lines: list[str] = []
+    token = notes.set(lines)
+    try:
+        with torch.random.fork_rng(), torch.no_grad():
+            copy.deepcopy(conv)(*args, **kwargs)
+    finally:
+        notes.reset(token)
+    return "\n".join(lines) or f"{type(conv).__name__}: PyG, no layer of peergraph_pyg.nn ran"
+
+
+def _swap(model: Model, classes: Any) -> Model:
+    _check(model)
+    for module in model.modules():
+        target = classes.get(type(module))
+        if target is not None:
+            become(module, target)
+    return model
+
+
+def _check(model: object) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"expected a torch.nn.Module, got {type(model).__name__}")

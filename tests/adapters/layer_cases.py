@@ -1,0 +1,108 @@
+"""Layers of PyG and of Peergraph with the same weights, and graphs to run them on."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.nn import conv as pyg
+from torch_geometric.nn.conv import MessagePassing
+
+from peergraph_pyg import nn as fast
+
+WIDTH, CHANNELS, EDGE_WIDTH, RELATIONS = 6, 5, 3, 4
+NAMES = fast.__all__
+
+
+def mlp(fan_in: int = WIDTH) -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(fan_in, CHANNELS), torch.nn.ReLU())
+
+
+def arguments(name: str, bipartite: bool = False) -> tuple[Any, ...]:
+    """What the constructor of layer `name` takes before its options."""
+    width = (WIDTH, WIDTH + 1) if bipartite and name != "GCNConv" else WIDTH
+    if name in ("GINConv", "GINEConv"):
+        return (mlp(),)
+    return (width, CHANNELS, RELATIONS) if name == "RGCNConv" else (width, CHANNELS)
+
+
+def pair(name: str, *args: Any, **options: Any) -> tuple[MessagePassing, MessagePassing]:
+    """PyG's layer and ours, the same parameters."""
+    torch.manual_seed(0)
+    theirs = getattr(pyg, name)(*args, **options)
+    ours = getattr(fast, name)(*copy.deepcopy(args), **options)
+    ours.load_state_dict(theirs.state_dict())
+    return theirs, ours
+
+
+def edges(
+    sources: int = 9,
+    destinations: int = 9,
+    count: int = 40,
+    *,
+    grouped: bool = False,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.int64,
+) -> Tensor:
+    """A multigraph with self loops; the last source and destination have no edges."""
+    random = torch.Generator().manual_seed(1)
+    source = torch.randint(max(1, sources - 1), (count,), generator=random)
+    destination = torch.randint(max(1, destinations - 1), (count,), generator=random)
+    edge_index = torch.stack([source, destination])
+    if grouped:
+        edge_index = edge_index[:, edge_index[1].argsort(stable=True)]
+    return edge_index.to(device, dtype)
+
+
+def edge_inputs(
+    name: str, count: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, ...]:
+    """What layer `name` takes for edges besides the edge index, with gradients."""
+    random = torch.Generator().manual_seed(2)
+    if name in ("GCNConv", "GraphConv"):
+        weight = torch.rand(count, generator=random).to(device, dtype)
+        return (weight.requires_grad_(),)
+    if name == "GINEConv":
+        features = torch.randn(count, WIDTH, generator=random).to(device, dtype)
+        return (features.requires_grad_(),)
+    if name == "RGCNConv":
+        return (torch.randint(RELATIONS - 1, (count,), generator=random).to(device),)
+    return ()
+
+
+def gradients(layer: torch.nn.Module, *args: Any, **options: Any) -> tuple[Any, list[Tensor]]:
+    """What a call returns, and the gradients of all parameters and inputs."""
+    args = tuple(_leaf(arg) for arg in args)
+    torch.manual_seed(3)
+    out = layer(*args, **options)
+    value = out[0] if isinstance(out, tuple) else out
+    # Not all columns count alike.
+    scale = torch.linspace(0.5, 1.5, value.shape[-1], device=value.device).to(value.dtype)
+    flat = [item for arg in args for item in (arg if isinstance(arg, tuple) else (arg,))]
+    wanted = [item for item in flat if isinstance(item, Tensor) and item.requires_grad]
+    wanted += [parameter for parameter in layer.parameters() if parameter.requires_grad]
+    found = torch.autograd.grad((value * scale).sum(), wanted, allow_unused=True)
+    pairs = zip(found, wanted, strict=True)
+    return out, [torch.zeros_like(of) if grad is None else grad for grad, of in pairs]
+
+
+def _leaf(arg: Any) -> Any:
+    if isinstance(arg, tuple):
+        return tuple(_leaf(item) for item in arg)
+    if isinstance(arg, Tensor) and arg.is_floating_point():
+        return arg.detach().clone().requires_grad_()
+    return arg
+
+
+def assert_same(
+    theirs: MessagePassing,
+    ours: MessagePassing,
+    *args: Any,
+    tolerance: float = 1e-5,
+    **options: Any,
+) -> None:
+    """Both layers return the same, and have the same gradients."""
+    expected, found = gradients(theirs, *args, **options), gradients(ours, *args, **options)
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
