@@ -2,9 +2,10 @@
 
     python benchmarks/training.py --world 4 --graph products --plans sharded --peers wholegraph
 
-Three ways: `csr` and `coo` make mini-batches with a system's sampler and table and run PyG's
+Four ways: `csr` and `coo` make mini-batches with a system's sampler and table and run PyG's
 SAGEConv on them as a CSR matrix or as COO; `loader` is an unmodified PyG NeighborLoader over the
-shared store (Peergraph only; it samples with PyG's semantics, so its batches are smaller).
+shared store (Peergraph only; it samples with PyG's semantics, so its batches are smaller), and
+`accelerated` the same with Peergraph's layers in PyG's model.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from torch_geometric.nn import GraphSAGE, SAGEConv
 from peergraph.store import EDGE, NODE, Store
 
 # How the samples of each way expand; with "pyg", a layer's edges are those of several hops.
-_SEMANTICS_OF = {"csr": "dgl", "coo": "dgl", "loader": "pyg"}
+_SEMANTICS_OF = {"csr": "dgl", "coo": "dgl", "loader": "pyg", "accelerated": "pyg"}
 WAYS = tuple(_SEMANTICS_OF)
 _DROPOUT = 0.5
 
@@ -97,6 +98,11 @@ class LoaderSage(torch.nn.Module):
 def make_model(widths: list[int], way: str) -> torch.nn.Module:
     if way == "loader":
         return LoaderSage(widths)
+    if way == "accelerated":
+        # Only the ways of the loader need the adapter.
+        from peergraph_pyg import accelerate
+
+        return accelerate(LoaderSage(widths))
     return Sage(widths, by_csr if way == "csr" else by_coo)
 
 
@@ -154,9 +160,9 @@ def train_on(session: Session, system: System, case: Case, way: str) -> None:
     trainer.finish(session, measure(session, step), case)
 
 
-def train_on_loader(session: Session, data: Any, case: Case) -> None:
+def train_on_loader(session: Session, data: Any, case: Case, way: str) -> None:
     """Mini-batches from PyG's NeighborLoader."""
-    trainer = Trainer(session, len(case.fanouts), "loader")
+    trainer = Trainer(session, len(case.fanouts), way)
     loader = NeighborLoader(
         data,
         num_neighbors=case.fanouts,
@@ -181,7 +187,7 @@ def _again_and_again(loader: NeighborLoader) -> Iterator[Any]:
 
 def data_of(store: Store) -> Any:
     """What peergraph_pyg.share returns, over a store that was not made from one rank's tensors."""
-    # Only the loader needs the adapter.
+    # Only the ways of the loader need the adapter.
     from peergraph_pyg import EdgeIndexTensor, TableTensor
 
     return Data(
@@ -195,15 +201,16 @@ def run(session: Session) -> None:
     args = session.args
     args.semantics = sorted({_SEMANTICS_OF[way] for way in args.ways})
     runner = CaseRunner(session)
-    for system in systems(session, args.feature_dim, labels="loader" in args.ways):
+    labels = "pyg" in args.semantics
+    for system in systems(session, args.feature_dim, labels=labels):
         for way in args.ways:
             if system.semantics == _SEMANTICS_OF[way]:
                 runner.run(system, way, _time_way(session, system, way))
 
 
 def _time_way(session: Session, system: System, way: str) -> Callable[[Case], None]:
-    if way == "loader":
-        return lambda case: train_on_loader(session, data_of(system.store), case)
+    if _SEMANTICS_OF[way] == "pyg":
+        return lambda case: train_on_loader(session, data_of(system.store), case, way)
     return lambda case: train_on(session, system, case, way)
 
 

@@ -56,6 +56,11 @@ def edges(
     return edge_index.to(device, dtype)
 
 
+def x_and_edges(device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+    random = torch.Generator().manual_seed(4)
+    return torch.randn(9, WIDTH, generator=random).to(device), edges(device=device)
+
+
 def edge_inputs(
     name: str, count: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, ...]:

@@ -1,16 +1,13 @@
-"""Swapping layers in models, the calls that stay PyG's, and structures that are kept."""
+"""Swapping layers in models and back."""
 
 from __future__ import annotations
 
 import copy
-import gc
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch_geometric import nn as pyg
 from torch_geometric.data import HeteroData
 from torch_geometric.loader import NeighborLoader
@@ -18,10 +15,8 @@ from torch_geometric.nn.conv import MessagePassing
 
 import peergraph_pyg
 from peergraph_pyg import accelerate, explain, revert
-from peergraph_pyg import nn as fast
-from peergraph_pyg.nn import structure
 
-from .layer_cases import NAMES, WIDTH, arguments, assert_same, edge_inputs, edges, pair
+from .layer_cases import WIDTH, assert_same, edges, x_and_edges
 from .pyg_graphs import random_data
 
 MODELS: dict[str, Callable[[], torch.nn.Module]] = {
@@ -40,11 +35,6 @@ MODELS: dict[str, Callable[[], torch.nn.Module]] = {
 
 def layers(model: torch.nn.Module) -> list[MessagePassing]:
     return [module for module in model.modules() if isinstance(module, MessagePassing)]
-
-
-def x_and_edges(device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-    random = torch.Generator().manual_seed(4)
-    return torch.randn(9, WIDTH, generator=random).to(device), edges(device=device)
 
 
 def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
@@ -120,7 +110,7 @@ def test_loader_with_trimming(device: torch.device) -> None:
             "num_sampled_nodes_per_hop": batch.num_sampled_nodes,
             "num_sampled_edges_per_hop": batch.num_sampled_edges,
         }
-        x, edge_index = batch.x.as_subclass(Tensor), batch.edge_index
+        x, edge_index = batch.x, batch.edge_index
         assert "PyG" not in explain(ours, x, edge_index, **hops)
         assert_same(theirs, ours, x, edge_index, **hops)
 
@@ -148,167 +138,3 @@ def test_heterogeneous(build: str) -> None:
     for model in (ours, again):
         assert all(type(layer).__module__.startswith("peergraph_pyg") for layer in layers(model))
         torch.testing.assert_close(model(data.x_dict, data.edge_index_dict), expected)
-
-
-REFUSED: dict[str, tuple[str, dict[str, Any], Callable[[Any], Any]]] = {
-    "aggr is lstm": ("SAGEConv", {"aggr": "lstm"}, lambda layer: None),
-    "aggr is softmax": ("SAGEConv", {"aggr": "softmax"}, lambda layer: None),
-    "aggr is ['mean', 'max']": ("SAGEConv", {"aggr": ["mean", "max"]}, lambda layer: None),
-    "flow is target_to_source": ("SAGEConv", {"flow": "target_to_source"}, lambda layer: None),
-    "decomposed_layers is set": ("GCNConv", {"decomposed_layers": 2}, lambda layer: None),
-    "hooks (propagate_forward_pre": (
-        "GINConv",
-        {},
-        lambda layer: layer.register_propagate_forward_pre_hook(lambda *_: None),
-    ),
-    "hooks (message_forward_hooks": (
-        "GCNConv",
-        {},
-        lambda layer: layer.register_message_forward_hook(lambda *_: None),
-    ),
-    "hooks (edge_update_forward": (
-        "GATConv",
-        {},
-        lambda layer: layer.register_edge_update_forward_hook(lambda *_: None),
-    ),
-    "hooks of the aggregation": (
-        "GraphConv",
-        {},
-        lambda layer: layer.aggr_module.register_forward_hook(lambda *_: None),
-    ),
-    "message is overridden": (
-        "GINConv",
-        {},
-        lambda layer: setattr(layer, "message", lambda x_j: 2 * x_j),
-    ),
-}
-
-
-@pytest.mark.parametrize("why", REFUSED)
-def test_layers_that_stay_with_pyg(why: str) -> None:
-    name, options, change = REFUSED[why]
-    theirs, ours = pair(name, *arguments(name), **options)
-    change(theirs)
-    change(ours)
-    x, edge_index = x_and_edges()
-    if "lstm" in why:
-        edge_index = edges(grouped=True)
-    args = (x, edge_index, *edge_inputs(name, 40))
-    torch.testing.assert_close(ours(*args), theirs(*args))
-    if "overridden" not in why:  # A function of the instance is not copied.
-        assert f"PyG, {why}" in explain(ours, *args).replace("there are ", "")
-
-
-@pytest.mark.parametrize("name", ["SAGEConv", "GINConv"])
-def test_inputs_that_stay_with_pyg(name: str) -> None:
-    theirs, ours = pair(name, *arguments(name))
-    x, edge_index = x_and_edges()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        values = torch.ones(edge_index.shape[1])
-        matrix = torch.sparse_coo_tensor(edge_index.flip(0), values, (9, 9)).coalesce()
-        for adjacency in (matrix, matrix.to_sparse_csr()):
-            torch.testing.assert_close(ours(x, adjacency), theirs(x, adjacency))
-            assert "PyG, edge_index is a float32 sparse" in explain(ours, x, adjacency)
-    static = torch.stack([x, 2 * x])
-    torch.testing.assert_close(ours(static, edge_index), theirs(static, edge_index))
-    assert "PyG, x is [2, 9, 6]" in explain(ours, static, edge_index)
-    with pytest.raises(ValueError, match="integer"):
-        ours(x, edge_index.float())
-
-
-def test_layers_of_users() -> None:
-    class Mine(fast.SAGEConv):
-        def message(self, x_i: Tensor, x_j: Tensor) -> Tensor:
-            return x_j - x_i
-
-    layer = Mine(WIDTH, 3)
-    x, edge_index = x_and_edges()
-    expected = torch.zeros(9, WIDTH).index_add(
-        0, edge_index[1], (x[edge_index[0]] - x[edge_index[1]])
-    )
-    expected = expected / edge_index[1].bincount(minlength=9).clamp(min=1).unsqueeze(1)
-    found = layer.propagate(edge_index, x=(x, x))
-    torch.testing.assert_close(found, expected)
-    assert "PyG, message is overridden" in explain(layer, x, edge_index)
-
-
-def test_explanations_of_pyg() -> None:
-    theirs, ours = pair("SAGEConv", *arguments("SAGEConv"))
-    x, edge_index = x_and_edges()
-    expected = theirs(x, edge_index)
-    for layer in (theirs, ours):
-        layer.explain = True
-        layer._edge_mask = torch.linspace(-1, 1, 40)
-    torch.testing.assert_close(ours(x, edge_index), theirs(x, edge_index))
-    assert not torch.allclose(ours(x, edge_index), expected)
-    revert(ours)
-    torch.testing.assert_close(ours(x, edge_index), theirs(x, edge_index))
-    accelerate(ours)
-    torch.testing.assert_close(ours(x, edge_index), theirs(x, edge_index))
-    ours.explain = False
-    torch.testing.assert_close(ours(x, edge_index), expected)
-    assert "PyG" not in explain(ours, x, edge_index)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_changed_edges_are_seen(name: str) -> None:
-    theirs, ours = pair(name, *arguments(name))
-    x, edge_index = x_and_edges()
-    inputs = edge_inputs(name, 40)
-    ours(x, edge_index, *inputs)
-    edge_index[0, :5] = 0
-    if name == "RGCNConv":
-        inputs[0][:5] = 1
-    torch.testing.assert_close(ours(x, edge_index, *inputs), theirs(x, edge_index, *inputs))
-
-
-def test_cached_normalisation_is_of_the_first_edges() -> None:
-    theirs, ours = pair("GCNConv", *arguments("GCNConv"), cached=True)
-    _, other = pair("GCNConv", *arguments("GCNConv"))
-    x, edge_index = x_and_edges()
-    ours(x, edges(count=30))
-    theirs(x, edges(count=30))
-    torch.testing.assert_close(ours(x, edge_index), theirs(x, edge_index))
-    uncached, _ = pair("GCNConv", *arguments("GCNConv"))
-    torch.testing.assert_close(other(x, edge_index), uncached(x, edge_index))
-
-
-def test_structures_are_kept_and_let_go() -> None:
-    layer = fast.GCNConv(WIDTH, 3)
-    x, edge_index = x_and_edges()
-    structure._structures.clear()
-    layer(x, edge_index)
-    (kept,) = structure._structures.values()
-    ((csc, _),) = kept.by_key.values()
-    layer(x, edge_index)
-    assert [found for found, _ in kept.by_key.values()] == [csc]
-    del edge_index, kept
-    gc.collect()
-    fast.SAGEConv(WIDTH, 3)(x, edges(count=7))
-    assert len(structure._structures) == 1
-    many = [edges(count=count) for count in range(3, 45)]
-    for each in many:
-        fast.SAGEConv(WIDTH, 3)(x, each)
-    assert len(structure._structures) <= 32
-    with torch.inference_mode():
-        before = len(structure._structures)
-        fast.SAGEConv(WIDTH, 3)(x, edges())
-        assert len(structure._structures) == before
-
-
-def test_ids_out_of_range() -> None:
-    x, edge_index = x_and_edges()
-    edge_index[0, 3] = 9
-    with pytest.raises(IndexError, match=r"edge_index\[0\]\[3\] = 9 is out of range"):
-        fast.SAGEConv(WIDTH, 3)(x, edge_index)
-
-
-def test_explain_changes_nothing() -> None:
-    layer = fast.GATConv(WIDTH, 3, dropout=0.5)
-    args = x_and_edges()
-    state = torch.get_rng_state()
-    text = explain(layer, *args)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert "edge_updater: peergraph" in text
-    assert "propagate: peergraph, sum over Csc(9 sources" in text

@@ -26,7 +26,8 @@ class _Structures:
     """What was made from one edge index, and from what else its edges were chosen by."""
 
     def __init__(self, tensors: tuple[Tensor, ...], state: Hashable) -> None:
-        self._references = [weakref.ref(tensor) for tensor in tensors]
+        ids = _ids_of(tensors)
+        self._references = [weakref.ref(tensor, lambda _: _forget(ids)) for tensor in tensors]
         self._state = state
         self.by_key: dict[Hashable, tuple[Csc, int]] = {}
 
@@ -112,17 +113,26 @@ def structure_of(edge_index: Tensor, num_destinations: int, num_sources: int) ->
 
 
 def _structures_of(tensors: tuple[Tensor, ...]) -> _Structures:
-    ids = tuple(id(tensor) for tensor in tensors)
+    ids = _ids_of(tensors)
     state = tuple(_state_of(tensor) for tensor in tensors)
     found = _structures.get(ids)
     if found is None or not found.are_of(tensors, state):
-        for dead in [ids for ids, structures in _structures.items() if structures.are_dead()]:
-            del _structures[dead]
         found = _structures[ids] = _Structures(tensors, state)
     _structures.move_to_end(ids)
     while len(_structures) > _KEPT:
         _structures.popitem(last=False)
     return found
+
+
+def _ids_of(tensors: tuple[Tensor, ...]) -> tuple[int, ...]:
+    return tuple(id(tensor) for tensor in tensors)
+
+
+def _forget(ids: tuple[int, ...]) -> None:
+    """Frees what belongs to tensors that died. Runs at any time, so it takes no lock."""
+    found = _structures.get(ids)
+    if found is not None and found.are_dead():
+        _structures.pop(ids, None)
 
 
 def _plain(edge_index: Tensor) -> Tensor:

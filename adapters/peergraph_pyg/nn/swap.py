@@ -73,7 +73,8 @@ def explain(conv: torch.nn.Module, *args: Any, **kwargs: Any) -> str:
     lines: list[str] = []
     token = notes.set(lines)
     try:
-        with torch.random.fork_rng(), torch.no_grad():
+        gpus = {tensor.device for tensor in conv.parameters() if tensor.is_cuda}
+        with torch.random.fork_rng(gpus), torch.no_grad():
             copy.deepcopy(conv)(*args, **kwargs)
     finally:
         notes.reset(token)
