@@ -178,3 +178,38 @@ def test_explain_changes_nothing() -> None:
     assert torch.equal(torch.get_rng_state(), state)
     assert "edge_updater: peergraph" in text
     assert "propagate: peergraph, sum over Csc(9 sources" in text
+
+
+def test_explain_of_cached_normalisation_with_gradients() -> None:
+    layer = fast.GCNConv(WIDTH, 3, cached=True)
+    args = x_and_edges()
+    layer(*args, *edge_inputs("GCNConv", 40))
+    assert "propagate: peergraph" in explain(layer, *args)
+
+
+def test_transforms_stay_with_pyg() -> None:
+    theirs, ours = pair("GATConv", *arguments("GATConv"))
+    x, edge_index = x_and_edges()
+
+    def gradient(layer: Any) -> Tensor:
+        result: Tensor = torch.func.grad(lambda x: layer(x, edge_index).square().sum())(x)
+        return result
+
+    torch.testing.assert_close(gradient(ours), gradient(theirs))
+
+
+def test_second_derivatives_are_refused() -> None:
+    layer = fast.SAGEConv(WIDTH, 3)
+    x, edge_index = x_and_edges()
+    out = layer(x.requires_grad_(), edge_index).square().sum()
+    with pytest.raises(NotImplementedError, match="differentiated once only"):
+        torch.autograd.grad(out, x, create_graph=True)
+
+
+def test_low_precision(device: torch.device) -> None:
+    for name in ("SAGEConv", "GCNConv", "GATConv"):
+        theirs, ours = (layer.to(device).bfloat16() for layer in pair(name, *arguments(name)))
+        x, edge_index = x_and_edges(device)
+        x = x.bfloat16()
+        torch.testing.assert_close(ours(x, edge_index), theirs(x, edge_index), rtol=3e-2, atol=3e-2)
+        assert "PyG" not in explain(ours, x, edge_index)

@@ -117,6 +117,8 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
     def _check_settings(self) -> str:
         """The reduction. Raises Refusal if the layer is set to do anything else."""
         refuse(torch.jit.is_tracing(), "the model is traced")  # type: ignore[attr-defined,no-untyped-call]
+        # Derivatives of these are another mechanism than autograd's.
+        refuse(torch._C._are_functorch_transforms_active(), "there is a transform of torch.func")
         refuse(bool(self.explain), "the layer is being explained")
         refuse(self.decomposed_layers != 1, "decomposed_layers is set")
         refuse(self.flow != "source_to_target", f"flow is {self.flow}")

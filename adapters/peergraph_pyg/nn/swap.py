@@ -75,10 +75,17 @@ def explain(conv: torch.nn.Module, *args: Any, **kwargs: Any) -> str:
     try:
         gpus = {tensor.device for tensor in conv.parameters() if tensor.is_cuda}
         with torch.random.fork_rng(gpus), torch.no_grad():
-            copy.deepcopy(conv)(*args, **kwargs)
+            _copy(conv)(*args, **kwargs)
     finally:
         notes.reset(token)
     return "\n".join(lines) or f"{type(conv).__name__}: PyG, no layer of peergraph_pyg.nn ran"
+
+
+def _copy(model: Model) -> Model:
+    """A deep copy, but for cached tuples: gradients may flow through their tensors."""
+    values = [value for module in model.modules() for value in vars(module).values()]
+    shared: dict[int, Any] = {id(value): value for value in values if isinstance(value, tuple)}
+    return copy.deepcopy(model, shared)
 
 
 def _swap(model: Model, classes: Any) -> Model:
