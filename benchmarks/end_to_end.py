@@ -3,7 +3,7 @@
     python benchmarks/end_to_end.py --world 4 --graph papers --plans sharded --out records.jsonl
 
 Three ways: `compute` trains on a few batches that lie in memory; `plain` makes each batch when it
-is asked for; `prefetch` is the loader as users get it on GPUs. With --out, rank 0's utilisation and
+is asked for; `prefetch` is the loader with batches made ahead. With --out, rank 0's utilisation and
 the breakdown of a step are drawn next to that file, if matplotlib is there.
 """
 

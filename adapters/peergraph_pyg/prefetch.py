@@ -22,7 +22,9 @@ from .own_draws import OwnDraws
 from .side_stream import give_back, take_stream, use_on
 
 _VARIABLE = "PEERGRAPH_PREFETCH"
-_DEFAULT_DEPTH = 2
+# Off: with PyG's own layers the loop fills the GPU, and a loader that competes with it for memory
+# and for the interpreter's lock makes a step 5 % longer than one that takes its turn.
+_DEFAULT_DEPTH = 0
 # Seconds to wait for a batch that nobody wants any more.
 _PATIENCE = 60.0
 
@@ -38,9 +40,9 @@ def prefetch(loader: Any, depth: int | None = None) -> Prefetched:
     when it is made, ordered behind its stream; it does not synchronise. An exception of the loader
     is raised by the loop's ``next``. Leaving the loop ends the thread, as does closing the store.
 
-    Loaders over shared data on a GPU do this by themselves, with the depth that the environment
-    variable ``PEERGRAPH_PREFETCH`` gives (2 by default, 0: not); for these, this function sets
-    another depth.
+    Loaders over shared data on a GPU do this by themselves where the environment variable
+    ``PEERGRAPH_PREFETCH`` gives a depth (0 by default: not); for these, this function sets another
+    depth. It pays where training leaves the GPU idle, and costs where it does not: measure.
 
     torch's CPU random numbers are those that the loader would have drawn without prefetching, and
     so are the batches, as long as the loop itself draws none from the CPU's default generator; if
@@ -61,7 +63,7 @@ def prefetch(loader: Any, depth: int | None = None) -> Prefetched:
 
 
 def default_depth() -> int:
-    """Of loaders on a GPU: ``PEERGRAPH_PREFETCH``, or 2."""
+    """Of loaders on a GPU: ``PEERGRAPH_PREFETCH``, or 0."""
     text = os.environ.get(_VARIABLE, str(_DEFAULT_DEPTH))
     if not text.isdecimal():
         raise ValueError(f"{_VARIABLE} must be a number of batches, 0 or more, got {text!r}")

@@ -16,8 +16,9 @@ namespace {
 constexpr int kWarp = 32;
 constexpr int kWarpsPerBlock = kBlockThreads / kWarp;
 constexpr unsigned kAllLanes = 0xffffffffu;
-// Rows a group of lanes has in flight.
-constexpr int kRowsInFlight = 4;
+// Rows a group of lanes has in flight: about as many bytes, whatever the vector.
+template <typename Vector>
+constexpr int kRowsInFlight = sizeof(Vector) == 16 ? 4 : 8;
 
 struct CopyShape {
   int64_t vectors_per_row;
@@ -97,6 +98,7 @@ template <typename Vector, template <typename> class Copy>
 __global__ void __launch_bounds__(kBlockThreads)
     copy_rows(const __grid_constant__ TableView table, const __grid_constant__ IdList ids,
               Copy<Vector> copy, CopyShape shape, ErrorSlot errors) {
+  constexpr int kInFlight = kRowsInFlight<Vector>;
   const int lane = threadIdx.x % kWarp;
   const int lanes_per_row = 1 << shape.lanes_per_row_log2;
   const int rows_per_step = kWarp >> shape.lanes_per_row_log2;
@@ -111,22 +113,22 @@ __global__ void __launch_bounds__(kBlockThreads)
     char* found = lane < count ? find_row(table, ids, first + lane, errors) : nullptr;
     __syncwarp();
 
-    for (int step = 0; step < count; step += rows_per_step * kRowsInFlight) {
-      char* rows[kRowsInFlight];
+    for (int step = 0; step < count; step += rows_per_step * kInFlight) {
+      char* rows[kInFlight];
 #pragma unroll
-      for (int k = 0; k < kRowsInFlight; ++k)
+      for (int k = 0; k < kInFlight; ++k)
         rows[k] = from_lane(found, (step + k * rows_per_step + row_of_lane) % kWarp);
 
       for (int64_t v = first_vector; v < shape.vectors_per_row; v += lanes_per_row) {
-        Vector values[kRowsInFlight];
+        Vector values[kInFlight];
 #pragma unroll
-        for (int k = 0; k < kRowsInFlight; ++k) {
+        for (int k = 0; k < kInFlight; ++k) {
           const int row = step + k * rows_per_step + row_of_lane;
           if (row < count)
             values[k] = copy.load(rows[k], ids, first + row, v, shape.vectors_per_row);
         }
 #pragma unroll
-        for (int k = 0; k < kRowsInFlight; ++k) {
+        for (int k = 0; k < kInFlight; ++k) {
           const int row = step + k * rows_per_step + row_of_lane;
           if (row < count)
             copy.store(table, rows[k], ids, first + row, v, shape.vectors_per_row, values[k]);
@@ -146,12 +148,12 @@ int64_t resident_blocks(Kernel kernel, int device) {
   return std::max<int64_t>(1, static_cast<int64_t>(per_multiprocessor) * multiprocessors);
 }
 
-CopyShape make_shape(int64_t vectors_per_row, int64_t count, int64_t warps) {
+CopyShape make_shape(int64_t vectors_per_row, int64_t count, int64_t warps, int rows_in_flight) {
   CopyShape shape{vectors_per_row, 0, kWarp};
   while (shape.lanes_per_row_log2 < 5 && (1 << shape.lanes_per_row_log2) < vectors_per_row)
     ++shape.lanes_per_row_log2;
   // Small batches: rather few rows in every warp than many in a few warps.
-  const int least = std::min(kWarp, kRowsInFlight * (kWarp >> shape.lanes_per_row_log2));
+  const int least = std::min(kWarp, rows_in_flight * (kWarp >> shape.lanes_per_row_log2));
   while (shape.tile_rows > least && count < warps * shape.tile_rows) shape.tile_rows /= 2;
   return shape;
 }
@@ -164,7 +166,7 @@ void launch(const TableView& table, const IdList& ids, Data* data, int device,
   // The same for all devices of a host; a query costs as much as a launch.
   static const int64_t max_blocks = resident_blocks(kernel, device);
   const CopyShape shape = make_shape(table.row_bytes / static_cast<int64_t>(sizeof(Vector)),
-                                     ids.count, max_blocks * kWarpsPerBlock);
+                                     ids.count, max_blocks * kWarpsPerBlock, kRowsInFlight<Vector>);
   const unsigned blocks =
       grid_for(ids.count, int64_t{kWarpsPerBlock} * shape.tile_rows, max_blocks);
   kernel<<<blocks, kBlockThreads, 0, stream>>>(table, ids, Copy<Vector>{data}, shape, errors);

@@ -368,8 +368,12 @@ def test_cpu_loaders_do_not_prefetch_by_themselves() -> None:
 
 
 @pytest.mark.gpus(1)
-def test_gpu_loaders_prefetch_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_loaders_prefetch_where_the_environment_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     loader = node_loader("cuda:0")
+    assert not isinstance(iter(loader), AheadIterator)
+    monkeypatch.setenv("PEERGRAPH_PREFETCH", "2")
     assert isinstance(iter(loader), AheadIterator)
     torch.manual_seed(5)
     found = [batch for _ in range(2) for batch in loader]
@@ -402,11 +406,11 @@ def test_memory_is_bounded_where_the_loop_runs_ahead() -> None:
     data = Data(x=torch.rand(1000, 1 << 10), edge_index=torch.zeros(2, 0, dtype=torch.int64))
     shared = peergraph_pyg.share(data, device="cuda:0")
     loader = NeighborLoader(shared, [2], batch_size=50)
-    list(loader)
+    list(peergraph_pyg.prefetch(loader, 2))
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    for batch in loader:
+    for batch in peergraph_pyg.prefetch(loader, 2):
         torch.cuda._sleep(20_000_000)
         del batch
     # 20 batches of 200 KiB; at most 2 in the making, 1 in use, and as many not yet given back.
@@ -415,7 +419,7 @@ def test_memory_is_bounded_where_the_loop_runs_ahead() -> None:
 
 @pytest.mark.gpus(1)
 def test_streams_are_used_again() -> None:
-    loader = node_loader("cuda:0")
+    loader = peergraph_pyg.prefetch(node_loader("cuda:0"), 2)
     for _ in range(5):
         list(loader)
     streams = len(_idle_streams[torch.device("cuda", 0)])
@@ -427,7 +431,7 @@ def test_streams_are_used_again() -> None:
 @pytest.mark.gpus(1)
 def test_values_written_before_the_loop_are_seen() -> None:
     shared = peergraph_pyg.share(random_data(), device="cuda:0")
-    loader = NeighborLoader(shared, [3], batch_size=60)
+    loader = peergraph_pyg.prefetch(NeighborLoader(shared, [3], batch_size=60), 2)
     for value in range(1, 6):
         torch.cuda._sleep(5_000_000)
         shared.y[torch.arange(60)] = torch.full((60,), value, device="cuda:0")
