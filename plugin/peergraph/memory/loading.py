@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +9,13 @@ import numpy as np
 import torch
 
 from peergraph.memory.ids import out_tensor
+from peergraph.progress import progress_bar
 
 if TYPE_CHECKING:
     from peergraph.memory.table import Table
 
 Source = torch.Tensor | np.ndarray[Any, Any]
 
-_BAR_FROM_BYTES = 1 << 30
 _READ_CHUNK_BYTES = 64 << 20
 
 
@@ -25,12 +24,9 @@ def load(table: Table, source: Source, start: int, chunk_bytes: int, progress: b
     _check_source(table, source, start)
     if chunk_bytes < 1:
         raise ValueError(f"chunk_bytes must be positive, got {chunk_bytes}")
-    ranges = _chunks(table, len(source), chunk_bytes)
     num_bytes = len(source) * table.row_bytes
-    if progress is None:
-        progress = num_bytes > _BAR_FROM_BYTES and sys.stderr.isatty()
-    if progress:
-        ranges = _with_bar(ranges, num_bytes, table.row_bytes)
+    ranges = _chunks(table, len(source), chunk_bytes)
+    ranges = _with_bar(ranges, num_bytes, table.row_bytes, progress)
     if table.device.type == "cpu":
         for begin, end in ranges:
             chunk = _contiguous(source[begin:end])
@@ -96,14 +92,12 @@ def _chunks(table: Table, rows: int, chunk_bytes: int) -> Iterator[tuple[int, in
 
 
 def _with_bar(
-    ranges: Iterator[tuple[int, int]], num_bytes: int, row_bytes: int
+    ranges: Iterator[tuple[int, int]], num_bytes: int, row_bytes: int, progress: bool | None
 ) -> Iterator[tuple[int, int]]:
-    from tqdm import tqdm
-
-    with tqdm(total=num_bytes, unit="B", unit_scale=True, desc="load") as bar:
+    with progress_bar("load", num_bytes, progress) as moved:
         for begin, end in ranges:
             yield begin, end
-            bar.update((end - begin) * row_bytes)
+            moved((end - begin) * row_bytes)
 
 
 def _check_source(table: Table, source: Source, start: int) -> None:
