@@ -9,6 +9,7 @@ import peergraph
 import peergraph._C as _C
 from peergraph.memory import Group, Table, Tiers
 from peergraph.memory.ids import id_list
+from peergraph.memory.launching import launch_on
 from tests.memory.tables import (
     DTYPES,
     TIER_KINDS,
@@ -78,7 +79,7 @@ def test_places(group: Group) -> None:
     ids, places = torch.tensor([7, 3, 3, 19]), torch.tensor([2, 0, 3, 1])
     out = torch.empty(4, 3, device=group.device)
     on_device = id_list(ids.to(group.device), near := places.to(group.device))
-    _C.gather(table.view, on_device, out.data_ptr(), *table._launch())
+    _C.gather(table.view, on_device, out.data_ptr(), *launch_on(table.device))
     assert same_bits(out[near], rows[ids])
     table.close()
 

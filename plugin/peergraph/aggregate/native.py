@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
+from peergraph.memory.launching import launch_on
 
 MESSAGES = {"copy_u": 0, "copy_e": 1, "add": 2, "sub": 3, "mul": 4, "div": 5}
 TARGETS = {"u": 0, "v": 1, "e": 2}
@@ -27,10 +28,8 @@ class Place(TypedDict):
 
 def place(device: torch.device) -> Place:
     """The current stream of a GPU, or the CPU with torch's number of threads."""
-    if device.type == "cpu":
-        return {"device": -1, "stream": 0, "num_threads": torch.get_num_threads()}
-    stream = torch.cuda.current_stream(device).cuda_stream
-    return {"device": device.index, "stream": stream, "num_threads": 1}
+    index, stream, num_threads = launch_on(device)
+    return {"device": index, "stream": stream, "num_threads": num_threads}
 
 
 def supports(device: torch.device) -> bool:

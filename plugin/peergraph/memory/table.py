@@ -16,6 +16,7 @@ from peergraph.memory.checks import check_table
 from peergraph.memory.extents import local_bytes, shard_bytes
 from peergraph.memory.group import Group
 from peergraph.memory.ids import check_device, id_list, out_tensor, sorted_by_row
+from peergraph.memory.launching import launch_on
 from peergraph.memory.partitions import Partitions, everyone_reaches_all
 from peergraph.memory.region import SharedRegion
 from peergraph.memory.tiers import Tiers
@@ -179,7 +180,7 @@ class Table:
         places = None
         if self._pays_to_sort(ids.numel()):
             ids, places = sorted_by_row(ids, self.rows, self._order_values)
-        _C.gather(self.view, id_list(ids, places), result.data_ptr(), *self._launch())
+        _C.gather(self.view, id_list(ids, places), result.data_ptr(), *launch_on(self.device))
         if target is not result:
             target.copy_(result)
         return target
@@ -209,7 +210,7 @@ class Table:
         check_device("values", values, self.device)
         values = values.to(self.device, non_blocking=True).contiguous()
         for view in self._write_views:
-            _C.scatter(view, id_list(ids), values.data_ptr(), *self._launch())
+            _C.scatter(view, id_list(ids), values.data_ptr(), *launch_on(self.device))
 
     def load(
         self,
@@ -307,19 +308,12 @@ class Table:
     def _write_range(self, start: int, count: int, values: int) -> None:
         """Scatters to the users' rows from `start` on, from an address the device reaches."""
         for view in self._write_views:
-            _C.scatter(view, _C.IdList(first=start, count=count), values, *self._launch())
+            _C.scatter(view, _C.IdList(first=start, count=count), values, *launch_on(self.device))
 
     def _read_range(self, start: int, out: torch.Tensor) -> None:
         """Gathers the users' rows from `start` on into a tensor on the device."""
         ids = _C.IdList(first=start, count=len(out))
-        _C.gather(self.view, ids, out.data_ptr(), *self._launch())
-
-    def _launch(self) -> tuple[int, int, int]:
-        """Device (-1: the CPU), stream and number of threads for the compiled module."""
-        if self.device.type == "cpu":
-            return -1, 0, torch.get_num_threads()
-        assert self.device.index is not None
-        return self.device.index, torch.cuda.current_stream(self.device).cuda_stream, 0
+        _C.gather(self.view, ids, out.data_ptr(), *launch_on(self.device))
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._check_open()

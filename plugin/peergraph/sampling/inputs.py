@@ -84,10 +84,3 @@ def device_of(store: Store) -> torch.device:
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return device
-
-
-def launch(device: torch.device) -> tuple[int, int, int]:
-    """Device, current stream and number of CPU threads, as the compiled module takes them."""
-    if device.type == "cpu":
-        return -1, 0, torch.get_num_threads()
-    return device.index, torch.cuda.current_stream(device).cuda_stream, torch.get_num_threads()

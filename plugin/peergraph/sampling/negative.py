@@ -10,11 +10,11 @@ from torch import Tensor
 
 import peergraph._C as _C
 
+from ..memory.launching import launch_on
 from .inputs import (
     NEGATIVE_STREAM,
     device_of,
     known_relation,
-    launch,
     node_ids,
     random_seed,
     whole,
@@ -197,7 +197,7 @@ class NegativeSampler:
             stream=NEGATIVE_STREAM,
         )
         view = store.structure(self.edge_type).view
-        _C.sample_negatives(view, negatives, *launch(source.device))
+        _C.sample_negatives(view, negatives, *launch_on(source.device))
 
 
 def check_amount(amount: float, mode: str) -> float:

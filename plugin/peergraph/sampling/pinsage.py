@@ -10,7 +10,8 @@ from torch import Tensor
 
 import peergraph._C as _C
 
-from .inputs import MAX_STEPS, WALK_STREAM, chance, launch, node_ids, random_seed, whole
+from ..memory.launching import launch_on
+from .inputs import MAX_STEPS, WALK_STREAM, chance, node_ids, random_seed, whole
 from .sample import Buffers, EdgeType
 from .walk import Metapath, RandomWalker
 from .workspace import WorkspacePool
@@ -187,7 +188,7 @@ class PinSageSampler:
             found.data_ptr(),
             visits.data_ptr(),
             Buffers(targets.device),
-            *launch(targets.device),
+            *launch_on(targets.device),
         )
         return found, visits
 

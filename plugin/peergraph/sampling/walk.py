@@ -12,13 +12,13 @@ from torch import Tensor
 
 import peergraph._C as _C
 
+from ..memory.launching import launch_on
 from .inputs import (
     MAX_STEPS,
     WALK_STREAM,
     chance,
     device_of,
     known_relation,
-    launch,
     node_ids,
     random_seed,
     whole,
@@ -201,7 +201,7 @@ class RandomWalker:
                 stay=stay,
                 accept=accept,
             )
-            _C.random_walk(store.structure(edge_type).view, walks, *launch(device))
+            _C.random_walk(store.structure(edge_type).view, walks, *launch_on(device))
         return Walks(nodes, edge_ids)
 
 

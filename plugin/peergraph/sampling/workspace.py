@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 import torch
 
+from ..memory.launching import Launch, launch_on
+
 
 class Workspace:
     """What one running sample needs for itself.
@@ -23,6 +25,7 @@ class Workspace:
         self.maps = [torch.full((n,), -1, dtype=torch.int32, device=device) for n in map_sizes]
         self.addresses = [m.data_ptr() for m in self.maps]
         self._mailbox: torch.Tensor | None = None
+        self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._mailbox = torch.empty(4, dtype=torch.int64, pin_memory=True)
             self._stream = torch.cuda.current_stream(device)
@@ -33,11 +36,9 @@ class Workspace:
         """Pinned host memory that the device writes sizes to; 0 on the CPU."""
         return 0 if self._mailbox is None else self._mailbox.data_ptr()
 
-    def launch(self) -> tuple[int, int, int]:
-        """Device, stream and number of CPU threads, as the compiled module takes them."""
-        if self._device.type == "cpu":
-            return -1, 0, torch.get_num_threads()
-        return self._device.index, self._stream.cuda_stream, torch.get_num_threads()
+    def launch(self) -> Launch:
+        """Work on the stream that the work space was lent to."""
+        return launch_on(self._device, self._stream)
 
     def begin_use(self) -> None:
         """Orders the current stream behind the last use, where that was on another one."""

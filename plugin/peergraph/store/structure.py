@@ -10,6 +10,7 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.memory import Group, SharedRegion, Table, Tiers
+from peergraph.memory.launching import launch_on
 from peergraph.memory.partitions import Partitions, everyone_reaches_all
 from peergraph.store.ids import IdMap, id_dtype
 
@@ -251,7 +252,7 @@ def write_lists(
                 chunk,
                 destinations.internal_address,
                 sources.internal_address,
-                *_launch_args(device),
+                *launch_on(device),
             )
         yield edge_to - edge_from
 
@@ -280,7 +281,7 @@ def read_lists(
             chunk,
             destinations.internal_address,
             sources.user_address,
-            *_launch_args(device),
+            *launch_on(device),
         )
         yield degrees[begin:end], ids.cpu()
 
@@ -294,7 +295,7 @@ def read_degrees(structure: Structure, destinations: IdMap) -> Tensor:
         degrees.numel(),
         destinations.internal_address,
         degrees.data_ptr(),
-        *_launch_args(structure.device),
+        *launch_on(structure.device),
     )
     return degrees.cpu()
 
@@ -308,14 +309,6 @@ def _chunks(indptr: Tensor) -> Iterator[tuple[int, int]]:
         end = min(max(end, begin + 1), count, begin + _CHUNK_EDGES)
         yield begin, end
         begin = end
-
-
-def _launch_args(device: torch.device) -> tuple[int, int, int]:
-    """Device index (-1: CPU), stream and threads, as the compiled module takes them."""
-    if device.type == "cpu":
-        return -1, 0, torch.get_num_threads()
-    stream = torch.cuda.current_stream(device).cuda_stream
-    return device.index or 0, stream, 1
 
 
 def _write_indptr(indptr: Tensor, degrees: Tensor) -> None:
