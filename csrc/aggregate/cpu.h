@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "aggregate/element.h"
 #include "aggregate/message.h"
+#include "common/element.h"
 
 namespace peergraph {
 

@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "aggregate/adjacency.h"
-#include "aggregate/element.h"
+#include "common/element.h"
 
 namespace peergraph {
 

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "aggregate/element.h"
 #include "aggregate/message.h"
 #include "aggregate/walk.cuh"
+#include "common/element.h"
 
 namespace peergraph {
 

@@ -5,8 +5,8 @@
 #include <functional>
 
 #include "aggregate/adjacency.h"
-#include "aggregate/element.h"
 #include "aggregate/message.h"
+#include "common/element.h"
 
 namespace peergraph {
 

@@ -6,8 +6,8 @@
 #include <functional>
 
 #include "aggregate/adjacency.h"
-#include "aggregate/element.h"
 #include "aggregate/message.h"
+#include "common/element.h"
 
 namespace peergraph {
 

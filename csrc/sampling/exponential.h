@@ -5,33 +5,10 @@
 #include <cstdint>
 #include <cstring>
 
+#include "common/exact.h"
 #include "common/host_device.h"
 
 namespace peergraph {
-
-PG_HD double add_exact(double a, double b) {
-#ifdef __CUDA_ARCH__
-  return __dadd_rn(a, b);
-#else
-  return a + b;
-#endif
-}
-
-PG_HD double multiply_exact(double a, double b) {
-#ifdef __CUDA_ARCH__
-  return __dmul_rn(a, b);
-#else
-  return a * b;
-#endif
-}
-
-PG_HD double divide_exact(double a, double b) {
-#ifdef __CUDA_ARCH__
-  return __ddiv_rn(a, b);
-#else
-  return a / b;
-#endif
-}
 
 PG_HD uint64_t bits_of(double value) {
   uint64_t bits;
