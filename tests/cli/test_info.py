@@ -15,7 +15,8 @@ import torch
 
 import peergraph
 from peergraph import _C
-from peergraph.cli import _gpus, _limits, info
+from peergraph.cli import _gpus, info
+from peergraph.memory.limits import cgroup_memory
 from peergraph.cli.__main__ import main
 
 TOPOLOGY = (
@@ -149,4 +150,4 @@ def test_cgroup_memory(
         (tmp_path / name).write_text(text + "\n")
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text(groups)
-    assert _limits.cgroup_memory(tmp_path) == expected
+    assert cgroup_memory(tmp_path) == expected

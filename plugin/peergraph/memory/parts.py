@@ -17,6 +17,7 @@ import torch
 import torch.utils.dlpack
 
 import peergraph._C as _C
+from peergraph.memory.limits import free_host_memory
 from peergraph.memory.process import keep_gpu_objects_from_forked_children
 
 # Linux numbers of fcntl's sealing commands, which Python 3.10 does not name everywhere.
@@ -101,7 +102,7 @@ class HostPart:
     @classmethod
     def create(cls, num_bytes: int, device: torch.device) -> tuple[HostPart, HostHandle, int]:
         """Returns the part, its handle, and the descriptor that others open it by."""
-        available = _available_bytes()
+        available = free_host_memory()
         if num_bytes > available:
             raise MemoryError(
                 f"{num_bytes} bytes of host memory were asked for, {available} are available "
@@ -253,14 +254,3 @@ def _unpin_and_unmap(device: int, address: int, num_bytes: int) -> None:
 def _identity(fd: int) -> tuple[int, int]:
     status = os.fstat(fd)
     return status.st_dev, status.st_ino
-
-
-def _available_bytes() -> int:
-    announced = os.environ.get("PEERGRAPH_HOST_MEMORY")
-    if announced is not None:
-        return int(announced)
-    with open("/proc/meminfo") as file:
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return 2**63

@@ -19,7 +19,7 @@ from peergraph.store.planning import Reads, Shares, share_out
 from peergraph.store.policies import POLICIES, plan_on
 from peergraph.store.schema import Schema, TableSpec
 from peergraph.store.source import EdgeType, NodeType
-from peergraph.store.structure import structure_bytes
+from peergraph.store.layout import structure_bytes
 
 # Of a GPU's free memory: the rest is the model's, its activations' and the allocator's.
 _DEFAULT_BUDGET_SHARE = 0.6

@@ -13,47 +13,9 @@ from peergraph.memory import Group, SharedRegion, Table, Tiers
 from peergraph.memory.launching import launch_on
 from peergraph.memory.partitions import Partitions, everyone_reaches_all
 from peergraph.store.ids import IdMap, id_dtype
+from peergraph.store.layout import PartLayout, dealt
 
-_ALIGN = 256
 _CHUNK_EDGES = 1 << 24
-
-
-@dataclass(frozen=True)
-class PartLayout:
-    """Where the arrays of one part lie within its region: `rows` destinations, `edges` edges."""
-
-    rows: int
-    edges: int
-    index_bytes: int
-
-    @property
-    def edge_begin_offset(self) -> int:
-        """Byte offset of edge_begin, behind indptr."""
-        return _aligned(8 * (self.rows + 1))
-
-    @property
-    def indices_offset(self) -> int:
-        """Byte offset of indices, behind edge_begin."""
-        return self.edge_begin_offset + _aligned(8 * self.rows)
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the whole part; 0 where it has no rows."""
-        # Parts of one rank lie one after the other, so the next one must be aligned, too.
-        return _aligned(self.indices_offset + self.index_bytes * self.edges) if self.rows else 0
-
-    def addresses(self, base: int) -> tuple[int, int, int]:
-        """Addresses of indptr, indices and edge_begin."""
-        if not self.rows:
-            return 0, 0, 0
-        return base, base + self.indices_offset, base + self.edge_begin_offset
-
-
-def structure_bytes(degrees: Tensor, index_dtype: torch.dtype) -> Tensor:
-    """[N + 1] bytes of the first k destinations of a structure, hottest first."""
-    return torch.cat(
-        [torch.zeros(1, dtype=torch.int64), (degrees * index_dtype.itemsize + 16).cumsum(0)]
-    )
 
 
 @dataclass
@@ -101,18 +63,8 @@ class Structure:
         """
         placed = partitions or everyone_reaches_all(group.world_size)
         index_bytes = id_dtype(num_sources).itemsize
-        cut = tiers.replicated + tiers.sharded
-        hot, dealt, cold = (
-            degrees[: tiers.replicated],
-            degrees[tiers.replicated : cut],
-            degrees[cut:],
-        )
         world = group.world_size
-        held = {
-            "replicated": [hot] * world,
-            "sharded": [dealt[r::world] for r in range(world)],
-            "host": [cold if r == 0 else cold[:0] for r in range(world)],
-        }
+        held = dealt(degrees, tiers, world)
         regions, layouts = {}, {}
         for tier, parts in held.items():
             layouts[tier] = [PartLayout(p.numel(), int(p.sum()), index_bytes) for p in parts]
@@ -314,7 +266,3 @@ def _chunks(indptr: Tensor) -> Iterator[tuple[int, int]]:
 def _write_indptr(indptr: Tensor, degrees: Tensor) -> None:
     indptr[0] = 0
     indptr[1:].copy_(degrees.cumsum(0))
-
-
-def _aligned(num_bytes: int) -> int:
-    return -(-num_bytes // _ALIGN) * _ALIGN

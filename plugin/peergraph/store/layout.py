@@ -1,0 +1,80 @@
+"""How a relation's structure (CSC) lies in memory: its parts, their arrays, their bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from peergraph.memory import Tiers
+
+_ALIGN = 256
+
+
+@dataclass(frozen=True)
+class PartLayout:
+    """Where the arrays of one part lie within its region: `rows` destinations, `edges` edges."""
+
+    rows: int
+    edges: int
+    index_bytes: int
+
+    @property
+    def edge_begin_offset(self) -> int:
+        """Byte offset of edge_begin, behind indptr."""
+        return _aligned(8 * (self.rows + 1))
+
+    @property
+    def indices_offset(self) -> int:
+        """Byte offset of indices, behind edge_begin."""
+        return self.edge_begin_offset + _aligned(8 * self.rows)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the whole part; 0 where it has no rows."""
+        # Parts of one rank lie one after the other, so the next one must be aligned, too.
+        return _aligned(self.indices_offset + self.index_bytes * self.edges) if self.rows else 0
+
+    def addresses(self, base: int) -> tuple[int, int, int]:
+        """Addresses of indptr, indices and edge_begin."""
+        if not self.rows:
+            return 0, 0, 0
+        return base, base + self.indices_offset, base + self.edge_begin_offset
+
+
+def structure_bytes(degrees: Tensor, index_dtype: torch.dtype) -> Tensor:
+    """[N + 1] bytes of the first k destinations of a structure, hottest first."""
+    return torch.cat(
+        [torch.zeros(1, dtype=torch.int64), (degrees * index_dtype.itemsize + 16).cumsum(0)]
+    )
+
+
+def dealt(degrees: Tensor, tiers: Tiers, world_size: int) -> dict[str, list[Tensor]]:
+    """By tier, the degrees of each rank's destinations; of the sharded tier, of each shard's."""
+    cut = tiers.replicated + tiers.sharded
+    shards, cold = degrees[tiers.replicated : cut], degrees[cut:]
+    return {
+        "replicated": [degrees[: tiers.replicated]] * world_size,
+        "sharded": [shards[r::world_size] for r in range(world_size)],
+        "host": [cold if r == 0 else cold[:0] for r in range(world_size)],
+    }
+
+
+def part_bytes(
+    degrees: Tensor, index_dtype: torch.dtype, tiers: Tiers, world_size: int
+) -> dict[str, list[int]]:
+    """By tier, the bytes that a structure takes on each rank; of the sharded tier, in each shard.
+
+    Args:
+        degrees: [destinations] in the order of the rows.
+    """
+    width = index_dtype.itemsize
+    return {
+        tier: [PartLayout(p.numel(), int(p.sum()), width).num_bytes for p in parts]
+        for tier, parts in dealt(degrees, tiers, world_size).items()
+    }
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // _ALIGN) * _ALIGN
