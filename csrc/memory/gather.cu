@@ -16,15 +16,25 @@ namespace {
 constexpr int kWarp = 32;
 constexpr int kWarpsPerBlock = kBlockThreads / kWarp;
 constexpr unsigned kAllLanes = 0xffffffffu;
-// Rows a group of lanes has in flight: about as many bytes, whatever the vector.
-template <typename Vector>
-constexpr int kRowsInFlight = sizeof(Vector) == 16 ? 4 : 8;
+// Rows a group of lanes has in flight: narrow vectors need more of them, unless rows go by lines.
+template <typename Vector, bool kByLines>
+constexpr int kRowsInFlight = sizeof(Vector) == 16 || kByLines ? 4 : 8;
 
 struct CopyShape {
   int64_t vectors_per_row;
   int32_t lanes_per_row_log2;  // a power of two of at most 32 lanes copies a row
   int32_t tile_rows;           // rows a warp looks up at a time, at most 32
 };
+
+// Reads of other GPUs' memory go out by lines of this many bytes.
+constexpr uint32_t kLineBytes = 128;
+
+/// The lanes left idle before a row so that each step of the lanes begins where a line does. A step
+/// that begins inside a line shares that line with the step before, which then is asked for twice.
+template <typename Vector>
+__device__ __forceinline__ int64_t lanes_before_row(const char* row) {
+  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(row)) % kLineBytes / sizeof(Vector);
+}
 
 /// Looks up row `i` of the op. Null for an id out of range, which is recorded.
 __device__ __forceinline__ char* find_row(const TableView& table, const IdList& ids, int64_t i,
@@ -94,17 +104,19 @@ struct Scatter {
 };
 
 /// Copies between rows of the table and the dense rows of the caller; `Copy` says which way.
-template <typename Vector, template <typename> class Copy>
+template <typename Vector, template <typename> class Copy, bool kByLines>
 __global__ void __launch_bounds__(kBlockThreads)
     copy_rows(const __grid_constant__ TableView table, const __grid_constant__ IdList ids,
               Copy<Vector> copy, CopyShape shape, ErrorSlot errors) {
-  constexpr int kInFlight = kRowsInFlight<Vector>;
+  constexpr int kInFlight = kRowsInFlight<Vector, kByLines>;
   const int lane = threadIdx.x % kWarp;
   const int lanes_per_row = 1 << shape.lanes_per_row_log2;
   const int rows_per_step = kWarp >> shape.lanes_per_row_log2;
   const int row_of_lane = lane >> shape.lanes_per_row_log2;
   const int first_vector = lane & (lanes_per_row - 1);
   const int64_t warps = grid_threads() / kWarp;
+  const int64_t lanes_needed =
+      shape.vectors_per_row + (kByLines ? kLineBytes / int64_t{sizeof(Vector)} - 1 : 0);
 
   for (int64_t first = global_thread() / kWarp * shape.tile_rows; first < ids.count;
        first += warps * shape.tile_rows) {
@@ -119,18 +131,20 @@ __global__ void __launch_bounds__(kBlockThreads)
       for (int k = 0; k < kInFlight; ++k)
         rows[k] = from_lane(found, (step + k * rows_per_step + row_of_lane) % kWarp);
 
-      for (int64_t v = first_vector; v < shape.vectors_per_row; v += lanes_per_row) {
+      for (int64_t at = first_vector; at < lanes_needed; at += lanes_per_row) {
         Vector values[kInFlight];
 #pragma unroll
         for (int k = 0; k < kInFlight; ++k) {
           const int row = step + k * rows_per_step + row_of_lane;
-          if (row < count)
+          const int64_t v = kByLines ? at - lanes_before_row<Vector>(rows[k]) : at;
+          if (row < count && (!kByLines || (v >= 0 && v < shape.vectors_per_row)))
             values[k] = copy.load(rows[k], ids, first + row, v, shape.vectors_per_row);
         }
 #pragma unroll
         for (int k = 0; k < kInFlight; ++k) {
           const int row = step + k * rows_per_step + row_of_lane;
-          if (row < count)
+          const int64_t v = kByLines ? at - lanes_before_row<Vector>(rows[k]) : at;
+          if (row < count && (!kByLines || (v >= 0 && v < shape.vectors_per_row)))
             copy.store(table, rows[k], ids, first + row, v, shape.vectors_per_row, values[k]);
         }
       }
@@ -158,19 +172,26 @@ CopyShape make_shape(int64_t vectors_per_row, int64_t count, int64_t warps, int 
   return shape;
 }
 
-template <typename Vector, template <typename> class Copy, typename Data>
+template <typename Vector, template <typename> class Copy, bool kByLines, typename Data>
 void launch(const TableView& table, const IdList& ids, Data* data, int device,
             cudaStream_t stream) {
   const ErrorSlot errors = error_slot(device);
-  const auto kernel = copy_rows<Vector, Copy>;
+  const auto kernel = copy_rows<Vector, Copy, kByLines>;
   // The same for all devices of a host; a query costs as much as a launch.
   static const int64_t max_blocks = resident_blocks(kernel, device);
-  const CopyShape shape = make_shape(table.row_bytes / static_cast<int64_t>(sizeof(Vector)),
-                                     ids.count, max_blocks * kWarpsPerBlock, kRowsInFlight<Vector>);
+  const CopyShape shape =
+      make_shape(table.row_bytes / static_cast<int64_t>(sizeof(Vector)), ids.count,
+                 max_blocks * kWarpsPerBlock, kRowsInFlight<Vector, kByLines>);
   const unsigned blocks =
       grid_for(ids.count, int64_t{kWarpsPerBlock} * shape.tile_rows, max_blocks);
   kernel<<<blocks, kBlockThreads, 0, stream>>>(table, ids, Copy<Vector>{data}, shape, errors);
   PG_LAUNCH_CHECK("copy_rows");
+}
+
+/// Whether steps that begin where lines do ask for fewer of them: not if a row is one step, nor if
+/// all rows begin where lines do.
+bool pays_by_lines(const TableView& table, int64_t vector_bytes) {
+  return table.row_bytes > kWarp * vector_bytes && table.row_bytes % kLineBytes != 0;
 }
 
 /// Bits that are set in the address of some row of the table or in the row size.
@@ -194,8 +215,12 @@ void dispatch(const TableView& table, const IdList& ids, uintptr_t data, int dev
   const uint64_t bits = alignment_bits(table) | data;
   const auto run = [&](auto vector) {
     using Vector = decltype(vector);
-    launch<Vector, Copy>(table, ids, reinterpret_cast<typename DataOf<Vector>::type*>(data), device,
-                         stream);
+    const auto rows = reinterpret_cast<typename DataOf<Vector>::type*>(data);
+    if (pays_by_lines(table, sizeof(Vector))) {
+      launch<Vector, Copy, true>(table, ids, rows, device, stream);
+    } else {
+      launch<Vector, Copy, false>(table, ids, rows, device, stream);
+    }
   };
   if (bits % 16 == 0) return run(int4{});
   if (bits % 8 == 0) return run(int2{});
