@@ -1,8 +1,7 @@
 // Ids of 4 or 8 bytes in memory, as 64-bit values.
 #pragma once
 
-#include <cstdint>
-
+#include "common/fixed_width.h"
 #include "common/host_device.h"
 
 namespace peergraph {

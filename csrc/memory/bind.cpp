@@ -148,7 +148,10 @@ void register_memory(py::module_& m) {
            py::arg("rows"), py::arg("row_bytes"), py::arg("rank"), py::arg("replicas"),
            py::arg("shards"), py::arg("host"), py::arg("order") = 0, py::arg("order_bytes") = 0)
       .def_property_readonly("rows", [](const TableView& v) { return v.map.rows; })
-      .def_readonly("row_bytes", &TableView::row_bytes);
+      .def_readonly("row_bytes", &TableView::row_bytes)
+      .def("to_bytes", [](const TableView& v) {
+        return py::bytes(reinterpret_cast<const char*>(&v), sizeof(v));
+      });
   py::class_<IdList>(m, "IdList")
       .def(py::init(&make_id_list), py::kw_only(), py::arg("ids") = 0, py::arg("id_bytes") = 0,
            py::arg("first") = 0, py::arg("count"), py::arg("places") = 0);

@@ -44,7 +44,7 @@ __device__ __forceinline__ char* find_row(const TableView& table, const IdList& 
     record_bad_id(errors, ids.place(i), id, table.map.rows);
     return nullptr;
   }
-  return table.row(table.internal(id));
+  return table.find(id);
 }
 
 __device__ __forceinline__ char* from_lane(char* value, int lane) {

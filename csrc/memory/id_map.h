@@ -1,8 +1,7 @@
 // A renumbering of ids as kernels see it: an array of int32 or int64, or the identity.
 #pragma once
 
-#include <cstdint>
-
+#include "common/fixed_width.h"
 #include "common/host_device.h"
 
 namespace peergraph {

@@ -1,8 +1,7 @@
 // The view of a table that kernels get by value.
 #pragma once
 
-#include <cstdint>
-
+#include "common/fixed_width.h"
 #include "memory/tier_map.h"
 
 namespace peergraph {
@@ -32,6 +31,9 @@ struct TableView {
     if (order_bytes == 8) return static_cast<const int64_t*>(order)[id];
     return id;
   }
+
+  /// The row of a user's id.
+  PG_HD char* find(int64_t id) const { return row(internal(id)); }
 };
 
 }  // namespace peergraph

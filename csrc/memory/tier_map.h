@@ -1,8 +1,7 @@
 // Where a row lives: internal row -> (tier, shard, local row), without a per-row table.
 #pragma once
 
-#include <cstdint>
-
+#include "common/fixed_width.h"
 #include "common/host_device.h"
 
 namespace peergraph {
@@ -30,7 +29,7 @@ struct TierMap {
     const int64_t behind = row - replicated;
     if (behind >= sharded) return {Tier::kHost, 0, behind - sharded};
     // A 32-bit division is several times cheaper on the GPU, and tables rarely need more.
-    if (behind <= UINT32_MAX) {
+    if (behind <= 0xffffffff) {
       const uint32_t narrow = static_cast<uint32_t>(behind);
       const uint32_t local = narrow / static_cast<uint32_t>(num_shards);
       return {Tier::kSharded, static_cast<int32_t>(narrow - local * num_shards), local};

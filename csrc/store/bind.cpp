@@ -12,6 +12,7 @@
 #include "store/coo_to_csc.h"
 #include "store/csc_view.h"
 #include "store/neighbor_lists.h"
+#include "store/peergraph.cuh"
 
 namespace py = pybind11;
 
@@ -49,8 +50,16 @@ CscView make_csc_view(int64_t replicated, int64_t sharded, int64_t rows, int64_t
   return view;
 }
 
-IdMapView make_id_map(const std::pair<uintptr_t, int>& map) {
+using MapAddress = std::pair<uintptr_t, int>;  // address, bytes per value (0: identity)
+
+IdMapView make_id_map(const MapAddress& map) {
   return {reinterpret_cast<const void*>(map.first), map.second};
+}
+
+/// `destinations` from users' ids, `sources` to users' ids.
+GraphView make_graph_view(const CscView& lists, const MapAddress& destinations,
+                          const MapAddress& sources) {
+  return {lists, make_id_map(destinations), make_id_map(sources)};
 }
 
 ListChunk make_chunk(int64_t first, int64_t count, uintptr_t indptr, uintptr_t indices,
@@ -63,8 +72,6 @@ ListChunk make_chunk(int64_t first, int64_t count, uintptr_t indptr, uintptr_t i
           edge_begin};
 }
 
-using MapAddress = std::pair<uintptr_t, int>;  // address, bytes per value (0: identity)
-
 void scatter_lists(const CscView& view, const ListChunk& chunk, const MapAddress& destinations,
                    const MapAddress& sources, int device, [[maybe_unused]] uintptr_t stream,
                    int num_threads) {
@@ -76,17 +83,17 @@ void scatter_lists(const CscView& view, const ListChunk& chunk, const MapAddress
 void gather_lists(const CscView& view, const ListChunk& chunk, const MapAddress& destinations,
                   const MapAddress& sources, int device, [[maybe_unused]] uintptr_t stream,
                   int num_threads) {
-  const IdMapView to = make_id_map(destinations), from = make_id_map(sources);
-  PG_ON_DEVICE(device, gather_lists_cpu(view, chunk, to, from, num_threads),
-               gather_lists_cuda(view, chunk, to, from, device, stream));
+  const GraphView graph = make_graph_view(view, destinations, sources);
+  PG_ON_DEVICE(device, gather_lists_cpu(graph, chunk, num_threads),
+               gather_lists_cuda(graph, chunk, device, stream));
 }
 
 void degrees(const CscView& view, int64_t first, int64_t count, const MapAddress& destinations,
              uintptr_t out, int device, [[maybe_unused]] uintptr_t stream, int num_threads) {
-  const IdMapView to = make_id_map(destinations);
+  const GraphView graph = make_graph_view(view, destinations, {0, 0});
   int64_t* into = reinterpret_cast<int64_t*>(out);
-  PG_ON_DEVICE(device, degrees_cpu(view, first, count, to, into, num_threads),
-               degrees_cuda(view, first, count, to, into, device, stream));
+  PG_ON_DEVICE(device, degrees_cpu(graph, first, count, into, num_threads),
+               degrees_cuda(graph, first, count, into, device, stream));
 }
 
 bool sort_coo(uintptr_t source, uintptr_t destination, int id_bytes, int64_t num_edges,
@@ -110,6 +117,12 @@ void register_store(py::module_& m) {
       .def_property_readonly("rows", [](const CscView& v) { return v.map.rows; })
       .def_readonly("num_edges", &CscView::num_edges)
       .def_readonly("index_bytes", &CscView::index_bytes);
+  py::class_<GraphView>(m, "GraphView")
+      .def(py::init(&make_graph_view), py::kw_only(), py::arg("lists"), py::arg("destinations"),
+           py::arg("sources"))
+      .def("to_bytes", [](const GraphView& v) {
+        return py::bytes(reinterpret_cast<const char*>(&v), sizeof(v));
+      });
   py::class_<ListChunk>(m, "ListChunk")
       .def(py::init(&make_chunk), py::kw_only(), py::arg("first"), py::arg("count"),
            py::arg("indptr"), py::arg("indices"), py::arg("index_bytes"),

@@ -2,8 +2,7 @@
 // value. Destinations are internal rows of the destination type, spread over tiers like a table.
 #pragma once
 
-#include <cstdint>
-
+#include "common/fixed_width.h"
 #include "memory/table_view.h"
 #include "memory/tier_map.h"
 

@@ -32,13 +32,11 @@ PG_HD void scatter_list(const CscView& view, const ListChunk& chunk, int64_t i,
   }
 }
 
-PG_HD void gather_list(const CscView& view, const ListChunk& chunk, int64_t i,
-                       const IdMapView& destinations, const IdMapView& sources, int lane,
+PG_HD void gather_list(const GraphView& graph, const ListChunk& chunk, int64_t i, int lane,
                        int lanes) {
-  const Neighbors from = view.neighbors(destinations(chunk.first + i));
-  for (int64_t k = lane; k < from.degree; k += lanes) {
-    const int64_t source = sources(load_id(from.indices, view.index_bytes, k));
-    store_id(chunk.indices, chunk.index_bytes, chunk.indptr[i] + k, source);
+  const NeighborList from = neighbors(graph, chunk.first + i);
+  for (int64_t k = lane; k < from.size(); k += lanes) {
+    store_id(chunk.indices, chunk.index_bytes, chunk.indptr[i] + k, from[k]);
   }
 }
 

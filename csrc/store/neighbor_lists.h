@@ -5,6 +5,7 @@
 
 #include "memory/id_map.h"
 #include "store/csc_view.h"
+#include "store/peergraph.cuh"
 
 namespace peergraph {
 
@@ -26,15 +27,14 @@ void scatter_lists_cuda(const CscView& view, const ListChunk& chunk, const IdMap
                         const IdMapView& sources, int device, uintptr_t stream);
 
 /// The reverse: fills chunk.indices with the users' ids of the sources.
-void gather_lists_cpu(const CscView& view, const ListChunk& chunk, const IdMapView& destinations,
-                      const IdMapView& sources, int num_threads);
-void gather_lists_cuda(const CscView& view, const ListChunk& chunk, const IdMapView& destinations,
-                       const IdMapView& sources, int device, uintptr_t stream);
+void gather_lists_cpu(const GraphView& graph, const ListChunk& chunk, int num_threads);
+void gather_lists_cuda(const GraphView& graph, const ListChunk& chunk, int device,
+                       uintptr_t stream);
 
 /// degrees[i] = in-degree of the destination with user id first + i.
-void degrees_cpu(const CscView& view, int64_t first, int64_t count, const IdMapView& destinations,
-                 int64_t* degrees, int num_threads);
-void degrees_cuda(const CscView& view, int64_t first, int64_t count, const IdMapView& destinations,
-                  int64_t* degrees, int device, uintptr_t stream);
+void degrees_cpu(const GraphView& graph, int64_t first, int64_t count, int64_t* degrees,
+                 int num_threads);
+void degrees_cuda(const GraphView& graph, int64_t first, int64_t count, int64_t* degrees,
+                  int device, uintptr_t stream);
 
 }  // namespace peergraph

@@ -7,8 +7,9 @@ from importlib.metadata import version
 # First, so that a broken installation is explained before anything else fails.
 from peergraph import _native as _native
 from peergraph.errors import PeerLostError
+from peergraph.headers import include_path
 from peergraph.memory.pending import synchronize
 
 __version__ = version("peergraph")
 
-__all__ = ["PeerLostError", "__version__", "synchronize"]
+__all__ = ["PeerLostError", "__version__", "include_path", "synchronize"]

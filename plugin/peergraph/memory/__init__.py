@@ -1,6 +1,7 @@
 """Memory shared by the ranks of a host, and tables of rows in it (WholeGraph III-B, III-C3)."""
 
 from peergraph.memory.group import Group
+from peergraph.memory.kernel_argument import table_argument
 from peergraph.memory.measuring import cached_topology, measure_topology
 from peergraph.memory.pending import synchronize
 from peergraph.memory.region import SharedRegion
@@ -17,4 +18,5 @@ __all__ = [
     "cached_topology",
     "measure_topology",
     "synchronize",
+    "table_argument",
 ]

@@ -2,6 +2,7 @@
 
 from peergraph.store.hotness import Hotness
 from peergraph.store.ids import IdMap
+from peergraph.store.kernel_argument import graph_argument
 from peergraph.store.plan import Placement, Plan
 from peergraph.store.source import (
     EDGE,
@@ -29,4 +30,5 @@ __all__ = [
     "RowSource",
     "Store",
     "Structure",
+    "graph_argument",
 ]

@@ -1,0 +1,35 @@
+"""Structure as an argument of users' own kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import peergraph._C as _C
+from peergraph.memory.kernel_argument import as_argument
+from peergraph.store.source import EDGE, EdgeType
+from peergraph.store.store import Store
+
+
+def graph_argument(store: Store, edge_type: EdgeType = EDGE) -> np.ndarray[Any, Any]:
+    """The ``peergraph::GraphView`` of a relation, for a kernel that includes ``peergraph.cuh``.
+
+    With it kernels read in-neighbours by the users' ids, wherever they lie (XGNN 3).
+
+    Args:
+        store: must stay open while kernels with the argument run.
+        edge_type: the relation; ``KeyError`` for an unknown one.
+
+    Returns:
+        As :func:`peergraph.memory.table_argument`.
+
+    Raises:
+        RuntimeError: the store is closed.
+    """
+    view = _C.GraphView(
+        lists=store.structure(edge_type).view,
+        destinations=store.id_map(edge_type[2]).internal_address,
+        sources=store.id_map(edge_type[0]).user_address,
+    )
+    return as_argument(view.to_bytes())
