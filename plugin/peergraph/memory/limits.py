@@ -32,9 +32,14 @@ def free_host_memory(root: Path = Path("/")) -> int:
 
     Args:
         root: where /proc and /sys are found.
+
+    Raises:
+        ValueError: that variable is no number.
     """
     announced = os.environ.get("PEERGRAPH_HOST_MEMORY")
     if announced is not None:
+        if not announced.isdecimal():
+            raise ValueError(f"PEERGRAPH_HOST_MEMORY must be a number of bytes, got {announced!r}")
         return int(announced)
     rooms = [_read_number(limit) - _kept(limit.parent) for limit in _limit_files(root)]
     return max(0, min([available_memory(root), *rooms]))
