@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -91,6 +92,19 @@ def main(
         records = read_records(path, offset)
     print(tables(records), flush=True)
     return code or int(any("error" in record for record in records))
+
+
+def draw_pictures(out: str | None) -> None:
+    """Draws what was recorded, beside the records, where matplotlib is there."""
+    if out is None:
+        return
+    try:
+        import pictures
+    except ModuleNotFoundError as error:
+        print(f"no pictures: {error}", file=sys.stderr)
+        return
+    for path in pictures.draw(Path(out), Path(out).parent):
+        print(path)
 
 
 def quantile(values: list[float], fraction: float) -> float:

@@ -18,11 +18,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
-from common import PLANS, Mark, main, measure, parser
+from common import PLANS, Mark, draw_pictures, main, measure, parser
 from inputs import batch_nodes
 from ranks import Session
 from records import Timing
@@ -217,21 +216,8 @@ def arguments() -> argparse.ArgumentParser:
     return result
 
 
-def _draw(out: str | None) -> None:
-    if out is None:
-        return
-    # Drawing is optional, and needs matplotlib.
-    try:
-        import pictures
-    except ModuleNotFoundError as error:
-        print(f"no pictures: {error}", file=sys.stderr)
-        return
-    for path in pictures.draw(Path(out), Path(out).parent):
-        print(path)
-
-
 if __name__ == "__main__":
     options = arguments()
     code = main("end_to_end", run, options, peers=())
-    _draw(options.parse_args().out)
+    draw_pictures(options.parse_args().out)
     sys.exit(code)

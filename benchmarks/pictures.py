@@ -1,8 +1,9 @@
-"""Draws what end_to_end.py recorded: the time of a step by stage, and the GPU's utilisation.
+"""Draws what end_to_end.py and placement.py recorded.
 
     python benchmarks/pictures.py RECORDS FOLDER
 
-The breakdown is that of WholeGraph's Figure 9, the utilisation that of its Figure 12.
+The breakdown of a step is that of WholeGraph's Figure 9, the GPU's utilisation that of its Figure
+12; placements are those of XGNN's Figures 10 and 13.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from records import Record, read_records
 
 matplotlib.use("Agg")  # there may be no screen
 import matplotlib.pyplot as plt
+from pictures_placement import draw_placement
 
 _STAGES = {
     "ms_sample": ("sampling", "#4c72b0"),
@@ -27,7 +29,13 @@ _COLORS = {"compute": "#55a868", "plain": "#dd8452", "prefetch": "#4c72b0"}
 
 def draw(records: Path, folder: Path) -> list[Path]:
     """Pictures of each case among the records, as SVG files in a folder."""
-    rows = [r for r in read_records(records) if r["bench"] == "end_to_end" and "way" in r]
+    everything = read_records(records)
+    placed = [r for r in everything if r["bench"] == "placement"]
+    return _draw_steps(everything, folder) + draw_placement(placed, folder)
+
+
+def _draw_steps(records: list[Record], folder: Path) -> list[Path]:
+    rows = [r for r in records if r["bench"] == "end_to_end" and "way" in r]
     cases = {}
     for row in rows:
         cases.setdefault(

@@ -18,7 +18,10 @@ from peergraph.memory import Group
 Record = dict[str, Any]
 
 # Cases: what two rows must have in common to be compared.
-CASE_KEYS = ("bench", "graph", "world", "dim", "fanout", "batch", "semantics", "layers")
+CASE_KEYS = (
+    *("bench", "graph", "world", "dim", "fanout", "batch", "semantics", "layers"),
+    *("part", "setting", "op"),
+)
 
 
 @dataclass
@@ -86,6 +89,10 @@ class Recorder:
         self._write(record)
         return record
 
+    def note(self, **fields: Any) -> None:
+        """Records what was not measured, but worked out."""
+        self._write({**self._base, **fields})
+
     def failure(self, what: str, error: str, **fields: Any) -> None:
         self._write({**self._base, "what": what, "error": error, **fields})
 
@@ -121,6 +128,9 @@ def _machine(device: torch.device) -> Record:
 # Columns by benchmark; a column that no row has is left out.
 _CASE = ["graph", "dim", "fanout", "batch", "semantics", "layers"]
 _TIMES = ["ms", "ms_p10", "ms_p90", "ms_slowest"]
+_HITS = ["hit_replicated", "hit_sharded", "hit_host"]
+_LINKS = ["slowest_link_mb", "host_mb"]
+_PREDICTED = ["predicted_ms", "predicted_sample", "predicted_gather", "predicted_ratio"]
 _COLUMNS = {
     "aggregate": ["system", *_TIMES, "gbs", "peak_gib", "ratio"],
     "gather": ["system", "plan", *_TIMES, "ms_host", "gbs", "against", "ratio"],
@@ -130,6 +140,13 @@ _COLUMNS = {
                    "ms_train", "epoch_s", "over_compute", "utilisation"],
     "training": ["system", "plan", *_TIMES, "wall_ms", "ms_sample", "ms_gather", "ms_loader",
                  "ms_train", "epoch_s", "against", "ratio"],
+    "placement budgets": ["setting", "op", "system", "plan", *_TIMES, "ms_sample", "ms_gather",
+                          "gbs", "missing_gbs", *_HITS, *_PREDICTED, "against", "ratio"],
+    "placement factors": ["setting", *_TIMES, "ms_sample", "ms_gather", *_HITS, *_LINKS,
+                          *_PREDICTED],
+    "placement links": ["setting", "plan", *_TIMES, "ms_sample", "ms_gather", *_HITS, *_LINKS,
+                        *_PREDICTED],
+    "placement machines": ["setting", "plan", *_PREDICTED, *_LINKS],
 }  # fmt: skip
 
 
@@ -166,16 +183,19 @@ def render(title: str, rows: list[Record], columns: list[str]) -> str:
     return "\n".join([f"== {title}", *(line.rstrip() for line in lines)])
 
 
+def _kind(record: Record) -> tuple[str, int, str]:
+    """What has a table of its own."""
+    names = [record["bench"], record.get("part")]
+    return " ".join(filter(None, names)), record["world"], record["device"]
+
+
 def tables(records: list[Record]) -> str:
     """All tables of some records: one for each benchmark and number of ranks, then what failed."""
     texts = []
-    kinds = [(r["bench"], r["world"], r["device"]) for r in records if "ms" in r]
-    for bench, world, device in dict.fromkeys(kinds):
-        rows = [
-            r
-            for r in records
-            if (r["bench"], r["world"], r["device"]) == (bench, world, device) and "ms" in r
-        ]
+    shown = [r for r in records if "ms" in r or "predicted_ms" in r]
+    for kind in dict.fromkeys(map(_kind, shown)):
+        rows = [r for r in shown if _kind(r) == kind]
+        bench, world, device = kind
         title = f"{bench}, {world} x {device} (ratio: time over Peergraph's)"
         texts.append(render(title, rows, [*_CASE, *_COLUMNS[bench]]))
     failed = [r for r in records if "error" in r]

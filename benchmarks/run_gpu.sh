@@ -3,9 +3,9 @@
 #
 #   bash benchmarks/run_gpu.sh [STEP...]
 #
-# STEP is BENCH[:GRAPH][@RANKS]: gather, sampling, minibatch, training or end_to_end; graphs are listed by
-# `python benchmarks/sampling.py --help`; as many ranks as GPUs by default. Without steps: all four,
-# on products. A step that fails or takes too long is reported, and the next one runs.
+# STEP is BENCH[:GRAPH][@RANKS]: gather, sampling, minibatch, training, end_to_end or placement; graphs
+# are listed by `python benchmarks/sampling.py --help`; as many ranks as GPUs by default. Without
+# steps: the first four, on products. A step that fails or takes too long is reported, and the next one runs.
 #
 # Environment: PYTHON; RESULTS, the folder; COMMIT, its hash, where this is no git checkout; LIMIT and
 # STEP_LIMIT, seconds for everything and for a step; PEERS, of wholegraph,nccl,torch; and more

@@ -13,6 +13,14 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SMALL = ["--device", "cpu", "--iterations", "3", "--warmup", "1", "--budget", "0.1"]
 CASES = ["--graph", "tiny/20", "--cases", "3-2:16", "--plans", "sharded"]
 
+POLICIES = ["auto", "solver", "clique", "clique-opt"]
+FACTORS = ["base", "+ structure", "+ features", "+ sampler", "+ solver", "+ replication"]
+PLACEMENT_ROWS = {
+    "budgets": [(setting, "auto") for setting in ("fits", "40%", "25%") for _ in range(2)],
+    "factors": [(setting, "by hand") for setting in FACTORS],
+    "links": [(setting, policy) for setting in ("full", "ring") for policy in POLICIES],
+}
+
 
 def run(bench: str, out: Path, *arguments: str) -> tuple[list[dict[str, object]], str]:
     """The records that a benchmark wrote, and what it printed."""
@@ -94,6 +102,28 @@ def test_end_to_end(tmp_path: Path) -> None:
     assert "over_compute" in table
     pytest.importorskip("matplotlib")
     assert list(tmp_path.glob("breakdown_*.svg"))
+
+
+def test_placement(tmp_path: Path) -> None:
+    small = ["--graph", "tiny/20", "--small", "2", "--cases", "3-2:16", "--feature-dim", "8"]
+    records, table = run("placement", tmp_path / "out.jsonl", *small, "--world", "4")
+    assert not [r for r in records if "error" in r]
+    timed = [r for r in records if "ms" in r]
+    of_part = {part: [r for r in timed if r["part"] == part] for part in PLACEMENT_ROWS}
+    for part, rows in PLACEMENT_ROWS.items():
+        assert [(r["setting"], r.get("plan")) for r in of_part[part]] == rows
+    assert all(r["predicted_ratio"] > 0 for r in timed)
+    for r in timed:
+        assert r["hit_replicated"] + r["hit_sharded"] + r["hit_host"] == pytest.approx(1)
+    assert [r["op"] for r in of_part["budgets"]] == ["gather", "batch"] * 3
+    assert of_part["budgets"][0]["hit_host"] == 0
+    assert all(r["missing_gbs"] > 0 for r in of_part["budgets"] if r.get("hit_host") and "gbs" in r)
+    base, structure, *_ = of_part["factors"]
+    assert base["slowest_link_mb"] == 0 < structure["slowest_link_mb"]
+    assert len([r for r in records if r.get("part") == "machines"]) == 16
+    assert "placement machines" in table
+    pytest.importorskip("matplotlib")
+    assert len(list(tmp_path.glob("placement_*.svg"))) == 4
 
 
 def test_unknown_names_are_refused() -> None:

@@ -1,0 +1,89 @@
+"""One mechanism after the other: the factor analysis of XGNN's Figure 10, on mini-batches.
+
+base (BASE): each GPU keeps the same structure and the same features, as far as they fit, structure
+first; the rest is on the host, and no GPU reads another one's memory. + structure (+MSG): structure
+is sharded over the GPUs, features as before in the memory that this leaves. + features (+MSF): they
+are sharded, too, both over fully linked cliques (Quiver's policy). + sampler (+OGA): only drawn
+neighbours are read; the rows above draw by equal weights, which like a reservoir goes through every
+neighbour. + solver (+PSA): XGNN's solver places the partitions. + replication, not XGNN's: the cost
+model replicates the hottest rows.
+"""
+
+from __future__ import annotations
+
+from links import apart, measure_policy, policy_budget, policy_key, ring
+from placed import (
+    PLAIN,
+    RESERVOIR,
+    Case,
+    Measured,
+    Measurements,
+    Watch,
+    default_sampler,
+    record_batches,
+    reservoir_sampler,
+)
+from workload import Workload
+
+from peergraph.memory import Tiers
+from peergraph.memory.partitions import Partitions
+from peergraph.memory.topology import Topology
+from peergraph.store import Placement, Plan
+from peergraph.store.choosing import bytes_on_gpu, tiers_of_ratio
+from peergraph.store.cliques import place_by_cliques
+
+FACTORS = ("base", "+ structure", "+ features", "+ sampler", "+ solver", "+ replication")
+
+
+def run_factors(measurements: Measurements, topology: Topology, watch: Watch) -> None:
+    """All rows, on a ring where there are so many GPUs that this leaves links out."""
+    session = measurements.workload.session
+    if session.world == 1:
+        session.recorder.skip("factors", "one GPU shares nothing")
+        return
+    budget = policy_budget(measurements)
+    links = ring(topology)
+    for factor in FACTORS:
+        if not watch.allows(f"factors: {factor}"):
+            continue
+        with session.section(f"factors: {factor}", part="factors", setting=factor):
+            measured = _measure(measurements, factor, links, budget)
+            record_batches(session, measured, part="factors", setting=factor, plan="by hand")
+
+
+def _measure(measurements: Measurements, factor: str, links: Topology, budget: int) -> Measured:
+    reservoir = {RESERVOIR: reservoir_sampler}
+    if factor == "base":
+        case = Case(factor, "auto", budget, apart(links), {"first": "structure"})
+        return measurements.of(case, factor, reservoir)[RESERVOIR]
+    if factor == "+ structure":
+        plan = _structure_first(measurements.workload, place_by_cliques(links), budget)
+        case = Case(factor, plan, budget, links)
+        return measurements.of(case, factor, reservoir)[RESERVOIR]
+    if factor in ("+ features", "+ sampler"):
+        # One store for both, and for the policy where the others are compared with it.
+        case = Case("clique", "clique", budget, links)
+        both = {**reservoir, PLAIN: default_sampler}
+        found = measurements.of(case, policy_key("clique", links, budget), both)
+        return found[RESERVOIR if factor == "+ features" else PLAIN]
+    return measure_policy(measurements, "solver" if factor == "+ solver" else "auto", links, budget)
+
+
+def _structure_first(workload: Workload, partitions: Partitions, budget: int) -> Plan | None:
+    """Structure sharded, the same features on every GPU in what is left, the rest on the host.
+    Collective.
+    """
+    session = workload.session
+    if session.rank:
+        return session.group.broadcast(None)
+    structure, features = workload.items
+    whole = bytes_on_gpu(structure, tiers_of_ratio(structure, 1.0, partitions), partitions)
+    sharded = tiers_of_ratio(structure, min(1.0, budget / whole), partitions)
+    left = max(0, budget - bytes_on_gpu(structure, sharded, partitions))
+    near = min(features.rows, left // workload.row_bytes)
+    placed = (
+        Placement.of(structure, sharded),
+        Placement.of(features, Tiers(replicated=near, host=features.rows - near)),
+    )
+    plan = Plan("by hand", session.world, budget, placed, partitions)
+    return session.group.broadcast(plan)

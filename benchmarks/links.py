@@ -1,0 +1,110 @@
+"""Policies of placement on GPUs with all of their links and with some of them: XGNN's Figure 13."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from itertools import combinations
+
+from placed import (
+    PLAIN,
+    Case,
+    Measured,
+    Measurements,
+    Watch,
+    predicted_fields,
+    record_batches,
+)
+
+from peergraph.memory.machines import machine
+from peergraph.memory.topology import Topology
+from peergraph.store.policies import POLICIES, plan_on
+
+# XGNN 6.6: four linked GPUs, four on a ring, six and eight of the DGX-1.
+_MACHINES = {
+    "4Gf": "dgx1-clique4",
+    "4Gc": "dgx1-ring4",
+    "6G": "dgx1-6",
+    "8G": "dgx1",
+}
+
+
+def ring(topology: Topology) -> Topology:
+    """The GPUs with the links of a ring only, in their order."""
+    count = topology.num_gpus
+    pairs = combinations(range(count), 2)
+    return topology.masked([(a, b) for a, b in pairs if (b - a) % count not in (1, count - 1)])
+
+
+def apart(topology: Topology) -> Topology:
+    """The GPUs without links."""
+    return topology.masked(list(combinations(range(topology.num_gpus), 2)))
+
+
+def topologies(topology: Topology) -> dict[str, Topology]:
+    """The machine's links, as they are and masked."""
+    found = {"full": topology}
+    if topology.num_gpus > 3:
+        found["ring"] = ring(topology)
+    return found
+
+
+def measure_policy(
+    measurements: Measurements, policy: str, topology: Topology, budget: int
+) -> Measured:
+    """Mini-batches with a policy's placement. Collective."""
+    case = Case(policy, policy, budget, topology)
+    return measurements.of(case, policy_key(policy, topology, budget))[PLAIN]
+
+
+def policy_key(policy: str, topology: Topology, budget: int) -> Hashable:
+    """The same for policies that place alike on these links."""
+    place, replicate = POLICIES[policy]
+    partitions = place(topology)
+    return topology, partitions.stored, partitions.source, replicate, budget
+
+
+def policy_budget(measurements: Measurements) -> int:
+    """Bytes on each GPU."""
+    workload = measurements.workload
+    return int(workload.session.args.share * workload.need)
+
+
+def run_links(measurements: Measurements, topology: Topology, watch: Watch) -> None:
+    """Each policy on each of the topologies; those that place alike are measured once."""
+    session = measurements.workload.session
+    if session.world == 1:
+        session.recorder.skip("links", "one GPU has no links")
+        return
+    budget = policy_budget(measurements)
+    for setting, links in topologies(topology).items():
+        for policy in POLICIES:
+            name = f"links: {policy} on {setting}"
+            if not watch.allows(name):
+                continue
+            with session.section(name, part="links", setting=setting, plan=policy):
+                measured = measure_policy(measurements, policy, links, budget)
+                record_batches(session, measured, part="links", setting=setting, plan=policy)
+
+
+def run_machines(measurements: Measurements, topology: Topology, watch: Watch) -> None:
+    """Predictions for the machines of XGNN's Figure 13, whose links are nominal."""
+    workload = measurements.workload
+    session = workload.session
+    budget = policy_budget(measurements)
+    for setting, name in _MACHINES.items():
+        if not watch.allows(f"machines: {setting}"):
+            continue
+        with session.section(f"machines: {setting}", part="machines", setting=setting):
+            for policy in POLICIES:
+                made = None
+                if session.rank == 0:
+                    plan = plan_on(machine(name), workload.items, workload.reads, budget, policy)
+                    made = plan.predictions
+                session.recorder.note(
+                    system="predicted",
+                    part="machines",
+                    setting=setting,
+                    plan=policy,
+                    graph=workload.spec.name,
+                    **predicted_fields(session.group.broadcast(made)),
+                )

@@ -1,0 +1,189 @@
+"""Measures placements of a graph that does not fit, and what was predicted for them.
+
+    python benchmarks/placement.py --world 4 --graph papers --peers wholegraph
+
+Three parts: `budgets`, gathers of real mini-batches' inputs beside WholeGraph where everything fits
+each GPU, where a GPU may keep 40 % of it, and where all together keep 25 %; `factors`, XGNN's
+Figure 10, one mechanism after the other; `links`, its Figure 13, policies on fully linked GPUs and
+on a ring, for which links are masked. `machines` only predicts, for the machines of that figure.
+Placements are chosen by reads that were counted over an epoch and timed on batches of another one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable
+
+import torch
+from common import cases, draw_pictures, main, parser, words
+from factors import run_factors
+from graphs import GraphSpec
+from inputs import check_rows
+from links import run_links, run_machines
+from placed import (
+    Case,
+    Measurements,
+    Watch,
+    measure_gather,
+    measure_store,
+    record_batches,
+    record_gathers,
+)
+from ranks import Session
+from workload import Workload, make_workload
+
+from peergraph.memory import measure_topology
+from peergraph.memory.topology import Topology
+
+SETTINGS = ("fits", "40%", "25%")
+"""What a GPU may keep: everything, 40 % of everything, its share of 25 % of everything."""
+
+
+def budgets(workload: Workload, world: int) -> dict[str, int]:
+    """Bytes on each GPU, by setting."""
+    need = workload.need
+    # The little more is for the alignment of parts.
+    amounts = (int(1.01 * need) + (1 << 20), int(0.4 * need), int(0.25 * need) // world)
+    return dict(zip(SETTINGS, amounts, strict=True))
+
+
+def run_budgets(measurements: Measurements, topology: Topology, watch: Watch) -> None:
+    """Gathers and mini-batches by the plan `auto`, then WholeGraph's gathers."""
+    workload = measurements.workload
+    session = workload.session
+    settings = budgets(workload, session.world)
+    for setting in session.args.settings:
+        name = f"budgets: {setting}"
+        if not watch.allows(name):
+            continue
+        with session.section(name, part="budgets", setting=setting):
+            case = Case(setting, "auto", settings[setting], topology)
+            store = case.build(workload)
+            try:
+                measured = measure_store(workload, store, case, gathers=True)
+            finally:
+                store.close()
+            fields = {"part": "budgets", "plan": "auto", "setting": setting}
+            record_gathers(session, measured, **fields)
+            record_batches(session, measured, **fields)
+    if session.wholegraph is not None:
+        _run_wholegraph(workload, settings, watch)
+
+
+def _run_wholegraph(workload: Workload, settings: dict[str, int], watch: Watch) -> None:
+    """The same gathers from WholeGraph's tables: on the GPUs where they fit, else on the host."""
+    session = workload.session
+    share = workload.spec.num_nodes * workload.row_bytes // session.world
+    places: dict[str, list[str]] = {"cuda": [], "cpu": []}
+    for setting in session.args.settings:
+        places["cuda" if share <= settings[setting] else "cpu"].append(setting)
+    for location, of_location in places.items():
+        name = f"wholegraph {location}"
+        if not of_location or not watch.allows(name):
+            continue
+        for kind in session.args.wholegraph_kinds:
+            with session.section(f"{name} {kind}", part="budgets", system=name):
+                _time_wholegraph(workload, kind, location, of_location)
+
+
+def _time_wholegraph(workload: Workload, kind: str, location: str, settings: list[str]) -> None:
+    session, dim = workload.session, workload.dim
+    peer = session.wholegraph
+    with session.stage(f"WholeGraph's {kind} {location} table made"):
+        table = peer.table(kind, location, workload.spec.num_nodes, dim)
+    try:
+        ids = workload.inputs[0]
+        gather: Callable[[torch.Tensor], torch.Tensor] = lambda ids: peer.gather(table, ids)  # noqa: E731
+        session.together(lambda: check_rows("wholegraph", gather(ids), ids))
+        timing = measure_gather(workload, gather)
+    finally:
+        peer.drop_table(table)
+    inputs = workload.mean_inputs
+    for setting in settings:
+        session.recorder.add(
+            timing,
+            system=f"wholegraph {kind}",
+            plan=location,
+            against="auto",
+            part="budgets",
+            setting=setting,
+            op="gather",
+            graph=workload.spec.name,
+            dim=dim,
+            fanout="-".join(map(str, workload.fanouts)),
+            batch=workload.batch,
+            nodes=inputs,
+            bytes=inputs * workload.row_bytes,
+        )
+
+
+Part = Callable[[Measurements, Topology, Watch], None]
+PARTS: dict[str, Part] = {
+    "budgets": run_budgets,
+    "factors": run_factors,
+    "links": run_links,
+    "machines": run_machines,
+}
+# Parts that build many stores, on a part of the graph.
+_SMALL = ("factors", "links", "machines")
+
+
+def run(session: Session) -> None:
+    args = session.args
+    with session.stage("links measured"):
+        topology = measure_topology(session.group)
+    if session.rank == 0:
+        print(topology, flush=True)
+    small = args.graph.scaled(args.small) if args.small > 1 else args.graph
+    _run_on(session, args.graph, [p for p in args.parts if p not in _SMALL], topology)
+    _run_on(session, small, [p for p in args.parts if p in _SMALL], topology)
+
+
+def _run_on(session: Session, spec: GraphSpec, parts: list[str], topology: Topology) -> None:
+    """Some parts on one graph; a part that fails does not keep the others from being measured."""
+    if not parts:
+        return
+    with session.section(spec.name, graph=spec.name):
+        fanouts, batch = session.args.cases[0]
+        made = make_workload(session, spec, fanouts, batch, session.args.feature_dim)
+        measurements = Measurements(made)
+        for part in parts:
+            with session.section(part, part=part):
+                PARTS[part](measurements, topology, Watch(session, session.args.part_limit))
+
+
+def _choice(known: Iterable[str]) -> Callable[[str], list[str]]:
+    def parse(text: str) -> list[str]:
+        unknown = set(words(text)) - set(known)
+        if unknown:
+            raise argparse.ArgumentTypeError(f"unknown {', '.join(unknown)}; of {', '.join(known)}")
+        return words(text)
+
+    return parse
+
+
+def arguments() -> argparse.ArgumentParser:
+    result = parser(__doc__.splitlines()[0], (), "", graph="papers")
+    result.add_argument(
+        "--parts", type=_choice(PARTS), default=",".join(PARTS), help=f"of {', '.join(PARTS)}"
+    )
+    result.add_argument(
+        "--settings", type=_choice(SETTINGS), default=",".join(SETTINGS), help="of `budgets`"
+    )
+    result.add_argument("--cases", type=cases, default="15-10-5:1024", help="FANOUTS:BATCH")
+    result.add_argument("--feature-dim", type=int, default=128, help="float32 a node")
+    result.add_argument("--small", type=float, default=4, help="divides the graph of other parts")
+    result.add_argument(
+        "--share", type=float, default=0.25, help="of all bytes, a GPU's budget there"
+    )
+    result.add_argument("--part-limit", type=float, default=120.0, help="seconds for each part")
+    result.add_argument("--wholegraph-kinds", type=words, default="chunked", help="or continuous")
+    return result
+
+
+if __name__ == "__main__":
+    options = arguments()
+    code = main("placement", run, options, peers=("wholegraph",))
+    draw_pictures(options.parse_args().out)
+    sys.exit(code)
