@@ -52,7 +52,7 @@ $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)
 
 $(BUILT): $(BIN)/pip $(SOURCES)
-	$(BIN)/pip install -e '.[pyg,test]'
+	$(BIN)/pip install -e '.[pyg,dgl,test]'
 	@touch $@
 
 $(LINTERS): $(BIN)/pip pyproject.toml constraints.txt

@@ -14,6 +14,7 @@ COMMANDS = {
     "demo": "train GraphSAGE for node classification on several ranks from one shared store",
     "info": "what is installed, compiled and connected here, and what to do about what is missing",
     "plan": "where a graph would lie on this machine or another, and what reading it would cost",
+    "run": "run a Python script in which `import dgl` works with the installed torch",
 }
 
 

@@ -1,0 +1,142 @@
+"""`import dgl` where GraphBolt's native library for the installed torch is missing.
+
+DGL 2.x loads one native library per torch version while it is imported; its wheels have those of
+the torch versions of 2024. GraphBolt's Python modules do not need it to be defined, nor does
+anything else of DGL.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+GRAPHBOLT = "dgl.graphbolt"
+
+# Tells child processes that the user has read the warning.
+_SAID = "_PEERGRAPH_DGL_SAID"
+
+_INSTALL = "pip install 'peergraph[dgl]'"
+
+# Defined by the last but one statement of GraphBolt's package: with it, all names are there.
+_LAST_NAME = "load_graphbolt"
+
+
+def import_dgl() -> ModuleType:
+    """Imports DGL; changes nothing where DGL imports by itself, or is imported already.
+
+    Where GraphBolt's native library is missing, ``dgl.graphbolt`` is imported without it: its
+    classes are usable, its native operators are not. Where GraphBolt's Python modules cannot be
+    imported either, every use of ``dgl.graphbolt`` raises ``ImportError``. Either is said once, as
+    an ``ImportWarning``-like ``UserWarning`` of the main process (of local rank 0).
+
+    Raises:
+        ImportError: DGL, or what it needs, is not installed.
+    """
+    if "dgl" in sys.modules:
+        return sys.modules["dgl"]
+    if importlib.util.find_spec("dgl") is None:
+        raise ImportError(f"peergraph_dgl needs DGL: {_INSTALL}", name="dgl")
+    if importlib.util.find_spec("packaging") is None:
+        # DGL would name a part of setuptools that no longer exists.
+        raise ImportError(f"DGL needs the package 'packaging': {_INSTALL}", name="packaging")
+    with _watched_graphbolt():
+        return importlib.import_module("dgl")
+
+
+@contextmanager
+def _watched_graphbolt() -> Iterator[None]:
+    finder = _Finder()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _Finder(MetaPathFinder):
+    """Finds GraphBolt where Python would, and has it loaded by :class:`_GraphBoltLoader`."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != GRAPHBOLT:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _GraphBoltLoader(spec.loader)
+        return spec
+
+
+class _GraphBoltLoader(Loader):
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self._loader
+        try:
+            with warnings.catch_warnings():
+                # torchdata announces the end of what GraphBolt needs; the extra pins it.
+                warnings.filterwarnings("ignore", category=UserWarning, module=r"torchdata\.")
+                self._loader.exec_module(module)
+        except (ImportError, FileNotFoundError) as error:
+            if _LAST_NAME in vars(module):
+                _say_without_native(error)
+            else:
+                _replace_by_errors(module, error)
+
+    def __getattr__(self, name: str) -> Any:
+        # `get_data`, `get_source` and the like, for whoever looks at the loader meanwhile.
+        return getattr(self._loader, name)
+
+
+def _say_without_native(error: Exception) -> None:
+    _say(
+        "GraphBolt's native operators are off: this DGL has no GraphBolt library for torch "
+        f"{_torch_version()} ({error}). GraphBolt's Python classes and the rest of DGL work; "
+        "dgl.sparse needs a library of its own that is missing likewise."
+    )
+
+
+def _replace_by_errors(module: ModuleType, error: Exception) -> None:
+    """Leaves a module each of whose names raises, so that the rest of DGL can be imported."""
+    for name in [n for n in sys.modules if n.startswith(f"{GRAPHBOLT}.")]:
+        del sys.modules[name]
+    for name in [n for n in vars(module) if not n.startswith("__")]:
+        delattr(module, name)
+    reason = f"dgl.graphbolt is off: it could not be imported with torch {_torch_version()}"
+    reason = f"{reason} ({error}); for its Python classes: {_INSTALL}"
+
+    def missing(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)  # as inspecting a module expects
+        raise ImportError(f"dgl.graphbolt.{name}: {reason}", name=GRAPHBOLT)
+
+    module.__getattr__ = missing  # type: ignore[method-assign]
+    _say(f"{reason}. The rest of DGL works.")
+
+
+def _say(text: str) -> None:
+    """Once, not again in the processes that this one starts, nor by each rank of torchrun."""
+    if _SAID not in os.environ and os.environ.get("LOCAL_RANK", "0") == "0":
+        os.environ[_SAID] = "1"
+        warnings.warn(text, UserWarning, stacklevel=2)
+
+
+def _torch_version() -> str:
+    import torch
+
+    return str(torch.__version__)

@@ -1,0 +1,150 @@
+"""`import dgl` with and without what its GraphBolt needs, and the launcher that helps scripts."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+if importlib.util.find_spec("dgl") is None:
+    pytest.skip("DGL is not installed", allow_module_level=True)
+
+HAS_GRAPHBOLT = importlib.util.find_spec("dgl") is not None and any(
+    (Path(folder) / "graphbolt").is_dir()
+    for folder in importlib.util.find_spec("dgl").submodule_search_locations or []
+)
+
+SMOKE = "print(dgl.graph(([0, 1], [1, 2])).num_edges())"
+
+
+def python(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {k: v for k, v in os.environ.items() if not k.startswith("_PEERGRAPH")} | environment
+    return subprocess.run(
+        [sys.executable, *args], capture_output=True, text=True, timeout=120, env=env, check=False
+    )
+
+
+def output(*args: str, **environment: str) -> str:
+    done = python(*args, **environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_import_first() -> None:
+    done = python("-c", f"import peergraph_dgl, dgl; {SMOKE}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == "2"
+    off = done.stderr.count("GraphBolt's native operators are off")
+    assert off == (1 if HAS_GRAPHBOLT else 0)
+
+
+def test_nothing_is_left_behind() -> None:
+    code = (
+        "import sys; before = list(sys.meta_path); import peergraph_dgl, dgl, importlib; "
+        "assert sys.meta_path == before; "
+        "gb = sys.modules.get('dgl.graphbolt'); "
+        "assert gb is None or type(gb.__loader__).__name__ == 'SourceFileLoader'"
+    )
+    output("-c", code)
+
+
+@pytest.mark.skipif(not HAS_GRAPHBOLT, reason="this DGL has no GraphBolt")
+def test_graphbolt_stays_usable() -> None:
+    code = (
+        "import peergraph_dgl, torch, dgl.graphbolt as gb; "
+        "items = gb.ItemSet(torch.arange(5), names='seed_nodes'); "
+        "print(sum(1 for _ in gb.ItemSampler(items, batch_size=2)))"
+    )
+    assert output("-c", code).split()[-1] == "3"
+
+
+@pytest.mark.skipif(not HAS_GRAPHBOLT, reason="this DGL has no GraphBolt")
+def test_without_what_graphbolt_needs(tmp_path: Path) -> None:
+    """As with a torchdata that has no datapipes."""
+    (tmp_path / "torchdata").mkdir()
+    (tmp_path / "torchdata" / "__init__.py").touch()
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    code = f"import peergraph_dgl, dgl; {SMOKE}; dgl.graphbolt.ItemSet"
+    done = python("-c", code, PYTHONPATH=path)
+    assert done.stdout.split()[-1] == "2"
+    assert "dgl.graphbolt.ItemSet: dgl.graphbolt is off" in done.stderr
+    assert "No module named 'torchdata.datapipes'" in done.stderr
+    assert "The rest of DGL works" in done.stderr
+
+
+def test_touches_nothing_where_dgl_imports_by_itself(tmp_path: Path) -> None:
+    """A DGL whose GraphBolt loads keeps its loader and its names, and nothing is said."""
+    package = tmp_path / "dgl"
+    (package / "graphbolt").mkdir(parents=True)
+    (package / "__init__.py").write_text("from . import graphbolt\n")
+    (package / "graphbolt" / "__init__.py").write_text("value = __spec__.loader\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    code = (
+        "from peergraph_dgl_importing import import_dgl; import_dgl(); import dgl; "
+        "print(type(dgl.graphbolt.value).__name__)"
+    )
+    source = importlib.util.find_spec("peergraph_dgl")
+    assert source is not None
+    assert source.origin is not None
+    text = (Path(source.origin).parent / "importing.py").read_text()
+    (tmp_path / "peergraph_dgl_importing.py").write_text(text)
+    done = python("-c", code, PYTHONPATH=path)
+    assert done.stdout.split() == ["SourceFileLoader"]
+    assert done.stderr == ""
+
+
+SCRIPT = """
+import sys, dgl
+import torch.multiprocessing as mp
+
+def child(rank):
+    print("child", rank, dgl.graph(([0], [1])).num_edges())
+
+if __name__ == "__main__":
+    import helper
+    print("main", sys.argv[1:], helper.NAME, dgl.__name__)
+    mp.spawn(child, nprocs=2)
+"""
+
+
+def test_launcher(tmp_path: Path) -> None:
+    """The script imports DGL itself, as do the processes that it spawns."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    (tmp_path / "helper.py").write_text("NAME = 'beside the script'\n")
+    done = python("-m", "peergraph.cli", "run", str(script), "--epochs", "3", "-x")
+    assert done.returncode == 0, done.stderr
+    assert "main ['--epochs', '3', '-x'] beside the script dgl" in done.stdout
+    assert "child 0 1" in done.stdout
+    assert "child 1 1" in done.stdout
+    assert done.stderr.count("native operators are off") <= 1
+
+
+def test_launcher_runs_modules_and_keeps_the_exit_status(tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text("import sys, dgl; sys.exit(int(sys.argv[1]))\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = python("-m", "peergraph.cli", "run", "-m", "task", "7", PYTHONPATH=path)
+    assert done.returncode == 7, done.stderr
+
+
+def test_launcher_without_a_script() -> None:
+    done = python("-m", "peergraph.cli", "run", "nowhere.py")
+    assert done.returncode == 2
+    assert "there is no file 'nowhere.py'" in done.stderr
+
+
+def test_launcher_keeps_the_users_sitecustomize(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.mine = 5\n")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import subprocess, sys\n"
+        "code = 'import builtins, dgl; print(builtins.mine, dgl.__name__)'\n"
+        "subprocess.run([sys.executable, '-c', code], check=True)\n"
+    )
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    out = output("-m", "peergraph.cli", "run", str(script), PYTHONPATH=path)
+    assert "5 dgl" in out
