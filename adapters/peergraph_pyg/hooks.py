@@ -14,10 +14,12 @@ from typing import Any
 
 import torch
 from torch_geometric.loader import LinkLoader, NodeLoader, link_loader, node_loader
+from torch_geometric.loader import utils as loader_utils
 from torch_geometric.sampler import NeighborSampler
 
 from peergraph.store import Store
 
+from . import blocks
 from .attach import find_store, has_shared_structure, pair_store
 from .feature_store import PeergraphFeatureStore
 from .prefetch import is_plain, prefetch
@@ -47,6 +49,7 @@ def install() -> None:
         for module in (node_loader, link_loader):
             for name in ("filter_custom_store", "filter_custom_hetero_store"):
                 setattr(module, name, _wrap_filter(getattr(module, name)))
+        loader_utils.filter_edge_store_ = _wrap_edges(loader_utils.filter_edge_store_)
 
 
 def _new_sampler(cls: type[Any], *args: Any, **kwargs: Any) -> Any:
@@ -99,9 +102,23 @@ def _wrap_filter(original: Callable[..., Any]) -> Callable[..., Any]:
         batch = original(feature_store, graph_store, node, row, col, edge, *rest)
         if isinstance(feature_store, PeergraphFeatureStore):
             feature_store.add_edge_tensors(batch, edge)
+            if isinstance(row, dict):
+                for key in row:
+                    blocks.hand_over(row[key], batch[key].get("edge_index"))
+            else:
+                blocks.hand_over(row, batch.edge_index)
         return batch
 
     return filtered
+
+
+def _wrap_edges(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def filter_edges(storage: Any, batch: Any, row: Any, col: Any, *rest: Any, **more: Any) -> None:
+        original(storage, batch, row, col, *rest, **more)
+        blocks.hand_over(row, batch.get("edge_index"))
+
+    return filter_edges
 
 
 def _complete_inputs(options: dict[str, Any], store: Store) -> None:

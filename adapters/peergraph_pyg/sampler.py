@@ -13,6 +13,7 @@ from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 from peergraph.sampling import NeighborSampler, Sample
 from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store
 
+from . import blocks
 from .attach import store_of
 from .attributes import Times, time_tables, times_for_negatives, weight_tables
 from .table_tensor import TableTensor
@@ -189,6 +190,8 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
         out = _single_type(sample) if self._homogeneous else self._typed(sample)
         if self._induced:  # there are no edges of a hop
             out.num_sampled_nodes = out.num_sampled_edges = None
+        else:
+            blocks.remember(sample)
         return out
 
     def _typed(self, sample: Sample) -> HeteroSamplerOutput:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .blocks import tensors_behind
 from .store_tensor import StoreTensor
 
 # Streams that no thread works on. They are used again, as memory that was freed on a stream
@@ -39,7 +40,8 @@ def use_on(stream: torch.cuda.Stream, value: Any) -> None:
         return
     if isinstance(value, Tensor):
         if value.is_cuda:
-            value.record_stream(stream)
+            for tensor in (value, *tensors_behind(value)):
+                tensor.record_stream(stream)
     elif isinstance(value, (str, bytes, int, float, type(None))):
         return
     elif hasattr(value, "stores"):  # Data and HeteroData

@@ -23,10 +23,10 @@ from .layer import (
     can_be_kept,
     ends_of,
     is_plain,
-    note,
     refuse,
     without_autocast,
 )
+from .notes import note
 from .structure import derived_from
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +18,7 @@ from torch_geometric.nn.conv import MessagePassing
 
 from peergraph.aggregate import Csc, g_spmm, supports
 
+from .notes import note
 from .structure import structure_of
 
 _REDUCE = {
@@ -36,8 +36,6 @@ _HOOKS = tuple(
 )
 
 Size = tuple[int | None, int | None] | None
-# What explain() collects: one line for each step of a layer.
-notes: ContextVar[list[str] | None] = ContextVar("peergraph_pyg_notes", default=None)
 
 
 class Refusal(Exception):
@@ -226,13 +224,6 @@ def without_autocast(run: Callable[[], Tensor]) -> Tensor:
         with torch.autocast(kind, enabled=False):
             return without_autocast(run)
     return run()
-
-
-def note(line: str) -> None:
-    """A line for explain()."""
-    lines = notes.get()
-    if lines is not None:
-        lines.append(line)
 
 
 def refuse(condition: bool, why: str) -> None:

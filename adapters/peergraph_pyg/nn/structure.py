@@ -14,6 +14,9 @@ from torch_geometric import EdgeIndex
 
 from peergraph.aggregate import Csc
 
+from ..blocks import find as find_blocks
+from .notes import note
+
 # Edge indices that are remembered at once: the edge types of a heterogeneous graph, or the layers
 # of a few mini-batches.
 _KEPT = 32
@@ -82,8 +85,9 @@ def derived_from(how: str, *tensors: Tensor) -> Iterator[None]:
 def structure_of(edge_index: Tensor, num_destinations: int, num_sources: int) -> Csc:
     """The structure of an edge index, made once for an edge index that is not written to.
 
-    Changes are seen by the version that torch counts; those past it, through ``.data`` or memory
-    shared with numpy, are not. Making it synchronises.
+    That of a loader's batch was made by the sampler; it is one of a mini-batch, and asking for it
+    does not synchronise; making another does. Changes are seen by the version that torch counts;
+    those past it, through ``.data`` or memory shared with numpy, are not.
 
     Args:
         edge_index: [2, edges] int32 or int64, plain or PyG's EdgeIndex.
@@ -92,6 +96,11 @@ def structure_of(edge_index: Tensor, num_destinations: int, num_sources: int) ->
     Raises:
         IndexError: the first id out of range.
     """
+    blocks = find_blocks(edge_index) if type(edge_index) is Tensor else None
+    found = None if blocks is None else blocks.csc(edge_index, num_destinations, num_sources)
+    if found is not None:
+        note("structure: the loader's, nothing is sorted or checked")
+        return found
     origin = _origin.get()
     # The edge index itself, where the layer passes on the user's, is shared by all layers.
     if origin is None or edge_index is origin.tensors[0]:

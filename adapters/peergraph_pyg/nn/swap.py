@@ -7,9 +7,12 @@ from typing import Any, TypeVar
 
 import torch
 from torch_geometric.nn.conv import MessagePassing
+from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from . import convs
-from .layer import FastLayer, become, notes
+from .layer import FastLayer, become
+from .notes import notes
+from .trim import narrow, widen
 
 _FAST: dict[type[MessagePassing], type[FastLayer]] = {
     layer.pyg_class: layer
@@ -26,7 +29,8 @@ def accelerate(model: Model) -> Model:
 
     The modules stay the same objects, with their parameters, buffers, mode and hooks, so optimizers
     and references go on working; only their class changes. Subclasses that users wrote are left
-    alone.
+    alone. PyG's ready-made models (``GraphSAGE``, ``GAT``, ``GIN``), given the numbers of sampled
+    nodes and edges, no longer compute hidden rows that the next layer drops (:mod:`.trim`).
 
     Args:
         model: any module; a layer itself too.
@@ -94,6 +98,9 @@ def _swap(model: Model, classes: Any) -> Model:
         target = classes.get(type(module))
         if target is not None:
             become(module, target)
+    for module in model.modules():
+        if isinstance(module, BasicGNN):
+            (narrow if classes is _FAST else widen)(module)
     return model
 
 
