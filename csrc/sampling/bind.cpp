@@ -30,7 +30,8 @@ IdMapView make_id_map(uintptr_t address, int bytes) {
 
 /// Item sizes of 0 stand for no weights or no times.
 Choice make_choice(bool replace, bool last, const TableView& weights, int weight_bytes,
-                   const TableView& times, int time_bytes, bool edge_time) {
+                   const TableView& times, int time_bytes, bool edge_time, bool by_node,
+                   bool alike) {
   for (int bytes : {weight_bytes, time_bytes})
     PG_CHECK_ARG(bytes == 0 || bytes == 4 || bytes == 8, "weights and times have 4 or 8 bytes");
   Choice choice;
@@ -41,6 +42,8 @@ Choice make_choice(bool replace, bool last, const TableView& weights, int weight
   choice.times = times;
   choice.time_bytes = time_bytes;
   choice.edge_time = edge_time;
+  choice.by_node = by_node;
+  choice.alike = alike;
   return choice;
 }
 
@@ -61,6 +64,7 @@ SamplerSpec make_spec(const std::vector<NodeTypeTuple>& node_types,
     PG_CHECK_ARG(
         r.source >= 0 && r.source < num_types && r.destination >= 0 && r.destination < num_types,
         "a relation names a node type that does not exist");
+    r.choice.relations = static_cast<int64_t>(relations.size());
     r.choice.take_internal_ids(spec.node_types[r.source].to_internal,
                                spec.node_types[r.source].to_user);
   }
@@ -142,7 +146,8 @@ void register_sampling(py::module_& m) {
   py::class_<Choice>(m, "Choice")
       .def(py::init(&make_choice), py::kw_only(), py::arg("replace") = false,
            py::arg("last") = false, py::arg("weights") = TableView(), py::arg("weight_bytes") = 0,
-           py::arg("times") = TableView(), py::arg("time_bytes") = 0, py::arg("edge_time") = false);
+           py::arg("times") = TableView(), py::arg("time_bytes") = 0, py::arg("edge_time") = false,
+           py::arg("by_node") = false, py::arg("alike") = false);
   py::class_<SamplerSpec> spec(m, "KHopSampler");
   spec.def(py::init(&make_spec), py::kw_only(), py::arg("node_types"), py::arg("relations"),
            py::arg("expand_all"), py::arg("disjoint"), py::arg("induced"), py::arg("edge_ids"),

@@ -1,6 +1,7 @@
 // How a relation chooses among a target's neighbours, where that is not simply at random without
-// replacement: with replacement, by weights, by times. Everything is decided by 64-bit integers
-// that do not depend on the order in which neighbours are looked at, so CPU and GPU agree.
+// replacement: with replacement, by weights, by times, by draws that targets share. Everything is
+// decided by 64-bit integers that do not depend on the order in which neighbours are looked at, so
+// CPU and GPU agree.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +20,19 @@ struct Choice {
   bool replace = false;
   bool last = false;         // the most recent ones, not random ones
   bool edge_time = false;    // times are those of edges, not of source nodes
+  bool by_node = false;      // LABOR: one draw for each source node, whoever's neighbour it is
+  bool alike = false;        // LABOR: the same draws in all hops
   int32_t weight_bytes = 0;  // 4 or 8: float or double; 0: no weights
   int32_t time_bytes = 0;    // 4 or 8; 0: no times
   TableView weights;         // by user's edge id
   TableView times;           // by user's edge id or node id
-  IdMapView to_user;         // of the sources
+  bool times_by_internal = false;
+  IdMapView to_user;      // of the sources
+  int64_t relations = 1;  // of the sampler, each of which has a stream in every hop
 
   PG_HD bool weighted() const { return weight_bytes != 0; }
   PG_HD bool timed() const { return time_bytes != 0; }
-  bool plain() const { return !replace && !weighted() && !timed(); }
+  bool plain() const { return !replace && !weighted() && !timed() && !by_node; }
 
   /// Edges of a target with `admitted` neighbours to choose from.
   PG_HD int64_t edges_of(int64_t fanout, int64_t admitted) const {
@@ -39,12 +44,12 @@ struct Choice {
   /// Lets times of nodes be found by the internal ids of the sources. Usually the table lies in
   /// that order, and no renumbering is left.
   void take_internal_ids(const IdMapView& source_to_internal, const IdMapView& source_to_user) {
+    to_user = source_to_user;
     if (!timed() || edge_time) return;
     if (source_to_internal.value_bytes != 0 && times.order == source_to_internal.values) {
       times.order = nullptr;
       times.order_bytes = 0;
-    } else {
-      to_user = source_to_user;
+      times_by_internal = true;
     }
   }
 };
@@ -53,7 +58,7 @@ struct Choice {
 struct Candidates {
   const CscView& csc;
   const Choice& choice;
-  DrawSource source;
+  DrawSource draws;
   int64_t position;  // of the target in the hop's list
   Neighbors list;
   int64_t latest;  // the seed's time
@@ -61,9 +66,12 @@ struct Candidates {
   /// The key of a neighbour that may not be chosen; greater than all others.
   static constexpr uint64_t kNoKey = ~uint64_t{0};
 
+  PG_HD int64_t source(int64_t i) const { return load_id(list.indices, csc.index_bytes, i); }
+
   PG_HD int64_t time(int64_t i) const {
-    const int64_t id = choice.edge_time ? csc.edge_id(list.edge_begin + i)
-                                        : choice.to_user(load_id(list.indices, csc.index_bytes, i));
+    const int64_t id = choice.edge_time           ? csc.edge_id(list.edge_begin + i)
+                       : choice.times_by_internal ? source(i)
+                                                  : choice.to_user(source(i));
     return load_id(choice.times.row(choice.times.internal(id)), choice.time_bytes, 0);
   }
 
@@ -90,8 +98,7 @@ struct Candidates {
         return age == kNoKey ? age - 1 : age;
       }
     }
-    const auto draw = static_cast<uint32_t>(i);
-    const uint64_t random = draw_bits(draw_block(source.seed, source.stream, position, draw), draw);
+    const uint64_t random = random_of(i);
     if (!choice.weighted()) return random >> 1;
     const double w = weight(i);
     return w > 0 ? bits_of(divide_exact(exponential(random), w))
@@ -111,12 +118,23 @@ struct Candidates {
   }
 
   PG_HD int64_t pick_below(uint64_t total, int64_t draw) const {
-    return static_cast<int64_t>(random_below(total, source.seed, source.stream,
+    return static_cast<int64_t>(random_below(total, draws.seed, draws.stream,
                                              static_cast<uint64_t>(position),
                                              static_cast<uint32_t>(draw)));
   }
 
  private:
+  PG_HD uint64_t random_of(int64_t i) const {
+    if (choice.by_node) {
+      const auto node = static_cast<uint64_t>(choice.to_user(source(i)));
+      const uint64_t stream =
+          choice.alike ? 0 : draws.stream - draws.stream % static_cast<uint64_t>(choice.relations);
+      return draw_bits(draw_block(draws.seed, stream, node, 0), 0);
+    }
+    const auto draw = static_cast<uint32_t>(i);
+    return draw_bits(draw_block(draws.seed, draws.stream, position, draw), draw);
+  }
+
   /// The significand at the scale at which all masses together stay below 2^62; at least 1.
   PG_HD uint64_t fixed_point(uint64_t bits, uint64_t heaviest) const {
     int digits = 62;

@@ -168,6 +168,8 @@ class Choice:
         times: TableView = ...,
         time_bytes: int = 0,
         edge_time: bool = False,
+        by_node: bool = False,
+        alike: bool = False,
     ) -> None: ...
 
 class KHopSampler:

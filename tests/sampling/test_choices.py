@@ -30,6 +30,10 @@ KINDS = {
     "edge time, replace": ("edge_time", "replace"),
     "node time, weights": ("node_time", "weights"),
     "edge time, weights, replace": ("edge_time", "weights", "replace"),
+    "labor": ("labor",),
+    "labor, layer dependency": ("labor", "layer_dependency"),
+    "labor, weights": ("labor", "weights"),
+    "labor, node time": ("labor", "node_time"),
 }
 each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 
@@ -49,8 +53,11 @@ def prepare(
     store: PlainStore, rng: np.random.Generator, kind: tuple[str, ...], wide: bool = True
 ) -> tuple[dict[str, object], dict[tuple[str, str, str], Choice]]:
     """Adds the tables a kind needs; returns the sampler's options, and what they mean."""
-    choices = {t: Choice(replace="replace" in kind) for t in store.edge_types}
-    options: dict[str, object] = {"replace": True} if "replace" in kind else {}
+    replace, labor, alike = (o in kind for o in ("replace", "labor", "layer_dependency"))
+    choices = {t: Choice(replace=replace, by_node=labor, alike=alike) for t in store.edge_types}
+    options: dict[str, object] = {
+        o: True for o in ("replace", "labor", "layer_dependency") if o in kind
+    }
     times = np.int64 if wide else np.int32
     if "last" in kind:
         options["temporal_strategy"] = "last"

@@ -1,10 +1,10 @@
-"""The specification of choosing neighbours with replacement, by weights and by times."""
+"""The specification of choosing neighbours with replacement, by weights, by times, by node."""
 
 from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,8 @@ class Choice:
         times: by node id of the source, or by edge id with `edge_time`.
         edge_time: whether times are those of edges.
         last: the most recent ones instead of random ones.
+        by_node: LABOR: a hop draws one number for each source node.
+        alike: LABOR: the same numbers in all hops.
     """
 
     replace: bool = False
@@ -33,6 +35,8 @@ class Choice:
     times: npt.NDArray[np.integer[Any]] | None = None
     edge_time: bool = False
     last: bool = False
+    by_node: bool = False
+    alike: bool = False
 
 
 @dataclass
@@ -43,12 +47,16 @@ class Candidates:
         weights: of the neighbours' edges, None where there are none.
         times: of the neighbours or their edges, None where there are none.
         latest: the seed's time.
+        nodes: the neighbours.
+        hop_stream: that of the hop's first relation.
     """
 
     degree: int
     weights: list[float] | None = None
     times: list[int] | None = None
     latest: int = 0
+    nodes: list[int] = field(default_factory=list)
+    hop_stream: int = 0
 
     def admitted(self) -> list[int]:
         """Which may be chosen: those that are not after the seed."""
@@ -106,7 +114,11 @@ def choose(
             assert candidates.times is not None
             # The earliest two times that there are count as one.
             return -max(candidates.times[i], -(2**63) + 1), -i
-        random = random_bits(seed, stream, position, i)
+        if choice.by_node:
+            hop_stream = 0 if choice.alike else candidates.hop_stream
+            random = random_bits(seed, hop_stream, candidates.nodes[i], 0)
+        else:
+            random = random_bits(seed, stream, position, i)
         if candidates.weights is None:
             return random >> 1, i
         if candidates.weights[i] > 0:

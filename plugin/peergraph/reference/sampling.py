@@ -158,6 +158,7 @@ def sample_khop(
                     degree = int(csc.indptr[node + 1] - csc.indptr[node])
                     return picks(degree, fanout, seed, stream, position)
                 candidates = _candidates(sample, edge_type, csc, choice, target, seed_times)
+                candidates.hop_stream = stream - stream % len(relations)
                 return choose(choice, candidates, fanout, seed, stream, position)
 
             _expand(sample, edge_type, csc, targets, chosen)
@@ -190,6 +191,7 @@ def _candidates(
         None if weights is None else [float(weights[e]) for e in edge_ids],
         None if times is None else [int(times[i]) for i in timed],
         0 if seed_times is None else seed_times[sample.batch[edge_type[2]][target]],
+        sources,
     )
 
 

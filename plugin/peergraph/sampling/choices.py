@@ -35,6 +35,8 @@ class Choices:
         node_time: str | Mapping[NodeType, str] | None,
         edge_time: str | Mapping[EdgeType, str] | None,
         temporal_strategy: str,
+        labor: bool,
+        layer_dependency: bool,
     ) -> None:
         if temporal_strategy not in ("uniform", "last"):
             raise ValueError(
@@ -52,6 +54,13 @@ class Choices:
         if self.last and (self.replace or self.weights):
             other = "replace" if self.replace else "weights"
             raise ValueError(f"{other}: temporal_strategy='last' leaves nothing to draw")
+        self.labor = bool(labor)
+        self.layer_dependency = bool(layer_dependency)
+        if self.layer_dependency and not self.labor:
+            raise ValueError("layer_dependency: needs labor")
+        if self.labor and (self.replace or self.last):
+            other = "replace" if self.replace else "temporal_strategy"
+            raise ValueError(f"labor: not with {other}; its draws are of nodes, once in a hop")
         for edge_type, name in self.weights.items():
             table = store.edge_table(name, edge_type)
             _check_column("weights", name, table, _WEIGHT_DTYPES)
@@ -83,6 +92,8 @@ class Choices:
             times=_C.TableView() if times is None else times.view,
             time_bytes=0 if times is None else times.dtype.itemsize,
             edge_time=bool(self.edge_time),
+            by_node=self.labor,
+            alike=self.layer_dependency,
         )
 
     def seed_times(

@@ -58,8 +58,13 @@ class NeighborSampler:
         subgraph: ``"directional"``, the sampled edges, or ``"induced"``, instead of them all edges
             among the sampled nodes (in a disjoint sample, of the same seed; with times, none after
             the seed's). The sample then has one block: every node is a target.
+        labor: layer-neighbour sampling (LABOR, Balin and Catalyurek 2023, its sequential Poisson
+            form with exactly the fanout): a hop draws one random number for each source node, and
+            every target takes the neighbours whose numbers are least. Each target's sample is as
+            random as without, but targets tend to take the same nodes: fewer nodes to gather.
+        layer_dependency: with `labor`, all hops use the same numbers: fewer nodes still.
 
-    With weights or times, what a target gets is in the order of its list.
+    With weights, times or labor, what a target gets is in the order of its list.
 
     Raises:
         ValueError: a fanout below -1, lists of different lengths, a relation missing or unknown,
@@ -85,6 +90,8 @@ class NeighborSampler:
         edge_time: str | Mapping[EdgeType, str] | None = None,
         temporal_strategy: Literal["uniform", "last"] = "uniform",
         subgraph: Literal["directional", "induced"] = "directional",
+        labor: bool = False,
+        layer_dependency: bool = False,
     ) -> None:
         if frontier not in ("new", "all"):
             raise ValueError(f"frontier: expected 'new' or 'all', got {frontier!r}")
@@ -99,7 +106,16 @@ class NeighborSampler:
         self.store = store
         self.fanouts = check_fanouts(fanouts, list(store.edge_types))
         self.frontier = frontier
-        self.choices = Choices(store, replace, weights, node_time, edge_time, temporal_strategy)
+        self.choices = Choices(
+            store,
+            replace,
+            weights,
+            node_time,
+            edge_time,
+            temporal_strategy,
+            labor,
+            layer_dependency,
+        )
         self.disjoint = bool(disjoint) or self.choices.timed
         self.edge_ids = bool(edge_ids)
         self.duplicate_counts = bool(duplicate_counts)
