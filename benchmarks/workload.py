@@ -18,17 +18,16 @@ from peergraph.memory.topology import Topology
 from peergraph.sampling import NeighborSampler, Sample, presample
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Hotness, RowSource, Store
 from peergraph.store.ids import hottest_first, id_dtype
-from peergraph.store.placing import table_name, type_name
+from peergraph.store.layout import structure_bytes
 from peergraph.store.plan import Item
 from peergraph.store.planning import Reads, predict_all
 from peergraph.store.prediction import Prediction
-from peergraph.store.structure import structure_bytes
 
 _BATCHES = 8
 # Other draws than the counted ones: what is measured is an epoch that was not seen.
 _FIRST_DRAW = 1 << 40
 STRUCTURE, FEATURES = "structure", "node table"
-NAMES = {STRUCTURE: type_name(EDGE), FEATURES: table_name(NODE, "x")}
+NAMES = {STRUCTURE: "-".join(EDGE), FEATURES: f"{NODE}.x"}
 
 
 @dataclass

@@ -16,8 +16,8 @@ import torch
 import peergraph
 from peergraph import _C
 from peergraph.cli import _gpus, info
-from peergraph.memory.limits import cgroup_memory
 from peergraph.cli.__main__ import main
+from peergraph.memory.limits import cgroup_memory
 
 TOPOLOGY = (
     "\t\x1b[4mGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\tNUMA Affinity\x1b[0m\n"

@@ -35,6 +35,7 @@ def assert_plausible(topology: Topology, count: int) -> None:
         assert all((value > 0) == (count > 1) for value in rates.ingress)
     assert all(0 < value < 1 for row in topology.latency for value in row)
     assert all(size > 0 for size in topology.memory)
+    assert len(topology.host_reads) == len(topology.caches) == count
 
 
 def _measure(device: str, folder: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from peergraph.memory.machines import MACHINES, machine
@@ -55,6 +57,19 @@ def test_subset_renumbers() -> None:
     assert ring.bulk.bandwidth[0][3] == 50e9  # GPU 0 and GPU 6
     assert ring.bulk.ingress[2] == 75e9  # GPU 7: one link to 6, two to 1
     assert machine("dgx1-5").neighbors(4) == (2,)
+
+
+def test_host_reads_and_caches() -> None:
+    timed = replace(machine("full4"), host_reads=(1e6, 2e6, 3e6, 4e6), caches=(10, 20, 30, 40))
+    assert Topology.from_json(timed.to_json()) == timed
+    part = timed.subset([3, 1]).masked([(0, 1)])
+    assert (part.host_reads, part.caches) == ((4e6, 2e6), (40, 20))
+    assert machine("full4").subset([3, 1]).host_reads == ()
+    assert "1.0 M reads/s" in str(timed)
+    with pytest.raises(ValueError, match="caches must be empty or have 4 entries, got 1"):
+        replace(timed, caches=(1,))
+    with pytest.raises(ValueError, match="host_reads must be positive"):
+        replace(timed, host_reads=(1e6, 2e6, 0.0, 4e6))
 
 
 def test_mask_takes_links_away_in_both_directions() -> None:

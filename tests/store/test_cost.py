@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from peergraph.memory.partitions import Partitions
 from peergraph.memory.topology import Topology
 from peergraph.store.choosing import bytes_on_gpu, choose_tiers, tiers_of_ratio
 from peergraph.store.cliques import place_by_cliques
-from peergraph.store.cost import Curve, Load, predict
+from peergraph.store.cost import Curve, Load, Work, predict
 from peergraph.store.plan import Item
 from peergraph.store.prediction import Prediction, format_predictions
 from peergraph.store.solver import solve
@@ -84,6 +85,39 @@ def test_prediction_of_own_memory_and_latency() -> None:
     slow = Topology("t", alone.bulk, ((3.0,),), (7.0,), alone.memory, 0)
     assert predict(one, Tiers(100), slow, solve(slow)).seconds == pytest.approx(13)
     assert predict(one, Tiers(host=100), slow, solve(slow)).seconds == pytest.approx(407)
+
+
+def test_prediction_of_lists_on_the_host() -> None:
+    """In no order, the host answers so many reads; by rising address, so many bytes."""
+    topology = replace(switch(1), host_reads=(2.0,))
+    lists = Load(rows("g", 100, 4), Curve.uniform(100), 1000, 64, 32, places=3)
+    found = predict(lists, Tiers(host=100), topology, solve(topology))
+    assert found.seconds == pytest.approx(1000 * 64 / 10)  # 6.4 s a list, more than 3 / 2
+    topology = replace(topology, host_reads=(0.1,))
+    found = predict(lists, Tiers(host=100), topology, solve(topology))
+    assert found.seconds == pytest.approx(1000 * 3 / 0.1)
+    in_order = replace(lists, places=0)
+    assert predict(in_order, Tiers(host=100), topology, solve(topology)).seconds == 6400
+    # A choice sees it: lists come nearer before rows that save more bytes.
+    cold = load(rows("x", 100, 4), torch.ones(100), 64)
+    chosen = choose_tiers([cold, lists], topology, solve(topology), 400)
+    assert chosen == [Tiers(host=100), Tiers(replicated=100)]
+
+
+def test_prediction_of_sorting_and_of_a_samplers_work() -> None:
+    timed = Topology("t", switch(1).bulk, ((3.0,),), (7.0,), (1,), 0, caches=(1000,))
+    many = load(rows("x", 100, 4), torch.ones(100), 4, reads=4096.0)
+    sorting = 4 * 3 + 4096 * 150 / 400
+    found = predict(many, Tiers(host=100), timed, solve(timed))
+    assert found.seconds == pytest.approx(4096 * 4 / 10 + 7 + sorting)
+    assert predict(many, Tiers(100), timed, solve(timed)).seconds == pytest.approx(40.96 + 3)
+    # Three hops; the cache holds a quarter of the map, so of five sectors three and three quarters.
+    sampling = replace(many, work=Work(3, 200, 4000))
+    beside = predict(sampling, Tiers(100), timed, solve(timed)).seconds - 43.96
+    assert beside == pytest.approx(3 * 2.5 * 3 + 200 * (30 + 3.75 * 32) / 400)
+    assert Work(3, 200, 500).seconds(timed) == pytest.approx(22.5 + 200 * 30 / 400)
+    unknown = replace(timed, caches=())
+    assert Work(3, 200, 500).seconds(unknown) == pytest.approx(22.5 + 200 * 190 / 400)
 
 
 def additive_seconds(one: Load, tiers: Tiers, peer: float, host: float, world: int) -> float:

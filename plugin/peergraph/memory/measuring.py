@@ -12,6 +12,8 @@ import torch
 
 import peergraph._C as _C
 from peergraph.memory.group import Group
+from peergraph.memory.ids import id_list
+from peergraph.memory.launching import launch_on
 from peergraph.memory.region import SharedRegion
 from peergraph.memory.table import Table
 from peergraph.memory.tiers import Tiers
@@ -20,7 +22,11 @@ from peergraph.memory.topology import Rates, Topology
 ROW_BYTES = (16, 32, 64, 128, 512, 1024)
 """Widths that are measured."""
 
+# What was measured another way is no use: changes with the way.
+_METHOD = "2"
+
 _BULK_BYTES = 1 << 16  # rows so wide that they count as bulk
+_SCATTERED = 32  # bytes of a read in no order
 # On a GPU: rows per gather (milliseconds from the host, enough to fill it) and calls timed.
 _GPU_READS, _GPU_CALLS = 1 << 18, 10
 _CPU_READS, _CPU_CALLS = 1 << 13, 3
@@ -34,10 +40,11 @@ def measure_topology(group: Group, *, force: bool = False) -> Topology:
 
     Collective. Gathers of random rows of :data:`ROW_BYTES` bytes, and of 64 KiB for bulk, timed by
     CUDA events while all GPUs do the same: of own memory, of each peer in turn, of all peers
-    together, of pinned host memory. Latencies are those of a gather of one row. Takes 1 GiB of
-    every GPU and up to 4 GiB of the machine's memory for each, and some seconds; synchronises. The
-    cache is a file in ``$XDG_CACHE_HOME/peergraph``, by the GPUs' identities and the driver. Ranks
-    without a GPU measure the machine's memory as each of them sees it.
+    together, of pinned host memory by rising address, and of it in no order. Latencies are those of
+    a gather of one row. Takes 1 GiB of every GPU and up to 4 GiB of the machine's memory for each,
+    and some seconds; synchronises. The cache is a file in ``$XDG_CACHE_HOME/peergraph``, by the
+    GPUs' identities and the driver. Ranks without a GPU measure the machine's memory as each of
+    them sees it.
 
     Args:
         force: measure even where a result is there, and replace it.
@@ -91,7 +98,7 @@ def _cache_file(group: Group) -> Path:
 
 def _file_of(identities: list[str]) -> Path:
     folder = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    parts = [*identities, _driver(), str(ROW_BYTES)]
+    parts = [*identities, _driver(), str(ROW_BYTES), _METHOD]
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     return Path(folder) / "peergraph" / f"topology-{key}.json"
 
@@ -116,6 +123,7 @@ def _measure(group: Group) -> Topology:
         bulk = probe.random_rows(_BULK_BYTES, probe.size // (4 * _BULK_BYTES))
         one_row = probe.random_rows(4, 1)
         rows = tuple((w, probe.random_rows(w, probe.reads)) for w in ROW_BYTES)
+        host_reads = probe.host_reads()
     finally:
         probe.close()
     host_memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -130,6 +138,8 @@ def _measure(group: Group) -> Topology:
         memory=tuple(group.all_gather(memory)),
         host_memory=host_memory,
         rows=rows,
+        host_reads=host_reads,
+        caches=tuple(group.all_gather(_cache_bytes(group.device))),
     )
 
 
@@ -137,6 +147,13 @@ def _name(group: Group) -> str:
     if group.device.type == "cpu":
         return f"{group.world_size} ranks without a GPU"
     return f"{group.world_size} x {torch.cuda.get_device_name(group.device)}"
+
+
+def _cache_bytes(device: torch.device) -> int:
+    if device.type == "cpu":
+        return 0
+    # The oldest torch does not know it.
+    return int(getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0))
 
 
 def _check_peers(group: Group) -> None:
@@ -183,21 +200,13 @@ class _Probe:
         """Gathers of `reads` random rows. Collective; synchronises."""
         world, rank, device = self.group.world_size, self.group.rank, self.group.device
         out = torch.empty((reads, row_bytes), dtype=torch.uint8, device=device)
-        each, on_host = self.size // row_bytes, self.host_size // row_bytes
+        each = self.size // row_bytes
         shards = Table(
             (each * world, row_bytes),
             torch.uint8,
             Tiers.all_sharded(each * world),
             self.group,
             {"sharded": self.shards},
-            None,
-        )
-        host = Table(
-            (on_host, row_bytes),
-            torch.uint8,
-            Tiers.all_host(on_host),
-            self.alone,
-            {"host": self.host},
             None,
         )
 
@@ -214,9 +223,34 @@ class _Probe:
         if world > 1:
             others = torch.arange(reads, device=device) % (world - 1)
             ingress = rate(shards, rows + (rank + 1 + others) % world)
-        from_host = rate(host, torch.randint(on_host, (reads,), device=device))
+        by_address = self._on_host(row_bytes, reads).sort().values
+        from_host = float(out.numel()) / self._host_seconds(by_address, out)
         everyone = self.group.all_gather((tuple(bandwidth), ingress, from_host))
         return Rates(*zip(*everyone, strict=True))
+
+    def host_reads(self) -> tuple[float, ...]:
+        """Reads per second from the host in no order. Collective; synchronises."""
+        out = torch.empty((self.reads, _SCATTERED), dtype=torch.uint8, device=self.group.device)
+        seconds = self._host_seconds(self._on_host(_SCATTERED, self.reads), out)
+        return tuple(self.group.all_gather(self.reads / seconds))
+
+    def _on_host(self, row_bytes: int, reads: int) -> torch.Tensor:
+        """Random rows of the host memory."""
+        return torch.randint(self.host_size // row_bytes, (reads,), device=self.group.device)
+
+    def _host_seconds(self, ids: torch.Tensor, out: torch.Tensor) -> float:
+        """Of a gather from the host that reads in the order given, which tables would not keep."""
+        rows = self.host_size // out.shape[1]
+        table = Table(
+            (rows, out.shape[1]),
+            torch.uint8,
+            Tiers.all_host(rows),
+            self.alone,
+            {"host": self.host},
+            None,
+        )
+        launch = launch_on(self.group.device)
+        return self._seconds(lambda: _C.gather(table.view, id_list(ids), out.data_ptr(), *launch))
 
     def _seconds(self, run: Callable[[], object]) -> float:
         """Time of one call, while all ranks make it. Collective; synchronises."""

@@ -73,8 +73,11 @@ class Topology:
         host_latency: ``[n]``: the same from the host.
         memory: of each GPU.
         host_memory: of the machine.
-        rows: by row bytes, rising: random rows, as a gather reads them. Where it is empty, rows are
-            taken to be as fast as bulk copies.
+        rows: by row bytes, rising: random rows, as a gather reads them (of the host by rising
+            address). Where it is empty, rows are taken to be as fast as bulk copies.
+        host_reads: ``[n]``: reads per second of the machine's memory in no order of address, which
+            wait for address translation; empty: no slower than rows.
+        caches: bytes of each GPU's second-level cache; empty: not known, taken to be none.
     """
 
     name: str
@@ -84,6 +87,8 @@ class Topology:
     memory: tuple[int, ...]
     host_memory: int
     rows: tuple[tuple[int, Rates], ...] = ()
+    host_reads: Vector = ()
+    caches: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         count = self.num_gpus
@@ -94,6 +99,13 @@ class Topology:
                 raise ValueError(
                     f"{name} must have {count} entries, got {len(getattr(self, name))}"
                 )
+        for name in ("host_reads", "caches"):
+            if len(getattr(self, name)) not in (0, count):
+                raise ValueError(
+                    f"{name} must be empty or have {count} entries, got {len(getattr(self, name))}"
+                )
+        if not all(0 < reads < math.inf for reads in self.host_reads):
+            raise ValueError(f"host_reads must be positive and finite, got {self.host_reads}")
         widths = [width for width, _ in self.rows]
         if widths != sorted(set(widths)) or any(w <= 0 for w in widths):
             raise ValueError(f"rows must be by rising positive row bytes, got {widths}")
@@ -218,6 +230,8 @@ class Topology:
                 tuple(values["memory"]),
                 int(values["host_memory"]),
                 rows,
+                tuple(values["host_reads"]),
+                tuple(values["caches"]),
             )
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"not a topology: {error!r}") from error
@@ -242,6 +256,10 @@ class Topology:
                 f"  random rows of {width} bytes, slowest GPU: own {own:.1f}, "
                 f"peers {min(rates.ingress) / 1e9:.1f}, host {host:.1f}"
             )
+        if self.host_reads:
+            text.append(
+                f"  host in no order, slowest GPU: {min(self.host_reads) / 1e6:.1f} M reads/s"
+            )
         return "\n".join(text)
 
     def _check(self, gpus: Iterable[int], name: str) -> None:
@@ -260,6 +278,8 @@ class Topology:
             tuple(self.memory[i] for i in gpus),
             self.host_memory,
             tuple((width, rates.select(gpus, masked)) for width, rates in self.rows),
+            tuple(self.host_reads[g] for g in gpus if self.host_reads),
+            tuple(self.caches[g] for g in gpus if self.caches),
         )
 
 

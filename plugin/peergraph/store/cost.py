@@ -2,7 +2,8 @@
 
 The cost of XGNN's tiers (4.2, 4.3) as a model instead of ratios set by hand. A gather reads own
 memory and all peers at once, so that the slowest of them counts; what it reads from the host
-comes on top, for the reads in flight that wait for it are lost to the others.
+comes on top, for the reads in flight that wait for it are lost to the others. To that comes what
+placement does not change: calls, the sort that host rows are read by, the sampler's renumbering.
 """
 
 from __future__ import annotations
@@ -22,6 +23,14 @@ from peergraph.store.prediction import Prediction
 Array = np.ndarray[Any, Any]
 
 _POINTS = 256
+# The GPU reads memory by 32 bytes.
+SECTOR = 32
+# From here on ids of tables with host rows are sorted: calls that this takes beside the gather, and
+# bytes of own memory that move for each id, a radix sort's passes above all.
+_LEAST_SORTED, _SORT_CALLS, _SORT_BYTES = 4096, 4, 150
+# Of the sampler, for each hop: kernels and waits, in calls. For each edge: bytes that it writes and
+# reads again in order, and sectors of the renumbering that it finds and writes at random.
+_HOP_CALLS, _EDGE_BYTES, _EDGE_SECTORS = 2.5, 30, 5
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,29 @@ class Curve:
 
 
 @dataclass(frozen=True)
+class Work:
+    """What a sampler does beside reading lists, all of it in own memory.
+
+    Args:
+        hops: of a mini-batch.
+        edges: that are renumbered.
+        index_bytes: of the map from nodes to their numbers in a sample.
+    """
+
+    hops: int
+    edges: float
+    index_bytes: int
+
+    def seconds(self, topology: Topology) -> float:
+        """Of the slowest GPU."""
+        own = 1 / np.array(topology.rates(SECTOR).bandwidth).diagonal()
+        cached = np.array(topology.caches or 0) / max(1, self.index_bytes)
+        sectors = _EDGE_SECTORS * SECTOR * np.maximum(0.0, 1.0 - cached)
+        calls = self.hops * _HOP_CALLS * np.diagonal(topology.latency)
+        return float(np.max(self.edges * (_EDGE_BYTES + sectors) * own + calls))
+
+
+@dataclass(frozen=True)
 class Load:
     """How mini-batches read an item.
 
@@ -72,6 +104,8 @@ class Load:
         reads: rows per mini-batch.
         read_bytes: that each of them moves.
         width: bytes that lie together, by which links are rated.
+        places: where a read goes in no order of address; 0 where reads of the host are sorted.
+        work: beside the reads.
     """
 
     item: Item
@@ -79,11 +113,13 @@ class Load:
     reads: float
     read_bytes: float
     width: int
+    places: int = 0
+    work: Work | None = None
 
 
 @dataclass(frozen=True)
 class LinkCosts:
-    """Seconds per byte by GPU, for rows of one width.
+    """Seconds per byte by GPU, for one item.
 
     Args:
         own: of its own memory.
@@ -99,9 +135,9 @@ class LinkCosts:
     host: Array
 
     @classmethod
-    def of(cls, topology: Topology, partitions: Partitions, width: int) -> LinkCosts:
-        """For rows of `width` bytes, sharded as `partitions` says."""
-        rates = topology.rates(width)
+    def of(cls, topology: Topology, partitions: Partitions, load: Load) -> LinkCosts:
+        """For rows read as `load` says and sharded as `partitions` says."""
+        rates = topology.rates(load.width)
         count = topology.num_gpus
         share = np.array(partitions.access_counts()) / count
         own_share = share.diagonal().copy()
@@ -110,11 +146,15 @@ class LinkCosts:
         slowest = np.max(share / np.where(links > 0, links, np.inf), axis=1)
         ingress = np.array(rates.ingress)
         together = share.sum(axis=1) / np.where(ingress > 0, ingress, np.inf)
+        host = 1 / np.array(rates.host)
+        if load.places and topology.host_reads:
+            in_no_order = load.places / load.read_bytes / np.array(topology.host_reads)
+            host = np.maximum(host, in_no_order)
         return cls(
             1 / links.diagonal(),
             np.maximum(slowest, together),
             own_share,
-            1 / np.array(rates.host),
+            host,
         )
 
     def seconds(self, replicated: float, sharded: float, host: float) -> float:
@@ -134,12 +174,23 @@ def predict(load: Load, tiers: Tiers, topology: Topology, partitions: Partitions
         1.0 - on_gpus if tiers.host else 0.0,
     )
     moved = [share * load.reads * load.read_bytes for share in hits]
-    seconds = LinkCosts.of(topology, partitions, load.width).seconds(*moved)
+    seconds = LinkCosts.of(topology, partitions, load).seconds(*moved)
     count = topology.num_gpus
     links = np.array(partitions.access_counts()) * (moved[1] / count)
     links += np.eye(count) * moved[0]
     link_bytes = tuple((*map(float, row), moved[2]) for row in links)
-    latency = max(topology.host_latency if hits[2] else np.diagonal(topology.latency))
+    seconds += _beside(load, hits, topology)
+    return Prediction(load.item.kind, load.item.name, hits, seconds, link_bytes)
+
+
+def _beside(load: Load, hits: tuple[float, float, float], topology: Topology) -> float:
+    """Seconds of calls, of sorting ids, of a sampler's own work."""
+    latency = float(max(topology.host_latency if hits[2] else np.diagonal(topology.latency)))
     if hits[1]:
         latency = max(latency, *(value for row in topology.latency for value in row))
-    return Prediction(load.item.kind, load.item.name, hits, seconds + float(latency), link_bytes)
+    seconds = latency
+    if hits[2] and not load.places and load.reads >= _LEAST_SORTED:
+        own = 1 / np.array(topology.bulk.bandwidth).diagonal()
+        sorting = load.reads * _SORT_BYTES * own + _SORT_CALLS * np.diagonal(topology.latency)
+        seconds += float(np.max(sorting))
+    return seconds + (load.work.seconds(topology) if load.work else 0.0)

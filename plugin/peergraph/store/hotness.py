@@ -29,12 +29,14 @@ class Hotness:
             sampled.
         batches: mini-batches counted, over all ranks.
         edges: by edge type, edges sampled.
+        hops: of a mini-batch.
     """
 
     features: Mapping[NodeType, Tensor]
     structure: Mapping[EdgeType, Tensor]
     batches: int
     edges: Mapping[EdgeType, int]
+    hops: int = 3
 
 
 Given = str | Tensor | Mapping[NodeType, Tensor] | Hotness

@@ -14,12 +14,12 @@ from peergraph.memory.partitions import everyone_reaches_all
 from peergraph.memory.together import run_everywhere
 from peergraph.memory.topology import Topology
 from peergraph.store.ids import id_dtype
+from peergraph.store.layout import structure_bytes
 from peergraph.store.plan import Item, Placement, Plan, fit_all, make_plan
 from peergraph.store.planning import Reads, Shares, share_out
 from peergraph.store.policies import POLICIES, plan_on
 from peergraph.store.schema import Schema, TableSpec
 from peergraph.store.source import EdgeType, NodeType
-from peergraph.store.layout import structure_bytes
 
 # Of a GPU's free memory: the rest is the model's, its activations' and the allocator's.
 _DEFAULT_BUDGET_SHARE = 0.6

@@ -11,7 +11,7 @@ from peergraph.memory import Tiers
 from peergraph.memory.partitions import Partitions
 from peergraph.memory.topology import Topology
 from peergraph.store.choosing import bytes_on_gpu, choose_tiers, tiers_of_ratio
-from peergraph.store.cost import Curve, Load, predict
+from peergraph.store.cost import SECTOR, Curve, Load, Work, predict
 from peergraph.store.hotness import Given, Hotness
 from peergraph.store.plan import Item
 from peergraph.store.prediction import Prediction
@@ -20,8 +20,10 @@ from peergraph.store.source import EdgeType, NodeType
 # A mini-batch where nothing was counted: about 1024 seeds, 15-10-5 neighbours, on a large graph.
 # Only the proportions matter to a choice.
 _NODES, _EXPANDED, _EDGES = 660_000, 140_000, 690_000
-# The GPU reads memory by 32 bytes, and a list's bounds lie in two places.
-_SECTOR, _BOUNDS = 32, 2
+# A list's bounds lie in two places, its neighbours in a third.
+_BOUNDS, _PLACES = 2, 3
+# Of a sampler's map of nodes.
+_INDEX_BYTES = 4
 _STRUCTURE = ("structure", "edge ids")
 
 
@@ -64,11 +66,13 @@ class Reads:
         nodes: by node type, which rows, in their order, and how many.
         expanded: by edge type, the same of destinations whose in-neighbours are sampled.
         edges: by edge type, how many.
+        hops: that it is sampled in.
     """
 
     nodes: Mapping[NodeType, tuple[Curve, float]]
     expanded: Mapping[EdgeType, tuple[Curve, float]]
     edges: Mapping[EdgeType, float]
+    hops: int = 3
 
     @classmethod
     def of(
@@ -120,6 +124,7 @@ class Reads:
             {t: of(values, t) for t, values in counts.features.items()},
             {t: of(values, t[2]) for t, values in counts.structure.items()},
             {t: n / batches for t, n in counts.edges.items()},
+            counts.hops,
         )
 
     def load(self, item: Item) -> Load:
@@ -131,8 +136,10 @@ class Reads:
         if item.kind != "structure":
             return Load(item, Curve.uniform(item.rows), edges, row_bytes, row_bytes)
         curve, reads = self.expanded[item.of]
-        read_bytes = _SECTOR * (_BOUNDS + edges / max(1.0, reads))
-        return Load(item, curve, reads, read_bytes, _SECTOR)
+        read_bytes = SECTOR * (_BOUNDS + edges / max(1.0, reads))
+        sources = int(self.nodes[item.of[0]][0].rows[-1])
+        work = Work(self.hops, edges, _INDEX_BYTES * sources)
+        return Load(item, curve, reads, read_bytes, SECTOR, _PLACES, work)
 
 
 Chooser = Callable[[Sequence[Item], int], list[Tiers]]
