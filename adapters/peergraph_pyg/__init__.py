@@ -6,7 +6,7 @@ shared graphs; they treat everything else as before.
 
 from __future__ import annotations
 
-from peergraph.store import Store
+from peergraph.store import Store, StoreTensor, TableTensor
 
 from . import hooks, nn
 from .attach import store_of
@@ -16,8 +16,7 @@ from .nn.swap import accelerate, explain, revert
 from .prefetch import prefetch
 from .sampler import StoreNeighborSampler
 from .share import share
-from .store_tensor import EdgeIndexTensor, StoreTensor
-from .table_tensor import TableTensor
+from .store_tensor import EdgeIndexTensor
 
 __all__ = [
     "EdgeIndexTensor",

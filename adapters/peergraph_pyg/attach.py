@@ -7,11 +7,11 @@ from typing import Any
 
 from torch_geometric.data import Data, HeteroData
 
-from peergraph.store import Store
+from peergraph.store import Store, StoreTensor
 
 from .feature_store import PeergraphFeatureStore
 from .graph_store import PeergraphGraphStore
-from .store_tensor import EdgeIndexTensor, StoreTensor
+from .store_tensor import EdgeIndexTensor
 
 
 def store_of(data: Any) -> Store:

@@ -8,10 +8,9 @@ from typing import Any
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from peergraph.store import NODE, EdgeType, NodeType
+from peergraph.store import NODE, EdgeType, NodeType, TableTensor
 
 from .feature_store import PeergraphFeatureStore
-from .table_tensor import TableTensor
 
 Times = Tensor | dict[NodeType, Tensor]
 

@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import FeatureStore, TensorAttr
 
-from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store
-
-from .table_tensor import TableTensor
+from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store, TableTensor
 
 Owner = NodeType | EdgeType
 

@@ -14,10 +14,18 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.storage import N_KEYS
 
-from peergraph.store import EDGE, NODE, EdgeSource, EdgeType, GraphSource, NodeType, Store
+from peergraph.store import (
+    EDGE,
+    NODE,
+    EdgeSource,
+    EdgeType,
+    GraphSource,
+    NodeType,
+    Store,
+    TableTensor,
+)
 
 from .store_tensor import EdgeIndexTensor
-from .table_tensor import TableTensor
 
 
 @dataclass(frozen=True)

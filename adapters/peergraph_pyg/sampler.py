@@ -11,12 +11,11 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 
 from peergraph.sampling import NeighborSampler, Sample
-from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store
+from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store, TableTensor
 
 from . import blocks
 from .attach import store_of
 from .attributes import Times, time_tables, times_for_negatives, weight_tables
-from .table_tensor import TableTensor
 
 
 class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[misc]

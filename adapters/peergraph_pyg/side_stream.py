@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peergraph.store import StoreTensor
+
 from .blocks import tensors_behind
-from .store_tensor import StoreTensor
 
 # Streams that no thread works on. They are used again, as memory that was freed on a stream
 # serves only that one.

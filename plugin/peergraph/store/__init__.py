@@ -14,7 +14,9 @@ from peergraph.store.source import (
     RowSource,
 )
 from peergraph.store.store import Store
+from peergraph.store.store_tensor import StoreTensor, implements, plain
 from peergraph.store.structure import Structure
+from peergraph.store.table_tensor import TableTensor
 
 __all__ = [
     "EDGE",
@@ -29,6 +31,10 @@ __all__ = [
     "Plan",
     "RowSource",
     "Store",
+    "StoreTensor",
     "Structure",
+    "TableTensor",
     "graph_argument",
+    "implements",
+    "plain",
 ]

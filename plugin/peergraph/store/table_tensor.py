@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
 from peergraph.memory import Table
-from peergraph.store import EdgeType, NodeType, Store
+from peergraph.store.source import EdgeType, NodeType
+from peergraph.store.store_tensor import StoreTensor, implements, plain
 
-from .store_tensor import EdgeIndexTensor, StoreTensor, implements, plain
+if TYPE_CHECKING:
+    from peergraph.store.store import Store
 
 aten = torch.ops.aten
 
@@ -20,7 +22,7 @@ class TableTensor(StoreTensor):
     """A node table (rows by node id) or edge table (rows by edge id) as a tensor ``[rows, ...]``.
 
     Reads are one-sided: no other rank takes part. Ids may lie on the CPU or on the store's
-    device; results are on the store's device. An id out of range raises ``IndexError`` (on CUDA
+    device; results are on this tensor's device. An id out of range raises ``IndexError`` (on CUDA
     at a later operation of the store).
     """
 
@@ -28,35 +30,48 @@ class TableTensor(StoreTensor):
     table_name: str
     table: Table
 
-    def __new__(cls, store: Store, owner: NodeType | EdgeType, name: str) -> Self:
+    def __new__(
+        cls,
+        store: Store,
+        owner: NodeType | EdgeType,
+        name: str,
+        device: torch.device | None = None,
+    ) -> Self:
         """Args:
         store: the store.
         owner: the node type (``str``) or edge type (``tuple``) whose rows these are.
         name: the table's name; ``KeyError`` if the store has none of that name.
+        device: of the tensor, where results go; default: the store's.
         """
         lookup: Any = store.edge_table if isinstance(owner, tuple) else store.node_table
         table = lookup(name, owner)
-        tensor = cls._wrap(store, table.shape, table.dtype)
+        tensor = cls._wrap(store, table.shape, table.dtype, device)
         tensor.owner, tensor.table_name, tensor.table = owner, name, table
         return tensor
 
     def handle(self) -> Self:
         """Another tensor object of the same table."""
-        return type(self)(self.store, self.owner, self.table_name)
+        return type(self)(self.store, self.owner, self.table_name, self.device)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return type(self), (self.store, self.owner, self.table_name)
+        return type(self), (self.store, self.owner, self.table_name, self.device)
 
     def whole(self, device: torch.device | None = None) -> Tensor:
         """All rows in the user's order as a plain tensor. Synchronises unless it stays on a GPU."""
         target = self.device if device is None else device
-        if target.type == "cuda" and target == self.device:
-            return self.rows(torch.arange(self.size(0), device=target))
+        if target.type == "cuda" and target == self.table.device:
+            return self.table.gather(torch.arange(self.size(0), device=target))
         return self.table.read().to(target)
 
     def rows(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """The rows ``ids`` (int32 or int64, any shape); asynchronous on CUDA."""
-        return self.table.gather(ids, out=out)
+        """The rows ``ids`` (int32 or int64, any shape) on this tensor's device.
+
+        Asynchronous where that is the store's GPU.
+        """
+        if out is None and self.device.type == "cpu" and self.table.device.type == "cuda":
+            out = torch.empty((*ids.shape, *self.shape[1:]), dtype=self.dtype, device="cpu")
+        rows = self.table.gather(ids, out=out)
+        return rows if out is not None else rows.to(self.device)
 
     def row_ids(self, key: Any) -> Tensor | None:
         """The ids of the rows that ``key`` selects; ``None`` if it is another kind of key.
@@ -159,9 +174,6 @@ def _slice(
 
 @implements(aten.select.int)
 def _select(tensor: Any, dim: int, index: int) -> Any:
-    if isinstance(tensor, EdgeIndexTensor) and dim in (0, -2):
-        # Link loaders ask for all sources, then all destinations: one of them goes to the device.
-        return tensor.whole(torch.device("cpu"))[index].to(tensor.device)
     if not _along_rows(tensor, dim):
         return NotImplemented
     rows = tensor.size(0)
