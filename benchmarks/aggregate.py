@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from common import integers, main, measure, parser
+from common import integers, main, measure, parser, words
 from graphs import GraphSpec, make_csc
 from inputs import fill_features, random_ids
 from ranks import Session
@@ -27,6 +27,7 @@ from peergraph.aggregate import Csc, edge_softmax, g_sddmm, g_spmm, sum_kernels
 _HEADS = 4
 _BLOCK_FANOUT = 20
 _PEERS = ("torch", "scatter", "cupy")
+_PARTS = ("forward", "hotness", "training", "blocks", "edges")
 
 
 @dataclass
@@ -108,12 +109,15 @@ def by_hotness(session: Session, csc: Csc, dim: int) -> None:
     """A sum of neighbours where the most frequent have the first rows."""
     x = features(csc.num_sources, dim, session.device)
     case = Case("sum", dim, lambda: g_spmm(csc, "copy_u", "sum", x), spmm_bytes(csc, dim))
+    kept = sum_kernels.L2_PERCENT
     for slice_bytes in session.args.slices:
         sum_kernels.SLICE_BYTES = slice_bytes
-        for keep, name in ((True, "hot rows kept"), (False, "by hotness")):
-            csc.rows = replace(csc.rows, by_hotness=keep)
+        for percent in (0, *session.args.l2):
+            csc.rows = replace(csc.rows, by_hotness=percent > 0)
+            sum_kernels.L2_PERCENT = percent or kept
+            name = f"hot rows in {percent} % of L2" if percent else "by hotness"
             time_case(session, case, f"peergraph, {name}, slices of {slice_bytes} B")
-    sum_kernels.SLICE_BYTES = session.args.slices[0]
+    sum_kernels.SLICE_BYTES, sum_kernels.L2_PERCENT = session.args.slices[0], kept
 
 
 def forward(session: Session, csc: Csc, dim: int) -> None:
@@ -229,19 +233,25 @@ def blocks(session: Session, dim: int) -> None:
 
 
 def run(session: Session) -> None:
+    dims, parts = session.args.dims, session.args.parts
     with session.stage("graph"):
         csc = symmetric_graph(session.args.graph, session.device, by_hotness=False)
-    for dim in session.args.dims:
-        forward(session, csc, dim)
-    with session.stage("graph, nodes renumbered"):
-        renumbered = symmetric_graph(session.args.graph, session.device, by_hotness=True)
-    for dim in session.args.dims:
-        by_hotness(session, renumbered, dim)
-    del renumbered
-    for dim in session.args.dims:
-        training(session, csc, dim)
-        blocks(session, dim)
-    edges(session, csc)
+    if "forward" in parts:
+        for dim in dims:
+            forward(session, csc, dim)
+    if "hotness" in parts:
+        with session.stage("graph, nodes renumbered"):
+            renumbered = symmetric_graph(session.args.graph, session.device, by_hotness=True)
+        for dim in dims:
+            by_hotness(session, renumbered, dim)
+        del renumbered
+    for dim in dims:
+        if "training" in parts:
+            training(session, csc, dim)
+        if "blocks" in parts:
+            blocks(session, dim)
+    if "edges" in parts:
+        edges(session, csc)
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -249,6 +259,12 @@ def arguments() -> argparse.ArgumentParser:
     result.add_argument("--dims", type=integers, default="64,128,256")
     result.add_argument(
         "--slices", type=integers, default="0", help="bytes of a row worked off at a time; 0: all"
+    )
+    result.add_argument(
+        "--l2", type=integers, default="50", help="percent of the L2 cache that keeps the hottest"
+    )
+    result.add_argument(
+        "--parts", type=words, default=",".join(_PARTS), help=f"of {', '.join(_PARTS)}"
     )
     result.add_argument("--block", type=int, default=50_000, help="destinations of a block")
     result.set_defaults(world=1)

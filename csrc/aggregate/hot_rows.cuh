@@ -10,11 +10,10 @@
 namespace peergraph {
 
 /// Rows that fit the share of the L2 cache that is theirs, at `row_bytes` each.
-inline int64_t hot_rows(int64_t row_bytes, int device) {
-  constexpr int64_t kShare = 2;  // half of it: each half of the chip may hold a copy of its own
+inline int64_t hot_rows(int64_t row_bytes, int percent, int device) {
   int bytes = 0;
   PG_CUDA_CHECK(cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, device));
-  return bytes / kShare / row_bytes;
+  return int64_t{bytes} * percent / 100 / row_bytes;
 }
 
 /// Loads 16 bytes of a row: those of the first `hot` rows are the last that L2 evicts, the others

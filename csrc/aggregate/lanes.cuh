@@ -104,12 +104,13 @@ struct Lanes {
 };
 
 /// What is known of a message at compile time: the hot ones are, the others share their code.
-enum class Known { kCopyU, kMul, kNothing };
+/// kScale: times the one value that each edge has.
+enum class Known { kCopyU, kScale, kMul, kNothing };
 
 template <Known kKnown, typename Value>
 __device__ __forceinline__ Value known_apply(Message message, Value u, Value e) {
   if constexpr (kKnown == Known::kCopyU) return u;
-  if constexpr (kKnown == Known::kMul) return u * e;
+  if constexpr (kKnown == Known::kMul || kKnown == Known::kScale) return u * e;
   return apply(message, u, e);
 }
 
@@ -131,7 +132,8 @@ __device__ __forceinline__ void each_message(const Adjacency& rows, const Operan
                                              const Lanes<kVec, kItems>& at, const Part& part,
                                              const Reader& reader, const Visit& visit) {
   using Value = AccumulatorOf<T>;
-  constexpr bool kMayUseE = kKnown != Known::kCopyU;
+  constexpr bool kScales = kKnown == Known::kScale;
+  constexpr bool kMayUseE = kKnown != Known::kCopyU && !kScales;
   const bool reads_x = kKnown != Known::kNothing || uses_u(of.message);
   const T* x = static_cast<const T*>(of.x);
   const T* e = static_cast<const T*>(of.e);
@@ -140,14 +142,19 @@ __device__ __forceinline__ void each_message(const Adjacency& rows, const Operan
 
   // Each lane reads the ids of one edge; those of the next kWarp edges are under way meanwhile.
   unsigned next = 0;
-  if (part.begin + lane < part.end) next = static_cast<unsigned>(rows.column(part.begin + lane));
+  T next_scale = {};
+  const auto read_next = [&](int64_t position) {
+    if (position >= part.end) return;
+    next = static_cast<unsigned>(rows.column(position));
+    if constexpr (kScales) next_scale = e[rows.edge(position)];
+  };
+  read_next(part.begin + lane);
   for (int64_t first = part.begin; first < part.end; first += kWarp) {
     const int count = static_cast<int>(part.end - first < kWarp ? part.end - first : kWarp);
     const unsigned own_column = next;
-    if (first + kWarp + lane < part.end)
-      next = static_cast<unsigned>(rows.column(first + kWarp + lane));
     int64_t own_edge = 0;
-    Value own_weight = 0;
+    Value own_weight = widen(next_scale);
+    read_next(first + kWarp + lane);
     if (kMayUseE && mode != EdgeValues::kNone && lane < count) {
       own_edge = rows.edge(first + lane);
       if (mode == EdgeValues::kOne) own_weight = widen(e[own_edge]);
@@ -168,8 +175,8 @@ __device__ __forceinline__ void each_message(const Adjacency& rows, const Operan
               us[k][m] = reader.template load<T, kVec>(row + at.columns[m], column);
         }
       }
-      Value weights[kMayUseE ? kInFlight : 1] = {};
-      if (kMayUseE && mode == EdgeValues::kOne) {
+      Value weights[kMayUseE || kScales ? kInFlight : 1] = {};
+      if (kScales || (kMayUseE && mode == EdgeValues::kOne)) {
 #pragma unroll
         for (int k = 0; k < kInFlight; ++k)
           weights[k] =
@@ -200,7 +207,9 @@ __device__ __forceinline__ void each_message(const Adjacency& rows, const Operan
 #pragma unroll
           for (int i = 0; i < kVec; ++i) {
             Value weight = 0;
-            if constexpr (kMayUseE) {
+            if constexpr (kScales) {
+              weight = weights[k];
+            } else if constexpr (kMayUseE) {
               weight = mode == EdgeValues::kOne    ? weights[k]
                        : mode == EdgeValues::kFull ? widen(es[k][m].values[i])
                                                    : widen(es[k][m].values[0]);

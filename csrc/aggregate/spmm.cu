@@ -27,8 +27,9 @@ __global__ void __launch_bounds__(kRowThreads)
     sum_rows(const __grid_constant__ Walk walk, const __grid_constant__ Operands of,
              LaneShape shape, int64_t hot, SumOutput<T> to) {
   using Value = AccumulatorOf<T>;
-  // Twice as many rows in flight where nothing but rows is read.
-  constexpr int kInFlight = kKnown == Known::kCopyU && kItems == 1 ? 8 : 4;
+  // Twice as many rows in flight where nothing but rows and a number for each is read.
+  constexpr bool kFew = kKnown == Known::kCopyU || kKnown == Known::kScale;
+  constexpr int kInFlight = kFew && kItems == 1 ? 8 : 4;
   const Lanes<kVec, kItems> at(shape, of);
   const Reader reader(hot);
   const int64_t size = walk.size();
@@ -101,10 +102,11 @@ void launch(Walk walk, const Operands& of, const LaneLaunch<kVec, kItems>& shape
 
 template <Known kKnown, typename T, int kVec, int kItems>
 void launch_reader(const Walk& walk, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
-                   bool by_hotness, const SumOutput<T>& to, int device, cudaStream_t stream) {
+                   int l2_percent, const SumOutput<T>& to, int device, cudaStream_t stream) {
   if constexpr (kVec > 1) {
-    if (by_hotness) {
-      const int64_t hot = hot_rows(shape.slice_columns * int64_t{sizeof(T)}, device);
+    if (l2_percent > 0) {
+      const int64_t row_bytes = shape.slice_columns * int64_t{sizeof(T)};
+      const int64_t hot = hot_rows(row_bytes, l2_percent, device);
       return launch<kKnown, HotReader, T>(walk, of, shape, hot, to, stream);
     }
   }
@@ -113,12 +115,14 @@ void launch_reader(const Walk& walk, const Operands& of, const LaneLaunch<kVec, 
 
 template <typename T, int kVec, int kItems>
 void launch_known(const Walk& walk, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
-                  bool by_hotness, const SumOutput<T>& to, [[maybe_unused]] int device,
+                  int l2_percent, const SumOutput<T>& to, [[maybe_unused]] int device,
                   cudaStream_t stream) {
   if (of.message == Message::kCopyU) {
-    launch_reader<Known::kCopyU, T>(walk, of, shape, by_hotness, to, device, stream);
+    launch_reader<Known::kCopyU, T>(walk, of, shape, l2_percent, to, device, stream);
+  } else if (of.message == Message::kMul && shape.shape.edge_values == EdgeValues::kOne) {
+    launch_reader<Known::kScale, T>(walk, of, shape, l2_percent, to, device, stream);
   } else if (of.message == Message::kMul) {
-    launch_reader<Known::kMul, T>(walk, of, shape, by_hotness, to, device, stream);
+    launch_reader<Known::kMul, T>(walk, of, shape, l2_percent, to, device, stream);
   } else {
     launch<Known::kNothing, PlainReader, T>(walk, of, shape, 0, to, stream);
   }
@@ -142,7 +146,7 @@ void spmm_cuda(const Spmm& op, const Tuning& tuning, const Allocate& allocate, i
     if (tuning.max_chunks > 0)
       to.partial = static_cast<Value*>(
           allocate(tuning.max_chunks * op.of.columns * static_cast<int64_t>(sizeof(Value))));
-    launch_known<T>(walk, op.of, shape, tuning.by_hotness, to, device, stream);
+    launch_known<T>(walk, op.of, shape, tuning.l2_percent, to, device, stream);
   });
 }
 

@@ -25,8 +25,8 @@ void spmm_cpu(const Spmm& op, int num_threads);
 /// How the GPU goes about it; the results do not depend on it beyond rounding.
 struct Tuning {
   int64_t slice_bytes = 0;  // columns are worked off in slices of so many bytes; 0: all at once
-  bool by_hotness = false;  // the hottest columns come first: L2 is to keep them
-  int64_t max_chunks = 0;   // bound of what rows of more than kLongRow edges are cut into
+  int l2_percent = 0;      // the hottest columns come first: so much of L2 is to keep them; 0: none
+  int64_t max_chunks = 0;  // bound of what rows of more than kLongRow edges are cut into
 };
 
 /// As spmm_cpu, on `device` in `stream`; asynchronous. Rows are summed in a fixed order, which is

@@ -287,7 +287,7 @@ def spmm(
     mean: bool,
     out: int,
     slice_bytes: int,
-    by_hotness: bool,
+    l2_percent: int,
     max_chunks: int,
     device: int,
     stream: int,

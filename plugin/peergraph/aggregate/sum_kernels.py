@@ -27,6 +27,8 @@ from peergraph.sampling.sample import Buffers
 # Columns that a GPU works off at a time, in bytes of a row: narrow slices of many rows stay in the
 # L2 cache where whole rows would not. 0: all columns at once.
 SLICE_BYTES = 0
+# How much of the L2 cache keeps the hottest rows: each half of the chip may hold a copy of its own.
+L2_PERCENT = 50
 
 
 def _fake_spmm(
@@ -71,7 +73,7 @@ def spmm(
         mean=mean,
         out=out.data_ptr(),
         slice_bytes=SLICE_BYTES,
-        by_hotness=by_hotness,
+        l2_percent=L2_PERCENT if by_hotness else 0,
         max_chunks=max_chunks,
         allocate=Buffers(out.device),
         **place(out.device),
