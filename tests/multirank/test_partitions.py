@@ -66,7 +66,7 @@ def _other_size(device: str) -> None:
 
 def _store(device: str, plan: str, budget: int) -> None:
     group = Group.current(device=device)
-    for make in (homogeneous_source, heterogeneous_source):
+    for make in (lambda: homogeneous_source(300, 2000), lambda: heterogeneous_source(10)):
         torch.manual_seed(0)
         source = make()
         given = source if group.rank == 0 else None
@@ -96,10 +96,10 @@ def test_table_of_another_size() -> None:
 
 @pytest.mark.parametrize("plan", ["auto", "solver", "clique", "clique-opt"])
 def test_store(plan: str) -> None:
-    run_ranks(_store, 4, "cpu", plan, 3000)
+    run_ranks(_store, 4, "cpu", plan, 15000)
 
 
 @pytest.mark.gpus(4)
 def test_on_gpus() -> None:
     run_ranks(_table, 4, "cuda", device="cuda")
-    run_ranks(_store, 4, "cuda", "solver", 3000, device="cuda")
+    run_ranks(_store, 4, "cuda", "solver", 15000, device="cuda")

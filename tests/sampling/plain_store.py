@@ -212,6 +212,9 @@ class PlainStore:
         table = PlainTable(torch.from_numpy(values), self._layout, order, self.device)
         self._tables.setdefault(of, {})[name] = table
 
+    def keeps(self, name: str, scratch: object) -> None:
+        """Reports nothing."""
+
     def node_table_names(self, node_type: str = NODE) -> list[str]:
         return list(self._tables.get(node_type, {}))
 

@@ -36,22 +36,28 @@ def homogeneous_source(num_nodes: int = 60, num_edges: int = 400, seed: int = 0)
     )
 
 
-def heterogeneous_source() -> GraphSource:
+def heterogeneous_source(scale: int = 1) -> GraphSource:
     """Two node types, three relations, one of them without edges."""
+    users, items, buys, bought = (scale * n for n in (20, 30, 100, 90))
     return GraphSource(
-        {"user": 20, "item": 30},
+        {"user": users, "item": items},
         {
-            ("user", "buys", "item"): EdgeSource(coo=random_coo(20, 30, 100, 1)),
-            ("item", "bought by", "user"): EdgeSource(coo=random_coo(30, 20, 90, 2)),
+            ("user", "buys", "item"): EdgeSource(coo=random_coo(users, items, buys, 1)),
+            ("item", "bought by", "user"): EdgeSource(coo=random_coo(items, users, bought, 2)),
             ("user", "knows", "user"): EdgeSource(coo=torch.empty((2, 0), dtype=torch.int64)),
         },
-        node_tables={"user": {"x": torch.randn(20, 4)}, "item": {"x": torch.randn(30, 5)}},
-        edge_tables={("user", "buys", "item"): {"stars": torch.arange(100, dtype=torch.int8)}},
+        node_tables={"user": {"x": torch.randn(users, 4)}, "item": {"x": torch.randn(items, 5)}},
+        edge_tables={("user", "buys", "item"): {"stars": torch.arange(buys).to(torch.int8)}},
     )
 
 
 def build(source: GraphSource | None, plan: str, **options: object) -> Store:
-    """Builds with a named plan, or with `mixed`: all three tiers in every item."""
+    """Builds with a named plan, or with `mixed`: all three tiers in every item.
+
+    Of the options, a `memory_budget` is for "auto" only.
+    """
+    if plan != "auto":
+        options.pop("memory_budget", None)
     if plan != "mixed":
         return Store.build(source, plan=plan, **options)  # type: ignore[arg-type]
     with Store.build(source, plan="sharded", **options) as store:  # type: ignore[arg-type]

@@ -175,7 +175,8 @@ def test_auto_takes_the_links_where_they_are_known(
     topology = machine("full4") if measured else None
     monkeypatch.setattr(placing, "cached_topology", lambda group: topology)
     monkeypatch.setattr(placing, "graph_items", lambda *_: items())
-    monkeypatch.setattr(placing, "_id_placements", lambda *_: [])
+    monkeypatch.setattr(placing, "id_items", lambda *_: [])
+    monkeypatch.setattr(placing, "check_room", lambda *_: None)
     plan = placing.choose_plan(
         "auto",
         3000,

@@ -11,8 +11,8 @@ from peergraph.memory import Group
 from peergraph.store import EDGE, NODE
 from peergraph.store.disk import open_source
 from peergraph.store.ids import hottest_first
+from peergraph.store.items import graph_items
 from peergraph.store.local_csc import any_permuted, in_degrees, local_structure, out_degrees
-from peergraph.store.placing import graph_items
 from peergraph.store.plan import Item
 from peergraph.store.planning import Reads
 from peergraph.store.schema import Schema, TableSpec, agree

@@ -9,8 +9,17 @@ from peergraph.memory.tiers import Tiers
 
 def shard_bytes(tiers: Tiers, row_bytes: int, group: Group) -> list[int]:
     """Of each shard."""
-    world = group.world_size
-    return [row_bytes * len(range(shard, tiers.sharded, world)) for shard in range(world)]
+    return tier_bytes(tiers, row_bytes, group.world_size)["sharded"]
+
+
+def tier_bytes(tiers: Tiers, row_bytes: int, world_size: int) -> dict[str, list[int]]:
+    """By tier: of replicas and of the host by rank, of the sharded tier by shard."""
+    ranks = range(world_size)
+    return {
+        "replicated": [row_bytes * tiers.replicated] * world_size,
+        "sharded": [row_bytes * len(range(r, tiers.sharded, world_size)) for r in ranks],
+        "host": [row_bytes * tiers.host if rank == 0 else 0 for rank in ranks],
+    }
 
 
 def local_bytes(

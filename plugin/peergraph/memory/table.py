@@ -152,6 +152,11 @@ class Table:
         """Bytes of all rows, each counted once."""
         return self.rows * self.row_bytes
 
+    @property
+    def allocated(self) -> dict[str, list[int]]:
+        """By tier, the bytes of each rank; copies of shards included."""
+        return {name: region.sizes for name, region in self._regions.items()}
+
     def gather(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Returns the rows `ids`, shaped [*ids.shape, *row shape] (WholeGraph III-C3). One-sided.
 

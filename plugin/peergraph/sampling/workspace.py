@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -70,6 +71,12 @@ class WorkspacePool:
         # By the address of the stream of the last use. list.pop and list.append are atomic: there
         # is no lock that a fork could leave held.
         self._idle: defaultdict[int, list[Workspace]] = defaultdict(list)
+        self._made: weakref.WeakSet[Workspace] = weakref.WeakSet()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the maps of all work spaces, those in use included."""
+        return len(self._made) * 4 * sum(self._map_sizes)
 
     @contextmanager
     def borrow(self) -> Iterator[Workspace]:
@@ -90,4 +97,6 @@ class WorkspacePool:
                 return idle.pop()
             except IndexError:
                 continue
-        return Workspace(self._map_sizes, self.device)
+        made = Workspace(self._map_sizes, self.device)
+        self._made.add(made)
+        return made

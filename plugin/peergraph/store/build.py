@@ -12,8 +12,9 @@ from peergraph.memory.partitions import Partitions
 from peergraph.memory.together import run_everywhere
 from peergraph.progress import progress_bar
 from peergraph.store.ids import IdMap, id_dtype
+from peergraph.store.items import table_name, type_name
 from peergraph.store.local_csc import LocalCsc
-from peergraph.store.placing import place_table, table_name, type_name
+from peergraph.store.placing import place_table
 from peergraph.store.plan import Plan
 from peergraph.store.schema import Schema, TableSpec
 from peergraph.store.source import EdgeType, GraphSource, NodeType, RowSource

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from peergraph.memory import Group, Tiers
+from peergraph.memory.limits import GPU_GRANULE, free_gpu_memory
 from peergraph.memory.measuring import cached_topology
 from peergraph.memory.partitions import everyone_reaches_all
 from peergraph.memory.together import run_everywhere
 from peergraph.memory.topology import Topology
-from peergraph.store.ids import id_dtype
-from peergraph.store.layout import structure_bytes
+from peergraph.store.footprint import check_budget, check_room, extents_of, fullest
+from peergraph.store.items import graph_items, id_items, row_item, table_name
 from peergraph.store.plan import Item, Placement, Plan, fit_all, make_plan
 from peergraph.store.planning import Reads, Shares, share_out
 from peergraph.store.policies import POLICIES, plan_on
@@ -66,33 +66,96 @@ def choose_plan(
             f"topology has {topology.num_gpus} GPUs, there are {group.world_size} ranks"
         )
     items = graph_items(schema, degrees, permuted)
+    ids = id_items(schema) if renumbered else []
     if isinstance(plan, Plan):
-        return _applied(plan, items, schema, renumbered, group)
-    ids = _id_placements(schema, group.device.type == "cuda") if renumbered else []
-    if not by_links or (plan == "auto" and not renumbered):
-        name, _ = _resolve(plan, memory_budget, group)
-        made = make_plan(name, items, group.world_size, None)
-        return Plan(plan, group.world_size, memory_budget, (*ids, *made.placements))
-    assert isinstance(plan, str)
-    if topology is None and group.device.type == "cuda":
-        topology = cached_topology(group)
-    budget = _common_budget(memory_budget, group)
-    left = None if budget is None else budget - sum(p.bytes_per_rank(group.world_size) for p in ids)
-    if topology is None:
-        if plan != "auto":
-            raise ValueError(f"plan={plan!r} needs a topology, given or measured before")
-        made = _without_links(items, left, shares, group)
+        made = _applied(plan, items, group)
+    elif not by_links or (plan == "auto" and not renumbered):
+        # Ranks without a GPU share the machine's memory: one copy serves all.
+        name = "host" if plan == "auto" else plan
+        made = replace(make_plan(name, items, group.world_size, None), name=plan)
     else:
-        made = _by_links(plan, items, left, shares, topology, reads, group)
-    return replace(made, memory_budget=budget, placements=(*ids, *made.placements))
+        if topology is None and group.device.type == "cuda":
+            topology = cached_topology(group)
+        return _within_budget(plan, memory_budget, shares, topology, items, ids, reads, group)
+    made = _with_ids(made, ids, group)
+    extents = extents_of([*ids, *items], made)
+    budget = _common_budget(memory_budget, group)
+    if budget is not None:
+        made = replace(made, memory_budget=budget)
+        check_budget(extents, budget, _granule(budget, made, group), f"plan {made.name!r}")
+    check_room(extents, group)
+    return made
 
 
-def _common_budget(memory_budget: int | None, group: Group) -> int | None:
-    """What all ranks can keep; None for ranks without a GPU that were given none."""
-    if memory_budget is None and group.device.type == "cuda":
-        memory_budget = _default_budget(group.device)
+def _within_budget(
+    plan: str,
+    memory_budget: int | None,
+    shares: Shares,
+    topology: Topology | None,
+    items: list[Item],
+    ids: list[Item],
+    reads: Callable[[], Reads],
+    group: Group,
+) -> Plan:
+    """A plan that no rank's memory exceeds. Collective."""
+    budget = left = _common_budget(memory_budget, group, _DEFAULT_BUDGET_SHARE)
+    if budget is not None:
+        only_ids = _with_ids(Plan(plan, group.world_size, None, ()), ids, group)
+        maps = extents_of(ids, only_ids)
+        check_budget(maps, budget, 1, "renumbering nodes")
+        left = budget - fullest(maps, 1)[1]
+    while True:
+        if topology is not None:
+            made = _by_links(plan, items, left, shares, topology, reads, group)
+        elif plan == "auto":
+            made = _without_links(items, left, shares, group)
+        else:
+            raise ValueError(f"plan={plan!r} needs a topology, given or measured before")
+        made = replace(_with_ids(made, ids, group), memory_budget=budget)
+        extents = extents_of([*ids, *items], made)
+        if budget is None or left is None:
+            break
+        # Shards are not all of one size, and memory comes in blocks: the choice counts neither.
+        granule = _granule(budget, made, group)
+        beyond = fullest(extents, granule)[1] - budget
+        if beyond <= 0:
+            break
+        if left == 0:
+            check_budget(extents, budget, granule, f"plan {plan!r}")
+        left = max(0, left - beyond)
+    check_room(extents, group)
+    return made
+
+
+def _with_ids(plan: Plan, ids: list[Item], group: Group) -> Plan:
+    near = Tiers.all_replicated if group.device.type == "cuda" else Tiers.all_host
+    placed = tuple(Placement.of(item, near(item.rows)) for item in ids)
+    return replace(plan, placements=(*placed, *plan.placements))
+
+
+def _common_budget(
+    memory_budget: int | None, group: Group, default_share: float = 0.0
+) -> int | None:
+    """What all ranks can keep; None where none was given a budget. Collective.
+
+    Args:
+        default_share: of a GPU's free memory, for ranks that were given none.
+    """
+    by_default = memory_budget is None and default_share > 0 and group.device.type == "cuda"
+    free = free_gpu_memory(group.device) if by_default else 0
+    found = group.all_gather((memory_budget, str(group.device), free))
+    # Ranks may share a GPU.
+    sharers = [device for _, device, _ in found].count(str(group.device))
+    if by_default:
+        memory_budget = int(free * default_share) // sharers
     given = [budget for budget in group.all_gather(memory_budget) if budget is not None]
     return min(given, default=None)
+
+
+def _granule(budget: int, plan: Plan, group: Group) -> int:
+    """The blocks that a budget is counted in: the driver's, unless few of them would exceed it."""
+    blocks = 4 * len(plan.placements)
+    return GPU_GRANULE if group.device.type == "cuda" and budget > blocks * GPU_GRANULE else 1
 
 
 def _without_links(items: list[Item], budget: int | None, shares: Shares, group: Group) -> Plan:
@@ -130,14 +193,13 @@ def _by_links(
     return group.broadcast(run_everywhere(group, choose))  # type: ignore[no-any-return]
 
 
-def _applied(plan: Plan, items: list[Item], schema: Schema, renumbered: bool, group: Group) -> Plan:
+def _applied(plan: Plan, items: list[Item], group: Group) -> Plan:
     """A plan given by hand, with the bytes that it means for this graph and these ranks."""
     if plan.partitions is not None and plan.partitions.num_gpus != group.world_size:
         raise ValueError(
             f"plan: partitions are for {plan.partitions.num_gpus} GPUs, "
             f"there are {group.world_size} ranks"
         )
-    ids = _id_placements(schema, group.device.type == "cuda") if renumbered else []
     placements = []
     for item in items:
         tiers = plan.tiers(item.kind, item.name)
@@ -146,60 +208,7 @@ def _applied(plan: Plan, items: list[Item], schema: Schema, renumbered: bool, gr
                 f"plan: {item.kind} {item.name!r} has {item.rows} rows, the plan {tiers.rows}"
             )
         placements.append(Placement.of(item, tiers))
-    placed = (*ids, *placements)
-    return Plan(plan.name, group.world_size, plan.memory_budget, placed, plan.partitions)
-
-
-def _default_budget(device: torch.device) -> int:
-    free, _ = torch.cuda.mem_get_info(device)
-    return int(free * _DEFAULT_BUDGET_SHARE)
-
-
-def graph_items(
-    schema: Schema, degrees: Mapping[EdgeType, Tensor], permuted: Mapping[EdgeType, bool]
-) -> list[Item]:
-    """What there is to place, structure first (XGNN 4.3).
-
-    Args:
-        degrees: in-degrees by relation, in the order of the rows.
-        permuted: relations with edge ids of their own.
-    """
-    items = []
-    for edge_type, num_edges in schema.num_edges.items():
-        cumulative = structure_bytes(degrees[edge_type], id_dtype(schema.num_nodes[edge_type[0]]))
-        name = type_name(edge_type)
-        rows = degrees[edge_type].numel()
-        items.append(
-            Item("structure", name, rows, lambda k, c=cumulative: int(c[k]), edge_type)  # type: ignore[misc]
-        )
-        if permuted[edge_type]:
-            spec = TableSpec((num_edges,), id_dtype(num_edges))
-            items.append(_row_item("edge ids", name, spec, edge_type))
-    items += _table_items("node table", schema.node_tables)
-    items += _table_items("edge table", schema.edge_tables)
-    return items
-
-
-def _table_items(
-    kind: str,
-    tables: Mapping[NodeType, Mapping[str, TableSpec]] | Mapping[EdgeType, Mapping[str, TableSpec]],
-) -> list[Item]:
-    specs = [(t, n, spec) for t, named in tables.items() for n, spec in named.items()]
-    # Narrow tables first: labels and masks cost little and are read for every batch.
-    specs.sort(key=lambda s: s[2].row_bytes)
-    return [_row_item(kind, table_name(t, n), spec, t) for t, n, spec in specs]
-
-
-def _row_item(kind: str, name: str, spec: TableSpec, of: NodeType | EdgeType) -> Item:
-    return Item(kind, name, spec.shape[0], lambda k: k * spec.row_bytes, of)
-
-
-def _id_placements(schema: Schema, on_gpu: bool) -> list[Placement]:
-    near = Tiers.all_replicated if on_gpu else Tiers.all_host
-    return [
-        Placement.of(_row_item("ids", type_name(t), TableSpec((n, 2), id_dtype(n)), t), near(n))
-        for t, n in schema.num_nodes.items()
-    ]
+    return Plan(plan.name, group.world_size, None, tuple(placements), plan.partitions)
 
 
 def splits_rows(plan: Plan) -> bool:
@@ -224,28 +233,10 @@ def place_table(
     Args:
         copies: of its shards on each rank.
     """
-    plan, memory_budget = _resolve(plan, None, group)
-    item = _row_item(kind, table_name(of, name), spec, of)
+    item = row_item(kind, table_name(of, name), spec, of)
+    # Ranks without a GPU share the machine's memory: one copy serves all.
+    name = "host" if plan == "auto" and group.device.type == "cpu" else plan
+    budget = _common_budget(None, group, _DEFAULT_BUDGET_SHARE)
     # With copies of shards, the ranks hold as much as so many fewer of them.
-    made = make_plan(plan, [item], max(1, group.world_size // copies), memory_budget)
+    made = make_plan(name, [item], max(1, group.world_size // copies), budget)
     return made.placements[0].tiers
-
-
-def _resolve(plan: str, memory_budget: int | None, group: Group) -> tuple[str, int | None]:
-    """The plan's name and the budget all ranks can keep."""
-    if plan != "auto":
-        return plan, memory_budget
-    if group.device.type == "cpu":
-        # Ranks without a GPU share the machine's memory: one copy serves all.
-        return "host", None
-    return plan, min(group.all_gather(memory_budget or _default_budget(group.device)))
-
-
-def type_name(kind: NodeType | EdgeType) -> str:
-    """A type for people: ``user`` or ``user-rates-item``."""
-    return kind if isinstance(kind, str) else "-".join(kind)
-
-
-def table_name(kind: NodeType | EdgeType, name: str) -> str:
-    """A table for people: its type and its name."""
-    return f"{type_name(kind)}.{name}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from peergraph.memory import Tiers
-from peergraph.memory.partitions import Partitions
+from peergraph.memory.partitions import Partitions, everyone_reaches_all
 from peergraph.store.prediction import Prediction, format_predictions
 from peergraph.store.source import NODE, EdgeType, NodeType
 
@@ -24,6 +24,8 @@ class Item:
         rows: rows, hottest first where the rows are ordered by hotness.
         bytes_of: bytes of the first k rows.
         of: the node or edge type.
+        parts_of: bytes by tier of given tiers over so many ranks, as they are allocated: of
+            replicas and of the host by rank, of the sharded tier by shard; None: even shares.
     """
 
     kind: str
@@ -31,6 +33,18 @@ class Item:
     rows: int
     bytes_of: Callable[[int], int]
     of: NodeType | EdgeType = NODE
+    parts_of: Callable[[Tiers, int], Mapping[str, Sequence[int]]] | None = None
+
+    def parts(self, tiers: Tiers, world_size: int) -> Mapping[str, Sequence[int]]:
+        """See `parts_of`."""
+        if self.parts_of is not None:
+            return self.parts_of(tiers, world_size)
+        placed = Placement.of(self, tiers)
+        return {
+            "replicated": [placed.bytes_replicated] * world_size,
+            "sharded": [-(-placed.bytes_sharded // world_size)] * world_size,
+            "host": [placed.bytes_host],
+        }
 
     @property
     def num_bytes(self) -> int:
@@ -82,9 +96,14 @@ class Plan:
     predictions: tuple[Prediction, ...] = ()
 
     @property
+    def partitions_in_use(self) -> Partitions:
+        """The plan's partitions, or where it has none, one on each rank."""
+        return self.partitions or everyone_reaches_all(self.world_size)
+
+    @property
     def copies(self) -> int:
         """Partitions of the sharded rows on each rank: 1 where all ranks reach each other."""
-        return 1 if self.partitions is None else self.partitions.copies
+        return self.partitions_in_use.copies
 
     def tiers(self, kind: str, name: str) -> Tiers:
         """The tiers of one item; ``KeyError`` if the plan does not have it."""

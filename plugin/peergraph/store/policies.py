@@ -32,7 +32,7 @@ def plan_on(
     """The plan of a policy, with the partitions of the sharded rows, and its predicted cost.
 
     Args:
-        items: what to place, as :func:`peergraph.store.placing.graph_items` lists it.
+        items: what to place, as :func:`peergraph.store.items.graph_items` lists it.
         budget: bytes on each GPU.
 
     Raises:

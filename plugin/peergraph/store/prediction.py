@@ -40,12 +40,12 @@ def format_predictions(predictions: Sequence[Prediction]) -> str:
         table.append((p.kind, p.name, *hits, f"{1e3 * p.seconds:.3f} ms"))
     total = sum(p.seconds for p in predictions)
     table.append(("total", "", "", "", "", f"{1e3 * total:.3f} ms"))
-    lines += _columns(table, 2)
+    lines += columns(table, 2)
     bytes_of = total_link_bytes(predictions)
     gpus = range(len(bytes_of))
     links: list[tuple[str, ...]] = [("MB from", *(f"GPU {j}" for j in gpus), "host")]
     links += [(f"GPU {i}", *(f"{v / 1e6:.1f}" for v in bytes_of[i])) for i in gpus]
-    return "\n".join(lines + _columns(links, 1))
+    return "\n".join(lines + columns(links, 1))
 
 
 def total_link_bytes(predictions: Sequence[Prediction]) -> list[list[float]]:
@@ -54,7 +54,8 @@ def total_link_bytes(predictions: Sequence[Prediction]) -> list[list[float]]:
     return [[sum(cell) for cell in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)]
 
 
-def _columns(rows: Sequence[tuple[str, ...]], left: int) -> list[str]:
+def columns(rows: Sequence[tuple[str, ...]], left: int) -> list[str]:
+    """Lines of text with aligned columns, the first `left` of them to the left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

@@ -16,14 +16,16 @@ from peergraph.memory.topology import Topology
 from peergraph.store import build, disk, local_csc, placing
 from peergraph.store.hotness import Given, node_hotness
 from peergraph.store.ids import IdMap, hottest_first
+from peergraph.store.items import type_name
 from peergraph.store.plan import Plan
 from peergraph.store.planning import Reads, Shares
+from peergraph.store.reporting import Reporting
 from peergraph.store.schema import Schema, agree
 from peergraph.store.source import EDGE, NODE, EdgeType, GraphSource, NodeType
 from peergraph.store.structure import Structure, read_degrees, read_lists
 
 
-class Store:
+class Store(Reporting):
     """Graph structure (CSC: in-neighbours) and node and edge tables, spread over tiers by a plan.
 
     Made by :meth:`build` or :meth:`load` on all ranks of the node group together; afterwards every
@@ -45,6 +47,7 @@ class Store:
         node_tables: dict[NodeType, dict[str, Table]],
         edge_tables: dict[EdgeType, dict[str, Table]],
     ) -> None:
+        super().__init__()
         self.group = group
         self.device = device
         self.plan = plan
@@ -53,6 +56,7 @@ class Store:
         self._structures = structures
         self._node_tables = node_tables
         self._edge_tables = edge_tables
+        self._rank = 0 if group is None else group.rank
         self._readers: list[weakref.ref[Any]] = []
 
     @classmethod
@@ -83,8 +87,8 @@ class Store:
                 (XGNN 4.3). Without a GPU one copy in the machine's memory serves all ranks.
                 ``"solver"``, ``"clique"`` and ``"clique-opt"`` plan by the links, too, to compare
                 with (:data:`peergraph.store.policies.POLICIES`).
-            memory_budget: bytes each rank may take of its GPU; default 60 % of what is free. Only
-                ``plan="auto"`` looks at it.
+            memory_budget: bytes each rank may take of its GPU, id maps included; default for
+                plans by cost 60 % of what is free. Other plans raise if they need more.
             hotness: which nodes are read most, so lie nearest where rows are split over shards or
                 tiers: ``"out_degree"`` (how often a node is an in-neighbour), ``"in_degree"``, what
                 :func:`peergraph.sampling.presample` counted, or values ``[num_nodes]`` (by node
@@ -102,7 +106,9 @@ class Store:
 
         Raises:
             ValueError, TypeError, IndexError: the source does not fit together; on every rank.
-            ValueError: ratios that take more than the budget.
+            ValueError: ratios, id maps, or a plan by name or hand that take more than the budget.
+            MemoryError: a GPU or the host has less memory left than the plan needs; nothing has
+                been allocated then.
             PeerLostError: a rank died or did not join in time.
         """
         shares = Shares(graph_ratio, feature_ratio, first)
@@ -334,9 +340,9 @@ class Store:
             self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "group": None, "_readers": []}
+        return {**self.__dict__, "group": None, "_readers": [], "_scratch": []}
 
     def __repr__(self) -> str:
         nodes = ", ".join(f"{t}: {n}" for t, n in self._schema.num_nodes.items())
-        edges = ", ".join(f"{placing.type_name(t)}: {n}" for t, n in self._schema.num_edges.items())
+        edges = ", ".join(f"{type_name(t)}: {n}" for t, n in self._schema.num_edges.items())
         return f"Store(nodes={{{nodes}}}, edges={{{edges}}}, device={self.device})"
