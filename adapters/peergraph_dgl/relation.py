@@ -1,0 +1,143 @@
+"""The edges of one relation as torch tensors, on any device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from peergraph.aggregate import Csc
+
+# A structure that was used this often is worth a transpose: a sort costs about as much as a few
+# passes over the edges, and mini-batches are used once.
+_USES_BEFORE_TRANSPOSE = 4
+
+
+class Relation:
+    """Edges from `num_src` to `num_dst` nodes; edge `i` is the i-th of the tensors given.
+
+    Everything else (degrees, the structure of the kernels, the reverse) is made when first asked
+    for, and kept.
+
+    Args:
+        num_src, num_dst: nodes at the two ends.
+        src: [edges] int32 or int64.
+        dst: [edges] of the same dtype and device; may be left out if there is `indptr`.
+        indptr: [num_dst + 1] int32 or int64, where the edges are grouped by destination.
+    """
+
+    def __init__(
+        self,
+        num_src: int,
+        num_dst: int,
+        src: Tensor,
+        dst: Tensor | None = None,
+        indptr: Tensor | None = None,
+    ) -> None:
+        assert (dst is None) != (indptr is None)
+        self.num_src, self.num_dst, self.src = num_src, num_dst, src
+        self._dst = dst
+        self._indptr = indptr
+        self._structure: Csc | None = None
+        self._uses = 0
+        self._reverse: Relation | None = None
+
+    @property
+    def num_edges(self) -> int:
+        return self.src.numel()
+
+    @property
+    def device(self) -> torch.device:
+        return self.src.device
+
+    @property
+    def dst(self) -> Tensor:
+        """[edges] destinations."""
+        if self._dst is None:
+            assert self._indptr is not None
+            nodes = torch.arange(self.num_dst, dtype=self.src.dtype, device=self.device)
+            self._dst = nodes.repeat_interleave(
+                self._indptr.diff().long(), output_size=self.num_edges
+            )
+        return self._dst
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All that lies in memory."""
+        kept = (self.src, self._dst, self._indptr)
+        return tuple(tensor for tensor in kept if tensor is not None)
+
+    def structure(self) -> Csc:
+        """What the kernels run over: edge tensors are in the order of the edges."""
+        csc = self._csc()
+        csc.one_shot = self._uses < _USES_BEFORE_TRANSPOSE
+        self._uses += 1
+        return csc
+
+    def _csc(self) -> Csc:
+        if self._structure is None:
+            if self._indptr is not None:
+                self._structure = Csc(self._indptr, self.src, self.num_src, check=False)
+            else:
+                edges = torch.stack([self.src, self.dst])
+                self._structure = Csc.from_edge_index(
+                    edges, self.num_dst, self.num_src, check=False
+                )
+        return self._structure
+
+    def reverse(self) -> Relation:
+        """The same edges from destinations to sources."""
+        if self._reverse is None:
+            self._reverse = Relation(self.num_dst, self.num_src, self.dst, self.src)
+        return self._reverse
+
+    def in_order(self, edge_ids: Tensor) -> Relation:
+        """Edge `edge_ids[i]` of the new relation is edge `i` of this one; no ids: the same."""
+        if edge_ids.numel() == 0:
+            return self
+        at = edge_ids.long()
+        src, dst = torch.empty_like(self.src), torch.empty_like(self.dst)
+        src[at], dst[at] = self.src, self.dst
+        return Relation(self.num_src, self.num_dst, src, dst)
+
+    def by_destination(self) -> tuple[Tensor, Tensor, Tensor]:
+        """indptr, sources and edge ids, grouped by destination."""
+        rows = self._csc().rows
+        ids = rows.edge_ids
+        if ids is None:
+            ids = torch.arange(self.num_edges, dtype=self.src.dtype, device=self.device)
+        dtype = self.src.dtype
+        return rows.indptr.to(dtype), rows.indices.to(dtype), ids.to(dtype)
+
+    def in_degrees(self) -> Tensor:
+        """[num_dst] edges of each destination."""
+        return self._csc().degrees().to(self.src.dtype)
+
+    def out_degrees(self) -> Tensor:
+        """[num_src] edges of each source."""
+        return torch.bincount(self.src, minlength=self.num_src).to(self.src.dtype)
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Relation:
+        """A copy on another device, or with ids of another dtype."""
+
+        def moved(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.to(device, dtype, non_blocking=True)
+
+        src = moved(self.src)
+        assert src is not None
+        if self._indptr is not None:
+            return Relation(self.num_src, self.num_dst, src, indptr=moved(self._indptr))
+        return Relation(self.num_src, self.num_dst, src, moved(self._dst))
+
+    def in_edges(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Sources, destinations and ids of the edges into `nodes`, one node after the other."""
+        indptr, indices, edge_ids = self.by_destination()
+        nodes = nodes.long()
+        counts = (indptr[nodes + 1] - indptr[nodes]).long()
+        ends = counts.cumsum(0)
+        total = int(ends[-1]) if nodes.numel() else 0
+        first = torch.repeat_interleave(
+            indptr[nodes].long() - (ends - counts), counts, output_size=total
+        )
+        at = first + torch.arange(total, device=self.device)
+        dst = torch.repeat_interleave(nodes, counts, output_size=total).to(self.src.dtype)
+        return indices[at], dst, edge_ids[at]
