@@ -9,3 +9,9 @@ from __future__ import annotations
 from .importing import import_dgl
 
 import_dgl()
+
+from .message_passing import install_where_needed, use_kernels  # noqa: E402
+
+install_where_needed()
+
+__all__ = ["import_dgl", "use_kernels"]

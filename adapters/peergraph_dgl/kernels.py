@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,9 +84,7 @@ def softmax(relation: Relation, scores: Tensor, edges: Tensor | None, norm_by: s
         raise ValueError(f"norm_by: expected 'dst' or 'src', got {norm_by!r}")
     if edges is not None:
         at = edges.long()
-        relation = Relation(
-            relation.num_src, relation.num_dst, relation.src[at], relation.dst[at]
-        )
+        relation = Relation(relation.num_src, relation.num_dst, relation.src[at], relation.dst[at])
     if norm_by == "src":
         relation = relation.reverse()
     return edge_softmax(relation.structure(), scores)
@@ -150,7 +147,7 @@ def softmax_of_types(
         joined = Relation(1, num_ends, torch.zeros_like(end), end)
         given = [_only("edge_softmax", scores[etype]) for etype in etypes]
         weights = edge_softmax(joined.structure(), torch.cat(given))
-        parts = weights.split([r.num_edges for r in edges])
+        parts = weights.split([r.num_edges for r in edges])  # type: ignore[no-untyped-call]
         for etype, part in zip(etypes, parts, strict=True):
             result[etype] = part
     return tuple(result)
@@ -177,7 +174,7 @@ def segment_mm(a: Tensor, b: Tensor, lengths: Tensor) -> Tensor:
     """
     if b.dim() != 3:
         raise ValueError(f"b: expected three dimensions, got {list(b.shape)}")
-    runs = a.split(lengths.tolist())
+    runs = a.split(lengths.tolist())  # type: ignore[no-untyped-call]
     return torch.cat([run @ matrix for run, matrix in zip(runs, b, strict=True)])
 
 

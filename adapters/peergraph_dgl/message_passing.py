@@ -59,11 +59,16 @@ def is_foreign(device: torch.device) -> bool:
     return device.type != "cpu" and not (device.type == "cuda" and library_has_cuda())
 
 
+def install_where_needed() -> None:
+    """As :func:`install`, but where DGL's C library was built with CUDA."""
+    if not library_has_cuda():
+        install()
+
+
 def install() -> None:
     """Replaces the functions of DGL that need its C library; :func:`uninstall` puts them back.
 
-    Called when ``peergraph_dgl`` is imported, unless DGL's C library was built with CUDA. Does
-    nothing the second time.
+    Does nothing the second time.
 
     Raises:
         ValueError: PEERGRAPH_DGL_KERNELS is set to something unknown.
@@ -161,7 +166,9 @@ def _gsddmm(
     )
 
 
-def _edge_softmax(dgls: Any, gidx: Any, logits: Any, eids: Any = dgl.base.ALL, norm_by: str = "dst") -> Any:
+def _edge_softmax(
+    dgls: Any, gidx: Any, logits: Any, eids: Any = dgl.base.ALL, norm_by: str = "dst"
+) -> Any:
     relations = _relations(gidx)
     if relations is None:
         return dgls(gidx, logits, eids=eids, norm_by=norm_by)
@@ -200,7 +207,14 @@ def _copy_to(dgls: Any, index: Any, ctx: Any) -> Any:
 
 
 def _from_coo(
-    dgls: Any, num_ntypes: int, num_src: int, num_dst: int, row: Any, col: Any, *args: Any, **kwargs: Any
+    dgls: Any,
+    num_ntypes: int,
+    num_src: int,
+    num_dst: int,
+    row: Any,
+    col: Any,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
     if not (isinstance(row, Tensor) and is_foreign(row.device)):
         return dgls(num_ntypes, num_src, num_dst, row, col, *args, **kwargs)
@@ -219,9 +233,7 @@ def _from_csr(
     transpose: bool = False,
 ) -> Any:
     if not (isinstance(indptr, Tensor) and is_foreign(indptr.device)):
-        return dgls(
-            num_ntypes, num_src, num_dst, indptr, indices, edge_ids, formats, transpose
-        )
+        return dgls(num_ntypes, num_src, num_dst, indptr, indices, edge_ids, formats, transpose)
     rows, columns = (num_dst, num_src) if transpose else (num_src, num_dst)
     grouped = Relation(columns, rows, indices, indptr=indptr).in_order(edge_ids)
     return DeviceIndex.unit(num_ntypes, grouped if transpose else grouped.reverse())

@@ -8,8 +8,9 @@ from typing import Any
 
 import dgl
 import torch
-from peergraph_dgl.device_index import DeviceIndex
 from torch import Tensor
+
+from peergraph_dgl.device_index import DeviceIndex
 
 
 def served(graph: Any, device: torch.device) -> Any:

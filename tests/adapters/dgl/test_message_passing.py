@@ -6,13 +6,16 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import peergraph_dgl
 import pytest
 import torch
 from torch import Tensor
 
+pytest.importorskip("peergraph_dgl", exc_type=ImportError)
+
 import dgl
 import dgl.function as fn
+
+import peergraph_dgl
 from tests.adapters.dgl.graphs import (
     assert_close,
     block,
@@ -24,8 +27,16 @@ from tests.adapters.dgl.graphs import (
 )
 
 OPS = ("add", "sub", "mul", "div")
-SHAPES = [((), ()), ((5,), (5,)), ((5,), (1,)), ((5,), ()), ((3, 4), (3, 1)), ((3, 4), (1, 4)),
-          ((1,), (6,)), ((4,), (3, 1))]
+SHAPES = [
+    ((), ()),
+    ((5,), (5,)),
+    ((5,), (1,)),
+    ((5,), ()),
+    ((3, 4), (3, 1)),
+    ((3, 4), (1, 4)),
+    ((1,), (6,)),
+    ((4,), (3, 1)),
+]
 
 
 def check(
@@ -52,9 +63,7 @@ def values(rows: int, *shape: int) -> Tensor:
 @pytest.mark.parametrize("graph", [plain_graph, block])
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min"])
 @pytest.mark.parametrize("message", ["copy_u", "copy_e", *OPS])
-def test_spmm(
-    graph: Callable[..., Any], reduce: str, message: str, device: torch.device
-) -> None:
+def test_spmm(graph: Callable[..., Any], reduce: str, message: str, device: torch.device) -> None:
     g = graph()
     x, e = values(g.num_src_nodes(), 5), values(g.num_edges(), 5)
     name = f"{message}_{reduce}" if message.startswith("copy") else f"u_{message}_e_{reduce}"
@@ -76,9 +85,7 @@ def test_spmm_broadcasts(
 @pytest.mark.parametrize("idtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize(("lhs", "rhs"), list(itertools.permutations("uve", 2)))
 @pytest.mark.parametrize("op", [*OPS, "dot"])
-def test_sddmm(
-    op: str, lhs: str, rhs: str, idtype: torch.dtype, device: torch.device
-) -> None:
+def test_sddmm(op: str, lhs: str, rhs: str, idtype: torch.dtype, device: torch.device) -> None:
     g = block(idtype)
     rows = {"u": g.num_src_nodes(), "v": g.num_dst_nodes(), "e": g.num_edges()}
     function = getattr(dgl.ops, f"{lhs}_{op}_{rhs}")
