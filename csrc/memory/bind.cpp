@@ -21,12 +21,13 @@ namespace {
 TableView make_table_view(int64_t replicated, int64_t sharded, int64_t rows, int64_t row_bytes,
                           int rank, const std::vector<uintptr_t>& replicas,
                           const std::vector<uintptr_t>& shards, uintptr_t host, uintptr_t order,
-                          int order_bytes) {
+                          int order_bytes, int64_t rows_on_disk, uintptr_t disk) {
   PG_CHECK_ARG(replicas.size() <= kMaxShards && shards.size() <= kMaxShards,
                "a table spreads over at most " + std::to_string(kMaxShards) + " ranks");
   TableView view;
   view.map.replicated = replicated;
   view.map.sharded = sharded;
+  view.map.host = rows - replicated - sharded - rows_on_disk;
   view.map.rows = rows;
   view.map.num_shards = static_cast<int32_t>(shards.empty() ? 1 : shards.size());
   view.row_bytes = row_bytes;
@@ -36,6 +37,7 @@ TableView make_table_view(int64_t replicated, int64_t sharded, int64_t rows, int
     view.replicas[i] = reinterpret_cast<char*>(replicas[i]);
   for (size_t i = 0; i < shards.size(); ++i) view.shards[i] = reinterpret_cast<char*>(shards[i]);
   view.host = reinterpret_cast<char*>(host);
+  view.disk = reinterpret_cast<char*>(disk);
   view.order = reinterpret_cast<const void*>(order);
   view.order_bytes = order_bytes;
   return view;
@@ -89,7 +91,8 @@ py::object bytes_as_dlpack(uintptr_t address, int64_t num_bytes, int device, py:
 using ReleaseGil = py::call_guard<py::gil_scoped_release>;
 
 void register_ops(py::module_& m) {
-  m.def("map_shared", &map_shared, py::arg("fd"), py::arg("bytes"), ReleaseGil());
+  m.def("map_shared", &map_shared, py::arg("fd"), py::arg("bytes"), py::arg("on_disk"),
+        ReleaseGil());
   m.def("unmap_shared", &unmap_shared, py::arg("address"), py::arg("bytes"), ReleaseGil());
   m.def("bytes_as_dlpack", &bytes_as_dlpack, py::arg("address"), py::arg("num_bytes"),
         py::arg("device"), py::arg("owner"));
@@ -146,7 +149,8 @@ void register_memory(py::module_& m) {
       .def(py::init<>())
       .def(py::init(&make_table_view), py::kw_only(), py::arg("replicated"), py::arg("sharded"),
            py::arg("rows"), py::arg("row_bytes"), py::arg("rank"), py::arg("replicas"),
-           py::arg("shards"), py::arg("host"), py::arg("order") = 0, py::arg("order_bytes") = 0)
+           py::arg("shards"), py::arg("host"), py::arg("order") = 0, py::arg("order_bytes") = 0,
+           py::arg("rows_on_disk") = 0, py::arg("disk") = 0)
       .def_property_readonly("rows", [](const TableView& v) { return v.map.rows; })
       .def_readonly("row_bytes", &TableView::row_bytes)
       .def("to_bytes", [](const TableView& v) {

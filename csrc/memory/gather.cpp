@@ -38,7 +38,10 @@ int64_t run_length(const TableView& table, const IdList& ids, int64_t row, int64
   if (ids.id_bytes != 0 || ids.places != nullptr || table.order_bytes != 0) return 1;
   const int64_t behind = row - table.map.replicated;
   if (behind < 0) return std::min(limit, -behind);
-  if (behind >= table.map.sharded) return limit;
+  if (behind >= table.map.sharded) {
+    const int64_t before_disk = table.map.sharded + table.map.host - behind;
+    return before_disk > 0 ? std::min(limit, before_disk) : limit;
+  }
   return table.map.num_shards == 1 ? std::min(limit, table.map.sharded - behind) : 1;
 }
 

@@ -38,11 +38,13 @@ void scatter_cpu(const TableView& table, const IdList& ids, const char* values, 
 
 #ifdef PEERGRAPH_CUDA
 /// As gather_cpu, on `device` in `stream`, with ids and out in memory the device reaches. Ids out
-/// of range give rows of zeros and are recorded in the device's error slot (error_slot.h).
+/// of range give rows of zeros and are recorded in the device's error slot (error_slot.h). Rows of
+/// tiers without an address in `table` become zeros, too.
 void gather_cuda(const TableView& table, const IdList& ids, char* out, int device,
                  uintptr_t stream);
 
-/// As scatter_cpu, on `device` in `stream`. Ids out of range are skipped and recorded.
+/// As scatter_cpu, on `device` in `stream`. Ids out of range are skipped and recorded, rows of
+/// tiers without an address are skipped.
 void scatter_cuda(const TableView& table, const IdList& ids, const char* values, int device,
                   uintptr_t stream);
 #endif

@@ -6,13 +6,14 @@
 
 namespace peergraph {
 
-uintptr_t map_shared(int fd, int64_t bytes) {
+uintptr_t map_shared(int fd, int64_t bytes, bool on_disk) {
   PG_CHECK_ARG(bytes > 0, "bytes must be positive");
   void* address =
       mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (address == MAP_FAILED) throw_errno("mmap of " + std::to_string(bytes) + " bytes");
-  // Random row reads are bound by TLB misses; kernels without huge shared pages refuse, harmlessly.
-  madvise(address, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+  // Random row reads are bound by TLB misses in memory (kernels without huge shared pages refuse,
+  // harmlessly), and of a disk they would read ahead what nobody wants.
+  madvise(address, static_cast<size_t>(bytes), on_disk ? MADV_RANDOM : MADV_HUGEPAGE);
   return reinterpret_cast<uintptr_t>(address);
 }
 

@@ -14,16 +14,19 @@ struct TableView {
   char* replicas[kMaxShards] = {};  // [num_replicas] first row of each rank's replica
   char* shards[kMaxShards] = {};    // [map.num_shards] first row of each shard
   char* host = nullptr;
+  char* disk = nullptr;  // mapped file; null where kernels run on a GPU
   // User id -> internal row: order_bytes is 4 or 8, or 0 when users' ids are the rows.
   const void* order = nullptr;
   int32_t order_bytes = 0;
 
+  /// Null for a row whose tier this processor cannot read.
   PG_HD char* row(int64_t internal_row) const {
     const Location at = map.locate(internal_row);
     char* base = at.tier == Tier::kReplicated ? replicas[rank]
                  : at.tier == Tier::kSharded  ? shards[at.shard]
-                                              : host;
-    return base + at.local * row_bytes;
+                 : at.tier == Tier::kHost     ? host
+                                              : disk;
+    return base == nullptr ? nullptr : base + at.local * row_bytes;
   }
 
   PG_HD int64_t internal(int64_t id) const {

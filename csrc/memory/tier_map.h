@@ -8,26 +8,30 @@ namespace peergraph {
 
 constexpr int kMaxShards = 32;
 
-enum class Tier : int32_t { kReplicated = 0, kSharded = 1, kHost = 2 };
+enum class Tier : int32_t { kReplicated = 0, kSharded = 1, kHost = 2, kDisk = 3 };
 
 struct Location {
   Tier tier;
   int32_t shard;  // meaningful on the sharded tier only
-  int64_t local;  // row within the replica, the shard or the host part
+  int64_t local;  // row within the replica, the shard, the host part or the file
 };
 
 /// Rows [0, replicated) are on every rank, the next `sharded` rows are dealt to the shards in turn,
-/// the rest is on the host.
+/// the next `host` rows are on the host, the rest is on disk.
 struct TierMap {
   int64_t replicated = 0;
   int64_t sharded = 0;
+  int64_t host = 0;
   int64_t rows = 0;
   int32_t num_shards = 1;
 
   PG_HD Location locate(int64_t row) const {
     if (row < replicated) return {Tier::kReplicated, 0, row};
     const int64_t behind = row - replicated;
-    if (behind >= sharded) return {Tier::kHost, 0, behind - sharded};
+    if (behind >= sharded) {
+      const int64_t far = behind - sharded;
+      return far < host ? Location{Tier::kHost, 0, far} : Location{Tier::kDisk, 0, far - host};
+    }
     // A 32-bit division is several times cheaper on the GPU, and tables rarely need more.
     if (behind <= 0xffffffff) {
       const uint32_t narrow = static_cast<uint32_t>(behind);

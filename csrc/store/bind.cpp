@@ -30,13 +30,14 @@ CscPart make_part(const PartAddresses& a) {
 CscView make_csc_view(int64_t replicated, int64_t sharded, int64_t rows, int64_t num_edges,
                       int index_bytes, int rank, const std::vector<PartAddresses>& replicas,
                       const std::vector<PartAddresses>& shards, const PartAddresses& host,
-                      const TableView& edge_ids) {
+                      const TableView& edge_ids, int64_t rows_on_disk, const PartAddresses& disk) {
   PG_CHECK_ARG(replicas.size() <= kMaxShards && shards.size() <= kMaxShards,
                "a store spreads over at most " + std::to_string(kMaxShards) + " ranks");
   PG_CHECK_ARG(index_bytes == 4 || index_bytes == 8, "index_bytes must be 4 or 8");
   CscView view;
   view.map.replicated = replicated;
   view.map.sharded = sharded;
+  view.map.host = rows - replicated - sharded - rows_on_disk;
   view.map.rows = rows;
   view.map.num_shards = static_cast<int32_t>(shards.empty() ? 1 : shards.size());
   view.index_bytes = index_bytes;
@@ -45,6 +46,7 @@ CscView make_csc_view(int64_t replicated, int64_t sharded, int64_t rows, int64_t
   for (size_t i = 0; i < replicas.size(); ++i) view.replicas[i] = make_part(replicas[i]);
   for (size_t i = 0; i < shards.size(); ++i) view.shards[i] = make_part(shards[i]);
   view.host = make_part(host);
+  view.disk = make_part(disk);
   view.num_edges = num_edges;
   view.edge_ids = edge_ids;
   return view;
@@ -113,7 +115,8 @@ void register_store(py::module_& m) {
       .def(py::init(&make_csc_view), py::kw_only(), py::arg("replicated"), py::arg("sharded"),
            py::arg("rows"), py::arg("num_edges"), py::arg("index_bytes"), py::arg("rank"),
            py::arg("replicas"), py::arg("shards"), py::arg("host"),
-           py::arg("edge_ids") = TableView{})
+           py::arg("edge_ids") = TableView{}, py::arg("rows_on_disk") = 0,
+           py::arg("disk") = PartAddresses{})
       .def_property_readonly("rows", [](const CscView& v) { return v.map.rows; })
       .def_readonly("num_edges", &CscView::num_edges)
       .def_readonly("index_bytes", &CscView::index_bytes);

@@ -8,7 +8,7 @@
 
 namespace peergraph {
 
-/// The destinations that one replica, shard or host part holds.
+/// The destinations that one replica, shard, host part or file holds.
 struct CscPart {
   int64_t* indptr = nullptr;      // [local rows + 1]
   void* indices = nullptr;        // [edges of the part] internal source ids, index_bytes each
@@ -29,6 +29,7 @@ struct CscView {
   CscPart replicas[kMaxShards];
   CscPart shards[kMaxShards];
   CscPart host;
+  CscPart disk;  // mapped file, for the CPU only
   int64_t num_edges = 0;
   // CSC position -> the user's edge id; map.rows == 0 when both are the same.
   TableView edge_ids;
@@ -36,7 +37,8 @@ struct CscView {
   PG_HD const CscPart& part(const Location& at) const {
     return at.tier == Tier::kReplicated ? replicas[rank]
            : at.tier == Tier::kSharded  ? shards[at.shard]
-                                        : host;
+           : at.tier == Tier::kHost     ? host
+                                        : disk;
   }
 
   PG_HD int64_t degree(int64_t row) const {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+
 import torch
 
 from peergraph.memory import Group, Table, Tiers
@@ -42,7 +44,8 @@ def random_ids(
 
 def table_of(rows: torch.Tensor, tiers: Tiers, group: Group, **order: torch.Tensor) -> Table:
     """A table filled by rank 0, seen by all ranks."""
-    table = Table.create(tuple(rows.shape), rows.dtype, tiers, group, **order)
+    spill = tempfile.gettempdir() if tiers.disk else None
+    table = Table.create(tuple(rows.shape), rows.dtype, tiers, group, **order, spill=spill)
     if group.rank == 0:
         table.load(rows)
     group.barrier()
@@ -51,16 +54,18 @@ def table_of(rows: torch.Tensor, tiers: Tiers, group: Group, **order: torch.Tens
 
 def split(rows: int, kind: str) -> Tiers:
     """Named ways to spread `rows` rows."""
-    third = rows // 3
+    third, quarter = rows // 3, rows // 4
     return {
         "replicated": Tiers.all_replicated(rows),
         "sharded": Tiers.all_sharded(rows),
         "host": Tiers.all_host(rows),
         "mixed": Tiers(third, third, rows - 2 * third),
+        "disk": Tiers(disk=rows),
+        "all": Tiers(quarter, quarter, quarter, rows - 3 * quarter),
     }[kind]
 
 
-TIER_KINDS = ["replicated", "sharded", "host", "mixed"]
+TIER_KINDS = ["replicated", "sharded", "host", "mixed", "disk", "all"]
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -59,7 +59,7 @@ def test_every_tier(group: Group, kind: str, id_dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("renumbered", [False, True])
-@pytest.mark.parametrize("kind", ["host", "mixed"])
+@pytest.mark.parametrize("kind", ["host", "mixed", "disk", "all"])
 def test_many_ids(group: Group, kind: str, renumbered: bool) -> None:
     """So many that rows on the host are read in order of address."""
     rows = random_rows((3001, 5), torch.int32)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
 
 import torch
 
@@ -19,6 +21,7 @@ def check_table(
     group: Group,
     order: torch.Tensor | None,
     partitions: Partitions | None,
+    spill: str | PathLike[str] | None,
 ) -> tuple[tuple[int, ...], torch.dtype, Tiers, Partitions | None]:
     """Checks the arguments of Table.create; returns what all ranks must agree on."""
     checked = _check_shape(shape)
@@ -31,6 +34,7 @@ def check_table(
     if order is not None:
         _check_order(order, checked[0], group)
     check_partitions(partitions, group)
+    check_spill(spill, tiers)
     return checked, dtype, tiers, partitions
 
 
@@ -40,6 +44,14 @@ def check_partitions(partitions: Partitions | None, group: Group) -> None:
         raise ValueError(
             f"partitions are for {partitions.num_gpus} GPUs, the group has {group.world_size} ranks"
         )
+
+
+def check_spill(spill: str | PathLike[str] | None, tiers: Tiers) -> None:
+    """Raises ValueError for rows on disk without a folder for them."""
+    if spill is None and tiers.disk:
+        raise ValueError(f"spill must be a folder for the rows on disk of {tiers}, got None")
+    if spill is not None and not Path(spill).is_dir():
+        raise ValueError(f"spill must be a folder, got {str(spill)!r}")
 
 
 def _check_shape(shape: Sequence[int]) -> tuple[int, ...]:

@@ -32,4 +32,5 @@ def local_bytes(
         ("replicated", tiers.replicated * row_bytes, None),
         ("sharded", dealt, None),
         ("host", tiers.host * row_bytes if group.rank == 0 else 0, "cpu"),
+        ("disk", tiers.disk * row_bytes if group.rank == 0 else 0, "cpu"),
     ]

@@ -27,5 +27,4 @@ def table_argument(table: Table) -> np.ndarray[Any, Any]:
     Raises:
         RuntimeError: the table is closed.
     """
-    table._check_open()
     return as_argument(table.view.to_bytes())

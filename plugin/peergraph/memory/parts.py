@@ -6,11 +6,15 @@ reference counting; a process forked from the one that mapped it releases nothin
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import shutil
+import tempfile
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any, Protocol
 
 import torch
@@ -48,12 +52,14 @@ class Handle(Protocol):
 
 @dataclass(frozen=True)
 class HostHandle:
-    """A memfd of a living process; the inode tells it from a later file of the same number."""
+    """A file without a name, of a living process; the inode tells it from a later one of the same
+    number."""
 
     pid: int
     fd: int
     num_bytes: int
     identity: tuple[int, int]
+    on_disk: bool = False
 
     def open(self, device: torch.device) -> HostPart:
         """Maps the memory. RuntimeError where the process that made it is gone or out of reach."""
@@ -84,13 +90,13 @@ class HostHandle:
 
 
 class HostPart:
-    """Shared memory of the host, pinned for `device` when that is a GPU."""
+    """Shared memory of the host, pinned for `device` when that is a GPU, or a file on disk."""
 
     def __init__(self, fd: int, handle: HostHandle, device: torch.device) -> None:
         self.num_bytes = handle.num_bytes
-        self.address = _C.map_shared(fd, handle.num_bytes)
+        self.address = _C.map_shared(fd, handle.num_bytes, handle.on_disk)
         self._release = _finalize(self, _C.unmap_shared, self.address, self.num_bytes)
-        if device.type == "cuda":
+        if device.type == "cuda" and not handle.on_disk:
             keep_gpu_objects_from_forked_children()
             _C.register_host(device.index, self.address, self.num_bytes)
             self._release.detach()
@@ -100,20 +106,17 @@ class HostPart:
         _open_parts[handle, device] = self
 
     @classmethod
-    def create(cls, num_bytes: int, device: torch.device) -> tuple[HostPart, HostHandle, int]:
-        """Returns the part, its handle, and the descriptor that others open it by."""
-        available = free_host_memory()
-        if num_bytes > available:
-            raise MemoryError(
-                f"{num_bytes} bytes of host memory were asked for, {available} are available "
-                "(where memory grows on demand, say how many in PEERGRAPH_HOST_MEMORY)"
-            )
-        fd = os.memfd_create("peergraph", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    def create(
+        cls, num_bytes: int, device: torch.device, folder: str | PathLike[str] | None
+    ) -> tuple[HostPart, HostHandle, int]:
+        """Returns the part, its handle, and the descriptor that others open it by.
+
+        Args:
+            folder: where the file is to lie; None: in memory.
+        """
+        fd = _memory_file(num_bytes) if folder is None else _disk_file(num_bytes, folder)
         try:
-            os.fchmod(fd, 0o600)
-            os.ftruncate(fd, num_bytes)
-            fcntl.fcntl(fd, _F_ADD_SEALS, _SEAL_SIZE)
-            handle = HostHandle(os.getpid(), fd, num_bytes, _identity(fd))
+            handle = HostHandle(os.getpid(), fd, num_bytes, _identity(fd), folder is not None)
             return cls(fd, handle, device), handle, fd
         except BaseException:
             os.close(fd)
@@ -122,6 +125,38 @@ class HostPart:
     def tensor(self) -> torch.Tensor:
         """The bytes as a uint8 tensor that keeps the part mapped."""
         return _bytes(self, -1)
+
+
+def _memory_file(num_bytes: int) -> int:
+    available = free_host_memory()
+    if num_bytes > available:
+        raise MemoryError(
+            f"{num_bytes} bytes of host memory were asked for, {available} are available "
+            "(where memory grows on demand, say how many in PEERGRAPH_HOST_MEMORY)"
+        )
+    fd = os.memfd_create("peergraph", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.fchmod(fd, 0o600)
+        os.ftruncate(fd, num_bytes)
+        fcntl.fcntl(fd, _F_ADD_SEALS, _SEAL_SIZE)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _disk_file(num_bytes: int, folder: str | PathLike[str]) -> int:
+    available = shutil.disk_usage(folder).free
+    if num_bytes > available:
+        raise OSError(
+            errno.ENOSPC,
+            f"{num_bytes} bytes on disk were asked for, {available} are available in",
+            str(folder),
+        )
+    with tempfile.TemporaryFile(dir=folder) as file:
+        # Taken now: of a file that finds no room later, the system kills who writes to it.
+        os.posix_fallocate(file.fileno(), 0, num_bytes)
+        return os.dup(file.fileno())
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
+from os import PathLike
 from typing import Any
 
 import torch
@@ -49,7 +50,11 @@ class SharedRegion:
 
     @classmethod
     def create(
-        cls, num_bytes: int, group: Group, device: str | torch.device | None = None
+        cls,
+        num_bytes: int,
+        group: Group,
+        device: str | torch.device | None = None,
+        folder: str | PathLike[str] | None = None,
     ) -> SharedRegion:
         """Allocates `num_bytes` bytes on this rank and maps all ranks' parts. Collective.
 
@@ -57,19 +62,22 @@ class SharedRegion:
             num_bytes: size of this rank's part; ranks may differ, and 0 is allowed.
             group: the ranks.
             device: "cpu" or the group's own device, the default.
+            folder: with "cpu", where a file without a name is to hold the bytes, which then need
+                not fit into memory; GPUs do not read them.
 
-        Host memory starts as zeros; GPU memory is not initialised.
+        Host memory and files start as zeros; GPU memory is not initialised.
 
         Raises, on every rank where any of them fails:
             ValueError: a size is negative, or the device is another one.
             MemoryError: the memory does not suffice.
+            OSError: the folder does not.
             RuntimeError: parts cannot be mapped.
             PeerLostError: a rank is missing.
         """
         target = _check_device(device, group)
         own = _Own()
         try:
-            run_everywhere(group, lambda: own.allocate(num_bytes, group, target))
+            run_everywhere(group, lambda: own.allocate(num_bytes, group, target, folder))
             handles = group.all_gather(own.handle)
             region = run_everywhere(group, lambda: cls(group, target, handles))
         except Exception:
@@ -152,13 +160,19 @@ class _Own:
         self.handle: Handle | None = None
         self._close_fd: Callable[[], object] = lambda: None
 
-    def allocate(self, num_bytes: int, group: Group, device: torch.device) -> None:
+    def allocate(
+        self,
+        num_bytes: int,
+        group: Group,
+        device: torch.device,
+        folder: str | PathLike[str] | None,
+    ) -> None:
         if num_bytes < 0:
             raise ValueError(f"num_bytes must not be negative, got {num_bytes}")
         if num_bytes > 0 and device.type == "cuda":
             self.part, self.handle = CudaPart.create(num_bytes, device, group.world_size > 1)
         elif num_bytes > 0:
-            self.part, self.handle, fd = HostPart.create(num_bytes, group.device)
+            self.part, self.handle, fd = HostPart.create(num_bytes, group.device, folder)
             self._close_fd = close_later(self, fd)
 
     def free_when_unused(self) -> None:

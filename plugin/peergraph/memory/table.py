@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import fields
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -12,22 +14,19 @@ import torch
 
 import peergraph._C as _C
 from peergraph.memory import loading
+from peergraph.memory.access import Access
 from peergraph.memory.checks import check_table
-from peergraph.memory.extents import local_bytes, shard_bytes
+from peergraph.memory.extents import local_bytes
 from peergraph.memory.group import Group
-from peergraph.memory.ids import check_device, id_list, out_tensor, sorted_by_row
-from peergraph.memory.launching import launch_on
-from peergraph.memory.partitions import Partitions, everyone_reaches_all
+from peergraph.memory.ids import check_device, id_list, out_tensor
+from peergraph.memory.partitions import Partitions
 from peergraph.memory.region import SharedRegion
 from peergraph.memory.tiers import Tiers
 from peergraph.memory.together import run_everywhere
 
-# Below, a sort costs more than it saves.
-_LEAST_IDS_TO_SORT = 4096
-
 
 class Table:
-    """A [rows, ...] array whose rows lie on the replicated, sharded and host tiers.
+    """A [rows, ...] array whose rows lie on the replicated, sharded, host and disk tiers.
 
     One kernel reads it whatever the tiers (WholeGraph III-C3). Made with :meth:`create`, released
     with :meth:`close`. Pickles as a handle, as :class:`SharedRegion` does.
@@ -38,8 +37,6 @@ class Table:
     tiers: Tiers
     group: Group
     row_bytes: int
-    view: _C.TableView
-    """What kernels get; valid until the table is closed."""
 
     def __init__(
         self,
@@ -60,29 +57,8 @@ class Table:
         self._order = order
         self._order_values = _values(order)
         self._partitions = partitions
-        placed = partitions or everyone_reaches_all(group.world_size)
-        sizes = shard_bytes(tiers, self.row_bytes, group)
-        bases = regions["sharded"].addresses if "sharded" in regions else [0] * group.world_size
-        self.view = self._make_view(placed.read_addresses(group.rank, bases, sizes))
-        # Writers reach all copies of a partition, each through a view of its own.
-        self._write_views = [
-            self._make_view(shards) for shards in placed.write_addresses(bases, sizes)
-        ]
-
-    def _make_view(self, shards: list[int]) -> _C.TableView:
-        replicas, host = (self._regions.get(n) for n in ("replicated", "host"))
-        order = self._order_values
-        return _C.TableView(
-            replicated=self.tiers.replicated,
-            sharded=self.tiers.sharded,
-            rows=self.shape[0],
-            row_bytes=self.row_bytes,
-            rank=self.group.rank,
-            replicas=replicas.addresses if replicas else [0] * self.group.world_size,
-            shards=shards,
-            host=host.addresses[0] if host else 0,
-            order=0 if order is None else order.data_ptr(),
-            order_bytes=0 if order is None else order.dtype.itemsize,
+        self._access: Access | None = Access(
+            tiers, self.row_bytes, group, regions, self._order_values, partitions
         )
 
     @classmethod
@@ -95,6 +71,7 @@ class Table:
         *,
         order: Table | torch.Tensor | None = None,
         partitions: Partitions | None = None,
+        spill: str | PathLike[str] | None = None,
     ) -> Table:
         """Allocates a table. Collective; all ranks pass the same shape, dtype and tiers.
 
@@ -109,6 +86,8 @@ class Table:
                 the users' ids are the rows.
             partitions: which ranks store copies of which shards, and who reads it from where (XGNN
                 4.2); None: rank i stores shard i.
+            spill: folder for the rows on disk: a file without a name there, which ends with the
+                table or with the ranks.
 
         Rows on the replicated tier are stored once per rank, row j behind them on shard
         j % world_size. On CUDA the host tier is pinned. Contents are undefined until written.
@@ -116,11 +95,12 @@ class Table:
         Raises:
             ValueError: shape, dtype or tiers do not fit together, or ranks disagree about them.
             MemoryError: the memory does not suffice.
+            OSError: the room in `spill` does not.
             PeerLostError: a rank is missing.
         """
 
         def check() -> tuple[tuple[int, ...], torch.dtype, Tiers, Partitions | None]:
-            return check_table(shape, dtype, tiers, group, _values(order), partitions)
+            return check_table(shape, dtype, tiers, group, _values(order), partitions, spill)
 
         wanted = run_everywhere(group, check)
         for rank, other in enumerate(group.all_gather(wanted)):
@@ -131,7 +111,8 @@ class Table:
             regions: dict[str, SharedRegion] = {}
             for name, num_bytes, device in local_bytes(tiers, row_bytes, group, partitions):
                 if getattr(tiers, name):
-                    regions[name] = SharedRegion.create(num_bytes, group, device)
+                    folder = spill if name == "disk" else None
+                    regions[name] = SharedRegion.create(num_bytes, group, device, folder)
                     undo.callback(regions[name].close)
             table = cls(rows_shape, dtype, tiers, group, regions, order, partitions)
             undo.pop_all()
@@ -146,6 +127,14 @@ class Table:
     def device(self) -> torch.device:
         """Where rows are gathered to: the group's device."""
         return self.group.device
+
+    @property
+    def view(self) -> _C.TableView:
+        """What kernels get; valid until the table is closed.
+
+        NotImplementedError for a table with rows on disk on a GPU, where kernels cannot read them.
+        """
+        return self._opened().view
 
     @property
     def num_bytes(self) -> int:
@@ -166,7 +155,8 @@ class Table:
                 table's device or the CPU.
 
         On a GPU it runs in the current stream and does not synchronise, except to copy into an
-        `out` on the CPU.
+        `out` on the CPU, and, with rows on disk, to find out which of them are wanted: the CPU
+        reads these while the GPU gathers the others.
 
         Raises:
             IndexError: an id is negative or not below the rows. For ids on a GPU it is found while
@@ -175,17 +165,14 @@ class Table:
             TypeError, ValueError: ids or out are not as above.
             RuntimeError: the table is closed.
         """
-        self._check_open()
+        self._opened()
         ids = self._prepare_ids(ids)
         shape = (*ids.shape, *self.shape[1:])
         target = out_tensor(out, shape, self.dtype, self.device)
         result = target
         if target.device != self.device:
             result = torch.empty(shape, dtype=self.dtype, device=self.device)
-        places = None
-        if self._pays_to_sort(ids.numel()):
-            ids, places = sorted_by_row(ids, self.rows, self._order_values)
-        _C.gather(self.view, id_list(ids, places), result.data_ptr(), *launch_on(self.device))
+        self._opened().gather(ids, result.data_ptr())
         if target is not result:
             target.copy_(result)
         return target
@@ -198,12 +185,12 @@ class Table:
                 one's value remains, and ranks may see different ones on the replicated tier.
             values: [*ids.shape, *row shape] of the table's dtype, on the CPU or the table's device.
 
-        On a GPU it runs in the current stream and does not synchronise. Other ranks see the rows
-        after a barrier of the group.
+        On a GPU it runs in the current stream and does not synchronise, except with rows on disk.
+        Other ranks see the rows after a barrier of the group.
 
         Raises as :meth:`gather` does; ids out of range on a GPU write nothing.
         """
-        self._check_open()
+        self._opened()
         ids = self._prepare_ids(ids)
         shape = (*ids.shape, *self.shape[1:])
         if not isinstance(values, torch.Tensor):
@@ -214,8 +201,7 @@ class Table:
             raise ValueError(f"values must have shape {shape}, got {tuple(values.shape)}")
         check_device("values", values, self.device)
         values = values.to(self.device, non_blocking=True).contiguous()
-        for view in self._write_views:
-            _C.scatter(view, id_list(ids), values.data_ptr(), *launch_on(self.device))
+        self._opened().scatter(ids, values.data_ptr())
 
     def load(
         self,
@@ -238,7 +224,7 @@ class Table:
 
         Synchronises with the GPU. Raises ValueError for a source that does not fit.
         """
-        self._check_open()
+        self._opened()
         loading.load(self, source, start, chunk_bytes, progress)
 
     def read(
@@ -252,24 +238,24 @@ class Table:
 
         Raises ValueError for a range outside the table, or an `out` that does not fit.
         """
-        self._check_open()
+        self._opened()
         return loading.read(self, start, stop, out)
 
     def as_tensor(self) -> torch.Tensor:
         """Returns the whole table as a tensor over its memory, without a copy. Not collective.
 
         Only where all rows lie together in memory that this rank reaches: all replicated, all on
-        the host tier, or on one rank. Changes are changes of this rank's copy. ValueError
-        otherwise. The tensor is in internal order, and invalid once the table is closed.
+        the host tier or on disk, or on one rank. Changes are changes of this rank's copy.
+        ValueError otherwise. The tensor is in internal order, and invalid once the table is closed.
         """
-        self._check_open()
-        names = [n for n in ("replicated", "sharded", "host") if getattr(self.tiers, n)]
+        self._opened()
+        names = [f.name for f in fields(self.tiers) if getattr(self.tiers, f.name)]
         together = len(names) <= 1 and (names != ["sharded"] or self.group.world_size == 1)
         if not together:
             raise ValueError(f"the rows of a table with {self.tiers} do not lie together")
         if not names or self.num_bytes == 0:
             return torch.empty(self.shape, dtype=self.dtype, device=self.device)
-        rank = 0 if names == ["host"] else self.group.rank
+        rank = 0 if names[0] in ("host", "disk") else self.group.rank
         return self._regions[names[0]].part(rank, self.dtype, self.shape)
 
     def close(self) -> None:
@@ -277,19 +263,16 @@ class Table:
 
         Waits for the GPU. An `order` is not closed. Raises PeerLostError where a rank is missing.
         """
-        self.view = _C.TableView()
-        self._write_views.clear()
+        self._access = None
         self._order_values = None
-        self._closed = True
         with ExitStack() as stack:  # closes them all, even where a rank is missing
             while self._regions:
                 stack.callback(self._regions.popitem()[1].close)
 
-    _closed = False
-
-    def _check_open(self) -> None:
-        if self._closed:
+    def _opened(self) -> Access:
+        if self._access is None:
             raise RuntimeError("this table has been closed")
+        return self._access
 
     def _prepare_ids(self, ids: torch.Tensor) -> torch.Tensor:
         if not isinstance(ids, torch.Tensor):
@@ -303,25 +286,16 @@ class Table:
             ids = ids.to(self.device, non_blocking=True)
         return ids
 
-    def _pays_to_sort(self, count: int) -> bool:
-        """A GPU reads host memory in order of address at the link's speed, in random order at about
-        half of it or less: address translation is what it waits for.
-        """
-        on_host = self.device.type == "cuda" and self.tiers.host > 0
-        return on_host and count >= _LEAST_IDS_TO_SORT and self.row_bytes > 0
-
     def _write_range(self, start: int, count: int, values: int) -> None:
         """Scatters to the users' rows from `start` on, from an address the device reaches."""
-        for view in self._write_views:
-            _C.scatter(view, _C.IdList(first=start, count=count), values, *launch_on(self.device))
+        self._opened().write_range(start, count, values)
 
     def _read_range(self, start: int, out: torch.Tensor) -> None:
         """Gathers the users' rows from `start` on into a tensor on the device."""
-        ids = _C.IdList(first=start, count=len(out))
-        _C.gather(self.view, ids, out.data_ptr(), *launch_on(self.device))
+        self._opened().read_range(start, len(out), out.data_ptr())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self._check_open()
+        self._opened()
         if isinstance(self._order, torch.Tensor):
             raise TypeError("a table is pickled with its order only where that is a Table, too")
         return (

@@ -9,13 +9,14 @@ from dataclasses import dataclass, fields
 class Tiers:
     """Rows per tier, in this order.
 
-    The first rows are replicated on every rank, the next are dealt to the ranks in turn, the last
-    are in the machine's host memory.
+    The first rows are replicated on every rank, the next are dealt to the ranks in turn, the next
+    are in the machine's host memory, the last in a file that all ranks map.
     """
 
     replicated: int = 0
     sharded: int = 0
     host: int = 0
+    disk: int = 0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -43,4 +44,4 @@ class Tiers:
     @property
     def rows(self) -> int:
         """Rows of all tiers."""
-        return self.replicated + self.sharded + self.host
+        return self.replicated + self.sharded + self.host + self.disk

@@ -1,0 +1,142 @@
+"""Rows that a GPU does not read itself: CPU threads bring them, through pinned memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+import peergraph._C as _C
+from peergraph.memory.ids import id_list
+from peergraph.memory.launching import Launch, launch_on
+from peergraph.memory.views import dense_view
+
+# Of each of the two buffers by which rows go to the GPU while the CPU fills the other.
+_BUFFER_BYTES = 8 << 20
+# Most of the time a thread that reads a disk waits for it.
+_DISK_THREADS = 32
+
+
+def disk_launch() -> Launch:
+    """The CPU, reading or writing a disk."""
+    launch = launch_on(torch.device("cpu"))
+    return launch._replace(num_threads=max(_DISK_THREADS, launch.num_threads))
+
+
+class AwayRows:
+    """The last rows of a table, which its GPU leaves to the CPU.
+
+    Args:
+        view: of these rows alone, for the CPU.
+        first: the first of them in the table.
+        rows: of the table.
+        row_bytes: of a row.
+        order: [rows] user id -> row, None where they are the same.
+        device: the GPU.
+    """
+
+    def __init__(
+        self,
+        view: _C.TableView,
+        first: int,
+        rows: int,
+        row_bytes: int,
+        order: torch.Tensor | None,
+        device: torch.device,
+    ) -> None:
+        self._view = view
+        self._first = first
+        self._rows = rows
+        self._row_bytes = row_bytes
+        self._order = order
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def ready(self) -> torch.cuda.Event:
+        """Marks that what is queued by now has been done: ids, and values to write."""
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def gather(self, ids: torch.Tensor, out: int, ready: torch.cuda.Event) -> None:
+        """Writes those of the rows `ids` that are away. Waits for `ready`, not for later work.
+
+        Args:
+            ids: users' ids on the GPU; those out of range are left alone.
+            out: address of a row for each id, written in the current stream.
+            ready: when the ids were there.
+        """
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_event(ready)
+        with torch.cuda.stream(self._stream):
+            places, local = self._find(ids)
+            if not local.numel():
+                return
+            staged = self._empty(local.numel(), self._device)
+            for part, buffer in self._parts(local):
+                ids_here = id_list(local[part])
+                _C.gather(self._view, ids_here, buffer.data_ptr(), *disk_launch())
+                staged[part].copy_(buffer, non_blocking=True)
+        current.wait_stream(self._stream)
+        for used in (places, staged):
+            used.record_stream(current)
+        to = dense_view(out, ids.numel(), self._row_bytes)
+        _C.scatter(to, id_list(places), staged.data_ptr(), *launch_on(self._device))
+
+    def scatter(self, ids: torch.Tensor, values: int, ready: torch.cuda.Event) -> None:
+        """Overwrites those of the rows `ids` that are away; they are written when it returns.
+
+        Args:
+            ids: as for :meth:`gather`.
+            values: address of a row for each id.
+            ready: when ids and values were there.
+        """
+        self._stream.wait_event(ready)
+        with torch.cuda.stream(self._stream):
+            places, local = self._find(ids)
+            if not local.numel():
+                return
+            staged = self._empty(local.numel(), self._device)
+            source = dense_view(values, ids.numel(), self._row_bytes)
+            launch = launch_on(self._device)
+            _C.gather(source, id_list(places), staged.data_ptr(), *launch)
+            for part, buffer in self._parts(local):
+                buffer.copy_(staged[part])
+                ids_here = id_list(local[part])
+                _C.scatter(self._view, ids_here, buffer.data_ptr(), *disk_launch())
+
+    def _find(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Which of `ids` are away: their places on the GPU and their rows here, rising, on the CPU.
+
+        Waits for the current stream.
+        """
+        flat = ids.flatten()
+        rows = flat.clamp(0, self._rows - 1)
+        rows = rows if self._order is None else self._order[rows]
+        away = (rows >= self._first) & (flat >= 0) & (flat < self._rows)
+        places = away.nonzero().squeeze(1)
+        local, by_row = (rows[places].long() - self._first).sort()
+        ids.record_stream(self._stream)
+        return places[by_row], local.cpu()
+
+    def _parts(self, local: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Pieces of the rows, each with a pinned buffer that is free again."""
+        step = max(1, _BUFFER_BYTES // self._row_bytes)
+        buffers: list[tuple[torch.Tensor, torch.cuda.Event]] = []
+        for turn, begin in enumerate(range(0, local.numel(), step)):
+            end = min(begin + step, local.numel())
+            if len(buffers) < 2:
+                pinned = self._empty(end - begin, torch.device("cpu"))
+                buffers.append((pinned, torch.cuda.Event()))  # type: ignore[no-untyped-call]
+            pinned, copied = buffers[turn % 2]
+            copied.synchronize()
+            yield slice(begin, end), pinned[: end - begin]
+            copied.record(self._stream)
+
+    def _empty(self, rows: int, device: torch.device) -> torch.Tensor:
+        return torch.empty(
+            (rows, self._row_bytes),
+            dtype=torch.uint8,
+            device=device,
+            pin_memory=device.type == "cpu",
+        )
