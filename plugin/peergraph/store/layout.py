@@ -52,12 +52,14 @@ def structure_bytes(degrees: Tensor, index_dtype: torch.dtype) -> Tensor:
 
 def dealt(degrees: Tensor, tiers: Tiers, world_size: int) -> dict[str, list[Tensor]]:
     """By tier, the degrees of each rank's destinations; of the sharded tier, of each shard's."""
-    cut = tiers.replicated + tiers.sharded
-    shards, cold = degrees[tiers.replicated : cut], degrees[cut:]
+    hot, shards, host, disk = torch.split(
+        degrees, [tiers.replicated, tiers.sharded, tiers.host, tiers.disk]
+    )
     return {
-        "replicated": [degrees[: tiers.replicated]] * world_size,
+        "replicated": [hot] * world_size,
         "sharded": [shards[r::world_size] for r in range(world_size)],
-        "host": [cold if r == 0 else cold[:0] for r in range(world_size)],
+        "host": [host if r == 0 else host[:0] for r in range(world_size)],
+        "disk": [disk if r == 0 else disk[:0] for r in range(world_size)],
     }
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from os import PathLike
 
 import torch
 from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.memory import Group, SharedRegion, Table, Tiers
+from peergraph.memory.checks import check_spill
 from peergraph.memory.launching import launch_on
 from peergraph.memory.partitions import Partitions, everyone_reaches_all
 from peergraph.store.ids import IdMap, id_dtype
@@ -54,13 +56,21 @@ class Structure:
         tiers: Tiers,
         group: Group,
         partitions: Partitions | None = None,
+        spill: str | PathLike[str] | None = None,
     ) -> Structure:
         """Allocates all parts and writes their indptr. Collective.
 
         Args:
             degrees: [destinations] int64 on the CPU, in internal order, the same on every rank.
             partitions: which ranks store which shards; None: rank i stores shard i.
+            spill: folder for the destinations on disk. NotImplementedError for such on GPUs, which
+                sample from lists where they lie.
         """
+        check_spill(spill, tiers)
+        if tiers.disk and group.device.type == "cuda":
+            raise NotImplementedError(
+                f"structure on disk ({tiers}): {group.device} cannot sample from there"
+            )
         placed = partitions or everyone_reaches_all(group.world_size)
         index_bytes = id_dtype(num_sources).itemsize
         world = group.world_size
@@ -70,11 +80,12 @@ class Structure:
             layouts[tier] = [PartLayout(p.numel(), int(p.sum()), index_bytes) for p in parts]
             if all(layout.num_bytes == 0 for layout in layouts[tier]):
                 continue
-            device = torch.device("cpu") if tier == "host" else group.device
+            device = torch.device("cpu") if tier in ("host", "disk") else group.device
             sizes = [layout.num_bytes for layout in layouts[tier]]
             owners = placed if tier == "sharded" else everyone_reaches_all(world)
             held_bytes = owners.held_bytes(group.rank, sizes)
-            region = SharedRegion.create(held_bytes, group, device)
+            folder = spill if tier == "disk" else None
+            region = SharedRegion.create(held_bytes, group, device, folder)
             for part in owners.stored[group.rank]:
                 if sizes[part]:
                     begin = owners.offset(group.rank, part, sizes)
@@ -131,6 +142,8 @@ class Structure:
             shards=self._addresses("sharded", shards),
             host=self._addresses("host", self._bases("host"))[0],
             edge_ids=_C.TableView() if self.edge_ids is None else self.edge_ids.view,
+            rows_on_disk=self.tiers.disk,
+            disk=self._addresses("disk", self._bases("disk"))[0],
         )
 
     def set_edge_ids(self, edge_ids: Table) -> None:
