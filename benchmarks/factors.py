@@ -32,7 +32,8 @@ from peergraph.store import Placement, Plan
 from peergraph.store.choosing import bytes_on_gpu, tiers_of_ratio
 from peergraph.store.cliques import place_by_cliques
 
-FACTORS = ("base", "+ structure", "+ features", "+ sampler", "+ solver", "+ replication")
+_BEFORE_SAMPLER = ("base", "+ structure", "+ features")
+FACTORS = (*_BEFORE_SAMPLER, "+ sampler", "+ solver", "+ replication")
 
 
 def run_factors(measurements: Measurements, topology: Topology, watch: Watch) -> None:
@@ -48,42 +49,55 @@ def run_factors(measurements: Measurements, topology: Topology, watch: Watch) ->
             continue
         with session.section(f"factors: {factor}", part="factors", setting=factor):
             measured = _measure(measurements, factor, links, budget)
-            record_batches(session, measured, part="factors", setting=factor, plan="by hand")
+            sampler = RESERVOIR if factor in _BEFORE_SAMPLER else PLAIN
+            for name in sorted(measured, key=lambda name: name != sampler):
+                fields = {"setting": factor, "sampler": name, "plan": "by hand"}
+                # Predictions are for samplers that read what they draw.
+                record_batches(
+                    session,
+                    measured[name],
+                    part="factors",
+                    op="batch" if name == sampler else "beside",
+                    predicted=name == PLAIN,
+                    **fields,
+                )
 
 
-def _measure(measurements: Measurements, factor: str, links: Topology, budget: int) -> Measured:
-    reservoir = {RESERVOIR: reservoir_sampler}
+def _measure(
+    measurements: Measurements, factor: str, links: Topology, budget: int
+) -> dict[str, Measured]:
+    """By sampler. Collective."""
+    both = {RESERVOIR: reservoir_sampler, PLAIN: default_sampler}
     if factor == "base":
         case = Case(factor, "auto", budget, apart(links), {"first": "structure"})
-        return measurements.of(case, factor, reservoir)[RESERVOIR]
+        return measurements.of(case, factor, both)
     if factor == "+ structure":
         plan = _structure_first(measurements.workload, place_by_cliques(links), budget)
-        case = Case(factor, plan, budget, links)
-        return measurements.of(case, factor, reservoir)[RESERVOIR]
+        return measurements.of(Case(factor, plan, budget, links), factor, both)
+    # One store for both rows, and for the policy where the others are compared with it.
     if factor in ("+ features", "+ sampler"):
-        # One store for both, and for the policy where the others are compared with it.
         case = Case("clique", "clique", budget, links)
-        both = {**reservoir, PLAIN: default_sampler}
         found = measurements.of(case, policy_key("clique", links, budget), both)
-        return found[RESERVOIR if factor == "+ features" else PLAIN]
-    return measure_policy(measurements, "solver" if factor == "+ solver" else "auto", links, budget)
+        return {name: found[name] for name in (both if factor == "+ features" else (PLAIN,))}
+    policy = "solver" if factor == "+ solver" else "auto"
+    return {PLAIN: measure_policy(measurements, policy, links, budget)}
 
 
-def _structure_first(workload: Workload, partitions: Partitions, budget: int) -> Plan | None:
+def _structure_first(workload: Workload, partitions: Partitions, budget: int) -> Plan:
     """Structure sharded, the same features on every GPU in what is left, the rest on the host.
     Collective.
     """
-    session = workload.session
-    if session.rank:
-        return session.group.broadcast(None)
-    structure, features = workload.items
-    whole = bytes_on_gpu(structure, tiers_of_ratio(structure, 1.0, partitions), partitions)
-    sharded = tiers_of_ratio(structure, min(1.0, budget / whole), partitions)
-    left = max(0, budget - bytes_on_gpu(structure, sharded, partitions))
-    near = min(features.rows, left // workload.row_bytes)
-    placed = (
-        Placement.of(structure, sharded),
-        Placement.of(features, Tiers(replicated=near, host=features.rows - near)),
-    )
-    plan = Plan("by hand", session.world, budget, placed, partitions)
-    return session.group.broadcast(plan)
+
+    def choose() -> Plan:
+        structure, features = workload.items
+        whole = bytes_on_gpu(structure, tiers_of_ratio(structure, 1.0, partitions), partitions)
+        sharded = tiers_of_ratio(structure, min(1.0, budget / whole), partitions)
+        left = max(0, budget - bytes_on_gpu(structure, sharded, partitions))
+        near = min(features.rows, left // workload.row_bytes)
+        placed = (
+            Placement.of(structure, sharded),
+            Placement.of(features, Tiers(replicated=near, host=features.rows - near)),
+        )
+        return Plan("by hand", workload.session.world, budget, placed, partitions)
+
+    return workload.session.first_does(choose)

@@ -96,15 +96,18 @@ def run_machines(measurements: Measurements, topology: Topology, watch: Watch) -
             continue
         with session.section(f"machines: {setting}", part="machines", setting=setting):
             for policy in POLICIES:
-                made = None
-                if session.rank == 0:
-                    plan = plan_on(machine(name), workload.items, workload.reads, budget, policy)
-                    made = plan.predictions
+                made = session.first_does(
+                    lambda policy=policy, name=name: (
+                        plan_on(  # type: ignore[misc]
+                            machine(name), workload.items, workload.reads, budget, policy
+                        ).predictions
+                    )
+                )
                 session.recorder.note(
                     system="predicted",
                     part="machines",
                     setting=setting,
                     plan=policy,
                     graph=workload.spec.name,
-                    **predicted_fields(session.group.broadcast(made)),
+                    **predicted_fields(made),
                 )

@@ -22,7 +22,8 @@ def draw_placement(rows: list[Record], folder: Path) -> list[Path]:
     }
     pictures: dict[tuple[object, ...], list[Record]] = {}
     for row in rows:
-        if row.get("part") in parts and ("ms" in row or "predicted_ms" in row):
+        beside = row.get("op") == "beside"
+        if row.get("part") in parts and not beside and ("ms" in row or "predicted_ms" in row):
             key = tuple(row.get(name) for name in ("part", "world", "graph"))
             pictures.setdefault(key, []).append(row)
     paths = []
@@ -71,7 +72,8 @@ def _factors(rows: list[Record], axes: plt.Axes) -> None:
             label=_once(axes, "gathering features"),
         )
         axes.text(i, row["ms"], f"{row['ms']:.2f}", ha="center", va="bottom", fontsize=7)
-        axes.plot(i, row["predicted_ms"], "k_", markersize=18, label=_once(axes, "predicted"))
+        if "predicted_ms" in row:
+            axes.plot(i, row["predicted_ms"], "k_", markersize=18, label=_once(axes, "predicted"))
     axes.set_xticks(range(len(rows)), [row["setting"] for row in rows], fontsize=7)
     axes.set_ylabel("ms a mini-batch")
 

@@ -109,14 +109,15 @@ def measure_store(
         mark("gather")
 
     batches = measure(session, step)
-    alone = measure_gather(workload, table.gather) if gathers else None
+    alone = measure_gather(session, inputs, table.gather) if gathers else None
     return Measured(batches, alone, _fields(workload, store, case))
 
 
-def measure_gather(workload: Workload, gather: Callable[[Tensor], Tensor]) -> Timing:
+def measure_gather(
+    session: Session, inputs: list[Tensor], gather: Callable[[Tensor], Tensor]
+) -> Timing:
     """Times gathers of the mini-batches' inputs, by the device's clock alone. Collective."""
-    inputs = workload.inputs
-    return measure(workload.session, lambda i, _: gather(inputs[i % len(inputs)]), hold=True)
+    return measure(session, lambda i, _: gather(inputs[i % len(inputs)]), hold=True)
 
 
 def _fields(workload: Workload, store: Store, case: Case) -> dict[str, Any]:
@@ -134,9 +135,7 @@ def _fields(workload: Workload, store: Store, case: Case) -> dict[str, Any]:
         "missing_bytes": hits[2] * inputs * workload.row_bytes,
     }
     fields |= {f"hit_{tier}": share for tier, share in zip(_TIERS, hits, strict=True)}
-    made = workload.session.group.broadcast(
-        _predictions(workload, store, case, tiers) if workload.session.rank == 0 else None
-    )
+    made = workload.session.first_does(lambda: _predictions(workload, store, case, tiers))
     return fields | predicted_fields(made)
 
 
@@ -184,15 +183,25 @@ def _measured_hits(workload: Workload, store: Store, tiers: Tiers) -> tuple[floa
     return near_share, sharded, host
 
 
-def record_batches(session: Session, measured: Measured, **fields: Any) -> None:
-    """Records a mini-batch, with the prediction over what was measured. Collective."""
+def record_batches(
+    session: Session, measured: Measured, predicted: bool = True, **fields: Any
+) -> None:
+    """Records a mini-batch, with the prediction over what was measured. Collective.
+
+    Args:
+        predicted: whether the prediction is for what was measured.
+    """
     record = {**measured.fields, **fields}
-    slowest = max(session.group.all_gather(measured.batches.ms))
-    record["predicted_ratio"] = record["predicted_ms"] / slowest
-    for stage in ("sample", "gather"):
-        times = session.group.all_gather(measured.batches.stages[stage])
-        record[f"predicted_ratio_{stage}"] = record[f"predicted_{stage}"] / max(times)
-    session.recorder.add(measured.batches, system="peergraph", op="batch", **record)
+    if predicted:
+        stages = measured.batches.stages
+        times = {"ms": measured.batches.ms, **{s: stages[s] for s in ("sample", "gather")}}
+        everywhere = session.group.all_gather(times)
+        for name in times:
+            ratio = record[f"predicted_{name}"] / max(rank[name] for rank in everywhere)
+            record["predicted_ratio" + ("" if name == "ms" else f"_{name}")] = ratio
+    else:
+        record = {k: v for k, v in record.items() if not k.startswith("predicted_")}
+    session.recorder.add(measured.batches, system="peergraph", **{"op": "batch", **record})
 
 
 def record_gathers(session: Session, measured: Measured, **fields: Any) -> None:

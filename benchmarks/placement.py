@@ -14,8 +14,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 
-import torch
 from common import cases, draw_pictures, main, parser, words
 from factors import run_factors
 from graphs import GraphSpec
@@ -68,10 +68,10 @@ def run_budgets(measurements: Measurements, topology: Topology, watch: Watch) ->
             record_gathers(session, measured, **fields)
             record_batches(session, measured, **fields)
     if session.wholegraph is not None:
-        _run_wholegraph(workload, settings, watch)
+        _run_wholegraph(workload, settings)
 
 
-def _run_wholegraph(workload: Workload, settings: dict[str, int], watch: Watch) -> None:
+def _run_wholegraph(workload: Workload, settings: dict[str, int]) -> None:
     """The same gathers from WholeGraph's tables: on the GPUs where they fit, else on the host."""
     session = workload.session
     share = workload.spec.num_nodes * workload.row_bytes // session.world
@@ -80,7 +80,7 @@ def _run_wholegraph(workload: Workload, settings: dict[str, int], watch: Watch) 
         places["cuda" if share <= settings[setting] else "cpu"].append(setting)
     for location, of_location in places.items():
         name = f"wholegraph {location}"
-        if not of_location or not watch.allows(name):
+        if not of_location:
             continue
         for kind in session.args.wholegraph_kinds:
             with session.section(f"{name} {kind}", part="budgets", system=name):
@@ -90,16 +90,19 @@ def _run_wholegraph(workload: Workload, settings: dict[str, int], watch: Watch) 
 def _time_wholegraph(workload: Workload, kind: str, location: str, settings: list[str]) -> None:
     session, dim = workload.session, workload.dim
     peer = session.wholegraph
-    with session.stage(f"WholeGraph's {kind} {location} table made"):
-        table = peer.table(kind, location, workload.spec.num_nodes, dim)
+    rows = workload.spec.num_nodes
+    if location == "cpu":
+        rows = min(rows, int(session.args.wholegraph_gib * 2**30) // workload.row_bytes)
+    with session.stage(f"WholeGraph's {kind} {location} table of {rows} rows made"):
+        table = peer.table(kind, location, rows, dim)
     try:
-        ids = workload.inputs[0]
-        gather: Callable[[torch.Tensor], torch.Tensor] = lambda ids: peer.gather(table, ids)  # noqa: E731
-        session.together(lambda: check_rows("wholegraph", gather(ids), ids))
-        timing = measure_gather(workload, gather)
+        inputs = [ids % rows for ids in workload.inputs]
+        gather = partial(peer.gather, table)
+        session.together(lambda: check_rows("wholegraph", gather(inputs[0]), inputs[0]))
+        timing = measure_gather(session, inputs, gather)
     finally:
         peer.drop_table(table)
-    inputs = workload.mean_inputs
+    count = workload.mean_inputs
     for setting in settings:
         session.recorder.add(
             timing,
@@ -113,8 +116,9 @@ def _time_wholegraph(workload: Workload, kind: str, location: str, settings: lis
             dim=dim,
             fanout="-".join(map(str, workload.fanouts)),
             batch=workload.batch,
-            nodes=inputs,
-            bytes=inputs * workload.row_bytes,
+            nodes=count,
+            bytes=count * workload.row_bytes,
+            table_rows=rows,
         )
 
 
@@ -173,11 +177,14 @@ def arguments() -> argparse.ArgumentParser:
     )
     result.add_argument("--cases", type=cases, default="15-10-5:1024", help="FANOUTS:BATCH")
     result.add_argument("--feature-dim", type=int, default=128, help="float32 a node")
-    result.add_argument("--small", type=float, default=4, help="divides the graph of other parts")
+    result.add_argument("--small", type=float, default=8, help="divides the graph of other parts")
     result.add_argument(
         "--share", type=float, default=0.25, help="of all bytes, a GPU's budget there"
     )
     result.add_argument("--part-limit", type=float, default=120.0, help="seconds for each part")
+    result.add_argument(
+        "--wholegraph-gib", type=float, default=16.0, help="of its host table, at most"
+    )
     result.add_argument("--wholegraph-kinds", type=words, default="chunked", help="or continuous")
     return result
 

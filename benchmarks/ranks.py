@@ -76,6 +76,11 @@ class Session:
             raise error
         return result  # type: ignore[return-value]
 
+    def first_does(self, work: Callable[[], T]) -> T:
+        """Rank 0 does some work that may fail; all get the result, or raise. Collective."""
+        mine = self.together(lambda: work() if self.rank == 0 else None)
+        return self.group.broadcast(mine)  # type: ignore[no-any-return]
+
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Reports how long a part of the preparation took, over all ranks."""

@@ -130,7 +130,8 @@ _CASE = ["graph", "dim", "fanout", "batch", "semantics", "layers"]
 _TIMES = ["ms", "ms_p10", "ms_p90", "ms_slowest"]
 _HITS = ["hit_replicated", "hit_sharded", "hit_host"]
 _LINKS = ["slowest_link_mb", "host_mb"]
-_PREDICTED = ["predicted_ms", "predicted_sample", "predicted_gather", "predicted_ratio"]
+_PREDICTED = ["predicted_ms", "predicted_sample", "predicted_gather", "predicted_ratio",
+              "predicted_ratio_sample", "predicted_ratio_gather"]  # fmt: skip
 _COLUMNS = {
     "aggregate": ["system", *_TIMES, "gbs", "peak_gib", "ratio"],
     "gather": ["system", "plan", *_TIMES, "ms_host", "gbs", "against", "ratio"],
@@ -142,8 +143,8 @@ _COLUMNS = {
                  "ms_train", "epoch_s", "against", "ratio"],
     "placement budgets": ["setting", "op", "system", "plan", *_TIMES, "ms_sample", "ms_gather",
                           "gbs", "missing_gbs", *_HITS, *_PREDICTED, "against", "ratio"],
-    "placement factors": ["setting", *_TIMES, "ms_sample", "ms_gather", *_HITS, *_LINKS,
-                          *_PREDICTED],
+    "placement factors": ["setting", "sampler", "op", *_TIMES, "ms_sample", "ms_gather", *_HITS,
+                          *_LINKS, *_PREDICTED],
     "placement links": ["setting", "plan", *_TIMES, "ms_sample", "ms_gather", *_HITS, *_LINKS,
                         *_PREDICTED],
     "placement machines": ["setting", "plan", *_PREDICTED, *_LINKS],

@@ -14,10 +14,14 @@ SMALL = ["--device", "cpu", "--iterations", "3", "--warmup", "1", "--budget", "0
 CASES = ["--graph", "tiny/20", "--cases", "3-2:16", "--plans", "sharded"]
 
 POLICIES = ["auto", "solver", "clique", "clique-opt"]
-FACTORS = ["base", "+ structure", "+ features", "+ sampler", "+ solver", "+ replication"]
+# The first three are measured with two samplers.
+FACTORS = ["base"] * 2 + ["+ structure"] * 2 + ["+ features"] * 2
+FACTORS += ["+ sampler", "+ solver", "+ replication"]
 PLACEMENT_ROWS = {
     "budgets": [(setting, "auto") for setting in ("fits", "40%", "25%") for _ in range(2)],
-    "factors": [(setting, "by hand") for setting in FACTORS],
+    "factors": [
+        (name, "by hand") for name in (*(n for n in FACTORS[:3] for _ in "ab"), *FACTORS[3:])
+    ],
     "links": [(setting, policy) for setting in ("full", "ring") for policy in POLICIES],
 }
 
@@ -112,13 +116,15 @@ def test_placement(tmp_path: Path) -> None:
     of_part = {part: [r for r in timed if r["part"] == part] for part in PLACEMENT_ROWS}
     for part, rows in PLACEMENT_ROWS.items():
         assert [(r["setting"], r.get("plan")) for r in of_part[part]] == rows
-    assert all(r["predicted_ratio"] > 0 for r in timed)
+    assert all(r["predicted_ratio"] > 0 for r in timed if r.get("sampler") != "reservoir")
     for r in timed:
         assert r["hit_replicated"] + r["hit_sharded"] + r["hit_host"] == pytest.approx(1)
     assert [r["op"] for r in of_part["budgets"]] == ["gather", "batch"] * 3
     assert of_part["budgets"][0]["hit_host"] == 0
     assert all(r["missing_gbs"] > 0 for r in of_part["budgets"] if r.get("hit_host") and "gbs" in r)
-    base, structure, *_ = of_part["factors"]
+    base, _, structure, *_ = of_part["factors"]
+    cumulative = [r["sampler"] for r in of_part["factors"] if r["op"] == "batch"]
+    assert cumulative == ["reservoir"] * 3 + ["plain"] * 3
     assert base["slowest_link_mb"] == 0 < structure["slowest_link_mb"]
     assert len([r for r in records if r.get("part") == "machines"]) == 16
     assert "placement machines" in table

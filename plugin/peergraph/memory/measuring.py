@@ -14,6 +14,7 @@ import peergraph._C as _C
 from peergraph.memory.group import Group
 from peergraph.memory.ids import id_list
 from peergraph.memory.launching import launch_on
+from peergraph.memory.limits import free_host_memory
 from peergraph.memory.region import SharedRegion
 from peergraph.memory.table import Table
 from peergraph.memory.tiers import Tiers
@@ -184,8 +185,7 @@ class _Probe:
         size, host = _CPU_BYTES, _CPU_BYTES
         if self.on_gpu:
             size = min(_GPU_BYTES, torch.cuda.mem_get_info(group.device)[0] // 4)
-            free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-            host = min(_HOST_BYTES, free // (4 * group.world_size))
+            host = min(_HOST_BYTES, free_host_memory() // (4 * group.world_size))
         self.size = min(group.all_gather(size))
         self.shards = SharedRegion.create(self.size, group)
         self.host_size = max(host, self.size // 4)

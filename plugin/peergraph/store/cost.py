@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from peergraph.memory import Tiers
@@ -47,17 +48,18 @@ class Curve:
 
     @classmethod
     def of(cls, hotness: Tensor) -> Curve:
-        """From how often each row is read, ``[rows]`` on the CPU in the order of the rows."""
+        """From how often each row is read, ``[rows]`` in the order of the rows; synchronises."""
         count = hotness.numel()
         if count == 0:
             return cls(np.zeros(1, np.int64), np.zeros(1))
         even = np.linspace(0, count, _POINTS + 1)
         dense_at_first = np.geomspace(1, count, _POINTS)
         rows = np.unique(np.concatenate([even, dense_at_first]).astype(np.int64))
-        sums = np.add.reduceat(hotness.numpy(), rows[:-1], dtype=np.float64)
-        if sums.sum() == 0:
-            sums = np.diff(rows).astype(np.float64)
-        share = np.concatenate([[0.0], np.cumsum(sums) / sums.sum()])
+        at = torch.from_numpy(rows[1:] - 1).to(hotness.device)
+        sums = hotness.cumsum(0, dtype=torch.float64)[at].cpu().numpy()
+        if sums[-1] == 0:
+            return cls(rows, rows / count)
+        share = np.concatenate([[0.0], sums / sums[-1]])
         return cls(rows, share)
 
     @classmethod

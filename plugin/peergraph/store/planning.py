@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from peergraph.memory import Tiers
@@ -24,6 +25,7 @@ _NODES, _EXPANDED, _EDGES = 660_000, 140_000, 690_000
 _BOUNDS, _PLACES = 2, 3
 # Of a sampler's map of nodes.
 _INDEX_BYTES = 4
+_CPU = torch.device("cpu")
 _STRUCTURE = ("structure", "edge ids")
 
 
@@ -81,16 +83,19 @@ class Reads:
         heat: Mapping[NodeType, Tensor],
         orders: Mapping[NodeType, Tensor],
         num_edges: Mapping[EdgeType, int],
+        device: torch.device = _CPU,
     ) -> Reads:
         """By counts where there are some, else by how hot the nodes are.
 
         Args:
             heat: by node type, by user id.
             orders: by node type, the users' ids of the rows.
+            device: where to add up the reads of large graphs.
         """
         if isinstance(given, Hotness):
-            return cls.by_counts(given, orders)
-        return cls.by_nodes({t: h[orders[t]] for t, h in heat.items()}, num_edges)
+            return cls.by_counts(given, orders, device)
+        ordered = {t: h.to(device)[orders[t].to(device)] for t, h in heat.items()}
+        return cls.by_nodes(ordered, num_edges)
 
     @classmethod
     def by_nodes(
@@ -109,16 +114,21 @@ class Reads:
         return cls(nodes, expanded, {t: float(min(n, _EDGES)) for t, n in num_edges.items()})
 
     @classmethod
-    def by_counts(cls, counts: Hotness, orders: Mapping[NodeType, Tensor]) -> Reads:
+    def by_counts(
+        cls, counts: Hotness, orders: Mapping[NodeType, Tensor], device: torch.device = _CPU
+    ) -> Reads:
         """As :func:`peergraph.sampling.presample` counted.
 
         Args:
             orders: by node type, the users' ids of the rows.
+            device: where to add up the reads of large graphs.
         """
         batches = max(1, counts.batches)
 
         def of(values: Tensor, node_type: NodeType) -> tuple[Curve, float]:
-            return Curve.of(values[orders[node_type]]), float(values.sum()) / batches
+            near = values.to(device)
+            curve = Curve.of(near[orders[node_type].to(device)])
+            return curve, float(near.sum()) / batches
 
         return cls(
             {t: of(values, t) for t, values in counts.features.items()},

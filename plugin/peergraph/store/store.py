@@ -132,7 +132,7 @@ class Store(Reporting):
             schema,
             hot_degrees,
             permuted,
-            lambda: Reads.of(hotness, heat, orders, schema.num_edges),
+            lambda: Reads.of(hotness, heat, orders, schema.num_edges, group.device),
             renumber,
             group,
         )
