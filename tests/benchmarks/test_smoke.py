@@ -19,9 +19,7 @@ FACTORS = ["base"] * 2 + ["+ structure"] * 2 + ["+ features"] * 2
 FACTORS += ["+ sampler", "+ solver", "+ replication"]
 PLACEMENT_ROWS = {
     "budgets": [(setting, "auto") for setting in ("fits", "40%", "25%") for _ in range(2)],
-    "factors": [
-        (name, "by hand") for name in (*(n for n in FACTORS[:3] for _ in "ab"), *FACTORS[3:])
-    ],
+    "factors": [(factor, "by hand") for factor in FACTORS],
     "links": [(setting, policy) for setting in ("full", "ring") for policy in POLICIES],
 }
 
