@@ -134,6 +134,7 @@ _PREDICTED = ["predicted_ms", "predicted_sample", "predicted_gather", "predicted
               "predicted_ratio_sample", "predicted_ratio_gather"]  # fmt: skip
 _COLUMNS = {
     "aggregate": ["system", *_TIMES, "gbs", "peak_gib", "ratio"],
+    "layers": ["system", *_TIMES, "peak_gib", "against", "ratio"],
     "gather": ["system", "plan", *_TIMES, "ms_host", "gbs", "against", "ratio"],
     "sampling": ["system", "plan", *_TIMES, "edges", "nodes", "edges_per_s", "against", "ratio"],
     "minibatch": ["system", "plan", *_TIMES, "ms_sample", "ms_gather", "nodes", "against", "ratio"],

@@ -3,7 +3,7 @@
 #
 #   bash benchmarks/run_gpu.sh [STEP...]
 #
-# STEP is BENCH[:GRAPH][@RANKS]: gather, sampling, minibatch, training, end_to_end or placement; graphs
+# STEP is BENCH[:GRAPH][@RANKS]: gather, sampling, minibatch, training, layers, end_to_end or placement; graphs
 # are listed by `python benchmarks/sampling.py --help`; as many ranks as GPUs by default. Without
 # steps: the first four, on products. A step that fails or takes too long is reported, and the next one runs.
 #
@@ -15,7 +15,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 PYTHON=${PYTHON:-python3}
 LIMIT=${LIMIT:-3600}
 STEP_LIMIT=${STEP_LIMIT:-400}
-PEERS=${PEERS-wholegraph,nccl,torch}
+PEERS=${PEERS-wholegraph,nccl,torch,coo,csr}
 export PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-8}
 # NVLink multicast is of no use here, and on machines shared with others it can do harm.
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
@@ -40,6 +40,7 @@ peers_of() {
   if [ "$1" = gather ]; then known="wholegraph nccl torch"; fi
   if [ "$1" = end_to_end ]; then known=""; fi
   if [ "$1" = aggregate ]; then known="torch scatter cupy"; fi
+  if [ "$1" = layers ]; then known="coo csr dgl"; fi
   for peer in $known; do
     case ",$PEERS," in *",$peer,"*) echo "$peer";; esac
   done | paste -sd,

@@ -69,6 +69,16 @@ def test_blocks_serve_layers(name: str, disjoint: bool, device: torch.device) ->
         assert_same(theirs, ours, x, edge_index, *inputs)
 
 
+@pytest.mark.parametrize("options", [{}, {"add_self_loops": False}, {"improved": True}])
+@pytest.mark.usefixtures("no_sorting")
+def test_blocks_serve_gcn(options: dict[str, Any], device: torch.device) -> None:
+    batch = batch_of(device)
+    theirs, ours = (layer.to(device) for layer in pair("GCNConv", 6, 5, **options))
+    assert "scaled by the degrees" in explain(ours, batch.x, batch.edge_index)
+    for _ in range(2):
+        assert_same(theirs, ours, batch.x, batch.edge_index)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_all_layers_on_batches(name: str, device: torch.device) -> None:
     batch = batch_of(device)

@@ -15,6 +15,7 @@ from torch_geometric.nn import conv as pyg
 
 from peergraph.aggregate import Csc, edge_softmax, g_sddmm, g_spmm
 
+from .degrees import degrees_of, normalised_sum
 from .layer import (
     Ends,
     FastLayer,
@@ -23,6 +24,7 @@ from .layer import (
     can_be_kept,
     ends_of,
     is_plain,
+    kind_of,
     refuse,
     without_autocast,
 )
@@ -37,12 +39,35 @@ class SAGEConv(FastLayer, pyg.SAGEConv):  # type: ignore[misc]
 
 
 class GCNConv(FastLayer, pyg.GCNConv):  # type: ignore[misc]
-    """PyG's GCNConv; normalisation and its cache are PyG's."""
+    """PyG's GCNConv; without weights of edges, rows are scaled by the degrees instead of edges.
+
+    With weights, or ``cached=True``, normalisation and its cache are PyG's.
+    """
 
     pyg_class = pyg.GCNConv
 
     def forward(self, x: Any, edge_index: Any, edge_weight: Tensor | None = None) -> Any:
-        """As PyG's. The structure with self loops is kept for as long as `edge_index` lives."""
+        """As PyG's. Structure and degrees are kept for as long as `edge_index` lives."""
+        if edge_weight is None and self.normalize and not self.cached:
+            return self._either(
+                "forward",
+                lambda: self._by_degrees(x, edge_index),
+                lambda: self._by_weights(x, edge_index, None),
+            )
+        return self._by_weights(x, edge_index, edge_weight)
+
+    def _by_degrees(self, x: Any, edge_index: Any) -> Tensor:
+        refuse(self._check_settings() != "sum", f"aggr is {self.aggr}")
+        refuse(type(edge_index) is not Tensor, f"edge_index is a {kind_of(edge_index)}")
+        refuse(not isinstance(x, Tensor), f"x is a {kind_of(x)}")
+        csc = self._structure(edge_index, None, Ends(x, None), None)
+        degrees = degrees_of(csc, edge_index, self.add_self_loops, x.dtype)
+        h = self.lin(x)
+        out = without_autocast(lambda: normalised_sum(csc, degrees, h))
+        note(f"forward: peergraph, sum over {csc}, scaled by the degrees")
+        return out if self.bias is None else out + self.bias
+
+    def _by_weights(self, x: Any, edge_index: Any, edge_weight: Tensor | None) -> Any:
         # What cached=True keeps may come from another edge index than this one.
         changes = self.normalize and self.add_self_loops and not self.cached
         if changes and can_be_kept(edge_index):

@@ -1,0 +1,59 @@
+"""GCN's normalisation without weights of edges: by the degrees at their ends."""
+
+from __future__ import annotations
+
+import weakref
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from peergraph.aggregate import Csc, g_spmm
+
+
+class Degrees(NamedTuple):
+    """What a structure's normalisation consists of; a column for each node."""
+
+    inverse_root: Tensor
+    """[nodes, 1] 1 / sqrt(degree), self loops included; 0 for nodes without edges."""
+    missing_loops: Tensor | None
+    """[nodes, 1] self loops to add to those that there are, which may be too many (Kipf and
+    Welling count one); None where none are added."""
+
+
+_kept: weakref.WeakKeyDictionary[Csc, dict[tuple[bool, torch.dtype], Degrees]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def degrees_of(csc: Csc, edge_index: Tensor, self_loops: bool, dtype: torch.dtype) -> Degrees:
+    """The normalisation, made once for a structure. Does not synchronise.
+
+    Args:
+        csc: of `edge_index`, with as many sources as destinations.
+        edge_index: [2, edges].
+        self_loops: every node has one self loop, whatever loops there are among the edges.
+        dtype: of the result.
+    """
+    kept = _kept.setdefault(csc, {})
+    key = self_loops, dtype
+    if key not in kept:
+        degree = csc.degrees().to(dtype)
+        missing = None
+        if self_loops:
+            loops = (edge_index[0] == edge_index[1]).to(dtype)
+            missing = 1 - torch.zeros_like(degree).index_add_(0, edge_index[1], loops)
+            degree = degree + missing
+        root = degree.pow_(-0.5)
+        root.masked_fill_(root == float("inf"), 0)
+        kept[key] = Degrees(root.unsqueeze(1), None if missing is None else missing.unsqueeze(1))
+    return kept[key]
+
+
+def normalised_sum(csc: Csc, degrees: Degrees, x: Tensor) -> Tensor:
+    """[nodes, features]: D^-1/2 (A + I) D^-1/2 x, as a plain sum of rows that are scaled before."""
+    scaled = x * degrees.inverse_root
+    out = g_spmm(csc, "copy_u", "sum", scaled)
+    if degrees.missing_loops is not None:
+        out = torch.addcmul(out, scaled, degrees.missing_loops)
+    return out * degrees.inverse_root

@@ -1,0 +1,248 @@
+"""PyG's layers, forward and backward: Peergraph's against PyG's COO and CSR paths, and DGL's.
+
+    python benchmarks/layers.py --graph products --blocks papers --peers coo,csr,dgl
+
+Each layer has as many features as outputs. It runs on a whole graph with both directions of each
+edge, and on one mini-batch, all hops of it, whose features need gradients as those of a hidden
+layer do; there Peergraph's structure is made anew at each step, of what the sampler gave.
+`peak_gib` is what a step needs beyond features, parameters and structure; OOM stands for more than
+there is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from aggregate import features, symmetric_graph
+from common import integers, main, measure, parser, words
+from graphs import get_spec
+from ranks import Session
+from systems import PeergraphSystem, build_store, seed_sets
+from torch import Tensor
+from torch_geometric.nn import conv as pyg
+
+from peergraph.sampling import Sample
+from peergraph.store import EDGE
+from peergraph_pyg import blocks, nn
+
+_PEERS = ("coo", "csr", "dgl")
+_HEADS = 4
+_RELATIONS = 4
+_EDGE_WIDTH = 8
+_WITH_CSR = ("SAGE", "GCN", "GIN")
+LAYERS = ("SAGE", "GCN", "GIN", "GAT", "GATv2", "GINE", "RGCN")
+
+Run = Callable[[Tensor], Tensor]
+
+
+class Graph:
+    """What layers run over: a list of edges, and offsets of the same edges by destination."""
+
+    def __init__(
+        self, name: str, indptr: Tensor, edge_index: Tensor, sample: Sample | None
+    ) -> None:
+        self.name = name
+        self.indptr = indptr
+        self.edge_index = edge_index
+        self.sample = sample
+        self.num_nodes = indptr.numel() - 1
+
+    def for_peergraph(self) -> Tensor:
+        """The list of edges; of a mini-batch a new one, as its loader hands it over."""
+        if self.sample is None:
+            return self.edge_index
+        edge_index = self.edge_index.view(2, -1)
+        blocks.remember(self.sample)
+        blocks.hand_over(self.sample.row[EDGE], edge_index)
+        return edge_index
+
+    def matrix(self, layer: str) -> Tensor:
+        """Destinations by sources; GCN's with its weights, but for the self loops."""
+        count, device = self.edge_index.shape[1], self.edge_index.device
+        values = torch.ones(count, device=device)
+        if layer == "GCN":
+            root = (self.indptr.diff() + 1).float().rsqrt()
+            values = root[self.edge_index[0]] * root[self.edge_index[1]]
+        size = (self.num_nodes, self.num_nodes)
+        return torch.sparse_csr_tensor(
+            self.indptr, self.edge_index[0].int(), values, size=size, check_invariants=False
+        )
+
+
+def make_layer(classes: Any, layer: str, dim: int, **options: Any) -> torch.nn.Module:
+    """A layer of `dim` features and as many outputs."""
+    if layer in ("GAT", "GATv2"):
+        return getattr(classes, f"{layer}Conv")(dim, dim // _HEADS, heads=_HEADS)
+    if layer in ("GIN", "GINE"):
+        options = {"edge_dim": _EDGE_WIDTH} if layer == "GINE" else {}
+        return getattr(classes, f"{layer}Conv")(torch.nn.Linear(dim, dim), **options)
+    if layer == "RGCN":
+        return classes.RGCNConv(dim, dim, _RELATIONS)
+    return getattr(classes, f"{layer}Conv")(dim, dim, **options)
+
+
+def edge_inputs(layer: str, graph: Graph) -> tuple[Tensor, ...]:
+    """What a layer takes for edges."""
+    count, device = graph.edge_index.shape[1], graph.edge_index.device
+    if layer == "RGCN":
+        return (torch.arange(count, device=device) % _RELATIONS,)
+    if layer == "GINE":
+        return (torch.randn(count, _EDGE_WIDTH, device=device),)
+    return ()
+
+
+def by_peergraph(layer: str, dim: int, graph: Graph) -> Run:
+    conv = make_layer(nn, layer, dim).to(graph.edge_index.device)
+    inputs = edge_inputs(layer, graph)
+    return lambda x: conv(x, graph.for_peergraph(), *inputs)
+
+
+def by_coo(layer: str, dim: int, graph: Graph) -> Run:
+    conv = make_layer(pyg, layer, dim).to(graph.edge_index.device)
+    inputs = edge_inputs(layer, graph)
+    return lambda x: conv(x, graph.edge_index, *inputs)
+
+
+def by_csr(layer: str, dim: int, graph: Graph) -> Run:
+    # GCN's weights are made once, which favours this path.
+    options = {"normalize": False} if layer == "GCN" else {}
+    conv = make_layer(pyg, layer, dim, **options).to(graph.edge_index.device)
+    matrix = graph.matrix(layer)
+    return lambda x: conv(x, matrix)
+
+
+def by_dgl(layer: str, dim: int, graph: Graph) -> Run:
+    import dgl
+    from dgl.nn.pytorch import GATConv, GATv2Conv, GINConv, GraphConv, SAGEConv
+
+    device = graph.edge_index.device
+    structure = dgl.graph(tuple(graph.edge_index), num_nodes=graph.num_nodes).to(device)
+    conv = {
+        "SAGE": lambda: SAGEConv(dim, dim, "mean"),
+        "GCN": lambda: GraphConv(dim, dim, allow_zero_in_degree=True),
+        "GIN": lambda: GINConv(torch.nn.Linear(dim, dim), "sum"),
+        "GAT": lambda: GATConv(dim, dim // _HEADS, _HEADS, allow_zero_in_degree=True),
+        "GATv2": lambda: GATv2Conv(dim, dim // _HEADS, _HEADS, allow_zero_in_degree=True),
+    }[layer]().to(device)
+    return lambda x: conv(structure, x)
+
+
+_SYSTEMS = {"peergraph": by_peergraph, "coo": by_coo, "csr": by_csr, "dgl": by_dgl}
+_NOT_IN = {
+    "csr": set(LAYERS) - set(_WITH_CSR),
+    "dgl": {"GINE", "RGCN"},
+}
+
+
+def time_layer(session: Session, system: str, layer: str, dim: int, graph: Graph) -> None:
+    """Records time and peak memory of a step, or that it needs more memory than there is."""
+    fields = {"system": system, "semantics": graph.name, "layers": layer, "dim": dim}
+    fields["edges"] = graph.edge_index.shape[1]
+    with session.section(f"{graph.name} {layer} {dim} {system}", **fields):
+        try:
+            _time(session, _SYSTEMS[system](layer, dim, graph), dim, graph, fields)
+        except torch.OutOfMemoryError:
+            session.recorder.note(**fields, ms="OOM")
+
+
+def _time(session: Session, run: Run, dim: int, graph: Graph, fields: dict[str, Any]) -> None:
+    x = features(graph.num_nodes, dim, session.device, grad=True)
+    scale = torch.rand(graph.num_nodes, dim, device=session.device)
+
+    def step(*_: object) -> None:
+        x.grad = None
+        run(x).flatten(1).backward(scale)
+
+    # Structures that are kept get their transpose, too.
+    for _ in range(1 if graph.sample is not None else 5):
+        step()
+    more = {}
+    if session.device.type == "cuda":
+        x.grad = None
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        step()
+        more["peak_gib"] = (torch.cuda.max_memory_allocated() - before) / 2**30
+    timing = measure(session, step)
+    against = None if fields["system"] == "peergraph" else "peergraph"
+    plan = "peergraph" if against is None else None
+    session.recorder.add(timing, plan=plan, against=against, **fields, **more)
+
+
+def whole_graph(session: Session) -> Graph:
+    csc = symmetric_graph(session.args.graph, session.device, by_hotness=False)
+    nodes = torch.arange(csc.num_destinations, device=session.device)
+    destination = nodes.repeat_interleave(csc.degrees(), output_size=csc.num_edges)
+    edge_index = torch.stack([csc.rows.indices.long(), destination])
+    return Graph("graph", csc.rows.indptr, edge_index, None)
+
+
+def mini_batch(session: Session) -> Graph:
+    """A batch with PyG's semantics: its edges are grouped by destination."""
+    args = session.args
+    spec, args.graph = args.graph, args.blocks
+    try:
+        store = build_store(session, "replicated")
+        system = PeergraphSystem(store, "replicated", "pyg")
+        fanouts, batch = args.fanouts, args.batch
+        system.use_fanouts(fanouts)
+        (seeds, *_) = seed_sets(session, args.blocks, batch, system.id_dtype)
+        sample = system.sample(seeds, 0)
+        store.close()
+    finally:
+        args.graph = spec
+    edge_index = torch.stack([sample.row[EDGE], sample.col[EDGE]])
+    nodes = torch.arange(sum(sum(n) for n in sample.num_sampled_nodes.values()) + 1)
+    indptr = torch.searchsorted(edge_index[1].contiguous(), nodes.to(session.device)).int()
+    return Graph("batch", indptr, edge_index, sample)
+
+
+def run(session: Session) -> None:
+    systems = ["peergraph", *session.args.peers]
+    if "dgl" in systems and importlib.util.find_spec("dgl") is None:
+        systems.remove("dgl")
+        session.recorder.skip("dgl", "it is not installed")
+    for name, make in (("graph", whole_graph), ("batch", mini_batch)):
+        if name not in session.args.parts:
+            continue
+        with session.section(name):
+            with session.stage(name):
+                graph = make(session)
+            for layer in session.args.layers:
+                for dim in session.args.dims:
+                    for system in systems:
+                        if layer not in _NOT_IN.get(system, ()):
+                            time_layer(session, system, layer, dim, graph)
+            del graph
+
+
+def arguments() -> argparse.ArgumentParser:
+    result = parser(__doc__.splitlines()[0], (), "", graph="products")
+    result.add_argument("--dims", type=integers, default="64,128,256")
+    result.add_argument("--layers", type=words, default=",".join(LAYERS))
+    result.add_argument("--parts", type=words, default="graph,batch")
+    result.add_argument("--blocks", type=get_spec, default="papers", help="what batches are of")
+    result.add_argument("--fanouts", type=_fanouts, default="30-30-30")
+    result.add_argument("--batch", type=int, default=1024)
+    result.set_defaults(world=1, warmup=0, iterations=8, budget=0.4)
+    return result
+
+
+def _fanouts(text: str) -> list[int]:
+    return [int(fanout) for fanout in text.split("-")]
+
+
+if __name__ == "__main__":
+    parsed = arguments()
+    code = main("layers", run, parsed, peers=_PEERS)
+    out = parsed.parse_args().out
+    if out is not None:
+        import layer_pictures
+
+        layer_pictures.draw_or_say_why(out)
+    sys.exit(code)
