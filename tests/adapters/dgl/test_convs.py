@@ -13,7 +13,7 @@ pytest.importorskip("peergraph_dgl", exc_type=ImportError)
 import dgl.nn as dglnn
 import torch
 
-from tests.adapters.dgl.graphs import assert_close, block, grads, leaf, plain_graph, served
+from tests.adapters.dgl.served import assert_close, block, grads, leaf, plain_graph, served
 
 Edges = str | None
 

@@ -14,7 +14,7 @@ pytest.importorskip("peergraph_dgl", exc_type=ImportError)
 
 import dgl
 
-from tests.adapters.dgl.graphs import block, plain_graph, served, typed_graph
+from tests.adapters.dgl.served import block, plain_graph, served, typed_graph
 
 Answer = Callable[[Any], Any]
 

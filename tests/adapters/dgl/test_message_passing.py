@@ -16,7 +16,7 @@ import dgl
 import dgl.function as fn
 
 import peergraph_dgl
-from tests.adapters.dgl.graphs import (
+from tests.adapters.dgl.served import (
     assert_close,
     block,
     grads,
