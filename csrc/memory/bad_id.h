@@ -1,19 +1,39 @@
-// The texts of the errors for ids out of range: the same from the CPU and the GPU.
+// The errors for ids out of range, the same from the CPU and the GPU, and for bounds that samples
+// of a fixed shape did not keep to.
 #pragma once
 
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 
 namespace peergraph {
 
-/// What the id was meant to name.
-enum class BadId : int32_t { kTableRow = 0, kSeed = 1 };
+/// What the id was meant to name; or which bound was too small: the "position" is then the hop, the
+/// "id" the number that was wanted.
+enum class BadId : int32_t { kTableRow = 0, kSeed = 1, kSeedCount = 2, kNodes = 3, kEdges = 4 };
 
 inline std::string bad_id_message(BadId what, int64_t position, int64_t id, int64_t limit) {
   const bool row = what == BadId::kTableRow;
   return (row ? "ids[" : "seeds[") + std::to_string(position) + "] = " + std::to_string(id) +
          " is out of range for " +
          (row ? "a table of " + std::to_string(limit) + " rows" : std::to_string(limit) + " nodes");
+}
+
+/// IndexError for a bad id, OverflowError for a bound.
+[[noreturn]] inline void throw_bad_id(BadId what, int64_t position, int64_t id, int64_t limit) {
+  const std::string wanted = std::to_string(id), room = std::to_string(limit);
+  switch (what) {
+    case BadId::kSeedCount:
+      throw std::out_of_range("num_seeds: expected 0 .. " + room + ", got " + wanted);
+    case BadId::kNodes:
+      throw std::overflow_error("max_nodes: hop " + std::to_string(position) + " found " + wanted +
+                                " new nodes of a type, there is room for " + room);
+    case BadId::kEdges:
+      throw std::overflow_error("max_edges: hop " + std::to_string(position) + " sampled " +
+                                wanted + " edges of a relation, there is room for " + room);
+    default:
+      throw std::out_of_range(bad_id_message(what, position, id, limit));
+  }
 }
 
 }  // namespace peergraph

@@ -1,9 +1,7 @@
 #include <map>
 #include <mutex>
-#include <stdexcept>
 
 #include "common/cuda_check.cuh"
-#include "memory/bad_id.h"
 #include "memory/error_slot.h"
 
 namespace peergraph {
@@ -55,8 +53,7 @@ void raise_pending(int device) {
   PG_CUDA_CHECK(cudaDeviceSynchronize());
   const ErrorReport report = *slot.report;
   reset(slot);
-  throw std::out_of_range(
-      bad_id_message(BadId::kTableRow, report.position, report.id, report.limit));
+  throw_bad_id(report.what, report.position, report.id, report.limit);
 }
 
 }  // namespace peergraph

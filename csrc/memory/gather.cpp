@@ -23,7 +23,7 @@ int64_t first_bad_position(const IdList& ids, int64_t limit, int num_threads) {
   std::atomic<int64_t> first{ids.count};
   parallel_for(ids.count, kGrainIds, num_threads, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      if (static_cast<uint64_t>(ids.at(i)) < static_cast<uint64_t>(limit)) continue;
+      if (ids.admits(ids.at(i), limit)) continue;
       int64_t seen = first.load();
       while (i < seen && !first.compare_exchange_weak(seen, i)) {
       }
@@ -45,7 +45,8 @@ int64_t run_length(const TableView& table, const IdList& ids, int64_t row, int64
   return table.map.num_shards == 1 ? std::min(limit, table.map.sharded - behind) : 1;
 }
 
-/// Calls copy(internal row, position, rows) for runs of rows that one memcpy can copy.
+/// Calls copy(internal row, position, rows) for runs of rows that one memcpy can copy. The row of
+/// padding is kPadding.
 template <typename Copy>
 void for_each_run(const TableView& table, const IdList& ids, int num_threads, const Copy& copy) {
   check_ids(ids, table.map.rows, num_threads);
@@ -53,6 +54,10 @@ void for_each_run(const TableView& table, const IdList& ids, int num_threads, co
   parallel_for(ids.count, rows_per_grain(table.row_bytes), num_threads,
                [&](int64_t begin, int64_t end) {
                  for (int64_t i = begin; i < end;) {
+                   if (ids.at(i) == kPadding) {
+                     copy(kPadding, i++, 1);
+                     continue;
+                   }
                    const int64_t row = table.internal(ids.at(i));
                    const int64_t rows = run_length(table, ids, row, end - i);
                    copy(row, i, rows);
@@ -72,7 +77,11 @@ void check_ids(const IdList& ids, int64_t limit, int num_threads) {
 void gather_cpu(const TableView& table, const IdList& ids, char* out, int num_threads) {
   const int64_t row_bytes = table.row_bytes;
   for_each_run(table, ids, num_threads, [&](int64_t row, int64_t i, int64_t rows) {
-    std::memcpy(out + ids.place(i) * row_bytes, table.row(row), rows * row_bytes);
+    char* to = out + ids.place(i) * row_bytes;
+    if (row == kPadding)
+      std::memset(to, 0, row_bytes);
+    else
+      std::memcpy(to, table.row(row), rows * row_bytes);
   });
 }
 

@@ -36,13 +36,13 @@ __device__ __forceinline__ int64_t lanes_before_row(const char* row) {
   return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(row)) % kLineBytes / sizeof(Vector);
 }
 
-/// Looks up row `i` of the op. Null for an id out of range, which is recorded, and for a row that
-/// the GPU does not read.
+/// Looks up row `i` of the op. Null for padding, for an id out of range, which is recorded, and for
+/// a row that the GPU does not read.
 __device__ __forceinline__ char* find_row(const TableView& table, const IdList& ids, int64_t i,
                                           const ErrorSlot& errors) {
   const int64_t id = ids.at(i);
   if (id < 0 || id >= table.map.rows) {
-    record_bad_id(errors, ids.place(i), id, table.map.rows);
+    if (!ids.admits(id, table.map.rows)) record_bad_id(errors, ids.place(i), id, table.map.rows);
     return nullptr;
   }
   return table.find(id);

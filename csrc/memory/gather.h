@@ -8,6 +8,8 @@
 
 namespace peergraph {
 
+constexpr int64_t kPadding = -1;
+
 /// The users' ids an op works on: a list of int32 or int64, or the range first, first + 1, ...
 struct IdList {
   const void* ids = nullptr;
@@ -16,6 +18,12 @@ struct IdList {
   int64_t count = 0;
   // Gathers only: row i of the result is row place(i). Null: the order of the ids.
   const int64_t* places = nullptr;
+  bool padded = false;  // gathers only: an id of -1 is no error and gives a row of zeros
+
+  /// Whether `id` names a row, or is allowed not to.
+  PG_HD bool admits(int64_t id, int64_t limit) const {
+    return (id >= 0 && id < limit) || (padded && id == kPadding);
+  }
 
   PG_HD int64_t place(int64_t i) const { return places == nullptr ? i : places[i]; }
 

@@ -50,7 +50,11 @@ struct AppendNode {
   __device__ void operator()(int64_t i, uint32_t slot) const {
     const int64_t node = load_id(hop.sources, hop.index_bytes, slot);
     const int64_t tree = tree_of(hop, slot);
-    const int64_t row = nodes.count + i;
+    const int64_t row = nodes.count + (nodes.found == nullptr ? 0 : *nodes.found) + i;
+    if (row >= nodes.capacity) {  // of a fixed shape: the node is left out
+      nodes.index.set(tree, node, kUnknown);
+      return;
+    }
     nodes.ids[row] = node;
     if (nodes.trees != nullptr) nodes.trees[row] = static_cast<int32_t>(tree);
     nodes.index.set(tree, node, static_cast<uint32_t>(row));
@@ -107,12 +111,15 @@ __global__ void __launch_bounds__(kBlockThreads)
     if (node < 0) continue;
     const int64_t target = owner(hop, static_cast<uint32_t>(slot));
     const int64_t within = hop.stride > 0 ? hop.offsets[target] + slot - target * hop.stride : slot;
+    if (within >= out.room) continue;
     const int64_t edge = out.begin + within;
-    const uint32_t row = sources.get(hop.tree(target), node);
+    const uint32_t word = sources.get(hop.tree(target), node);
+    const bool known = (word & kPending) == 0;
+    const int64_t row = known ? word : out.sink;
     store_id(out.row, out.index_bytes, edge, row);
     store_id(out.col, out.index_bytes, edge, hop.first_target + target);
     if (out.edge_ids != nullptr) out.edge_ids[edge] = hop.edge_ids[slot];
-    if (out.duplicates != nullptr) atomicAdd(out.duplicates + row, 1);
+    if (out.duplicates != nullptr && known) atomicAdd(out.duplicates + row, 1);
   }
 }
 
@@ -121,9 +128,10 @@ __global__ void __launch_bounds__(kBlockThreads)
                        int64_t* batch) {
   for (int64_t row = global_thread(); row < nodes.count; row += grid_threads()) {
     const int64_t node = nodes.ids[row];
-    ids[row] = to_user(node);
+    const bool padding = node < 0;
+    ids[row] = padding ? -1 : to_user(node);
     if (batch != nullptr) batch[row] = nodes.trees[row];
-    if (nodes.index.direct != nullptr) nodes.index.direct[node] = kUnknown;
+    if (nodes.index.direct != nullptr && !padding) nodes.index.direct[node] = kUnknown;
   }
 }
 

@@ -31,11 +31,12 @@ void add_seeds_cuda(const NodeTypeSpec& type, const SeedList& seeds, int64_t fir
 /// Puts all nodes into an empty hash table.
 void reindex_cuda(const NodeList& nodes, uintptr_t stream);
 
-/// Writes the edges of a hop to their place, with rows for sources.
+/// Writes the edges of a hop to their place, with rows for sources. Leaves out what there is no
+/// room for.
 void write_edges_cuda(const Hop& hop, const NodeIndex& sources, const EdgeOutput& out,
                       uintptr_t stream);
 
-/// Writes the users' ids, and takes the nodes out of the direct map.
+/// Writes the users' ids (-1 for padding), and takes the nodes out of the direct map.
 void write_nodes_cuda(const NodeTypeSpec& type, const NodeList& nodes, const NodesResult& out,
                       uintptr_t stream);
 

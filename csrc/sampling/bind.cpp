@@ -9,6 +9,7 @@
 
 #include "common/check.h"
 #include "common/on_device.h"
+#include "sampling/fixed.h"
 #include "sampling/khop.h"
 #include "sampling/khop_cpu.h"
 #include "sampling/khop_cuda.h"
@@ -21,6 +22,8 @@ namespace {
 using NodeTypeTuple = std::tuple<std::string, int64_t, uintptr_t, int, uintptr_t, int>;
 using RelationTuple = std::tuple<int, int, CscView, std::vector<int64_t>, Choice>;
 using SeedTuple = std::tuple<int, uintptr_t, int64_t>;
+using FixedSeedTuple = std::tuple<int, uintptr_t, int64_t, uintptr_t>;
+using Bounds = std::vector<std::vector<int64_t>>;
 using Addresses = std::vector<uintptr_t>;
 
 IdMapView make_id_map(uintptr_t address, int bytes) {
@@ -120,14 +123,19 @@ std::unique_ptr<Backend> make_backend(int device, [[maybe_unused]] uintptr_t str
       return make_cuda_backend(device, stream, reinterpret_cast<int64_t*>(mailbox), arena));
 }
 
+/// Takes the GIL to call Python's allocator.
+Allocate with_gil(const py::function& allocate) {
+  return [&allocate](int64_t num_bytes) {
+    py::gil_scoped_acquire gil;
+    return reinterpret_cast<void*>(allocate(num_bytes).cast<uintptr_t>());
+  };
+}
+
 /// Samples without the GIL; only the allocator takes it.
 py::tuple sample(const SamplerSpec& spec, const std::vector<SeedTuple>& seeds, uint64_t seed,
                  uintptr_t seed_times, const Addresses& direct, uintptr_t mailbox,
                  const py::function& allocate, int device, uintptr_t stream, int num_threads) {
-  const Allocate allocate_with_gil = [&allocate](int64_t num_bytes) {
-    py::gil_scoped_acquire gil;
-    return reinterpret_cast<void*>(allocate(num_bytes).cast<uintptr_t>());
-  };
+  const Allocate allocate_with_gil = with_gil(allocate);
   SampleResult result;
   {
     py::gil_scoped_release released;
@@ -139,6 +147,48 @@ py::tuple sample(const SamplerSpec& spec, const std::vector<SeedTuple>& seeds, u
   }
   return to_python(result);
 }
+
+#ifdef PEERGRAPH_CUDA
+std::vector<FixedSeeds> make_fixed_seeds(const SamplerSpec& spec,
+                                         const std::vector<FixedSeedTuple>& seeds) {
+  std::vector<FixedSeeds> lists;
+  for (const auto& [type, address, room, count] : seeds) {
+    PG_CHECK_ARG(type >= 0 && static_cast<size_t>(type) < spec.node_types.size(),
+                 "seeds of a node type that does not exist");
+    lists.push_back({type, reinterpret_cast<const int64_t*>(address), room,
+                     reinterpret_cast<const int64_t*>(count)});
+  }
+  return lists;
+}
+
+void check_bounds(const SamplerSpec& spec, const Bounds& bounds, size_t lists) {
+  PG_CHECK_ARG(bounds.size() == lists, "one list of bounds for each type");
+  for (const auto& of_type : bounds) {
+    PG_CHECK_ARG(of_type.size() == static_cast<size_t>(spec.num_hops), "one bound for each hop");
+    for (int64_t bound : of_type) PG_CHECK_ARG(bound >= 0, "bounds must not be negative");
+  }
+}
+
+/// As sample, of a fixed shape; the last item is the address of the counts.
+py::tuple sample_fixed(const SamplerSpec& spec, const std::vector<FixedSeedTuple>& seeds,
+                       uint64_t seed, uintptr_t seed_at, uintptr_t seed_times,
+                       const Addresses& direct, const Bounds& max_nodes, const Bounds& max_edges,
+                       const py::function& allocate, int device, uintptr_t stream) {
+  check_bounds(spec, max_nodes, spec.node_types.size());
+  check_bounds(spec, max_edges, spec.relations.size());
+  const Allocate allocate_with_gil = with_gil(allocate);
+  FixedResult result;
+  {
+    py::gil_scoped_release released;
+    Arena arena(allocate_with_gil);
+    result = sample_fixed_cuda(
+        spec, make_fixed_seeds(spec, seeds), seed, reinterpret_cast<const uint64_t*>(seed_at),
+        reinterpret_cast<const int64_t*>(seed_times), make_direct(spec, direct),
+        {max_nodes, max_edges}, allocate_with_gil, arena, device, stream);
+  }
+  return to_python(result.padded) + py::make_tuple(address_of(result.counts));
+}
+#endif
 
 }  // namespace
 
@@ -155,6 +205,11 @@ void register_sampling(py::module_& m) {
   spec.def("sample", &sample, py::arg("seeds"), py::arg("seed"), py::arg("seed_times"),
            py::arg("direct"), py::arg("mailbox"), py::arg("allocate"), py::arg("device"),
            py::arg("stream"), py::arg("num_threads"));
+#ifdef PEERGRAPH_CUDA
+  spec.def("sample_fixed", &sample_fixed, py::arg("seeds"), py::arg("seed"), py::arg("seed_at"),
+           py::arg("seed_times"), py::arg("direct"), py::arg("max_nodes"), py::arg("max_edges"),
+           py::arg("allocate"), py::arg("device"), py::arg("stream"));
+#endif
 }
 
 }  // namespace peergraph

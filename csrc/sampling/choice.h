@@ -118,7 +118,7 @@ struct Candidates {
   }
 
   PG_HD int64_t pick_below(uint64_t total, int64_t draw) const {
-    return static_cast<int64_t>(random_below(total, draws.seed, draws.stream,
+    return static_cast<int64_t>(random_below(total, draws.key(), draws.stream,
                                              static_cast<uint64_t>(position),
                                              static_cast<uint32_t>(draw)));
   }
@@ -129,10 +129,10 @@ struct Candidates {
       const auto node = static_cast<uint64_t>(choice.to_user(source(i)));
       const uint64_t stream =
           choice.alike ? 0 : draws.stream - draws.stream % static_cast<uint64_t>(choice.relations);
-      return draw_bits(draw_block(draws.seed, stream, node, 0), 0);
+      return draw_bits(draw_block(draws.key(), stream, node, 0), 0);
     }
     const auto draw = static_cast<uint32_t>(i);
-    return draw_bits(draw_block(draws.seed, draws.stream, position, draw), draw);
+    return draw_bits(draw_block(draws.key(), draws.stream, position, draw), draw);
   }
 
   /// The significand at the scale at which all masses together stay below 2^62; at least 1.

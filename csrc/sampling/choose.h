@@ -11,12 +11,13 @@ namespace peergraph {
 
 PG_HD Candidates candidates_of(const CscView& csc, const Choice& choice, const Hop& hop,
                                int64_t target) {
-  return {csc,
-          choice,
-          hop.source,
-          target,
-          csc.neighbors(hop.targets[target]),
-          choice.timed() ? hop.seed_times[hop.target_trees[target]] : 0};
+  return {
+      csc,
+      choice,
+      hop.source,
+      hop.position(target),
+      hop.neighbors(csc, target),
+      choice.timed() && hop.targets[target] >= 0 ? hop.seed_times[hop.target_trees[target]] : 0};
 }
 
 /// offsets[t] = edges of target t, for targets [begin, end).

@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   const int64_t own = block_begin + warp;
   bool own_is_long = false;
   if (own < hop.num_targets) {
-    own_is_long = csc.degree(hop.targets[own]) > kWarpKeys;
+    own_is_long = hop.degree(csc, own) > kWarpKeys;
     if (!own_is_long)
       work(WarpTeam{nullptr},
            TeamScratch{keys + warp * kWarpKeys, kWarpKeys, histograms[warp], found[warp]}, csc, hop,

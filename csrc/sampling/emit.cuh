@@ -21,10 +21,12 @@ __device__ __forceinline__ int64_t write_slot(const CscView& csc, const Hop& hop
   return source;
 }
 
-/// Writes one sampled edge to its slot and claims the source for it.
+/// Writes one sampled edge to its slot and claims the source for it. Where the slots were reserved
+/// for fewer edges than there are (samples of a fixed shape), those behind are dropped.
 __device__ __forceinline__ void emit_edge(const CscView& csc, const Hop& hop,
                                           const NodeIndex& sources, const Neighbors& list,
                                           int64_t target, int64_t slot, int64_t pick) {
+  if (slot >= hop.slots) return;
   const int64_t source = write_slot(csc, hop, list, target, slot, pick);
   claim(sources, hop.tree(target), source, kPending | static_cast<uint32_t>(slot));
 }

@@ -8,6 +8,7 @@
 #include "memory/id_map.h"
 #include "sampling/node_index.h"
 #include "sampling/without_replacement.h"
+#include "store/csc_view.h"
 
 namespace peergraph {
 
@@ -17,6 +18,8 @@ struct NodeList {
   int32_t* trees = nullptr;  // [capacity] index of the seed; disjoint only
   int64_t count = 0;
   int64_t capacity = 0;
+  // Samples of a fixed shape: how many of the rows from `count` on are taken already.
+  const int64_t* found = nullptr;
   NodeIndex index;
 
   PG_HD int64_t tree(int64_t row) const { return trees == nullptr ? 0 : trees[row]; }
@@ -29,8 +32,9 @@ struct Hop {
   int64_t fanout = 0;  // -1: all
   int64_t first_target = 0;
   int64_t num_targets = 0;
-  const int64_t* targets = nullptr;       // [num_targets] internal ids
+  const int64_t* targets = nullptr;       // [num_targets] internal ids; -1: padding
   const int32_t* target_trees = nullptr;  // [num_targets] disjoint only
+  const int32_t* positions = nullptr;     // [num_targets] among those that are no padding
   const int64_t* seed_times = nullptr;    // [trees] for choices by time only
   int64_t stride = 0;
   int64_t slots = 0;
@@ -50,6 +54,16 @@ struct Hop {
   PG_HD int64_t tree(int64_t target) const {
     return target_trees == nullptr ? 0 : target_trees[target];
   }
+  /// What tells the draws of a target apart from those of the others.
+  PG_HD int64_t position(int64_t target) const {
+    return positions == nullptr ? target : positions[target];
+  }
+  PG_HD int64_t degree(const CscView& csc, int64_t target) const {
+    return targets[target] < 0 ? 0 : csc.degree(targets[target]);
+  }
+  PG_HD Neighbors neighbors(const CscView& csc, int64_t target) const {
+    return targets[target] < 0 ? Neighbors{nullptr, 0, 0} : csc.neighbors(targets[target]);
+  }
 };
 
 /// Where the edges of a hop go.
@@ -59,6 +73,8 @@ struct EdgeOutput {
   int64_t* edge_ids = nullptr;
   int32_t* duplicates = nullptr;  // of the source type
   int64_t begin = 0;              // the hop's first edge
+  int64_t room = INT64_MAX;       // edges that there is memory for
+  int64_t sink = 0;               // row of sources that there was no room for
   int32_t index_bytes = 8;
 };
 

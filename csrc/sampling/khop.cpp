@@ -6,15 +6,10 @@
 
 #include "common/check.h"
 #include "memory/bad_id.h"
+#include "sampling/reserve.h"
 
 namespace peergraph {
 namespace {
-
-int bit_width(uint64_t value) {
-  int bits = 0;
-  for (; value != 0; value >>= 1) ++bits;
-  return bits;
-}
 
 /// One call of sample_khop.
 class KHop {
@@ -39,7 +34,7 @@ class KHop {
     PG_CHECK_ARG(num_trees < kMaxSampleRows, "seeds: too many, " + std::to_string(num_trees));
     for (size_t type = 0; type < lists_.size(); ++type) {
       if (spec_.disjoint)
-        lists_[type].index.node_bits = key_bits(spec_.node_types[type], num_trees);
+        lists_[type].index.node_bits = disjoint_key_bits(spec_.node_types[type], num_trees);
       else
         lists_[type].index.direct = direct[type];
     }
@@ -103,15 +98,6 @@ class KHop {
     return count == 0 ? nullptr : static_cast<T*>(arena_.take(count * item_bytes));
   }
 
-  static int key_bits(const NodeTypeSpec& type, int64_t num_trees) {
-    const int node_bits = bit_width(static_cast<uint64_t>(std::max<int64_t>(type.num_nodes, 1)));
-    PG_CHECK_ARG(node_bits + bit_width(static_cast<uint64_t>(num_trees)) <= 63,
-                 "a disjoint sample cannot tell " + std::to_string(num_trees) + " seeds and the " +
-                     std::to_string(type.num_nodes) + " nodes of type '" + type.name +
-                     "' apart in 63 bits: use fewer seeds at a time");
-    return node_bits;
-  }
-
   /// Makes room for `extra` more nodes, in the list and in its hash table.
   void reserve(NodeList& list, int64_t extra) {
     const int64_t wanted = list.count + extra;
@@ -129,7 +115,7 @@ class KHop {
     if (!spec_.disjoint) return;
     const uint64_t room = list.index.keys == nullptr ? 0 : list.index.mask + 1;
     if (static_cast<uint64_t>(2 * wanted) <= room) return;
-    const int64_t size = int64_t{1} << std::max(8, bit_width(static_cast<uint64_t>(2 * wanted)));
+    const int64_t size = hash_table_size(wanted);
     list.index.keys = scratch<uint64_t>(size);
     list.index.values = scratch<uint32_t>(size);
     list.index.mask = static_cast<uint64_t>(size - 1);
@@ -180,9 +166,7 @@ class KHop {
     const RelationSpec& relation = spec_.relations[r];
     Hop hop;
     hop.source = {seed_, static_cast<uint64_t>(hop_number) * spec_.relations.size() + r};
-    hop.fanout = relation.fanouts[hop_number];
-    // No node has more neighbours than there are edges: huge fanouts need no work space.
-    if (!relation.choice.replace && hop.fanout >= relation.csc.num_edges) hop.fanout = -1;
+    hop.fanout = draws_per_target(relation, relation.fanouts[hop_number]);
     if (!set_up(hop, relation, first_target, num_targets)) return hop;
 
     backend_.plan(relation, hop);
@@ -227,9 +211,12 @@ class KHop {
     edges.row = allocate<char>(total, spec_.index_bytes);
     edges.col = allocate<char>(total, spec_.index_bytes);
     if (spec_.edge_ids) edges.ids = allocate<int64_t>(total);
-    EdgeOutput out{edges.row, edges.col,
-                   edges.ids, result_.nodes[spec_.relations[r].source].duplicates,
-                   0,         spec_.index_bytes};
+    EdgeOutput out;
+    out.row = edges.row;
+    out.col = edges.col;
+    out.edge_ids = edges.ids;
+    out.duplicates = result_.nodes[spec_.relations[r].source].duplicates;
+    out.index_bytes = spec_.index_bytes;
     for (size_t h = 0; h < edges.per_hop.size(); ++h) {
       const Hop& hop = hops_[h * spec_.relations.size() + r];
       if (hop.num_edges > 0) backend_.write_edges(hop, sources.index, out);

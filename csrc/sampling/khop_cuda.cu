@@ -6,15 +6,10 @@
 #include "sampling/induced.h"
 #include "sampling/khop_cuda.h"
 #include "sampling/neighbor.h"
+#include "sampling/reserve.h"
 
 namespace peergraph {
 namespace {
-
-// Room for fanout edges a target is reserved, instead of counting first, where it is little anyway
-// or where most targets can be expected to use it.
-constexpr int64_t kSmallReservation = int64_t{1} << 22;
-constexpr int64_t kLargeReservation = int64_t{1} << 28;
-constexpr int64_t kReservedFanout = 64;
 
 // The ranks of the seeds of different types, as in "the first bad one".
 constexpr int kRankBits = 40;
@@ -58,11 +53,9 @@ class CudaBackend final : public Backend {
   void reindex(const NodeList& nodes) override { reindex_cuda(nodes, stream_); }
 
   void plan(const RelationSpec& relation, Hop& hop) override {
-    const int64_t room = hop.fanout < 0 ? 0 : hop.num_targets * hop.fanout;
-    if (hop.fanout > 0 && (room <= kSmallReservation ||
-                           (room <= kLargeReservation && hop.fanout <= kReservedFanout))) {
+    if (reserves_by_fanout(hop.num_targets, hop.fanout)) {
       hop.stride = hop.fanout;
-      hop.slots = room;
+      hop.slots = hop.num_targets * hop.fanout;
       return;
     }
     if (relation.choice.plain())

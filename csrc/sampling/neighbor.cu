@@ -20,7 +20,7 @@ static_assert(sizeof(CscView) + sizeof(Hop) + sizeof(NodeIndex) < 4000, "kernel 
 __global__ void __launch_bounds__(kBlockThreads)
     count_kernel(const __grid_constant__ CscView csc, const __grid_constant__ Hop hop) {
   for (int64_t t = global_thread(); t <= hop.num_targets; t += grid_threads())
-    hop.offsets[t] = t < hop.num_targets ? hop.edges_of(csc.degree(hop.targets[t])) : 0;
+    hop.offsets[t] = t < hop.num_targets ? hop.edges_of(hop.degree(csc, t)) : 0;
 }
 
 /// A group of kGroup lanes for each target, a lane for each draw; for fanouts up to kGroup.
@@ -33,13 +33,14 @@ __global__ void __launch_bounds__(kBlockThreads)
   const int64_t t = global_thread() / kGroup;
   const bool live = t < hop.num_targets;  // no early return: the warp works together below
   Neighbors list{nullptr, 0, 0};
-  if (live) list = csc.neighbors(hop.targets[t]);
+  if (live) list = hop.neighbors(csc, t);
   const int64_t count = hop.edges_of(list.degree);
   const bool drawing = count < list.degree && i < count;
   int64_t pick = i;
   if (__any_sync(kWarp, drawing)) {
-    const int64_t drawn = draw_by_lane<kGroup>(hop.source, drawing, list.degree, hop.fanout, t,
-                                               chains + (threadIdx.x - i));
+    const int64_t drawn =
+        draw_by_lane<kGroup>(hop.source, drawing, list.degree, hop.fanout,
+                             drawing ? hop.position(t) : 0, chains + (threadIdx.x - i));
     if (drawing) pick = drawn;
   }
   if (!live) return;
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(kBlockThreads)
                                     : scratch + static_cast<int64_t>(blockIdx.x) * scratch_bytes;
   const BlockScratch work = BlockScratch::at(memory, draw_bits);
   for (int64_t t = blockIdx.x; t < hop.num_targets; t += gridDim.x) {
-    const Neighbors list = csc.neighbors(hop.targets[t]);
+    const Neighbors list = hop.neighbors(csc, t);
     const int64_t count = hop.edges_of(list.degree);
     if (threadIdx.x == 0) leave_count(hop, t, count);
     const int64_t first = hop.first_slot(t);
@@ -69,7 +70,7 @@ __global__ void __launch_bounds__(kBlockThreads)
       emit_edge(csc, hop, sources, list, t, first + i, pick);
     };
     if (count < list.degree) {
-      draw_by_block(hop.source, list.degree, hop.fanout, t, work, emit);
+      draw_by_block(hop.source, list.degree, hop.fanout, hop.position(t), work, emit);
     } else {
       for (int64_t i = threadIdx.x; i < count; i += blockDim.x) emit(i, i);
     }
@@ -88,7 +89,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   const int64_t block_begin = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock;
   const int64_t own = block_begin + warp;
   Neighbors list{nullptr, 0, 0};
-  if (own < hop.num_targets) list = csc.neighbors(hop.targets[own]);
+  if (own < hop.num_targets) list = hop.neighbors(csc, own);
   if (lane == 0) lists[warp] = list;
   if (list.degree <= kHubDegree && list.degree > 0) {
     const int64_t first = hop.first_slot(own);

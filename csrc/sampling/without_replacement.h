@@ -16,10 +16,13 @@ namespace peergraph {
 struct DrawSource {
   uint64_t seed = 0;
   uint64_t stream = 0;
+  const uint64_t* seed_at = nullptr;  // where the seed lies instead, in memory of the device
+
+  PG_HD uint64_t key() const { return seed_at == nullptr ? seed : *seed_at; }
 
   /// r[draw] of the target at `position` of the hop's target list.
   PG_HD int64_t draw(int64_t degree, int64_t position, int64_t draw) const {
-    return static_cast<int64_t>(random_below(static_cast<uint64_t>(degree - draw), seed, stream,
+    return static_cast<int64_t>(random_below(static_cast<uint64_t>(degree - draw), key(), stream,
                                              static_cast<uint64_t>(position),
                                              static_cast<uint32_t>(draw)));
   }
@@ -35,9 +38,10 @@ class VirtualShuffle {
            const Emit& emit) {
     clear(count);
     Philox4x32 block{};
+    const uint64_t key = source.key();
     for (int64_t i = 0; i < count; ++i) {
       const auto draw = static_cast<uint32_t>(i);
-      if (draw % 2 == 0) block = draw_block(source.seed, source.stream, position, draw);
+      if (draw % 2 == 0) block = draw_block(key, source.stream, position, draw);
       const auto r = static_cast<int64_t>(scale_draw(block, draw, degree - i));
       Entry& picked = find(r);
       emit(i, picked.position < 0 ? r : picked.element);

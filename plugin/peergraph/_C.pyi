@@ -39,7 +39,14 @@ class TableView:
 
 class IdList:
     def __init__(
-        self, *, ids: int = 0, id_bytes: int = 0, first: int = 0, count: int, places: int = 0
+        self,
+        *,
+        ids: int = 0,
+        id_bytes: int = 0,
+        first: int = 0,
+        count: int,
+        places: int = 0,
+        padded: bool = False,
     ) -> None: ...
 
 def map_shared(fd: int, bytes: int, on_disk: bool) -> int: ...
@@ -159,6 +166,8 @@ _NodeResult = tuple[int, int, int, list[int]]  # ids, batch, duplicate counts; n
 _EdgeResult = tuple[int, int, int, list[int]]  # row, col, edge ids; edges per hop
 _BlockResult = tuple[int, int, int]  # indptr, first target, targets
 SampleResult = tuple[list[_NodeResult], list[_EdgeResult], list[_BlockResult]]
+# The last is where the counts lie: by node type of each hop, then by relation of each hop.
+FixedResult = tuple[list[_NodeResult], list[_EdgeResult], list[_BlockResult], int]
 
 class Choice:
     # 0 bytes stand for no weights or no times.
@@ -201,6 +210,19 @@ class KHopSampler:
         stream: int,
         num_threads: int,
     ) -> SampleResult: ...
+    def sample_fixed(
+        self,
+        seeds: Sequence[tuple[int, int, int, int]],
+        seed: int,
+        seed_at: int,
+        seed_times: int,
+        direct: Sequence[int],
+        max_nodes: Sequence[Sequence[int]],
+        max_edges: Sequence[Sequence[int]],
+        allocate: Callable[[int], int],
+        device: int,
+        stream: int,
+    ) -> FixedResult: ...
 
 class Walks:
     # accept: chances of taking the node before, a neighbour of it, any other; out of 2**53.

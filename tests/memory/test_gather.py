@@ -35,8 +35,8 @@ def check(table: Table, rows: torch.Tensor, ids: torch.Tensor) -> None:
         assert same_bits(found, expected)
 
 
-def gather_and_wait(table: Table, ids: torch.Tensor) -> None:
-    table.gather(ids)
+def gather_and_wait(table: Table, ids: torch.Tensor, padded: bool = False) -> None:
+    table.gather(ids, padded=padded)
     peergraph.synchronize()
 
 
@@ -70,6 +70,26 @@ def test_many_ids(group: Group, kind: str, renumbered: bool) -> None:
     bad[[4321, 7654]] = torch.tensor([3001, -1], dtype=torch.int32, device=group.device)
     with pytest.raises(IndexError, match=r"ids\[4321\] = 3001 is out of range"):
         gather_and_wait(table, bad)
+    table.close()
+
+
+@pytest.mark.parametrize("width", [1, 3, 64, 200])
+@pytest.mark.parametrize("kind", TIER_KINDS)
+def test_padding(group: Group, kind: str, width: int) -> None:
+    rows = random_rows((6000, width), torch.float32)
+    table = table_of(rows, split(6000, kind), group)
+    for count in (5, 5000):  # ids of host rows are sorted where there are many
+        ids = random_ids(6000, (count,), torch.int64)
+        ids[::3] = -1
+        expected = torch.where((ids < 0)[:, None], torch.zeros(()), rows[ids.clamp(min=0)])
+        for given in {ids.device, table.device}:
+            assert same_bits(table.gather(ids.to(given), padded=True), expected)
+            peergraph.synchronize()
+    with pytest.raises(IndexError, match=r"ids\[0\] = -1"):
+        gather_and_wait(table, ids)
+    ids[1] = -2
+    with pytest.raises(IndexError, match=r"ids\[1\] = -2"):
+        gather_and_wait(table, ids.to(table.device), padded=True)
     table.close()
 
 

@@ -251,6 +251,9 @@ class PlainStore:
     def num_nodes(self, node_type: str = NODE) -> int:
         return self._num_nodes[node_type]
 
+    def num_edges(self, edge_type: tuple[str, str, str] = EDGE) -> int:
+        return self.relations[edge_type].indices.size
+
     def id_map(self, node_type: str = NODE) -> IdMap:
         return self._id_maps[node_type]
 

@@ -70,13 +70,13 @@ class Access:
             )
         return self._near
 
-    def gather(self, ids: torch.Tensor, out: int) -> None:
-        """Writes the rows `ids` to an address on the device."""
+    def gather(self, ids: torch.Tensor, out: int, padded: bool = False) -> None:
+        """Writes the rows `ids` to an address on the device. `padded`: zeros for ids of -1."""
         ready = None if self._away is None else self._away.ready()
         near, places = ids, None
         if self._pays_to_sort(ids.numel()):
             near, places = sorted_by_row(ids, self._tiers.rows, self._order)
-        _C.gather(self._near, id_list(near, places), out, *self._launch())
+        _C.gather(self._near, id_list(near, places, padded=padded), out, *self._launch())
         if self._away is not None and ready is not None:
             self._away.gather(ids, out, ready)
 

@@ -7,18 +7,22 @@ import torch
 import peergraph._C as _C
 
 
-def id_list(ids: torch.Tensor, places: torch.Tensor | None = None) -> _C.IdList:
+def id_list(
+    ids: torch.Tensor, places: torch.Tensor | None = None, *, padded: bool = False
+) -> _C.IdList:
     """The ids as the compiled module takes them: addresses of contiguous tensors.
 
     Args:
         ids: int32 or int64.
         places: int64, row i of a gather's result is row places[i]; None: the order of the ids.
+        padded: an id of -1 is no error and gives a row of zeros; gathers only.
     """
     return _C.IdList(
         ids=ids.data_ptr(),
         id_bytes=ids.dtype.itemsize,
         count=ids.numel(),
         places=0 if places is None else places.data_ptr(),
+        padded=padded,
     )
 
 

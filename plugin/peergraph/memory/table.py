@@ -146,13 +146,16 @@ class Table:
         """By tier, the bytes of each rank; copies of shards included."""
         return {name: region.sizes for name, region in self._regions.items()}
 
-    def gather(self, ids: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    def gather(
+        self, ids: torch.Tensor, out: torch.Tensor | None = None, *, padded: bool = False
+    ) -> torch.Tensor:
         """Returns the rows `ids`, shaped [*ids.shape, *row shape] (WholeGraph III-C3). One-sided.
 
         Args:
             ids: int32 or int64, any shape, on the CPU or the table's device.
             out: where to write; contiguous, of the table's dtype and the result's shape, on the
                 table's device or the CPU.
+            padded: an id of -1 is padding and gives a row of zeros.
 
         On a GPU it runs in the current stream and does not synchronise, except to copy into an
         `out` on the CPU, and, with rows on disk, to find out which of them are wanted: the CPU
@@ -166,13 +169,13 @@ class Table:
             RuntimeError: the table is closed.
         """
         self._opened()
-        ids = self._prepare_ids(ids)
+        ids = self._prepare_ids(ids, padded)
         shape = (*ids.shape, *self.shape[1:])
         target = out_tensor(out, shape, self.dtype, self.device)
         result = target
         if target.device != self.device:
             result = torch.empty(shape, dtype=self.dtype, device=self.device)
-        self._opened().gather(ids, result.data_ptr())
+        self._opened().gather(ids, result.data_ptr(), padded)
         if target is not result:
             target.copy_(result)
         return target
@@ -274,7 +277,7 @@ class Table:
             raise RuntimeError("this table has been closed")
         return self._access
 
-    def _prepare_ids(self, ids: torch.Tensor) -> torch.Tensor:
+    def _prepare_ids(self, ids: torch.Tensor, padded: bool = False) -> torch.Tensor:
         if not isinstance(ids, torch.Tensor):
             raise TypeError(f"ids must be a tensor, got {type(ids).__name__}")
         if ids.dtype not in (torch.int32, torch.int64):
@@ -282,7 +285,7 @@ class Table:
         check_device("ids", ids, self.device)
         ids = ids.contiguous()
         if ids.device != self.device:
-            _C.check_ids(id_list(ids), self.rows, torch.get_num_threads())
+            _C.check_ids(id_list(ids, padded=padded), self.rows, torch.get_num_threads())
             ids = ids.to(self.device, non_blocking=True)
         return ids
 

@@ -2,7 +2,10 @@
 walks, PinSAGE neighbours, negative edges.
 """
 
+from .bounds import bounds_of
 from .exclude import exclude_edges
+from .fixed import FixedNeighborSampler
+from .fixed_sample import FixedSample, FixedShape
 from .negative import Negatives, NegativeSampler
 from .neighbor import NeighborSampler
 from .pinsage import PinSageLayer, PinSageSample, PinSageSampler
@@ -12,6 +15,9 @@ from .walk import RandomWalker, Walks
 
 __all__ = [
     "Block",
+    "FixedNeighborSampler",
+    "FixedSample",
+    "FixedShape",
     "NegativeSampler",
     "Negatives",
     "NeighborSampler",
@@ -21,6 +27,7 @@ __all__ = [
     "RandomWalker",
     "Sample",
     "Walks",
+    "bounds_of",
     "exclude_edges",
     "presample",
 ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .neighbor import as_integer
+from .checks import as_integer
 from .sample import EdgeType, NodeType
 
 if TYPE_CHECKING:

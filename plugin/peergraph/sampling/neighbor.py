@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,7 +9,10 @@ import torch
 from torch import Tensor
 
 from .. import _C
+from .bounds import MaxEdges, MaxNodes, make_shape
+from .checks import as_integer
 from .choices import Choices
+from .fixed import FixedNeighborSampler
 from .sample import Buffers, EdgeType, NodeType, Sample
 from .workspace import WorkspacePool
 
@@ -129,7 +131,7 @@ class NeighborSampler:
         self._edge_types = list(store.edge_types)
         position = {node_type: i for i, node_type in enumerate(self._node_types)}
         # The views are addresses into tensors that the store holds.
-        self._native = _C.KHopSampler(
+        self.native = _C.KHopSampler(
             node_types=[
                 (
                     node_type,
@@ -161,7 +163,7 @@ class NeighborSampler:
         store.keeps("node maps of a NeighborSampler", self._workspaces)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_native", "_workspaces")}
+        return {k: v for k, v in self.__dict__.items() if k not in ("native", "_workspaces")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -201,7 +203,7 @@ class NeighborSampler:
         times = self.choices.seed_times(self.store, named, seed_time, self._workspaces.device)
         buffers = Buffers(self._workspaces.device)
         with self._workspaces.borrow() as workspace:
-            result = self._native.sample(
+            result = self.native.sample(
                 [(node_type, ids.data_ptr(), ids.numel()) for node_type, ids in near],
                 seed,
                 0 if times is None else times.data_ptr(),
@@ -211,6 +213,33 @@ class NeighborSampler:
                 *workspace.launch(),
             )
         return self._to_sample(result, buffers)
+
+    def fixed(
+        self,
+        num_seeds: int | Mapping[NodeType, int],
+        *,
+        max_nodes: MaxNodes | None = None,
+        max_edges: MaxEdges | None = None,
+    ) -> FixedNeighborSampler:
+        """A sampler of the same samples in a fixed shape, which a CUDA graph can capture.
+
+        Args:
+            num_seeds: room for seeds; by node type where the store has several.
+            max_nodes: room for the new nodes of each hop, by node type where the store has several.
+                By default for as many as there can be, which is a lot for several hops;
+                :func:`bounds_of` makes better bounds out of samples.
+            max_edges: room for the edges of each hop, by edge type where the store has several; by
+                default for as many as there can be. Needed for fanouts of -1.
+
+        Raises:
+            ValueError: bounds that are negative, missing, of an unknown type, or of more than
+                2**31 - 2 rows or edges of a hop.
+            NotImplementedError: the sampler's `subgraph` is "induced".
+        """
+        if self.subgraph == "induced":
+            raise NotImplementedError("subgraph='induced' is not supported in a fixed shape")
+        shape = make_shape(self, num_seeds, max_nodes, max_edges)
+        return FixedNeighborSampler(self, shape)
 
     def _check_seeds(self, seeds: Seeds) -> list[tuple[int, Tensor]]:
         """Seeds as (index of the node type, contiguous int64 tensor on the store's device)."""
@@ -267,13 +296,6 @@ class NeighborSampler:
             },
             first_target={t: [b[1] for b in bs] for t, bs in by_relation.items()},
         )
-
-
-def as_integer(name: str, value: object) -> int:
-    """A Python int from any kind of integer."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name}: expected an integer, got {value!r}")
-    return operator.index(value)
 
 
 def check_fanouts(fanouts: Fanouts, edge_types: list[EdgeType]) -> dict[EdgeType, list[int]]:

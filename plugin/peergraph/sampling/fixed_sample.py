@@ -1,0 +1,168 @@
+"""What a k-hop sample of a fixed shape consists of, and how it relates to one that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from .sample import Block, EdgeType, NodeType, Sample
+
+
+@dataclass(frozen=True)
+class FixedShape:
+    """How much room there is in a sample of a fixed shape.
+
+    Args:
+        rows_per_hop: by node type, the rows of the seeds and the sink, of hop 1, ...
+        edges_per_hop: by edge type, the edges of each hop.
+    """
+
+    rows_per_hop: dict[NodeType, list[int]]
+    edges_per_hop: dict[EdgeType, list[int]]
+
+    def sink(self, node_type: NodeType) -> int:
+        """The row that is always padding."""
+        return self.rows_per_hop[node_type][0] - 1
+
+    def row_begins(self, node_type: NodeType) -> list[int]:
+        """Where each segment of rows begins, and their number."""
+        return [0, *accumulate(self.rows_per_hop[node_type])]
+
+    def edge_begins(self, edge_type: EdgeType) -> list[int]:
+        """Where the edges of each hop begin, and their number."""
+        return [0, *accumulate(self.edges_per_hop[edge_type])]
+
+
+@dataclass
+class FixedSample:
+    """The result of :meth:`FixedNeighborSampler.sample`; all tensors on the store's device.
+
+    Without its padding it is the :class:`Sample` of the same seeds: :meth:`compact`.
+
+    Args:
+        nodes: by node type, int64 user ids: a segment of rows for the seeds, one row that is always
+            padding (the sink), and a segment for the new nodes of each hop. Padding lies at the
+            end of each segment and is -1 (``Table.gather(nodes, padded=True)``).
+        row: by edge type, sources of the edges as positions in ``nodes``, in room for the edges of
+            each hop. Padding lies behind the edges of its hop and goes from sink to sink.
+        col: by edge type, destinations of the same edges.
+        edge_ids: by edge type, int64 the user's edge ids, -1 for padding; None when they were not
+            asked for.
+        batch: disjoint samples only: by node type, int64 which place among the seeds (of all types
+            in the order they were given) a node belongs to, -1 for padding.
+        duplicate_counts: by node type, int32: how often the node was sampled; 0 for padding.
+        num_nodes: by node type, int64 [hops + 1]: seeds that there were, new nodes of hop 1, ...
+        num_edges: by edge type, int64 [hops]: edges of each hop.
+        shape: the room there is, the same for all samples of a sampler.
+        indptr: by edge type and hop, what :meth:`block` gives.
+        first_target: by edge type and hop, what :meth:`block` gives.
+    """
+
+    nodes: dict[NodeType, Tensor]
+    row: dict[EdgeType, Tensor]
+    col: dict[EdgeType, Tensor]
+    edge_ids: dict[EdgeType, Tensor] | None
+    batch: dict[NodeType, Tensor] | None
+    duplicate_counts: dict[NodeType, Tensor] | None
+    num_nodes: dict[NodeType, Tensor]
+    num_edges: dict[EdgeType, Tensor]
+    shape: FixedShape
+    indptr: dict[EdgeType, list[Tensor]] = field(repr=False)
+    first_target: dict[EdgeType, list[int]] = field(repr=False)
+
+    def block(self, hop: int, edge_type: EdgeType | None = None) -> Block:
+        """The CSC block of a hop and a relation, as :meth:`Sample.block` gives it.
+
+        Padding rows are targets without edges; what is behind ``indptr[-1]`` in its `row` and
+        `edge_ids` is padding.
+
+        Raises:
+            IndexError: no such hop.
+            KeyError: no such relation.
+            ValueError: `edge_type` left out though there are several relations.
+        """
+        if edge_type is None:
+            if len(self.row) != 1:
+                raise ValueError(f"edge_type: one of {list(self.row)} is needed")
+            (edge_type,) = self.row
+        begins = self.shape.edge_begins(edge_type)
+        if not 0 <= hop < len(begins) - 1:
+            raise IndexError(f"hop: {hop} is not in 0..{len(begins) - 2}")
+        edges = slice(begins[hop], begins[hop + 1])
+        row = self.row[edge_type][edges]
+        return Block(
+            indptr=self.indptr[edge_type][hop].to(row.dtype),
+            row=row,
+            edge_ids=None if self.edge_ids is None else self.edge_ids[edge_type][edges],
+            first_target=self.first_target[edge_type][hop],
+        )
+
+    def compact(self) -> Sample:
+        """The sample without its padding. Synchronises with a GPU."""
+        return _Compaction(self).sample()
+
+
+class _Compaction:
+    """One call of :meth:`FixedSample.compact`."""
+
+    def __init__(self, fixed: FixedSample) -> None:
+        self.fixed = fixed
+        self.num_nodes = {t: counts.tolist() for t, counts in fixed.num_nodes.items()}
+        self.num_edges = {t: counts.tolist() for t, counts in fixed.num_edges.items()}
+        self.used = {
+            t: _used(fixed.shape.rows_per_hop[t], counts, fixed.nodes[t].device)
+            for t, counts in self.num_nodes.items()
+        }
+
+    def sample(self) -> Sample:
+        fixed = self.fixed
+        edges = {
+            t: _used(fixed.shape.edges_per_hop[t], counts, fixed.row[t].device)
+            for t, counts in self.num_edges.items()
+        }
+        # Padding rows get the number of some other row, which no edge names.
+        new_row = {t: (used.cumsum(0) - 1).clamp(min=0) for t, used in self.used.items()}
+        row_dtype = {t: row.dtype for t, row in fixed.row.items()}
+        return Sample(
+            nodes={t: ids[self.used[t]] for t, ids in fixed.nodes.items()},
+            row={t: new_row[t[0]][fixed.row[t][e]].to(row_dtype[t]) for t, e in edges.items()},
+            col={t: new_row[t[2]][fixed.col[t][e]].to(row_dtype[t]) for t, e in edges.items()},
+            edge_ids=None
+            if fixed.edge_ids is None
+            else {t: ids[edges[t]] for t, ids in fixed.edge_ids.items()},
+            batch=None
+            if fixed.batch is None
+            else {t: trees[self.used[t]] for t, trees in fixed.batch.items()},
+            duplicate_counts=None
+            if fixed.duplicate_counts is None
+            else {t: c[self.used[t]] for t, c in fixed.duplicate_counts.items()},
+            num_sampled_nodes=self.num_nodes,
+            num_sampled_edges=self.num_edges,
+            indptr={
+                t: [self._indptr(t, hop) for hop in range(len(indptrs))]
+                for t, indptrs in fixed.indptr.items()
+            },
+            first_target={
+                t: [int(self.used[t[2]][:first].sum()) for first in firsts]
+                for t, firsts in fixed.first_target.items()
+            },
+        )
+
+    def _indptr(self, edge_type: EdgeType, hop: int) -> Tensor:
+        indptr = self.fixed.indptr[edge_type][hop]
+        first = self.fixed.first_target[edge_type][hop]
+        targets = self.used[edge_type[2]][first : first + indptr.numel() - 1]
+        degrees = indptr.diff()[targets]
+        return torch.cat([indptr[:1], degrees.cumsum(0)])
+
+
+def _used(room: Sequence[int], counts: Sequence[int], device: torch.device) -> Tensor:
+    """Which items of segments are no padding."""
+    used = torch.zeros(sum(room), dtype=torch.bool, device=device)
+    for begin, count in zip([0, *accumulate(room)], counts, strict=False):
+        used[begin : begin + count] = True
+    return used

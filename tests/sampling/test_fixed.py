@@ -1,0 +1,338 @@
+"""Samples of a fixed shape: without padding they are the samples that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+import torch
+
+import peergraph
+from peergraph.sampling import (
+    FixedNeighborSampler,
+    FixedSample,
+    NeighborSampler,
+    Sample,
+    bounds_of,
+)
+from tests.sampling.plain_store import (
+    EDGE,
+    LAYOUTS,
+    NODE,
+    Layout,
+    PlainStore,
+    csc_with_degrees,
+    random_csc,
+)
+from tests.sampling.test_choices import each_kind, prepare
+from tests.sampling.test_neighbor_sampler import RELATIONS, TYPES
+
+Seeds = torch.Tensor | dict[str, torch.Tensor]
+
+
+def same(got: Mapping[object, object] | None, want: Mapping[object, object] | None) -> bool:
+    if got is None or want is None:
+        return got is want
+    return all(
+        torch.equal(a, b) and a.dtype == b.dtype
+        for a, b in zip(flat(got.values()), flat(want.values()), strict=True)
+    )
+
+
+def flat(values: object) -> list[torch.Tensor]:
+    return [t for v in values for t in (v if isinstance(v, list) else [v])]
+
+
+def assert_same_sample(got: Sample, want: Sample) -> None:
+    assert got.num_sampled_nodes == want.num_sampled_nodes
+    assert got.num_sampled_edges == want.num_sampled_edges
+    assert got.first_target == want.first_target
+    for name in ("nodes", "row", "col", "edge_ids", "batch", "duplicate_counts"):
+        assert same(getattr(got, name), getattr(want, name)), name
+
+
+def assert_padded(fixed: FixedSample) -> None:
+    """What is documented to lie behind the counts does."""
+    shape = fixed.shape
+    for t, rows in shape.rows_per_hop.items():
+        assert fixed.nodes[t].numel() == sum(rows)
+        used = torch.zeros(sum(rows), dtype=torch.bool)
+        for begin, count in zip(shape.row_begins(t), fixed.num_nodes[t].tolist(), strict=False):
+            used[begin : begin + count] = True
+        assert not used[shape.sink(t)]
+        assert bool((fixed.nodes[t].cpu()[~used] == -1).all())
+        if fixed.batch is not None:
+            assert bool((fixed.batch[t].cpu()[~used] == -1).all())
+        if fixed.duplicate_counts is not None:
+            assert bool((fixed.duplicate_counts[t].cpu()[~used] == 0).all())
+    for t, room in shape.edges_per_hop.items():
+        assert fixed.row[t].numel() == fixed.col[t].numel() == sum(room)
+        begins = shape.edge_begins(t)
+        for hop, count in enumerate(fixed.num_edges[t].tolist()):
+            padding = slice(begins[hop] + count, begins[hop + 1])
+            assert bool((fixed.row[t][padding] == shape.sink(t[0])).all())
+            assert bool((fixed.col[t][padding] == shape.sink(t[2])).all())
+            if fixed.edge_ids is not None:
+                assert bool((fixed.edge_ids[t][padding] == -1).all())
+            assert_block(fixed, hop, t, count)
+
+
+def assert_block(fixed: FixedSample, hop: int, edge_type: tuple[str, str, str], count: int) -> None:
+    """The block has the same edges in CSC."""
+    block = fixed.block(hop, edge_type)
+    degrees = block.indptr.diff()
+    assert int(block.indptr[0]) == 0
+    assert int(block.indptr[-1]) == count
+    targets = torch.arange(block.num_targets, device=degrees.device) + block.first_target
+    begin = fixed.shape.edge_begins(edge_type)[hop]
+    col = fixed.col[edge_type][begin : begin + count]
+    assert torch.equal(targets.repeat_interleave(degrees).to(col.dtype), col)
+
+
+def check(
+    sampler: NeighborSampler,
+    seeds: dict[str, torch.Tensor],
+    *,
+    room: int = 3,
+    seed: int = 7,
+    seed_time: dict[str, torch.Tensor] | None = None,
+    times: float = 1.0,
+    given_bounds: bool = True,
+) -> FixedSample:
+    """Samples with `room` more places than seeds, and bounds `times` as large as needed."""
+    device = sampler.store.device
+    want = sampler.sample(seeds, seed, seed_time=seed_time)
+    bounds = bounds_of([want], times) if given_bounds else (None, None)
+    counts = {t: ids.numel() for t, ids in seeds.items()}
+    fixed = sampler.fixed(
+        {t: n + room for t, n in counts.items()}, max_nodes=bounds[0], max_edges=bounds[1]
+    )
+    # What lies in places for padding must not matter.
+    padded = {t: torch.cat([ids, ids.new_full((room,), 2**31 - 1)]) for t, ids in seeds.items()}
+    later = seed_time and {t: torch.cat([x, x.new_zeros(room)]) for t, x in seed_time.items()}
+    got = fixed.sample(
+        {t: ids.to(device) for t, ids in padded.items()},
+        torch.tensor(seed, device=device),
+        num_seeds={t: torch.tensor(n, device=device) for t, n in counts.items()},
+        seed_time=later and {t: x.to(device) for t, x in later.items()},
+    )
+    peergraph.synchronize(device)
+    assert_padded(got)
+    assert_same_sample(without_places(got.compact(), counts, room), want)
+    return got
+
+
+def without_places(sample: Sample, counts: dict[str, int], room: int) -> Sample:
+    """A disjoint sample's batch by index of the seed instead of by place among the seeds."""
+    if sample.batch is not None:
+        for t, places in sample.batch.items():
+            seed_of = torch.cat(
+                [
+                    torch.arange(n + room, device=places.device) + sum(list(counts.values())[:i])
+                    for i, n in enumerate(counts.values())
+                ]
+            )
+            sample.batch[t] = seed_of[places]
+    return sample
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+def test_homogeneous(device: torch.device, layout: Layout, index_dtype: torch.dtype) -> None:
+    rng = np.random.default_rng(1)
+    csc = random_csc(rng, 300, 300, 9)
+    store = PlainStore.homogeneous(csc, layout=layout, index_dtype=index_dtype, device=device)
+    sampler = NeighborSampler(store, [5, 3, 7], duplicate_counts=True, index_dtype=index_dtype)
+    seeds = torch.from_numpy(rng.integers(0, 300, 23))
+    for given_bounds in (True, False):
+        got = check(sampler, {NODE: seeds}, given_bounds=given_bounds)
+    assert got.shape.rows_per_hop[NODE] == [27, 130, 300, 300]
+    assert got.shape.edges_per_hop[EDGE] == [130, 390, 2100]
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("frontier", ["new", "all"])
+@pytest.mark.parametrize(
+    "fanouts",
+    [[1], [-1, -1], [0, 4], [4, 0, 4], [2, -1, 3], [33, 2], [100, 5], [64, 31, 1], [3000], []],
+    ids=str,
+)
+def test_fanouts(device: torch.device, fanouts: list[int], frontier: str, disjoint: bool) -> None:
+    rng = np.random.default_rng(2)
+    csc = random_csc(rng, 120, 120, 40, own_edge_ids=False)
+    store = PlainStore.homogeneous(csc, layout=LAYOUTS["three tiers"], device=device)
+    sampler = NeighborSampler(
+        store, fanouts, frontier=frontier, disjoint=disjoint, duplicate_counts=True
+    )
+    seeds = torch.tensor([3, 3, 117, 0, 3, 50])
+    check(sampler, {NODE: seeds}, seed=2**63 - 1)
+    check(sampler, {NODE: seeds}, room=0, times=1.5)
+
+
+@each_kind
+def test_choices(device: torch.device, kind: tuple[str, ...]) -> None:
+    rng = np.random.default_rng(3)
+    store = PlainStore.homogeneous(
+        random_csc(rng, 200, 200, 12), layout=LAYOUTS["renumbered"], device=device
+    )
+    options, _ = prepare(store, rng, kind)
+    sampler = NeighborSampler(store, [6, 40], **options)
+    seeds = torch.from_numpy(rng.integers(0, 200, 17))
+    timed = "node_time" in options or "edge_time" in options
+    times = {NODE: torch.from_numpy(rng.integers(-5, 20, 17))} if timed else None
+    check(sampler, {NODE: seeds}, seed_time=times)
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("frontier", ["new", "all"])
+def test_heterogeneous(device: torch.device, frontier: str, disjoint: bool) -> None:
+    rng = np.random.default_rng(4)
+    relations = {r: random_csc(rng, TYPES[r[0]], TYPES[r[2]], 6) for r in RELATIONS}
+    store = PlainStore(TYPES, relations, layout=LAYOUTS["three tiers"], device=device)
+    fanouts = {r: [4, 0, 3] if r[1] == "by" else [5, 2, -1] for r in RELATIONS}
+    sampler = NeighborSampler(
+        store, fanouts, frontier=frontier, disjoint=disjoint, duplicate_counts=True
+    )
+    seeds = {"paper": torch.arange(5, 25), "author": torch.tensor([3, 3, 8])}
+    check(sampler, seeds)
+
+
+def test_no_seeds_and_no_edges(device: torch.device) -> None:
+    store = PlainStore.homogeneous(csc_with_degrees([0, 0, 0]), device=device)
+    for frontier in ("new", "all"):
+        sampler = NeighborSampler(store, [2, 2], frontier=frontier)
+        none = torch.empty(0, dtype=torch.int64)
+        got = check(sampler, {NODE: none}, room=0, given_bounds=False)
+        assert got.nodes[NODE].tolist() == [-1]
+        assert check(sampler, {NODE: none}, room=4, given_bounds=False).nodes[NODE].numel() == 5
+        got = check(sampler, {NODE: torch.arange(3)}, given_bounds=False)
+        assert got.row[EDGE].numel() == 0
+
+
+def test_work_space_is_left_clean(device: torch.device) -> None:
+    """Also after a sample that there was no room for."""
+    rng = np.random.default_rng(5)
+    store = PlainStore.homogeneous(random_csc(rng, 400, 400, 10), device=device)
+    sampler = NeighborSampler(store, [6, 6])
+    fixed = sampler.fixed(20, max_nodes=[120, 300])
+    tight = sampler.fixed(20, max_nodes=[120, 1], max_edges=[130, 20])
+    for seed in range(4):
+        seeds = torch.from_numpy(rng.integers(0, 400, 20)).to(device)
+        with pytest.raises(OverflowError, match=r"max_(nodes|edges): hop 1 .* room for"):
+            sample_and_wait(tight, seeds, seed)
+        got = fixed.sample(seeds, seed)
+        peergraph.synchronize(device)
+        assert_same_sample(got.compact(), sampler.sample(seeds, seed))
+
+
+def sample_and_wait(
+    fixed: FixedNeighborSampler, seeds: torch.Tensor, seed: int, **options: torch.Tensor
+) -> FixedSample:
+    sample = fixed.sample(seeds, seed, **options)
+    peergraph.synchronize(seeds.device)
+    return sample
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize(
+    ("bounds", "match"),
+    [
+        ({"max_nodes": [2]}, r"max_nodes: hop 0 found 3 new nodes of a type, there is room for 2"),
+        ({"max_nodes": [0]}, r"hop 0 found 3 new nodes"),
+        ({"max_edges": [3]}, r"max_edges: hop 0 sampled 6 edges of a relation, .* room for 3"),
+        ({"max_edges": [0]}, r"max_edges: hop 0 sampled 6 edges"),
+    ],
+)
+@pytest.mark.parametrize("fanout", [5, 90, -1])
+def test_too_little_room(
+    device: torch.device, bounds: dict[str, list[int]], match: str, disjoint: bool, fanout: int
+) -> None:
+    csc = csc_with_degrees([0, 1, 5], num_nodes=6)
+    store = PlainStore.homogeneous(csc, device=device)
+    sampler = NeighborSampler(store, [fanout], disjoint=disjoint)
+    if disjoint and "max_nodes" in bounds:
+        match = match.replace("found 3", "found 5")
+    fixed = sampler.fixed(2, **{"max_edges": [8], **bounds})
+    with pytest.raises(OverflowError, match=match):
+        sample_and_wait(fixed, torch.tensor([1, 2], device=device), 0)
+    peergraph.synchronize(device)  # it is reported once
+
+
+def test_bad_seeds(device: torch.device) -> None:
+    store = PlainStore.homogeneous(csc_with_degrees([1, 2, 3]), device=device)
+    fixed = NeighborSampler(store, [2]).fixed(3)
+    with pytest.raises(IndexError, match=r"seeds\[1\] = 3 is out of range for 3 nodes"):
+        sample_and_wait(fixed, torch.tensor([0, 3, -1], device=device), 0)
+    for count in (4, -1):
+        with pytest.raises(IndexError, match=rf"num_seeds: expected 0 \.\. 3, got {count}"):
+            sample_and_wait(
+                fixed,
+                torch.tensor([0, 1, 2], device=device),
+                0,
+                num_seeds=torch.tensor(count, device=device),
+            )
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (lambda s: s.fixed(-1), ValueError, "num_seeds"),
+        (lambda s: s.fixed({"x": 1}), ValueError, "num_seeds: 'x' is not one of"),
+        (lambda s: s.fixed(1, max_nodes=[1]), ValueError, "max_nodes: expected 2 bounds"),
+        (lambda s: s.fixed(1, max_nodes=[1, -1]), ValueError, "max_nodes"),
+        (lambda s: s.fixed(1, max_edges=[1, 2.5]), TypeError, "max_edges"),
+        (lambda s: s.fixed(1, max_edges={"x": [1, 1]}), ValueError, "max_edges: 'x'"),
+        (lambda s: s.fixed(2**31), ValueError, "num_seeds"),
+        (lambda s: s.fixed(3).sample([0], 1), TypeError, "seeds of type"),
+        (lambda s: s.fixed(3).sample(torch.arange(2), 1), ValueError, r"expected shape \(3,\)"),
+        (lambda s: s.fixed(3).sample(torch.zeros(3), 1), TypeError, "seeds of type"),
+        (lambda s: s.fixed(1).sample({"x": torch.arange(1)}, 1), ValueError, "'x'"),
+        (lambda s: s.fixed(1).sample(torch.arange(1), -1), ValueError, "seed"),
+        (lambda s: s.fixed(1).sample(torch.arange(1), torch.zeros(1)), TypeError, "seed"),
+        (
+            lambda s: s.fixed(1).sample(torch.arange(1), torch.arange(2)),
+            ValueError,
+            "seed: expected one number",
+        ),
+        (
+            lambda s: s.fixed(1).sample(torch.arange(1), 1, num_seeds=torch.arange(3)),
+            ValueError,
+            "num_seeds: expected one number",
+        ),
+        (
+            lambda s: s.fixed(1).sample(torch.arange(1), 1, seed_time=torch.arange(1)),
+            ValueError,
+            "seed_time",
+        ),
+    ],
+)
+def test_errors(
+    call: Callable[[NeighborSampler], object], error: type[Exception], match: str
+) -> None:
+    store = PlainStore.homogeneous(csc_with_degrees([1, 2, 3]))
+    with pytest.raises(error, match=match):
+        call(NeighborSampler(store, [2, 2]))
+
+
+def test_more_errors() -> None:
+    store = PlainStore.homogeneous(csc_with_degrees([1, 2, 3]))
+    with pytest.raises(ValueError, match="max_edges: needed, for hop 1 takes all"):
+        NeighborSampler(store, [2, -1]).fixed(2)
+    with pytest.raises(NotImplementedError, match="induced"):
+        NeighborSampler(store, [2], subgraph="induced").fixed(2)
+    with pytest.raises(ValueError, match="samples: expected at least one"):
+        bounds_of([])
+    with pytest.raises(ValueError, match="slack"):
+        bounds_of([], 0.5)
+    typed = PlainStore(TYPES, {r: csc_with_degrees([], TYPES[r[2]]) for r in RELATIONS})
+    with pytest.raises(ValueError, match="num_seeds: expected a dict"):
+        NeighborSampler(typed, [2]).fixed(2)
+
+
+def test_bounds_of_samples() -> None:
+    store = PlainStore.homogeneous(csc_with_degrees([0, 1, 5], num_nodes=6))
+    sampler = NeighborSampler(store, [5, 5])
+    samples = [sampler.sample(torch.tensor([i]), 0) for i in range(3)]
+    assert bounds_of(samples, 1) == ({NODE: [4, 0]}, {EDGE: [5, 1]})
+    assert bounds_of(iter(samples), 1.5) == ({NODE: [6, 0]}, {EDGE: [7, 1]})
