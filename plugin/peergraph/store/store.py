@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from dataclasses import replace
 from os import PathLike
@@ -132,7 +133,9 @@ class Store(Reporting):
             schema,
             hot_degrees,
             permuted,
-            lambda: Reads.of(hotness, heat, orders, schema.num_edges, group.device),
+            functools.cache(
+                lambda: Reads.of(hotness, heat, orders, schema.num_edges, group.device)
+            ),
             renumber,
             group,
         )
