@@ -45,6 +45,12 @@ class FixedNeighborSampler:
             # Not while a graph is captured: memory for errors and for the node maps.
             raise_pending(self._device)
             self._workspace = Workspace(map_sizes, self._device)
+        sampler.store.keeps("node maps of a FixedNeighborSampler", self)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of its work space on the store's device."""
+        return 0 if self._workspace is None else sum(m.nbytes for m in self._workspace.maps)
 
     @property
     def _types(self) -> list[NodeType]:
