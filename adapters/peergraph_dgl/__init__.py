@@ -4,14 +4,31 @@ Import it before ``dgl``: where DGL's GraphBolt has no native library for the in
 ``import dgl`` works after it.
 """
 
+# ruff: noqa: E402
+
 from __future__ import annotations
 
 from .importing import import_dgl
 
 import_dgl()
 
-from .message_passing import install_where_needed, use_kernels  # noqa: E402
+from . import attach, guard
+from .attach import store_of
+from .columns import StoreColumn
+from .message_passing import install_where_needed, use_kernels
+from .share import share
+from .storages import TableStorage, TypedStorage
 
+__all__ = [
+    "StoreColumn",
+    "TableStorage",
+    "TypedStorage",
+    "import_dgl",
+    "share",
+    "store_of",
+    "use_kernels",
+]
+
+attach.install()
+guard.install()
 install_where_needed()
-
-__all__ = ["import_dgl", "use_kernels"]

@@ -1,0 +1,162 @@
+"""`share`: a DGL graph of one rank becomes a DGL graph of all ranks, over one store."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+import dgl
+import torch
+from dgl import DGLGraph
+from torch import Tensor
+
+from peergraph.memory import Group
+from peergraph.store import EdgeSource, EdgeType, GraphSource, Store, TableTensor
+
+from .attach import attach, find_store
+from .columns import StoreColumn
+from .structure import Packed, make_index, pack, share_arrays
+
+_CPU = torch.device("cpu")
+
+
+def share(
+    g: Any = None,
+    *,
+    plan: Any = "auto",
+    memory_budget: Any = None,
+    device: Any = None,
+    timeout: float | None = None,
+    progress: Any = None,
+) -> DGLGraph:
+    """Puts a graph into one store that all ranks of this machine read. Collective.
+
+    Returns a ``DGLGraph`` on the CPU on every rank, with the same types, nodes, edges and edge ids.
+    Its structure lies once in the machine's memory, in all the sparse formats that ``g`` allows
+    (``g.formats("csc")`` before saves memory), and again, as Peergraph's sampler reads it, in the
+    store. Node and edge data are in the store: selecting rows of them reads those rows,
+    ``g.ndata[name][ids] = values`` writes them, for all ranks. A column that is assigned, added or
+    deleted is so on this rank only, as in DGL's processes. The memory is freed by
+    ``store_of(g).close()`` (collective), or with the last rank.
+
+    Args:
+        g: the graph, on rank 0; homogeneous or heterogeneous, on any device. What other ranks pass
+            is not used; they may pass ``None``.
+        plan: where structure and tables lie: ``"auto"``, ``"replicated"``, ``"sharded"``,
+            ``"host"`` or a ``peergraph.store.Plan``.
+        memory_budget: for ``"auto"``, as ``peergraph.store.Store.build`` takes it.
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:i"``, where this rank reads to; default: see
+            ``peergraph.memory.Group.current``.
+        timeout: seconds to wait for the other ranks.
+        progress: as ``peergraph.store.Store.build`` takes it.
+
+    Raises:
+        TypeError: if rank 0's graph is no ``DGLGraph``, or a block. This and the following are
+            raised on all ranks.
+        ValueError: if it is shared already.
+        NotImplementedError: for data that requires gradients.
+        pickle.PicklingError, AttributeError: for an attribute of the graph that cannot be sent.
+    """
+    group = Group.current(device=device, timeout=timeout)
+    message: Any = None
+    source, arrays = None, None
+    if group.rank == 0:
+        try:
+            outline, source, arrays = _split(g)
+            message = pickle.dumps(outline)
+        except Exception as error:
+            # The others wait for the outline: they must learn that there is none.
+            group.broadcast(error)
+            raise
+    message = group.broadcast(message)
+    if isinstance(message, Exception):
+        raise message
+    outline = pickle.loads(message)
+    store = Store.build(
+        source, plan=plan, memory_budget=memory_budget, group=group, progress=progress
+    )
+    # Graphs of DGL's PyPI wheels are on the CPU: their memory is not pinned for GPUs.
+    on_cpu = Group.current(device="cpu", timeout=timeout)
+    index = make_index(outline.packed, share_arrays(outline.packed, arrays, on_cpu))
+    return _join(outline, index, store)
+
+
+@dataclass
+class _Outline:
+    """What all ranks must know of a graph, small enough to send."""
+
+    packed: Packed
+    ntypes: list[str]
+    etypes: list[str]
+    num_nodes: dict[str, Tensor] | None
+    num_edges: dict[EdgeType, Tensor] | None
+    attributes: dict[str, Any]
+
+
+def _split(g: Any) -> tuple[_Outline, GraphSource, list[Tensor]]:
+    if not isinstance(g, DGLGraph):
+        raise TypeError(f"g must be a DGLGraph on rank 0, got {type(g).__name__}")
+    if g.is_block:
+        raise TypeError("g must be a graph, got a block (message flow graph)")
+    if find_store(g) is not None:
+        raise ValueError("g is shared already")
+    if g.device != _CPU:
+        g = g.to(_CPU)
+    packed, arrays = pack(g)
+    outline = _Outline(
+        packed,
+        list(g.ntypes),
+        list(g.etypes),
+        g._batch_num_nodes,
+        g._batch_num_edges,
+        _own_attributes(g),
+    )
+    source = GraphSource(
+        num_nodes={t: g.num_nodes(t) for t in g.ntypes},
+        edges={t: _edges(g, t) for t in g.canonical_etypes},
+        node_tables={t: _tables(t, g.nodes[t].data) for t in g.ntypes},
+        edge_tables={t: _tables(t, g.edges[t].data) for t in g.canonical_etypes},
+    )
+    return outline, source, arrays
+
+
+def _own_attributes(g: DGLGraph) -> dict[str, Any]:
+    """What the user has set on the object itself, such as ``g.num_classes``."""
+    known = vars(dgl.graph(([], []))).keys()
+    return {k: v for k, v in vars(g).items() if k not in known and k != "_gpu_caches"}
+
+
+def _edges(g: DGLGraph, edge_type: EdgeType) -> EdgeSource:
+    allowed = g.formats()
+    if "csc" not in allowed["created"] + allowed["not created"]:
+        return EdgeSource(coo=torch.stack(g.edges(order="eid", etype=edge_type)))
+    indptr, indices, edge_ids = g.adj_tensors("csc", etype=edge_type)
+    in_order = torch.equal(edge_ids, torch.arange(edge_ids.numel(), dtype=edge_ids.dtype))
+    return EdgeSource(csc=(indptr.long(), indices), edge_ids=None if in_order else edge_ids)
+
+
+def _tables(owner: Any, data: Any) -> dict[str, Tensor]:
+    tables = {}
+    for name, value in data.items():
+        if value.requires_grad:
+            raise NotImplementedError(
+                f"{name!r} of {owner!r} requires gradients; a shared tensor cannot be trained"
+            )
+        tables[name] = value.detach()
+    return tables
+
+
+def _join(outline: _Outline, index: Any, store: Store) -> DGLGraph:
+    graph = DGLGraph(index, outline.ntypes, outline.etypes)
+    for node_type, frame in zip(graph.ntypes, graph._node_frames, strict=True):
+        for name in store.node_table_names(node_type):
+            frame._columns[name] = StoreColumn.of(TableTensor(store, node_type, name, _CPU))
+    for edge_type, frame in zip(graph.canonical_etypes, graph._edge_frames, strict=True):
+        for name in store.edge_table_names(edge_type):
+            frame._columns[name] = StoreColumn.of(TableTensor(store, edge_type, name, _CPU))
+    graph._batch_num_nodes = outline.num_nodes
+    graph._batch_num_edges = outline.num_edges
+    vars(graph).update(outline.attributes)
+    attach(graph, store)
+    return graph
