@@ -200,20 +200,25 @@ def record_batches(
             ratio = record[f"predicted_{name}"] / max(rank[name] for rank in everywhere)
             record["predicted_ratio" + ("" if name == "ms" else f"_{name}")] = ratio
     else:
-        record = {k: v for k, v in record.items() if not k.startswith("predicted_")}
+        record = _without_prediction(record)
     session.recorder.add(measured.batches, system="peergraph", **{"op": "batch", **record})
 
 
+def _without_prediction(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in fields.items() if not k.startswith("predicted_")}
+
+
 def record_gathers(session: Session, measured: Measured, **fields: Any) -> None:
-    """Records the gathers alone, with the rates of all rows and of those missing on GPUs."""
+    """Records the gathers alone, with the rates of all rows and of those missing on GPUs.
+
+    The prediction is left out: it is of mini-batches, whose gathers wait for the host's call.
+    """
     if measured.gathers is None:
         return
-    record = {**measured.fields, **fields}
+    record = {**_without_prediction(measured.fields), **fields}
     slowest = max(session.group.all_gather(measured.gathers.ms))
     record["bytes"] = record["nodes"] * record["dim"] * 4
     record["missing_gbs"] = record["missing_bytes"] / slowest / 1e6
-    record["predicted_ms"] = record["predicted_gather"]
-    record["predicted_ratio"] = record["predicted_gather"] / slowest
     session.recorder.add(measured.gathers, system="peergraph", op="gather", **record)
 
 

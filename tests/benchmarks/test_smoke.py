@@ -133,7 +133,10 @@ def test_placement(tmp_path: Path) -> None:
     of_part = {part: [r for r in timed if r["part"] == part] for part in PLACEMENT_ROWS}
     for part, rows in PLACEMENT_ROWS.items():
         assert [(r["setting"], r.get("plan")) for r in of_part[part]] == rows
-    assert all(r["predicted_ratio"] > 0 for r in timed if r.get("sampler") != "reservoir")
+    assert all(
+        ("predicted_ratio" in r) == (r["op"] != "gather" and r.get("sampler") != "reservoir")
+        for r in timed
+    )
     for r in timed:
         assert r["hit_replicated"] + r["hit_sharded"] + r["hit_host"] == pytest.approx(1)
     assert [r["op"] for r in of_part["budgets"]] == ["gather", "batch"] * 3
