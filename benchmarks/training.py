@@ -2,10 +2,11 @@
 
     python benchmarks/training.py --world 4 --graph products --plans sharded --peers wholegraph
 
-Four ways: `csr` and `coo` make mini-batches with a system's sampler and table and run PyG's
+Five ways: `csr` and `coo` make mini-batches with a system's sampler and table and run PyG's
 SAGEConv on them as a CSR matrix or as COO; `loader` is an unmodified PyG NeighborLoader over the
 shared store (Peergraph only; it samples with PyG's semantics, so its batches are smaller), and
-`accelerated` the same with Peergraph's layers in PyG's model.
+`accelerated` the same with Peergraph's layers in PyG's model, and `lazy` that with features that the
+first layer reads from the store.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from torch_geometric.nn import GraphSAGE, SAGEConv
 from peergraph.store import EDGE, NODE, Store
 
 # How the samples of each way expand; with "pyg", a layer's edges are those of several hops.
-_SEMANTICS_OF = {"csr": "dgl", "coo": "dgl", "loader": "pyg", "accelerated": "pyg"}
+_SEMANTICS_OF = {"csr": "dgl", "coo": "dgl", "loader": "pyg", "accelerated": "pyg", "lazy": "pyg"}
 WAYS = tuple(_SEMANTICS_OF)
 _DROPOUT = 0.5
 
@@ -98,7 +99,7 @@ class LoaderSage(torch.nn.Module):
 def make_model(widths: list[int], way: str) -> torch.nn.Module:
     if way == "loader":
         return LoaderSage(widths)
-    if way == "accelerated":
+    if way in ("accelerated", "lazy"):
         # Only the ways of the loader need the adapter.
         from peergraph_pyg import accelerate
 
@@ -210,7 +211,13 @@ def run(session: Session) -> None:
 
 def _time_way(session: Session, system: System, way: str) -> Callable[[Case], None]:
     if _SEMANTICS_OF[way] == "pyg":
-        return lambda case: train_on_loader(session, data_of(system.store), case, way)
+        data = data_of(system.store)
+        if way == "lazy":
+            # Only the ways of the loader need the adapter.
+            from peergraph_pyg import lazy
+
+            data = lazy(data)
+        return lambda case: train_on_loader(session, data, case, way)
     return lambda case: train_on(session, system, case, way)
 
 

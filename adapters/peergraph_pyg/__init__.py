@@ -12,6 +12,8 @@ from . import hooks, nn
 from .attach import store_of
 from .feature_store import PeergraphFeatureStore
 from .graph_store import PeergraphGraphStore
+from .lazy import lazy
+from .lazy_rows import LazyRows
 from .nn.swap import accelerate, explain, revert
 from .prefetch import prefetch
 from .sampler import StoreNeighborSampler
@@ -20,6 +22,7 @@ from .store_tensor import EdgeIndexTensor
 
 __all__ = [
     "EdgeIndexTensor",
+    "LazyRows",
     "PeergraphFeatureStore",
     "PeergraphGraphStore",
     "StoreNeighborSampler",
@@ -27,6 +30,7 @@ __all__ = [
     "TableTensor",
     "accelerate",
     "explain",
+    "lazy",
     "nn",
     "prefetch",
     "revert",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor
 from torch_geometric.data import FeatureStore, TensorAttr
 
 from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store, TableTensor
+
+from .lazy_rows import LazyTable
 
 Owner = NodeType | EdgeType
 
@@ -29,9 +32,13 @@ class PeergraphFeatureStore(FeatureStore):  # type: ignore[misc]
 
     Args:
         store: the store.
+        lazy: names of tensors whose rows are not gathered: :func:`peergraph_pyg.lazy`.
+
+    Raises:
+        ValueError: there is no tensor of such a name.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, lazy: Sequence[str] = ()) -> None:
         super().__init__()
         self.store = store
         self._tensors: dict[tuple[Owner, str], TableTensor] = {}
@@ -42,6 +49,12 @@ class PeergraphFeatureStore(FeatureStore):  # type: ignore[misc]
         for edge_type in store.edge_types:
             for name in store.edge_table_names(edge_type):
                 self._tensors[edge_type, name] = TableTensor(store, edge_type, name)
+        for wanted in lazy:
+            if not self.named(wanted):
+                raise ValueError(f"no node or edge type has a shared tensor {wanted!r}")
+        for (owner, name), tensor in self._tensors.items():
+            if name in lazy:
+                self._tensors[owner, name] = LazyTable.of(tensor)
 
     def _key(self, attr: TensorAttr) -> tuple[Owner, str]:
         group = attr.group_name

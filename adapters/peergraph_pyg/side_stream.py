@@ -13,6 +13,7 @@ from torch import Tensor
 from peergraph.store import StoreTensor
 
 from .blocks import tensors_behind
+from .lazy_rows import LazyRows
 
 # Streams that no thread works on. They are used again, as memory that was freed on a stream
 # serves only that one.
@@ -39,7 +40,9 @@ def use_on(stream: torch.cuda.Stream, value: Any) -> None:
     """Keeps the memory of a batch's tensors until a stream has used them."""
     if isinstance(value, StoreTensor):
         return
-    if isinstance(value, Tensor):
+    if isinstance(value, LazyRows):
+        value.record_stream(stream)
+    elif isinstance(value, Tensor):
         if value.is_cuda:
             for tensor in (value, *tensors_behind(value)):
                 tensor.record_stream(stream)

@@ -47,9 +47,11 @@ Adjacency make_adjacency(uintptr_t indptr, int indptr_bytes, uintptr_t indices, 
   return rows;
 }
 
-Operands make_operands(int message, uintptr_t x, uintptr_t e, int64_t columns, int64_t e_columns) {
+Operands make_operands(int message, uintptr_t x, uintptr_t e, int64_t columns, int64_t e_columns,
+                       uintptr_t x_rows) {
   PG_CHECK_ARG(e_columns > 0 && columns % e_columns == 0, "e_columns must divide columns");
-  return {static_cast<Message>(message), pointer(x), pointer(e), columns, e_columns};
+  return {static_cast<Message>(message), pointer(x), pointer(e), columns, e_columns,
+          pointer<const int64_t>(x_rows)};
 }
 
 EdgeOperand make_operand(const OperandTuple& operand) {
@@ -147,7 +149,7 @@ void register_aggregate(py::module_& m) {
            py::arg("num_edges"));
   py::class_<Operands>(m, "Operands")
       .def(py::init(&make_operands), py::kw_only(), py::arg("message"), py::arg("x"), py::arg("e"),
-           py::arg("columns"), py::arg("e_columns"));
+           py::arg("columns"), py::arg("e_columns"), py::arg("x_rows") = 0);
   m.def("spmm", &bind_spmm, py::arg("rows"), py::arg("of"), py::arg("dtype"), py::arg("mean"),
         py::arg("out"), py::arg("slice_bytes"), py::arg("l2_percent"), py::arg("max_chunks"),
         py::arg("device"), py::arg("stream"), py::arg("num_threads"), py::arg("allocate"),

@@ -29,7 +29,7 @@ __device__ __forceinline__ Best<Value> from_lane_xor(const Best<Value>& best, in
   return {value, position};
 }
 
-template <typename T, int kVec, int kItems>
+template <typename Reader, typename T, int kVec, int kItems>
 __global__ void __launch_bounds__(kRowThreads)
     extremum_rows(const __grid_constant__ Walk walk, const __grid_constant__ Operands of,
                   LaneShape shape, ExtremumOutput<T> to) {
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kRowThreads)
     for (int m = 0; m < kItems; ++m)
 #pragma unroll
       for (int i = 0; i < kVec; ++i) best[m][i] = Best<Value>{0, -1};
-    each_message<Known::kNothing, 4, T>(walk.rows, of, at, part, PlainReader(0),
+    each_message<Known::kNothing, 4, T>(walk.rows, of, at, part, Reader(0),
                                         [&](int64_t position, int m, int i, Value value) {
                                           best[m][i].offer({value, position}, to.minimum);
                                         });
@@ -90,16 +90,17 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-template <typename T, int kVec, int kItems>
+template <typename Reader, typename T, int kVec, int kItems>
 void launch(Walk walk, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
             const ExtremumOutput<T>& to, cudaStream_t stream) {
   const dim3 rows(blocks_for_items(walk.rows.num_rows), shape.slices);
-  extremum_rows<T, kVec, kItems><<<rows, kRowThreads, 0, stream>>>(walk, of, shape.shape, to);
+  extremum_rows<Reader, T, kVec, kItems>
+      <<<rows, kRowThreads, 0, stream>>>(walk, of, shape.shape, to);
   PG_LAUNCH_CHECK("extremum_rows");
   if (walk.queue.capacity == 0) return;
   walk.queued = true;
   const unsigned blocks = blocks_for_queue(walk.queue);
-  extremum_rows<T, kVec, kItems>
+  extremum_rows<Reader, T, kVec, kItems>
       <<<dim3(blocks, shape.slices), kRowThreads, 0, stream>>>(walk, of, shape.shape, to);
   PG_LAUNCH_CHECK("extremum_rows of chunks");
   combine_extrema<T><<<blocks, kRowThreads, 0, stream>>>(walk, of.columns, to);
@@ -124,7 +125,8 @@ void extremum_cuda(const Extremum& op, int64_t max_chunks, const Allocate& alloc
     if (max_chunks > 0)
       to.partial = static_cast<Slot*>(
           allocate(max_chunks * op.of.columns * static_cast<int64_t>(sizeof(Slot))));
-    launch<T>(walk, op.of, shape, to, stream);
+    op.of.x_rows == nullptr ? launch<PlainReader, T>(walk, op.of, shape, to, stream)
+                            : launch<AddressReader, T>(walk, op.of, shape, to, stream);
   });
 }
 

@@ -20,6 +20,8 @@ inline int64_t hot_rows(int64_t row_bytes, int percent, int device) {
 /// the first.
 class HotReader {
  public:
+  static constexpr bool kByAddress = false;
+
   __device__ __forceinline__ explicit HotReader(int64_t hot) : hot_(hot) {
     asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(keep_));
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(drop_));

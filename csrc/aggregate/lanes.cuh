@@ -116,12 +116,21 @@ __device__ __forceinline__ Value known_apply(Message message, Value u, Value e) 
 
 /// Reads rows without regard to which they are.
 struct PlainReader {
+  static constexpr bool kByAddress = false;
+
   __device__ __forceinline__ explicit PlainReader(int64_t) {}
 
   template <typename T, int kVec>
   __device__ __forceinline__ Pack<T, kVec> load(const T* at, int64_t) const {
     return load_pack<T, kVec>(at);
   }
+};
+
+/// Reads rows that lie anywhere, where Operands::x_rows says.
+struct AddressReader : PlainReader {
+  static constexpr bool kByAddress = true;
+
+  __device__ __forceinline__ explicit AddressReader(int64_t) : PlainReader(0) {}
 };
 
 /// Calls visit(position, item, i, value) for value i of each vector of each message of a part that
@@ -152,6 +161,10 @@ __device__ __forceinline__ void each_message(const Adjacency& rows, const Operan
   for (int64_t first = part.begin; first < part.end; first += kWarp) {
     const int count = static_cast<int>(part.end - first < kWarp ? part.end - first : kWarp);
     const unsigned own_column = next;
+    unsigned long long own_row = 0;
+    if constexpr (Reader::kByAddress) {
+      if (reads_x && lane < count) own_row = static_cast<unsigned long long>(of.x_rows[own_column]);
+    }
     int64_t own_edge = 0;
     Value own_weight = widen(next_scale);
     read_next(first + kWarp + lane);
@@ -167,11 +180,18 @@ __device__ __forceinline__ void each_message(const Adjacency& rows, const Operan
 #pragma unroll
         for (int k = 0; k < kInFlight; ++k) {
           const int edge = step + k * at.groups + at.group;
-          const int64_t column = __shfl_sync(kAllLanes, own_column, edge % kWarp);
-          const T* row = x + column * of.columns;
+          int64_t column = 0;
+          const T* row;
+          if constexpr (Reader::kByAddress) {
+            row = reinterpret_cast<const T*>(__shfl_sync(kAllLanes, own_row, edge % kWarp));
+          } else {
+            column = __shfl_sync(kAllLanes, own_column, edge % kWarp);
+            row = x + column * of.columns;
+          }
+          const bool there = !Reader::kByAddress || row != nullptr;
 #pragma unroll
           for (int m = 0; m < kItems; ++m)
-            if (edge < count && at.on[m])
+            if (edge < count && at.on[m] && there)
               us[k][m] = reader.template load<T, kVec>(row + at.columns[m], column);
         }
       }

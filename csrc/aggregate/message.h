@@ -77,6 +77,9 @@ struct Operands {
   const void* e = nullptr;  // [num_edges, e_columns]; likewise
   int64_t columns = 0;
   int64_t e_columns = 1;
+  /// [num_columns] where each row of x lies, 0 for a row of zeros; null: behind each other from x
+  /// on. Then x is no address, but has the bits that are set in any row's.
+  const int64_t* x_rows = nullptr;
 
   PG_HD int64_t group() const { return columns / (e_columns > 0 ? e_columns : 1); }
 };

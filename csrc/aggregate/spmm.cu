@@ -103,6 +103,8 @@ void launch(Walk walk, const Operands& of, const LaneLaunch<kVec, kItems>& shape
 template <Known kKnown, typename T, int kVec, int kItems>
 void launch_reader(const Walk& walk, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
                    int l2_percent, const SumOutput<T>& to, int device, cudaStream_t stream) {
+  if (of.x_rows != nullptr && uses_u(of.message))
+    return launch<kKnown, AddressReader, T>(walk, of, shape, 0, to, stream);
   if constexpr (kVec > 1) {
     if (l2_percent > 0) {
       const int64_t row_bytes = shape.slice_columns * int64_t{sizeof(T)};
@@ -124,6 +126,7 @@ void launch_known(const Walk& walk, const Operands& of, const LaneLaunch<kVec, k
   } else if (of.message == Message::kMul) {
     launch_reader<Known::kMul, T>(walk, of, shape, l2_percent, to, device, stream);
   } else {
+    PG_CHECK_ARG(of.x_rows == nullptr, "rows at addresses are copied or scaled only");
     launch<Known::kNothing, PlainReader, T>(walk, of, shape, 0, to, stream);
   }
 }

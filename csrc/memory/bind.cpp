@@ -6,11 +6,13 @@
 
 #include "common/check.h"
 #include "common/on_device.h"
+#include "memory/alignment.h"
 #include "memory/cuda_region.h"
 #include "memory/dlpack.h"
 #include "memory/error_slot.h"
 #include "memory/gather.h"
 #include "memory/host_region.h"
+#include "memory/row_addresses.h"
 #include "memory/table_view.h"
 
 namespace py = pybind11;
@@ -107,6 +109,18 @@ void register_ops(py::module_& m) {
         (void)stream;  // unused in a CPU-only build
         PG_ON_DEVICE(device, gather_cpu(table, ids, rows, num_threads),
                      gather_cuda(table, ids, rows, device, stream));
+      },
+      py::arg("table"), py::arg("ids"), py::arg("out"), py::arg("device"), py::arg("stream"),
+      py::arg("num_threads"), ReleaseGil());
+  m.def("alignment_bits", &alignment_bits, py::arg("table"));
+  m.def(
+      "row_addresses",
+      [](const TableView& table, const IdList& ids, uintptr_t out, int device, uintptr_t stream,
+         int num_threads) {
+        int64_t* addresses = reinterpret_cast<int64_t*>(out);
+        (void)stream;  // unused in a CPU-only build
+        PG_ON_DEVICE(device, row_addresses_cpu(table, ids, addresses, num_threads),
+                     row_addresses_cuda(table, ids, addresses, device, stream));
       },
       py::arg("table"), py::arg("ids"), py::arg("out"), py::arg("device"), py::arg("stream"),
       py::arg("num_threads"), ReleaseGil());

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "common/cuda_check.cuh"
+#include "memory/alignment.h"
 #include "memory/error_slot.cuh"
 #include "memory/gather.h"
 
@@ -193,16 +194,6 @@ void launch(const TableView& table, const IdList& ids, Data* data, int device,
 /// all rows begin where lines do.
 bool pays_by_lines(const TableView& table, int64_t vector_bytes) {
   return table.row_bytes > kWarp * vector_bytes && table.row_bytes % kLineBytes != 0;
-}
-
-/// Bits that are set in the address of some row of the table or in the row size.
-uint64_t alignment_bits(const TableView& table) {
-  uint64_t bits = static_cast<uint64_t>(table.row_bytes) | reinterpret_cast<uintptr_t>(table.host);
-  for (int r = 0; r < table.num_replicas; ++r)
-    bits |= reinterpret_cast<uintptr_t>(table.replicas[r]);
-  for (int s = 0; s < table.map.num_shards; ++s)
-    bits |= reinterpret_cast<uintptr_t>(table.shards[s]);
-  return bits;
 }
 
 /// Launches with the widest vector that all rows are aligned to.

@@ -56,6 +56,10 @@ def check_ids(ids: IdList, limit: int, num_threads: int) -> None: ...
 def gather(
     table: TableView, ids: IdList, out: int, device: int, stream: int, num_threads: int
 ) -> None: ...
+def alignment_bits(table: TableView) -> int: ...
+def row_addresses(
+    table: TableView, ids: IdList, out: int, device: int, stream: int, num_threads: int
+) -> None: ...
 def scatter(
     table: TableView, ids: IdList, values: int, device: int, stream: int, num_threads: int
 ) -> None: ...
@@ -304,7 +308,16 @@ class Adjacency:
     ) -> None: ...
 
 class Operands:
-    def __init__(self, *, message: int, x: int, e: int, columns: int, e_columns: int) -> None: ...
+    def __init__(
+        self,
+        *,
+        message: int,
+        x: int,
+        e: int,
+        columns: int,
+        e_columns: int,
+        x_rows: int = 0,
+    ) -> None: ...
 
 def spmm(
     rows: Adjacency,

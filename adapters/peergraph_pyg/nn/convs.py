@@ -15,6 +15,7 @@ from torch_geometric.nn import conv as pyg
 
 from peergraph.aggregate import Csc, edge_softmax, g_sddmm, g_spmm
 
+from ..lazy_rows import gathered
 from .degrees import degrees_of, normalised_sum
 from .layer import (
     Ends,
@@ -168,7 +169,7 @@ class GINEConv(FastLayer, pyg.GINEConv):  # type: ignore[misc]
         return x, edge_attr
 
     def _aggregate(self, csc: Csc, reduce: str, x: Tensor, e: Tensor | None) -> Tensor:
-        sources = without_autocast(lambda: g_sddmm(csc, "copy", x))
+        sources = without_autocast(lambda: g_sddmm(csc, "copy", gathered(x)))
         messages = self.message(sources, e)
         return without_autocast(lambda: g_spmm(csc, "copy_e", reduce, e=messages))
 

@@ -17,7 +17,9 @@ from torch_geometric.nn.aggr import (
 from torch_geometric.nn.conv import MessagePassing
 
 from peergraph.aggregate import Csc, g_spmm, supports
+from peergraph.memory import TableRows
 
+from ..lazy_rows import LazyRows, rows_or_tensor
 from .notes import note
 from .structure import structure_of
 
@@ -97,10 +99,14 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
 
     def _aggregate(self, csc: Csc, reduce: str, x: Tensor, e: Tensor | None) -> Tensor:
         if e is None:
-            return without_autocast(lambda: g_spmm(csc, "copy_u", reduce, x))
+            rows = rows_or_tensor(x, csc.num_edges)
+            if isinstance(rows, TableRows):
+                note("features: read from the table, not gathered")
+            return without_autocast(lambda: g_spmm(csc, "copy_u", reduce, rows))
         # PyG multiplies first, so the result has the wider dtype of the two.
         dtype = torch.promote_types(x.dtype, e.dtype)
-        wide, weight = x.to(dtype), e.to(dtype)
+        wide = rows_or_tensor(x if x.dtype == dtype else x.to(dtype), csc.num_edges)
+        weight = e.to(dtype)
         return without_autocast(lambda: g_spmm(csc, "mul", reduce, wide, weight))
 
     def _either(self, step: str, fast: Callable[[], Tensor], pyg: Callable[[], Tensor]) -> Tensor:
@@ -164,7 +170,7 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         return structure_of(edge_index, sources if sizes[1] is None else sizes[1], sources)
 
     def _check_features(self, x: Tensor, edge_index: Tensor) -> None:
-        refuse(not is_plain(x), f"x is a {kind_of(x)}")
+        refuse(not is_plain(x) and type(x) is not LazyRows, f"x is a {kind_of(x)}")
         refuse(x.dtype not in _FLOATS, f"x is {x.dtype}")
         refuse(x.dim() < 2 or self.node_dim not in (0, -x.dim()), f"x is {list(x.shape)}")
         refuse(x.device != edge_index.device or not supports(x.device), f"x is on {x.device}")

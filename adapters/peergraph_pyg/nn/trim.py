@@ -9,6 +9,7 @@ from torch import Tensor
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 from torch_geometric.utils._trim_to_layer import TrimToLayer, trim_adj, trim_feat
 
+from ..lazy_rows import LazyRows
 from . import convs
 
 # Layers that take features of sources and of destinations, and give the same for the pair.
@@ -37,7 +38,7 @@ class FastTrim(TrimToLayer):  # type: ignore[misc]
     ) -> tuple[Any, Any, Tensor | None]:
         """As PyG's, for rows that may have been trimmed by the layer before."""
         nodes, edges = num_sampled_nodes_per_hop, num_sampled_edges_per_hop
-        plain = type(x) is Tensor and type(edge_index) is Tensor
+        plain = type(x) in (Tensor, LazyRows) and type(edge_index) is Tensor
         few_hops = isinstance(edges, list) and len(edges) < len(self.narrow_layers)
         if not plain or not isinstance(nodes, list) or few_hops or torch.compiler.is_compiling():
             result: tuple[Any, Any, Tensor | None] = super().forward(

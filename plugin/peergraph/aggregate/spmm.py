@@ -12,6 +12,7 @@ from peergraph.aggregate.edge_kernels import sddmm
 from peergraph.aggregate.extremum_kernels import extremum, extremum_grad
 from peergraph.aggregate.first_order import first_order
 from peergraph.aggregate.native import MESSAGES
+from peergraph.aggregate.of_table import reduce_table
 from peergraph.aggregate.operands import (
     autocast,
     check_operand,
@@ -24,6 +25,7 @@ from peergraph.aggregate.rows import Rows
 from peergraph.aggregate.sddmm import g_sddmm
 from peergraph.aggregate.sum_kernels import spmm
 from peergraph.aggregate.to_sources import sum_to_sources
+from peergraph.memory import TableRows
 
 REDUCTIONS = ("sum", "mean", "max", "min")
 
@@ -32,7 +34,7 @@ def g_spmm(
     csc: Csc,
     message: str,
     reduce: str,
-    x: Tensor | None = None,
+    x: Tensor | TableRows | None = None,
     e: Tensor | None = None,
     *,
     backward: Backward = "auto",
@@ -52,7 +54,8 @@ def g_spmm(
         message: ``copy_u`` (x of the source), ``copy_e`` (e of the edge), ``add``, ``sub``,
             ``mul``, ``div`` (x before e), ``dot`` (sum of x * e over the last dimension).
         reduce: ``sum``, ``mean``, ``max`` or ``min``.
-        x: [sources, *features] float32, float64, float16 or bfloat16.
+        x: [sources, *features] float32, float64, float16 or bfloat16; or rows of a table, which
+            are read where they lie: the matrix of all sources is never written.
         e: [edges, *features] of the same dtype, in the order of the structure's edge ids. Trailing
             dimensions may be left out or be 1: a scalar [edges] for all features, [edges, heads]
             for x of [sources, heads, width]. Where x lacks what e has, x is expanded.
@@ -80,6 +83,11 @@ def g_spmm(
         if (operand is not None) != needed:
             state = "needs" if needed else "does not use"
             raise ValueError(f"message {message!r} {state} {name}")
+    if isinstance(x, TableRows):
+        direct = reduce_table(csc, message, reduce, x, e)
+        if direct is not None:
+            return direct
+        x = x.gather()
     if x is not None:
         check_operand("x", x, csc, csc.num_sources, "sources")
     if e is not None:

@@ -6,6 +6,7 @@ from peergraph.memory.measuring import cached_topology, measure_topology
 from peergraph.memory.pending import synchronize
 from peergraph.memory.region import SharedRegion
 from peergraph.memory.table import Table
+from peergraph.memory.table_rows import TableRows
 from peergraph.memory.tiers import Tiers
 from peergraph.memory.topology import Topology
 
@@ -13,6 +14,7 @@ __all__ = [
     "Group",
     "SharedRegion",
     "Table",
+    "TableRows",
     "Tiers",
     "Topology",
     "cached_topology",

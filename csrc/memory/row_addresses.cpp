@@ -1,0 +1,20 @@
+#include "memory/row_addresses.h"
+
+#include "common/parallel.h"
+
+namespace peergraph {
+namespace {
+
+constexpr int64_t kGrain = 16 << 10;
+
+}  // namespace
+
+void row_addresses_cpu(const TableView& table, const IdList& ids, int64_t* out, int num_threads) {
+  check_ids(ids, table.map.rows, num_threads);
+  parallel_for(ids.count, kGrain, num_threads, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      out[ids.place(i)] = reinterpret_cast<int64_t>(table.find(ids.at(i)));
+  });
+}
+
+}  // namespace peergraph

@@ -1,0 +1,94 @@
+"""g-SpMM over rows of a table that are read where they lie, without a gather before."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+import peergraph._C as _C
+from peergraph.aggregate.csc import Csc
+from peergraph.aggregate.native import DTYPES, MESSAGES, address, adjacency, place
+from peergraph.aggregate.operands import check_operand, columns, flat, is_prefix
+from peergraph.memory import TableRows
+from peergraph.sampling.sample import Buffers
+
+_MESSAGES = ("copy_u", "mul")
+
+
+def reduce_table(
+    csc: Csc, message: str, reduce: str, x: TableRows, e: Tensor | None
+) -> Tensor | None:
+    """What g_spmm gives for gathered rows, in the same order of sums; None where they are needed.
+
+    They are needed for other messages than ``copy_u`` and ``mul``, for gradients of `e`, under
+    autocast and torch.compile, and with rows on disk beside a GPU.
+
+    Raises:
+        ValueError, TypeError: as g_spmm.
+    """
+    if x.device != csc.device:
+        raise ValueError(f"x must be on {csc.device} as the structure, got {x.device}")
+    if x.shape[0] != csc.num_sources:
+        raise ValueError(f"x must have {csc.num_sources} rows (sources), got {list(x.shape)}")
+    if not _can_read(message, x, e):
+        return None
+    if e is not None:
+        check_operand("e", e, csc, csc.num_edges, "edges")
+        if e.dtype != x.dtype or not is_prefix(tuple(e.shape[1:]), x.shape[1:]):
+            return None
+        e = flat(e).contiguous()
+    width = columns(x.shape[1:])
+    if width == 0 or (e is not None and e.shape[1] == 0):
+        return None
+    rows, addresses = csc.rows, x.addresses()
+    out = torch.empty(csc.num_destinations, width, dtype=x.dtype, device=x.device)
+    of = _C.Operands(
+        message=MESSAGES[message],
+        x=x.alignment_bits,
+        e=address(e),
+        columns=width,
+        e_columns=1 if e is None else e.shape[1],
+        x_rows=addresses.data_ptr(),
+    )
+    matrix = adjacency(rows.indptr, rows.indices, rows.edge_ids, rows.num_columns)
+    dtype, allocate = DTYPES[out.dtype], Buffers(out.device)
+    if reduce in ("max", "min"):
+        arg = torch.empty_like(out, dtype=rows.indptr.dtype)
+        _C.extremum(
+            rows=matrix,
+            of=of,
+            dtype=dtype,
+            minimum=reduce == "min",
+            out=out.data_ptr(),
+            arg=arg.data_ptr(),
+            arg_bytes=arg.element_size(),
+            max_chunks=rows.max_chunks,
+            allocate=allocate,
+            **place(out.device),
+        )
+    else:
+        _C.spmm(
+            rows=matrix,
+            of=of,
+            dtype=dtype,
+            mean=reduce == "mean",
+            out=out.data_ptr(),
+            slice_bytes=0,
+            l2_percent=0,
+            max_chunks=rows.max_chunks,
+            allocate=allocate,
+            **place(out.device),
+        )
+    return out.reshape(csc.num_destinations, *x.shape[1:])
+
+
+def _can_read(message: str, x: TableRows, e: Tensor | None) -> bool:
+    wants_gradient = e is not None and e.requires_grad and torch.is_grad_enabled()
+    return (
+        message in _MESSAGES
+        and x.dtype in DTYPES
+        and x.can_be_read
+        and not wants_gradient
+        and not torch.is_autocast_enabled(x.device.type)
+        and not torch.compiler.is_compiling()
+    )

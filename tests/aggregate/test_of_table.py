@@ -1,0 +1,132 @@
+"""Aggregation of rows that are read where they lie in a table."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import peergraph
+from peergraph.aggregate import Csc, g_spmm
+from peergraph.memory import Group, Table, TableRows
+from tests.memory.tables import TIER_KINDS, split, table_of
+
+from .graphs import features, hub_graph, random_graph
+
+WIDTHS = [(1,), (3,), (5,), (8,), (100,), (4, 6)]
+
+
+def rows_of(
+    device: torch.device, shape: tuple[int, ...], kind: str, dtype: torch.dtype = torch.float32
+) -> tuple[Table, Tensor, Tensor]:
+    """A table of 70 rows, 40 ids into it with repeats, and the rows of these."""
+    values = features(70, shape, torch.device("cpu"), dtype, grad=False)
+    order = torch.randperm(70, generator=torch.Generator().manual_seed(2)).to(device)
+    table = table_of(values, split(70, kind), Group.current(device=device), order=order)
+    ids = torch.randint(70, (40,), generator=torch.Generator().manual_seed(3)).to(device)
+    return table, ids, values[ids.cpu()].to(device)
+
+
+def reduce_and_wait(csc: Csc, rows: TableRows) -> None:
+    g_spmm(csc, "copy_u", "sum", rows)
+    peergraph.synchronize()
+
+
+@pytest.mark.parametrize("kind", TIER_KINDS)
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min"])
+def test_tiers(kind: str, reduce: str, device: torch.device) -> None:
+    table, ids, x = rows_of(device, (8,), kind)
+    csc = random_graph(device).csc()
+    found = g_spmm(csc, "copy_u", reduce, TableRows(table, ids))
+    assert torch.equal(found, g_spmm(csc, "copy_u", reduce, x))
+    table.close()
+
+
+@pytest.mark.parametrize("shape", WIDTHS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("id_dtype", [torch.int32, torch.int64])
+def test_widths(
+    shape: tuple[int, ...], dtype: torch.dtype, id_dtype: torch.dtype, device: torch.device
+) -> None:
+    table, ids, x = rows_of(device, shape, "mixed", dtype)
+    csc = random_graph(device, dtype=id_dtype).csc()
+    rows = TableRows(table, ids.to(id_dtype))
+    assert rows.shape == x.shape
+    assert torch.equal(rows.gather(), x)
+    weights = features(csc.num_edges, (), device, dtype, grad=False)
+    for reduce in ("mean", "max"):
+        assert torch.equal(g_spmm(csc, "copy_u", reduce, rows), g_spmm(csc, "copy_u", reduce, x))
+        found = g_spmm(csc, "mul", reduce, rows, weights)
+        assert torch.equal(found, g_spmm(csc, "mul", reduce, x, weights))
+    by_head = features(csc.num_edges, shape[:1], device, dtype, grad=False)
+    expected = g_spmm(csc, "mul", "sum", x, by_head)
+    assert torch.equal(g_spmm(csc, "mul", "sum", rows, by_head), expected)
+    table.close()
+
+
+def test_hubs(device: torch.device) -> None:
+    graph = hub_graph(device, 3000)
+    values = features(60, (12,), torch.device("cpu"), grad=False)
+    table = table_of(values, split(60, "mixed"), Group.current(device=device))
+    ids = torch.arange(50, device=device).flip(0)
+    csc, x = graph.csc(), values[ids.cpu()].to(device)
+    for reduce in ("sum", "min"):
+        found = g_spmm(csc, "copy_u", reduce, TableRows(table, ids))
+        assert torch.equal(found, g_spmm(csc, "copy_u", reduce, x))
+    table.close()
+
+
+def test_what_needs_the_rows_gathers_them(device: torch.device) -> None:
+    table, ids, x = rows_of(device, (4,), "mixed")
+    csc, rows = random_graph(device).csc(), TableRows(table, ids)
+    weights = features(csc.num_edges, (), device)
+    found = g_spmm(csc, "mul", "sum", rows, weights)
+    expected = g_spmm(csc, "mul", "sum", x, weights)
+    assert torch.equal(found, expected)
+    gradients = [torch.autograd.grad(out.square().sum(), weights)[0] for out in (found, expected)]
+    assert torch.equal(*gradients)
+    for message in ("add", "div"):
+        e = features(csc.num_edges, (4,), device, grad=False)
+        assert torch.equal(g_spmm(csc, message, "max", rows, e), g_spmm(csc, message, "max", x, e))
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        assert g_spmm(csc, "copy_u", "sum", rows).dtype == torch.bfloat16
+    table.close()
+
+
+def test_errors(device: torch.device) -> None:
+    table, ids, _ = rows_of(device, (4,), "mixed")
+    csc = random_graph(device).csc()
+    with pytest.raises(TypeError, match="ids must be an int32 or int64 tensor, got torch.float32"):
+        TableRows(table, ids.float())
+    with pytest.raises(ValueError, match="ids must have one dimension"):
+        TableRows(table, ids.view(2, -1))
+    with pytest.raises(ValueError, match=r"x must have 40 rows \(sources\), got \[39, 4\]"):
+        g_spmm(csc, "copy_u", "sum", TableRows(table, ids[1:]))
+    bad = ids.clone()
+    bad[7] = 70
+    with pytest.raises(IndexError, match=r"ids\[7\] = 70 is out of range for a table of 70 rows"):
+        reduce_and_wait(csc, TableRows(table, bad))
+    table.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        g_spmm(csc, "copy_u", "sum", TableRows(table, ids))
+
+
+def test_empty(device: torch.device) -> None:
+    table, ids, _ = rows_of(device, (4,), "mixed")
+    none = torch.zeros(0, dtype=torch.int64, device=device)
+    csc = Csc(torch.zeros(4, dtype=torch.int64, device=device), none, 0)
+    assert torch.equal(
+        g_spmm(csc, "copy_u", "sum", TableRows(table, ids[:0])), torch.zeros(3, 4, device=device)
+    )
+    table.close()
+
+
+def test_reads_that_pay(device: torch.device) -> None:
+    table, ids, _ = rows_of(device, (4,), "replicated")
+    assert TableRows(table, ids).pays_to_read(1000)
+    table.close()
+    table, ids, _ = rows_of(device, (4,), "host")
+    rows = TableRows(table, ids)
+    assert rows.pays_to_read(40)
+    assert rows.pays_to_read(1000) == (device.type == "cpu")
+    table.close()
