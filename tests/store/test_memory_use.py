@@ -57,7 +57,9 @@ def test_one_rank(plan: str, make, device: torch.device) -> None:  # type: ignor
         assert "rank 0" in str(use)
         for name in store.node_table_names(store.node_types[0]):
             assert f"{store.node_types[0]}.{name}" in str(use)
-        with pytest.raises(ValueError, match="tier must be 'replicated', 'sharded' or 'host'"):
+        with pytest.raises(
+            ValueError, match="tier must be 'replicated', 'sharded', 'host' or 'disk'"
+        ):
             use.tier("disc")
 
 

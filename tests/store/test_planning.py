@@ -18,6 +18,7 @@ from peergraph.store import EDGE, NODE, Plan, Store, placing
 from peergraph.store.plan import Item, Placement
 from peergraph.store.planning import Reads, Shares, by_cost, predict_all, share_out
 from peergraph.store.solver import solve
+from peergraph.store.spilling import Spill
 from tests.store.graphs import heterogeneous_source, homogeneous_source
 from tests.store.test_store import assert_same_graph
 
@@ -187,6 +188,7 @@ def test_auto_takes_the_links_where_they_are_known(
         {},
         reads,
         True,
+        Spill(),
         Ranks(),  # type: ignore[arg-type]
     )
     assert plan.bytes_per_rank() <= 3000

@@ -13,12 +13,13 @@ def shard_bytes(tiers: Tiers, row_bytes: int, group: Group) -> list[int]:
 
 
 def tier_bytes(tiers: Tiers, row_bytes: int, world_size: int) -> dict[str, list[int]]:
-    """By tier: of replicas and of the host by rank, of the sharded tier by shard."""
+    """By tier: of replicas, the host and the disk by rank, of the sharded tier by shard."""
     ranks = range(world_size)
     return {
         "replicated": [row_bytes * tiers.replicated] * world_size,
         "sharded": [row_bytes * len(range(r, tiers.sharded, world_size)) for r in ranks],
         "host": [row_bytes * tiers.host if rank == 0 else 0 for rank in ranks],
+        "disk": [row_bytes * tiers.disk if rank == 0 else 0 for rank in ranks],
     }
 
 

@@ -18,6 +18,7 @@ from peergraph.store.placing import place_table
 from peergraph.store.plan import Plan
 from peergraph.store.schema import Schema, TableSpec
 from peergraph.store.source import EdgeType, GraphSource, NodeType, RowSource
+from peergraph.store.spilling import Spill
 from peergraph.store.structure import Structure, write_lists
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def build_structure(
     ids: Mapping[NodeType, IdMap],
     schema: Schema,
     plan: Plan,
+    spill: Spill,
     group: Group,
     progress: bool | None,
 ) -> Structure:
@@ -45,6 +47,7 @@ def build_structure(
         plan.tiers("structure", name),
         group,
         plan.partitions,
+        spill.folder,
     )
     begin, _ = schema.node_range[group.rank][edge_type[2]]
     steps = write_lists(
@@ -65,7 +68,12 @@ def build_structure(
     except KeyError:
         return structure
     edge_ids = Table.create(
-        (num_edges,), id_dtype(num_edges), tiers, group, partitions=plan.partitions
+        (num_edges,),
+        id_dtype(num_edges),
+        tiers,
+        group,
+        partitions=plan.partitions,
+        spill=spill.folder,
     )
     structure.set_edge_ids(edge_ids)
     if local.edge_ids is not None:
@@ -84,6 +92,7 @@ def build_table(
     order: Table | None,
     progress: bool | None,
     partitions: Partitions | None,
+    spill: Spill,
 ) -> Table:
     """Allocates one table and writes what this rank brings of it. Collective.
 
@@ -91,7 +100,9 @@ def build_table(
         rows: this rank's rows, None where it brings none.
         start: the first of them.
     """
-    table = Table.create(spec.shape, spec.dtype, tiers, group, order=order, partitions=partitions)
+    table = Table.create(
+        spec.shape, spec.dtype, tiers, group, order=order, partitions=partitions, spill=spill.folder
+    )
     if isinstance(rows, RowSource):
         _load_pieces(table, what, rows, start, progress)
     elif rows is not None:
@@ -140,7 +151,9 @@ def add_table(
     order = store.id_map(kind).to_internal if isinstance(kind, str) else None
     mine = values if group.rank == holder else None
     parts = store.plan.partitions
-    table = build_table(table_name(kind, name), spec, tiers, mine, 0, group, order, None, parts)
+    table = build_table(
+        table_name(kind, name), spec, tiers, mine, 0, group, order, None, parts, Spill()
+    )
     group.barrier()
     return table
 
@@ -150,6 +163,7 @@ def build_tables(
     schema: Schema,
     plan: Plan,
     ids: Mapping[NodeType, IdMap],
+    spill: Spill,
     group: Group,
     progress: bool | None,
 ) -> tuple[dict[NodeType, dict[str, Table]], dict[EdgeType, dict[str, Table]]]:
@@ -168,6 +182,7 @@ def build_tables(
                 ids[t].to_internal,
                 progress,
                 plan.partitions,
+                spill,
             )
             for n, spec in specs.items()
         }
@@ -185,6 +200,7 @@ def build_tables(
                 None,
                 progress,
                 plan.partitions,
+                spill,
             )
             for n, spec in specs.items()
         }

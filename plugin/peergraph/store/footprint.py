@@ -19,7 +19,7 @@ class Extent:
         kind, name: of the item.
         replicated: by rank.
         sharded: by rank, with copies of other ranks' shards.
-        host: once for all ranks.
+        host, disk: once for all ranks.
         pieces: equal allocations that each of these is made of.
     """
 
@@ -29,6 +29,7 @@ class Extent:
     sharded: tuple[int, ...]
     host: int
     pieces: int = 1
+    disk: int = 0
 
     @classmethod
     def of_parts(
@@ -41,7 +42,8 @@ class Extent:
         """From bytes by tier: of replicas and of the host by rank, of the sharded tier by shard."""
         world = range(partitions.num_gpus)
         sharded = tuple(partitions.held_bytes(rank, parts["sharded"]) for rank in world)
-        return cls(*item, tuple(parts["replicated"]), sharded, sum(parts["host"]), pieces)
+        host, disk = (sum(parts.get(tier, ())) for tier in ("host", "disk"))
+        return cls(*item, tuple(parts["replicated"]), sharded, host, pieces, disk)
 
     def of_rank(self, rank: int) -> list[int]:
         """The allocations of one rank on its device, the host's left out."""
@@ -87,25 +89,35 @@ def check_room(extents: Sequence[Extent], group: Group) -> None:
         free_host_memory(),
     )
     found = group.all_gather(mine)
-    on_host = granted_bytes((e.host for e in extents), "cpu")
+    on_host = host_bytes(extents, group)
     needed: dict[str, int] = {}
     for rank, (device, free, _) in enumerate(found):
         regions = [size for e in extents for size in e.of_rank(rank)]
         if not on_gpu:
-            on_host += granted_bytes(regions, "cpu")
             continue
         # Ranks may share a GPU.
         needed[device] = needed.get(device, 0) + granted_bytes(regions, "cuda")
         if needed[device] > free:
             raise MemoryError(
-                f"rank {rank} needs {_exact(needed[device])} of {device}, {_exact(free)} are free"
+                f"rank {rank} needs {exact_bytes(needed[device])} of {device}, "
+                f"{exact_bytes(free)} are free"
             )
     left = min(host for _, _, host in found)
     if on_host > left:
         raise MemoryError(
-            f"the store needs {_exact(on_host)} of the host's memory, {_exact(left)} are available "
-            "(where memory grows on demand, say how many bytes in PEERGRAPH_HOST_MEMORY)"
+            f"the store needs {exact_bytes(on_host)} of the host's memory, "
+            f"{exact_bytes(left)} are available (spill= names a folder for the coldest rows; "
+            "where memory grows on demand, say how many bytes in PEERGRAPH_HOST_MEMORY)"
         )
+
+
+def host_bytes(extents: Sequence[Extent], group: Group) -> int:
+    """What the host's memory takes: with ranks that have no GPU, all but what is on disk."""
+    taken = granted_bytes((e.host for e in extents), "cpu")
+    if group.device.type == "cuda":
+        return taken
+    ranks = range(group.world_size)
+    return taken + granted_bytes((s for e in extents for r in ranks for s in e.of_rank(r)), "cpu")
 
 
 def check_budget(extents: Sequence[Extent], budget: int, granule: int, what: str) -> None:
@@ -113,10 +125,11 @@ def check_budget(extents: Sequence[Extent], budget: int, granule: int, what: str
     rank, needed = fullest(extents, granule)
     if needed > budget:
         raise ValueError(
-            f"memory_budget: {what} needs {_exact(needed)} of rank {rank}, "
-            f"the budget is {_exact(budget)}"
+            f"memory_budget: {what} needs {exact_bytes(needed)} of rank {rank}, "
+            f"the budget is {exact_bytes(budget)}"
         )
 
 
-def _exact(count: int) -> str:
+def exact_bytes(count: int) -> str:
+    """Bytes in full, and for people where there are many."""
     return f"{count} bytes" if count < 10240 else f"{count} bytes ({format_bytes(count)})"

@@ -33,15 +33,17 @@ class MemoryUse:
         return len(self.extents[0].replicated) if self.extents else 1
 
     def tier(self, name: str, rank: int | None = None) -> int:
-        """Bytes asked for: of the host, or of a tier on a rank (None: this one).
+        """Bytes asked for: of the host or the disk, or of a tier on a rank (None: this one).
 
         Raises:
-            ValueError: a tier other than "replicated", "sharded" and "host".
+            ValueError: a tier other than "replicated", "sharded", "host" and "disk".
         """
-        if name not in ("replicated", "sharded", "host"):
-            raise ValueError(f"tier must be 'replicated', 'sharded' or 'host', got {name!r}")
-        if name == "host":
-            return sum(e.host for e in self.extents)
+        if name not in ("replicated", "sharded", "host", "disk"):
+            raise ValueError(
+                f"tier must be 'replicated', 'sharded', 'host' or 'disk', got {name!r}"
+            )
+        if name in ("host", "disk"):
+            return sum(getattr(e, name) for e in self.extents)
         on = self.rank if rank is None else rank
         return sum(getattr(e, name)[on] for e in self.extents)
 
@@ -67,14 +69,18 @@ class MemoryUse:
         lines = [f"memory of a store over {ranks}:", *columns(list(self._items()), 2)]
         lines += [f"  on each {where}:", *columns(list(self._ranks()), 1)]
         lines.append(f"  on the host, once for all: {format_bytes(self.host_bytes())}")
+        if on_disk := self.tier("disk"):
+            lines.append(f"  on disk, once for all: {format_bytes(on_disk)}")
         for name, count in self.scratch:
             lines.append(f"  beside it on rank {self.rank}: {format_bytes(count)} for {name}")
         return "\n".join(lines)
 
     def _items(self) -> Iterator[tuple[str, ...]]:
-        yield ("", "", "each replica", "all shards", "host")
+        spills = self.tier("disk") > 0
+        yield ("", "", "each replica", "all shards", "host", *(["disk"] if spills else []))
         for e in self.extents:
-            sizes = (max(e.replicated, default=0), sum(e.sharded), e.host)
+            sizes = [max(e.replicated, default=0), sum(e.sharded), e.host]
+            sizes += [e.disk] if spills else []
             yield (e.kind, e.name, *(format_bytes(size) if size else "-" for size in sizes))
 
     def _ranks(self) -> Iterator[tuple[str, ...]]:

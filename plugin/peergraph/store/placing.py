@@ -20,15 +20,20 @@ from peergraph.store.planning import Reads, Shares, share_out
 from peergraph.store.policies import POLICIES, plan_on
 from peergraph.store.schema import Schema, TableSpec
 from peergraph.store.source import EdgeType, NodeType
+from peergraph.store.spilling import Spill
 
 # Of a GPU's free memory: the rest is the model's, its activations' and the allocator's.
 _DEFAULT_BUDGET_SHARE = 0.6
 
 
-def may_split(plan: str | Plan, shares: Shares, topology: Topology | None, group: Group) -> bool:
+def may_split(
+    plan: str | Plan, shares: Shares, topology: Topology | None, spill: Spill, group: Group
+) -> bool:
     """Whether rows may end on shards or several tiers, so that their order matters."""
     if isinstance(plan, Plan):
         return splits_rows(plan)
+    if spill.folder is not None:
+        return True
     if plan == "auto":
         return group.device.type == "cuda" or shares.given or topology is not None
     return plan == "sharded" or plan in POLICIES
@@ -44,6 +49,7 @@ def choose_plan(
     permuted: Mapping[EdgeType, bool],
     reads: Callable[[], Reads],
     renumbered: bool,
+    spill: Spill,
     group: Group,
 ) -> Plan:
     """Places everything. Collective.
@@ -76,9 +82,11 @@ def choose_plan(
     else:
         if topology is None and group.device.type == "cuda":
             topology = cached_topology(group)
-        return _within_budget(plan, memory_budget, shares, topology, items, ids, reads, group)
+        return _within_budget(
+            plan, memory_budget, shares, topology, items, ids, reads, spill, group
+        )
     made = _with_ids(made, ids, group)
-    extents = extents_of([*ids, *items], made)
+    made, extents = spill.apply(made, [*ids, *items], not isinstance(plan, Plan), group)
     budget = _common_budget(memory_budget, group)
     if budget is not None:
         made = replace(made, memory_budget=budget)
@@ -95,6 +103,7 @@ def _within_budget(
     items: list[Item],
     ids: list[Item],
     reads: Callable[[], Reads],
+    spill: Spill,
     group: Group,
 ) -> Plan:
     """A plan that no rank's memory exceeds. Collective."""
@@ -123,6 +132,7 @@ def _within_budget(
         if left == 0:
             check_budget(extents, budget, granule, f"plan {plan!r}")
         left = max(0, left - beyond)
+    made, extents = spill.apply(made, [*ids, *items], True, group)
     check_room(extents, group)
     return made
 
@@ -214,7 +224,7 @@ def _applied(plan: Plan, items: list[Item], group: Group) -> Plan:
 def splits_rows(plan: Plan) -> bool:
     """Whether any item's rows go to shards or to several tiers, so that hotness matters."""
     return any(
-        p.tiers.sharded > 0 or (p.tiers.replicated > 0 and p.tiers.host > 0)
+        p.tiers.sharded > 0 or [p.tiers.replicated, p.tiers.host, p.tiers.disk].count(0) < 2
         for p in plan.placements
     )
 

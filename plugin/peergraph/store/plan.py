@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 from peergraph.memory import Tiers
@@ -25,7 +26,8 @@ class Item:
         bytes_of: bytes of the first k rows.
         of: the node or edge type.
         parts_of: bytes by tier of given tiers over so many ranks, as they are allocated: of
-            replicas and of the host by rank, of the sharded tier by shard; None: even shares.
+            replicas, the host and the disk by rank, of the sharded tier by shard; None: even
+            shares.
     """
 
     kind: str
@@ -44,6 +46,7 @@ class Item:
             "replicated": [placed.bytes_replicated] * world_size,
             "sharded": [-(-placed.bytes_sharded // world_size)] * world_size,
             "host": [placed.bytes_host],
+            "disk": [placed.bytes_disk],
         }
 
     @property
@@ -62,13 +65,14 @@ class Placement:
     bytes_replicated: int
     bytes_sharded: int
     bytes_host: int
+    bytes_disk: int = 0
 
     @classmethod
     def of(cls, item: Item, tiers: Tiers) -> Placement:
         """Places the item's rows in the given tiers."""
-        replicated = item.bytes_of(tiers.replicated)
-        gpu = item.bytes_of(tiers.replicated + tiers.sharded)
-        return cls(item.kind, item.name, tiers, replicated, gpu - replicated, item.num_bytes - gpu)
+        counts = (tiers.replicated, tiers.sharded, tiers.host, tiers.disk)
+        upto = [item.bytes_of(end) for end in accumulate(counts, initial=0)]
+        return cls(item.kind, item.name, tiers, *(b - a for a, b in pairwise(upto)))
 
     def bytes_per_rank(self, world_size: int, copies: int = 1) -> int:
         """Bytes of replicated and sharded rows on each rank, of whose partitions it has copies."""
@@ -120,6 +124,10 @@ class Plan:
         """Bytes in the machine's memory, once for all ranks."""
         return sum(p.bytes_host for p in self.placements)
 
+    def bytes_disk(self) -> int:
+        """Bytes on disk, once for all ranks."""
+        return sum(p.bytes_disk for p in self.placements)
+
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values, for JSON."""
         return asdict(self)
@@ -137,15 +145,19 @@ class Plan:
         return cls(**{**values, **changed})
 
     def __str__(self) -> str:
-        head = ("", "", "replicated", "sharded", "host", "each rank", "host memory")
-        rows: list[tuple[str, ...]] = [head]
+        tiers = ["replicated", "sharded", "host"]
+        sizes = ["each rank", "host memory"]
+        spills = any(p.tiers.disk for p in self.placements)
+        if spills:
+            tiers, sizes = [*tiers, "disk"], [*sizes, "on disk"]
+        rows: list[tuple[str, ...]] = [("", "", *tiers, *sizes)]
         for p in self.placements:
-            shares = (p.tiers.replicated, p.tiers.sharded, p.tiers.host)
-            each = format_bytes(p.bytes_per_rank(self.world_size, self.copies))
-            parts = [_share(n, p.tiers.rows) for n in shares]
-            rows.append((p.kind, p.name, *parts, each, format_bytes(p.bytes_host)))
-        total = (format_bytes(self.bytes_per_rank()), format_bytes(self.bytes_host()))
-        rows.append(("total", "", "", "", "", *total))
+            each = p.bytes_per_rank(self.world_size, self.copies)
+            parts = [_share(getattr(p.tiers, tier), p.tiers.rows) for tier in tiers]
+            taken = (each, p.bytes_host, p.bytes_disk)[: len(sizes)]
+            rows.append((p.kind, p.name, *parts, *map(format_bytes, taken)))
+        total = (self.bytes_per_rank(), self.bytes_host(), self.bytes_disk())[: len(sizes)]
+        rows.append(("total", "", *("" for _ in tiers), *map(format_bytes, total)))
         widths = [max(len(r[c]) for r in rows) for c in range(len(rows[0]))]
         budget = self.memory_budget
         limit = "" if budget is None else f", budget {format_bytes(budget)} a rank"

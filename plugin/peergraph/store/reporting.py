@@ -86,4 +86,5 @@ def _extent(
 ) -> Extent:
     nothing = (0,) * partitions.num_gpus
     replicated, sharded = (tuple(sizes.get(tier, nothing)) for tier in ("replicated", "sharded"))
-    return Extent(kind, name, replicated, sharded, sum(sizes.get("host", ())))
+    host, disk = (sum(sizes.get(tier, ())) for tier in ("host", "disk"))
+    return Extent(kind, name, replicated, sharded, host, disk=disk)

@@ -6,7 +6,6 @@ import functools
 import weakref
 from dataclasses import replace
 from os import PathLike
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -23,7 +22,8 @@ from peergraph.store.planning import Reads, Shares
 from peergraph.store.reporting import Reporting
 from peergraph.store.schema import Schema, agree
 from peergraph.store.source import EDGE, NODE, EdgeType, GraphSource, NodeType
-from peergraph.store.structure import Structure, read_degrees, read_lists
+from peergraph.store.spilling import Spill
+from peergraph.store.structure import Structure, read_degrees, read_edge_index
 
 
 class Store(Reporting):
@@ -72,6 +72,8 @@ class Store(Reporting):
         feature_ratio: float | None = None,
         first: str | None = None,
         topology: Topology | None = None,
+        spill: str | PathLike[str] | None = None,
+        host_budget: int | None = None,
         device: str | torch.device | None = None,
         group: Group | None = None,
         timeout: float | None = None,
@@ -100,6 +102,9 @@ class Store(Reporting):
             first: with ``"auto"``, ``"structure"`` or ``"features"``: gets memory before the other.
             topology: links to plan by in the place of those measured, one GPU for each rank: links
                 masked in it are not read.
+            spill: folder for rows that the host's memory does not hold: the coldest of the widest
+                tables, and without a GPU at last of the structure; see docs/disk.md.
+            host_budget: bytes the store may take of the host's memory; default: what is free.
             device: ``"cpu"``, ``"cuda"`` or ``"cuda:i"``; see :meth:`Group.current`.
             group: the node group; default :meth:`Group.current`.
             timeout: seconds after which a missing rank is an error.
@@ -110,13 +115,14 @@ class Store(Reporting):
             ValueError: ratios, id maps, or a plan by name or hand that take more than the budget.
             MemoryError: a GPU or the host has less memory left than the plan needs; nothing has
                 been allocated then.
+            OSError: `spill` has less room than the plan needs.
             PeerLostError: a rank died or did not join in time.
         """
-        shares = Shares(graph_ratio, feature_ratio, first)
+        shares, to_disk = Shares(graph_ratio, feature_ratio, first), Spill(spill, host_budget)
         group = group or Group.current(device=device, timeout=timeout)
         schema = agree(source, group)
         local = local_csc.local_structure(source, schema, group)
-        renumber = placing.may_split(plan, shares, topology, group)
+        renumber = placing.may_split(plan, shares, topology, to_disk, group)
         degrees = local_csc.in_degrees(local, schema, group)
         hot_degrees = dict(degrees)
         orders = {}
@@ -137,6 +143,7 @@ class Store(Reporting):
                 lambda: Reads.of(hotness, heat, orders, schema.num_edges, group.device)
             ),
             renumber,
+            to_disk,
             group,
         )
         chosen = group.broadcast(chosen)
@@ -151,11 +158,13 @@ class Store(Reporting):
         group.barrier()
         structures = {
             t: build.build_structure(
-                t, local[t], hot_degrees[t], ids, schema, chosen, group, progress
+                t, local[t], hot_degrees[t], ids, schema, chosen, to_disk, group, progress
             )
             for t in schema.num_edges
         }
-        node_tables, edge_tables = build.build_tables(source, schema, chosen, ids, group, progress)
+        node_tables, edge_tables = build.build_tables(
+            source, schema, chosen, ids, to_disk, group, progress
+        )
         group.synchronize()
         group.barrier()
         return cls(group, group.device, schema, chosen, ids, structures, node_tables, edge_tables)
@@ -172,6 +181,8 @@ class Store(Reporting):
         feature_ratio: float | None = None,
         first: str | None = None,
         topology: Topology | None = None,
+        spill: str | PathLike[str] | None = None,
+        host_budget: int | None = None,
         device: str | torch.device | None = None,
         group: Group | None = None,
         timeout: float | None = None,
@@ -196,6 +207,8 @@ class Store(Reporting):
             feature_ratio=feature_ratio,
             first=first,
             topology=topology,
+            spill=spill,
+            host_budget=host_budget,
             group=group,
             progress=progress,
         )
@@ -284,21 +297,8 @@ class Store(Reporting):
         """``[2, E]`` int64 on the CPU (sources, destinations), in the order of the edge ids.
         One-sided; synchronises.
         """
-        structure = self._structures[edge_type]
-        out = torch.empty((2, structure.num_edges), dtype=torch.int64)
-        first, at = 0, 0
-        for degrees, sources in read_lists(
-            structure, self._ids[edge_type[2]], self._ids[edge_type[0]]
-        ):
-            piece = slice(at, at + sources.numel())
-            nodes = torch.arange(first, first + degrees.numel())
-            out[0, piece] = sources
-            out[1, piece] = nodes.repeat_interleave(degrees)
-            first, at = first + degrees.numel(), piece.stop
-        if structure.edge_ids is None:
-            return out
-        edge_ids = structure.edge_ids.read().long()
-        return torch.empty_like(out).index_copy_(1, edge_ids, out)
+        maps = (self._ids[edge_type[2]], self._ids[edge_type[0]])
+        return read_edge_index(self._structures[edge_type], *maps)
 
     def in_degree(self, edge_type: EdgeType = EDGE) -> Tensor:
         """``[num destinations]`` int64 on the CPU. One-sided; synchronises."""
@@ -331,12 +331,7 @@ class Store(Reporting):
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         # After an error the other ranks may not come to a collective close; the end of the
         # process frees what is left.
         if error is None:

@@ -265,6 +265,26 @@ def read_degrees(structure: Structure, destinations: IdMap) -> Tensor:
     return degrees.cpu()
 
 
+def read_edge_index(structure: Structure, to_user: IdMap, from_user: IdMap) -> Tensor:
+    """``[2, E]`` int64 on the CPU (sources, destinations), in the order of the edge ids.
+
+    Args:
+        to_user, from_user: renumberings of destinations and sources.
+    """
+    out = torch.empty((2, structure.num_edges), dtype=torch.int64)
+    first, at = 0, 0
+    for degrees, sources in read_lists(structure, to_user, from_user):
+        piece = slice(at, at + sources.numel())
+        nodes = torch.arange(first, first + degrees.numel())
+        out[0, piece] = sources
+        out[1, piece] = nodes.repeat_interleave(degrees)
+        first, at = first + degrees.numel(), piece.stop
+    if structure.edge_ids is None:
+        return out
+    edge_ids = structure.edge_ids.read().long()
+    return torch.empty_like(out).index_copy_(1, edge_ids, out)
+
+
 def _chunks(indptr: Tensor) -> Iterator[tuple[int, int]]:
     """Ranges of destinations with at most _CHUNK_EDGES edges (or one destination) each."""
     begin, count = 0, indptr.numel() - 1
