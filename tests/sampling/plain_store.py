@@ -188,6 +188,7 @@ class PlainStore:
         device: torch.device | str = "cpu",
     ) -> None:
         self.device = torch.device(device)
+        self.measuring = None
         self.node_types = list(num_nodes)
         self.edge_types = list(relations)
         self.relations = relations

@@ -26,6 +26,30 @@ def id_list(
     )
 
 
+def near_ids(
+    ids: torch.Tensor, rows: int, device: torch.device, padded: bool = False
+) -> torch.Tensor:
+    """The argument `ids` of a gather, contiguous and on `device`; those from the CPU are checked.
+
+    Args:
+        padded: whether -1 stands for no row.
+
+    Raises:
+        TypeError, ValueError: no tensor of ids.
+        IndexError: an id on the CPU is out of range.
+    """
+    if not isinstance(ids, torch.Tensor):
+        raise TypeError(f"ids must be a tensor, got {type(ids).__name__}")
+    if ids.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"ids must be int32 or int64, got {ids.dtype}")
+    check_device("ids", ids, device)
+    ids = ids.contiguous()
+    if ids.device != device:
+        _C.check_ids(id_list(ids, padded=padded), rows, torch.get_num_threads())
+        ids = ids.to(device, non_blocking=True)
+    return ids
+
+
 def sorted_by_row(
     ids: torch.Tensor, rows: int, order: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -16,10 +16,11 @@ import peergraph._C as _C
 from peergraph.memory import loading
 from peergraph.memory.access import Access
 from peergraph.memory.checks import check_table
+from peergraph.memory.counting import ReadCounter
 from peergraph.memory.extents import local_bytes
 from peergraph.memory.group import Group
-from peergraph.memory.ids import check_device, id_list, out_tensor
-from peergraph.memory.partitions import Partitions
+from peergraph.memory.ids import check_device, near_ids, out_tensor
+from peergraph.memory.partitions import Partitions, everyone_reaches_all
 from peergraph.memory.region import SharedRegion
 from peergraph.memory.tiers import Tiers
 from peergraph.memory.together import run_everywhere
@@ -37,6 +38,8 @@ class Table:
     tiers: Tiers
     group: Group
     row_bytes: int
+    counter: ReadCounter | None = None
+    """Counts gathers, where :meth:`count_reads` made one."""
 
     def __init__(
         self,
@@ -169,16 +172,28 @@ class Table:
             RuntimeError: the table is closed.
         """
         self._opened()
-        ids = self._prepare_ids(ids, padded)
+        ids = near_ids(ids, self.rows, self.device, padded)
         shape = (*ids.shape, *self.shape[1:])
         target = out_tensor(out, shape, self.dtype, self.device)
         result = target
         if target.device != self.device:
             result = torch.empty(shape, dtype=self.dtype, device=self.device)
-        self._opened().gather(ids, result.data_ptr(), padded)
+        access = self._opened()
+        if self.counter is None:
+            access.gather(ids, result.data_ptr(), padded)
+        else:
+            with self.counter.gather(ids):
+                access.gather(ids, result.data_ptr(), padded)
         if target is not result:
             target.copy_(result)
         return target
+
+    def count_reads(self) -> ReadCounter:
+        """From now on counts gathers of this object, until :attr:`counter` is None again."""
+        parts = self._partitions or everyone_reaches_all(self.group.world_size)
+        order = self._order_values
+        self.counter = ReadCounter(self.tiers, parts, self.group.rank, self.device, order)
+        return self.counter
 
     def scatter(self, ids: torch.Tensor, values: torch.Tensor) -> None:
         """Overwrites the rows `ids` with `values`, in every replica. One-sided.
@@ -194,7 +209,7 @@ class Table:
         Raises as :meth:`gather` does; ids out of range on a GPU write nothing.
         """
         self._opened()
-        ids = self._prepare_ids(ids)
+        ids = near_ids(ids, self.rows, self.device)
         shape = (*ids.shape, *self.shape[1:])
         if not isinstance(values, torch.Tensor):
             raise TypeError(f"values must be a tensor, got {type(values).__name__}")
@@ -276,18 +291,6 @@ class Table:
         if self._access is None:
             raise RuntimeError("this table has been closed")
         return self._access
-
-    def _prepare_ids(self, ids: torch.Tensor, padded: bool = False) -> torch.Tensor:
-        if not isinstance(ids, torch.Tensor):
-            raise TypeError(f"ids must be a tensor, got {type(ids).__name__}")
-        if ids.dtype not in (torch.int32, torch.int64):
-            raise TypeError(f"ids must be int32 or int64, got {ids.dtype}")
-        check_device("ids", ids, self.device)
-        ids = ids.contiguous()
-        if ids.device != self.device:
-            _C.check_ids(id_list(ids, padded=padded), self.rows, torch.get_num_threads())
-            ids = ids.to(self.device, non_blocking=True)
-        return ids
 
     def _write_range(self, start: int, count: int, values: int) -> None:
         """Scatters to the users' rows from `start` on, from an address the device reaches."""

@@ -71,6 +71,11 @@ class Choices:
             _check_column("edge_time", name, store.edge_table(name, edge_type), _TIME_DTYPES)
 
     @property
+    def reads_edges(self) -> bool:
+        """Whether values of edges are looked up by their ids."""
+        return bool(self.weights or self.edge_time)
+
+    @property
     def timed(self) -> bool:
         """Whether any relation chooses by time."""
         return bool(self.node_time or self.edge_time)

@@ -12,7 +12,9 @@ from .. import _C
 from .bounds import MaxEdges, MaxNodes, make_shape
 from .checks import as_integer
 from .choices import Choices
+from .compiled import make_native
 from .fixed import FixedNeighborSampler
+from .measured import measured_sample
 from .sample import Buffers, EdgeType, NodeType, Sample
 from .workspace import WorkspacePool
 
@@ -23,6 +25,7 @@ Fanouts = Sequence[int] | Mapping[EdgeType, Sequence[int]]
 Seeds = Tensor | Mapping[NodeType, Tensor]
 
 _MAX_FANOUT = 2**31 - 1
+_MADE_ANEW = ("native", "_workspaces")
 
 
 class NeighborSampler:
@@ -129,41 +132,13 @@ class NeighborSampler:
         store = self.store
         self._node_types = list(store.node_types)
         self._edge_types = list(store.edge_types)
-        position = {node_type: i for i, node_type in enumerate(self._node_types)}
-        # The views are addresses into tensors that the store holds.
-        self.native = _C.KHopSampler(
-            node_types=[
-                (
-                    node_type,
-                    store.num_nodes(node_type),
-                    *store.id_map(node_type).internal_address,
-                    *store.id_map(node_type).user_address,
-                )
-                for node_type in self._node_types
-            ],
-            relations=[
-                (
-                    position[edge_type[0]],
-                    position[edge_type[2]],
-                    store.structure(edge_type).view,
-                    self.fanouts[edge_type],
-                    self.choices.native(store, edge_type),
-                )
-                for edge_type in self._edge_types
-            ],
-            expand_all=self.frontier == "all",
-            disjoint=self.disjoint,
-            induced=self.subgraph == "induced",
-            edge_ids=self.edge_ids,
-            duplicate_counts=self.duplicate_counts,
-            index_bytes=self.index_dtype.itemsize,
-        )
+        self.native = make_native(self)
         map_sizes = [] if self.disjoint else [store.num_nodes(t) for t in self._node_types]
         self._workspaces = WorkspacePool(map_sizes, torch.device(store.device))
         store.keeps("node maps of a NeighborSampler", self._workspaces)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("native", "_workspaces")}
+        return {k: v for k, v in self.__dict__.items() if k not in _MADE_ANEW}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -201,9 +176,25 @@ class NeighborSampler:
         near = self._check_seeds(seeds)
         named = [(self._node_types[node_type], ids) for node_type, ids in near]
         times = self.choices.seed_times(self.store, named, seed_time, self._workspaces.device)
+
+        def draw(native: _C.KHopSampler) -> Sample:
+            return self._draw(native, near, seed, times)
+
+        measuring = self.store.measuring
+        if measuring is None:
+            return draw(self.native)
+        return measured_sample(measuring, self, draw)
+
+    def _draw(
+        self,
+        native: _C.KHopSampler,
+        near: list[tuple[int, Tensor]],
+        seed: int,
+        times: Tensor | None,
+    ) -> Sample:
         buffers = Buffers(self._workspaces.device)
         with self._workspaces.borrow() as workspace:
-            result = self.native.sample(
+            result = native.sample(
                 [(node_type, ids.data_ptr(), ids.numel()) for node_type, ids in near],
                 seed,
                 0 if times is None else times.data_ptr(),

@@ -3,6 +3,8 @@
 from peergraph.store.hotness import Hotness
 from peergraph.store.ids import IdMap
 from peergraph.store.kernel_argument import graph_argument
+from peergraph.store.measured import ItemReads, Measurement
+from peergraph.store.memory_use import MemoryUse
 from peergraph.store.plan import Placement, Plan
 from peergraph.store.source import (
     EDGE,
@@ -26,6 +28,9 @@ __all__ = [
     "GraphSource",
     "Hotness",
     "IdMap",
+    "ItemReads",
+    "Measurement",
+    "MemoryUse",
     "NodeType",
     "Placement",
     "Plan",

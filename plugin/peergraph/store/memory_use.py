@@ -64,10 +64,10 @@ class MemoryUse:
         return sum(count for _, count in self.scratch)
 
     def __str__(self) -> str:
-        where = "GPU" if self.device_type == "cuda" else "rank's memory"
+        where = "on each GPU" if self.device_type == "cuda" else "in each rank's memory"
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
         lines = [f"memory of a store over {ranks}:", *columns(list(self._items()), 2)]
-        lines += [f"  on each {where}:", *columns(list(self._ranks()), 1)]
+        lines += [f"  {where}:", *columns(list(self._ranks()), 1)]
         lines.append(f"  on the host, once for all: {format_bytes(self.host_bytes())}")
         if on_disk := self.tier("disk"):
             lines.append(f"  on disk, once for all: {format_bytes(on_disk)}")

@@ -22,7 +22,7 @@ from peergraph.store.source import EdgeType, NodeType
 # Only the proportions matter to a choice.
 _NODES, _EXPANDED, _EDGES = 660_000, 140_000, 690_000
 # A list's bounds lie in two places, its neighbours in a third.
-_BOUNDS, _PLACES = 2, 3
+BOUNDS, _PLACES = 2, 3
 # Of a sampler's map of nodes.
 _INDEX_BYTES = 4
 _CPU = torch.device("cpu")
@@ -146,7 +146,7 @@ class Reads:
         if item.kind != "structure":
             return Load(item, Curve.uniform(item.rows), edges, row_bytes, row_bytes)
         curve, reads = self.expanded[item.of]
-        read_bytes = SECTOR * (_BOUNDS + edges / max(1.0, reads))
+        read_bytes = SECTOR * (BOUNDS + edges / max(1.0, reads))
         sources = int(self.nodes[item.of[0]][0].rows[-1])
         work = Work(self.hops, edges, _INDEX_BYTES * sources)
         return Load(item, curve, reads, read_bytes, SECTOR, _PLACES, work)

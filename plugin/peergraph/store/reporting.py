@@ -1,9 +1,10 @@
-"""What a store says of itself: the memory it takes."""
+"""What a store says of itself: the memory it takes, and what is read of it."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -13,6 +14,7 @@ from peergraph.memory.partitions import Partitions
 from peergraph.store.footprint import Extent
 from peergraph.store.ids import IdMap
 from peergraph.store.items import table_name, type_name
+from peergraph.store.measuring import Measuring
 from peergraph.store.memory_use import MemoryUse
 from peergraph.store.plan import Plan
 from peergraph.store.source import EdgeType, NodeType
@@ -32,6 +34,8 @@ class Reporting:
 
     device: torch.device
     plan: Plan
+    measuring: Measuring | None
+    """What counts reads at the moment, if anything."""
     _rank: int
     _ids: dict[NodeType, IdMap]
     _structures: dict[EdgeType, Structure]
@@ -39,6 +43,7 @@ class Reporting:
     _edge_tables: dict[EdgeType, dict[str, Table]]
 
     def __init__(self) -> None:
+        self.measuring = None
         self._scratch: list[tuple[str, weakref.ref[Scratch]]] = []
 
     def memory(self) -> MemoryUse:
@@ -57,28 +62,68 @@ class Reporting:
             tuple((name, held.num_bytes) for name, held in kept),
         )
 
+    @contextmanager
+    def measure(self) -> Iterator[Measuring]:
+        """Counts, on this rank, what samplers and gathers read within, and from where::
+
+            with store.measure() as measured:
+                for batch in loader: ...
+            print(measured)                       # beside the plan's prediction
+            everyone = measured.of_all_ranks(store.group)
+
+        Counted are gathers of the store's tables and the lists that a NeighborSampler reads: as
+        many for the CPU as for CUDA. Each is counted after it was queued, by kernels of its own, so
+        that the times of reads do not contain the counting; without :meth:`measure` nothing is
+        added. Not counted are reads of processes that the store was sent to (data loader workers),
+        of users' kernels and layers that read features in place, of walks and of samples of a fixed
+        shape; and the weights, times and edge ids that samplers by weight or time look up.
+        Synchronises at the end; not collective.
+
+        Raises:
+            RuntimeError: the store is being measured already.
+        """
+        if self.measuring is not None:
+            raise RuntimeError("the store is being measured already")
+        measuring = Measuring(self.plan, self._rank, self.device)
+        for kind, name, table in self._tables():
+            if kind != "ids":
+                measuring.watch_table(kind, name, table)
+        for edge_type, structure in self._structures.items():
+            measuring.watch_lists(edge_type, type_name(edge_type), structure)
+        self.measuring = measuring
+        try:
+            yield measuring
+        finally:
+            self.measuring = None
+            measuring.stop()
+
     def keeps(self, name: str, scratch: Scratch) -> None:
         """From now on :meth:`memory` names `scratch`, as long as it is there."""
         self._scratch.append((name, weakref.ref(scratch)))
 
     def _extents(self) -> Iterator[Extent]:
         parts = self.plan.partitions_in_use
-        for node_type, ids in self._ids.items():
-            for table in (ids.to_internal, ids.to_user):
-                if table is not None:
-                    yield _extent("ids", type_name(node_type), table.allocated, parts)
         for edge_type, structure in self._structures.items():
-            name = type_name(edge_type)
             sizes = {tier: region.sizes for tier, region in structure.regions.items()}
-            yield _extent("structure", name, sizes, parts)
+            yield _extent("structure", type_name(edge_type), sizes, parts)
+        for kind, name, table in self._tables():
+            yield _extent(kind, name, table.allocated, parts)
+
+    def _tables(self) -> Iterator[tuple[str, str, Table]]:
+        """Kind, name and all tables, in the plan's words."""
+        for node_type, ids in self._ids.items():
+            for map_ in (ids.to_internal, ids.to_user):
+                if map_ is not None:
+                    yield "ids", type_name(node_type), map_
+        for edge_type, structure in self._structures.items():
             if structure.edge_ids is not None:
-                yield _extent("edge ids", name, structure.edge_ids.allocated, parts)
+                yield "edge ids", type_name(edge_type), structure.edge_ids
         for of_node, tables in self._node_tables.items():
             for name, table in tables.items():
-                yield _extent("node table", table_name(of_node, name), table.allocated, parts)
+                yield "node table", table_name(of_node, name), table
         for of_edge, tables in self._edge_tables.items():
             for name, table in tables.items():
-                yield _extent("edge table", table_name(of_edge, name), table.allocated, parts)
+                yield "edge table", table_name(of_edge, name), table
 
 
 def _extent(

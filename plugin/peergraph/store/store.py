@@ -338,7 +338,7 @@ class Store(Reporting):
             self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "group": None, "_readers": [], "_scratch": []}
+        return {**self.__dict__, "group": None, "_readers": [], "_scratch": [], "measuring": None}
 
     def __repr__(self) -> str:
         nodes = ", ".join(f"{t}: {n}" for t, n in self._schema.num_nodes.items())

@@ -130,7 +130,15 @@ class Structure:
         bases, sizes = self._bases("sharded"), self._sizes("sharded")
         return [self._make_view(s) for s in self.partitions.write_addresses(bases, sizes)]
 
-    def _make_view(self, shards: list[int]) -> _C.CscView:
+    def positions_view(self) -> _C.CscView:
+        """A view in which the id of an edge is its position in the user's CSC."""
+        bases, sizes = self._bases("sharded"), self._sizes("sharded")
+        shards = self.partitions.read_addresses(self.rank, bases, sizes)
+        return self._make_view(shards, _C.TableView())
+
+    def _make_view(self, shards: list[int], edge_ids: _C.TableView | None = None) -> _C.CscView:
+        if edge_ids is None:
+            edge_ids = _C.TableView() if self.edge_ids is None else self.edge_ids.view
         return _C.CscView(
             replicated=self.tiers.replicated,
             sharded=self.tiers.sharded,
@@ -141,7 +149,7 @@ class Structure:
             replicas=self._addresses("replicated", self._bases("replicated")),
             shards=self._addresses("sharded", shards),
             host=self._addresses("host", self._bases("host"))[0],
-            edge_ids=_C.TableView() if self.edge_ids is None else self.edge_ids.view,
+            edge_ids=edge_ids,
             rows_on_disk=self.tiers.disk,
             disk=self._addresses("disk", self._bases("disk"))[0],
         )
