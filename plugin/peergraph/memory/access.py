@@ -8,18 +8,20 @@ from collections.abc import Mapping
 import torch
 
 import peergraph._C as _C
-from peergraph.memory.away import AwayRows, disk_launch
+from peergraph.memory.away import AwayRows, disk_launch, staging_launch
 from peergraph.memory.extents import shard_bytes
 from peergraph.memory.group import Group
+from peergraph.memory.host_reads import prefers_staging
 from peergraph.memory.ids import id_list, sorted_by_row
 from peergraph.memory.launching import Launch, launch_on
+from peergraph.memory.machine_cache import host_reads_file
 from peergraph.memory.partitions import Partitions, everyone_reaches_all
 from peergraph.memory.region import SharedRegion
 from peergraph.memory.tiers import Tiers
-from peergraph.memory.views import disk_view, table_view
+from peergraph.memory.views import cpu_view, table_view
 
-# Below, a sort costs more than it saves.
-_LEAST_IDS_TO_SORT = 4096
+# For fewer, sorting costs more than it saves, and so does what CPU threads have to be told.
+_MANY_IDS = 4096
 
 
 class Access:
@@ -29,6 +31,8 @@ class Access:
         regions: by tier, those that are not empty.
         order: [rows] user id -> row, None where they are the same.
         partitions: which ranks store which shards; None: rank i stores shard i.
+        staged: whether CPU threads bring a GPU the rows on the host; None: where that was measured
+            to be faster.
     """
 
     def __init__(
@@ -39,6 +43,7 @@ class Access:
         regions: Mapping[str, SharedRegion],
         order: torch.Tensor | None,
         partitions: Partitions | None,
+        staged: bool | None = None,
     ) -> None:
         self._tiers = tiers
         self._row_bytes = row_bytes
@@ -51,19 +56,37 @@ class Access:
         def make_view(shards: list[int]) -> _C.TableView:
             return table_view(tiers, row_bytes, group, regions, shards, order)
 
-        self._near = make_view(placed.read_addresses(group.rank, bases, sizes))
+        read = placed.read_addresses(group.rank, bases, sizes)
+        self._near = make_view(read)
         # Writers reach all copies of a partition, each through a view of its own.
         self._copies = [make_view(shards) for shards in placed.write_addresses(bases, sizes)]
-        self._away: AwayRows | None = None
-        if tiers.disk and row_bytes and group.device.type == "cuda":
-            on_disk = disk_view(tiers, row_bytes, regions)
-            first = tiers.rows - tiers.disk
-            self._away = AwayRows(on_disk, first, tiers.rows, row_bytes, order, group.device)
+        self._on_disk: AwayRows | None = None
+        self._staged: tuple[_C.TableView, AwayRows] | None = None
+        if group.device.type != "cuda" or row_bytes == 0:
+            return
+        if tiers.disk:
+            self._on_disk = self._away(group, regions, disk_launch(), with_host=False)
+        if staged is None:
+            file = host_reads_file(group.device, group.world_size)
+            staged = tiers.host > 0 and prefers_staging(file, row_bytes)
+        if staged:
+            launch = disk_launch() if tiers.disk else staging_launch(group.world_size)
+            near = table_view(tiers, row_bytes, group, regions, read, order, with_host=False)
+            self._staged = near, self._away(group, regions, launch, with_host=True)
+
+    def _away(
+        self, group: Group, regions: Mapping[str, SharedRegion], launch: Launch, with_host: bool
+    ) -> AwayRows:
+        view = cpu_view(self._tiers, self._row_bytes, regions, with_host=with_host)
+        rows = self._tiers.rows
+        return AwayRows(
+            view, rows - view.rows, rows, self._row_bytes, self._order, group.device, launch
+        )
 
     @property
     def view(self) -> _C.TableView:
         """For kernels that read rows themselves. NotImplementedError where they cannot."""
-        if self._away is not None:
+        if self._on_disk is not None:
             raise NotImplementedError(
                 f"kernels on {self._device} cannot read the {self._tiers.disk} rows of a table "
                 "that are on disk; gather them"
@@ -72,32 +95,37 @@ class Access:
 
     def gather(self, ids: torch.Tensor, out: int, padded: bool = False) -> None:
         """Writes the rows `ids` to an address on the device. `padded`: zeros for ids of -1."""
-        ready = None if self._away is None else self._away.ready()
+        view, away = self._near, self._on_disk
+        # For a few rows the CPU is not worth waiting for.
+        many = ids.numel() >= _MANY_IDS
+        if self._staged is not None and many:
+            view, away = self._staged
+        ready = None if away is None else away.ready()
         near, places = ids, None
-        if self._pays_to_sort(ids.numel()):
+        if many and self._pays_to_sort(view):
             near, places = sorted_by_row(ids, self._tiers.rows, self._order)
-        _C.gather(self._near, id_list(near, places, padded=padded), out, *self._launch())
-        if self._away is not None and ready is not None:
-            self._away.gather(ids, out, ready)
+        _C.gather(view, id_list(near, places, padded=padded), out, *self._launch())
+        if away is not None and ready is not None:
+            away.gather(ids, out, ready)
 
     def scatter(self, ids: torch.Tensor, values: int) -> None:
         """Overwrites the rows `ids` from an address on the device."""
-        ready = None if self._away is None else self._away.ready()
+        ready = None if self._on_disk is None else self._on_disk.ready()
         for view in self._copies:
             _C.scatter(view, id_list(ids), values, *self._launch())
-        if self._away is not None and ready is not None:
-            self._away.scatter(ids, values, ready)
+        if self._on_disk is not None and ready is not None:
+            self._on_disk.scatter(ids, values, ready)
 
     def read_range(self, start: int, count: int, out: int) -> None:
         """Writes the users' rows from `start` on to an address on the device."""
-        if self._away is not None:
+        if self._on_disk is not None:
             self.gather(self._range(start, count), out)
         else:
             _C.gather(self._near, _C.IdList(first=start, count=count), out, *self._launch())
 
     def write_range(self, start: int, count: int, values: int) -> None:
         """Overwrites the users' rows from `start` on from an address on the device."""
-        if self._away is not None:
+        if self._on_disk is not None:
             self.scatter(self._range(start, count), values)
             return
         for view in self._copies:
@@ -111,9 +139,9 @@ class Access:
             return disk_launch() if self._tiers.disk else launch_on(self._device)
         return launch_on(self._device)
 
-    def _pays_to_sort(self, count: int) -> bool:
+    def _pays_to_sort(self, view: _C.TableView) -> bool:
         """A GPU reads host memory in order of address at the link's speed, in random order at about
         half of it or less: address translation is what it waits for.
         """
         on_host = self._device.type == "cuda" and self._tiers.host > 0
-        return on_host and count >= _LEAST_IDS_TO_SORT and self._row_bytes > 0
+        return on_host and view is self._near and self._row_bytes > 0

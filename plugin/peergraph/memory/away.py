@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import torch
@@ -11,8 +12,9 @@ from peergraph.memory.ids import id_list
 from peergraph.memory.launching import Launch, launch_on
 from peergraph.memory.views import dense_view
 
-# Of each of the two buffers by which rows go to the GPU while the CPU fills the other.
-_BUFFER_BYTES = 8 << 20
+# Of each of the two buffers by which rows go to the GPU while the CPU fills the other: so much that
+# the start of the threads does not count.
+_BUFFER_BYTES = 32 << 20
 # Most of the time a thread that reads a disk waits for it.
 _DISK_THREADS = 32
 
@@ -21,6 +23,13 @@ def disk_launch() -> Launch:
     """The CPU, reading or writing a disk."""
     launch = launch_on(torch.device("cpu"))
     return launch._replace(num_threads=max(_DISK_THREADS, launch.num_threads))
+
+
+def staging_launch(world_size: int) -> Launch:
+    """The CPU, reading memory for a GPU beside so many ranks: torchrun leaves torch one thread."""
+    launch = launch_on(torch.device("cpu"))
+    share = len(os.sched_getaffinity(0)) // world_size
+    return launch._replace(num_threads=max(share, launch.num_threads))
 
 
 class AwayRows:
@@ -33,6 +42,7 @@ class AwayRows:
         row_bytes: of a row.
         order: [rows] user id -> row, None where they are the same.
         device: the GPU.
+        launch: how the CPU works.
     """
 
     def __init__(
@@ -43,7 +53,9 @@ class AwayRows:
         row_bytes: int,
         order: torch.Tensor | None,
         device: torch.device,
+        launch: Launch,
     ) -> None:
+        self._launch = launch
         self._view = view
         self._first = first
         self._rows = rows
@@ -75,7 +87,7 @@ class AwayRows:
             staged = self._empty(local.numel(), self._device)
             for part, buffer in self._parts(local):
                 ids_here = id_list(local[part])
-                _C.gather(self._view, ids_here, buffer.data_ptr(), *disk_launch())
+                _C.gather(self._view, ids_here, buffer.data_ptr(), *self._launch)
                 staged[part].copy_(buffer, non_blocking=True)
         current.wait_stream(self._stream)
         for used in (places, staged):
@@ -103,7 +115,7 @@ class AwayRows:
             for part, buffer in self._parts(local):
                 buffer.copy_(staged[part])
                 ids_here = id_list(local[part])
-                _C.scatter(self._view, ids_here, buffer.data_ptr(), *disk_launch())
+                _C.scatter(self._view, ids_here, buffer.data_ptr(), *self._launch)
 
     def _find(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Which of `ids` are away: their places on the GPU and their rows here, rising, on the CPU.

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 
 import peergraph._C as _C
+from peergraph.memory.access import Access
 from peergraph.memory.group import Group
+from peergraph.memory.host_reads import remember
 from peergraph.memory.ids import id_list
 from peergraph.memory.launching import launch_on
 from peergraph.memory.limits import free_host_memory
+from peergraph.memory.machine_cache import cache_file, host_reads_file, identity
 from peergraph.memory.region import SharedRegion
 from peergraph.memory.table import Table
 from peergraph.memory.tiers import Tiers
@@ -28,6 +31,7 @@ _METHOD = "2"
 
 _BULK_BYTES = 1 << 16  # rows so wide that they count as bulk
 _SCATTERED = 32  # bytes of a read in no order
+_STAGED_ROW_BYTES = (32, 128, 512, 1024)
 # On a GPU: rows per gather (milliseconds from the host, enough to fill it) and calls timed.
 _GPU_READS, _GPU_CALLS = 1 << 18, 10
 _CPU_READS, _CPU_CALLS = 1 << 13, 3
@@ -83,7 +87,7 @@ def known_topology() -> Topology | None:
     devices = [torch.device("cpu")]
     if _C.has_cuda and torch.cuda.is_available():
         devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
-    return _read(_file_of([_identity(device) for device in devices]))
+    return _read(_file_of([identity(device) for device in devices]))
 
 
 def _read(path: Path) -> Topology | None:
@@ -94,27 +98,11 @@ def _read(path: Path) -> Topology | None:
 
 
 def _cache_file(group: Group) -> Path:
-    return _file_of(group.all_gather(_identity(group.device)))
+    return _file_of(group.all_gather(identity(group.device)))
 
 
 def _file_of(identities: list[str]) -> Path:
-    folder = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    parts = [*identities, _driver(), str(ROW_BYTES), _METHOD]
-    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-    return Path(folder) / "peergraph" / f"topology-{key}.json"
-
-
-def _identity(device: torch.device) -> str:
-    if device.type == "cpu":
-        return f"cpu of {os.uname().nodename}"
-    properties = torch.cuda.get_device_properties(device)
-    # The oldest torch does not know it.
-    return str(getattr(properties, "uuid", f"{os.uname().nodename} {device}"))
-
-
-def _driver() -> str:
-    version = Path("/proc/driver/nvidia/version")
-    return version.read_text().splitlines()[0] if version.is_file() else ""
+    return cache_file("topology", [*identities, str(ROW_BYTES), _METHOD])
 
 
 def _measure(group: Group) -> Topology:
@@ -125,6 +113,7 @@ def _measure(group: Group) -> Topology:
         one_row = probe.random_rows(4, 1)
         rows = tuple((w, probe.random_rows(w, probe.reads)) for w in ROW_BYTES)
         host_reads = probe.host_reads()
+        probe.choose_host_reads()
     finally:
         probe.close()
     host_memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -233,6 +222,22 @@ class _Probe:
         out = torch.empty((self.reads, _SCATTERED), dtype=torch.uint8, device=self.group.device)
         seconds = self._host_seconds(self._on_host(_SCATTERED, self.reads), out)
         return tuple(self.group.all_gather(self.reads / seconds))
+
+    def choose_host_reads(self) -> None:
+        """Measures and keeps by which way this GPU reads rows of the host. Collective."""
+        if not self.on_gpu:
+            return
+        rates = {}
+        for width in _STAGED_ROW_BYTES:
+            ids = self._on_host(width, self.reads)
+            out = torch.empty((self.reads, width), dtype=torch.uint8, device=self.group.device)
+            tiers, regions = Tiers.all_host(self.host_size // width), {"host": self.host}
+            seconds = []
+            for staged in (False, True):
+                access = Access(tiers, width, self.alone, regions, None, None, staged)
+                seconds.append(self._seconds(partial(access.gather, ids, out.data_ptr())))
+            rates[width] = (out.numel() / seconds[0], out.numel() / seconds[1])
+        remember(host_reads_file(self.group.device, self.group.world_size), rates)
 
     def _on_host(self, row_bytes: int, reads: int) -> torch.Tensor:
         """Random rows of the host memory."""

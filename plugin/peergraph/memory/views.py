@@ -19,10 +19,13 @@ def table_view(
     regions: Mapping[str, SharedRegion],
     shards: Sequence[int],
     order: torch.Tensor | None,
+    *,
+    with_host: bool = True,
 ) -> _C.TableView:
     """A whole table, as this rank's device reads it: a GPU does not read the rows on disk.
 
     Args:
+        with_host: whether it reads those on the host.
         regions: by tier, those that are not empty.
         shards: addresses.
         order: user id -> row.
@@ -36,7 +39,7 @@ def table_view(
         rank=group.rank,
         replicas=replicas.addresses if replicas else [0] * group.world_size,
         shards=shards,
-        host=_address(regions, "host"),
+        host=_address(regions, "host") if with_host else 0,
         order=0 if order is None else order.data_ptr(),
         order_bytes=0 if order is None else order.dtype.itemsize,
         rows_on_disk=tiers.disk,
@@ -44,17 +47,19 @@ def table_view(
     )
 
 
-def disk_view(tiers: Tiers, row_bytes: int, regions: Mapping[str, SharedRegion]) -> _C.TableView:
-    """The rows on disk alone, as the CPU reads them."""
+def cpu_view(
+    tiers: Tiers, row_bytes: int, regions: Mapping[str, SharedRegion], *, with_host: bool
+) -> _C.TableView:
+    """The rows on disk, behind those on the host or without them, as the CPU reads them."""
     return _C.TableView(
         replicated=0,
         sharded=0,
-        rows=tiers.disk,
+        rows=tiers.disk + (tiers.host if with_host else 0),
         row_bytes=row_bytes,
         rank=0,
         replicas=[0],
         shards=[0],
-        host=0,
+        host=_address(regions, "host") if with_host else 0,
         rows_on_disk=tiers.disk,
         disk=_address(regions, "disk"),
     )

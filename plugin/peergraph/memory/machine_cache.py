@@ -1,0 +1,36 @@
+"""Files in which measurements of this machine are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+
+def cache_file(name: str, parts: Sequence[str]) -> Path:
+    """``$XDG_CACHE_HOME/peergraph/<name>-<digest>.json``, of the parts and the GPUs' driver."""
+    folder = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    key = hashlib.sha256("\n".join([*parts, _driver()]).encode()).hexdigest()[:16]
+    return Path(folder) / "peergraph" / f"{name}-{key}.json"
+
+
+def identity(device: torch.device) -> str:
+    """Names a GPU, or the machine where there is none."""
+    if device.type == "cpu":
+        return f"cpu of {os.uname().nodename}"
+    properties = torch.cuda.get_device_properties(device)
+    # The oldest torch does not know it.
+    return str(getattr(properties, "uuid", f"{os.uname().nodename} {device}"))
+
+
+def host_reads_file(device: torch.device, world_size: int) -> Path:
+    """What is known of a GPU's reads of the host's memory, beside so many ranks' reads of it."""
+    return cache_file("host-reads", [identity(device), str(world_size)])
+
+
+def _driver() -> str:
+    version = Path("/proc/driver/nvidia/version")
+    return version.read_text().splitlines()[0] if version.is_file() else ""

@@ -1,0 +1,82 @@
+"""By which way a GPU reads rows of the host: the choice, and that both give the same rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import peergraph
+from peergraph.memory import Group, measure_topology
+from peergraph.memory.host_reads import prefers_staging, remember
+from peergraph.memory.machine_cache import host_reads_file
+from tests.memory.tables import plain_gather, random_ids, random_rows, same_bits, split, table_of
+
+
+def test_the_faster_way_by_width(tmp_path: Path) -> None:
+    file = tmp_path / "folder" / "rates.json"
+    assert not prefers_staging(file, 512)
+    remember(file, {64: (10.0, 50.0), 512: (50.0, 20.0), 1024: (50.0, 54.0)})
+    chosen = {width: prefers_staging(file, width) for width in (4, 64, 100, 512, 600, 1024, 9000)}
+    assert [width for width, staged in chosen.items() if staged] == [4, 64, 100]
+    remember(file, {64: (10.0, 5.0), 512: (50.0, 60.0)})
+    assert not prefers_staging(file, 64)
+    assert prefers_staging(file, 512)
+    assert [path.name for path in file.parent.iterdir()] == ["rates.json"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{1", '{"a": [1, 2]}', '{"1": 2}', '{"1": [1]}'])
+def test_a_damaged_file_is_none(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "rates.json"
+    file.write_text(text)
+    assert not prefers_staging(file, 512)
+
+
+def test_the_environment_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "rates.json"
+    remember(file, {64: (10.0, 50.0)})
+    monkeypatch.setenv("PEERGRAPH_HOST_READS", "kernel")
+    assert not prefers_staging(file, 64)
+    monkeypatch.setenv("PEERGRAPH_HOST_READS", "staged")
+    assert prefers_staging(tmp_path / "none", 64)
+    monkeypatch.setenv("PEERGRAPH_HOST_READS", "fast")
+    message = "PEERGRAPH_HOST_READS must be 'kernel' or 'staged', got 'fast'"
+    with pytest.raises(ValueError, match=message):
+        prefers_staging(file, 64)
+
+
+@pytest.mark.gpus(1)
+@pytest.mark.parametrize("way", ["kernel", "staged"])
+@pytest.mark.parametrize("kind", ["host", "mixed", "all"])
+@pytest.mark.parametrize("width", [3, 128])
+def test_same_rows(way: str, kind: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PEERGRAPH_HOST_READS", way)
+    rows = random_rows((3001, width), torch.float32)
+    order = torch.randperm(3001).cuda()
+    table = table_of(rows, split(3001, kind), Group.current(device="cuda"), order=order)
+    for count in (1, 4095, 4096, 100_000):
+        ids = random_ids(3001, (count,), torch.int32)
+        assert same_bits(table.gather(ids.cuda()), plain_gather(rows, ids))
+    changed = random_ids(3001, (5000,), torch.int64).unique()
+    values = random_rows((changed.numel(), width), torch.float32, seed=1)
+    rows[changed] = values
+    table.scatter(changed.cuda(), values.cuda())
+    assert same_bits(table.gather(torch.arange(3001).repeat(2)), torch.cat([rows, rows]))
+    bad = torch.full((5000,), 7, device="cuda")
+    bad[4999] = 3001
+    with pytest.raises(IndexError, match=r"ids\[4999\] = 3001 is out of range"):
+        table.gather(bad)
+        peergraph.synchronize()
+    table.close()
+
+
+@pytest.mark.gpus(1)
+def test_measured_with_the_topology(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    group = Group.current(device="cuda")
+    measure_topology(group)
+    file = host_reads_file(group.device, group.world_size)
+    assert file.parent == tmp_path / "peergraph"
+    print(file.read_text())
+    assert isinstance(prefers_staging(file, 512), bool)
