@@ -5,6 +5,7 @@ namespace py = pybind11;
 
 namespace peergraph {
 void register_memory(py::module_& m);
+void register_training(py::module_& m);
 void register_store(py::module_& m);
 void register_sampling(py::module_& m);
 void register_walks(py::module_& m);
@@ -22,6 +23,7 @@ PYBIND11_MODULE(_C, m) {
   m.attr("cuda_compiler") = PEERGRAPH_CUDA_COMPILER;
   m.attr("cuda_architectures") = PEERGRAPH_CUDA_ARCHITECTURES;
   peergraph::register_memory(m);
+  peergraph::register_training(m);
   peergraph::register_store(m);
   peergraph::register_sampling(m);
   peergraph::register_walks(m);

@@ -64,6 +64,46 @@ def scatter(
     table: TableView, ids: IdList, values: int, device: int, stream: int, num_threads: int
 ) -> None: ...
 
+class UpdateRule:
+    def __init__(
+        self,
+        *,
+        optimizer: int,
+        step_size: float,
+        grad_scale: float = 1.0,
+        eps: float = 0.0,
+        beta1: float = 0.0,
+        beta2: float = 0.0,
+    ) -> None: ...
+
+def sum_runs(
+    values: int,
+    dtype: int,
+    width: int,
+    places: int,
+    offsets: int,
+    count: int,
+    out: int,
+    device: int,
+    stream: int,
+    num_threads: int,
+) -> None: ...
+def sparse_update(
+    table: TableView,
+    dtype: int,
+    states: Sequence[TableView],
+    rule: UpdateRule,
+    rows: int,
+    grads: int,
+    count: int,
+    width: int,
+    device: int,
+    stream: int,
+    num_threads: int,
+) -> None: ...
+def post_round(address: int, round: int) -> None: ...
+def await_round(addresses: Sequence[int], round: int, seconds: float) -> list[int]: ...
+
 # The rest of the memory area exists where has_cuda is true.
 def cuda_malloc(device: int, bytes: int) -> int: ...
 def cuda_free(device: int, address: int) -> None: ...

@@ -6,10 +6,12 @@ from importlib.metadata import version
 
 # First, so that a broken installation is explained before anything else fails.
 from peergraph import _native as _native
+from peergraph import optim
 from peergraph.errors import PeerLostError
 from peergraph.headers import include_path
 from peergraph.memory.pending import synchronize
+from peergraph.store.embedding import Embedding
 
 __version__ = version("peergraph")
 
-__all__ = ["PeerLostError", "__version__", "include_path", "synchronize"]
+__all__ = ["Embedding", "PeerLostError", "__version__", "include_path", "optim", "synchronize"]

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
+from peergraph.memory.launching import DTYPES as DTYPES
 from peergraph.memory.launching import launch_on
 
 MESSAGES = {"copy_u": 0, "copy_e": 1, "add": 2, "sub": 3, "mul": 4, "div": 5}
 TARGETS = {"u": 0, "v": 1, "e": 2}
-DTYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
 
 # The fields of peergraph.aggregate.rows.Rows in the schema of an operator.
 ROWS = "Tensor indptr, Tensor indices, Tensor? edge_ids, int num_columns, int max_chunks"

@@ -93,6 +93,11 @@ class Access:
             )
         return self._near
 
+    @property
+    def copies(self) -> list[_C.TableView]:
+        """For writers, who reach all copies of the rows: each through a view of its own."""
+        return self._copies
+
     def gather(self, ids: torch.Tensor, out: int, padded: bool = False) -> None:
         """Writes the rows `ids` to an address on the device. `padded`: zeros for ids of -1."""
         view, away = self._near, self._on_disk

@@ -11,11 +11,14 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import TypeVar
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from peergraph.errors import PeerLostError
 from peergraph.memory.process import ProcessId
+
+T = TypeVar("T")
 
 _FIRST_POLL_S = 1e-4
 _LAST_POLL_S = 5e-3
@@ -72,6 +75,25 @@ class Channel:
 
     def exchange(self, value: bytes) -> list[bytes]:
         """Returns every rank's value, in order of rank. Raises PeerLostError."""
+        return self._guarded(lambda deadline: self._exchange(value, deadline))
+
+    def await_ranks(self, missing: Callable[[float], list[int]]) -> None:
+        """Waits for ranks that announce themselves elsewhere. Raises PeerLostError.
+
+        Args:
+            missing: waits for so many seconds and returns the ranks that have not come.
+        """
+
+        def wait(deadline: float) -> None:
+            while ranks := missing(_LIVENESS_INTERVAL_S):
+                if time.monotonic() >= deadline:
+                    raise PeerLostError(f"{_ranks(ranks)} did not join within {self._timeout:g} s")
+                self._raise_if_lost(ranks)
+
+        self._guarded(wait)
+
+    def _guarded(self, work: Callable[[float], T]) -> T:
+        """Gives `work` a deadline; the loss of a rank is told to the others, and stays."""
         if os.getpid() != self._pid:
             raise RuntimeError(
                 "collectives are for the ranks themselves: this process was forked from one"
@@ -80,7 +102,7 @@ class Channel:
             raise PeerLostError(self._lost)
         deadline = time.monotonic() + self._timeout
         try:
-            return self._exchange(value, deadline)
+            return work(deadline)
         except PeerLostError as error:
             self._lost = str(error)
             self._tell_others(self._lost)

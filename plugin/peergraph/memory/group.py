@@ -6,6 +6,7 @@ import os
 import pickle
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -113,6 +114,14 @@ class Group:
         data = pickle.dumps(value) if self.rank == src else b""
         return pickle.loads(self._exchange(data)[src])
 
+    def await_ranks(self, missing: Callable[[float], list[int]]) -> None:
+        """Waits until `missing(seconds)`, which waits so long itself, returns no rank. Collective.
+
+        Raises PeerLostError as :meth:`barrier` does.
+        """
+        if self.world_size > 1:
+            self._collective_channel().await_ranks(missing)
+
     def synchronize(self) -> None:
         """Waits until this rank's device has finished. Not collective."""
         if self.device.type == "cuda":
@@ -121,11 +130,14 @@ class Group:
     def _exchange(self, value: bytes) -> list[bytes]:
         if self.world_size == 1:
             return [value]
+        return self._collective_channel().exchange(value)
+
+    def _collective_channel(self) -> Channel:
         if self._channel is None:
             raise RuntimeError(
                 "collectives are for the ranks themselves: this group came by pickle from one"
             )
-        return self._channel.exchange(value)
+        return self._channel
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Group, (self.rank, self.world_size, self.device, self.timeout))

@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 import torch
 
+DTYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
+"""Elements that kernels compute with, as the compiled module numbers them."""
+
 
 class Launch(NamedTuple):
     """The last three arguments of most functions of the compiled module."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +27,12 @@ _MANIFEST = "manifest.json"
 _CHUNK_BYTES = 64 << 20
 
 
-def save(store: Store, folder: str | PathLike[str]) -> None:
-    """See :meth:`Store.save`."""
+def save(
+    store: Store, folder: str | PathLike[str], write_more: Callable[[Path], dict[str, Any]]
+) -> None:
+    """See :meth:`Store.save`. `write_more` writes files of its own and returns entries of the
+    manifest.
+    """
     group = store.group
     if group is None:
         raise RuntimeError(
@@ -37,17 +41,17 @@ def save(store: Store, folder: str | PathLike[str]) -> None:
 
     def write() -> None:
         if group.rank == 0:
-            _write_folder(store, Path(folder))
+            _write_folder(store, Path(folder), write_more)
 
     run_everywhere(group, write)
 
 
 def open_source(folder: str | PathLike[str], group: Group) -> GraphSource:
     """This rank's share of a saved store. Collective (errors come to all ranks)."""
-    return run_everywhere(group, lambda: _open(Path(folder), group.rank, group.world_size))
+    return run_everywhere(group, lambda: _share(Path(folder), group.rank, group.world_size))
 
 
-def _write_folder(store: Store, folder: Path) -> None:
+def _write_folder(store: Store, folder: Path, write_more: Callable[[Path], dict[str, Any]]) -> None:
     if folder.exists():
         raise FileExistsError(f"folder exists: {folder}")
     # Complete or not there at all: written beside its place, then renamed.
@@ -58,6 +62,7 @@ def _write_folder(store: Store, folder: Path) -> None:
             "format": FORMAT_VERSION,
             "nodes": [_write_nodes(store, t, part, i) for i, t in enumerate(store.node_types)],
             "edges": [_write_edges(store, t, part, i) for i, t in enumerate(store.edge_types)],
+            **write_more(part),
         }
         (part / _MANIFEST).write_text(json.dumps(manifest, indent=1))
         part.rename(folder)
@@ -71,7 +76,7 @@ def _write_nodes(store: Store, node_type: NodeType, folder: Path, number: int) -
     return {
         "type": node_type,
         "count": store.num_nodes(node_type),
-        "tables": _write_tables(tables, folder, f"node{number}"),
+        "tables": write_tables(tables, folder, f"node{number}"),
     }
 
 
@@ -86,7 +91,7 @@ def _write_edges(store: Store, edge_type: EdgeType, folder: Path, number: int) -
         "type": list(edge_type),
         "count": store.num_edges(edge_type),
         "edge_ids": structure.edge_ids is not None,
-        "tables": _write_tables(tables, folder, f"edge{number}"),
+        "tables": write_tables(tables, folder, f"edge{number}"),
     }
 
 
@@ -104,7 +109,8 @@ def _write_structure(
         node, edge = node + degrees.numel(), edge + sources.numel()
 
 
-def _write_tables(tables: dict[str, Table], folder: Path, stem: str) -> list[dict[str, Any]]:
+def write_tables(tables: dict[str, Table], folder: Path, stem: str) -> list[dict[str, Any]]:
+    """A file for each table; returns what :func:`map_table` needs to find it."""
     entries = []
     for number, (name, table) in enumerate(tables.items()):
         file = f"{stem}.table{number}.npy"
@@ -137,20 +143,9 @@ def _to_numpy(values: Tensor) -> np.ndarray:
     return (values.view(torch.int16) if values.dtype == torch.bfloat16 else values).numpy()
 
 
-def _open(folder: Path, rank: int, world_size: int) -> GraphSource:
-    path = folder / _MANIFEST
-    if not path.is_file():
-        raise FileNotFoundError(f"no saved store: {path} is missing")
-    manifest = json.loads(path.read_text())
-    if manifest.get("format") != FORMAT_VERSION:
-        raise ValueError(
-            f"{path}: format {manifest.get('format')!r}, this version reads {FORMAT_VERSION}"
-        )
-    return _share(folder, manifest, rank, world_size)
-
-
-def _share(folder: Path, manifest: dict[str, Any], rank: int, parts: int) -> GraphSource:
+def _share(folder: Path, rank: int, parts: int) -> GraphSource:
     """The rank's part of `parts` about equal ones: destinations with their edges, table rows."""
+    manifest = read_manifest(folder)
     num_nodes = {e["type"]: e["count"] for e in manifest["nodes"]}
     ranges = {t: (n * rank // parts, n * (rank + 1) // parts) for t, n in num_nodes.items()}
     edges: dict[EdgeType, EdgeSource] = {}
@@ -177,11 +172,25 @@ def _edges(
 
 
 def _rows(folder: Path, entry: dict[str, Any], begin: int, end: int) -> dict[str, Tensor]:
-    tables = {}
-    for table in entry["tables"]:
-        rows = _mapped(folder / table["file"])[begin:end]
-        tables[table["name"]] = rows.view(getattr(torch, table["dtype"]))
-    return tables
+    return {table["name"]: map_table(folder, table)[begin:end] for table in entry["tables"]}
+
+
+def map_table(folder: Path, entry: dict[str, Any]) -> Tensor:
+    """The rows of an entry of :func:`write_tables`, by memory map."""
+    return _mapped(folder / entry["file"]).view(getattr(torch, entry["dtype"]))
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What a saved store says about itself. FileNotFoundError, ValueError as for Store.load."""
+    path = folder / _MANIFEST
+    if not path.is_file():
+        raise FileNotFoundError(f"no saved store: {path} is missing")
+    manifest: dict[str, Any] = json.loads(path.read_text())
+    if manifest.get("format") != FORMAT_VERSION:
+        raise ValueError(
+            f"{path}: format {manifest.get('format')!r}, this version reads {FORMAT_VERSION}"
+        )
+    return manifest
 
 
 def _mapped(path: Path) -> Tensor:

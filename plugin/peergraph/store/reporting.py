@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -19,6 +19,9 @@ from peergraph.store.memory_use import MemoryUse
 from peergraph.store.plan import Plan
 from peergraph.store.source import EdgeType, NodeType
 from peergraph.store.structure import Structure
+
+if TYPE_CHECKING:
+    from peergraph.store.embedding import Embedding
 
 
 class Scratch(Protocol):
@@ -41,9 +44,12 @@ class Reporting:
     _structures: dict[EdgeType, Structure]
     _node_tables: dict[NodeType, dict[str, Table]]
     _edge_tables: dict[EdgeType, dict[str, Table]]
+    embeddings: dict[tuple[NodeType, str], Embedding]
+    """What is trained, by node type and name; made by :class:`peergraph.Embedding`."""
 
     def __init__(self) -> None:
         self.measuring = None
+        self.embeddings = {}
         self._scratch: list[tuple[str, weakref.ref[Scratch]]] = []
 
     def memory(self) -> MemoryUse:
@@ -124,6 +130,9 @@ class Reporting:
         for of_edge, tables in self._edge_tables.items():
             for name, table in tables.items():
                 yield "edge table", table_name(of_edge, name), table
+        for (of_node, name), embedding in self.embeddings.items():
+            for what, table in embedding.tables().items():
+                yield "embedding", f"{table_name(of_node, name)}.{what}", table
 
 
 def _extent(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from peergraph.memory import Group, Table
 from peergraph.memory.topology import Topology
-from peergraph.store import build, disk, local_csc, placing
+from peergraph.store import build, disk, local_csc, placing, trained_on_disk
 from peergraph.store.hotness import Given, node_hotness
 from peergraph.store.ids import IdMap, hottest_first
 from peergraph.store.items import type_name
@@ -198,7 +198,7 @@ class Store(Reporting):
         """
         group = group or Group.current(device=device, timeout=timeout)
         source = disk.open_source(folder, group)
-        return cls.build(
+        store = cls.build(
             source,
             plan=plan,
             memory_budget=memory_budget,
@@ -212,15 +212,18 @@ class Store(Reporting):
             group=group,
             progress=progress,
         )
+        trained_on_disk.restore(store, folder)
+        return store
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Writes the store into a new folder of ``.npy`` files and a manifest. Collective over the
-        node group (rank 0 writes); synchronises.
+        """Writes the store into a new folder of ``.npy`` files and a manifest: structure, tables,
+        and embeddings with the state of their optimizers. Collective over the node group (rank 0
+        writes); synchronises.
 
         Raises:
             FileExistsError: the folder exists.
         """
-        disk.save(self, folder)
+        disk.save(self, folder, lambda part: trained_on_disk.write(self, part))
 
     @property
     def node_types(self) -> list[NodeType]:
@@ -317,11 +320,10 @@ class Store(Reporting):
         for ref in self._readers:
             if (reader := ref()) is not None:
                 reader.close()
-        for node_tables in self._node_tables.values():
-            for table in node_tables.values():
-                table.close()
-        for edge_tables in self._edge_tables.values():
-            for table in edge_tables.values():
+        for embedding in self.embeddings.values():
+            embedding.close()
+        for tables in (*self._node_tables.values(), *self._edge_tables.values()):
+            for table in tables.values():
                 table.close()
         for structure in self._structures.values():
             structure.close()
@@ -338,7 +340,8 @@ class Store(Reporting):
             self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "group": None, "_readers": [], "_scratch": [], "measuring": None}
+        fresh: dict[str, Any] = {"_readers": [], "_scratch": [], "embeddings": {}}
+        return {**self.__dict__, "group": None, "measuring": None, **fresh}
 
     def __repr__(self) -> str:
         nodes = ", ".join(f"{t}: {n}" for t, n in self._schema.num_nodes.items())

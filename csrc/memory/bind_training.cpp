@@ -1,0 +1,69 @@
+// Python face of trained tables.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <vector>
+
+#include "common/check.h"
+#include "common/on_device.h"
+#include "memory/rounds.h"
+#include "memory/sparse_update.h"
+
+namespace py = pybind11;
+
+namespace peergraph {
+namespace {
+
+using ReleaseGil = py::call_guard<py::gil_scoped_release>;
+
+UpdateRule make_rule(int optimizer, double step_size, double grad_scale, double eps, double beta1,
+                     double beta2) {
+  return {static_cast<Optimizer>(optimizer), step_size, grad_scale, eps, beta1, beta2};
+}
+
+void sum_runs(uintptr_t values, int dtype, int64_t width, uintptr_t places, uintptr_t offsets,
+              int64_t count, uintptr_t out, int device, uintptr_t stream, int num_threads) {
+  (void)stream;  // unused in a CPU-only build
+  PG_CHECK_ARG(count >= 0 && width >= 0, "count and width must not be negative");
+  const Runs runs{reinterpret_cast<const int64_t*>(places),
+                  reinterpret_cast<const int64_t*>(offsets), count};
+  const void* from = reinterpret_cast<const void*>(values);
+  void* to = reinterpret_cast<void*>(out);
+  const auto element = static_cast<DType>(dtype);
+  PG_ON_DEVICE(device, sum_runs_cpu(from, element, width, runs, to, num_threads),
+               sum_runs_cuda(from, element, width, runs, to, device, stream));
+}
+
+void sparse_update(const TableView& table, int dtype, const std::vector<TableView>& states,
+                   const UpdateRule& rule, uintptr_t rows, uintptr_t grads, int64_t count,
+                   int64_t width, int device, uintptr_t stream, int num_threads) {
+  (void)stream;  // unused in a CPU-only build
+  PG_CHECK_ARG(states.size() <= kMaxStates, "there are at most 2 states");
+  TrainedRows trained{table, static_cast<DType>(dtype), {}};
+  for (size_t s = 0; s < states.size(); ++s) trained.states[s] = states[s];
+  const RowGradients gradients{reinterpret_cast<const int64_t*>(rows),
+                               reinterpret_cast<const void*>(grads), count, width};
+  check_update(trained, gradients, rule, static_cast<int>(states.size()));
+  PG_ON_DEVICE(device, sparse_update_cpu(trained, gradients, rule, num_threads),
+               sparse_update_cuda(trained, gradients, rule, device, stream));
+}
+
+}  // namespace
+
+void register_training(py::module_& m) {
+  py::class_<UpdateRule>(m, "UpdateRule")
+      .def(py::init(&make_rule), py::kw_only(), py::arg("optimizer"), py::arg("step_size"),
+           py::arg("grad_scale") = 1.0, py::arg("eps") = 0.0, py::arg("beta1") = 0.0,
+           py::arg("beta2") = 0.0);
+  m.def("sum_runs", &sum_runs, py::arg("values"), py::arg("dtype"), py::arg("width"),
+        py::arg("places"), py::arg("offsets"), py::arg("count"), py::arg("out"), py::arg("device"),
+        py::arg("stream"), py::arg("num_threads"), ReleaseGil());
+  m.def("sparse_update", &sparse_update, py::arg("table"), py::arg("dtype"), py::arg("states"),
+        py::arg("rule"), py::arg("rows"), py::arg("grads"), py::arg("count"), py::arg("width"),
+        py::arg("device"), py::arg("stream"), py::arg("num_threads"), ReleaseGil());
+  m.def("post_round", &post_round, py::arg("address"), py::arg("round"));
+  m.def("await_round", &await_round, py::arg("addresses"), py::arg("round"), py::arg("seconds"),
+        ReleaseGil());
+}
+
+}  // namespace peergraph

@@ -1,0 +1,63 @@
+// Training rows of a table where they live: gradients of equal rows are summed, then an optimizer
+// reads gradient, state and row and writes state and row, in one pass.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/element.h"
+#include "memory/table_view.h"
+#include "memory/update_rule.h"
+
+namespace peergraph {
+
+/// Runs of a sorted list: run r is the rows places[offsets[r]], ..., places[offsets[r + 1] - 1].
+struct Runs {
+  const int64_t* places;
+  const int64_t* offsets;  // [count + 1], rising from 0
+  int64_t count;
+};
+
+/// Row r of `out` is the sum of the rows of run r of `values`, added in order. `values` has rows of
+/// `width` elements of `dtype`, `out` of its accumulator's type.
+void sum_runs_cpu(const void* values, DType dtype, int64_t width, const Runs& runs, void* out,
+                  int num_threads);
+
+/// Gradients of distinct rows: gradient i is that of the internal row rows[i].
+struct RowGradients {
+  const int64_t* rows;
+  const void* values;  // [count, width] of the accumulator's type of the table's elements
+  int64_t count;
+  int64_t width;
+};
+
+constexpr int kMaxStates = 2;
+
+/// A table and its optimizer's state, row by row.
+struct TrainedRows {
+  TableView table;
+  DType dtype;
+  // Tables of the accumulator's type with as many rows as the table and nothing replicated.
+  TableView states[kMaxStates];
+};
+
+/// Raises ValueError where tables, widths and rule do not fit together.
+void check_update(const TrainedRows& trained, const RowGradients& grads, const UpdateRule& rule,
+                  int num_states);
+
+/// Updates the rows, in every replica, and their state. Rows must be in range and distinct, here
+/// and among the ranks that update at once.
+void sparse_update_cpu(const TrainedRows& trained, const RowGradients& grads,
+                       const UpdateRule& rule, int num_threads);
+
+#ifdef PEERGRAPH_CUDA
+/// As sum_runs_cpu, on `device` in `stream`, bit for bit.
+void sum_runs_cuda(const void* values, DType dtype, int64_t width, const Runs& runs, void* out,
+                   int device, uintptr_t stream);
+
+/// As sparse_update_cpu, on `device` in `stream`, bit for bit.
+void sparse_update_cuda(const TrainedRows& trained, const RowGradients& grads,
+                        const UpdateRule& rule, int device, uintptr_t stream);
+#endif
+
+}  // namespace peergraph
