@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import dgl.heterograph_index as dgl_index
 import torch
 from torch import Tensor
 
@@ -115,6 +118,17 @@ class Relation:
     def out_degrees(self) -> Tensor:
         """[num_src] edges of each source."""
         return torch.bincount(self.src, minlength=self.num_src).to(self.src.dtype)
+
+    def library_index(self) -> Any:
+        """DGL's own index of the relation as one of two node types; shares the memory."""
+        ends = (2, self.num_src, self.num_dst)
+        formats = ["coo", "csr", "csc"]
+        if self._indptr is None:
+            return dgl_index.create_unitgraph_from_coo(*ends, self.src, self.dst, formats)
+        # Some of DGL's kernels want edge ids where it leaves them out itself.
+        ids = torch.arange(self.num_edges, dtype=self.src.dtype)
+        indptr = self._indptr
+        return dgl_index.create_unitgraph_from_csr(*ends, indptr, self.src, ids, formats, True)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Relation:
         """A copy on another device, or with ids of another dtype."""
