@@ -12,7 +12,7 @@ from .importing import import_dgl
 
 import_dgl()
 
-from . import attach, guard
+from . import attach, guard, sampling
 from .attach import store_of
 from .columns import StoreColumn
 from .message_passing import install_where_needed, use_kernels
@@ -32,3 +32,4 @@ __all__ = [
 attach.install()
 guard.install()
 install_where_needed()
+sampling.install()
