@@ -15,14 +15,17 @@ import_dgl()
 from . import attach, guard, sampling
 from .attach import store_of
 from .columns import StoreColumn
+from .from_store import StoreGraph, from_store
 from .message_passing import install_where_needed, use_kernels
 from .share import share
 from .storages import TableStorage, TypedStorage
 
 __all__ = [
     "StoreColumn",
+    "StoreGraph",
     "TableStorage",
     "TypedStorage",
+    "from_store",
     "import_dgl",
     "share",
     "store_of",

@@ -1,0 +1,310 @@
+"""`from_store`: a store as the graph that DGL's loaders take, without a DGL graph inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import dgl
+import torch
+from dgl import DGLGraph
+from torch import Tensor
+
+from peergraph.sampling import NegativeSampler
+from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store
+
+from .attach import attach
+from .endpoints import add_endpoints, endpoints
+from .frontier import FrontierSampler, IdsByType, random_seed
+from .storages import TableStorage
+from .views import EdgeView, NodeView, TypeData
+
+_CPU = torch.device("cpu")
+_REDUNDANCY = 1.3  # DGL's
+
+
+def from_store(store: Store, *, edges: bool = False) -> StoreGraph:
+    """A graph for ``dgl.dataloading.DataLoader`` whose structure is in the store only.
+
+    For structures too large to lie in DGL's formats, too. One-sided, unless ``edges``.
+
+    Args:
+        store: built with :class:`peergraph.store.Store`, or ``store_of(g)``.
+        edges: whether edges must be found by their ids: for edge prediction, ``find_edges`` and
+            ``edge_subgraph``. Adds two ids an edge to the store, once; collective then: rank 0
+            reads all edges (16 bytes each) to write them.
+    """
+    if edges:
+        for edge_type in store.edge_types:
+            add_endpoints(store, edge_type)
+    return StoreGraph(store)
+
+
+class UnsupportedError(NotImplementedError, AttributeError):
+    """A method of ``DGLGraph`` that needs more than a store serves one-sided."""
+
+
+class StoreGraph:
+    """DGL's protocol of custom graphs over a store; made by :func:`from_store`.
+
+    Serves ``DataLoader`` with ``NeighborSampler``, ``MultiLayerFullNeighborSampler``,
+    ``ShaDowKHopSampler``, ``ClusterGCNSampler`` with a partition at hand,
+    ``as_edge_prediction_sampler`` and DGL's negative samplers; with workers and in DDP. What it
+    samples is real: ``DGLGraph`` on the CPU. Every other method of ``DGLGraph`` raises
+    ``NotImplementedError``. Pickles as a handle.
+    """
+
+    is_block = False
+    is_homogeneous: bool
+    idtype = torch.int64
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.device = _CPU
+        self.ntypes: list[NodeType] = list(store.node_types)
+        self.canonical_etypes: list[EdgeType] = list(store.edge_types)
+        self.etypes = [edge_type[1] for edge_type in self.canonical_etypes]
+        self.is_homogeneous = len(self.ntypes) == 1 and len(self.etypes) == 1
+        self._sampler = FrontierSampler(store)
+        attach(self, store)
+
+    @property
+    def nodes(self) -> NodeView:
+        """``g.nodes()`` and ``g.nodes[ntype].data``."""
+        return NodeView(self.store)
+
+    @property
+    def edges(self) -> EdgeView:
+        """``g.edges[etype].data``."""
+        return EdgeView(self.store, self.to_canonical_etype)
+
+    @property
+    def ndata(self) -> TypeData:
+        """Node tables of a graph of one node type."""
+        return TypeData(self.store, self._only(self.ntypes, "ndata: g.nodes[ntype].data"))
+
+    @property
+    def edata(self) -> TypeData:
+        """Edge tables of a graph of one edge type."""
+        return TypeData(self.store, self._only(self.canonical_etypes, "edata: g.edges[t].data"))
+
+    def num_nodes(self, ntype: NodeType | None = None) -> int:
+        """Nodes of a type, or of all."""
+        types = self.ntypes if ntype is None else [ntype]
+        return sum(self.store.num_nodes(t) for t in types)
+
+    def num_edges(self, etype: Any = None) -> int:
+        """Edges of a type, or of all."""
+        types = self.canonical_etypes if etype is None else [self.to_canonical_etype(etype)]
+        return sum(self.store.num_edges(t) for t in types)
+
+    number_of_nodes = num_nodes
+    number_of_edges = num_edges
+
+    def to_canonical_etype(self, etype: Any = None) -> EdgeType:
+        """The triple that an edge type means; ``DGLError`` where there is none, or several."""
+        if etype in self.canonical_etypes:
+            found: EdgeType = etype
+            return found
+        fitting = [t for t in self.canonical_etypes if etype in (None, t[1])]
+        if len(fitting) != 1:
+            raise dgl.DGLError(
+                f"edge type {etype!r} means one of {fitting or self.canonical_etypes}"
+            )
+        return fitting[0]
+
+    def get_node_storage(self, key: str, ntype: NodeType | None = None) -> TableStorage:
+        """The feature storage of a node table."""
+        return TableStorage(
+            self.store, key, self._only(self.ntypes, "ntype") if ntype is None else ntype
+        )
+
+    def get_edge_storage(self, key: str, etype: Any = None) -> TableStorage:
+        """The feature storage of an edge table."""
+        return TableStorage(self.store, key, self.to_canonical_etype(etype))
+
+    def sample_neighbors(
+        self,
+        nodes: IdsByType,
+        fanout: int | Mapping[Any, int],
+        edge_dir: str = "in",
+        prob: str | None = None,
+        replace: bool = False,
+        *,
+        exclude_edges: Any = None,
+        output_device: Any = None,
+    ) -> DGLGraph:
+        """Sampled in-edges of nodes, in a graph of all nodes, with their ids as ``edata[dgl.EID]``.
+
+        Args:
+            nodes: ids, by node type where there are several.
+            fanout: edges per node and relation, or by edge type; -1: all.
+            edge_dir: ``"in"``; the store knows in-edges only.
+            prob: name of edge tables: of floats, the edges are drawn in proportion to it and never
+                where it is 0; of bools or integers, only edges where it is not 0 are drawn, which
+                reads the whole lists of the nodes. Relations without such a table draw uniformly.
+            replace: draw with replacement.
+            exclude_edges: edge ids, by edge type where there are several, taken out of what was
+                drawn, as DGL does on GPUs.
+            output_device: where the result goes, if DGL can put a graph there.
+        """
+        if edge_dir != "in":
+            raise NotImplementedError(
+                f"edge_dir={edge_dir!r}: the store knows in-edges; share the reversed graph"
+            )
+        fanouts = self._fanouts(fanout)
+        excluded = self._by_edge_type(exclude_edges)
+        found = self._sampler.sample(nodes, fanouts, prob, bool(replace), excluded)
+        counts = {t: self.num_nodes(t) for t in self.ntypes}
+        return _placed(_graph(found, counts), output_device)
+
+    def subgraph(
+        self,
+        nodes: IdsByType,
+        *,
+        relabel_nodes: bool = True,
+        store_ids: bool = True,
+        output_device: Any = None,
+    ) -> DGLGraph:
+        """The edges among nodes (ids or masks), as ``dgl.node_subgraph`` gives them."""
+        ids, found = self._sampler.induced(nodes)
+        if not relabel_nodes:
+            counts = {t: self.num_nodes(t) for t in self.ntypes}
+            glob = {
+                t: (ids[t[0]][row], ids[t[2]][col], edge_ids)
+                for t, (row, col, edge_ids) in found.items()
+            }
+            return _placed(_graph(glob, counts, store_ids), output_device)
+        result = _graph(found, {t: ids[t].numel() for t in self.ntypes}, store_ids)
+        if store_ids:
+            for node_type in self.ntypes:
+                result.nodes[node_type].data[dgl.NID] = ids[node_type]
+        return _placed(result, output_device)
+
+    node_subgraph = subgraph
+
+    def edge_subgraph(
+        self,
+        edges: Any,
+        *,
+        relabel_nodes: bool = True,
+        store_ids: bool = True,
+        output_device: Any = None,
+    ) -> DGLGraph:
+        """Edges by their ids, as of ``dgl.edge_subgraph``; needs ``from_store(edges=True)``."""
+        wanted = self._by_edge_type(edges) or {}
+        found = {}
+        for edge_type in self.canonical_etypes:
+            ids = wanted.get(edge_type, torch.empty(0, dtype=torch.int64))
+            found[edge_type] = (*self.find_edges(ids, edge_type), ids)
+        result = _graph(found, {t: self.num_nodes(t) for t in self.ntypes}, store_ids)
+        if relabel_nodes:
+            result = dgl.compact_graphs(result)
+            if not store_ids:
+                for node_type in self.ntypes:
+                    del result.nodes[node_type].data[dgl.NID]
+        return _placed(result, output_device)
+
+    def find_edges(self, eid: Any, etype: Any = None) -> tuple[Tensor, Tensor]:
+        """Sources and destinations of edges; needs ``from_store(edges=True)``."""
+        return endpoints(self.store, self.to_canonical_etype(etype), _as_ids(eid))
+
+    def in_degrees(self, v: Any = None, etype: Any = None) -> Tensor:
+        """In-degrees of nodes, by default of all; reads those of all nodes (8 bytes each)."""
+        degrees = self.store.in_degree(self.to_canonical_etype(etype))
+        if v is None or isinstance(v, str):  # DGL's way to say all
+            return degrees
+        return degrees[v] if isinstance(v, int) else degrees[_as_ids(v)]
+
+    def global_uniform_negative_sampling(
+        self,
+        num_samples: int,
+        exclude_self_loops: bool = True,
+        replace: bool = False,
+        etype: Any = None,
+        redundancy: float | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """At most ``num_samples`` random pairs that are no edges, as DGL gives them."""
+        edge_type = self.to_canonical_etype(etype)
+        tries = NegativeSampler(self.store, edge_type, avoid_edges=True)
+        count = int(num_samples * (_REDUNDANCY if redundancy is None else redundancy)) + 1
+        drawn = tries.sample(count, random_seed())
+        assert drawn.is_edge is not None
+        good = ~drawn.is_edge
+        if exclude_self_loops and edge_type[0] == edge_type[2]:
+            good &= drawn.source != drawn.destination
+        pairs = torch.stack([drawn.source[good], drawn.destination[good]]).cpu()
+        if not replace:
+            pairs = torch.unique(pairs, dim=1)
+            pairs = pairs[:, torch.randperm(pairs.size(1))]
+        source, destination = pairs[:, :num_samples]
+        return source, destination
+
+    def _fanouts(self, fanout: Any) -> dict[EdgeType, int]:
+        if not isinstance(fanout, Mapping):
+            return dict.fromkeys(self.canonical_etypes, int(fanout))
+        fanouts = {self.to_canonical_etype(t): int(value) for t, value in fanout.items()}
+        if len(fanouts) != len(self.canonical_etypes):
+            raise dgl.DGLError(
+                "Fan-out must be specified for each edge type if a dict is provided."
+            )
+        return fanouts
+
+    def _by_edge_type(self, ids: Any) -> dict[EdgeType, Tensor] | None:
+        if ids is None:
+            return None
+        given = ids if isinstance(ids, Mapping) else {self.to_canonical_etype(None): ids}
+        return {self.to_canonical_etype(t): _as_ids(value) for t, value in given.items()}
+
+    def _only(self, types: list[Any], what: str) -> Any:
+        if len(types) != 1:
+            raise dgl.DGLError(f"{what} is needed: the graph has the types {types}")
+        return types[0]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not hasattr(DGLGraph, name):
+            raise AttributeError(f"'StoreGraph' object has no attribute {name!r}")
+        raise UnsupportedError(
+            f"DGLGraph.{name} is not served by a graph without a DGL graph inside; "
+            "peergraph_dgl.share(g) gives a DGLGraph that has it, g.subgraph(nodes) one of a part"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"store": self.store}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["store"])  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        return f"StoreGraph({self.store!r})"
+
+
+def _as_ids(ids: Any) -> Tensor:
+    tensor: Tensor = torch.as_tensor(ids)
+    if tensor.dtype == torch.bool:
+        return tensor.nonzero().view(-1)
+    return tensor.reshape(-1).to(torch.int64)
+
+
+def _graph(
+    edges: Mapping[EdgeType, tuple[Tensor, Tensor, Tensor]],
+    counts: Mapping[NodeType, int],
+    store_ids: bool = True,
+) -> DGLGraph:
+    """A DGL graph of (sources, destinations, edge ids) by relation."""
+    if list(edges) == [EDGE] and list(counts) == [NODE]:
+        source, destination, _ = edges[EDGE]
+        graph = dgl.graph((source.cpu(), destination.cpu()), num_nodes=counts[NODE])
+    else:
+        pairs = {
+            t: (source.cpu(), destination.cpu()) for t, (source, destination, _) in edges.items()
+        }
+        graph = dgl.heterograph(pairs, num_nodes_dict=dict(counts))
+    if store_ids:
+        for edge_type, (_, _, ids) in edges.items():
+            graph.edges[edge_type].data[dgl.EID] = ids.cpu()
+    return graph
+
+
+def _placed(graph: DGLGraph, device: Any) -> DGLGraph:
+    return graph if device is None else graph.to(device)

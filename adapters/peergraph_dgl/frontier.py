@@ -1,0 +1,144 @@
+"""One hop of neighbours, and induced edges, from the store with DGL's meaning of the options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from dgl import DGLError
+from torch import Tensor
+from torch.utils.data import get_worker_info
+
+from peergraph.sampling import NeighborSampler, Sample
+from peergraph.store import EdgeType, NodeType, Store
+
+from .choosing import choose
+
+IdsByType = Any
+"""Ids (tensor, list) or a mask; by node type where there are several."""
+
+Edges = dict[EdgeType, tuple[Tensor, Tensor, Tensor]]
+"""Sources, destinations and edge ids by relation."""
+
+
+class FrontierSampler:
+    """Draws from a store; a seed per call from torch's default generator."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._samplers: dict[Any, NeighborSampler] = {}
+
+    def sample(
+        self,
+        nodes: IdsByType,
+        fanouts: dict[EdgeType, int],
+        prob: str | None,
+        replace: bool,
+        excluded: Mapping[EdgeType, Tensor] | None,
+    ) -> Edges:
+        """Sampled in-edges by users' ids; see ``StoreGraph.sample_neighbors``."""
+        weighted, masked = self._weights(prob)
+        # What a mask leaves is known only of whole lists.
+        drawn = {t: -1 if t in masked and k > 0 else k for t, k in fanouts.items()}
+        core = self._core(tuple(drawn.items()), tuple(weighted.items()), replace)
+        found = _global_ids(core.sample(self._seeds(nodes), random_seed()))
+        for edge_type, name in {**weighted, **masked}.items():
+            found[edge_type] = self._without_zeros(edge_type, name, found[edge_type])
+        for edge_type in masked:
+            edges, fanout = found[edge_type], fanouts[edge_type]
+            if fanout > 0:
+                kept = choose(edges[1], fanout, replace)
+                found[edge_type] = (edges[0][kept], edges[1][kept], edges[2][kept])
+        for edge_type, ids in (excluded or {}).items():
+            source, destination, edge_ids = found[edge_type]
+            kept = ~torch.isin(edge_ids, ids.to(edge_ids.device))
+            found[edge_type] = (source[kept], destination[kept], edge_ids[kept])
+        return found
+
+    def induced(self, nodes: IdsByType) -> tuple[dict[NodeType, Tensor], Edges]:
+        """The nodes, in order, and all edges among them by position of their ends."""
+        key = "induced"
+        if key not in self._samplers:
+            self._check_process()
+            fanouts = {t: [0] for t in self._store.edge_types}
+            self._samplers[key] = NeighborSampler(self._store, fanouts, subgraph="induced")
+        sample = self._samplers[key].sample(self._seeds(nodes), 0)
+        assert sample.edge_ids is not None
+        edges = {t: (sample.row[t], sample.col[t], sample.edge_ids[t]) for t in sample.row}
+        return {t: ids.cpu() for t, ids in sample.nodes.items()}, _on_cpu(edges)
+
+    def _core(self, fanouts: Any, weights: Any, replace: bool) -> NeighborSampler:
+        key = (fanouts, weights, replace)
+        if key not in self._samplers:
+            self._check_process()
+            self._samplers[key] = NeighborSampler(
+                self._store,
+                {t: [k] for t, k in fanouts},
+                replace=replace,
+                weights=dict(weights) or None,
+            )
+        return self._samplers[key]
+
+    def _check_process(self) -> None:
+        if self._store.device.type == "cuda" and get_worker_info() is not None:
+            raise RuntimeError(
+                "num_workers: a store on GPUs is sampled in the process itself, use num_workers=0"
+            )
+
+    def _seeds(self, nodes: IdsByType) -> dict[NodeType, Tensor]:
+        types = self._store.node_types
+        if not isinstance(nodes, Mapping):
+            if len(types) > 1:
+                raise DGLError("Must specify node type when the graph is not homogeneous.")
+            nodes = {types[0]: nodes}
+        seeds = {}
+        for node_type, given in nodes.items():
+            ids = torch.as_tensor(given)
+            if ids.dtype == torch.bool:
+                ids = ids.nonzero().view(-1)
+            seeds[node_type] = ids if ids.numel() else ids.to(torch.int64)
+        return seeds
+
+    def _weights(self, prob: str | None) -> tuple[dict[EdgeType, str], dict[EdgeType, str]]:
+        """The relations that ``prob`` weighs, and those that it masks."""
+        weighted: dict[EdgeType, str] = {}
+        masked: dict[EdgeType, str] = {}
+        if prob is None:
+            return weighted, masked
+        for edge_type in self._store.edge_types:
+            if prob in self._store.edge_table_names(edge_type):
+                dtype = self._store.edge_table(prob, edge_type).dtype
+                (weighted if dtype.is_floating_point else masked)[edge_type] = prob
+        if not weighted and not masked:
+            raise KeyError(f"prob: no edge type has a table {prob!r}")
+        return weighted, masked
+
+    def _without_zeros(
+        self, edge_type: EdgeType, name: str, edges: tuple[Tensor, Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        source, destination, edge_ids = edges
+        values = self._store.edge_table(name, edge_type).gather(edge_ids).reshape(-1)
+        kept = (values != 0).to(edge_ids.device)
+        return source[kept], destination[kept], edge_ids[kept]
+
+
+def random_seed() -> int:
+    """From torch's generator: reproducible by ``torch.manual_seed``, another in every worker."""
+    return int(torch.randint(0, 2**63 - 1, (), device="cpu"))
+
+
+def _global_ids(sample: Sample) -> Edges:
+    assert sample.edge_ids is not None
+    return {
+        t: (
+            sample.nodes[t[0]][sample.row[t]],
+            sample.nodes[t[2]][sample.col[t]],
+            sample.edge_ids[t],
+        )
+        for t in sample.row
+    }
+
+
+def _on_cpu(edges: Edges) -> Edges:
+    return {t: (row.cpu(), col.cpu(), ids.cpu()) for t, (row, col, ids) in edges.items()}

@@ -1,0 +1,83 @@
+"""The data of a graph without a DGL graph inside, by the names that DGL's scripts use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from peergraph.store import EdgeType, NodeType, Store, TableTensor
+
+from .endpoints import NAMES
+
+_CPU = torch.device("cpu")
+
+
+class TypeData(Mapping[str, TableTensor]):
+    """The tables of one node or edge type as tensors on the CPU that read rows when asked."""
+
+    def __init__(self, store: Store, owner: NodeType | EdgeType) -> None:
+        self._store = store
+        self._owner = owner
+
+    def _names(self) -> list[str]:
+        if isinstance(self._owner, tuple):
+            return [n for n in self._store.edge_table_names(self._owner) if n not in NAMES]
+        return self._store.node_table_names(self._owner)
+
+    def __getitem__(self, name: str) -> TableTensor:
+        return TableTensor(self._store, self._owner, name, _CPU)
+
+    def __setitem__(self, name: str, values: Tensor) -> None:
+        raise NotImplementedError(
+            f"data[{name!r}] = values: add it to the store, by add_node_table or add_edge_table, "
+            "on all ranks"
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+
+class Space(NamedTuple):
+    """What ``g.nodes[ntype]`` and ``g.edges[etype]`` give."""
+
+    data: TypeData
+
+
+class NodeView:
+    """``g.nodes``."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getitem__(self, node_type: NodeType) -> Space:
+        self._store.num_nodes(node_type)  # KeyError for an unknown one
+        return Space(TypeData(self._store, node_type))
+
+    def __call__(self, ntype: NodeType | None = None) -> Tensor:
+        """All ids of a type."""
+        (only,) = self._store.node_types if ntype is None else [ntype]
+        return torch.arange(self._store.num_nodes(only))
+
+
+class EdgeView:
+    """``g.edges``."""
+
+    def __init__(self, store: Store, canonical: Callable[[Any], EdgeType]) -> None:
+        self._store = store
+        self._canonical = canonical
+
+    def __getitem__(self, edge_type: Any) -> Space:
+        return Space(TypeData(self._store, self._canonical(edge_type)))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """All edges would have to be read: raises ``NotImplementedError``."""
+        raise NotImplementedError(
+            "g.edges() is not served by a graph without a DGL graph inside; store.edge_index() "
+            "reads all edges"
+        )
