@@ -8,10 +8,15 @@ import pytest
 import torch
 
 import peergraph
-from peergraph.memory import Group, measure_topology
+from peergraph.memory import Group, Table, measure_topology
 from peergraph.memory.host_reads import prefers_staging, remember
 from peergraph.memory.machine_cache import host_reads_file
 from tests.memory.tables import plain_gather, random_ids, random_rows, same_bits, split, table_of
+
+
+def gather_and_wait(table: Table, ids: torch.Tensor) -> None:
+    table.gather(ids)
+    peergraph.synchronize()
 
 
 def test_the_faster_way_by_width(tmp_path: Path) -> None:
@@ -66,8 +71,7 @@ def test_same_rows(way: str, kind: str, width: int, monkeypatch: pytest.MonkeyPa
     bad = torch.full((5000,), 7, device="cuda")
     bad[4999] = 3001
     with pytest.raises(IndexError, match=r"ids\[4999\] = 3001 is out of range"):
-        table.gather(bad)
-        peergraph.synchronize()
+        gather_and_wait(table, bad)
     table.close()
 
 

@@ -5,5 +5,6 @@ from peergraph.aggregate.edge_softmax import edge_softmax
 from peergraph.aggregate.native import supports
 from peergraph.aggregate.sddmm import g_sddmm
 from peergraph.aggregate.spmm import g_spmm
+from peergraph.aggregate.user_message import Message, message
 
-__all__ = ["Csc", "edge_softmax", "g_sddmm", "g_spmm", "supports"]
+__all__ = ["Csc", "Message", "edge_softmax", "g_sddmm", "g_spmm", "message", "supports"]

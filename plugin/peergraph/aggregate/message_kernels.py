@@ -1,0 +1,146 @@
+"""Users' messages on a GPU: compiled at run time through CuPy, launched on torch's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from peergraph.aggregate.csc import Csc
+from peergraph.aggregate.expression import SYMBOLS, Expression, parse
+from peergraph.aggregate.message_source import source
+from peergraph.aggregate.native import address
+from peergraph.memory.kernel_argument import as_argument
+
+_BLOCK = 256
+_MAX_BLOCKS = 1 << 20
+_OPTIONS = ("-std=c++17",)
+_CPP = {
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.int32: "int",
+    torch.int64: "long long",
+}
+
+
+@cache
+def has_cupy() -> bool:
+    """Whether CuPy is installed."""
+    try:
+        import cupy  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+@cache
+def _module(text: str, reduce: str, types: tuple[tuple[str, str], ...]) -> Any:
+    """Compiled at the first use for a device; CuPy keeps the result on disk, too."""
+    import cupy
+
+    return cupy.RawModule(code=source(parse(text), reduce, dict(types)), options=_OPTIONS)
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """The kernels of one message over one structure and operands of one dtype.
+
+    Args:
+        csc: the structure.
+        operands: by symbol, [rows, columns or a divisor of them], contiguous, float32 or float64.
+        columns: of a message.
+    """
+
+    expression: Expression
+    reduce: str
+    csc: Csc
+    operands: Mapping[str, Tensor]
+    columns: int
+
+    def forward(self) -> tuple[Tensor, Tensor | None]:
+        """[destinations, columns], and for extrema the position of each, -1 where there is none."""
+        rows = self.csc.rows
+        like = next(iter(self.operands.values()))
+        out = like.new_empty(rows.num_rows, self.columns)
+        arg = None
+        if self.reduce in ("max", "min"):
+            arg = torch.empty_like(out, dtype=rows.indptr.dtype)
+        self._launch("reduce", out.numel(), [*self._common(rows.num_rows), out, arg])
+        return out, arg
+
+    def gradient(self, symbol: str, grad: Tensor, arg: Tensor | None) -> Tensor:
+        """Of one operand, of its shape."""
+        rows = self.csc.rows
+        operand = self.operands[symbol]
+        group = self.columns // operand.shape[1]
+        if SYMBOLS[symbol] == "edges":
+            lanes = min(32, 1 << (group - 1).bit_length())
+            out = torch.empty_like(operand)
+            row_of = torch.arange(rows.num_rows, dtype=rows.indptr.dtype, device=grad.device)
+            row_of = row_of.repeat_interleave(rows.indptr.diff(), output_size=rows.num_edges)
+            first = [_struct(rows.indptr, rows.indices, rows.edge_ids), row_of]
+            arguments = [*first, *self._sizes(rows.num_edges), grad, arg, np.int32(lanes), out]
+            self._launch(f"grad_{symbol}", operand.numel() * lanes, arguments)
+            return out
+        full = grad.new_empty(operand.shape[0], self.columns)
+        arguments = [_struct(rows.indptr, rows.indices, rows.edge_ids)]
+        if SYMBOLS[symbol] == "sources":
+            indptr, destinations, positions = self.csc.transpose_tensors()
+            arguments.append(_struct(indptr, destinations, positions))
+        arguments += [*self._sizes(operand.shape[0]), grad, arg, full]
+        self._launch(f"grad_{symbol}", full.numel(), arguments)
+        return full if group == 1 else full.view(*operand.shape, group).sum(-1)
+
+    def _common(self, count: int) -> list[Any]:
+        rows = self.csc.rows
+        return [_struct(rows.indptr, rows.indices, rows.edge_ids), *self._sizes(count)]
+
+    def _sizes(self, count: int) -> list[Any]:
+        """How many rows, columns, and the operands."""
+        operands = (self.operands[name] for name in self.expression.symbols)
+        return [
+            np.int64(count),
+            np.int64(self.columns),
+            *(_struct(o, o.shape[1], self.columns // o.shape[1]) for o in operands),
+        ]
+
+    def _launch(self, name: str, threads: int, arguments: list[Any]) -> None:
+        import cupy
+
+        if threads == 0:
+            return
+        device = self.csc.device
+        stream = torch.cuda.current_stream(device).cuda_stream
+        blocks = min(-(-threads // _BLOCK), _MAX_BLOCKS)
+        passed = tuple(_pointer(a) if a is None or isinstance(a, Tensor) else a for a in arguments)
+        with cupy.cuda.Device(device.index), cupy.cuda.ExternalStream(stream, device.index):
+            kernel = _module(self.expression.text, self.reduce, self._types()).get_function(name)
+            kernel((blocks,), (_BLOCK,), passed)
+
+    def _types(self) -> tuple[tuple[str, str], ...]:
+        rows = self.csc.rows
+        edge_ids = rows.indptr if rows.edge_ids is None else rows.edge_ids
+        real = next(iter(self.operands.values())).dtype
+        return (
+            ("real", _CPP[real]),
+            ("offset_t", _CPP[rows.indptr.dtype]),
+            ("index_t", _CPP[rows.indices.dtype]),
+            ("edge_t", _CPP[edge_ids.dtype]),
+            # The transpose keeps the dtype of the sources for its destinations.
+            ("row_t", _CPP[rows.indices.dtype]),
+        )
+
+
+def _pointer(tensor: Tensor | None) -> Any:
+    return np.uint64(address(tensor))
+
+
+def _struct(*fields: Tensor | int | None) -> np.ndarray[Any, Any]:
+    """Pointers and sizes as a struct by value, which CuPy takes from an array of one element."""
+    words = [address(f) if f is None or isinstance(f, Tensor) else f for f in fields]
+    return as_argument(np.array(words, dtype=np.uint64).tobytes())

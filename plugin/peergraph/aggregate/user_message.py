@@ -1,0 +1,215 @@
+"""Messages of users' own: an expression of what lies at the ends of an edge and on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peergraph.aggregate.csc import Csc
+from peergraph.aggregate.expression import SYMBOLS, Expression, parse
+from peergraph.aggregate.first_order import first_order
+from peergraph.aggregate.message_kernels import Launcher, has_cupy
+from peergraph.aggregate.operands import (
+    autocast,
+    check_operand,
+    check_same_dtype,
+    columns,
+    flat,
+    is_prefix,
+)
+from peergraph.aggregate.spmm import REDUCTIONS, g_spmm
+
+
+class Message:
+    """A compiled message; made by :func:`message`."""
+
+    def __init__(self, expression: Expression, reduce: str) -> None:
+        self._expression = expression
+        self.reduce = reduce
+
+    @property
+    def expression(self) -> str:
+        """As it was written."""
+        return self._expression.text
+
+    def is_fused(self, csc: Csc) -> bool:
+        """Whether calls over this structure run as one kernel: on a GPU, with CuPy."""
+        return csc.device.type == "cuda" and has_cupy() and not torch.compiler.is_compiling()
+
+    def __call__(
+        self,
+        csc: Csc,
+        *,
+        u: Tensor | None = None,
+        v: Tensor | None = None,
+        e: Tensor | None = None,
+        w: Tensor | None = None,
+    ) -> Tensor:
+        """Reduces the messages of each destination's edges (WholeGraph III-C4).
+
+        Args:
+            csc: the structure; its device is that of all.
+            u: [sources, *features], for the source of an edge.
+            v: [destinations, *features], for its destination.
+            e, w: [edges, *features], for the edge, in the order of the structure's edge ids.
+
+        All that occur in the expression, of one dtype: float32, float64, float16 or bfloat16.
+        Features are broadcast from the first dimension on: trailing dimensions may be left out or
+        be 1, so a scalar [edges] goes with rows of any shape.
+
+        Returns:
+            [destinations, *features]; zeros where there are no edges. float16 and bfloat16 are
+            computed in float32. On a GPU with CuPy messages are never written to memory, neither
+            forward nor backward, gradients are summed in a fixed order, and one derivative can be
+            taken; else operations of torch make the messages, [edges, *features].
+
+        Asynchronous on a GPU, but for compiling (at the first call for the dtypes; kept on disk)
+        and for the making of the transpose.
+
+        Raises:
+            ValueError: an operand missing or not used, shapes or devices that do not go together.
+            TypeError: dtypes that are not supported or differ.
+        """
+        given = {"u": u, "v": v, "e": e, "w": w}
+        operands = self._checked(csc, given)
+        features = _features({name: tuple(o.shape[1:]) for name, o in operands.items()})
+        values = {name: _matrix(o, features) for name, o in operands.items()}
+        num_columns = columns(features)
+        if self.is_fused(csc) and num_columns and csc.num_edges:
+            result = self._fused(csc, values, num_columns)
+        else:
+            result = self._plain(csc, values, num_columns)
+        return result.reshape(csc.num_destinations, *features)
+
+    def _checked(self, csc: Csc, given: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
+        rows = {
+            "sources": csc.num_sources,
+            "destinations": csc.num_destinations,
+            "edges": csc.num_edges,
+        }
+        operands = {}
+        for name, operand in given.items():
+            if (operand is not None) != (name in self._expression.symbols):
+                state = "does not use" if operand is not None else "needs"
+                raise ValueError(f"message {self.expression!r} {state} {name}")
+            if operand is not None:
+                what = SYMBOLS[name]
+                check_operand(name, operand, csc, rows[what], what)
+                operands[name] = operand
+        cast = {name: autocast(operand) for name, operand in operands.items()}
+        check_same_dtype(**cast)
+        return {name: operand for name, operand in cast.items() if operand is not None}
+
+    def _plain(self, csc: Csc, values: Mapping[str, Tensor], num_columns: int) -> Tensor:
+        """Messages by torch, reduced by :func:`g_spmm`: the same order, the same gradients."""
+        ends = _ends_of_edges(csc)
+        dtype = next(iter(values.values())).dtype
+        at_edges = {}
+        for name, value in values.items():
+            narrow = _wide(value if SYMBOLS[name] == "edges" else value[ends[SYMBOLS[name]]])
+            group = num_columns // max(1, narrow.shape[1])
+            full = narrow.unsqueeze(2).expand(-1, -1, group)
+            at_edges[name] = full.reshape(csc.num_edges, num_columns)
+        messages = self._expression.evaluate(at_edges)
+        return g_spmm(csc, "copy_e", self.reduce, e=messages).to(dtype)
+
+    def _fused(self, csc: Csc, values: Mapping[str, Tensor], num_columns: int) -> Tensor:
+        dtype = next(iter(values.values())).dtype
+        wide = map(_wide, values.values())
+        found: Tensor = _Fused.apply(self, csc, num_columns, tuple(values), *wide)  # type: ignore[no-untyped-call]
+        return found.to(dtype)
+
+    def __repr__(self) -> str:
+        return f"message({self.expression!r}, reduce={self.reduce!r})"
+
+
+@cache
+def message(expression: str, reduce: str = "sum") -> Message:
+    """A message of one's own for each edge, reduced at its destination, with its gradient.
+
+    ``message("relu(u * w + v)", reduce="mean")(csc, u=x, v=y, w=weights)``
+
+    Args:
+        expression: of ``u`` (features of the source), ``v`` (of the destination), ``e`` and ``w``
+            (of the edge), numbers, ``+ - * / **`` and relu, leaky_relu (slope 0.01, or a constant
+            as second argument), exp, log, tanh, sigmoid, sqrt, abs, min, max (of two).
+        reduce: ``sum``, ``mean``, ``max`` or ``min``. Of several edges with the extremum, the
+            first has the gradient.
+
+    Raises:
+        ValueError: what the language does not know, by name; an unknown reduction.
+        TypeError: an expression that is no string.
+    """
+    if reduce not in REDUCTIONS:
+        raise ValueError(f"reduce must be one of {', '.join(REDUCTIONS)}, got {reduce!r}")
+    return Message(parse(expression), reduce)
+
+
+class _Fused(torch.autograd.Function):
+    """The reduction on a GPU; operands are matrices as the launcher takes them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, of: Message, csc: Csc, num_columns: int, names: tuple[str, ...], *tensors: Tensor
+    ) -> Tensor:
+        operands = dict(zip(names, (t.detach().contiguous() for t in tensors), strict=True))
+        launcher = Launcher(of._expression, of.reduce, csc, operands, num_columns)
+        out, arg = launcher.forward()
+        ctx.of, ctx.csc, ctx.num_columns, ctx.names = of, csc, num_columns, names
+        ctx.save_for_backward(arg, *operands.values())
+        return out
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        arg, *saved = ctx.saved_tensors
+        operands = dict(zip(ctx.names, saved, strict=True))
+        launcher = Launcher(ctx.of._expression, ctx.of.reduce, ctx.csc, operands, ctx.num_columns)
+        grad = grad.contiguous()
+        wanted = zip(ctx.names, ctx.needs_input_grad[4:], strict=True)
+        found = [launcher.gradient(name, grad, arg) if need else None for name, need in wanted]
+        return (None, None, None, None, *found)
+
+
+def _features(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """What the shapes of rows give together, from the first dimension on."""
+    rank = max(len(shape) for shape in shapes.values())
+    full = [(*shape, *(1,) * (rank - len(shape))) for shape in shapes.values()]
+    try:
+        return tuple(torch.broadcast_shapes(*full))  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        given = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+        raise ValueError(
+            f"rows must go together from the first dimension on, got {given}"
+        ) from None
+
+
+def _matrix(operand: Tensor, features: tuple[int, ...]) -> Tensor:
+    """[rows, values]: each value serves a run of consecutive columns of the message."""
+    shape = tuple(operand.shape[1:])
+    if not is_prefix(shape, features):
+        rank = len(features) - len(shape)
+        operand = operand.reshape(*operand.shape, *(1,) * rank).expand(-1, *features)
+    return flat(operand)
+
+
+def _wide(values: Tensor) -> Tensor:
+    """In the dtype that messages are computed in."""
+    return values if values.dtype == torch.float64 else values.float()
+
+
+def _ends_of_edges(csc: Csc) -> dict[str, Tensor]:
+    """[edges] sources and destinations, in the order of edge tensors."""
+    rows = csc.rows
+    destinations = torch.arange(rows.num_rows, device=csc.device)
+    destinations = destinations.repeat_interleave(rows.indptr.diff(), output_size=rows.num_edges)
+    sources = rows.indices.long()
+    if rows.edge_ids is not None:
+        by_edge = rows.edge_ids.long()
+        sources = torch.empty_like(sources).index_copy_(0, by_edge, sources)
+        destinations = torch.empty_like(destinations).index_copy_(0, by_edge, destinations)
+    return {"sources": sources, "destinations": destinations}
