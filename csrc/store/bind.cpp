@@ -27,10 +27,17 @@ CscPart make_part(const PartAddresses& a) {
           reinterpret_cast<int64_t*>(a[2])};
 }
 
+using MapAddress = std::pair<uintptr_t, int>;  // address, bytes per value (0: identity)
+
+IdMapView make_id_map(const MapAddress& map) {
+  return {reinterpret_cast<const void*>(map.first), map.second};
+}
+
 CscView make_csc_view(int64_t replicated, int64_t sharded, int64_t rows, int64_t num_edges,
                       int index_bytes, int rank, const std::vector<PartAddresses>& replicas,
                       const std::vector<PartAddresses>& shards, const PartAddresses& host,
-                      const TableView& edge_ids, int64_t rows_on_disk, const PartAddresses& disk) {
+                      const TableView& edge_ids, int64_t rows_on_disk, const PartAddresses& disk,
+                      const MapAddress& order) {
   PG_CHECK_ARG(replicas.size() <= kMaxShards && shards.size() <= kMaxShards,
                "a store spreads over at most " + std::to_string(kMaxShards) + " ranks");
   PG_CHECK_ARG(index_bytes == 4 || index_bytes == 8, "index_bytes must be 4 or 8");
@@ -49,13 +56,8 @@ CscView make_csc_view(int64_t replicated, int64_t sharded, int64_t rows, int64_t
   view.disk = make_part(disk);
   view.num_edges = num_edges;
   view.edge_ids = edge_ids;
+  view.order = make_id_map(order);
   return view;
-}
-
-using MapAddress = std::pair<uintptr_t, int>;  // address, bytes per value (0: identity)
-
-IdMapView make_id_map(const MapAddress& map) {
-  return {reinterpret_cast<const void*>(map.first), map.second};
 }
 
 /// `destinations` from users' ids, `sources` to users' ids.
@@ -116,7 +118,7 @@ void register_store(py::module_& m) {
            py::arg("rows"), py::arg("num_edges"), py::arg("index_bytes"), py::arg("rank"),
            py::arg("replicas"), py::arg("shards"), py::arg("host"),
            py::arg("edge_ids") = TableView{}, py::arg("rows_on_disk") = 0,
-           py::arg("disk") = PartAddresses{})
+           py::arg("disk") = PartAddresses{}, py::arg("order") = MapAddress{0, 0})
       .def_property_readonly("rows", [](const CscView& v) { return v.map.rows; })
       .def_readonly("num_edges", &CscView::num_edges)
       .def_readonly("index_bytes", &CscView::index_bytes);

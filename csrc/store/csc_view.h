@@ -1,8 +1,9 @@
 // The view of one relation's structure (CSC: in-neighbours by destination) that kernels get by
-// value. Destinations are internal rows of the destination type, spread over tiers like a table.
+// value. Destinations are internal ids of the destination type, spread over tiers like a table.
 #pragma once
 
 #include "common/fixed_width.h"
+#include "memory/id_map.h"
 #include "memory/table_view.h"
 #include "memory/tier_map.h"
 
@@ -31,6 +32,8 @@ struct CscView {
   CscPart host;
   CscPart disk;  // mapped file, for the CPU only
   int64_t num_edges = 0;
+  // Destination -> its row here; its own id unless lists have an order of their own.
+  IdMapView order;
   // CSC position -> the user's edge id; map.rows == 0 when both are the same.
   TableView edge_ids;
 
@@ -41,14 +44,16 @@ struct CscView {
                                         : disk;
   }
 
-  PG_HD int64_t degree(int64_t row) const {
-    const Location at = map.locate(row);
+  PG_HD Location locate(int64_t destination) const { return map.locate(order(destination)); }
+
+  PG_HD int64_t degree(int64_t destination) const {
+    const Location at = locate(destination);
     const int64_t* indptr = part(at).indptr + at.local;
     return indptr[1] - indptr[0];
   }
 
-  PG_HD Neighbors neighbors(int64_t row) const {
-    const Location at = map.locate(row);
+  PG_HD Neighbors neighbors(int64_t destination) const {
+    const Location at = locate(destination);
     const CscPart& p = part(at);
     const int64_t begin = p.indptr[at.local];
     return {static_cast<const char*>(p.indices) + begin * index_bytes,

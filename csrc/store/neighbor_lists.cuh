@@ -22,7 +22,7 @@ PG_HD void write_list(const CscView& view, const CscPart& part, int64_t local,
 PG_HD void scatter_list(const CscView& view, const ListChunk& chunk, int64_t i,
                         const IdMapView& destinations, const IdMapView& sources, int lane,
                         int lanes) {
-  const Location at = view.map.locate(destinations(chunk.first + i));
+  const Location at = view.locate(destinations(chunk.first + i));
   if (at.tier != Tier::kReplicated) {
     write_list(view, view.part(at), at.local, chunk, i, sources, lane, lanes);
     return;

@@ -137,6 +137,7 @@ class CscView:
         edge_ids: TableView = ...,
         rows_on_disk: int = 0,
         disk: tuple[int, int, int] = ...,
+        order: tuple[int, int] = ...,
     ) -> None: ...
     @property
     def rows(self) -> int: ...

@@ -187,7 +187,7 @@ def test_auto_takes_the_links_where_they_are_known(
         {},
         {},
         reads,
-        True,
+        (True, False),
         Spill(),
         Ranks(),  # type: ignore[arg-type]
     )

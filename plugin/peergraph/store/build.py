@@ -35,10 +35,16 @@ def build_structure(
     schema: Schema,
     plan: Plan,
     spill: Spill,
+    order: Table | None,
     group: Group,
     progress: bool | None,
 ) -> Structure:
-    """Allocates and fills one relation. Collective."""
+    """Allocates and fills one relation. Collective.
+
+    Args:
+        degrees: in the order of the rows.
+        order: internal id -> row; None: they are the same.
+    """
     name = type_name(edge_type)
     num_edges = schema.num_edges[edge_type]
     structure = Structure.create(
@@ -48,6 +54,7 @@ def build_structure(
         group,
         plan.partitions,
         spill.folder,
+        order,
     )
     begin, _ = schema.node_range[group.rank][edge_type[2]]
     steps = write_lists(

@@ -61,9 +61,7 @@ def node_hotness(
     Raises:
         ValueError, TypeError: values that do not fit the graph, kinds that differ; on every rank.
     """
-    kinds = group.all_gather(given if isinstance(given, str) else "values")
-    if len(set(kinds)) > 1:
-        raise ValueError(f"hotness must be the same on all ranks, got {kinds}")
+    _check_kinds(group, given if isinstance(given, str) else "values")
     if isinstance(given, str):
         if given not in BY_DEGREE:
             raise ValueError(f"hotness must be values or one of {BY_DEGREE}, got {given!r}")
@@ -78,15 +76,60 @@ def node_hotness(
     values = run_everywhere(group, lambda: _checked(given, schema))
     if not needed:
         return {}
+    return {t: _from_first_rank(group, values[t]) for t in schema.num_nodes}
 
-    def write(shared: Tensor, node_type: NodeType) -> None:
+
+def list_hotness(
+    given: Given | Mapping[EdgeType, Tensor],
+    local: Mapping[EdgeType, LocalCsc],
+    degrees: Mapping[EdgeType, Tensor],
+    schema: Schema,
+    group: Group,
+    needed: bool,
+) -> dict[EdgeType, Tensor]:
+    """[destinations] per edge type: how often lists are read, otherwise as :func:`node_hotness`.
+
+    Args:
+        given: as there, of which counts give those of lists; or values by edge type.
+    """
+    if isinstance(given, Hotness):
+        counts: Mapping[EdgeType, Tensor] = given.structure
+    elif isinstance(given, Mapping) and given.keys() == schema.num_edges.keys() and given:
+        counts = given  # type: ignore[assignment]
+    else:
+        by_node = node_hotness(given, local, degrees, schema, group, needed)  # type: ignore[arg-type]
+        return {t: by_node[t[2]] for t in schema.num_edges} if needed else {}
+    _check_kinds(group, "lists")
+
+    def check() -> None:
+        if counts.keys() != schema.num_edges.keys():
+            raise ValueError(
+                f"structure_hotness must count {list(schema.num_edges)}, got {list(counts)}"
+            )
+        for edge_type, values in counts.items():
+            _check_values(edge_type, values, schema.num_nodes[edge_type[2]])
+
+    run_everywhere(group, check)
+    if not needed:
+        return {}
+    return {t: _from_first_rank(group, values) for t, values in counts.items()}
+
+
+def _check_kinds(group: Group, kind: str) -> None:
+    """Collective."""
+    kinds = group.all_gather(kind)
+    if len(set(kinds)) > 1:
+        raise ValueError(f"hotness must be the same on all ranks, got {kinds}")
+
+
+def _from_first_rank(group: Group, values: Tensor) -> Tensor:
+    """[n] float64 on the CPU, rank 0's. Collective."""
+
+    def write(shared: Tensor) -> None:
         if group.rank == 0:
-            shared.view(torch.float64).copy_(values[node_type])
+            shared.view(torch.float64).copy_(values)
 
-    return {
-        t: assemble(group, n, lambda shared, t=t: write(shared, t)).view(torch.float64)  # type: ignore[misc]
-        for t, n in schema.num_nodes.items()
-    }
+    return assemble(group, values.numel(), write).view(torch.float64)
 
 
 def _checked(

@@ -46,17 +46,17 @@ class IdMap:
             order: [num_nodes] internal id -> user id on the CPU, the same on every rank.
         """
         inverse = torch.empty_like(order).scatter_(0, order, torch.arange(order.numel()))
-        return cls(_near_table(inverse, group), _near_table(order, group))
+        return cls(near_table(inverse, group), near_table(order, group))
 
     @property
     def internal_address(self) -> tuple[int, int]:
         """Address and bytes per id of `to_internal`, as the compiled module takes them."""
-        return _address(self.to_internal)
+        return map_address(self.to_internal)
 
     @property
     def user_address(self) -> tuple[int, int]:
         """Address and bytes per id of `to_user`, as the compiled module takes them."""
-        return _address(self.to_user)
+        return map_address(self.to_user)
 
     def close(self) -> None:
         """Collective, where the ranks made the map together."""
@@ -65,7 +65,7 @@ class IdMap:
                 table.close()
 
 
-def _near_table(ids: Tensor, group: Group) -> Table:
+def near_table(ids: Tensor, group: Group) -> Table:
     """A table of ids whose rows all lie in this rank's memory, or, on the CPU, the machine's."""
     near = Tiers.all_replicated if group.device.type == "cuda" else Tiers.all_host
     table = Table.create((ids.numel(),), id_dtype(ids.numel()), near(ids.numel()), group)
@@ -74,7 +74,8 @@ def _near_table(ids: Tensor, group: Group) -> Table:
     return table
 
 
-def _address(table: Table | None) -> tuple[int, int]:
+def map_address(table: Table | None) -> tuple[int, int]:
+    """Address and bytes per id of a table of ids, as the compiled module takes them."""
     if table is None or table.rows == 0:
         return IDENTITY
     return table.as_tensor().data_ptr(), table.row_bytes

@@ -81,6 +81,15 @@ def id_items(schema: Schema) -> list[Item]:
     ]
 
 
+def list_order_items(schema: Schema) -> list[Item]:
+    """The maps from destinations to rows of structures that have an order of their own."""
+    rows = {t: schema.num_nodes[t[2]] for t in schema.num_edges}
+    return [
+        row_item("list order", type_name(t), TableSpec((n,), id_dtype(n)), t)
+        for t, n in rows.items()
+    ]
+
+
 def type_name(kind: NodeType | EdgeType) -> str:
     """A type for people: ``user`` or ``user-rates-item``."""
     return kind if isinstance(kind, str) else "-".join(kind)

@@ -45,9 +45,13 @@ class PartLayout:
 
 def structure_bytes(degrees: Tensor, index_dtype: torch.dtype) -> Tensor:
     """[N + 1] bytes of the first k destinations of a structure, hottest first."""
-    return torch.cat(
-        [torch.zeros(1, dtype=torch.int64), (degrees * index_dtype.itemsize + 16).cumsum(0)]
-    )
+    each = list_bytes(degrees, index_dtype)
+    return torch.cat([torch.zeros(1, dtype=torch.int64), each.cumsum(0)])
+
+
+def list_bytes(degrees: Tensor, index_dtype: torch.dtype) -> Tensor:
+    """[N] bytes of each destination's list, bounds and first position included."""
+    return degrees * index_dtype.itemsize + 16
 
 
 def dealt(degrees: Tensor, tiers: Tiers, world_size: int) -> dict[str, list[Tensor]]:

@@ -41,14 +41,17 @@ class Measuring:
 
     def watch_lists(self, edge_type: EdgeType, name: str, structure: Structure) -> None:
         """From now on :meth:`add_lists` counts the structure's reads."""
-        counter = ReadCounter(structure.tiers, structure.partitions, self._rank, self._device)
+        order = None if structure.order is None else structure.order.as_tensor()
+        counter = ReadCounter(
+            structure.tiers, structure.partitions, self._rank, self._device, order
+        )
         self._lists[edge_type] = (name, counter)
 
     def add_lists(self, edge_type: EdgeType, rows: Tensor, drawn: Tensor) -> None:
         """Counts lists that were read.
 
         Args:
-            rows: of the structure, on the device.
+            rows: internal ids, on the device.
             drawn: int64, how many neighbours of each were taken.
         """
         self._lists[edge_type][1].add(rows, drawn)

@@ -14,7 +14,7 @@ from peergraph.memory.partitions import everyone_reaches_all
 from peergraph.memory.together import run_everywhere
 from peergraph.memory.topology import Topology
 from peergraph.store.footprint import check_budget, check_room, extents_of, fullest
-from peergraph.store.items import graph_items, id_items, row_item, table_name
+from peergraph.store.items import graph_items, id_items, list_order_items, row_item, table_name
 from peergraph.store.plan import Item, Placement, Plan, fit_all, make_plan
 from peergraph.store.planning import Reads, Shares, share_out
 from peergraph.store.policies import POLICIES, plan_on
@@ -48,7 +48,7 @@ def choose_plan(
     degrees: Mapping[EdgeType, Tensor],
     permuted: Mapping[EdgeType, bool],
     reads: Callable[[], Reads],
-    renumbered: bool,
+    ordered: tuple[bool, bool],
     spill: Spill,
     group: Group,
 ) -> Plan:
@@ -59,7 +59,8 @@ def choose_plan(
         degrees: in-degrees in internal order.
         permuted: relations with edge ids of their own.
         reads: how mini-batches read the graph, by rows in internal order.
-        renumbered: whether id maps have to be placed, too.
+        ordered: whether maps have to be placed, too, of nodes' ids and of structures with orders
+            of their own.
     """
     by_links = not isinstance(plan, Plan) and plan in POLICIES
     if (shares.given or topology is not None) and not by_links:
@@ -72,7 +73,9 @@ def choose_plan(
             f"topology has {topology.num_gpus} GPUs, there are {group.world_size} ranks"
         )
     items = graph_items(schema, degrees, permuted)
+    renumbered, lists_ordered = ordered
     ids = id_items(schema) if renumbered else []
+    ids += list_order_items(schema) if lists_ordered else []
     if isinstance(plan, Plan):
         made = _applied(plan, items, group)
     elif not by_links or (plan == "auto" and not renumbered):
@@ -223,10 +226,12 @@ def _applied(plan: Plan, items: list[Item], group: Group) -> Plan:
 
 def splits_rows(plan: Plan) -> bool:
     """Whether any item's rows go to shards or to several tiers, so that hotness matters."""
-    return any(
-        p.tiers.sharded > 0 or [p.tiers.replicated, p.tiers.host, p.tiers.disk].count(0) < 2
-        for p in plan.placements
-    )
+    return any(splits(p.tiers) for p in plan.placements)
+
+
+def splits(tiers: Tiers) -> bool:
+    """Whether rows go to shards or to several tiers, so that their order matters."""
+    return tiers.sharded > 0 or [tiers.replicated, tiers.host, tiers.disk].count(0) < 2
 
 
 def place_table(

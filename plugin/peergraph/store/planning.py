@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -136,6 +136,25 @@ class Reads:
             {t: n / batches for t, n in counts.edges.items()},
             counts.hops,
         )
+
+    def with_lists(
+        self,
+        heat: Mapping[EdgeType, Tensor],
+        orders: Mapping[EdgeType, Tensor],
+        device: torch.device = _CPU,
+    ) -> Reads:
+        """The same reads of lists that lie in orders of their own.
+
+        Args:
+            heat: by edge type, how often each list is read, by user id.
+            orders: by edge type, the users' ids of the rows.
+            device: where to add up the reads of large graphs.
+        """
+        expanded = {
+            t: (Curve.of(heat[t].to(device)[orders[t].to(device)]) if t in orders else curve, count)
+            for t, (curve, count) in self.expanded.items()
+        }
+        return replace(self, expanded=expanded)
 
     def load(self, item: Item) -> Load:
         """How an item is read."""

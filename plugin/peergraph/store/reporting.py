@@ -92,7 +92,7 @@ class Reporting:
             raise RuntimeError("the store is being measured already")
         measuring = Measuring(self.plan, self._rank, self.device)
         for kind, name, table in self._tables():
-            if kind != "ids":
+            if kind not in ("ids", "list order"):
                 measuring.watch_table(kind, name, table)
         for edge_type, structure in self._structures.items():
             measuring.watch_lists(edge_type, type_name(edge_type), structure)
@@ -124,6 +124,8 @@ class Reporting:
         for edge_type, structure in self._structures.items():
             if structure.edge_ids is not None:
                 yield "edge ids", type_name(edge_type), structure.edge_ids
+            if structure.order is not None:
+                yield "list order", type_name(edge_type), structure.order
         for of_node, tables in self._node_tables.items():
             for name, table in tables.items():
                 yield "node table", table_name(of_node, name), table

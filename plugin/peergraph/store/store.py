@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
-from dataclasses import replace
+from collections.abc import Mapping
 from os import PathLike
 from typing import Any
 
@@ -13,14 +12,15 @@ from torch import Tensor
 
 from peergraph.memory import Group, Table
 from peergraph.memory.topology import Topology
-from peergraph.store import build, disk, local_csc, placing, trained_on_disk
-from peergraph.store.hotness import Given, node_hotness
-from peergraph.store.ids import IdMap, hottest_first
+from peergraph.store import build, disk, trained_on_disk
+from peergraph.store.assembling import Wishes, assemble
+from peergraph.store.hotness import Given
+from peergraph.store.ids import IdMap
 from peergraph.store.items import type_name
 from peergraph.store.plan import Plan
-from peergraph.store.planning import Reads, Shares
+from peergraph.store.planning import Shares
 from peergraph.store.reporting import Reporting
-from peergraph.store.schema import Schema, agree
+from peergraph.store.schema import Schema
 from peergraph.store.source import EDGE, NODE, EdgeType, GraphSource, NodeType
 from peergraph.store.spilling import Spill
 from peergraph.store.structure import Structure, read_degrees, read_edge_index
@@ -68,6 +68,7 @@ class Store(Reporting):
         plan: str | Plan = "auto",
         memory_budget: int | None = None,
         hotness: Given = "out_degree",
+        structure_hotness: Given | Mapping[EdgeType, Tensor] | None = None,
         graph_ratio: float | None = None,
         feature_ratio: float | None = None,
         first: str | None = None,
@@ -95,7 +96,12 @@ class Store(Reporting):
             hotness: which nodes are read most, so lie nearest where rows are split over shards or
                 tiers: ``"out_degree"`` (how often a node is an in-neighbour), ``"in_degree"``, what
                 :func:`peergraph.sampling.presample` counted, or values ``[num_nodes]`` (by node
-                type). One order serves structure and features. Rank 0's values count.
+                type). Rank 0's values count.
+            structure_hotness: the same for lists of in-neighbours, or values ``[destinations]`` by
+                edge type; of what was counted, the reads of lists count. Default: one order of the
+                nodes serves structure and features. An order of their own, by reads for each byte,
+                costs a map of 4 bytes a destination near each rank and a look-up for each list, and
+                only where the plan splits the structure.
             graph_ratio, feature_ratio: with ``"auto"``, XGNN's API: the share (0..1) of the bytes
                 of structure, or of tables, to shard over the GPUs, hottest first; the rest goes to
                 the host. What gets no ratio is placed in the memory that is left.
@@ -118,56 +124,18 @@ class Store(Reporting):
             OSError: `spill` has less room than the plan needs.
             PeerLostError: a rank died or did not join in time.
         """
-        shares, to_disk = Shares(graph_ratio, feature_ratio, first), Spill(spill, host_budget)
-        group = group or Group.current(device=device, timeout=timeout)
-        schema = agree(source, group)
-        local = local_csc.local_structure(source, schema, group)
-        renumber = placing.may_split(plan, shares, topology, to_disk, group)
-        degrees = local_csc.in_degrees(local, schema, group)
-        hot_degrees = dict(degrees)
-        orders = {}
-        heat = node_hotness(hotness, local, degrees, schema, group, renumber)
-        if renumber:
-            orders = {t: hottest_first(h, group.device) for t, h in heat.items()}
-            hot_degrees = {t: d[orders[t[2]]] for t, d in degrees.items()}
-        permuted = local_csc.any_permuted(local, group)
-        chosen = placing.choose_plan(
+        wishes = Wishes(
             plan,
             memory_budget,
-            shares,
+            hotness,
+            structure_hotness,
+            Shares(graph_ratio, feature_ratio, first),
             topology,
-            schema,
-            hot_degrees,
-            permuted,
-            functools.cache(
-                lambda: Reads.of(hotness, heat, orders, schema.num_edges, group.device)
-            ),
-            renumber,
-            to_disk,
-            group,
+            Spill(spill, host_budget),
         )
-        chosen = group.broadcast(chosen)
-        if renumber and not placing.splits_rows(chosen):
-            # All rows of everything lie in one tier: the users' order serves as well as any.
-            kept = tuple(p for p in chosen.placements if p.kind != "ids")
-            chosen, orders, hot_degrees = replace(chosen, placements=kept), {}, degrees
-        ids = {
-            t: IdMap.from_order(orders[t], group) if t in orders else IdMap()
-            for t in schema.num_nodes
-        }
-        group.barrier()
-        structures = {
-            t: build.build_structure(
-                t, local[t], hot_degrees[t], ids, schema, chosen, to_disk, group, progress
-            )
-            for t in schema.num_edges
-        }
-        node_tables, edge_tables = build.build_tables(
-            source, schema, chosen, ids, to_disk, group, progress
-        )
-        group.synchronize()
-        group.barrier()
-        return cls(group, group.device, schema, chosen, ids, structures, node_tables, edge_tables)
+        group = group or Group.current(device=device, timeout=timeout)
+        parts = assemble(source, wishes, group, progress)
+        return cls(group, group.device, **vars(parts))
 
     @classmethod
     def load(
@@ -177,6 +145,7 @@ class Store(Reporting):
         plan: str | Plan = "auto",
         memory_budget: int | None = None,
         hotness: Given = "out_degree",
+        structure_hotness: Given | Mapping[EdgeType, Tensor] | None = None,
         graph_ratio: float | None = None,
         feature_ratio: float | None = None,
         first: str | None = None,
@@ -203,6 +172,7 @@ class Store(Reporting):
             plan=plan,
             memory_budget=memory_budget,
             hotness=hotness,
+            structure_hotness=structure_hotness,
             graph_ratio=graph_ratio,
             feature_ratio=feature_ratio,
             first=first,

@@ -14,7 +14,7 @@ from peergraph.memory import Group, SharedRegion, Table, Tiers
 from peergraph.memory.checks import check_spill
 from peergraph.memory.launching import launch_on
 from peergraph.memory.partitions import Partitions, everyone_reaches_all
-from peergraph.store.ids import IdMap, id_dtype
+from peergraph.store.ids import IdMap, id_dtype, map_address
 from peergraph.store.layout import PartLayout, dealt
 
 _CHUNK_EDGES = 1 << 24
@@ -34,6 +34,7 @@ class Structure:
         layouts: by tier name, one layout per rank; of shards, one per partition.
         partitions: which ranks store which shards.
         edge_ids: [num_edges] CSC position -> the user's edge id; None where both are the same.
+        order: [destinations] internal id -> row; None where both are the same.
     """
 
     tiers: Tiers
@@ -46,6 +47,7 @@ class Structure:
     layouts: dict[str, list[PartLayout]]
     partitions: Partitions
     edge_ids: Table | None = None
+    order: Table | None = None
     _view: _C.CscView | None = field(default=None, repr=False)
 
     @classmethod
@@ -57,14 +59,17 @@ class Structure:
         group: Group,
         partitions: Partitions | None = None,
         spill: str | PathLike[str] | None = None,
+        order: Table | None = None,
     ) -> Structure:
         """Allocates all parts and writes their indptr. Collective.
 
         Args:
-            degrees: [destinations] int64 on the CPU, in internal order, the same on every rank.
+            degrees: [destinations] int64 on the CPU, in the order of the rows, the same on every
+                rank.
             partitions: which ranks store which shards; None: rank i stores shard i.
             spill: folder for the destinations on disk. NotImplementedError for such on GPUs, which
                 sample from lists where they lie.
+            order: internal id -> row, in memory near every rank; becomes the structure's.
         """
         check_spill(spill, tiers)
         if tiers.disk and group.device.type == "cuda":
@@ -105,6 +110,7 @@ class Structure:
             regions,
             layouts,
             placed,
+            order=order,
         )
 
     @property
@@ -152,6 +158,7 @@ class Structure:
             edge_ids=edge_ids,
             rows_on_disk=self.tiers.disk,
             disk=self._addresses("disk", self._bases("disk"))[0],
+            order=map_address(self.order),
         )
 
     def set_edge_ids(self, edge_ids: Table) -> None:
@@ -184,8 +191,9 @@ class Structure:
         self._view = None
         for region in self.regions.values():
             region.close()
-        if self.edge_ids is not None:
-            self.edge_ids.close()
+        for table in (self.edge_ids, self.order):
+            if table is not None:
+                table.close()
 
 
 def write_lists(

@@ -1,0 +1,109 @@
+"""Building a store: from what the ranks bring to structures and tables that are filled."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from peergraph.memory import Group, Table
+from peergraph.memory.topology import Topology
+from peergraph.store import local_csc
+from peergraph.store.build import build_structure, build_tables
+from peergraph.store.hotness import Given, list_hotness, node_hotness
+from peergraph.store.ids import IdMap
+from peergraph.store.ordering import Orders
+from peergraph.store.placing import choose_plan, may_split
+from peergraph.store.plan import Plan
+from peergraph.store.planning import Reads, Shares
+from peergraph.store.schema import Schema, agree
+from peergraph.store.source import EdgeType, GraphSource, NodeType
+from peergraph.store.spilling import Spill
+from peergraph.store.structure import Structure
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What users say about where a graph is to lie; see :meth:`Store.build`."""
+
+    plan: str | Plan
+    memory_budget: int | None
+    hotness: Given
+    structure_hotness: Given | Mapping[EdgeType, Tensor] | None
+    shares: Shares
+    topology: Topology | None
+    spill: Spill
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a store is made of."""
+
+    schema: Schema
+    plan: Plan
+    ids: dict[NodeType, IdMap]
+    structures: dict[EdgeType, Structure]
+    node_tables: dict[NodeType, dict[str, Table]]
+    edge_tables: dict[EdgeType, dict[str, Table]]
+
+
+def assemble(
+    source: GraphSource | None, wishes: Wishes, group: Group, progress: bool | None
+) -> Parts:
+    """Plans, allocates and fills. Collective; raises as :meth:`Store.build`."""
+    schema = agree(source, group)
+    local = local_csc.local_structure(source, schema, group)
+    ordered = may_split(wishes.plan, wishes.shares, wishes.topology, wishes.spill, group)
+    degrees = local_csc.in_degrees(local, schema, group)
+    heat = node_hotness(wishes.hotness, local, degrees, schema, group, ordered)
+    list_heat: dict[EdgeType, Tensor] = {}
+    if wishes.structure_hotness is not None:
+        given = wishes.structure_hotness
+        list_heat = list_hotness(given, local, degrees, schema, group, ordered)
+    orders = Orders.by_hotness(heat, list_heat, degrees, schema, group.device)
+
+    @functools.cache
+    def reads() -> Reads:
+        found = Reads.of(wishes.hotness, heat, orders.nodes, schema.num_edges, group.device)
+        return found.with_lists(list_heat, orders.lists, group.device)
+
+    chosen = choose_plan(
+        wishes.plan,
+        wishes.memory_budget,
+        wishes.shares,
+        wishes.topology,
+        schema,
+        orders.degrees(degrees),
+        local_csc.any_permuted(local, group),
+        reads,
+        (bool(orders.nodes), bool(orders.lists)),
+        wishes.spill,
+        group,
+    )
+    used, plan = orders.kept(group.broadcast(chosen))
+    ids = used.id_maps(schema, group)
+    group.barrier()
+    in_order = used.degrees(degrees)
+    structures = {
+        t: build_structure(
+            t,
+            local[t],
+            in_order[t],
+            ids,
+            schema,
+            plan,
+            wishes.spill,
+            used.list_map(t, group),
+            group,
+            progress,
+        )
+        for t in schema.num_edges
+    }
+    node_tables, edge_tables = build_tables(
+        source, schema, plan, ids, wishes.spill, group, progress
+    )
+    group.synchronize()
+    group.barrier()
+    return Parts(schema, plan, ids, structures, node_tables, edge_tables)

@@ -1,0 +1,98 @@
+"""Orders of rows: of nodes by how often they are read, of neighbour lists by that or their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from peergraph.memory import Group, Table
+from peergraph.store.ids import IdMap, hottest_first, id_dtype, near_table
+from peergraph.store.items import type_name
+from peergraph.store.layout import list_bytes
+from peergraph.store.placing import splits
+from peergraph.store.plan import Plan
+from peergraph.store.schema import Schema
+from peergraph.store.source import EdgeType, NodeType
+
+
+@dataclass(frozen=True)
+class Orders:
+    """The users' ids of the rows, by falling hotness; what is not there lies in the users' order.
+
+    Args:
+        nodes: by node type: of node tables, and of structures that have no order of their own.
+        lists: by edge type: of structures.
+    """
+
+    nodes: Mapping[NodeType, Tensor]
+    lists: Mapping[EdgeType, Tensor]
+
+    @classmethod
+    def by_hotness(
+        cls,
+        nodes: Mapping[NodeType, Tensor],
+        lists: Mapping[EdgeType, Tensor],
+        degrees: Mapping[EdgeType, Tensor],
+        schema: Schema,
+        device: torch.device,
+    ) -> Orders:
+        """Hottest first; of lists, those with the most reads for each byte that they take.
+
+        Args:
+            degrees: by edge type, by user id.
+            device: where to sort.
+        """
+
+        def density(edge_type: EdgeType, reads: Tensor) -> Tensor:
+            index_dtype = id_dtype(schema.num_nodes[edge_type[0]])
+            return reads.double() / list_bytes(degrees[edge_type], index_dtype)
+
+        return cls(
+            {t: hottest_first(reads, device) for t, reads in nodes.items()},
+            {t: hottest_first(density(t, reads), device) for t, reads in lists.items()},
+        )
+
+    def of_lists(self, edge_type: EdgeType) -> Tensor | None:
+        """The users' ids of a structure's rows; None: the users' order."""
+        return self.lists.get(edge_type, self.nodes.get(edge_type[2]))
+
+    def degrees(self, by_user: Mapping[EdgeType, Tensor]) -> dict[EdgeType, Tensor]:
+        """Degrees in the order of the rows."""
+        orders = {t: self.of_lists(t) for t in by_user}
+        return {t: d if (o := orders[t]) is None else d[o] for t, d in by_user.items()}
+
+    def kept(self, plan: Plan) -> tuple[Orders, Plan]:
+        """The orders that a plan makes use of, and the plan without maps for the others: where all
+        rows lie in one tier, the users' order serves as well as any.
+        """
+        lists = {
+            t: order
+            for t, order in self.lists.items()
+            if splits(plan.tiers("structure", type_name(t)))
+        }
+        by_nodes = {"node table"} if self.lists else {"node table", "structure"}
+        nodes = self.nodes
+        if not any(p.kind in by_nodes and splits(p.tiers) for p in plan.placements):
+            nodes = {}
+        names = {"ids": {type_name(t) for t in nodes}, "list order": {type_name(t) for t in lists}}
+        placements = tuple(p for p in plan.placements if p.name in names.get(p.kind, {p.name}))
+        return Orders(nodes, lists), replace(plan, placements=placements)
+
+    def id_maps(self, schema: Schema, group: Group) -> dict[NodeType, IdMap]:
+        """By node type. Collective."""
+        return {
+            t: IdMap.from_order(self.nodes[t], group) if t in self.nodes else IdMap()
+            for t in schema.num_nodes
+        }
+
+    def list_map(self, edge_type: EdgeType, group: Group) -> Table | None:
+        """Internal id -> row of a structure with an order of its own. Collective."""
+        if edge_type not in self.lists:
+            return None
+        order = self.lists[edge_type]
+        rows = torch.empty_like(order).scatter_(0, order, torch.arange(order.numel()))
+        users = self.nodes.get(edge_type[2])
+        return near_table(rows if users is None else rows[users], group)
