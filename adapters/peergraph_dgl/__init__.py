@@ -17,6 +17,7 @@ from .attach import store_of
 from .columns import StoreColumn
 from .from_store import StoreGraph, from_store
 from .message_passing import install_where_needed, use_kernels
+from .nn.swap import accelerate, revert
 from .share import share
 from .storages import TableStorage, TypedStorage
 
@@ -25,8 +26,10 @@ __all__ = [
     "StoreGraph",
     "TableStorage",
     "TypedStorage",
+    "accelerate",
     "from_store",
     "import_dgl",
+    "revert",
     "share",
     "store_of",
     "use_kernels",

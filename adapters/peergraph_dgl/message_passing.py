@@ -28,6 +28,8 @@ from .relation import Relation
 _SETTINGS = ("auto", "always")
 _setting = os.environ.get("PEERGRAPH_DGL_KERNELS", "auto")
 
+_CACHE = "peergraph"
+
 # What was there before: (owner, name) -> function.
 _originals: dict[tuple[Any, str], Any] = {}
 
@@ -80,6 +82,7 @@ def install() -> None:
         module = importlib.import_module(module_name)
         _replace(module, name, replacement)
     _replace(HeteroGraphIndex, "copy_to", _copy_to)
+    _replace(HeteroGraphIndex, "get_relation_graph", _get_relation_graph)
 
 
 def uninstall() -> None:
@@ -100,19 +103,25 @@ def _replace(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
     setattr(owner, name, replaced)
 
 
+def relations_of(index: Any) -> list[Relation]:
+    """The edges of any graph by relation; those of DGL's own index are copied once, and kept."""
+    if is_device_index(index):
+        made: list[Relation] = index.relations
+        return made
+    if _CACHE not in index._cache:
+        index._cache[_CACHE] = [
+            relation_of(index, etype) for etype in range(index.number_of_etypes())
+        ]
+    kept: list[Relation] = index._cache[_CACHE]
+    return kept
+
+
 def _relations(index: Any) -> list[Relation] | None:
     """The edges of a graph that Peergraph's kernels serve, else None."""
     if is_device_index(index):
-        relations: list[Relation] = index.relations
-        return relations
-    if _setting != "always" or F.to_backend_ctx(index.ctx).type != "cpu":
-        return None
-    if "peergraph" not in index._cache:
-        index._cache["peergraph"] = [
-            relation_of(index, etype) for etype in range(index.number_of_etypes())
-        ]
-    kept: list[Relation] = index._cache["peergraph"]
-    return kept
+        return relations_of(index)
+    on_cpu = F.to_backend_ctx(index.ctx).type == "cpu"
+    return relations_of(index) if _setting == "always" and on_cpu else None
 
 
 def _is_ours(tensor: Tensor) -> bool:
@@ -204,6 +213,13 @@ def _gather_mm(
 def _copy_to(dgls: Any, index: Any, ctx: Any) -> Any:
     device = F.to_backend_ctx(ctx)
     return DeviceIndex.of(index, device) if is_foreign(device) else dgls(index, ctx)
+
+
+def _get_relation_graph(dgls: Any, index: Any, etype: int) -> Any:
+    """The same structure is another object at every call; what is kept with it is not."""
+    part = dgls(index, etype)
+    part._cache = index._cache.setdefault((_CACHE, int(etype)), part._cache)
+    return part
 
 
 def _from_coo(

@@ -43,6 +43,8 @@ class Relation:
         self._structure: Csc | None = None
         self._uses = 0
         self._reverse: Relation | None = None
+        self._in_degrees: Tensor | None = None
+        self._out_degrees: Tensor | None = None
 
     @property
     def num_edges(self) -> int:
@@ -113,11 +115,16 @@ class Relation:
 
     def in_degrees(self) -> Tensor:
         """[num_dst] edges of each destination."""
-        return self._csc().degrees().to(self.src.dtype)
+        if self._in_degrees is None:
+            self._in_degrees = self._csc().degrees().to(self.src.dtype)
+        return self._in_degrees
 
     def out_degrees(self) -> Tensor:
         """[num_src] edges of each source."""
-        return torch.bincount(self.src, minlength=self.num_src).to(self.src.dtype)
+        if self._out_degrees is None:
+            counts = torch.bincount(self.src, minlength=self.num_src)
+            self._out_degrees = counts.to(self.src.dtype)
+        return self._out_degrees
 
     def library_index(self) -> Any:
         """DGL's own index of the relation as one of two node types; shares the memory."""

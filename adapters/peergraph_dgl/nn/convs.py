@@ -1,0 +1,124 @@
+"""DGL's layers, computed without DGL's frames; forward is DGL's own code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dgl.nn as dgl_nn
+import torch
+from torch import Tensor
+
+from ..kernels import spmm
+from ..message_passing import install
+from .quick_graph import QuickGraph, Refusal
+
+
+class FastLayer(torch.nn.Module):
+    """Mixed into a subclass of one of DGL's layers, before it; has no state of its own."""
+
+    dgl_class: type[torch.nn.Module]
+
+    def forward(self, graph: Any, *args: Any, **kwargs: Any) -> Any:
+        """As DGL's. Graphs of several relations and functions of users are served by DGL's."""
+        install()  # DGL's edge_softmax must know the structure that it is given.
+        try:
+            return self._fast(QuickGraph(graph), *args, **kwargs)
+        except Refusal:
+            pass
+        return super().forward(graph, *args, **kwargs)
+
+    def _fast(self, graph: QuickGraph, *args: Any, **kwargs: Any) -> Any:
+        return super().forward(graph, *args, **kwargs)
+
+
+class GraphConv(FastLayer, dgl_nn.GraphConv):  # type: ignore[misc]
+    """DGL's GraphConv."""
+
+    dgl_class = dgl_nn.GraphConv
+
+
+class SAGEConv(FastLayer, dgl_nn.SAGEConv):  # type: ignore[misc]
+    """DGL's SAGEConv; aggregator "lstm" is DGL's."""
+
+    dgl_class = dgl_nn.SAGEConv
+
+    def _fast(self, graph: QuickGraph, *args: Any, **kwargs: Any) -> Any:
+        # Before dropout draws, which would draw again for DGL's code.
+        if self._aggre_type == "lstm":
+            raise Refusal("the reduce function is a network")
+        return super()._fast(graph, *args, **kwargs)
+
+
+class GATConv(FastLayer, dgl_nn.GATConv):  # type: ignore[misc]
+    """DGL's GATConv; messages are not written to memory."""
+
+    dgl_class = dgl_nn.GATConv
+
+
+class GATv2Conv(FastLayer, dgl_nn.GATv2Conv):  # type: ignore[misc]
+    """DGL's GATv2Conv; scores need the features of both ends of each edge in memory."""
+
+    dgl_class = dgl_nn.GATv2Conv
+
+
+class GINConv(FastLayer, dgl_nn.GINConv):  # type: ignore[misc]
+    """DGL's GINConv."""
+
+    dgl_class = dgl_nn.GINConv
+
+
+class RelGraphConv(FastLayer, dgl_nn.RelGraphConv):  # type: ignore[misc]
+    """DGL's RelGraphConv; with regularizer "basis" no message is written to memory.
+
+    The sum over the edges of ``x[u] @ (sum_b coeff[type, b] W_b)`` is, for each basis, a sum of
+    ``x[u]`` weighted by ``coeff[type, b]``, times ``W_b``. Other regularizers are DGL's.
+    """
+
+    dgl_class = dgl_nn.RelGraphConv
+
+    # What DGL's constructor sets; its class says nothing of types.
+    linear_r: Any
+    layer_norm_weight: Any
+    h_bias: Any
+    loop_weight: Any
+    layer_norm: bool
+    bias: bool
+    self_loop: bool
+    activation: Any
+    dropout: Any
+    presorted: bool
+
+    def _fast(
+        self,
+        graph: QuickGraph,
+        feat: Tensor,
+        etypes: Any,
+        norm: Tensor | None = None,
+        *,
+        presorted: bool = False,
+    ) -> Tensor:
+        linear = self.linear_r
+        hooked = linear._forward_hooks or linear._forward_pre_hooks
+        if linear.regularizer != "basis" or hooked or feat.dim() != 2:
+            raise Refusal("messages are multiplied edge by edge")
+        self.presorted = presorted
+        weights = linear.coeff[torch.as_tensor(etypes, device=feat.device).long()]
+        if norm is not None:
+            weights = weights * norm.reshape(-1, 1)
+        h = feat.new_zeros(())
+        for weight, matrix in zip(weights.unbind(1), linear.W, strict=True):
+            h = h + spmm(graph.relation, "mul", "sum", feat, weight) @ matrix
+        return self._finish(h, feat, graph.num_dst_nodes())
+
+    def _finish(self, h: Tensor, feat: Tensor, num_dst: int) -> Tensor:
+        """What DGL does to the sums."""
+        if self.layer_norm:
+            h = self.layer_norm_weight(h)
+        if self.bias:
+            h = h + self.h_bias
+        if self.self_loop:
+            h = h + feat[:num_dst] @ self.loop_weight
+        if self.activation:
+            h = self.activation(h)
+        result: Tensor = self.dropout(h)
+        return result

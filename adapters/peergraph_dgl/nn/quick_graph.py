@@ -1,0 +1,115 @@
+"""What DGL's layers ask of a graph, answered without DGL's frames and its C library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from dgl.function.message import BinaryMessageFunction, CopyMessageFunction
+from dgl.function.reducer import SimpleReduceFunction
+from torch import Tensor
+
+from .. import kernels
+from ..device_index import DeviceIndex, metagraph_of
+from ..message_passing import relations_of
+
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_OPS = ("add", "sub", "mul", "div")
+
+
+class Refusal(Exception):
+    """Why DGL's own graph must serve a call."""
+
+
+class QuickGraph:
+    """A graph of one relation for the length of a layer's call.
+
+    Data are plain dicts, which need no checks and no scopes, and degrees are kept. A function that
+    the kernels do not know raises :class:`Refusal`.
+    """
+
+    def __init__(self, graph: Any) -> None:
+        if len(graph.canonical_etypes) != 1:
+            raise Refusal("there are several relations")
+        self.relation = relations_of(graph._graph)[0]
+        self.is_block = graph.is_block
+        self.device = self.relation.device
+        self._homogeneous = graph._graph.number_of_ntypes() == 1
+        self.srcdata: dict[str, Tensor] = {}
+        self.dstdata: dict[str, Tensor] = self.srcdata if self._homogeneous else {}
+        self.edata: dict[str, Tensor] = {}
+
+    @property
+    def _graph(self) -> DeviceIndex:
+        """What DGL's functions take the structure from."""
+        relation = self.relation
+        if self._homogeneous:
+            return DeviceIndex(metagraph_of(1), [relation.num_src], [relation])
+        return DeviceIndex(metagraph_of(2), [relation.num_src, relation.num_dst], [relation])
+
+    @contextmanager
+    def local_scope(self) -> Iterator[None]:
+        yield
+
+    def num_src_nodes(self) -> int:
+        return self.relation.num_src
+
+    def num_dst_nodes(self) -> int:
+        return self.relation.num_dst
+
+    def num_edges(self) -> int:
+        return self.relation.num_edges
+
+    number_of_src_nodes = num_src_nodes
+    number_of_dst_nodes = num_dst_nodes
+    number_of_edges = num_edges
+
+    def in_degrees(self) -> Tensor:
+        return self.relation.in_degrees()
+
+    def out_degrees(self) -> Tensor:
+        return self.relation.out_degrees()
+
+    def update_all(self, message_func: Any, reduce_func: Any) -> None:
+        """As DGL's, of built-in functions."""
+        if not isinstance(reduce_func, SimpleReduceFunction):
+            raise Refusal("the reduce function is the user's")
+        op, lhs, rhs = self._operands(message_func, "ue")
+        out = kernels.spmm(self.relation, op, reduce_func.name, lhs, rhs)
+        if reduce_func.name in ("max", "min"):
+            out = out.masked_fill(out.isinf(), 0)
+        self.dstdata[reduce_func.out_field] = out
+
+    def apply_edges(self, func: Any) -> None:
+        """As DGL's, of built-in functions."""
+        if not isinstance(func, BinaryMessageFunction):
+            raise Refusal("the edge function is the user's")
+        targets = func.name[0], func.name[-1]
+        op, lhs, rhs = self._operands(func, "".join(targets))
+        self.edata[func.out_field] = kernels.sddmm(self.relation, op, lhs, rhs, *targets)
+
+    def _operands(self, func: Any, ends: str) -> tuple[str, Tensor | None, Tensor | None]:
+        """The kernel's operation and what it takes from which end."""
+        data = {"u": self.srcdata, "v": self.dstdata, "e": self.edata}
+        if isinstance(func, CopyMessageFunction):
+            feature = self._feature(data[func.name[-1]], func.in_field)
+            is_source = func.name == "copy_u"
+            return ("copy_lhs", feature, None) if is_source else ("copy_rhs", None, feature)
+        if not isinstance(func, BinaryMessageFunction):
+            raise Refusal("the message function is the user's")
+        lhs, op, rhs = func.name.split("_")
+        if op not in _OPS or (lhs + rhs) != ends:
+            raise Refusal(f"the message function is {func.name}")
+        left = self._feature(data[lhs], func.lhs_field)
+        right = self._feature(data[rhs], func.rhs_field)
+        if left.dtype != right.dtype and not torch.is_autocast_enabled(left.device.type):
+            raise Refusal(f"features are {left.dtype} and {right.dtype}")
+        return op, left, right
+
+    def _feature(self, data: dict[str, Tensor], name: str) -> Tensor:
+        feature = data[name]
+        if feature.dtype not in _FLOATS or feature.device != self.device:
+            raise Refusal(f"features are {feature.dtype} on {feature.device}")
+        return feature
