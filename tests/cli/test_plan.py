@@ -96,7 +96,7 @@ def test_ratios_and_order(capsys: pytest.CaptureFixture[str]) -> None:
     facts = planned(capsys, "--topology", "full4", "--graph-ratio", "0.5", "--feature-ratio", "0.1")
     structure, table = facts["plan"]["placements"]
     assert structure["tiers"]["sharded"] == pytest.approx(5000, abs=1)
-    assert table["tiers"] == {"replicated": 0, "sharded": 1000, "host": 9000}
+    assert table["tiers"] == {"replicated": 0, "sharded": 1000, "host": 9000, "disk": 0}
     facts = planned(capsys, "--topology", "full4", "--first", "structure", "--budget", "1200000")
     assert facts["plan"]["placements"][0]["tiers"]["replicated"] == 10000
 

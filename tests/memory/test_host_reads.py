@@ -9,7 +9,7 @@ import torch
 
 import peergraph
 from peergraph.memory import Group, Table, measure_topology
-from peergraph.memory.host_reads import prefers_staging, remember
+from peergraph.memory.host_reads import STREWN_BYTES, prefers_staging, remember
 from peergraph.memory.machine_cache import host_reads_file
 from tests.memory.tables import plain_gather, random_ids, random_rows, same_bits, split, table_of
 
@@ -21,34 +21,40 @@ def gather_and_wait(table: Table, ids: torch.Tensor) -> None:
 
 def test_the_faster_way_by_width(tmp_path: Path) -> None:
     file = tmp_path / "folder" / "rates.json"
-    assert not prefers_staging(file, 512)
-    remember(file, {64: (10.0, 50.0), 512: (50.0, 20.0), 1024: (50.0, 54.0)})
-    chosen = {width: prefers_staging(file, width) for width in (4, 64, 100, 512, 600, 1024, 9000)}
+    assert not prefers_staging(file, 512, 1)
+    remember(file, {64: (10.0, 50.0), 512: (50.0, 20.0), 1024: (50.0, 54.0)}, {})
+    chosen = {
+        width: prefers_staging(file, width, 1) for width in (4, 64, 100, 512, 600, 1024, 9000)
+    }
     assert [width for width, staged in chosen.items() if staged] == [4, 64, 100]
-    remember(file, {64: (10.0, 5.0), 512: (50.0, 60.0)})
-    assert not prefers_staging(file, 64)
-    assert prefers_staging(file, 512)
+    remember(file, {64: (10.0, 5.0), 512: (50.0, 60.0)}, {512: (5.0, 4.0)})
+    assert not prefers_staging(file, 64, 1)
+    assert prefers_staging(file, 512, 1)
+    # In large tables rows lie far apart.
+    assert not prefers_staging(file, 512, STREWN_BYTES)
     assert [path.name for path in file.parent.iterdir()] == ["rates.json"]
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{1", '{"a": [1, 2]}', '{"1": 2}', '{"1": [1]}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{1", '{"a": [1, 2]}', '{"1": 2}', '{"1": [1]}', "[{}]", '[{"1": 2}, {}]']
+)
 def test_a_damaged_file_is_none(tmp_path: Path, text: str) -> None:
     file = tmp_path / "rates.json"
     file.write_text(text)
-    assert not prefers_staging(file, 512)
+    assert not prefers_staging(file, 512, 1)
 
 
 def test_the_environment_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "rates.json"
-    remember(file, {64: (10.0, 50.0)})
+    remember(file, {64: (10.0, 50.0)}, {})
     monkeypatch.setenv("PEERGRAPH_HOST_READS", "kernel")
-    assert not prefers_staging(file, 64)
+    assert not prefers_staging(file, 64, 1)
     monkeypatch.setenv("PEERGRAPH_HOST_READS", "staged")
-    assert prefers_staging(tmp_path / "none", 64)
+    assert prefers_staging(tmp_path / "none", 64, 1)
     monkeypatch.setenv("PEERGRAPH_HOST_READS", "fast")
     message = "PEERGRAPH_HOST_READS must be 'kernel' or 'staged', got 'fast'"
     with pytest.raises(ValueError, match=message):
-        prefers_staging(file, 64)
+        prefers_staging(file, 64, 1)
 
 
 @pytest.mark.gpus(1)
@@ -83,4 +89,4 @@ def test_measured_with_the_topology(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     file = host_reads_file(group.device, group.world_size)
     assert file.parent == tmp_path / "peergraph"
     print(file.read_text())
-    assert isinstance(prefers_staging(file, 512), bool)
+    assert isinstance(prefers_staging(file, 512, 1), bool)

@@ -88,36 +88,59 @@ def test_prediction_of_own_memory_and_latency() -> None:
 
 
 def test_prediction_of_lists_on_the_host() -> None:
-    """In no order, the host answers so many reads; by rising address, so many bytes."""
+    """In no order, every place is an address to translate; by rising address, every block is."""
     topology = replace(switch(1), host_reads=(2.0,))
-    lists = Load(rows("g", 100, 4), Curve.uniform(100), 1000, 64, 32, places=3)
+    lists = Load(rows("g", 100, 4), Curve.uniform(100), 1000, 64, 32, places=3, sorted=False)
     found = predict(lists, Tiers(host=100), topology, solve(topology))
     assert found.seconds == pytest.approx(1000 * 64 / 10)  # 6.4 s a list, more than 3 / 2
     topology = replace(topology, host_reads=(0.1,))
     found = predict(lists, Tiers(host=100), topology, solve(topology))
     assert found.seconds == pytest.approx(1000 * 3 / 0.1)
-    in_order = replace(lists, places=0)
-    assert predict(in_order, Tiers(host=100), topology, solve(topology)).seconds == 6400
     # A choice sees it: lists come nearer before rows that save more bytes.
     cold = load(rows("x", 100, 4), torch.ones(100), 64)
-    chosen = choose_tiers([cold, lists], topology, solve(topology), 400)
-    assert chosen == [Tiers(host=100), Tiers(replicated=100)]
+    assert choose_tiers([lists, cold], topology, solve(topology), 400) == [
+        Tiers(replicated=100),
+        Tiers(host=100),
+    ]
+
+
+@pytest.mark.parametrize("reads", [3.0, 300.0, 30_000.0])
+def test_sorted_reads_of_the_host_share_translations(reads: int) -> None:
+    item = rows("x", 200_000, 512)  # half of it on the host, in 781 blocks of 64 KiB
+    even = Load(item, Curve.uniform(200_000), reads, 512, 512)
+    topology = replace(switch(1, host=1e15), host_reads=(1e-3,))
+    found = predict(even, Tiers(100_000, 0, 100_000), topology, solve(topology)).seconds
+    drawn = torch.randint(200_000, (20, int(reads)), generator=torch.Generator().manual_seed(1))
+    met = [len(set((row[row >= 100_000] * 512 // 65536).tolist())) for row in drawn]
+    assert found / 1e3 == pytest.approx(sum(met) / 20, rel=0.1 if reads > 100 else 0.5)
+
+
+def test_cpu_threads_bring_rows_where_they_are_faster() -> None:
+    topology = replace(switch(1), host_reads=(1.0,))
+    strewn = Load(rows("x", 10**6, 512), Curve.uniform(10**6), 8.0, 512, 512)
+    by_kernel = predict(strewn, Tiers(host=10**6), topology, solve(topology)).seconds
+    assert by_kernel == pytest.approx(8 * 512 / 10)  # the wire, for 8 places take 8 s
+    faster = replace(topology, staged=((512, (40.0,)),))
+    found = predict(strewn, Tiers(host=10**6), faster, solve(faster)).seconds
+    assert found == pytest.approx(8 * 512 / 40)
+    lists = replace(strewn, sorted=False)
+    assert predict(lists, Tiers(host=10**6), faster, solve(faster)).seconds == by_kernel
 
 
 def test_prediction_of_sorting_and_of_a_samplers_work() -> None:
     timed = Topology("t", switch(1).bulk, ((3.0,),), (7.0,), (1,), 0, caches=(1000,))
     many = load(rows("x", 100, 4), torch.ones(100), 4, reads=4096.0)
-    sorting = 4 * 3 + 4096 * 150 / 400
+    sorting = 12 * 3 + 4096 * 150 / 400
     found = predict(many, Tiers(host=100), timed, solve(timed))
     assert found.seconds == pytest.approx(4096 * 4 / 10 + 7 + sorting)
     assert predict(many, Tiers(100), timed, solve(timed)).seconds == pytest.approx(40.96 + 3)
     # Three hops; the cache holds a quarter of the map, so of five sectors three and three quarters.
     sampling = replace(many, work=Work(3, 200, 4000))
     beside = predict(sampling, Tiers(100), timed, solve(timed)).seconds - 43.96
-    assert beside == pytest.approx(3 * 2.5 * 3 + 200 * (30 + 3.75 * 32) / 400)
-    assert Work(3, 200, 500).seconds(timed) == pytest.approx(22.5 + 200 * 30 / 400)
+    assert beside == pytest.approx(3 * 5 * 3 + 200 * (30 + 3.75 * 32) / 400)
+    assert Work(3, 200, 500).seconds(timed) == pytest.approx(45 + 200 * 30 / 400)
     unknown = replace(timed, caches=())
-    assert Work(3, 200, 500).seconds(unknown) == pytest.approx(22.5 + 200 * 190 / 400)
+    assert Work(3, 200, 500).seconds(unknown) == pytest.approx(45 + 200 * 190 / 400)
 
 
 def additive_seconds(one: Load, tiers: Tiers, peer: float, host: float, world: int) -> float:

@@ -19,6 +19,7 @@ from peergraph.store.plan import Item, Placement
 from peergraph.store.planning import Reads, Shares, by_cost, predict_all, share_out
 from peergraph.store.solver import solve
 from peergraph.store.spilling import Spill
+from peergraph.store.unseen import expected_reads
 from tests.store.graphs import heterogeneous_source, homogeneous_source
 from tests.store.test_store import assert_same_graph
 
@@ -57,10 +58,30 @@ def test_reads_by_counts() -> None:
     found = Reads.of(counts, {}, {NODE: order}, {EDGE: 400})
     curve, rows = found.nodes[NODE]
     assert rows == pytest.approx(float(counts.features[NODE].sum()) / 8)
-    top = counts.features[NODE].sort(descending=True).values
+    top = expected_reads(counts.features[NODE][order])
     assert curve.upto(10) == pytest.approx(float(top[:10].sum() / top.sum()))
     assert found.edges[EDGE] == counts.edges[EDGE] / 8
     assert found.expanded[EDGE][1] == pytest.approx(float(counts.structure[EDGE].sum()) / 8)
+
+
+def test_expected_reads_are_those_of_another_epoch() -> None:
+    rates = torch.exp(1.3 * torch.randn(20_000, generator=torch.Generator().manual_seed(1)))
+    seen, next_time = (
+        torch.poisson(rates, generator=torch.Generator().manual_seed(s)).long() for s in (2, 3)
+    )
+    expected = expected_reads(seen)
+    assert expected.dtype == torch.float64
+    for times in (0, 1, 2, 5):
+        real = float(next_time[seen == times].double().mean())
+        assert float(expected[seen == times].mean()) == pytest.approx(real, rel=0.15)
+    assert torch.equal(expected[seen > 7], seen[seen > 7].double())
+
+
+@pytest.mark.parametrize("counts", [[], [0], [3], [0, 0, 9], [1, 1, 1]])
+def test_expected_reads_of_few_rows(counts: list[int]) -> None:
+    expected = expected_reads(torch.tensor(counts, dtype=torch.int64))
+    assert expected.shape == (len(counts),)
+    assert bool(((expected >= 0) & torch.isfinite(expected)).all())
 
 
 def share(shares: Shares, budget: int, world: int = 4) -> list[Tiers]:

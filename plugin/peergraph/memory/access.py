@@ -68,7 +68,8 @@ class Access:
             self._on_disk = self._away(group, regions, disk_launch(), with_host=False)
         if staged is None:
             file = host_reads_file(group.device, group.world_size)
-            staged = tiers.host > 0 and prefers_staging(file, row_bytes)
+            on_host = tiers.host * row_bytes
+            staged = on_host > 0 and prefers_staging(file, row_bytes, on_host)
         if staged:
             launch = disk_launch() if tiers.disk else staging_launch(group.world_size)
             near = table_view(tiers, row_bytes, group, regions, read, order, with_host=False)

@@ -16,14 +16,19 @@ from pathlib import Path
 KERNEL, STAGED = "kernel", "staged"
 # Staging occupies CPU threads and waits on the host: it must be worth that.
 _LEAST_GAIN = 1.1
+STREWN_BYTES = 8 << 30
+"""From so many bytes on a mini-batch's rows lie far apart: a GPU translates an address for each."""
+
+Rates = Mapping[int, tuple[float, float]]
 
 
-def prefers_staging(file: Path, row_bytes: int) -> bool:
+def prefers_staging(file: Path, row_bytes: int, host_bytes: int) -> bool:
     """Whether rows of a width are brought by CPU threads, as measured, or as the environment
     variable PEERGRAPH_HOST_READS says ("kernel" or "staged"). Kernels where nothing is known.
 
     Args:
         file: where :func:`remember` wrote.
+        host_bytes: of all of the table's rows on the host.
 
     Raises:
         ValueError: the variable says something else.
@@ -33,7 +38,8 @@ def prefers_staging(file: Path, row_bytes: int) -> bool:
         if said not in (KERNEL, STAGED):
             raise ValueError(f"PEERGRAPH_HOST_READS must be {KERNEL!r} or {STAGED!r}, got {said!r}")
         return said == STAGED
-    known = _known(file)
+    close, strewn = _known(file)
+    known = strewn if host_bytes >= STREWN_BYTES else close
     if not known:
         return False
     narrower = [width for width in known if width <= row_bytes]
@@ -41,19 +47,28 @@ def prefers_staging(file: Path, row_bytes: int) -> bool:
     return staged > _LEAST_GAIN * by_kernel
 
 
-def remember(file: Path, rates: Mapping[int, tuple[float, float]]) -> None:
-    """Keeps bytes per second by row bytes: by kernels, and staged. For tables made from now on."""
+def remember(file: Path, close: Rates, strewn: Rates) -> None:
+    """Keeps bytes per second by row bytes: by kernels, and staged. For tables made from now on.
+
+    Args:
+        close: of rows that lie near each other.
+        strewn: of rows far from each other, as a mini-batch's in a table of
+            :data:`STREWN_BYTES` or more.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(f".part-{os.getpid()}")
-    part.write_text(json.dumps({str(width): pair for width, pair in rates.items()}))
+    part.write_text(json.dumps([{str(w): pair for w, pair in r.items()} for r in (close, strewn)]))
     part.replace(file)
     _known.cache_clear()
 
 
 @cache
-def _known(file: Path) -> dict[int, tuple[float, float]]:
+def _known(file: Path) -> tuple[Rates, Rates]:
     try:
-        values = json.loads(file.read_text())
-        return {int(width): (float(a), float(b)) for width, (a, b) in values.items()}
+        close, strewn = (
+            {int(width): (float(a), float(b)) for width, (a, b) in values.items()}
+            for values in json.loads(file.read_text())
+        )
+        return close, strewn
     except (FileNotFoundError, ValueError, TypeError, AttributeError):  # damaged: measured anew
-        return {}
+        return {}, {}

@@ -27,16 +27,19 @@ ROW_BYTES = (16, 32, 64, 128, 512, 1024)
 """Widths that are measured."""
 
 # What was measured another way is no use: changes with the way.
-_METHOD = "2"
+_METHOD = "3"
 
 _BULK_BYTES = 1 << 16  # rows so wide that they count as bulk
 _SCATTERED = 32  # bytes of a read in no order
 _STAGED_ROW_BYTES = (32, 128, 512, 1024)
+_DENSE = 1 << 30  # the part of the host's memory that is read by rising address
+# Narrow rows: more of them, or the call would take longer than the reads.
+_GPU_LEAST_BYTES, _CPU_LEAST_BYTES = 64 << 20, 0
 # On a GPU: rows per gather (milliseconds from the host, enough to fill it) and calls timed.
 _GPU_READS, _GPU_CALLS = 1 << 18, 10
 _CPU_READS, _CPU_CALLS = 1 << 13, 3
 # Smaller tables would be read through caches of address translation that real ones overflow.
-_GPU_BYTES, _HOST_BYTES = 1 << 30, 4 << 30
+_GPU_BYTES, _HOST_BYTES = 1 << 30, 16 << 30
 _CPU_BYTES = 1 << 24
 
 
@@ -46,8 +49,8 @@ def measure_topology(group: Group, *, force: bool = False) -> Topology:
     Collective. Gathers of random rows of :data:`ROW_BYTES` bytes, and of 64 KiB for bulk, timed by
     CUDA events while all GPUs do the same: of own memory, of each peer in turn, of all peers
     together, of pinned host memory by rising address, and of it in no order. Latencies are those of
-    a gather of one row. Takes 1 GiB of every GPU and up to 4 GiB of the machine's memory for each,
-    and some seconds; synchronises. The cache is a file in ``$XDG_CACHE_HOME/peergraph``, by the
+    a gather of one row. Takes 1 GiB of every GPU, up to 16 GiB of the machine's memory, and about
+    ten seconds; synchronises. The cache is a file in ``$XDG_CACHE_HOME/peergraph``, by the
     GPUs' identities and the driver. Ranks without a GPU measure the machine's memory as each of
     them sees it.
 
@@ -111,9 +114,11 @@ def _measure(group: Group) -> Topology:
     try:
         bulk = probe.random_rows(_BULK_BYTES, probe.size // (4 * _BULK_BYTES))
         one_row = probe.random_rows(4, 1)
-        rows = tuple((w, probe.random_rows(w, probe.reads)) for w in ROW_BYTES)
+        rows = tuple(
+            (w, probe.random_rows(w, max(probe.reads, probe.least_bytes // w))) for w in ROW_BYTES
+        )
         host_reads = probe.host_reads()
-        probe.choose_host_reads()
+        staged = probe.choose_host_reads()
     finally:
         probe.close()
     host_memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -129,6 +134,7 @@ def _measure(group: Group) -> Topology:
         host_memory=host_memory,
         rows=rows,
         host_reads=host_reads,
+        staged=staged,
         caches=tuple(group.all_gather(_cache_bytes(group.device))),
     )
 
@@ -162,23 +168,22 @@ def _check_peers(group: Group) -> None:
 
 
 class _Probe:
-    """Memory to read: of each rank for all ranks, and of the host for each rank alone."""
+    """Memory to read: of each rank, and of the host, for all ranks."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
         self.on_gpu = group.device.type == "cuda"
         self.reads = _GPU_READS if self.on_gpu else _CPU_READS
         self.calls = _GPU_CALLS if self.on_gpu else _CPU_CALLS
-        # A group of its own: host memory that only this rank pins.
-        self.alone = Group(0, 1, group.device, group.timeout)
+        self.least_bytes = _GPU_LEAST_BYTES if self.on_gpu else _CPU_LEAST_BYTES
         size, host = _CPU_BYTES, _CPU_BYTES
         if self.on_gpu:
             size = min(_GPU_BYTES, torch.cuda.mem_get_info(group.device)[0] // 4)
-            host = min(_HOST_BYTES, free_host_memory() // (4 * group.world_size))
+            host = min(_HOST_BYTES, free_host_memory() // 4)
         self.size = min(group.all_gather(size))
         self.shards = SharedRegion.create(self.size, group)
-        self.host_size = max(host, self.size // 4)
-        self.host = SharedRegion.create(self.host_size, self.alone, "cpu")
+        self.host_size = max(min(group.all_gather(host)), self.size // 4)
+        self.host = SharedRegion.create(self.host_size if group.rank == 0 else 0, group, "cpu")
 
     def close(self) -> None:
         """Frees both. Collective."""
@@ -212,7 +217,7 @@ class _Probe:
         if world > 1:
             others = torch.arange(reads, device=device) % (world - 1)
             ingress = rate(shards, rows + (rank + 1 + others) % world)
-        by_address = self._on_host(row_bytes, reads).sort().values
+        by_address = self._on_host(row_bytes, reads, _DENSE).sort().values
         from_host = float(out.numel()) / self._host_seconds(by_address, out)
         everyone = self.group.all_gather((tuple(bandwidth), ingress, from_host))
         return Rates(*zip(*everyone, strict=True))
@@ -220,28 +225,43 @@ class _Probe:
     def host_reads(self) -> tuple[float, ...]:
         """Reads per second from the host in no order. Collective; synchronises."""
         out = torch.empty((self.reads, _SCATTERED), dtype=torch.uint8, device=self.group.device)
-        seconds = self._host_seconds(self._on_host(_SCATTERED, self.reads), out)
+        seconds = self._host_seconds(self._on_host(_SCATTERED, self.reads, self.host_size), out)
         return tuple(self.group.all_gather(self.reads / seconds))
 
-    def choose_host_reads(self) -> None:
-        """Measures and keeps by which way this GPU reads rows of the host. Collective."""
-        if not self.on_gpu:
-            return
-        rates = {}
-        for width in _STAGED_ROW_BYTES:
-            ids = self._on_host(width, self.reads)
-            out = torch.empty((self.reads, width), dtype=torch.uint8, device=self.group.device)
-            tiers, regions = Tiers.all_host(self.host_size // width), {"host": self.host}
-            seconds = []
-            for staged in (False, True):
-                access = Access(tiers, width, self.alone, regions, None, None, staged)
-                seconds.append(self._seconds(partial(access.gather, ids, out.data_ptr())))
-            rates[width] = (out.numel() / seconds[0], out.numel() / seconds[1])
-        remember(host_reads_file(self.group.device, self.group.world_size), rates)
+    def choose_host_reads(self) -> tuple[tuple[int, tuple[float, ...]], ...]:
+        """Measures and keeps by which way this GPU reads rows of the host, where they lie close and
+        where they are strewn over all of it. Collective; synchronises.
 
-    def _on_host(self, row_bytes: int, reads: int) -> torch.Tensor:
-        """Random rows of the host memory."""
-        return torch.randint(self.host_size // row_bytes, (reads,), device=self.group.device)
+        Returns:
+            By row bytes, bytes per second of each GPU's strewn rows, brought by CPU threads.
+        """
+        if not self.on_gpu:
+            return ()
+        close, strewn = (
+            {width: self._both_ways(width, num_bytes) for width in _STAGED_ROW_BYTES}
+            for num_bytes in (_DENSE, self.host_size)
+        )
+        remember(host_reads_file(self.group.device, self.group.world_size), close, strewn)
+        everyone = self.group.all_gather({width: rate for width, (_, rate) in strewn.items()})
+        return tuple((w, tuple(rates[w] for rates in everyone)) for w in _STAGED_ROW_BYTES)
+
+    def _both_ways(self, width: int, num_bytes: int) -> tuple[float, float]:
+        """Bytes per second of random rows of the first so many bytes, by kernels and staged."""
+        ids = self._on_host(width, self.reads, num_bytes)
+        out = torch.empty((self.reads, width), dtype=torch.uint8, device=self.group.device)
+        tiers, regions = Tiers.all_host(self.host_size // width), {"host": self.host}
+        by_kernel, staged = (
+            Access(tiers, width, self.group, regions, None, None, staged)
+            for staged in (False, True)
+        )
+        kernel_seconds = self._seconds(partial(by_kernel.gather, ids, out.data_ptr()))
+        staged_seconds = self._seconds(partial(staged.gather, ids, out.data_ptr()))
+        return out.numel() / kernel_seconds, out.numel() / staged_seconds
+
+    def _on_host(self, row_bytes: int, reads: int, num_bytes: int) -> torch.Tensor:
+        """Random rows of the first so many bytes of the host memory."""
+        rows = min(num_bytes, self.host_size) // row_bytes
+        return torch.randint(rows, (reads,), device=self.group.device)
 
     def _host_seconds(self, ids: torch.Tensor, out: torch.Tensor) -> float:
         """Of a gather from the host that reads in the order given, which tables would not keep."""
@@ -250,7 +270,7 @@ class _Probe:
             (rows, out.shape[1]),
             torch.uint8,
             Tiers.all_host(rows),
-            self.alone,
+            self.group,
             {"host": self.host},
             None,
         )

@@ -78,6 +78,8 @@ class Topology:
         host_reads: ``[n]``: reads per second of the machine's memory in no order of address, which
             wait for address translation; empty: no slower than rows.
         caches: bytes of each GPU's second-level cache; empty: not known, taken to be none.
+        staged: by row bytes, rising: ``[n]`` bytes per second of rows strewn over the machine's
+            memory that CPU threads bring to each GPU; empty: they bring none.
     """
 
     name: str
@@ -89,6 +91,7 @@ class Topology:
     rows: tuple[tuple[int, Rates], ...] = ()
     host_reads: Vector = ()
     caches: tuple[int, ...] = ()
+    staged: tuple[tuple[int, Vector], ...] = ()
 
     def __post_init__(self) -> None:
         count = self.num_gpus
@@ -109,6 +112,8 @@ class Topology:
         widths = [width for width, _ in self.rows]
         if widths != sorted(set(widths)) or any(w <= 0 for w in widths):
             raise ValueError(f"rows must be by rising positive row bytes, got {widths}")
+        if any(len(rates) != count for _, rates in self.staged):
+            raise ValueError(f"staged must have rates of {count} GPUs")
         if any(len(rates.bandwidth) != count for _, rates in self.rows):
             raise ValueError(f"rows must have rates of {count} GPUs")
 
@@ -207,6 +212,17 @@ class Topology:
         (low, slow), (high, fast) = self.rows[above - 1 : above + 1]
         return _mix(slow, fast, math.log(row_bytes / low) / math.log(high / low), 1.0)
 
+    def staged_rates(self, row_bytes: int) -> Vector | None:
+        """What CPU threads bring to each GPU of rows of a width: as of the widest measured one that
+        is no wider, by rows per second of the narrowest for narrower ones; None: not known.
+        """
+        if not self.staged:
+            return None
+        narrowest, slow = self.staged[0]
+        if row_bytes < narrowest:
+            return tuple(rate * row_bytes / narrowest for rate in slow)
+        return next(rates for width, rates in reversed(self.staged) if width <= row_bytes)
+
     def to_json(self) -> str:
         """As JSON; :meth:`from_json` reverses it."""
         return json.dumps(asdict(self))
@@ -232,6 +248,7 @@ class Topology:
                 rows,
                 tuple(values["host_reads"]),
                 tuple(values["caches"]),
+                tuple((int(width), tuple(of_width)) for width, of_width in values["staged"]),
             )
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"not a topology: {error!r}") from error
@@ -260,6 +277,9 @@ class Topology:
             text.append(
                 f"  host in no order, slowest GPU: {min(self.host_reads) / 1e6:.1f} M reads/s"
             )
+        if self.staged:
+            strewn = (f"{min(r) / 1e9:.1f} ({w} bytes)" for w, r in self.staged)
+            text.append(f"  host by CPU threads, slowest GPU: {', '.join(strewn)}")
         return "\n".join(text)
 
     def _check(self, gpus: Iterable[int], name: str) -> None:
@@ -280,6 +300,7 @@ class Topology:
             tuple((width, rates.select(gpus, masked)) for width, rates in self.rows),
             tuple(self.host_reads[g] for g in gpus if self.host_reads),
             tuple(self.caches[g] for g in gpus if self.caches),
+            tuple((width, tuple(rates[g] for g in gpus)) for width, rates in self.staged),
         )
 
 

@@ -82,8 +82,8 @@ class _Move:
 def _moves(
     index: int, load: Load, topology: Topology, partitions: Partitions, replicate: bool
 ) -> Iterator[_Move]:
-    costs = LinkCosts.of(topology, partitions, load)
-    host, peers = float(costs.host.max()), float(costs.peers.max())
+    costs = LinkCosts.of(topology, partitions, load.width)
+    host, peers = float(costs.far(load).max()), float(costs.peers.max())
     share = partitions.near_share
     to_shard, to_all = (host - peers) / share, 0.0
     if share < 1:

@@ -28,10 +28,12 @@ _POINTS = 256
 SECTOR = 32
 # From here on ids of tables with host rows are sorted: calls that this takes beside the gather, and
 # bytes of own memory that move for each id, a radix sort's passes above all.
-_LEAST_SORTED, _SORT_CALLS, _SORT_BYTES = 4096, 4, 150
+_LEAST_SORTED, _SORT_CALLS, _SORT_BYTES = 4096, 12, 150
+# Of the host's memory, read by rising address: what one translation of an address serves.
+_TRANSLATED = 1 << 16
 # Of the sampler, for each hop: kernels and waits, in calls. For each edge: bytes that it writes and
 # reads again in order, and sectors of the renumbering that it finds and writes at random.
-_HOP_CALLS, _EDGE_BYTES, _EDGE_SECTORS = 2.5, 30, 5
+_HOP_CALLS, _EDGE_BYTES, _EDGE_SECTORS = 5, 30, 5
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,8 @@ class Load:
         reads: rows per mini-batch.
         read_bytes: that each of them moves.
         width: bytes that lie together, by which links are rated.
-        places: where a read goes in no order of address; 0 where reads of the host are sorted.
+        places: where each read goes.
+        sorted: whether the host is read by rising address.
         work: beside the reads.
     """
 
@@ -115,13 +118,14 @@ class Load:
     reads: float
     read_bytes: float
     width: int
-    places: int = 0
+    places: int = 1
+    sorted: bool = True
     work: Work | None = None
 
 
 @dataclass(frozen=True)
 class LinkCosts:
-    """Seconds per byte by GPU, for one item.
+    """Seconds per byte by GPU, for rows of one width.
 
     Args:
         own: of its own memory.
@@ -129,17 +133,21 @@ class LinkCosts:
             links carry together.
         own_share: of sharded rows, the share that lies at home.
         host: of rows on the host.
+        place: seconds for each place in the host's memory, whose address has to be translated.
+        staged: of rows on the host that CPU threads bring; infinite where they do not.
     """
 
     own: Array
     peers: Array
     own_share: Array
     host: Array
+    place: Array
+    staged: Array
 
     @classmethod
-    def of(cls, topology: Topology, partitions: Partitions, load: Load) -> LinkCosts:
-        """For rows read as `load` says and sharded as `partitions` says."""
-        rates = topology.rates(load.width)
+    def of(cls, topology: Topology, partitions: Partitions, width: int) -> LinkCosts:
+        """For rows of `width` bytes, sharded as `partitions` says."""
+        rates = topology.rates(width)
         count = topology.num_gpus
         share = np.array(partitions.access_counts()) / count
         own_share = share.diagonal().copy()
@@ -148,21 +156,35 @@ class LinkCosts:
         slowest = np.max(share / np.where(links > 0, links, np.inf), axis=1)
         ingress = np.array(rates.ingress)
         together = share.sum(axis=1) / np.where(ingress > 0, ingress, np.inf)
-        host = 1 / np.array(rates.host)
-        if load.places and topology.host_reads:
-            in_no_order = load.places / load.read_bytes / np.array(topology.host_reads)
-            host = np.maximum(host, in_no_order)
         return cls(
             1 / links.diagonal(),
             np.maximum(slowest, together),
             own_share,
-            host,
+            1 / np.array(rates.host),
+            1 / np.array(topology.host_reads or [np.inf] * count),
+            1 / np.array(topology.staged_rates(width) or [1e-30] * count),
         )
 
-    def seconds(self, replicated: float, sharded: float, host: float) -> float:
-        """Of the slowest GPU, for so many bytes of each tier."""
+    def far(self, load: Load) -> Array:
+        """Seconds per byte from the host where no two reads share a translation."""
+        return self._far(1.0, load.places / load.read_bytes, load.sorted)
+
+    def seconds(
+        self, replicated: float, sharded: float, host: float, places: float, rows: bool
+    ) -> float:
+        """Of the slowest GPU, for so many bytes of each tier and places of the host.
+
+        Args:
+            rows: whether they are a table's, which CPU threads can bring.
+        """
         own = (replicated + sharded * self.own_share) * self.own
-        return float(np.max(np.maximum(own, sharded * self.peers) + host * self.host))
+        near = np.maximum(own, sharded * self.peers)
+        return float(np.max(near + self._far(host, places, rows)))
+
+    def _far(self, host: float, places: float, rows: bool) -> Array:
+        """By kernels; of rows, by CPU threads where that is faster."""
+        by_kernel = np.maximum(host * self.host, places * self.place)
+        return np.minimum(by_kernel, host * self.staged) if rows else by_kernel
 
 
 def predict(load: Load, tiers: Tiers, topology: Topology, partitions: Partitions) -> Prediction:
@@ -175,14 +197,27 @@ def predict(load: Load, tiers: Tiers, topology: Topology, partitions: Partitions
         on_gpus - near if tiers.sharded else 0.0,
         1.0 - on_gpus if tiers.host else 0.0,
     )
-    moved = [share * load.reads * load.read_bytes for share in hits]
-    seconds = LinkCosts.of(topology, partitions, load).seconds(*moved)
-    count = topology.num_gpus
-    links = np.array(partitions.access_counts()) * (moved[1] / count)
-    links += np.eye(count) * moved[0]
-    link_bytes = tuple((*map(float, row), moved[2]) for row in links)
+    near_bytes, dealt, far = (share * load.reads * load.read_bytes for share in hits)
+    places = _places(load, tiers.replicated + tiers.sharded) if hits[2] else 0.0
+    costs = LinkCosts.of(topology, partitions, load.width)
+    seconds = costs.seconds(near_bytes, dealt, far, places, load.sorted)
     seconds += _beside(load, hits, topology)
+    count = topology.num_gpus
+    links = np.array(partitions.access_counts()) * (dealt / count)
+    links += np.eye(count) * near_bytes
+    link_bytes = tuple((*map(float, row), far) for row in links)
     return Prediction(load.item.kind, load.item.name, hits, seconds, link_bytes)
+
+
+def _places(load: Load, first: int) -> float:
+    """Translations of the host's memory, which holds the rows from `first` on, for a mini-batch."""
+    if not load.sorted:
+        return load.places * load.reads * (1.0 - load.curve.upto(first))
+    ends = np.concatenate([[first], load.curve.rows[load.curve.rows > first]])
+    reads = load.reads * np.diff(np.interp(ends, load.curve.rows, load.curve.share))
+    blocks = np.diff([load.item.bytes_of(int(end)) for end in ends]) / _TRANSLATED
+    # So many blocks are met by reads that are strewn over them.
+    return float(np.sum(blocks * -np.expm1(-reads / np.maximum(blocks, 1e-9))))
 
 
 def _beside(load: Load, hits: tuple[float, float, float], topology: Topology) -> float:
@@ -191,7 +226,7 @@ def _beside(load: Load, hits: tuple[float, float, float], topology: Topology) ->
     if hits[1]:
         latency = max(latency, *(value for row in topology.latency for value in row))
     seconds = latency
-    if hits[2] and not load.places and load.reads >= _LEAST_SORTED:
+    if hits[2] and load.sorted and load.reads >= _LEAST_SORTED:
         own = 1 / np.array(topology.bulk.bandwidth).diagonal()
         sorting = load.reads * _SORT_BYTES * own + _SORT_CALLS * np.diagonal(topology.latency)
         seconds += float(np.max(sorting))

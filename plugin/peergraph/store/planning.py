@@ -17,12 +17,13 @@ from peergraph.store.hotness import Given, Hotness
 from peergraph.store.plan import Item
 from peergraph.store.prediction import Prediction
 from peergraph.store.source import EdgeType, NodeType
+from peergraph.store.unseen import expected_reads
 
 # A mini-batch where nothing was counted: about 1024 seeds, 15-10-5 neighbours, on a large graph.
 # Only the proportions matter to a choice.
 _NODES, _EXPANDED, _EDGES = 660_000, 140_000, 690_000
-# A list's bounds lie in two places, its neighbours in a third.
-BOUNDS, _PLACES = 2, 3
+# A list's two bounds lie together, its neighbours elsewhere.
+BOUNDS, _PLACES = 2, 2
 # Of a sampler's map of nodes.
 _INDEX_BYTES = 4
 _CPU = torch.device("cpu")
@@ -117,7 +118,7 @@ class Reads:
     def by_counts(
         cls, counts: Hotness, orders: Mapping[NodeType, Tensor], device: torch.device = _CPU
     ) -> Reads:
-        """As :func:`peergraph.sampling.presample` counted.
+        """As :func:`peergraph.sampling.presample` counted, in an epoch that was not counted.
 
         Args:
             orders: by node type, the users' ids of the rows.
@@ -127,7 +128,7 @@ class Reads:
 
         def of(values: Tensor, node_type: NodeType) -> tuple[Curve, float]:
             near = values.to(device)
-            curve = Curve.of(near[orders[node_type].to(device)])
+            curve = Curve.of(expected_reads(near)[orders[node_type].to(device)])
             return curve, float(near.sum()) / batches
 
         return cls(
@@ -168,7 +169,7 @@ class Reads:
         read_bytes = SECTOR * (BOUNDS + edges / max(1.0, reads))
         sources = int(self.nodes[item.of[0]][0].rows[-1])
         work = Work(self.hops, edges, _INDEX_BYTES * sources)
-        return Load(item, curve, reads, read_bytes, SECTOR, _PLACES, work)
+        return Load(item, curve, reads, read_bytes, SECTOR, _PLACES, False, work)
 
 
 Chooser = Callable[[Sequence[Item], int], list[Tiers]]
