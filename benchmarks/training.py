@@ -5,8 +5,8 @@
 Five ways: `csr` and `coo` make mini-batches with a system's sampler and table and run PyG's
 SAGEConv on them as a CSR matrix or as COO; `loader` is an unmodified PyG NeighborLoader over the
 shared store (Peergraph only; it samples with PyG's semantics, so its batches are smaller), and
-`accelerated` the same with Peergraph's layers in PyG's model, and `lazy` that with features that the
-first layer reads from the store.
+`accelerated` the same with Peergraph's layers in PyG's model, and `lazy` that with features which
+the first layer reads from the store.
 """
 
 from __future__ import annotations

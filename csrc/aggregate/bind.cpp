@@ -6,6 +6,7 @@
 #include <optional>
 #include <tuple>
 
+#include "aggregate/attention.h"
 #include "aggregate/edge_softmax.h"
 #include "aggregate/extremum.h"
 #include "aggregate/sddmm.h"
@@ -139,6 +140,59 @@ void bind_edge_softmax(const Adjacency& rows, int dtype, int64_t heads, uintptr_
                edge_softmax_cuda(op, with_gil(allocate), device, stream));
 }
 
+Attention make_attention(const Adjacency& rows, int dtype, bool dynamic, int64_t heads,
+                         int64_t depth, int64_t loops, double slope, uintptr_t x, uintptr_t left,
+                         uintptr_t right, uintptr_t att) {
+  PG_CHECK_ARG(heads >= 0 && depth >= 0, "sizes must not be negative");
+  return {rows,          static_cast<DType>(dtype),
+          dynamic,       heads,
+          depth,         loops,
+          slope,         pointer(x),
+          pointer(left), pointer(right),
+          pointer(att)};
+}
+
+void bind_attention(const Attention& of, uintptr_t out, uintptr_t lse,
+                    [[maybe_unused]] int64_t max_chunks, int device,
+                    [[maybe_unused]] uintptr_t stream, int num_threads,
+                    [[maybe_unused]] const py::function& allocate) {
+  const AttentionForward op{of, pointer(out), pointer(lse)};
+  PG_ON_DEVICE(device, attention_cpu(op, num_threads),
+               attention_cuda(op, max_chunks, with_gil(allocate), device, stream));
+}
+
+void bind_attention_grad(const Attention& of, uintptr_t grad, uintptr_t lse, uintptr_t delta,
+                         uintptr_t grad_x, uintptr_t grad_left, uintptr_t grad_right,
+                         uintptr_t grad_att, const std::optional<Adjacency>& transpose,
+                         [[maybe_unused]] int64_t max_chunks, int device,
+                         [[maybe_unused]] uintptr_t stream, int num_threads,
+                         [[maybe_unused]] const py::function& allocate) {
+  const AttentionGrad op{of,
+                         pointer(grad),
+                         pointer(lse),
+                         pointer(delta),
+                         pointer(grad_x),
+                         pointer(grad_left),
+                         pointer(grad_right),
+                         pointer(grad_att)};
+  if (transpose) {
+    PG_ON_DEVICE(
+        device, attention_to_columns_cpu(op, *transpose, num_threads),
+        attention_to_columns_cuda(op, *transpose, max_chunks, with_gil(allocate), device, stream));
+  } else {
+    PG_ON_DEVICE(device, attention_to_rows_cpu(op, num_threads),
+                 attention_to_rows_cuda(op, max_chunks, with_gil(allocate), device, stream));
+  }
+}
+
+/// Whether attention() takes heads of these sizes.
+bool attention_fits(int dtype, int64_t heads, int64_t depth, int device) {
+#ifdef PEERGRAPH_CUDA
+  if (device >= 0) return attention_fits_cuda(static_cast<DType>(dtype), heads, depth);
+#endif
+  return device < 0 && dtype >= 0 && heads > 0 && depth > 0;
+}
+
 }  // namespace
 
 void register_aggregate(py::module_& m) {
@@ -171,6 +225,19 @@ void register_aggregate(py::module_& m) {
   m.def("edge_softmax", &bind_edge_softmax, py::arg("rows"), py::arg("dtype"), py::arg("heads"),
         py::arg("values"), py::arg("grad"), py::arg("out"), py::arg("device"), py::arg("stream"),
         py::arg("num_threads"), py::arg("allocate"), ReleaseGil());
+  py::class_<Attention>(m, "Attention")
+      .def(py::init(&make_attention), py::kw_only(), py::arg("rows"), py::arg("dtype"),
+           py::arg("dynamic"), py::arg("heads"), py::arg("depth"), py::arg("loops"),
+           py::arg("slope"), py::arg("x"), py::arg("left"), py::arg("right"), py::arg("att"));
+  m.def("attention", &bind_attention, py::arg("of"), py::arg("out"), py::arg("lse"),
+        py::arg("max_chunks"), py::arg("device"), py::arg("stream"), py::arg("num_threads"),
+        py::arg("allocate"), ReleaseGil());
+  m.def("attention_grad", &bind_attention_grad, py::arg("of"), py::arg("grad"), py::arg("lse"),
+        py::arg("delta"), py::arg("grad_x"), py::arg("grad_left"), py::arg("grad_right"),
+        py::arg("grad_att"), py::arg("transpose"), py::arg("max_chunks"), py::arg("device"),
+        py::arg("stream"), py::arg("num_threads"), py::arg("allocate"), ReleaseGil());
+  m.def("attention_fits", &attention_fits, py::arg("dtype"), py::arg("heads"), py::arg("depth"),
+        py::arg("device"));
 }
 
 }  // namespace peergraph

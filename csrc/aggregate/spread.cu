@@ -1,36 +1,12 @@
 // Gradients of sources on a GPU without a transpose: the rows of g-SpMM, run backwards with atomics
 // (WholeGraph III-C4).
+#include "aggregate/atomic_add.cuh"
 #include "aggregate/lanes.cuh"
 #include "aggregate/spread.h"
 #include "aggregate/walk.cuh"
 
 namespace peergraph {
 namespace {
-
-template <int kVec>
-__device__ __forceinline__ void add_pack(float* at, const Pack<float, kVec>& pack) {
-#if __CUDA_ARCH__ >= 900
-  constexpr bool kByFour = kVec % 4 == 0;  // Hopper adds 16 bytes at once
-#else
-  constexpr bool kByFour = false;
-#endif
-  if constexpr (kByFour) {
-#pragma unroll
-    for (int i = 0; i < kVec; i += 4)
-      atomicAdd(
-          reinterpret_cast<float4*>(at + i),
-          make_float4(pack.values[i], pack.values[i + 1], pack.values[i + 2], pack.values[i + 3]));
-  } else {
-#pragma unroll
-    for (int i = 0; i < kVec; ++i) atomicAdd(at + i, pack.values[i]);
-  }
-}
-
-template <int kVec>
-__device__ __forceinline__ void add_pack(double* at, const Pack<double, kVec>& pack) {
-#pragma unroll
-  for (int i = 0; i < kVec; ++i) atomicAdd(at + i, pack.values[i]);
-}
 
 template <typename T>
 struct SpreadOutput {

@@ -441,3 +441,48 @@ def edge_softmax(
     num_threads: int,
     allocate: Callable[[int], int],
 ) -> None: ...
+
+class Attention:
+    def __init__(
+        self,
+        *,
+        rows: Adjacency,
+        dtype: int,
+        dynamic: bool,
+        heads: int,
+        depth: int,
+        loops: int,
+        slope: float,
+        x: int,
+        left: int,
+        right: int,
+        att: int,
+    ) -> None: ...
+
+def attention(
+    of: Attention,
+    out: int,
+    lse: int,
+    max_chunks: int,
+    device: int,
+    stream: int,
+    num_threads: int,
+    allocate: Callable[[int], int],
+) -> None: ...
+def attention_grad(
+    of: Attention,
+    grad: int,
+    lse: int,
+    delta: int,
+    grad_x: int,
+    grad_left: int,
+    grad_right: int,
+    grad_att: int,
+    transpose: Adjacency | None,
+    max_chunks: int,
+    device: int,
+    stream: int,
+    num_threads: int,
+    allocate: Callable[[int], int],
+) -> None: ...
+def attention_fits(dtype: int, heads: int, depth: int, device: int) -> bool: ...

@@ -15,6 +15,9 @@ from peergraph_pyg import nn as fast
 WIDTH, CHANNELS, EDGE_WIDTH, RELATIONS = 6, 5, 3, 4
 NAMES = fast.__all__
 
+# PyG's code for a class depends on the first layer of it that is made.
+pyg.SAGEConv(1, 1)
+
 
 def mlp(fan_in: int = WIDTH) -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(fan_in, CHANNELS), torch.nn.ReLU())

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.nn import conv as pyg
 
-from peergraph.aggregate import Csc, edge_softmax, g_sddmm, g_spmm
+from peergraph.aggregate import Csc, attention, edge_softmax, g_sddmm, g_spmm
 
 from ..lazy_rows import gathered
+from .attention import attention_over, finish_attention
 from .degrees import degrees_of, normalised_sum
 from .layer import (
     Ends,
@@ -81,7 +83,10 @@ class GCNConv(FastLayer, pyg.GCNConv):  # type: ignore[misc]
 
 
 class GATConv(FastLayer, pyg.GATConv):  # type: ignore[misc]
-    """PyG's GATConv; attention takes a number for each edge and head, messages none."""
+    """PyG's GATConv; without edge features, dropout and autocast, in one pass over the edges.
+
+    Else attention takes a number for each edge and head, and messages take none.
+    """
 
     pyg_class = pyg.GATConv
 
@@ -93,11 +98,38 @@ class GATConv(FastLayer, pyg.GATConv):  # type: ignore[misc]
         size: Size = None,
         return_attention_weights: bool | None = None,
     ) -> Any:
-        """As PyG's. The structure with self loops is kept for as long as `edge_index` lives."""
-        if self.add_self_loops and can_be_kept(edge_index):
-            with derived_from("GATConv", edge_index):
-                return super().forward(x, edge_index, edge_attr, size, return_attention_weights)
-        return super().forward(x, edge_index, edge_attr, size, return_attention_weights)
+        """As PyG's. The structure is kept for as long as `edge_index` lives."""
+
+        def by_edges() -> Any:
+            args = (x, edge_index, edge_attr, size, return_attention_weights)
+            if self.add_self_loops and can_be_kept(edge_index):
+                with derived_from("GATConv", edge_index):
+                    return super(GATConv, self).forward(*args)
+            return super(GATConv, self).forward(*args)
+
+        if edge_attr is not None or return_attention_weights is not None:
+            return by_edges()
+        return self._either("forward", lambda: self._in_one_pass(x, edge_index, size), by_edges)
+
+    def _in_one_pass(self, x: Any, edge_index: Any, size: Size) -> Tensor:
+        pair = ends_of(x)
+        csc, loops = attention_over(self, pair, edge_index, size)
+        source, target, heads = pair.x_src, pair.x_dst, (self.heads, self.out_channels)
+        if not isinstance(x, (tuple, list)):
+            target = source
+        to_source, to_target = (
+            (self.lin, self.lin) if self.lin is not None else (self.lin_src, self.lin_dst)
+        )
+        h = to_source(source).view(-1, *heads)
+        right = None
+        if target is not None:
+            same = target is source and to_source is to_target
+            of_target = h if same else to_target(target).view(-1, *heads)
+            right = torch.einsum("nhd,hd->nh", of_target, self.att_dst[0])
+        left = torch.einsum("nhd,hd->nh", h, self.att_src[0])
+        out = attention(csc, h, left, right, negative_slope=self.negative_slope, self_loops=loops)
+        note(f"forward: peergraph, attention in one pass over {csc}")
+        return finish_attention(self, out, target)
 
     def edge_updater(self, edge_index: Any, size: Size = None, **kwargs: Any) -> Tensor:
         """Attention weights of edges [edges, heads], as PyG's."""
@@ -131,7 +163,10 @@ class GATConv(FastLayer, pyg.GATConv):  # type: ignore[misc]
 
 
 class GATv2Conv(FastLayer, pyg.GATv2Conv):  # type: ignore[misc]
-    """PyG's GATv2Conv; scores are PyG's, which need the features of both ends of each edge."""
+    """PyG's GATv2Conv; without edge features, dropout and autocast, in one pass over the edges.
+
+    Else scores are PyG's, which writes the features of both ends of each edge.
+    """
 
     pyg_class = pyg.GATv2Conv
 
@@ -142,11 +177,39 @@ class GATv2Conv(FastLayer, pyg.GATv2Conv):  # type: ignore[misc]
         edge_attr: Tensor | None = None,
         return_attention_weights: bool | None = None,
     ) -> Any:
-        """As PyG's. The structure with self loops is kept for as long as `edge_index` lives."""
-        if self.add_self_loops and can_be_kept(edge_index):
-            with derived_from("GATv2Conv", edge_index):
-                return super().forward(x, edge_index, edge_attr, return_attention_weights)
-        return super().forward(x, edge_index, edge_attr, return_attention_weights)
+        """As PyG's. The structure is kept for as long as `edge_index` lives."""
+
+        def by_edges() -> Any:
+            args = (x, edge_index, edge_attr, return_attention_weights)
+            if self.add_self_loops and can_be_kept(edge_index):
+                with derived_from("GATv2Conv", edge_index):
+                    return super(GATv2Conv, self).forward(*args)
+            return super(GATv2Conv, self).forward(*args)
+
+        if edge_attr is not None or return_attention_weights is not None:
+            return by_edges()
+        return self._either("forward", lambda: self._in_one_pass(x, edge_index), by_edges)
+
+    def _in_one_pass(self, x: Any, edge_index: Any) -> Tensor:
+        single = not isinstance(x, (tuple, list))
+        pair = ends_of((x, x) if single else x)
+        refuse(pair.x_dst is None, "there are no features of destinations")
+        csc, loops = attention_over(self, pair, edge_index, None)
+        source, target, heads = pair.x_src, pair.x_dst, (self.heads, self.out_channels)
+        left = self.lin_l(source).view(-1, *heads)
+        same = single and self.share_weights
+        right = left if same else self.lin_r(target).view(-1, *heads)
+        out = attention(
+            csc,
+            left,
+            None,
+            right,
+            att=self.att[0],
+            negative_slope=self.negative_slope,
+            self_loops=loops,
+        )
+        note(f"forward: peergraph, attention in one pass over {csc}")
+        return finish_attention(self, out, target)
 
     def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
         return ends_of(kwargs["x"]), kwargs["alpha"]
@@ -159,7 +222,7 @@ class GINConv(FastLayer, pyg.GINConv):  # type: ignore[misc]
 
 
 class GINEConv(FastLayer, pyg.GINEConv):  # type: ignore[misc]
-    """PyG's GINEConv; messages are PyG's, gathered and reduced by Peergraph."""
+    """PyG's GINEConv; of messages there are the sums and what relu leaves of them."""
 
     pyg_class = pyg.GINEConv
 
@@ -169,8 +232,17 @@ class GINEConv(FastLayer, pyg.GINEConv):  # type: ignore[misc]
         return x, edge_attr
 
     def _aggregate(self, csc: Csc, reduce: str, x: Tensor, e: Tensor | None) -> Tensor:
-        sources = without_autocast(lambda: g_sddmm(csc, "copy", gathered(x)))
-        messages = self.message(sources, e)
+        assert e is not None
+        width = self.lin.out_features if self.lin is not None else e.shape[-1]
+        if e.dim() != 2 or width != x.shape[-1]:  # PyG says what is wrong.
+            sources = without_autocast(lambda: g_sddmm(csc, "copy", gathered(x)))
+            messages = self.message(sources, e)
+        else:
+            e = e if self.lin is None else self.lin(e)
+            dtype = torch.promote_types(x.dtype, e.dtype)
+            rows, edges = gathered(x).to(dtype), e.to(dtype)
+            sums = without_autocast(lambda: g_sddmm(csc, "add", rows, edges, "u", "e"))
+            messages = sums.relu()
         return without_autocast(lambda: g_spmm(csc, "copy_e", reduce, e=messages))
 
 

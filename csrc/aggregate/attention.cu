@@ -1,0 +1,223 @@
+// Graph attention on a GPU: a warp for a destination or a chunk of its edges. Each source's row is
+// read once; sums are rescaled when a greater score comes (online softmax).
+#include "aggregate/attention.cuh"
+
+namespace peergraph {
+namespace {
+
+template <typename T>
+struct ForwardOutput {
+  T* out;
+  AccumulatorOf<T>* lse;
+  AccumulatorOf<T>* partial;  // [slots of the queue, columns + 2 * heads]: sums, tops, totals
+};
+
+template <bool kDynamic, typename T, int kVec, int kItems>
+__global__ void __launch_bounds__(kRowThreads)
+    attend(const __grid_constant__ Walk walk, const __grid_constant__ Attention of, HeadShape shape,
+           ForwardOutput<T> to) {
+  using Value = AccumulatorOf<T>;
+  constexpr int kInFlight = kItems == 1 ? 4 : 2;
+  const HeadLanes<Value, kVec, kItems> at(shape, of);
+  const Value slope = static_cast<Value>(of.slope);
+  Value att[kItems][kVec];
+  if constexpr (kDynamic) load_att(of, at, att);
+  const int64_t size = walk.size();
+  for (int64_t item = warp_of_grid(); item < size; item += warps_of_grid()) {
+    Part part;
+    if (!walk.find(item, &part)) continue;
+    const OtherEnds sources(walk.rows, part, of.loops);
+    Pack<T, kVec> wide_right[kItems] = {};
+    Value right[kItems] = {};
+    if constexpr (kDynamic) {
+      load_row(of.right, part.row, of, at, wide_right);
+    } else {
+      load_heads(of.right, part.row, of, at, right);
+    }
+    Value top[kItems], total[kItems], sums[kItems][kVec];
+#pragma unroll
+    for (int m = 0; m < kItems; ++m) {
+      top[m] = -INFINITY;
+      total[m] = 0;
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) sums[m][i] = 0;
+    }
+    unsigned next = sources.at(lane_of_warp());
+    for (int64_t first = 0; first < sources.count(); first += kWarp) {
+      const int64_t left_over = sources.count() - first;
+      const int count = static_cast<int>(left_over < kWarp ? left_over : kWarp);
+      const unsigned own = next;
+      next = sources.at(first + kWarp + lane_of_warp());
+      for (int step = 0; step < count; step += at.groups * kInFlight) {
+        Pack<T, kVec> us[kInFlight][kItems] = {};
+        Value scores[kInFlight][kItems] = {};
+        bool is_edge[kInFlight];
+#pragma unroll
+        for (int k = 0; k < kInFlight; ++k) {
+          const int edge = step + k * at.groups + at.group;
+          const unsigned column = __shfl_sync(kAllLanes, own, edge % kWarp);
+          is_edge[k] = edge < count && column != kNoNode;
+          if (!is_edge[k]) continue;
+          load_row(of.x, column, of, at, us[k]);
+          if constexpr (!kDynamic) load_heads(of.left, column, of, at, scores[k]);
+        }
+#pragma unroll
+        for (int k = 0; k < kInFlight; ++k) {
+          if constexpr (kDynamic) {
+            score_shares<Value>(us[k], wide_right, att, slope, scores[k]);
+            at.sum_heads(scores[k]);
+          }
+#pragma unroll
+          for (int m = 0; m < kItems; ++m) {
+            if constexpr (!kDynamic) scores[k][m] = leaky(scores[k][m] + right[m], slope);
+            if (!is_edge[k]) scores[k][m] = -INFINITY;
+          }
+        }
+#pragma unroll
+        for (int m = 0; m < kItems; ++m) {
+          Value best = top[m];
+#pragma unroll
+          for (int k = 0; k < kInFlight; ++k) best = scores[k][m] > best ? scores[k][m] : best;
+          // Of NaN and of -inf alone there is nothing to subtract.
+          const Value base = best == -INFINITY ? Value{0} : best;
+          const Value shrunk = exp(top[m] - base);
+          total[m] *= shrunk;
+#pragma unroll
+          for (int i = 0; i < kVec; ++i) sums[m][i] *= shrunk;
+#pragma unroll
+          for (int k = 0; k < kInFlight; ++k) {
+            if (!is_edge[k]) continue;
+            const Value weight = exp(scores[k][m] - base);
+            total[m] += weight;
+#pragma unroll
+            for (int i = 0; i < kVec; ++i) sums[m][i] += weight * widen(us[k][m].values[i]);
+          }
+          top[m] = best;
+        }
+      }
+    }
+    // All lanes exchange before any writes: between writes the warp would not be together.
+#pragma unroll
+    for (int m = 0; m < kItems; ++m) {
+      for (int offset = at.lanes; offset < kWarp; offset *= 2) {
+        const Value other_top = __shfl_xor_sync(kAllLanes, top[m], offset);
+        const Value best = other_top > top[m] ? other_top : top[m];
+        const Value base = best == -INFINITY ? Value{0} : best;
+        const Value mine = exp(top[m] - base), theirs = exp(other_top - base);
+        total[m] = total[m] * mine + __shfl_xor_sync(kAllLanes, total[m], offset) * theirs;
+#pragma unroll
+        for (int i = 0; i < kVec; ++i)
+          sums[m][i] = sums[m][i] * mine + __shfl_xor_sync(kAllLanes, sums[m][i], offset) * theirs;
+        top[m] = best;
+      }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int m = 0; m < kItems; ++m) {
+      if (at.group != 0 || !at.on[m]) continue;
+      if (part.slot < 0) {
+        Pack<T, kVec> pack;
+#pragma unroll
+        for (int i = 0; i < kVec; ++i)
+          narrow(total[m] == 0 ? Value{0} : sums[m][i] / total[m], &pack.values[i]);
+        store_pack(to.out + part.row * of.columns() + at.columns[m], pack);
+        if (at.leads(m, of))
+          to.lse[part.row * of.heads + at.heads[m]] =
+              total[m] == 0 ? Value{0} : top[m] + log(total[m]);
+      } else {
+        Value* partial = to.partial + part.slot * (of.columns() + 2 * of.heads);
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) partial[at.columns[m] + i] = sums[m][i];
+        if (at.leads(m, of)) {
+          partial[of.columns() + at.heads[m]] = top[m];
+          partial[of.columns() + of.heads + at.heads[m]] = total[m];
+        }
+      }
+    }
+  }
+}
+
+/// Puts the chunks of each long row together, in their order.
+template <typename T>
+__global__ void __launch_bounds__(kRowThreads)
+    combine_attention(const __grid_constant__ Walk walk, const __grid_constant__ Attention of,
+                      ForwardOutput<T> to) {
+  using Value = AccumulatorOf<T>;
+  const int64_t columns = of.columns(), width = columns + 2 * of.heads;
+  const int64_t size = walk.size();
+  for (int64_t slot = warp_of_grid(); slot < size; slot += warps_of_grid()) {
+    const Chunk chunk = walk.queue.chunks[slot];
+    if (chunk.part != 0) continue;
+    for (int64_t c = lane_of_warp(); c < columns; c += kWarp) {
+      const int64_t head = c / of.depth;
+      Value top = -INFINITY, total = 0, sum = 0;
+      for (int32_t k = 0; k < chunk.parts; ++k) {
+        const Value* partial = to.partial + (slot + k) * width;
+        const Value other = partial[columns + head];
+        const Value best = other > top ? other : top;
+        const Value base = best == -INFINITY ? Value{0} : best;
+        const Value mine = exp(top - base), theirs = exp(other - base);
+        total = total * mine + partial[columns + of.heads + head] * theirs;
+        sum = sum * mine + partial[c] * theirs;
+        top = best;
+      }
+      narrow(total == 0 ? Value{0} : sum / total, to.out + chunk.row * columns + c);
+      if (c % of.depth == 0)
+        to.lse[chunk.row * of.heads + head] = total == 0 ? Value{0} : top + log(total);
+    }
+  }
+}
+
+template <bool kDynamic, typename T, int kVec, int kItems>
+void launch(Walk walk, const Attention& of, const ForwardOutput<T>& to, cudaStream_t stream) {
+  const HeadShape shape = head_shape<kVec>(of);
+  attend<kDynamic, T, kVec, kItems>
+      <<<blocks_for_items(walk.rows.num_rows), kRowThreads, 0, stream>>>(walk, of, shape, to);
+  PG_LAUNCH_CHECK("attend");
+  if (walk.queue.capacity == 0) return;
+  walk.queued = true;
+  const unsigned blocks = blocks_for_queue(walk.queue);
+  attend<kDynamic, T, kVec, kItems><<<blocks, kRowThreads, 0, stream>>>(walk, of, shape, to);
+  PG_LAUNCH_CHECK("attend to chunks");
+  combine_attention<T><<<blocks, kRowThreads, 0, stream>>>(walk, of, to);
+  PG_LAUNCH_CHECK("combine_attention");
+}
+
+}  // namespace
+
+bool attention_fits_cuda(DType dtype, int64_t heads, int64_t depth) {
+  if (heads <= 0 || depth <= 0) return false;
+  bool fits = heads_fit<1, kThinItems>(heads, depth);
+  with_dtype(dtype, [&](auto element) {
+    fits = fits || heads_fit<16 / sizeof(element), kWideItems>(heads, depth);
+  });
+  return fits;
+}
+
+void attention_cuda(const AttentionForward& op, int64_t max_chunks, const Allocate& allocate,
+                    int device, uintptr_t stream_address) {
+  const Attention& of = op.of;
+  if (of.rows.num_rows == 0 || of.columns() == 0) return;
+  check_columns(of.rows);
+  DeviceGuard guard(device);
+  const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
+  Walk walk;
+  walk.rows = of.rows;
+  walk.queue = make_queue(max_chunks, allocate, stream);
+  const bool aligned =
+      is_aligned(of.x) && is_aligned(op.out) && (!of.dynamic || is_aligned(of.right));
+  with_heads(of, aligned, [&](auto element, auto tag) {
+    using T = decltype(element);
+    using Value = AccumulatorOf<T>;
+    using Tag = decltype(tag);
+    ForwardOutput<T> to{static_cast<T*>(op.out), static_cast<Value*>(op.lse), nullptr};
+    const int64_t width = of.columns() + 2 * of.heads;
+    if (max_chunks > 0)
+      to.partial =
+          static_cast<Value*>(allocate(max_chunks * width * static_cast<int64_t>(sizeof(Value))));
+    of.dynamic ? launch<true, T, Tag::kVec, Tag::kItems>(walk, of, to, stream)
+               : launch<false, T, Tag::kVec, Tag::kItems>(walk, of, to, stream);
+  });
+}
+
+}  // namespace peergraph

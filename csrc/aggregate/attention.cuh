@@ -1,0 +1,208 @@
+// How the lanes of a warp share out the heads of an edge, and what an edge is made of.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "aggregate/attention.h"
+#include "aggregate/lanes.cuh"
+#include "aggregate/walk.cuh"
+
+namespace peergraph {
+
+/// Stands in a list of ids for an edge that is left out.
+constexpr unsigned kNoNode = 0xffffffffu;
+
+struct HeadShape {
+  int32_t lanes_log2 = 0;  // 2^lanes_log2 lanes work on an edge
+  int32_t per_head = 1;    // vectors of a head: a power of two
+};
+
+/// The vectors of a lane, strided by the lanes of an edge; every vector lies within one head.
+template <typename Value, int kVec, int kItems>
+struct HeadLanes {
+  int lanes, groups, group;
+  int per_head;
+  bool on[kItems];
+  int64_t columns[kItems];
+  int64_t heads[kItems];
+
+  __device__ __forceinline__ HeadLanes(const HeadShape& shape, const Attention& of)
+      : per_head(shape.per_head) {
+    lanes = 1 << shape.lanes_log2;
+    groups = kWarp >> shape.lanes_log2;
+    group = lane_of_warp() >> shape.lanes_log2;
+    const int lane = lane_of_warp() & (lanes - 1);
+#pragma unroll
+    for (int m = 0; m < kItems; ++m) {
+      columns[m] = static_cast<int64_t>(m * lanes + lane) * kVec;
+      on[m] = columns[m] < of.columns();
+      heads[m] = on[m] ? columns[m] / of.depth : 0;
+    }
+  }
+
+  /// Whether the lane is the first of the head of item `m`.
+  __device__ __forceinline__ bool leads(int m, const Attention& of) const {
+    return on[m] && columns[m] % of.depth == 0;
+  }
+
+  /// Sums the lanes' shares of each head: each lane gets the sum of its items' heads. All lanes of
+  /// the warp must call it.
+  __device__ __forceinline__ void sum_heads(Value (&shares)[kItems]) const {
+    const int items = per_head > lanes ? per_head / lanes : 1;  // of a lane in one head
+    Value sums[kItems];
+#pragma unroll
+    for (int m = 0; m < kItems; ++m) {
+      sums[m] = 0;
+#pragma unroll
+      for (int n = 0; n < kItems; ++n)
+        if (n / items == m / items) sums[m] += shares[n];
+    }
+    const int width = per_head < lanes ? per_head : lanes;
+#pragma unroll
+    for (int m = 0; m < kItems; ++m) {
+      for (int offset = width / 2; offset > 0; offset /= 2)
+        sums[m] += __shfl_xor_sync(kAllLanes, sums[m], offset);
+      shares[m] = sums[m];
+    }
+  }
+
+  /// Adds up what the groups of lanes have; all lanes of the warp must call it.
+  __device__ __forceinline__ Value over_groups(Value sum) const {
+    for (int offset = lanes; offset < kWarp; offset *= 2)
+      sum += __shfl_xor_sync(kAllLanes, sum, offset);
+    return sum;
+  }
+};
+
+/// The other ends of a node's edges, self loops dealt with, read a warp's worth at a time.
+class OtherEnds {
+ public:
+  __device__ __forceinline__ OtherEnds(const Adjacency& rows, const Part& part, int64_t loops)
+      : rows_(rows), part_(part), skips_(loops >= 0) {
+    const bool is_last = part.end == rows.end(part.row);
+    count_ = part.end - part.begin + (part.row < loops && is_last ? 1 : 0);
+  }
+
+  __device__ __forceinline__ int64_t count() const { return count_; }
+
+  /// The `i`-th one; kNoNode for what is no edge.
+  __device__ __forceinline__ unsigned at(int64_t i) const {
+    if (i >= count_) return kNoNode;
+    const int64_t position = part_.begin + i;
+    if (position >= part_.end) return static_cast<unsigned>(part_.row);
+    const int64_t other = rows_.column(position);
+    return skips_ && other == part_.row ? kNoNode : static_cast<unsigned>(other);
+  }
+
+ private:
+  const Adjacency& rows_;
+  const Part& part_;
+  bool skips_;
+  int64_t count_;
+};
+
+template <typename Value>
+__device__ __forceinline__ Value leaky(Value value, Value slope) {
+  return value > 0 ? value : slope * value;
+}
+
+template <typename T, int kVec, int kItems>
+using Packs = Pack<T, kVec>[kItems];
+
+/// A node's row of features, this lane's share.
+template <typename T, int kVec, int kItems, typename Lanes>
+__device__ __forceinline__ void load_row(const void* values, int64_t node, const Attention& of,
+                                         const Lanes& at, Pack<T, kVec> (&out)[kItems]) {
+  const T* row = static_cast<const T*>(values) + node * of.columns();
+#pragma unroll
+  for (int m = 0; m < kItems; ++m)
+    if (at.on[m]) out[m] = load_pack<T, kVec>(row + at.columns[m]);
+}
+
+/// A node's number for each head, this lane's share; 0 where there are none.
+template <typename Value, int kItems, typename Lanes>
+__device__ __forceinline__ void load_heads(const void* values, int64_t node, const Attention& of,
+                                           const Lanes& at, Value (&out)[kItems]) {
+  const Value* row = static_cast<const Value*>(values) + node * of.heads;
+#pragma unroll
+  for (int m = 0; m < kItems; ++m)
+    out[m] = values != nullptr && at.on[m] ? row[at.heads[m]] : Value{0};
+}
+
+/// Parameters of the scores, this lane's share.
+template <typename Value, int kVec, int kItems, typename Lanes>
+__device__ __forceinline__ void load_att(const Attention& of, const Lanes& at,
+                                         Value (&att)[kItems][kVec]) {
+#pragma unroll
+  for (int m = 0; m < kItems; ++m)
+#pragma unroll
+    for (int i = 0; i < kVec; ++i)
+      att[m][i] = at.on[m] ? static_cast<const Value*>(of.att)[at.columns[m] + i] : Value{0};
+}
+
+/// This lane's share of dynamic scores: att * leaky_relu(u + v).
+template <typename Value, typename T, int kVec, int kItems>
+__device__ __forceinline__ void score_shares(const Pack<T, kVec> (&u)[kItems],
+                                             const Pack<T, kVec> (&v)[kItems],
+                                             const Value (&att)[kItems][kVec], Value slope,
+                                             Value (&shares)[kItems]) {
+#pragma unroll
+  for (int m = 0; m < kItems; ++m) {
+    shares[m] = 0;
+#pragma unroll
+    for (int i = 0; i < kVec; ++i)
+      shares[m] += att[m][i] * leaky(widen(u[m].values[i]) + widen(v[m].values[i]), slope);
+  }
+}
+
+inline bool is_power_of_two(int64_t value) { return value > 0 && (value & (value - 1)) == 0; }
+
+/// Whether heads of vectors of kVec fit kItems vectors a lane.
+template <int kVec, int kItems>
+bool heads_fit(int64_t heads, int64_t depth) {
+  return depth % kVec == 0 && is_power_of_two(depth / kVec) &&
+         heads * depth <= int64_t{kWarp} * kVec * kItems;
+}
+
+template <int kVec>
+HeadShape head_shape(const Attention& of) {
+  HeadShape shape;
+  shape.per_head = static_cast<int32_t>(of.depth / kVec);
+  const int64_t vectors = of.columns() / kVec;
+  while (shape.lanes_log2 < 5 && int64_t{1} << shape.lanes_log2 < vectors) ++shape.lanes_log2;
+  return shape;
+}
+
+constexpr int kWideItems = 2;  // vectors of 16 bytes
+constexpr int kThinItems = 4;  // single values
+
+template <int kVecs, int kItemsALane>
+struct HeadTag {
+  static constexpr int kVec = kVecs;
+  static constexpr int kItems = kItemsALane;
+};
+
+/// Calls body(T{}, HeadTag) for the widest vectors that `aligned` addresses allow.
+template <typename Body>
+void with_heads(const Attention& of, bool aligned, const Body& body) {
+  with_dtype(of.dtype, [&](auto element) {
+    using T = decltype(element);
+    constexpr int kVec = 16 / sizeof(T);
+    if (aligned && heads_fit<kVec, 1>(of.heads, of.depth)) {
+      body(element, HeadTag<kVec, 1>{});
+    } else if (aligned && heads_fit<kVec, kWideItems>(of.heads, of.depth)) {
+      body(element, HeadTag<kVec, kWideItems>{});
+    } else {
+      PG_CHECK_ARG((heads_fit<1, kThinItems>(of.heads, of.depth)),
+                   "attention over heads of this size is not supported on a GPU");
+      body(element, HeadTag<1, kThinItems>{});
+    }
+  });
+}
+
+inline bool is_aligned(const void* address) {
+  return reinterpret_cast<uintptr_t>(address) % 16 == 0;
+}
+
+}  // namespace peergraph

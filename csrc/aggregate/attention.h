@@ -1,0 +1,85 @@
+// Graph attention: softmax of edge scores and the weighted sum of sources in one pass, with no
+// number kept for an edge; gradients compute the scores again.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "aggregate/adjacency.h"
+#include "common/element.h"
+
+namespace peergraph {
+
+/// What attention is computed from. Accumulators are float, or double for double.
+///
+/// The score of an edge for a head is leaky_relu(left[source] + right[destination]) (Velickovic et
+/// al. 2018), or, `dynamic`, the sum over the head's columns of att * leaky_relu(x[source] +
+/// right[destination]) (Brody et al. 2022).
+struct Attention {
+  Adjacency rows;  // by destination
+  DType dtype = DType::kFloat32;
+  bool dynamic = false;
+  int64_t heads = 1;
+  int64_t depth = 1;  // columns of a head
+  /// -1: the edges as they are. Else edges from a node to itself are left out, and the first
+  /// `loops` rows have one each.
+  int64_t loops = -1;
+  double slope = 0.2;          // of leaky_relu below 0
+  const void* x = nullptr;     // [num_columns, heads * depth] of dtype
+  const void* left = nullptr;  // [num_columns, heads] accumulators; null where dynamic
+  const void* right =
+      nullptr;                // [num_rows, heads] accumulators; [num_rows, heads * depth] of dtype
+  const void* att = nullptr;  // dynamic: [heads * depth] accumulators
+
+  PG_HD int64_t columns() const { return heads * depth; }
+};
+
+struct AttentionForward {
+  Attention of;
+  void* out = nullptr;  // [num_rows, heads * depth] of dtype, written; zeros in rows without edges
+  void* lse = nullptr;  // [num_rows, heads] accumulators, written: log of the sum of exp(score)
+};
+
+/// All results are accumulators; null where not wanted.
+struct AttentionGrad {
+  Attention of;
+  const void* grad = nullptr;   // [num_rows, heads * depth] of dtype
+  const void* lse = nullptr;    // as the forward gave it
+  const void* delta = nullptr;  // [num_rows, heads]: sum over the head of grad * out
+  void* grad_x = nullptr;       // [num_columns, heads * depth]
+  void* grad_left = nullptr;    // [num_columns, heads]
+  void* grad_right = nullptr;   // as right
+  void* grad_att = nullptr;     // [num_rows, heads * depth]: each row's share
+};
+
+void attention_cpu(const AttentionForward& op, int num_threads);
+
+/// Writes what belongs to destinations: grad_right and grad_att.
+void attention_to_rows_cpu(const AttentionGrad& op, int num_threads);
+
+/// Writes what belongs to sources: grad_x and grad_left. `transpose` has the edges by source.
+void attention_to_columns_cpu(const AttentionGrad& op, const Adjacency& transpose, int num_threads);
+
+#ifdef PEERGRAPH_CUDA
+/// Whether the GPU's kernels take heads of these sizes.
+bool attention_fits_cuda(DType dtype, int64_t heads, int64_t depth);
+
+/// As attention_cpu, on `device` in `stream`; asynchronous. `max_chunks` and `allocate` as in
+/// spmm.h.
+void attention_cuda(const AttentionForward& op, int64_t max_chunks,
+                    const std::function<void*(int64_t)>& allocate, int device, uintptr_t stream);
+
+/// As attention_to_rows_cpu. Where grad_x is not null, also adds grad_x and grad_left by atomics,
+/// in no fixed order, to zeros.
+void attention_to_rows_cuda(const AttentionGrad& op, int64_t max_chunks,
+                            const std::function<void*(int64_t)>& allocate, int device,
+                            uintptr_t stream);
+
+/// As attention_to_columns_cpu. Where grad_right is not null, which is for scores that are not
+/// dynamic, also adds it by atomics, in no fixed order, to zeros.
+void attention_to_columns_cuda(const AttentionGrad& op, const Adjacency& transpose,
+                               int64_t max_chunks, const std::function<void*(int64_t)>& allocate,
+                               int device, uintptr_t stream);
+#endif
+
+}  // namespace peergraph

@@ -1,0 +1,217 @@
+"""Graph attention in one pass over the edges, with nothing kept for an edge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import peergraph._C as _C
+from peergraph.aggregate.attention_kernels import attend, attend_grad
+from peergraph.aggregate.csc import Csc
+from peergraph.aggregate.first_order import first_order
+from peergraph.aggregate.native import DTYPES, place, sum_dtype
+from peergraph.aggregate.operands import check_operand, use_deterministic
+from peergraph.aggregate.rows import Rows
+
+# Products that are in memory at once.
+_PIECE = 1 << 26
+
+
+def attention_fits(x: Tensor) -> bool:
+    """Whether :func:`attention` takes `x` [sources, heads, depth].
+
+    On the CPU any; on a GPU heads whose depth is a power of two, as a number of 16-byte vectors and
+    up to 1024 bytes for all heads, or as a number of values and up to 128 for all heads.
+    """
+    if x.dim() != 3 or x.dtype not in DTYPES:
+        return False
+    heads, depth = x.shape[1:]
+    return bool(_C.attention_fits(DTYPES[x.dtype], heads, depth, place(x.device)["device"]))
+
+
+def attention(
+    csc: Csc,
+    x: Tensor,
+    left: Tensor | None = None,
+    right: Tensor | None = None,
+    *,
+    att: Tensor | None = None,
+    negative_slope: float = 0.2,
+    self_loops: int | None = None,
+    deterministic: bool | None = None,
+) -> Tensor:
+    """Sums sources weighted by the softmax of scores over each destination's edges.
+
+    The score of an edge for a head is ``leaky_relu(left[source] + right[destination])`` as in GAT
+    or, with `att`, the sum over the head of ``att * leaky_relu(x[source] + right[destination])`` as
+    in GATv2. Scores and weights are never written: gradients compute them again, so what is kept
+    is one number for each destination and head. Differentiable once in all tensors.
+
+    Args:
+        csc: the structure; edge ids do not matter.
+        x: [sources, heads, depth] float32, float64, float16 or bfloat16, of sizes that
+            :func:`attention_fits`.
+        left: [sources, heads]; not with `att`.
+        right: [destinations, heads], or None for zeros; with `att` [destinations, heads, depth].
+        att: [heads, depth].
+        negative_slope: of leaky_relu.
+        self_loops: None: the edges as they are. Else the first so many destinations have one edge
+            each from the source of the same number, and such edges in `csc` do not count.
+        deterministic: gradients are summed in a fixed order; default: as
+            ``torch.use_deterministic_algorithms`` says.
+
+    Returns:
+        [destinations, heads, depth]; zeros where there are no edges.
+
+    Asynchronous on a GPU, but for the making of the transpose, which gradients run over unless
+    the structure is one-shot.
+
+    Raises:
+        ValueError: shapes or devices that do not go together, an operand missing or not used.
+        TypeError: dtypes that are not supported or differ.
+        NotImplementedError: heads of a size that does not fit a GPU's kernels.
+    """
+    check_operand("x", x, csc, csc.num_sources, "sources")
+    if x.dim() != 3:
+        raise ValueError(f"x must be [sources, heads, depth], got {list(x.shape)}")
+    heads, depth = x.shape[1:]
+    if (left is None) == (att is None):
+        raise ValueError(
+            "either left or att must be given, got " + ("both" if att is not None else "none")
+        )
+    if att is not None and right is None:
+        raise ValueError("att needs right, got none")
+    wide = att is not None
+    _check_shape("left", left, (csc.num_sources, heads), x)
+    _check_shape("right", right, (csc.num_destinations, heads, depth)[: 3 if wide else 2], x)
+    _check_shape("att", att, (heads, depth), x)
+    ends = min(csc.num_sources, csc.num_destinations)
+    if self_loops is not None and not 0 <= self_loops <= ends:
+        raise ValueError(f"self_loops must be in 0..{ends}, got {self_loops}")
+    if wide and right is not None and right.dtype != x.dtype:
+        raise TypeError(f"x and right must have one dtype, got {x.dtype} and {right.dtype}")
+    if x.numel() == 0 or csc.num_destinations == 0:
+        # No kernel has anything to do; the graph of gradients must hold together all the same.
+        return x.new_zeros(csc.num_destinations, heads, depth) + 0 * x.sum()
+    if not torch.compiler.is_compiling() and not attention_fits(x):
+        raise NotImplementedError(
+            f"attention over {heads} heads of {depth} does not fit {x.device}"
+        )
+    kept = sum_dtype(x.dtype)
+    left = None if left is None else left.to(kept)
+    right = right.to(kept) if right is not None and not wide else right
+    att = None if att is None else att.to(kept)
+    fixed = use_deterministic(deterministic)
+    gradients = torch.is_grad_enabled() and any(
+        t is not None and t.requires_grad for t in (x, left, right, att)
+    )
+    transpose = csc.backward_rows("auto", fixed) if gradients else None
+    loops = -1 if self_loops is None else self_loops
+    result: Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
+        x, left, right, att, csc, loops, float(negative_slope), transpose, fixed
+    )
+    return result
+
+
+def _check_shape(name: str, tensor: Tensor | None, shape: tuple[int, ...], x: Tensor) -> None:
+    if tensor is None:
+        return
+    if tuple(tensor.shape) != shape:
+        raise ValueError(f"{name} must be {list(shape)}, got {list(tensor.shape)}")
+    if tensor.device != x.device:
+        raise ValueError(f"{name} must be on {x.device} as x, got {tensor.device}")
+    if tensor.dtype not in DTYPES:
+        raise TypeError(f"{name} must be a float tensor, got {tensor.dtype}")
+
+
+def _dense(tensor: Tensor | None) -> Tensor | None:
+    """Values side by side, at an address that vectors of 16 bytes can be read from."""
+    if tensor is None:
+        return None
+    tensor = tensor.contiguous()
+    traced = torch.compiler.is_compiling()
+    return tensor.clone() if not traced and tensor.data_ptr() % 16 else tensor
+
+
+def _dots(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+    """[rows, heads]: products summed over the last dimension, a piece of the rows at a time."""
+    if torch.compiler.is_compiling():
+        return (left.to(dtype) * right.to(dtype)).sum(-1)
+    out = left.new_empty(left.shape[:2], dtype=dtype)
+    step = max(1, _PIECE // max(1, left[0].numel()))
+    for first in range(0, left.shape[0], step):
+        piece = slice(first, first + step)
+        torch.sum(left[piece].to(dtype) * right[piece].to(dtype), dim=-1, out=out[piece])
+    return out
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        left: Tensor | None,
+        right: Tensor | None,
+        att: Tensor | None,
+        csc: Csc,
+        loops: int,
+        slope: float,
+        transpose: Rows | None,
+        fixed: bool,
+    ) -> Tensor:
+        dense = _dense(x)
+        assert dense is not None
+        left, right, att = _dense(left), _dense(right), _dense(att)
+        out, lse = attend(dense, left, right, att, loops, slope, *csc.rows.tensors)
+        ctx.save_for_backward(dense, left, right, att, out, lse)
+        ctx.csc, ctx.loops, ctx.slope, ctx.transpose, ctx.fixed = (
+            csc, loops, slope, transpose, fixed
+        )  # fmt: skip
+        return out
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, left, right, att, out, lse = ctx.saved_tensors
+        given = _dense(grad)
+        assert given is not None
+        needs = ctx.needs_input_grad[:4]
+        of_columns = needs[0] or needs[1]
+        of_rows = (needs[2] and right is not None) or needs[3]
+        delta = _dots(given, out, lse.dtype)
+        rows = ctx.csc.rows
+
+        def run(to_columns: bool, to_rows: bool, by: Rows | None) -> list[Tensor]:
+            turned = [] if by is None else [by.indptr, by.indices]
+            chunks = 0 if by is None else by.max_chunks
+            return attend_grad(
+                x, left, right, att, ctx.loops, ctx.slope, given, lse, delta,
+                to_columns, to_rows, turned, chunks, *rows.tensors,
+            )  # fmt: skip
+
+        found: list[Tensor] = [lse.new_zeros(0)] * 4
+        on_gpu = x.device.type != "cpu"
+        by_source = of_columns and att is None and not ctx.fixed
+        at_once = on_gpu and (ctx.transpose is None or by_source)
+        if at_once:
+            # A walk by destination writes what is theirs anyhow.
+            found = run(of_columns, of_rows or ctx.transpose is None, ctx.transpose)
+        else:
+            if of_columns:
+                found[:2] = run(True, False, ctx.transpose)[:2]
+            if of_rows:
+                found[2:] = run(False, True, None)[2:]
+        of_att = found[3].sum(0) if needs[3] else None
+        return (
+            found[0].to(x.dtype) if needs[0] else None,
+            found[1] if needs[1] and left is not None else None,
+            found[2].to(right.dtype) if needs[2] and right is not None else None,
+            of_att,
+            None,
+            None,
+            None,
+            None,
+            None,
+        )

@@ -1,0 +1,220 @@
+"""Attention in one pass against plain torch, and its gradients."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from peergraph.aggregate import Csc, attention, attention_fits
+
+from .graphs import (
+    DTYPES,
+    Graph,
+    assert_same_with_gradients,
+    features,
+    hub_graph,
+    random_graph,
+)
+
+SHAPES = [(1, 1), (4, 8), (2, 32), (3, 16), (1, 64), (4, 64), (5, 2), (1, 128), (2, 4)]
+
+
+def operands(
+    graph: Graph, kind: str, shape: tuple[int, int], device: torch.device, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    sources, destinations = graph.num_sources, graph.num_destinations
+    found = {"x": features(sources, shape, device, dtype)}
+    if kind == "gat":
+        found["left"] = features(sources, shape[:1], device, dtype, seed=6)
+    if kind != "left":
+        wide = shape if kind == "gatv2" else shape[:1]
+        found["right"] = features(destinations, wide, device, dtype, seed=7)
+    if kind == "gatv2":
+        found["att"] = features(shape[0], shape[1:], device, dtype, seed=8)
+    if kind == "left":
+        found["left"] = features(sources, shape[:1], device, dtype, seed=6)
+    return found
+
+
+def reference(
+    graph: Graph,
+    x: Tensor,
+    left: Tensor | None = None,
+    right: Tensor | None = None,
+    att: Tensor | None = None,
+    slope: float = 0.2,
+    loops: int | None = None,
+) -> Tensor:
+    """Softmax over an explicit list of edges, in float64."""
+    source, destination = graph.edge_index.long()
+    if loops is not None:
+        keep = source != destination
+        own = torch.arange(loops, device=x.device)
+        source = torch.cat([source[keep], own])
+        destination = torch.cat([destination[keep], own])
+    x = x.double()
+    if att is not None:
+        assert right is not None
+        hidden = F.leaky_relu(x[source] + right.double()[destination], slope)
+        score = (hidden * att.double()).sum(-1)
+    else:
+        assert left is not None
+        score = left.double()[source]
+        if right is not None:
+            score = score + right.double()[destination]
+        score = F.leaky_relu(score, slope)
+    rows = graph.num_destinations
+    top = score.new_full((rows, x.shape[1]), -math.inf)
+    index = destination.unsqueeze(1).expand_as(score)
+    top = top.scatter_reduce(0, index, score.detach(), "amax", include_self=True)
+    weight = (score - top[destination]).exp()
+    total = weight.new_zeros(rows, x.shape[1]).index_add(0, destination, weight)
+    weight = weight / total[destination]
+    return x.new_zeros(rows, *x.shape[1:]).index_add(
+        0, destination, weight.unsqueeze(-1) * x[source]
+    )
+
+
+def check(
+    graph: Graph,
+    kind: str,
+    shape: tuple[int, int],
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    csc: Csc | None = None,
+    **options: Any,
+) -> None:
+    given = operands(graph, kind, shape, device, dtype)
+    twins = {name: value.detach().clone().requires_grad_() for name, value in given.items()}
+    x, left, right, att = (given.get(name) for name in ("x", "left", "right", "att"))
+    found = attention(csc or graph.csc(), x, left, right, att=att, **options)
+    loops = options.get("self_loops")
+    expected = reference(graph, **twins, loops=loops)
+    assert_same_with_gradients(found, expected, list(given.values()), list(twins.values()))
+
+
+@pytest.mark.parametrize("kind", ["gat", "gatv2", "left"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("loops", [None, 30])
+def test_shapes(kind: str, shape: tuple[int, int], loops: int | None, device: torch.device) -> None:
+    assert attention_fits(torch.empty(0, *shape, device=device))
+    check(random_graph(device), kind, shape, device, self_loops=loops)
+
+
+@pytest.mark.parametrize("kind", ["gat", "gatv2"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtypes(kind: str, dtype: torch.dtype, device: torch.device) -> None:
+    graph = random_graph(device, 12, 9, 40)
+    check(graph, kind, (2, 8), device, dtype)
+    check(graph, kind, (4, 1), device, dtype)
+
+
+@pytest.mark.parametrize("kind", ["gat", "gatv2"])
+@pytest.mark.parametrize("shape", [(4, 8), (2, 64), (4, 2)])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_hubs(kind: str, shape: tuple[int, int], deterministic: bool, device: torch.device) -> None:
+    for degree in (600, 5000):
+        graph = hub_graph(device, degree)
+        check(graph, kind, shape, device, torch.float64, deterministic=deterministic)
+        check(graph, kind, shape, device, torch.float64, self_loops=5)
+
+
+@pytest.mark.parametrize("kind", ["gat", "gatv2", "left"])
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+def test_one_shot(kind: str, index_dtype: torch.dtype, device: torch.device) -> None:
+    for graph in (random_graph(device, dtype=index_dtype, grouped=True), hub_graph(device, 2000)):
+        csc = graph.csc()
+        csc.one_shot = True
+        check(graph, kind, (4, 8), device, torch.float64, csc=csc, self_loops=4)
+
+
+@pytest.mark.parametrize("kind", ["gat", "gatv2"])
+def test_gradcheck(kind: str, device: torch.device) -> None:
+    graph = random_graph(device, 6, 5, 14)
+    given = operands(graph, kind, (2, 2), device, torch.float64)
+    csc = graph.csc()
+
+    def run(*values: Tensor) -> Tensor:
+        named = dict(zip(given, values, strict=True))
+        return attention(csc, **named, self_loops=3, deterministic=True)
+
+    torch.autograd.gradcheck(run, tuple(given.values()))
+
+
+@pytest.mark.parametrize("kind", ["gat", "gatv2"])
+def test_only_some_gradients(kind: str, device: torch.device) -> None:
+    graph = random_graph(device)
+    for wanted in operands(graph, kind, (2, 4), device, torch.float64):
+        given = operands(graph, kind, (2, 4), device, torch.float64)
+        all_of_them = torch.autograd.grad(
+            attention(graph.csc(), **given).square().sum(), list(given.values())
+        )
+        alone = {n: v if n == wanted else v.detach() for n, v in given.items()}
+        (found,) = torch.autograd.grad(
+            attention(graph.csc(), **alone).square().sum(), [alone[wanted]]
+        )
+        torch.testing.assert_close(found, all_of_them[list(given).index(wanted)])
+
+
+def test_large_scores_and_empty_rows(device: torch.device) -> None:
+    graph = random_graph(device)
+    given = operands(graph, "gat", (2, 4), device, torch.float32)
+    huge = {n: v.detach() * (300 if n != "x" else 1) for n, v in given.items()}
+    found = attention(graph.csc(), **huge)
+    assert found.isfinite().all()
+    torch.testing.assert_close(found, reference(graph, **huge).float(), rtol=1e-4, atol=1e-4)
+    assert (found[graph.num_destinations * 4 // 5 :] == 0).all()
+    none = Graph(graph.edge_index[:, :0], 4, 3)
+    x = torch.ones(4, 2, 8, device=device, requires_grad=True)
+    out = attention(none.csc(), x, torch.ones(4, 2, device=device))
+    assert torch.equal(out, torch.zeros(3, 2, 8, device=device))
+    out.sum().backward()
+    assert torch.equal(x.grad, torch.zeros_like(x))
+
+
+def test_compiled(device: torch.device) -> None:
+    graph = random_graph(device)
+    csc = graph.csc()
+    csc.transpose()
+    given = operands(graph, "gat", (2, 8), device, torch.float32)
+
+    def run(x: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        return attention(csc, x, left, right)
+
+    expected = run(**given)
+    compiled = torch.compile(run, backend="aot_eager", fullgraph=True)(**given)
+    torch.testing.assert_close(compiled, expected)
+    gradients = [
+        torch.autograd.grad(out.square().sum(), list(given.values()))
+        for out in (compiled, expected)
+    ]
+    torch.testing.assert_close(*gradients)
+
+
+def test_errors(device: torch.device) -> None:
+    graph = random_graph(device)
+    csc, given = graph.csc(), operands(graph, "gatv2", (2, 4), device, torch.float32)
+    x, right, att = given["x"], given["right"], given["att"]
+    left = torch.zeros(40, 2, device=device)
+    with pytest.raises(ValueError, match="either left or att must be given, got both"):
+        attention(csc, x, left, right, att=att)
+    with pytest.raises(ValueError, match="either left or att must be given, got none"):
+        attention(csc, x)
+    with pytest.raises(ValueError, match="att needs right"):
+        attention(csc, x, att=att)
+    with pytest.raises(ValueError, match=r"x must be \[sources, heads, depth\], got \[40, 8\]"):
+        attention(csc, x.flatten(1), left)
+    with pytest.raises(ValueError, match=r"left must be \[40, 2\], got \[40, 3\]"):
+        attention(csc, x, torch.zeros(40, 3, device=device))
+    with pytest.raises(ValueError, match=r"self_loops must be in 0..30, got 31"):
+        attention(csc, x, left, self_loops=31)
+    with pytest.raises(TypeError, match="x and right must have one dtype"):
+        attention(csc, x, None, right.double(), att=att)
+    if device.type == "cuda":
+        with pytest.raises(NotImplementedError, match="attention by 1 heads of 5 does not fit"):
+            attention(csc, torch.zeros(40, 1, 5, device=device), left[:, :1])
