@@ -43,7 +43,7 @@ def start_reading(
         table: on any tier, of CPU or GPU ranks.
         ids: int32 or int64 on any device.
         device: where the rows go.
-        pin_memory: whether rows that go to the CPU get pinned memory.
+        pin_memory: whether rows that go to the CPU get pinned memory, where there is a GPU.
 
     Rows of CPU ranks are read by other threads, those of GPU ranks by the current stream, so that
     several readings overlap.
@@ -63,8 +63,10 @@ def start_reading(
 def _read_on_cpu(table: Table, ids: Tensor, target: torch.device, pin_memory: bool) -> Reading:
     to_gpu = target.type == "cuda"
 
+    pinned = (to_gpu or pin_memory) and torch.cuda.is_available()
+
     def read() -> Tensor:
-        if not (to_gpu or pin_memory):
+        if not pinned:
             return table.gather(ids)
         shape = (*ids.shape, *table.shape[1:])
         return table.gather(ids, out=torch.empty(shape, dtype=table.dtype, pin_memory=True))
