@@ -41,6 +41,25 @@ def test_sage_with_ddp(device: torch.device) -> None:
     assert accuracies[-1] > 0.9
 
 
+@pytest.mark.timeout(240)
+def test_embeddings_with_ddp(device: torch.device) -> None:
+    ranks = "2" if device.type == "cpu" else "1"
+    out = run(
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        ranks,
+        str(EXAMPLES / "embeddings_pyg.py"),
+        "--device",
+        device.type,
+    )
+    accuracies = [float(value) for value in re.findall(r"test accuracy (\S+)", out)]
+    assert len(accuracies) == 8
+    assert accuracies[-1] > 0.8
+
+
 def test_single_process(device: torch.device) -> None:
     out = run(sys.executable, str(EXAMPLES / "single_process.py"), "--device", device.type)
     assert "100 films" in out

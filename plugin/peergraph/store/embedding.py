@@ -248,7 +248,7 @@ def _group_of(store: Store) -> Group:
 
 
 def _check_one_host(group: Group) -> None:
-    if dist.is_initialized() and dist.get_world_size() > group.world_size > 1:
+    if dist.is_initialized() and dist.get_world_size() > group.world_size:
         raise NotImplementedError("embeddings over several hosts are not supported")
 
 

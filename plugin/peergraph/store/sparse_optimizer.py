@@ -8,7 +8,9 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 import peergraph._C as _C
 from peergraph.memory import Group
@@ -17,7 +19,7 @@ from peergraph.memory.together import run_everywhere
 from peergraph.store.embedding import Embedding, RowState, load_rows
 
 
-class SparseOptimizer(torch.optim.Optimizer):
+class SparseOptimizer(torch.optim.Optimizer, Joinable):
     """Trains the rows of embeddings that have gradients, where the rows live.
 
     A :class:`torch.optim.Optimizer`, so learning-rate schedulers take it, with one `param_groups`
@@ -26,7 +28,9 @@ class SparseOptimizer(torch.optim.Optimizer):
 
     Over ranks as DistributedDataParallel: the gradients of all ranks are brought together, and
     every rank must call :meth:`step` as often as the others, with or without gradients of its own.
-    The result is that of one process that trains on all the ranks' batches.
+    Where their numbers of batches differ, :class:`torch.distributed.algorithms.Join` does so, with
+    the model before its optimizer: ``with Join([model, optimizer]):``. The result is that of one
+    process that trains on all the ranks' batches.
     """
 
     _state_names: ClassVar[tuple[str, ...]] = ()
@@ -44,7 +48,8 @@ class SparseOptimizer(torch.optim.Optimizer):
         self._states: dict[Tensor, RowState] = {}
         self._exchange: Exchange | None = None
         given = [embeddings] if isinstance(embeddings, Embedding) else list(embeddings)
-        super().__init__(given, defaults)  # type: ignore[arg-type]
+        torch.optim.Optimizer.__init__(self, given, defaults)  # type: ignore[arg-type]
+        Joinable.__init__(self)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds embeddings, as ``{"params": [...]}`` with values of their own. Collective."""
@@ -85,6 +90,7 @@ class SparseOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        Join.notify_join_context(self)
         self._check_states()
         for anchor, incoming in zip(self._of_anchor, self._collect(), strict=True):
             if incoming is not None:
@@ -125,6 +131,20 @@ class SparseOptimizer(torch.optim.Optimizer):
             kept.step = int(loaded["step"])
             for name, table in kept.tables.items():
                 load_rows(table, loaded[name].to(table.dtype))
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """Takes part in the steps of ranks that have more batches."""
+        return _StepAlong(self)
+
+    @property
+    def join_device(self) -> torch.device:
+        """Where the ranks count those that have more batches."""
+        return self._group.device
+
+    @property
+    def join_process_group(self) -> Any:
+        """All ranks."""
+        return dist.group.WORLD
 
     @abstractmethod
     def _check(self, group: dict[str, Any]) -> None:
@@ -211,6 +231,15 @@ class SparseOptimizer(torch.optim.Optimizer):
         if self._exchange is not None:
             self._exchange.close()
             self._exchange = None
+
+
+class _StepAlong(JoinHook):
+    def __init__(self, optimizer: SparseOptimizer) -> None:
+        self._optimizer = optimizer
+
+    def main_hook(self) -> None:
+        self._optimizer.zero_grad()
+        self._optimizer.step()
 
 
 def not_supported(**arguments: Any) -> None:
