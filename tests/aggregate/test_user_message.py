@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +12,9 @@ from torch import Tensor
 
 from peergraph.aggregate import Csc, Message, g_spmm, message
 from peergraph.aggregate import message_kernels as kernels
+from peergraph.aggregate.expression import parse
 from peergraph.aggregate.message_kernels import Launcher
+from peergraph.aggregate.message_source import source
 from tests.aggregate.emulated_gpu import Emulator
 from tests.aggregate.graphs import (
     DTYPES,
@@ -221,6 +225,19 @@ def test_second_derivatives_of_kernels_raise(where: torch.device) -> None:
     u = features(graph.num_sources, (2,), where, torch.float64)
     with pytest.raises(NotImplementedError, match="create_graph=True"):
         torch.autograd.grad(made(graph.csc(), u=u).sum(), u, create_graph=True)
+
+
+@pytest.mark.parametrize("reduce", ["mean", "min"])
+def test_kernels_compile_with_nvcc(tmp_path: Path, reduce: str) -> None:
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("needs nvcc on PATH")
+    text = " + ".join(f"({expression})" for expression in EXPRESSIONS)
+    types = {"real": "float", "offset_t": "int", "index_t": "long long"}
+    code = source(parse(text), reduce, {**types, "edge_t": "int", "row_t": "long long"})
+    (tmp_path / "message.cu").write_text(code)
+    flags = ["-std=c++17", "-arch=sm_90", "-ptx", "-Werror=all-warnings"]
+    subprocess.run([nvcc, *flags, "message.cu"], cwd=tmp_path, check=True, timeout=250)
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,10 @@ def test_coldest_rows_of_the_widest_table(device: torch.device, tmp_path: Path) 
         internal = order.read().long()
         cold = out_degree[internal >= NODES - tiers.disk]
         assert cold.max() <= out_degree[internal < NODES - tiers.disk].min()
+        # The file was written from front to back.
+        to_user = store.id_map().to_user
+        assert to_user is not None
+        assert (to_user.read()[NODES - tiers.disk :].diff() > 0).all()
         assert "on disk" in str(store.plan)
         assert "on disk, once for all" in str(store.memory())
         assert Plan.from_dict(store.plan.to_dict()) == store.plan

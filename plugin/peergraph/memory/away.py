@@ -150,5 +150,5 @@ class AwayRows:
             (rows, self._row_bytes),
             dtype=torch.uint8,
             device=device,
-            pin_memory=device.type == "cpu",
+            pin_memory=device.type == "cpu" and self._device.type == "cuda",
         )

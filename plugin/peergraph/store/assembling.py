@@ -14,8 +14,9 @@ from peergraph.store import local_csc
 from peergraph.store.build import build_structure, build_tables
 from peergraph.store.hotness import Given, list_hotness, node_hotness
 from peergraph.store.ids import IdMap
+from peergraph.store.items import graph_items
 from peergraph.store.ordering import Orders
-from peergraph.store.placing import choose_plan, may_split
+from peergraph.store.placing import choose_plan, fits_budget, may_split
 from peergraph.store.plan import Plan
 from peergraph.store.planning import Reads, Shares
 from peergraph.store.schema import Schema, agree
@@ -69,6 +70,7 @@ def assemble(
         found = Reads.of(wishes.hotness, heat, orders.nodes, schema.num_edges, group.device)
         return found.with_lists(list_heat, orders.lists, group.device)
 
+    permuted = local_csc.any_permuted(local, group)
     chosen = choose_plan(
         wishes.plan,
         wishes.memory_budget,
@@ -76,13 +78,18 @@ def assemble(
         wishes.topology,
         schema,
         orders.degrees(degrees),
-        local_csc.any_permuted(local, group),
+        permuted,
         reads,
         (bool(orders.nodes), bool(orders.lists)),
         wishes.spill,
         group,
     )
     used, plan = orders.kept(group.broadcast(chosen))
+    if plan.bytes_disk():
+        sequential = used.by_user_on_disk(plan, schema)
+        # Other rows next to each other make shards of other sizes.
+        if fits_budget(plan, graph_items(schema, sequential.degrees(degrees), permuted)):
+            used = sequential
     ids = used.id_maps(schema, group)
     group.barrier()
     in_order = used.degrees(degrees)

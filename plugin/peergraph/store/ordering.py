@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
-from peergraph.memory import Group, Table
+from peergraph.memory import Group, Table, Tiers
 from peergraph.store.ids import IdMap, hottest_first, id_dtype, near_table
-from peergraph.store.items import type_name
+from peergraph.store.items import table_name, type_name
 from peergraph.store.layout import list_bytes
 from peergraph.store.placing import splits
 from peergraph.store.plan import Plan
@@ -81,6 +82,21 @@ class Orders:
         placements = tuple(p for p in plan.placements if p.name in names.get(p.kind, {p.name}))
         return Orders(nodes, lists), replace(plan, placements=placements)
 
+    def by_user_on_disk(self, plan: Plan, schema: Schema) -> Orders:
+        """With rows that a plan puts on disk in the users' order, so that loading writes files from
+        front to back; in other orders each page would be read and written once for each of its
+        rows. What lies in which tier stays.
+        """
+        lists = {t: plan.tiers("structure", type_name(t)) for t in schema.num_edges}
+        nodes = {}
+        for node_type, order in self.nodes.items():
+            names = schema.node_tables.get(node_type, {})
+            tiers = [plan.tiers("node table", table_name(node_type, name)) for name in names]
+            own = [t for t in lists if t[2] == node_type and t not in self.lists]
+            nodes[node_type] = _by_user_behind(order, [*tiers, *(lists[t] for t in own)])
+        of_lists = {t: _by_user_behind(order, [lists[t]]) for t, order in self.lists.items()}
+        return Orders(nodes, of_lists)
+
     def id_maps(self, schema: Schema, group: Group) -> dict[NodeType, IdMap]:
         """By node type. Collective."""
         return {
@@ -96,3 +112,13 @@ class Orders:
         rows = torch.empty_like(order).scatter_(0, order, torch.arange(order.numel()))
         users = self.nodes.get(edge_type[2])
         return near_table(rows if users is None else rows[users], group)
+
+
+def _by_user_behind(order: Tensor, tiers: Sequence[Tiers]) -> Tensor:
+    """An order whose rows keep their tiers, by user id from the first row on disk on."""
+    rows = order.numel()
+    first = rows - max((t.disk for t in tiers), default=0)
+    cuts = {cut for t in tiers for cut in accumulate((t.replicated, t.sharded, t.host))}
+    ends = sorted({first, rows, *(cut for cut in cuts if cut > first)})
+    behind = [order[begin:end].sort().values for begin, end in pairwise(ends)]
+    return torch.cat([order[:first], *behind])

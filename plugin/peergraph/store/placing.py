@@ -229,6 +229,15 @@ def splits_rows(plan: Plan) -> bool:
     return any(splits(p.tiers) for p in plan.placements)
 
 
+def fits_budget(plan: Plan, items: Sequence[Item]) -> bool:
+    """Whether a plan keeps to its budget with these items, its maps of ids included."""
+    if plan.memory_budget is None:
+        return True
+    placed = {(item.kind, item.name) for item in items}
+    maps = sum(p.bytes_replicated for p in plan.placements if (p.kind, p.name) not in placed)
+    return fullest(extents_of(items, plan), 1)[1] + maps <= plan.memory_budget
+
+
 def splits(tiers: Tiers) -> bool:
     """Whether rows go to shards or to several tiers, so that their order matters."""
     return tiers.sharded > 0 or [tiers.replicated, tiers.host, tiers.disk].count(0) < 2
