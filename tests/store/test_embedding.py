@@ -377,6 +377,8 @@ def test_bad_optimizers(device: torch.device) -> None:
         optim.SparseSGD([torch.nn.Linear(1, 1)])
     with pytest.raises(ValueError, match="empty parameter list"):
         optim.SparseSGD([])
+    with pytest.raises(ValueError, match="more than once"):
+        optim.SparseSGD([embedding, embedding])
     optimizer = optim.SparseSGD(embedding)
     optimizer.param_groups[0]["momentum"] = 0.5
     with pytest.raises(NotImplementedError, match="momentum=0.5"):

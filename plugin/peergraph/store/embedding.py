@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -32,15 +32,18 @@ class RowState:
         step: steps with gradients so far.
         tables: by name, with the embedding's rows.
         restored: came from disk, and no optimizer has taken it up yet.
+        release: lets go of what the optimizer has beside it. Collective.
     """
 
     optimizer: str
     step: int = 0
     tables: dict[str, Table] = field(default_factory=dict)
     restored: bool = False
+    release: Callable[[], None] = lambda: None
 
     def close(self) -> None:
         """Collective."""
+        self.release()
         for table in self.tables.values():
             table.close()
 

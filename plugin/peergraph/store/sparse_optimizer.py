@@ -60,6 +60,8 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
                 raise TypeError(
                     f"embeddings must be of peergraph.Embedding, got {type(embedding).__name__}"
                 )
+        if len({*self._of_anchor.values(), *added}) < len(self._of_anchor) + len(added):
+            raise ValueError("an embedding was given to the optimizer more than once")
         devices = {e.table.device for e in (*self._of_anchor.values(), *added)}
         if len(devices) > 1:
             raise ValueError(f"embeddings of one optimizer must be on one device, got {devices}")
@@ -167,14 +169,14 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
         kind = type(self).__name__
         kept = embedding.row_state
         if kept is not None and kept.restored and kept.optimizer == kind:
-            kept.restored = False
+            kept.restored, kept.release = False, self._close_exchange
             return kept
         if kept is not None:
             kept.close()
         first = self._first_value(group)
         tables = {name: embedding.trained.new_state(first) for name in self._state_names}
         embedding.trained.group.barrier()
-        embedding.row_state = RowState(kind, tables=tables)
+        embedding.row_state = RowState(kind, tables=tables, release=self._close_exchange)
         return embedding.row_state
 
     def _check_states(self) -> None:
