@@ -136,6 +136,8 @@ _COLUMNS = {
     "aggregate": ["system", *_TIMES, "gbs", "peak_gib", "ratio"],
     "layers": ["system", *_TIMES, "peak_gib", "against", "ratio"],
     "gather": ["system", "plan", *_TIMES, "ms_host", "gbs", "against", "ratio"],
+    "embedding": ["op", "system", "plan", *_TIMES, "ms_lookup", "ms_backward", "ms_step",
+                  "against", "ratio"],
     "sampling": ["system", "plan", *_TIMES, "edges", "nodes", "edges_per_s", "against", "ratio"],
     "minibatch": ["system", "plan", *_TIMES, "ms_sample", "ms_gather", "nodes", "against", "ratio"],
     "end_to_end": ["plan", "way", *_TIMES, "wall_ms", "ms_sample", "ms_gather", "ms_loader",

@@ -61,6 +61,16 @@ def test_gather(tmp_path: Path) -> None:
     assert "it runs on GPUs only" in table
 
 
+def test_embedding(tmp_path: Path) -> None:
+    sizes = ["--dims", "6", "--count", "200", "--rows", "500", "--world", "2"]
+    chosen = ["--optimizers", "sgd,adam", "--plans", "sharded", "--peers", "torch"]
+    records, _ = run("embedding", tmp_path / "out.jsonl", *sizes, *chosen)
+    assert [(r["system"], r["op"]) for r in records] == [
+        (system, op) for op in ("sgd", "adam") for system in ("peergraph", "torch, own rows")
+    ]
+    assert all(r["ms"] >= r["ms_step"] > 0 for r in records)
+
+
 def test_sampling(tmp_path: Path) -> None:
     records, _ = run("sampling", tmp_path / "out.jsonl", *CASES, "--world", "2")
     assert [r["semantics"] for r in records] == ["dgl", "pyg"]
