@@ -97,9 +97,9 @@ class Relation:
 
     def in_order(self, edge_ids: Tensor) -> Relation:
         """Edge `edge_ids[i]` of the new relation is edge `i` of this one; no ids: the same."""
-        if edge_ids.numel() == 0:
-            return self
         at = edge_ids.long()
+        if at.numel() == 0 or torch.equal(at, torch.arange(at.numel(), device=at.device)):
+            return self
         src, dst = torch.empty_like(self.src), torch.empty_like(self.dst)
         src[at], dst[at] = self.src, self.dst
         return Relation(self.num_src, self.num_dst, src, dst)

@@ -206,17 +206,30 @@ def _unwanted(
             exclude_eids = {g.canonical_etypes[0]: exclude_eids}
         for key, ids in exclude_eids.items():
             parts.setdefault(g.to_canonical_etype(key), []).append(ids)
-    assert sample.edge_ids is not None
-    for edge_type, name in weights.items():
-        # The core takes what weighs nothing where it finds nothing else, DGL never.
-        ids = sample.edge_ids[edge_type]
-        weightless = store.edge_table(name, edge_type).gather(ids).reshape(-1) == 0
-        parts.setdefault(edge_type, []).append(ids[weightless])
+    for edge_type, ids in weightless(sample, weights, store).items():
+        parts.setdefault(edge_type, []).append(ids)
     device = store.device
     return {
         edge_type: torch.cat([ids.to(device, torch.int64) for ids in of_type])
         for edge_type, of_type in parts.items()
     }
+
+
+def weightless(
+    sample: Sample, weights: Mapping[EdgeType, str], store: Store
+) -> dict[EdgeType, Tensor]:
+    """Ids of sampled edges that weigh 0: the core takes them where it finds nothing else.
+
+    Args:
+        sample: with edge ids.
+        weights: names of edge tables by relation.
+    """
+    assert sample.edge_ids is not None
+    found = {}
+    for edge_type, name in weights.items():
+        ids = sample.edge_ids[edge_type]
+        found[edge_type] = ids[store.edge_table(name, edge_type).gather(ids).reshape(-1) == 0]
+    return found
 
 
 def _init_loader(dgls: Any, loader: Any, *args: Any, **kwargs: Any) -> None:

@@ -1,0 +1,275 @@
+"""GraphBolt's pipelines over a store, with or without its native library."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("peergraph_dgl", exc_type=ImportError)
+pytest.importorskip("peergraph_dgl.graphbolt", exc_type=ImportError)
+
+import dgl
+from dgl import graphbolt as gb
+
+import peergraph_dgl
+from peergraph_dgl.graphbolt import StoreFeature, StoreFeatures, StoreSamplingGraph, operators
+from tests.adapters.dgl.served import typed_graph
+
+NODES, EDGES = 120, 900
+
+
+def plain() -> Any:
+    generator = torch.Generator().manual_seed(1)
+    ends = torch.randint(0, NODES, (2, EDGES), generator=generator)
+    g = dgl.graph((ends[0], ends[1]), num_nodes=NODES)
+    g.ndata["x"] = torch.randn(NODES, 5, generator=generator)
+    g.ndata["y"] = torch.arange(NODES) % 3
+    g.edata["w"] = (torch.arange(EDGES) % 3).float()
+    g.edata["half"] = torch.ones(EDGES).half()
+    return g
+
+
+@pytest.fixture
+def shared(device: torch.device) -> Iterator[Any]:
+    stores: list[Any] = []
+
+    def share(g: Any) -> Any:
+        stores.append(peergraph_dgl.store_of(peergraph_dgl.share(g, device=device)))
+        return stores[-1]
+
+    yield share
+    for store in stores:
+        store.close()
+
+
+def check_edges(g: Any, part: Any, nodes: torch.Tensor, etype: Any = None) -> None:
+    """The sampled edges are those of the graph, into the nodes in their order."""
+    csc, ids = part
+    dst = nodes.cpu().repeat_interleave(csc.indptr.cpu().diff())
+    src, wanted = g.find_edges(ids.cpu(), etype=etype)
+    assert torch.equal(csc.indices.cpu(), src)
+    assert torch.equal(dst, wanted)
+
+
+def test_neighbours(shared: Any, device: torch.device) -> None:
+    g = plain()
+    graph = StoreSamplingGraph(shared(g))
+    assert (graph.num_nodes, graph.num_edges) == (NODES, EDGES)
+    assert graph.node_type_to_id is None
+    nodes = torch.tensor([5, 90, 3, 44], device=device)
+    for name in ("sample_neighbors", "sample_layer_neighbors"):
+        found = getattr(graph, name)(nodes, torch.tensor([3]))
+        assert found.sampled_csc.indptr.device == device
+        check_edges(g, (found.sampled_csc, found.original_edge_ids), nodes)
+        wanted = g.in_degrees(nodes.cpu()).clamp(max=3)
+        assert torch.equal(found.sampled_csc.indptr.cpu().diff(), wanted)
+    whole = graph.in_subgraph(nodes)
+    assert torch.equal(whole.sampled_csc.indptr.cpu().diff(), g.in_degrees(nodes.cpu()))
+    many = graph.sample_neighbors(nodes, torch.tensor([40]), replace=True)
+    assert int(many.sampled_csc.indptr[-1]) == 160
+    weighted = graph.sample_neighbors(nodes, torch.tensor([-1]), probs_name="w")
+    check_edges(g, (weighted.sampled_csc, weighted.original_edge_ids), nodes)
+    assert bool((g.edata["w"][weighted.original_edge_ids.cpu()] > 0).all())
+    # Nodes on another device than the store get their sample there.
+    near = graph.sample_neighbors(nodes.cpu(), torch.tensor([2]))
+    assert near.sampled_csc.indices.device.type == "cpu"
+
+
+def test_seeds(shared: Any) -> None:
+    graph = StoreSamplingGraph(shared(plain()))
+    nodes, fanout = torch.arange(50), torch.tensor([2])
+
+    def draw() -> torch.Tensor:
+        ids: torch.Tensor = graph.sample_neighbors(nodes, fanout).original_edge_ids
+        return ids
+
+    gb.seed(7)
+    first, second = draw(), draw()
+    gb.seed(7)
+    assert torch.equal(draw(), first)
+    assert not torch.equal(first, second)
+
+
+def test_types(shared: Any, device: torch.device) -> None:
+    g = typed_graph()
+    for ntype in g.ntypes:
+        g.nodes[ntype].data["x"] = torch.randn(g.num_nodes(ntype), 2)
+    g.edges["plays"].data["w"] = torch.rand(25)
+    store = shared(g)
+    graph, features = StoreSamplingGraph(store), StoreFeatures(store)
+    assert graph.num_nodes == {t: g.num_nodes(t) for t in g.ntypes}
+    assert graph.edge_type_to_id is not None
+    assert set(graph.edge_type_to_id) == {":".join(t) for t in g.canonical_etypes}
+    nodes = {"game": torch.tensor([2, 0]).to(device), "user": torch.tensor([7]).to(device)}
+    found = graph.sample_neighbors(nodes, torch.tensor([2, 2, 2, 2]))
+    empty = torch.tensor([], dtype=torch.int64)
+    for source, name, destination in g.canonical_etypes:
+        key = f"{source}:{name}:{destination}"
+        part = found.sampled_csc[key], found.original_edge_ids[key]
+        check_edges(g, part, nodes.get(destination, empty), (source, name, destination))
+    with pytest.raises(NotImplementedError, match="fanouts: one for all edge types together"):
+        graph.sample_neighbors(nodes, torch.tensor([2]))
+    with pytest.raises(ValueError, match="fanouts: expected 4"):
+        graph.sample_neighbors(nodes, torch.tensor([2, 2]))
+
+    assert ("node", "game", "x") in features
+    assert ("edge", "user:plays:game", "w") in features
+    ids = torch.tensor([6, 1]).to(device)
+    assert torch.equal(
+        features.read("node", "game", "x", ids).cpu(), g.nodes["game"].data["x"][[6, 1]]
+    )
+    assert torch.equal(
+        features.read("edge", "user:plays:game", "w").cpu(), g.edges["plays"].data["w"]
+    )
+
+    items = gb.ItemSetDict(
+        {"game": gb.ItemSet(torch.arange(7), names="seed_nodes"),
+         "user": gb.ItemSet(torch.arange(4), names="seed_nodes")}
+    )  # fmt: skip
+    pipe = gb.ItemSampler(items, batch_size=4).copy_to(device, extra_attrs=["seed_nodes"])
+    pipe = pipe.sample_neighbor(graph, [torch.full((4,), 2), torch.full((4,), 3)])
+    pipe = pipe.fetch_feature(features, node_feature_keys={"user": ["x"], "maker": ["x"]})
+    for batch in gb.DataLoader(pipe):
+        assert all(block.device == device for block in batch.blocks)
+        ids = batch.input_nodes["user"].cpu()
+        got = batch.node_features[("user", "x")].cpu()
+        assert torch.equal(got, g.nodes["user"].data["x"][ids])
+
+
+@pytest.mark.parametrize("sampler", ["sample_neighbor", "sample_layer_neighbor"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_pipeline(shared: Any, device: torch.device, sampler: str, workers: int) -> None:
+    if workers and device.type != "cpu":
+        pytest.skip("a GPU store is read by the process that owns it")
+    g = plain()
+    store = shared(g)
+    graph, features = StoreSamplingGraph(store), StoreFeatures(store)
+    items = gb.ItemSet((torch.arange(60), g.ndata["y"][:60]), names=("seed_nodes", "labels"))
+    pipe = gb.ItemSampler(items, batch_size=16, shuffle=True)
+    if not workers:
+        pipe = pipe.copy_to(device, extra_attrs=["seed_nodes"])
+    pipe = getattr(pipe, sampler)(graph, [4, 3])
+    pipe = pipe.fetch_feature(features, node_feature_keys=["x"], edge_feature_keys=["w"])
+    if workers:
+        pipe = pipe.copy_to(device)
+    seen = []
+    for batch in gb.DataLoader(pipe, num_workers=workers):
+        seeds = batch.seed_nodes.cpu()
+        assert torch.equal(batch.node_features["x"].cpu(), g.ndata["x"][batch.input_nodes.cpu()])
+        assert torch.equal(batch.labels.cpu(), g.ndata["y"][seeds])
+        assert [block.device for block in batch.blocks] == [device] * 2
+        for i, (block, part) in enumerate(zip(batch.blocks, batch.sampled_subgraphs, strict=True)):
+            rows, columns = part.original_row_node_ids.cpu(), part.original_column_node_ids.cpu()
+            u, v = block.edges()
+            src, dst = g.find_edges(part.original_edge_ids.cpu())
+            assert torch.equal(rows[u.long().cpu()], src)
+            assert torch.equal(columns[v.long().cpu()], dst)
+            got = batch.edge_features[i]["w"].cpu()
+            assert torch.equal(got, g.edata["w"][part.original_edge_ids.cpu()])
+        seen.append(seeds)
+    assert torch.equal(torch.cat(seen).sort().values, torch.arange(60))
+
+
+def test_negatives(shared: Any, device: torch.device) -> None:
+    g = plain()
+    store = shared(g)
+    graph, features = StoreSamplingGraph(store), StoreFeatures(store)
+    src, dst = g.edges()
+    pairs = torch.stack([src, dst], dim=1)[:48]
+    pipe = gb.ItemSampler(gb.ItemSet(pairs, names="node_pairs"), batch_size=16)
+    pipe = pipe.copy_to(device, extra_attrs=["node_pairs"])
+    pipe = pipe.sample_uniform_negative(graph, 2).sample_neighbor(graph, [3])
+    pipe = pipe.transform(gb.exclude_seed_edges)
+    pipe = pipe.fetch_feature(features, node_feature_keys=["x"])
+    count = 0
+    for batch in gb.DataLoader(pipe):
+        positive, negative = batch.compacted_node_pairs, batch.compacted_negative_dsts
+        assert negative.shape == (16, 2)
+        nodes = batch.sampled_subgraphs[-1].original_column_node_ids.cpu()
+        taken = torch.stack([nodes[ends.cpu()] for ends in positive], dim=1)
+        assert torch.equal(taken, pairs[count : count + 16])
+        assert torch.equal(batch.node_features["x"].cpu(), g.ndata["x"][batch.input_nodes.cpu()])
+        count += 16
+    seeds = graph.sample_negative_edges_uniform_2(None, pairs, 3)
+    assert seeds.shape == (48 * 4, 2)
+    assert torch.equal(seeds[48:, 0], pairs[:, 0].repeat_interleave(3))
+
+
+def test_features(shared: Any, device: torch.device) -> None:
+    g = plain()
+    store = shared(g)
+    features = StoreFeatures(store)
+    assert set(features.keys()) == {
+        ("node", None, "x"), ("node", None, "y"), ("edge", None, "w"), ("edge", None, "half")
+    }  # fmt: skip
+    feature = features["node", None, "x"]
+    assert isinstance(feature, StoreFeature)
+    assert (feature.size(), feature.count()) == (torch.Size([5]), NODES)
+    assert features.size("edge", None, "w") == torch.Size([])
+    assert features.count("node", None, "y") == NODES
+    assert features.metadata("node", None, "y") == {}
+    assert torch.equal(feature.read(), g.ndata["x"])
+    ids = torch.tensor([3, 3, 0], device=device)
+    rows = feature.read(ids)
+    assert rows.device == device
+    assert torch.equal(rows.cpu(), g.ndata["x"][[3, 3, 0]])
+    assert feature.read_async_num_stages(device) == 1
+    assert torch.equal(list(feature.read_async(ids))[-1].wait(), rows)
+    features.update("node", None, "x", torch.ones(2, 5, device=device), torch.tensor([1, 2]))
+    assert bool((feature.read(torch.tensor([1, 2])) == 1).all())
+    features.update("node", None, "x", torch.zeros(NODES, 5))
+    assert not bool(feature.read().any())
+    with pytest.raises(ValueError, match="value: expected 120 rows, got 3"):
+        feature.update(torch.zeros(3, 5))
+    with pytest.raises(KeyError, match="domain: expected"):
+        features.read("graph", None, "x")
+
+
+def test_what_there_is_not(shared: Any) -> None:
+    graph = StoreSamplingGraph(shared(plain()))
+    with pytest.raises(NotImplementedError, match="temporal_sample_neighbors"):
+        _ = graph.temporal_sample_neighbors
+    with pytest.raises(NotImplementedError, match="replace: LABOR"):
+        graph.sample_layer_neighbors(torch.arange(3), torch.tensor([2]), replace=True)
+    with pytest.raises(NotImplementedError, match="probs_name: 'half' is torch.float16"):
+        graph.sample_neighbors(torch.arange(3), torch.tensor([2]), probs_name="half")
+    assert not hasattr(graph, "nonsense")
+
+
+def test_pickles_as_a_handle(shared: Any, device: torch.device) -> None:
+    if device.type != "cpu":
+        pytest.skip("GPU memory is not mapped twice by one process")
+    graph = StoreSamplingGraph(shared(plain()))
+    graph.sample_neighbors(torch.arange(3), torch.tensor([2]))
+    again = pickle.loads(pickle.dumps(graph))
+    gb.seed(1)
+    wanted = graph.sample_neighbors(torch.arange(30), torch.tensor([2])).original_edge_ids
+    gb.seed(1)
+    got = again.sample_neighbors(torch.arange(30), torch.tensor([2])).original_edge_ids
+    assert torch.equal(got, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_operators(dtype: torch.dtype, device: torch.device) -> None:
+    def ids(*values: int) -> torch.Tensor:
+        return torch.tensor(values, dtype=dtype, device=device)
+
+    unique, src, dst = operators.unique_and_compact(ids(9, 4, 7, 9, 1), ids(4, 5), ids(5, 4))
+    assert unique.tolist() == [5, 4, 9, 7, 1]
+    assert src.tolist() == [2, 1, 3, 2, 4]
+    assert dst.tolist() == [1, 0]
+    assert {unique.dtype, src.dtype, dst.dtype} == {dtype}
+    nothing = operators.unique_and_compact(ids(), ids(), ids())
+    assert [tensor.numel() for tensor in nothing] == [0, 0, 0]
+    indptr = ids(0, 2, 2, 5)
+    assert gb.expand_indptr(indptr, dtype=dtype).tolist() == [0, 0, 2, 2, 2]
+    assert gb.expand_indptr(indptr, node_ids=ids(8, 9, 7), output_size=5).tolist() == [
+        8, 8, 7, 7, 7
+    ]  # fmt: skip
+    assert gb.isin(ids(1, 2, 3), ids(2, 5)).tolist() == [False, True, False]
+    rows = torch.arange(6.0).view(3, 2)
+    assert gb.index_select(rows, torch.tensor([2, 0], device=device)).tolist() == [[4, 5], [0, 1]]
