@@ -13,7 +13,7 @@ import torch
 import peergraph
 from peergraph import _C
 from peergraph.aggregate import Csc, g_spmm
-from peergraph.memory import table_argument
+from peergraph.memory import cupy_stream, table_argument
 from peergraph.store import EdgeSource, GraphSource, Store, graph_argument
 
 NODES, EDGES, WIDTH = 10_000, 200_000, 64
@@ -58,8 +58,7 @@ def mean_of_neighbors(store: Store) -> torch.Tensor:
     kernel = cupy.RawKernel(KERNEL, "mean_of_neighbors", options)
     table = store.node_table("x")
     out = torch.empty((store.num_nodes(), WIDTH), device=store.device)
-    stream = torch.cuda.current_stream(store.device).cuda_stream
-    with cupy.cuda.Device(store.device.index), cupy.cuda.ExternalStream(stream):
+    with cupy_stream(store.device):
         kernel(
             (-(-store.num_nodes() * 32 // 256),),
             (256,),

@@ -15,6 +15,7 @@ from peergraph.aggregate.csc import Csc
 from peergraph.aggregate.expression import SYMBOLS, Expression, parse
 from peergraph.aggregate.message_source import source
 from peergraph.aggregate.native import address
+from peergraph.memory.cupy_stream import cupy_stream
 from peergraph.memory.kernel_argument import as_argument
 
 _BLOCK = 256
@@ -110,15 +111,11 @@ class Launcher:
         ]
 
     def _launch(self, name: str, threads: int, arguments: list[Any]) -> None:
-        import cupy
-
         if threads == 0:
             return
-        device = self.csc.device
-        stream = torch.cuda.current_stream(device).cuda_stream
         blocks = min(-(-threads // _BLOCK), _MAX_BLOCKS)
         passed = tuple(_pointer(a) if a is None or isinstance(a, Tensor) else a for a in arguments)
-        with cupy.cuda.Device(device.index), cupy.cuda.ExternalStream(stream, device.index):
+        with cupy_stream(self.csc.device):
             kernel = _module(self.expression.text, self.reduce, self._types()).get_function(name)
             kernel((blocks,), (_BLOCK,), passed)
 

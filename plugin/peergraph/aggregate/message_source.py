@@ -27,7 +27,8 @@ struct Operand {
   wide group;  // columns of the message that share one of the operand
 };
 __device__ __forceinline__ real at(const Operand& of, wide row, wide column) {
-  return of.values[row * of.columns + column / of.group];
+  // A division by a number that is not known costs as much as a read.
+  return of.values[row * of.columns + (of.group == 1 ? column : column / of.group)];
 }
 __device__ __forceinline__ wide edge_of(const Rows& rows, wide position) {
   return rows.edge_ids ? (wide)rows.edge_ids[position] : position;

@@ -1,5 +1,6 @@
 """Memory shared by the ranks of a host, and tables of rows in it (WholeGraph III-B, III-C3)."""
 
+from peergraph.memory.cupy_stream import cupy_stream
 from peergraph.memory.group import Group
 from peergraph.memory.kernel_argument import table_argument
 from peergraph.memory.measuring import cached_topology, measure_topology
@@ -18,6 +19,7 @@ __all__ = [
     "Tiers",
     "Topology",
     "cached_topology",
+    "cupy_stream",
     "measure_topology",
     "synchronize",
     "table_argument",

@@ -1,0 +1,41 @@
+"""CuPy's kernels in torch's streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+
+@contextmanager
+def cupy_stream(device: torch.device) -> Iterator[Any]:
+    """Within it CuPy works on `device`, in what is torch's current stream of it; gives the stream.
+
+    So kernels of one's own run in order with torch's and Peergraph's. Needs CuPy; ImportError.
+
+    Args:
+        device: a GPU, with an index.
+    """
+    import cupy
+
+    address = torch.cuda.current_stream(device).cuda_stream
+    # From version 14 on; before, the class that it supersedes.
+    from_external = getattr(cupy.cuda.Stream, "from_external", None)
+    if from_external is None:
+        stream = cupy.cuda.ExternalStream(address)
+    else:
+        stream = from_external(_Address(address))
+    with cupy.cuda.Device(device.index), stream:
+        yield stream
+
+
+class _Address:
+    """A stream by its address, as the CUDA stream protocol has it."""
+
+    def __init__(self, address: int) -> None:
+        self._address = address
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._address
