@@ -18,6 +18,9 @@ struct IdList {
   int64_t count = 0;
   // Gathers only: row i of the result is row place(i). Null: the order of the ids.
   const int64_t* places = nullptr;
+  // With places only: the ids from *far on, in the order of their rows, are of rows on the host,
+  // which few threads of the GPU read best. Null: nothing is known.
+  const int64_t* far = nullptr;
   bool padded = false;  // gathers only: an id of -1 is no error and gives a row of zeros
 
   /// Whether `id` names a row, or is allowed not to.

@@ -46,6 +46,7 @@ class IdList:
         first: int = 0,
         count: int,
         places: int = 0,
+        far: int = 0,
         padded: bool = False,
     ) -> None: ...
 

@@ -107,10 +107,11 @@ class Access:
         if self._staged is not None and many:
             view, away = self._staged
         ready = None if away is None else away.ready()
-        near, places = ids, None
+        near, places, far = ids, None, None
         if many and self._pays_to_sort(view):
-            near, places = sorted_by_row(ids, self._tiers.rows, self._order)
-        _C.gather(view, id_list(near, places, padded=padded), out, *self._launch())
+            first_far = self._tiers.replicated + self._tiers.sharded
+            near, places, far = sorted_by_row(ids, self._tiers.rows, self._order, first_far)
+        _C.gather(view, id_list(near, places, far, padded=padded), out, *self._launch())
         if away is not None and ready is not None:
             away.gather(ids, out, ready)
 

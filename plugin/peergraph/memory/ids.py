@@ -8,13 +8,19 @@ import peergraph._C as _C
 
 
 def id_list(
-    ids: torch.Tensor, places: torch.Tensor | None = None, *, padded: bool = False
+    ids: torch.Tensor,
+    places: torch.Tensor | None = None,
+    far: torch.Tensor | None = None,
+    *,
+    padded: bool = False,
 ) -> _C.IdList:
     """The ids as the compiled module takes them: addresses of contiguous tensors.
 
     Args:
         ids: int32 or int64.
         places: int64, row i of a gather's result is row places[i]; None: the order of the ids.
+        far: with places, int64, one element: from which id on the rows are on the host; the ids
+            are in the order of their rows then.
         padded: an id of -1 is no error and gives a row of zeros; gathers only.
     """
     return _C.IdList(
@@ -22,6 +28,7 @@ def id_list(
         id_bytes=ids.dtype.itemsize,
         count=ids.numel(),
         places=0 if places is None else places.data_ptr(),
+        far=0 if far is None else far.data_ptr(),
         padded=padded,
     )
 
@@ -51,22 +58,25 @@ def near_ids(
 
 
 def sorted_by_row(
-    ids: torch.Tensor, rows: int, order: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ids in the order of their rows in memory, and the place of each in `ids`.
+    ids: torch.Tensor, rows: int, order: torch.Tensor | None, first_far: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The ids in the order of their rows, the place of each in `ids`, and [1] how many are of rows
+    below `first_far`.
 
     Args:
         ids: any shape, on the device; may be out of range.
         rows: of the table.
         order: [rows] id -> row, None where they are the same.
+        first_far: a row.
     """
     flat = ids.flatten()
     keys = flat.clamp(0, rows - 1)
     keys = keys if order is None else order[keys]
     if rows <= torch.iinfo(torch.int32).max:
         keys = keys.int()  # half the sort's bytes
-    places = keys.argsort()
-    return flat[places], places
+    keys, places = keys.sort()
+    far = torch.searchsorted(keys, keys.new_full((1,), first_far))
+    return flat[places], places, far
 
 
 def check_device(name: str, tensor: torch.Tensor, device: torch.device) -> None:

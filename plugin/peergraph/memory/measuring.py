@@ -218,7 +218,7 @@ class _Probe:
             others = torch.arange(reads, device=device) % (world - 1)
             ingress = rate(shards, rows + (rank + 1 + others) % world)
         by_address = self._on_host(row_bytes, reads, _DENSE).sort().values
-        from_host = float(out.numel()) / self._host_seconds(by_address, out)
+        from_host = float(out.numel()) / self._host_seconds(by_address, out, by_address=True)
         everyone = self.group.all_gather((tuple(bandwidth), ingress, from_host))
         return Rates(*zip(*everyone, strict=True))
 
@@ -263,8 +263,12 @@ class _Probe:
         rows = min(num_bytes, self.host_size) // row_bytes
         return torch.randint(rows, (reads,), device=self.group.device)
 
-    def _host_seconds(self, ids: torch.Tensor, out: torch.Tensor) -> float:
+    def _host_seconds(
+        self, ids: torch.Tensor, out: torch.Tensor, *, by_address: bool = False
+    ) -> float:
         """Of a gather from the host that reads in the order given, which tables would not keep."""
+        places = torch.arange(ids.numel(), device=ids.device) if by_address else None
+        far = ids.new_zeros(1) if by_address else None
         rows = self.host_size // out.shape[1]
         table = Table(
             (rows, out.shape[1]),
@@ -275,7 +279,9 @@ class _Probe:
             None,
         )
         launch = launch_on(self.group.device)
-        return self._seconds(lambda: _C.gather(table.view, id_list(ids), out.data_ptr(), *launch))
+        return self._seconds(
+            lambda: _C.gather(table.view, id_list(ids, places, far), out.data_ptr(), *launch)
+        )
 
     def _seconds(self, run: Callable[[], object]) -> float:
         """Time of one call, while all ranks make it. Collective; synchronises."""
