@@ -187,7 +187,7 @@ def test_subgraphs() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_edge_prediction(workers: int) -> None:
     """Negatives, and the target edges and their reverses excluded."""
-    g = dgl.add_reverse_edges(random_graph(), copy_edata=True)
+    g = dgl.add_reverse_edges(random_graph(), copy_edata=True, exclude_self=False)
     g, ours = pair(g, edges=True)
     sampler = as_edge_prediction_sampler(
         MultiLayerFullNeighborSampler(1, prefetch_node_feats=["x"]),
