@@ -19,6 +19,13 @@ def gather_and_wait(table: Table, ids: torch.Tensor) -> None:
     peergraph.synchronize()
 
 
+def record(table: Table, ids: torch.Tensor, out: torch.Tensor) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        table.gather(ids, out)
+    return graph
+
+
 def test_the_faster_way_by_width(tmp_path: Path) -> None:
     file = tmp_path / "folder" / "rates.json"
     assert not prefers_staging(file, 512, 1)
@@ -78,6 +85,27 @@ def test_same_rows(way: str, kind: str, width: int, monkeypatch: pytest.MonkeyPa
     bad[4999] = 3001
     with pytest.raises(IndexError, match=r"ids\[4999\] = 3001 is out of range"):
         gather_and_wait(table, bad)
+    table.close()
+
+
+@pytest.mark.gpus(1)
+@pytest.mark.parametrize("kind", ["mixed", "all"])
+def test_in_a_cuda_graph(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels read: a graph cannot wait for the CPU, and so not for a disk."""
+    monkeypatch.setenv("PEERGRAPH_HOST_READS", "staged")
+    rows = random_rows((3001, 8), torch.float32)
+    table = table_of(rows, split(3001, kind), Group.current(device="cuda"))
+    ids = random_ids(3001, (5000,), torch.int64).cuda()
+    out = torch.empty(5000, 8, device="cuda")
+    table.gather(ids, out)
+    torch.cuda.synchronize()
+    if kind == "all":
+        with pytest.raises(NotImplementedError, match="a CUDA graph cannot gather"):
+            record(table, ids, out)
+    else:
+        graph = record(table, ids, out.zero_())
+        graph.replay()
+        assert same_bits(out, plain_gather(rows, ids.cpu()))
     table.close()
 
 

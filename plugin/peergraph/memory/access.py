@@ -104,8 +104,12 @@ class Access:
         view, away = self._near, self._on_disk
         # For a few rows the CPU is not worth waiting for.
         many = ids.numel() >= _MANY_IDS
-        if self._staged is not None and many:
+        if self._staged is not None and many and not self._captures():
             view, away = self._staged
+        if away is not None and self._captures():
+            raise NotImplementedError(
+                f"a CUDA graph cannot gather from a table with rows on disk ({self._tiers})"
+            )
         ready = None if away is None else away.ready()
         near, places, far = ids, None, None
         if many and self._pays_to_sort(view):
@@ -137,6 +141,10 @@ class Access:
             return
         for view in self._copies:
             _C.scatter(view, _C.IdList(first=start, count=count), values, *self._launch())
+
+    def _captures(self) -> bool:
+        """Whether work is recorded for a CUDA graph, which cannot wait for the CPU."""
+        return torch.cuda.is_current_stream_capturing()
 
     def _range(self, start: int, count: int) -> torch.Tensor:
         return torch.arange(start, start + count, device=self._device)
