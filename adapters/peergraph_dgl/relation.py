@@ -43,6 +43,7 @@ class Relation:
         self._structure: Csc | None = None
         self._uses = 0
         self._reverse: Relation | None = None
+        self._by_destination: tuple[Tensor, Tensor, Tensor] | None = None
         self._in_degrees: Tensor | None = None
         self._out_degrees: Tensor | None = None
 
@@ -106,12 +107,14 @@ class Relation:
 
     def by_destination(self) -> tuple[Tensor, Tensor, Tensor]:
         """indptr, sources and edge ids, grouped by destination."""
-        rows = self._csc().rows
-        ids = rows.edge_ids
-        if ids is None:
-            ids = torch.arange(self.num_edges, dtype=self.src.dtype, device=self.device)
-        dtype = self.src.dtype
-        return rows.indptr.to(dtype), rows.indices.to(dtype), ids.to(dtype)
+        if self._by_destination is None:
+            rows = self._csc().rows
+            ids = rows.edge_ids
+            if ids is None:
+                ids = torch.arange(self.num_edges, dtype=self.src.dtype, device=self.device)
+            dtype = self.src.dtype
+            self._by_destination = rows.indptr.to(dtype), rows.indices.to(dtype), ids.to(dtype)
+        return self._by_destination
 
     def in_degrees(self) -> Tensor:
         """[num_dst] edges of each destination."""

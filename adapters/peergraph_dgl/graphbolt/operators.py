@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_ADD = "FRAGMENT"
 _ANY_DEVICE = "CompositeExplicitAutograd"
 
 # GraphBolt's own random state, once gb.seed() was called; else torch's.
@@ -18,13 +19,15 @@ _library: torch.library.Library | None = None
 def define_missing() -> None:
     """Defines the operators that no native library has; the second time there are none."""
     global _library
-    if _library is None:
-        _library = torch.library.Library("graphbolt", "FRAGMENT")
+    library = _library
+    if library is None:
+        library = torch.library.Library("graphbolt", _ADD)  # type: ignore[no-untyped-call]
+        _library = library  # What it defines goes with it.
     for schema, function in _OPERATORS.items():
         name = schema.split("(")[0]
         if not hasattr(torch.ops.graphbolt, name):
-            _library.define(schema)  # type: ignore[no-untyped-call]
-            _library.impl(name, function, _ANY_DEVICE)  # type: ignore[no-untyped-call]
+            library.define(schema)  # type: ignore[no-untyped-call]
+            library.impl(name, function, _ANY_DEVICE)  # type: ignore[no-untyped-call]
 
 
 def random_number() -> int:

@@ -14,7 +14,10 @@ pytest.importorskip("peergraph_dgl", exc_type=ImportError)
 
 import dgl
 
+from peergraph_dgl import message_passing
+from peergraph_dgl.device_index import is_device_index
 from tests.adapters.dgl.served import block, plain_graph, served, typed_graph
+from tests.conftest import require_gpus
 
 Answer = Callable[[Any], Any]
 
@@ -138,24 +141,59 @@ def test_frames_and_scopes(device: torch.device) -> None:
         b.srcdata["h"] = torch.rand(29, 2, device=device)
 
 
-@pytest.mark.gpus(1)
-def test_graphs_made_of_tensors_of_a_gpu() -> None:
-    g = plain_graph()
-    src, dst = g.edges(order="eid")
-    made = dgl.graph((src.cuda(), dst.cuda()), num_nodes=24)
-    assert made.device == torch.device("cuda", 0)
-    assert_same(made.in_degrees(), g.in_degrees())
-    b = block()
-    src, dst = b.edges(order="eid")
-    made = dgl.create_block((src.cuda(), dst.cuda()), num_src_nodes=30, num_dst_nodes=10)
-    assert made.device == torch.device("cuda", 0)
-    assert_same(made.edges(order="eid"), b.edges(order="eid"))
-    indptr, indices, edge_ids = g.adj_tensors("csc")
-    made = dgl.graph(("csc", (indptr.cuda(), indices.cuda(), edge_ids.cuda())), num_nodes=24)
-    assert_same(made.edges(order="eid"), g.edges(order="eid"))
-    hetero = dgl.heterograph({("a", "to", "b"): (src.cuda(), dst.cuda())})
-    assert hetero["to"].device == torch.device("cuda", 0)
-    assert hetero.to("cpu").num_edges() == 70
+@pytest.fixture(params=["cpu", "cuda"])
+def foreign(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """A device that DGL's library cannot have a graph on: a GPU, or the CPU for once."""
+    if request.param == "cpu":
+        monkeypatch.setattr(message_passing, "is_foreign", lambda _: True)
+        return torch.device("cpu")
+    require_gpus(1)
+    return torch.device("cuda", 0)
+
+
+def test_graphs_made_of_tensors_of_a_device(foreign: torch.device) -> None:
+    """By DGL's own functions, from edges and from sparse matrices."""
+    generator = torch.Generator().manual_seed(2)
+    src = torch.randint(0, 30, (70,), generator=generator)
+    dst = torch.randint(0, 10, (70,), generator=generator)
+    far = src.to(foreign), dst.to(foreign)
+    degrees = torch.bincount(dst, minlength=30)
+
+    def check(made: Any, etype: Any = None) -> None:
+        assert is_device_index(made._graph)
+        assert made.device == foreign
+        assert_same(made.edges(order="eid", etype=etype), (src, dst))
+        assert_same(made.in_degrees(etype=etype), degrees[: made.num_dst_nodes(made.dsttypes[-1])])
+
+    check(dgl.graph(far, num_nodes=30))
+    check(dgl.create_block(far, num_src_nodes=30, num_dst_nodes=10))
+    two = dgl.heterograph({("a", "to", "b"): far, ("b", "back", "a"): far[::-1]})
+    check(two["to"])
+    assert_same(two.edges(etype="back", order="eid"), (dst, src))
+    block = {("a", "to", "b"): far, ("a", "also", "b"): far}
+    check(dgl.create_block(block, {"a": 30}, {"b": 10}), "also")
+
+    by_dst, by_src = dst.argsort(stable=True), src.argsort(stable=True)
+    into = torch.cat([dst.new_zeros(1), degrees.cumsum(0)])
+    out_of = torch.cat([src.new_zeros(1), torch.bincount(src, minlength=30).cumsum(0)])
+    for matrix in (("csc", (into, src[by_dst], by_dst)), ("csr", (out_of, dst[by_src], by_src))):
+        arrays = tuple(array.to(foreign) for array in matrix[1])
+        check(dgl.graph((matrix[0], arrays), num_nodes=30))
+    ordered = dgl.graph(("csc", (into.to(foreign), far[0][by_dst.to(foreign)], [])), num_nodes=30)
+    assert_same(ordered.edges(order="eid"), (src[by_dst], dst[by_dst]))
+
+
+def test_computation_on_part_of_a_graph(foreign: torch.device) -> None:
+    """For which DGL makes another graph."""
+    src, dst = torch.tensor([0, 1, 2, 2]), torch.tensor([1, 2, 0, 1])
+    g = dgl.graph((src.to(foreign), dst.to(foreign)))
+    g.ndata["x"] = torch.tensor([1.0, 2.0, 4.0], device=foreign)
+    g.pull(
+        torch.tensor([1], device=foreign), dgl.function.copy_u("x", "m"), dgl.function.sum("m", "y")
+    )
+    assert g.ndata["y"].tolist() == [0, 5, 0]
+    same = g.clone()
+    assert_same(same.edges(order="eid"), (src, dst))
 
 
 def test_what_it_does_not_do(device: torch.device) -> None:
