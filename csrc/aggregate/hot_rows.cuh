@@ -21,6 +21,7 @@ inline int64_t hot_rows(int64_t row_bytes, int percent, int device) {
 class HotReader {
  public:
   static constexpr bool kByAddress = false;
+  static constexpr int kThreads = kRowThreads;
 
   __device__ __forceinline__ explicit HotReader(int64_t hot) : hot_(hot) {
     asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(keep_));

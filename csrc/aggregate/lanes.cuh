@@ -117,6 +117,7 @@ __device__ __forceinline__ Value known_apply(Message message, Value u, Value e) 
 /// Reads rows without regard to which they are.
 struct PlainReader {
   static constexpr bool kByAddress = false;
+  static constexpr int kThreads = kRowThreads;
 
   __device__ __forceinline__ explicit PlainReader(int64_t) {}
 
@@ -131,6 +132,19 @@ struct AddressReader : PlainReader {
   static constexpr bool kByAddress = true;
 
   __device__ __forceinline__ explicit AddressReader(int64_t) : PlainReader(0) {}
+};
+
+/// Reads rows that other rows of a block's tile read, too: by way of the L1 cache, and with more
+/// warps in a block to share it.
+struct NearReader : PlainReader {
+  static constexpr int kThreads = 8 * kWarp;
+
+  __device__ __forceinline__ explicit NearReader(int64_t) : PlainReader(0) {}
+
+  template <typename T, int kVec>
+  __device__ __forceinline__ Pack<T, kVec> load(const T* at, int64_t) const {
+    return load_shared_pack<T, kVec>(at);
+  }
 };
 
 /// Calls visit(position, item, i, value) for value i of each vector of each message of a part that

@@ -23,7 +23,7 @@ __device__ __forceinline__ T rounded(AccumulatorOf<T> sum, bool mean, int64_t de
 }
 
 template <Known kKnown, typename Reader, typename T, int kVec, int kItems>
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(Reader::kThreads)
     sum_rows(const __grid_constant__ Walk walk, const __grid_constant__ Operands of,
              LaneShape shape, int64_t hot, SumOutput<T> to) {
   using Value = AccumulatorOf<T>;
@@ -32,8 +32,8 @@ __global__ void __launch_bounds__(kRowThreads)
   constexpr int kInFlight = kFew && kItems == 1 ? 8 : 4;
   const Lanes<kVec, kItems> at(shape, of);
   const Reader reader(hot);
-  const int64_t size = walk.size();
-  for (int64_t item = warp_of_grid(); item < size; item += warps_of_grid()) {
+  const Turns turns = walk.turns();
+  for (int64_t item = turns.begin; item < turns.end; item += turns.step) {
     Part part;
     if (!walk.find(item, &part)) continue;
     Value sum[kItems][kVec] = {};
@@ -86,37 +86,43 @@ __global__ void __launch_bounds__(kRowThreads)
 template <Known kKnown, typename Reader, typename T, int kVec, int kItems>
 void launch(Walk walk, const Operands& of, const LaneLaunch<kVec, kItems>& shape, int64_t hot,
             const SumOutput<T>& to, cudaStream_t stream) {
-  const dim3 rows(blocks_for_items(walk.rows.num_rows), shape.slices);
+  const unsigned tiles = walk.tile == 0 ? blocks_for_items(walk.rows.num_rows)
+                                        : grid_for(walk.rows.num_rows, walk.tile, 1ll << 31);
+  const dim3 rows(tiles, shape.slices);
   sum_rows<kKnown, Reader, T, kVec, kItems>
-      <<<rows, kRowThreads, 0, stream>>>(walk, of, shape.shape, hot, to);
+      <<<rows, Reader::kThreads, 0, stream>>>(walk, of, shape.shape, hot, to);
   PG_LAUNCH_CHECK("sum_rows");
   if (walk.queue.capacity == 0) return;
   walk.queued = true;
   const unsigned blocks = blocks_for_queue(walk.queue);
   sum_rows<kKnown, Reader, T, kVec, kItems>
-      <<<dim3(blocks, shape.slices), kRowThreads, 0, stream>>>(walk, of, shape.shape, hot, to);
+      <<<dim3(blocks, shape.slices), Reader::kThreads, 0, stream>>>(walk, of, shape.shape, hot, to);
   PG_LAUNCH_CHECK("sum_rows of chunks");
   combine_sums<T><<<blocks, kRowThreads, 0, stream>>>(walk, of.columns, to);
   PG_LAUNCH_CHECK("combine_sums");
 }
 
 template <Known kKnown, typename T, int kVec, int kItems>
-void launch_reader(const Walk& walk, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
+void launch_reader(Walk walk, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
                    int l2_percent, const SumOutput<T>& to, int device, cudaStream_t stream) {
-  if (of.x_rows != nullptr && uses_u(of.message))
+  if (of.x_rows != nullptr && uses_u(of.message)) {
+    walk.tile = 0;
     return launch<kKnown, AddressReader, T>(walk, of, shape, 0, to, stream);
+  }
   if constexpr (kVec > 1) {
+    if (walk.tile > 0) return launch<kKnown, NearReader, T>(walk, of, shape, 0, to, stream);
     if (l2_percent > 0) {
       const int64_t row_bytes = shape.slice_columns * int64_t{sizeof(T)};
       const int64_t hot = hot_rows(row_bytes, l2_percent, device);
       return launch<kKnown, HotReader, T>(walk, of, shape, hot, to, stream);
     }
   }
+  walk.tile = 0;
   launch<kKnown, PlainReader, T>(walk, of, shape, 0, to, stream);
 }
 
 template <typename T, int kVec, int kItems>
-void launch_known(const Walk& walk, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
+void launch_known(Walk walk, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
                   int l2_percent, const SumOutput<T>& to, [[maybe_unused]] int device,
                   cudaStream_t stream) {
   if (of.message == Message::kCopyU) {
@@ -126,6 +132,7 @@ void launch_known(const Walk& walk, const Operands& of, const LaneLaunch<kVec, k
   } else if (of.message == Message::kMul) {
     launch_reader<Known::kMul, T>(walk, of, shape, l2_percent, to, device, stream);
   } else {
+    walk.tile = 0;
     PG_CHECK_ARG(of.x_rows == nullptr, "rows at addresses are copied or scaled only");
     launch<Known::kNothing, PlainReader, T>(walk, of, shape, 0, to, stream);
   }
@@ -142,6 +149,7 @@ void spmm_cuda(const Spmm& op, const Tuning& tuning, const Allocate& allocate, i
   Walk walk;
   walk.rows = op.rows;
   walk.queue = make_queue(tuning.max_chunks, allocate, stream);
+  walk.tile = tuning.tile_rows;
   with_lanes(op.dtype, op.of, op.out, tuning.slice_bytes, [&](auto element, auto shape) {
     using T = decltype(element);
     using Value = AccumulatorOf<T>;

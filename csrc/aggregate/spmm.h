@@ -26,6 +26,7 @@ void spmm_cpu(const Spmm& op, int num_threads);
 struct Tuning {
   int64_t slice_bytes = 0;  // columns are worked off in slices of so many bytes; 0: all at once
   int l2_percent = 0;      // the hottest columns come first: so much of L2 is to keep them; 0: none
+  int64_t tile_rows = 0;   // so many rows behind each other have neighbours in common; 0: have not
   int64_t max_chunks = 0;  // bound of what rows of more than kLongRow edges are cut into
 };
 

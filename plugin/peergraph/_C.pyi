@@ -369,6 +369,7 @@ def spmm(
     out: int,
     slice_bytes: int,
     l2_percent: int,
+    tile_rows: int,
     max_chunks: int,
     device: int,
     stream: int,

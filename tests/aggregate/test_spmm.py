@@ -178,14 +178,13 @@ def test_unaligned_and_strided_inputs(device: torch.device, offset: int) -> None
 
 @pytest.mark.parametrize("message", ["copy_u", "mul"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_order_by_hotness_changes_nothing(
-    device: torch.device, message: str, dtype: torch.dtype
-) -> None:
+def test_numberings_change_nothing(device: torch.device, message: str, dtype: torch.dtype) -> None:
     graph = random_graph(device, grouped=True)
     rows = graph.csc().rows
-    csc = Csc(rows.indptr, rows.indices, graph.num_sources, by_hotness=True)
-    for shape in ((64,), (5,)):
-        check(graph, message, "mean", shape, (), dtype, csc)
+    for option in ("by_hotness", "near"):
+        csc = Csc(rows.indptr, rows.indices, graph.num_sources, **{option: True})
+        for shape in ((64,), (5,)):
+            check(graph, message, "mean", shape, (), dtype, csc)
 
 
 @pytest.mark.parametrize("backward", ["transpose", "atomic"])

@@ -3,6 +3,7 @@
 from peergraph.aggregate.attention import attention, attention_fits
 from peergraph.aggregate.csc import Csc
 from peergraph.aggregate.edge_softmax import edge_softmax
+from peergraph.aggregate.locality import reorder
 from peergraph.aggregate.native import supports
 from peergraph.aggregate.sddmm import g_sddmm
 from peergraph.aggregate.spmm import g_spmm
@@ -17,5 +18,6 @@ __all__ = [
     "g_sddmm",
     "g_spmm",
     "message",
+    "reorder",
     "supports",
 ]

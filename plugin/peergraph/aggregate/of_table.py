@@ -75,6 +75,7 @@ def reduce_table(
             out=out.data_ptr(),
             slice_bytes=0,
             l2_percent=0,
+            tile_rows=0,
             max_chunks=rows.max_chunks,
             allocate=allocate,
             **place(out.device),

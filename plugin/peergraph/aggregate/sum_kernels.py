@@ -29,6 +29,8 @@ from peergraph.sampling.sample import Buffers
 SLICE_BYTES = 0
 # How much of the L2 cache keeps the hottest rows: each half of the chip may hold a copy of its own.
 L2_PERCENT = 50
+# Rows of a block where rows behind each other have neighbours in common: these stay in its L1.
+TILE_ROWS = 256
 
 
 def _fake_spmm(
@@ -41,14 +43,14 @@ def _fake_spmm(
     max_chunks: int,
     message: str,
     mean: bool,
-    by_hotness: bool,
+    numbering: str,
 ) -> Tensor:
     operand = operand_of(x, e)
     return operand.new_empty(indptr.shape[0] - 1, operand.shape[1])
 
 
 @kernel(
-    f"(Tensor? x, Tensor? e, {ROWS}, str message, bool mean, bool by_hotness) -> Tensor", _fake_spmm
+    f"(Tensor? x, Tensor? e, {ROWS}, str message, bool mean, str numbering) -> Tensor", _fake_spmm
 )
 def spmm(
     x: Tensor | None,
@@ -60,7 +62,7 @@ def spmm(
     max_chunks: int,
     message: str,
     mean: bool,
-    by_hotness: bool,
+    numbering: str,
 ) -> Tensor:
     """Sum or mean of the messages in each row, [rows, columns]."""
     x, e = dense(x), dense(e)
@@ -73,7 +75,8 @@ def spmm(
         mean=mean,
         out=out.data_ptr(),
         slice_bytes=SLICE_BYTES,
-        l2_percent=L2_PERCENT if by_hotness else 0,
+        l2_percent=L2_PERCENT if numbering == "hotness" else 0,
+        tile_rows=TILE_ROWS if numbering == "near" else 0,
         max_chunks=max_chunks,
         allocate=Buffers(out.device),
         **place(out.device),
