@@ -14,6 +14,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from common import integers, main, measure, parser, words
@@ -22,12 +23,12 @@ from inputs import fill_features, random_ids
 from ranks import Session
 from torch import Tensor
 
-from peergraph.aggregate import Csc, edge_softmax, g_sddmm, g_spmm, sum_kernels
+from peergraph.aggregate import Csc, edge_softmax, g_sddmm, g_spmm, reorder, sum_kernels
 
 _HEADS = 4
 _BLOCK_FANOUT = 20
 _PEERS = ("torch", "scatter", "cupy")
-_PARTS = ("forward", "hotness", "training", "blocks", "edges")
+_PARTS = ("forward", "hotness", "locality", "training", "blocks", "edges")
 
 
 @dataclass
@@ -57,6 +58,26 @@ def symmetric_graph(spec: GraphSpec, device: torch.device, by_hotness: bool) -> 
     both = torch.cat([source, destination])[order]
     indptr = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
     return Csc(indptr.int(), both, spec.num_nodes, by_hotness=by_hotness)
+
+
+def community_graph(spec: GraphSpec, size: int, device: torch.device) -> Csc:
+    """As many nodes and edges, all nodes of the same degree, nine of ten edges within communities
+    of `size` nodes; nodes are numbered at random.
+    """
+    count, degree = spec.num_nodes, spec.num_edges // spec.num_nodes
+    edges = count * degree
+    target = torch.arange(count, device=device).repeat_interleave(degree)
+    near = target // size * size + random_ids(11, edges, size, device)
+    near.clamp_(max=count - 1)
+    is_near = random_ids(12, edges, 10, device, torch.int32) > 0
+    source = torch.where(is_near, near, random_ids(13, edges, count, device))
+    del near, is_near
+    generator = torch.Generator(device).manual_seed(5)
+    place = torch.randperm(count, generator=generator, device=device).int()
+    source, target = place[source], place[target]
+    target, order = torch.sort(target)
+    indptr = torch.arange(0, edges + 1, degree, dtype=torch.int32, device=device)
+    return Csc(indptr, source[order], count)
 
 
 def random_block(args: argparse.Namespace, device: torch.device) -> tuple[Tensor, Tensor, int]:
@@ -118,6 +139,40 @@ def by_hotness(session: Session, csc: Csc, dim: int) -> None:
             name = f"hot rows in {percent} % of L2" if percent else "by hotness"
             time_case(session, case, f"peergraph, {name}, slices of {slice_bytes} B")
     sum_kernels.SLICE_BYTES, sum_kernels.L2_PERCENT = session.args.slices[0], kept
+
+
+def locality(session: Session) -> None:
+    """A sum of neighbours in a graph with communities, before and after it is renumbered."""
+    args = session.args
+    with session.stage(f"graph with communities of {args.community}"):
+        csc = community_graph(args.graph, args.community, session.device)
+    with session.stage("nodes renumbered by communities"):
+        renumbered, _ = reorder(csc)
+    tiles = sum_kernels.TILE_ROWS
+    for dim in args.dims:
+        x = features(csc.num_sources, dim, session.device)
+        num_bytes = spmm_bytes(csc, dim)
+
+        def case(of: Csc, x: Tensor = x, num_bytes: int = num_bytes) -> Case:
+            run = partial(g_spmm, of, "copy_u", "sum", x)
+            return Case("sum, communities", x.shape[1], run, num_bytes)
+
+        sum_kernels.SLICE_BYTES = 0
+        time_case(session, case(csc), "peergraph")
+        if session.wants("torch"):
+            shape = (csc.num_destinations, csc.num_sources)
+            ones = torch.ones(csc.num_edges, device=session.device)
+            matrix = torch.sparse_csr_tensor(csc.rows.indptr, csc.rows.indices, ones, shape)
+            run = partial(torch.matmul, matrix, x)
+            time_case(session, Case("sum, communities", dim, run, num_bytes), "torch csr")
+            del matrix, ones
+        for slice_bytes in args.slices:
+            sum_kernels.SLICE_BYTES = slice_bytes
+            for rows in (0, *args.tiles):
+                sum_kernels.TILE_ROWS = rows
+                name = f"peergraph, renumbered, tiles of {rows}, slices of {slice_bytes} B"
+                time_case(session, case(renumbered), name)
+    sum_kernels.SLICE_BYTES, sum_kernels.TILE_ROWS = args.slices[0], tiles
 
 
 def forward(session: Session, csc: Csc, dim: int) -> None:
@@ -245,6 +300,8 @@ def run(session: Session) -> None:
         for dim in dims:
             by_hotness(session, renumbered, dim)
         del renumbered
+    if "locality" in parts:
+        locality(session)
     for dim in dims:
         if "training" in parts:
             training(session, csc, dim)
@@ -263,6 +320,10 @@ def arguments() -> argparse.ArgumentParser:
     result.add_argument(
         "--l2", type=integers, default="50", help="percent of the L2 cache that keeps the hottest"
     )
+    result.add_argument(
+        "--tiles", type=integers, default="256", help="rows of a block, of renumbered graphs"
+    )
+    result.add_argument("--community", type=int, default=512, help="nodes of a community")
     result.add_argument(
         "--parts", type=words, default=",".join(_PARTS), help=f"of {', '.join(_PARTS)}"
     )
