@@ -11,6 +11,7 @@ import torch
 from common import cases, words
 from graphs import GraphSpec, make_csc
 from inputs import batch_nodes, fill_features, label_rows
+from numpy_sampler import NumpySample, NumpySampler
 from ranks import Session
 from torch import Tensor
 
@@ -130,7 +131,33 @@ class WholeGraphSystem:
         return [Layer(indptr, indices, coo[1]) for indptr, indices, coo in layers]
 
 
-System = PeergraphSystem | WholeGraphSystem
+class NumpySystem:
+    """A sampler in NumPy on the CPU, whatever the device; it draws for PyG's kind of samples."""
+
+    system = "numpy"
+    plan = None
+    semantics = "pyg"
+    id_dtype = torch.int64
+
+    def __init__(self, indptr: Tensor, indices: Tensor, against: str) -> None:
+        self.against = against
+        self._csc = indptr.numpy(), indices.numpy()
+        self._sampler: NumpySampler | None = None
+
+    def use_fanouts(self, fanouts: list[int]) -> None:
+        self._sampler = NumpySampler(*self._csc, fanouts)
+
+    def sample(self, seeds: Tensor, step: int) -> NumpySample:
+        return self._sampler.sample(seeds.cpu().numpy(), step)
+
+    def nodes(self, sample: NumpySample) -> Tensor:
+        return torch.from_numpy(sample.nodes)
+
+    def num_edges(self, sample: NumpySample) -> int:
+        return sample.row.size
+
+
+System = PeergraphSystem | WholeGraphSystem | NumpySystem
 
 
 @dataclass
@@ -195,6 +222,10 @@ def systems(session: Session, feature_dim: int = 0, labels: bool = False) -> Ite
             for semantics in args.semantics:
                 yield PeergraphSystem(store, plan, semantics)
             store.close()
+    if session.wants("numpy"):
+        with session.section("numpy", system="numpy"):
+            csc = make_csc(args.graph, "cpu")
+            yield NumpySystem(*csc, against=args.plans[0])
     if session.wholegraph is None:
         return
     # WholeGraph spreads everything over the devices, as the sharded plan does.

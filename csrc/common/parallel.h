@@ -10,12 +10,16 @@
 
 namespace peergraph {
 
+/// How many pieces parallel_for makes of [0, n).
+inline int64_t pieces_of(int64_t n, int64_t grain, int num_threads) {
+  return std::max<int64_t>(1, std::min<int64_t>(num_threads, n / std::max<int64_t>(1, grain)));
+}
+
 /// Calls body(begin, end) on pieces of [0, n) in at most `num_threads` threads, each piece at least
 /// `grain` long. An exception of any piece is rethrown here.
 template <typename Body>
 void parallel_for(int64_t n, int64_t grain, int num_threads, const Body& body) {
-  const int64_t pieces =
-      std::max<int64_t>(1, std::min<int64_t>(num_threads, n / std::max<int64_t>(1, grain)));
+  const int64_t pieces = pieces_of(n, grain, num_threads);
   if (pieces == 1) {
     if (n > 0) body(int64_t{0}, n);
     return;

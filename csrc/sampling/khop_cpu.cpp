@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
-#include "common/parallel.h"
+#include "common/workers.h"
+#include "sampling/append_cpu.h"
 #include "sampling/choose.h"
 #include "sampling/induced.h"
 #include "sampling/neighbor.h"
@@ -13,11 +15,11 @@ namespace {
 
 constexpr int64_t kTargetsPerThread = 512;
 constexpr int64_t kNodesPerThread = 1 << 15;
-constexpr int64_t kPrefetchAhead = 16;
+constexpr int64_t kTargetsAtATime = 256;
 
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(int num_threads) : num_threads_(num_threads) {}
+  explicit CpuBackend(int num_threads) : workers_(num_threads) {}
 
   void fill(void* to, int byte, int64_t num_bytes) override { std::memset(to, byte, num_bytes); }
 
@@ -44,41 +46,47 @@ class CpuBackend final : public Backend {
 
   void plan(const RelationSpec& relation, Hop& hop) override {
     const CscView& csc = relation.csc;
-    parallel_for(hop.num_targets, kTargetsPerThread, num_threads_, [&](int64_t begin, int64_t end) {
-      if (!relation.choice.plain()) return count_choices_cpu(csc, relation.choice, hop, begin, end);
-      for (int64_t t = begin; t < end; ++t)
-        hop.offsets[t] = hop.edges_of(csc.degree(hop.targets[t]));
+    if (relation.choice.plain()) lists_.reset(new Neighbors[hop.num_targets]);
+    workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t begin, int64_t end) {
+      if (relation.choice.plain())
+        count_neighbors_cpu(csc, hop, begin, end, lists_.get());
+      else
+        count_choices_cpu(csc, relation.choice, hop, begin, end);
     });
     scan_offsets(hop);
   }
 
   void sample(const RelationSpec& relation, Hop& hop, NodeList& sources) override {
-    const CscView& csc = relation.csc;
-    parallel_for(hop.num_targets, kTargetsPerThread, num_threads_, [&](int64_t begin, int64_t end) {
-      if (relation.choice.plain())
-        sample_neighbors_cpu(csc, hop, begin, end);
-      else
-        choose_neighbors_cpu(csc, relation.choice, hop, begin, end);
-    });
+    const int64_t pieces = workers_.pieces_of(hop.num_targets, kTargetsPerThread);
+    if (pieces == 1) {
+      fill_slots(relation, hop, 0, hop.num_targets,
+                 [&](int64_t begin, int64_t end) { append_in_turn(hop, sources, begin, end); });
+    } else {
+      workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t first, int64_t last) {
+        fill_slots(relation, hop, first, last, [&](int64_t begin, int64_t end) {
+          claim_slots(hop, sources.index, begin, end);
+        });
+      });
+      append_claimed(hop, sources, pieces, workers_);
+    }
     hop.num_edges = hop.slots;
-    append_unique(hop, sources);
   }
 
   void plan_induced(const RelationSpec& relation, Hop& hop, const NodeIndex& sources) override {
-    parallel_for(hop.num_targets, kTargetsPerThread, num_threads_, [&](int64_t begin, int64_t end) {
+    workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t begin, int64_t end) {
       count_induced_cpu(relation.csc, relation.choice, hop, sources, begin, end);
     });
     scan_offsets(hop);
   }
 
   void induce(const RelationSpec& relation, Hop& hop, const NodeIndex& sources) override {
-    parallel_for(hop.num_targets, kTargetsPerThread, num_threads_, [&](int64_t begin, int64_t end) {
+    workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t begin, int64_t end) {
       induce_cpu(relation.csc, relation.choice, hop, sources, begin, end);
     });
   }
 
   void write_edges(const Hop& hop, const NodeIndex&, const EdgeOutput& out) override {
-    parallel_for(hop.num_targets, kTargetsPerThread, num_threads_, [&](int64_t begin, int64_t end) {
+    workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t)
         for (int64_t e = hop.offsets[t]; e < hop.offsets[t + 1]; ++e) {
           store_id(out.row, out.index_bytes, out.begin + e,
@@ -87,20 +95,24 @@ class CpuBackend final : public Backend {
           if (out.edge_ids != nullptr) out.edge_ids[out.begin + e] = hop.edge_ids[e];
         }
     });
-    if (out.duplicates != nullptr)
-      for (int64_t e = 0; e < hop.num_edges; ++e)
-        ++out.duplicates[load_id(hop.sources, hop.index_bytes, e)];
+    if (out.duplicates == nullptr) return;
+    workers_.run(hop.num_edges, kNodesPerThread, [&](int64_t begin, int64_t end) {
+      for (int64_t e = begin; e < end; ++e)
+        __atomic_fetch_add(out.duplicates + load_id(hop.sources, hop.index_bytes, e), 1,
+                           __ATOMIC_RELAXED);
+    });
   }
 
   void write_nodes(const NodeTypeSpec& type, const NodeList& nodes,
                    const NodesResult& out) override {
-    parallel_for(nodes.count, kNodesPerThread, num_threads_, [&](int64_t begin, int64_t end) {
+    workers_.run(nodes.count, kNodesPerThread, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) out.ids[row] = type.to_user(nodes.ids[row]);
       if (out.batch != nullptr)
         for (int64_t row = begin; row < end; ++row) out.batch[row] = nodes.trees[row];
+      if (nodes.index.direct == nullptr) return;
+      for (int64_t row = begin; row < end; ++row)  // seeds given twice are cleared twice
+        __atomic_store_n(nodes.index.direct + nodes.ids[row], kUnknown, __ATOMIC_RELAXED);
     });
-    if (nodes.index.direct != nullptr)
-      for (int64_t row = 0; row < nodes.count; ++row) nodes.index.direct[nodes.ids[row]] = kUnknown;
   }
 
   void finish() override {}
@@ -128,27 +140,23 @@ class CpuBackend final : public Backend {
     ++nodes.count;
   }
 
-  /// Gives new sources their rows in order of appearance, and replaces the hop's sources by rows,
-  /// so that the index is looked up once an edge. In turn: the order is the result.
-  static void append_unique(Hop& hop, NodeList& nodes) {
-    for (int64_t t = 0; t < hop.num_targets; ++t) {
-      const int64_t tree = hop.tree(t);
-      for (int64_t e = hop.offsets[t]; e < hop.offsets[t + 1]; ++e) {
-        if (nodes.index.direct != nullptr && e + kPrefetchAhead < hop.slots)
-          __builtin_prefetch(
-              &nodes.index.direct[load_id(hop.sources, hop.index_bytes, e + kPrefetchAhead)]);
-        const int64_t node = load_id(hop.sources, hop.index_bytes, e);
-        uint32_t& word = nodes.index.insert(tree, node);
-        if (word == kUnknown) {
-          word = static_cast<uint32_t>(nodes.count);
-          push_back(nodes, tree, node);
-        }
-        store_id(hop.sources, hop.index_bytes, e, word);
-      }
+  /// Fills the slots of targets [first, last); calls use(begin, end) for each few of them while
+  /// their sources are in the core's cache.
+  template <typename Use>
+  void fill_slots(const RelationSpec& relation, const Hop& hop, int64_t first, int64_t last,
+                  const Use& use) const {
+    for (int64_t begin = first; begin < last; begin += kTargetsAtATime) {
+      const int64_t end = std::min(begin + kTargetsAtATime, last);
+      if (relation.choice.plain())
+        sample_neighbors_cpu(relation.csc, hop, lists_.get(), begin, end);
+      else
+        choose_neighbors_cpu(relation.csc, relation.choice, hop, begin, end);
+      use(begin, end);
     }
   }
 
-  const int num_threads_;
+  Workers workers_;
+  std::unique_ptr<Neighbors[]> lists_;  // of the targets of the hop that was planned last
 };
 
 }  // namespace

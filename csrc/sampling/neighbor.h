@@ -9,9 +9,14 @@
 
 namespace peergraph {
 
+/// offsets[t] = edges of target t, lists[t] = its list, for targets [begin, end).
+void count_neighbors_cpu(const CscView& csc, const Hop& hop, int64_t begin, int64_t end,
+                         Neighbors* lists);
+
 /// Fills the slots of targets [begin, end) of a hop with dense slots: sources and, when wanted, the
 /// user's edge ids.
-void sample_neighbors_cpu(const CscView& csc, const Hop& hop, int64_t begin, int64_t end);
+void sample_neighbors_cpu(const CscView& csc, const Hop& hop, const Neighbors* lists, int64_t begin,
+                          int64_t end);
 
 /// offsets[t] = edges of target t, 0 behind the last.
 void count_neighbors_cuda(const CscView& csc, const Hop& hop, uintptr_t stream);

@@ -16,6 +16,7 @@ from peergraph.sampling import NeighborSampler, RandomWalker
 from tests.conftest import REQUIRED_GPUS
 from tests.sampling.flat_store import FlatStore, assert_valid
 from tests.sampling.plain_store import EDGE, NODE
+from tests.sampling.test_fixed import assert_same_sample
 
 MORE_THAN_31_BITS = 2**31 + 12_345
 
@@ -176,6 +177,35 @@ def test_walks_over_more_than_2_to_the_31_edges(many_indices: torch.Tensor, hub:
     taken = edges >= 0
     assert int(edges.max()) > 2**31 - 70_000
     assert torch.equal(store.indices[edges[taken]].long(), walks.nodes[:, 1:][taken])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"duplicate_counts": True},
+        {"disjoint": True},
+        {"replace": True, "disjoint": True},
+        {"frontier": "all"},
+        {"subgraph": "induced"},
+    ],
+    ids=str,
+)
+def test_batches_large_enough_for_several_threads(options: dict[str, object]) -> None:
+    """Each step by one thread, and by several; every step of the second is cut into pieces."""
+    store = random_store(torch.device("cpu"), 4_000, 6)
+    sampler = NeighborSampler(store, [3, -1], **options)
+    seeds = torch.randint(4_000, (3_000,), generator=torch.Generator().manual_seed(0))
+    threads = torch.get_num_threads()
+    try:
+        found = []
+        for number in (1, 2, 5):
+            torch.set_num_threads(number)
+            found.append(sampler.sample(seeds, 9))
+    finally:
+        torch.set_num_threads(threads)
+    for other in found[1:]:
+        assert_same_sample(other, found[0])
 
 
 def test_eight_samplers_at_once(device: torch.device) -> None:
