@@ -130,18 +130,20 @@ def _beside_ddp() -> None:
     device = group.device
     torch.manual_seed(group.rank)
     embedding = peergraph.Embedding(group, WIDTH, num_embeddings=ROWS, init=first_rows())
-    model = DistributedDataParallel(torch.nn.Linear(WIDTH, 1).to(device))
+    # The module inside the model that DDP has, too.
+    whole = torch.nn.Sequential(embedding, torch.nn.Linear(WIDTH, 1).to(device))
+    model = DistributedDataParallel(whole)
     dense = torch.optim.SGD(model.parameters(), lr=0.1)
     sparse = optim.SparseSGD(embedding, lr=0.1)
     plain = torch.nn.Linear(WIDTH, 1)
-    plain.load_state_dict({n: v.cpu() for n, v in model.module.state_dict().items()})
+    plain.load_state_dict({n: v.cpu() for n, v in whole[1].state_dict().items()})
     twin = TorchTwin(first_rows(), torch.optim.SGD, {"lr": 0.1})
     reference = torch.optim.SGD(plain.parameters(), lr=0.1)
     for step in range(5):
         ids = torch.arange(step, ROWS - group.rank, 2)
         for optimizer in (dense, sparse):
             optimizer.zero_grad()
-        model(embedding(ids)).pow(2).mean().backward()
+        model(ids).pow(2).mean().backward()
         dense.step()
         sparse.step()
         reference.zero_grad()
@@ -152,7 +154,7 @@ def _beside_ddp() -> None:
         reference.step()
         twin.optimizer.step()
     assert_close(embedding.table.read(), twin.weight)
-    assert_close(model.module.weight.detach().cpu(), plain.weight.detach())
+    assert_close(whole[1].weight.detach().cpu(), plain.weight.detach())
     embedding.close()
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from peergraph.memory import Group, Table
+from peergraph.memory.coalesce import accumulator
 from peergraph.memory.launching import DTYPES
 from peergraph.memory.together import run_everywhere
 from peergraph.memory.trained import TrainedTable, owned_tiers
@@ -21,6 +22,9 @@ from peergraph.store.items import table_name
 from peergraph.store.schema import TableSpec
 from peergraph.store.source import NODE, NodeType
 from peergraph.store.store import Store
+
+# Of Adam; "auto" leaves room for them.
+_MOST_STATES = 2
 
 
 @dataclass
@@ -82,8 +86,9 @@ class Embedding(nn.Module):
                 hotness, read by the users' node ids.
             num_embeddings: a group's rows; with a store, None or the number of its nodes.
             plan: ``"replicated"``, ``"sharded"``, ``"host"``, or ``"auto"``, which replicates or
-                shards what fits 60 % of the free GPU memory; one copy in the machine's memory where
-                there is no GPU. Optimizer state is sharded where rows are replicated.
+                shards what fits 60 % of the free GPU memory together with Adam's state; one copy in
+                the machine's memory where there is no GPU. Optimizer state is sharded where rows
+                are replicated.
             dtype: float32 (also for None: torch's default), float64, float16 or bfloat16.
             init: None: standard normal. A tensor [rows, embedding_dim], on one rank or the same on
                 all. Or a function that fills a tensor in place, such as those of
@@ -119,7 +124,8 @@ class Embedding(nn.Module):
         if owner is not None:
             order = owner.id_map(node_type).to_internal
             partitions, copies = owner.plan.partitions, owner.plan.copies
-        tiers = placing.place_table("embedding", node_type, name, spec, plan, copies, group)
+        room = _with_state(spec)
+        tiers = placing.place_table("embedding", node_type, name, room, plan, copies, group)
         table = Table.create(
             spec.shape,
             dtype,
@@ -270,6 +276,13 @@ def _check_rows(
             f"num_embeddings must be {rows}, the nodes of type {node_type!r}, got {num_embeddings}"
         )
     return rows
+
+
+def _with_state(spec: TableSpec) -> TableSpec:
+    """A table with as wide rows as the embedding's and Adam's state of them together."""
+    rows, width = spec.shape
+    state = _MOST_STATES * width * accumulator(spec.dtype).itemsize // spec.dtype.itemsize
+    return TableSpec((rows, width + state), spec.dtype)
 
 
 def _check_spec(rows: int, embedding_dim: int, dtype: torch.dtype) -> TableSpec:
