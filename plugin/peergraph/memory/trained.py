@@ -108,7 +108,13 @@ class TrainedTable:
         """Brings other copies of shards up to date with the one that was updated."""
         table = self.table
         by_row = Access(
-            table.tiers, table.row_bytes, self.group, table._regions, None, table._partitions
+            table.tiers,
+            table.row_bytes,
+            self.group,
+            table._regions,
+            None,
+            table._partitions,
+            staged=False,
         )
         plain = by_row.copies
         fresh = torch.empty((rows.numel(), self.width), dtype=table.dtype, device=table.device)
