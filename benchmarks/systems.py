@@ -15,6 +15,7 @@ from numpy_sampler import NumpySample, NumpySampler
 from ranks import Session
 from torch import Tensor
 
+from peergraph.memory import TableRows
 from peergraph.sampling import NeighborSampler, Sample
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, RowSource, Store
 
@@ -84,6 +85,10 @@ class PeergraphSystem:
 
     def gather(self, sample: Sample) -> Tensor:
         return self._table.gather(sample.nodes[NODE])
+
+    def rows(self, sample: Sample) -> TableRows:
+        """What gather gives, left where it is."""
+        return TableRows(self._table, sample.nodes[NODE])
 
     def nodes(self, sample: Sample) -> Tensor:
         return sample.nodes[NODE]

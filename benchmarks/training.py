@@ -2,11 +2,12 @@
 
     python benchmarks/training.py --world 4 --graph products --plans sharded --peers wholegraph
 
-Five ways: `csr` and `coo` make mini-batches with a system's sampler and table and run PyG's
-SAGEConv on them as a CSR matrix or as COO; `loader` is an unmodified PyG NeighborLoader over the
-shared store (Peergraph only; it samples with PyG's semantics, so its batches are smaller), and
-`accelerated` the same with Peergraph's layers in PyG's model, and `lazy` that with features which
-the first layer reads from the store.
+Six ways: `csr` and `coo` make mini-batches with a system's sampler and table and run PyG's
+SAGEConv on them as a CSR matrix or as COO; `blocks` (Peergraph only) aggregates over the sampler's
+blocks, and the first layer reads features from the store where that costs less than a gather;
+`loader` is an unmodified PyG NeighborLoader over the shared store (Peergraph only; it samples with
+PyG's semantics, so its batches are smaller), `accelerated` the same with Peergraph's layers in
+PyG's model, and `lazy` that with features which the first layer reads from the store.
 """
 
 from __future__ import annotations
@@ -38,10 +39,19 @@ from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader
 from torch_geometric.nn import GraphSAGE, SAGEConv
 
+from peergraph.aggregate import Csc, g_spmm
+from peergraph.memory import TableRows
 from peergraph.store import EDGE, NODE, Store
 
 # How the samples of each way expand; with "pyg", a layer's edges are those of several hops.
-_SEMANTICS_OF = {"csr": "dgl", "coo": "dgl", "loader": "pyg", "accelerated": "pyg", "lazy": "pyg"}
+_SEMANTICS_OF = {
+    "csr": "dgl",
+    "coo": "dgl",
+    "blocks": "dgl",
+    "loader": "pyg",
+    "accelerated": "pyg",
+    "lazy": "pyg",
+}
 WAYS = tuple(_SEMANTICS_OF)
 _DROPOUT = 0.5
 
@@ -55,7 +65,7 @@ class Sage(torch.nn.Module):
         self.convs = torch.nn.ModuleList(SAGEConv(fan_in, fan_out) for fan_in, fan_out in pairs)
         self._aggregate = aggregate
 
-    def forward(self, x: Tensor, layers: list[Layer]) -> Tensor:
+    def forward(self, x: Any, layers: list[Layer]) -> Tensor:
         for i, (conv, layer) in enumerate(zip(self.convs, layers, strict=True)):
             x = self._aggregate(conv, layer, x)
             if i < len(layers) - 1:
@@ -76,6 +86,15 @@ def by_coo(conv: SAGEConv, layer: Layer, x: Tensor) -> Tensor:
     edge_index = torch.stack([layer.indices, layer.destinations]).long()
     size = (x.shape[0], layer.num_destinations)
     return conv((x, x[: layer.num_destinations]), edge_index, size=size)
+
+
+def by_blocks(conv: SAGEConv, layer: Layer, x: Tensor | TableRows) -> Tensor:
+    csc = Csc(layer.indptr, layer.indices, x.shape[0], one_shot=True, check=False)
+    count = layer.num_destinations
+    if isinstance(x, TableRows) and not x.pays_to_read(csc.num_edges):
+        x = x.gather()
+    own = x.first(count).gather() if isinstance(x, TableRows) else x[:count]
+    return conv.lin_l(g_spmm(csc, "copy_u", "mean", x)) + conv.lin_r(own)
 
 
 class LoaderSage(torch.nn.Module):
@@ -104,7 +123,7 @@ def make_model(widths: list[int], way: str) -> torch.nn.Module:
         from peergraph_pyg import accelerate
 
         return accelerate(LoaderSage(widths))
-    return Sage(widths, by_csr if way == "csr" else by_coo)
+    return Sage(widths, {"csr": by_csr, "coo": by_coo, "blocks": by_blocks}[way])
 
 
 class Trainer:
@@ -122,7 +141,7 @@ class Trainer:
         self._optimizer = torch.optim.Adam(self.model.parameters(), lr=3e-3)
         self.loss = torch.zeros(())
 
-    def step(self, x: Tensor, edges: Any, labels: Tensor) -> None:
+    def step(self, x: Any, edges: Any, labels: Tensor) -> None:
         loss = F.cross_entropy(self.model(x, edges)[: labels.numel()], labels)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -153,7 +172,7 @@ def train_on(session: Session, system: System, case: Case, way: str) -> None:
     def step(i: int, mark: Mark) -> None:
         sample = system.sample(case.seeds_of(i), i)
         mark("sample")
-        x = system.gather(sample)
+        x = system.rows(sample) if way == "blocks" else system.gather(sample)
         mark("gather")
         trainer.step(x, system.layers(sample), labels[i % len(labels)])
         mark("train")
@@ -205,6 +224,8 @@ def run(session: Session) -> None:
     labels = "pyg" in args.semantics
     for system in systems(session, args.feature_dim, labels=labels):
         for way in args.ways:
+            if way == "blocks" and system.system != "peergraph":
+                continue
             if system.semantics == _SEMANTICS_OF[way]:
                 runner.run(system, way, _time_way(session, system, way))
 

@@ -87,9 +87,23 @@ def test_minibatch(tmp_path: Path) -> None:
 
 def test_training(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
-    model = ["--feature-dim", "8", "--hidden", "8", "--ways", "csr,coo,loader,accelerated,lazy"]
+    model = [
+        "--feature-dim",
+        "8",
+        "--hidden",
+        "8",
+        "--ways",
+        "csr,coo,blocks,loader,accelerated,lazy",
+    ]
     records, _ = run("training", tmp_path / "out.jsonl", *CASES, *model, "--world", "2")
-    assert [r["layers"] for r in records] == ["csr", "coo", "loader", "accelerated", "lazy"]
+    assert [r["layers"] for r in records] == [
+        "csr",
+        "coo",
+        "blocks",
+        "loader",
+        "accelerated",
+        "lazy",
+    ]
     assert all(r["epoch_s"] > 0 for r in records)
     assert records[0]["loss"] == pytest.approx(records[1]["loss"], rel=0.2)
 
