@@ -119,6 +119,18 @@ def test_aggregate(tmp_path: Path) -> None:
     assert "edge softmax + backward" in table
 
 
+def test_dgl_layers(tmp_path: Path) -> None:
+    pytest.importorskip("peergraph_dgl", exc_type=ImportError)
+    more = ["--graph", "tiny/200", "--dims", "8", "--layers", "copy_u_sum,u_add_v,SAGE,GATv2"]
+    records, table = run("dgl_layers", tmp_path / "out.jsonl", *more)
+    assert not [r for r in records if "error" in r]
+    timed = [(r["layers"], r["system"]) for r in records if "ms" in r]
+    for name, systems in (("u_add_v", 2), ("SAGE", 3), ("GATv2", 3)):
+        assert len([system for layer, system in timed if layer == name]) == systems
+    assert all("ratio" in r for r in records if r.get("system") == "dgl")
+    assert "copy_u_sum" in table
+
+
 def test_layers(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
     sizes = ["--graph", "tiny/200", "--blocks", "tiny/200", "--fanouts", "3-2", "--batch", "8"]
