@@ -3,8 +3,14 @@
     python benchmarks/end_to_end.py --world 4 --graph papers --plans sharded --out records.jsonl
 
 Three ways: `compute` trains on a few batches that lie in memory; `plain` makes each batch when it
-is asked for; `prefetch` is the loader with batches made ahead. With --out, rank 0's utilisation and
-the breakdown of a step are drawn next to that file, if matplotlib is there.
+is asked for; `prefetch` is the loader with batches made ahead, for each of --depths, --priorities
+(of the side stream) and --blocks (that its gathers may take):
+
+    python benchmarks/end_to_end.py --world 4 --graph products --plans sharded,host \\
+        --depths 1,2 --priorities=-1,0 --blocks 0,32,64,132
+
+With --out, rank 0's utilisation and the breakdown of a step are drawn next to that file, if
+matplotlib is there.
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from common import PLANS, Mark, draw_pictures, main, measure, parser
+from common import PLANS, Mark, draw_pictures, integers, main, measure, parser
 from inputs import batch_nodes
 from ranks import Session
 from records import Timing
@@ -133,9 +139,10 @@ class Ways:
 
         self._record("plain", step)
 
-    def prefetch(self) -> None:
-        depth = self._session.args.depth
-        batches = _again_and_again(peergraph_pyg.prefetch(self._loader, depth))
+    def prefetch(self, depth: int, priority: int, blocks: int) -> None:
+        batches = _again_and_again(
+            peergraph_pyg.prefetch(self._loader, depth, priority=priority, max_blocks=blocks)
+        )
 
         def step(_: int, mark: Mark) -> None:
             batch = next(batches)
@@ -144,7 +151,7 @@ class Ways:
             mark("train")
 
         try:
-            self._record("prefetch", step, depth=depth)
+            self._record("prefetch", step, depth=depth, priority=priority, blocks=blocks)
         finally:
             batches.close()
 
@@ -197,11 +204,14 @@ def run(session: Session) -> None:
 
 
 def _time(session: Session, system: System) -> Callable[[Case], None]:
+    args = session.args
+
     def time_case(case: Case) -> None:
         ways = Ways(session, data_of(system.store), case)
         ways.compute()
         ways.plain()
-        ways.prefetch()
+        for depth, priority, blocks in itertools.product(args.depths, args.priorities, args.blocks):
+            ways.prefetch(depth, priority, blocks)
 
     return time_case
 
@@ -211,7 +221,9 @@ def arguments() -> argparse.ArgumentParser:
     add_arguments(result, case_list="30-30-30:1024")
     result.add_argument("--feature-dim", type=int, default=128, help="float32 a node")
     result.add_argument("--hidden", type=int, default=256)
-    result.add_argument("--depth", type=int, default=2, help="batches made ahead")
+    result.add_argument("--depths", type=integers, default="2", help="batches made ahead")
+    result.add_argument("--priorities", type=integers, default="-1", help="of the side stream")
+    result.add_argument("--blocks", type=integers, default="0", help="of gathers; 0: no limit")
     result.set_defaults(iterations=100_000, budget=8.0)
     return result
 

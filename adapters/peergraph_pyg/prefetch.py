@@ -15,9 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peergraph.memory import limit_blocks
 from peergraph.store import Store
 
 from .attach import find_store
+from .gpu_share import Share
 from .own_draws import OwnDraws
 from .side_stream import give_back, take_stream, use_on
 
@@ -31,7 +33,13 @@ _PATIENCE = 60.0
 _plainly: ContextVar[bool] = ContextVar("peergraph_pyg_plainly", default=False)
 
 
-def prefetch(loader: Any, depth: int | None = None) -> Prefetched:
+def prefetch(
+    loader: Any,
+    depth: int | None = None,
+    *,
+    priority: int | None = None,
+    max_blocks: int | None = None,
+) -> Prefetched:
     """A loader that makes the next batches of ``loader`` while the last one is worked on.
 
     For each iteration a thread makes the batches, in order, on a CUDA stream of its own: sampling,
@@ -54,12 +62,22 @@ def prefetch(loader: Any, depth: int | None = None) -> Prefetched:
             the workers of the loader, as it would do itself.
         depth: batches in the making or waiting, beside the one that the loop works on. 0: none,
             each is made when it is asked for. None: ``PEERGRAPH_PREFETCH``.
+        priority: of the side stream on a GPU: -1, its kernels go before those of the model (which
+            come in long queues), or 0, they take what the model leaves. None:
+            ``PEERGRAPH_PREFETCH_PRIORITY``, by default -1.
+        max_blocks: of the kernels that gather, at most so many blocks of 256 threads; the other
+            places on the GPU are the model's. 0: no limit. None: ``PEERGRAPH_PREFETCH_BLOCKS``, by
+            default 0.
 
     Raises:
-        ValueError: a negative depth.
-        TypeError: a depth that is no integer.
+        ValueError: a negative depth or `max_blocks`, another priority.
+        TypeError: one of them is no integer.
     """
-    return Prefetched(loader, default_depth() if depth is None else depth)
+    return Prefetched(
+        loader,
+        default_depth() if depth is None else depth,
+        Share.chosen(priority, max_blocks),
+    )
 
 
 def default_depth() -> int:
@@ -73,13 +91,14 @@ def default_depth() -> int:
 class Prefetched:
     """What :func:`prefetch` returns; other attributes are those of the loader."""
 
-    def __init__(self, loader: Any, depth: int) -> None:
+    def __init__(self, loader: Any, depth: int, share: Share | None = None) -> None:
         if isinstance(depth, bool) or not isinstance(depth, int):
             raise TypeError(f"depth must be an int, got {depth!r}")
         if depth < 0:
             raise ValueError(f"depth must be 0 or more, got {depth}")
         self.loader = loader
         self.depth = depth
+        self.share = share or Share()
         self._last: weakref.ref[AheadIterator] | None = None
 
     def __iter__(self) -> Iterator[Any]:
@@ -91,7 +110,7 @@ class Prefetched:
         if self.depth == 0:
             return iterator
         store = find_store(getattr(self.loader, "data", None))
-        ahead = AheadIterator(iterator, self.depth, _device_of(store))
+        ahead = AheadIterator(iterator, self.depth, _device_of(store), self.share)
         if store is not None:
             store.close_first(ahead)
         self._last = weakref.ref(ahead)
@@ -171,25 +190,29 @@ class AheadIterator:
         inner: gives the batches; read by the thread only.
         depth: at most as many are made ahead.
         device: of the thread's stream; no stream if it is a CPU.
+        share: what the thread takes of the GPU.
     """
 
-    def __init__(self, inner: Iterator[Any], depth: int, device: torch.device) -> None:
+    def __init__(
+        self, inner: Iterator[Any], depth: int, device: torch.device, share: Share | None = None
+    ) -> None:
+        share = share or Share()
         self._inner = inner
         self._device = device
         self._channel = _Channel()
         self._random_state: Tensor | None = torch.get_rng_state()
-        stream = take_stream(device) if device.type == "cuda" else None
+        stream = take_stream(device, share.priority) if device.type == "cuda" else None
         # Without a reference to this object: its end is the thread's end.
         self._thread = threading.Thread(
             target=_make_batches,
-            args=(inner, self._channel, stream, OwnDraws(), _Modes.current()),
+            args=(inner, self._channel, stream, OwnDraws(), _Modes.current(), share),
             name="peergraph-prefetch",
             daemon=True,
         )
         for _ in range(depth):
             self._channel.tickets.put(_Ticket())
         self._thread.start()
-        self._close = weakref.finalize(self, _stop, self._thread, self._channel, stream)
+        self._close = weakref.finalize(self, _stop, self._thread, self._channel, stream, share)
 
     def __iter__(self) -> AheadIterator:
         return self
@@ -274,6 +297,7 @@ def _make_batches(
     stream: torch.cuda.Stream | None,
     draws: OwnDraws,
     modes: _Modes,
+    share: Share,
 ) -> None:
     try:
         with ExitStack() as stack:
@@ -281,6 +305,7 @@ def _make_batches(
                 stack.enter_context(torch.cuda.stream(stream))
             stack.enter_context(draws)
             modes.enter(stack)
+            stack.enter_context(limit_blocks(share.max_blocks))
             last = False
             while not last:
                 ticket = channel.tickets.get()
@@ -310,11 +335,13 @@ def _make(inner: Iterator[Any], stream: torch.cuda.Stream | None, draws: OwnDraw
         return _Made(None, error, isinstance(error, StopIteration), None, draws.state)
 
 
-def _stop(thread: threading.Thread, channel: _Channel, stream: torch.cuda.Stream | None) -> None:
+def _stop(
+    thread: threading.Thread, channel: _Channel, stream: torch.cuda.Stream | None, share: Share
+) -> None:
     channel.stopped = True
     channel.tickets.put(_Ticket())
     # Garbage may be collected by the thread itself.
     if thread is not threading.current_thread():
         thread.join(_PATIENCE)
     if stream is not None and not thread.is_alive():
-        give_back(stream)
+        give_back(stream, share.priority)

@@ -15,25 +15,28 @@ from peergraph.store import StoreTensor
 from .blocks import tensors_behind
 from .lazy_rows import LazyRows
 
-# Streams that no thread works on. They are used again, as memory that was freed on a stream
-# serves only that one.
-_idle_streams: defaultdict[torch.device, list[torch.cuda.Stream]] = defaultdict(list)
+# Streams that no thread works on, by device and priority. They are used again, as memory that was
+# freed on a stream serves only that one.
+_idle_streams: defaultdict[tuple[torch.device, int], list[torch.cuda.Stream]] = defaultdict(list)
 
 
-def take_stream(device: torch.device) -> torch.cuda.Stream:
-    """A stream for a thread, behind what is on the current one: it may have written the tables."""
+def take_stream(device: torch.device, priority: int = -1) -> torch.cuda.Stream:
+    """A stream for a thread, behind what is on the current one: it may have written the tables.
+
+    Args:
+        priority: the smaller, the sooner its kernels run; the current stream usually has 0.
+    """
     try:
-        stream = _idle_streams[device].pop()
+        stream = _idle_streams[device, priority].pop()
     except IndexError:
-        # Of high priority: its kernels are small, and the model's come in long queues.
-        stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+        stream = torch.cuda.Stream(device, priority=priority)  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream(device))
     return stream
 
 
-def give_back(stream: torch.cuda.Stream) -> None:
-    """Lets a later thread have a stream that :func:`take_stream` gave."""
-    _idle_streams[stream.device].append(stream)
+def give_back(stream: torch.cuda.Stream, priority: int = -1) -> None:
+    """Lets a later thread have a stream that :func:`take_stream` gave for that priority."""
+    _idle_streams[stream.device, priority].append(stream)
 
 
 def use_on(stream: torch.cuda.Stream, value: Any) -> None:

@@ -46,9 +46,10 @@ TableView make_table_view(int64_t replicated, int64_t sharded, int64_t rows, int
 }
 
 IdList make_id_list(uintptr_t ids, int id_bytes, int64_t first, int64_t count, uintptr_t places,
-                    uintptr_t far, bool padded) {
+                    uintptr_t far, bool padded, int64_t max_blocks) {
   PG_CHECK_ARG(id_bytes == 0 || id_bytes == 4 || id_bytes == 8, "id_bytes must be 0, 4 or 8");
   PG_CHECK_ARG(count >= 0, "count must not be negative");
+  PG_CHECK_ARG(max_blocks >= 0, "max_blocks must not be negative");
   PG_CHECK_ARG(far == 0 || places != 0, "far needs places");
   return {reinterpret_cast<const void*>(ids),
           id_bytes,
@@ -56,7 +57,8 @@ IdList make_id_list(uintptr_t ids, int id_bytes, int64_t first, int64_t count, u
           count,
           reinterpret_cast<const int64_t*>(places),
           reinterpret_cast<const int64_t*>(far),
-          padded};
+          padded,
+          max_blocks};
 }
 
 /// A DLPack tensor of bytes, with what it points to.
@@ -180,7 +182,7 @@ void register_memory(py::module_& m) {
   py::class_<IdList>(m, "IdList")
       .def(py::init(&make_id_list), py::kw_only(), py::arg("ids") = 0, py::arg("id_bytes") = 0,
            py::arg("first") = 0, py::arg("count"), py::arg("places") = 0, py::arg("far") = 0,
-           py::arg("padded") = false);
+           py::arg("padded") = false, py::arg("max_blocks") = 0);
   register_ops(m);
 #ifdef PEERGRAPH_CUDA
   register_cuda(m);

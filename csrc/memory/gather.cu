@@ -222,7 +222,8 @@ void launch(const TableView& table, const IdList& ids, Data* data, int device,
   const ErrorSlot errors = error_slot(device);
   const auto kernel = copy_rows<Vector, Copy, kByLines>;
   // The same for all devices of a host; a query costs as much as a launch.
-  static const int64_t max_blocks = resident_blocks(kernel, device);
+  static const int64_t resident = resident_blocks(kernel, device);
+  const int64_t max_blocks = ids.max_blocks == 0 ? resident : std::min(resident, ids.max_blocks);
   CopyShape shape = make_shape(table.row_bytes / static_cast<int64_t>(sizeof(Vector)), ids.count,
                                max_blocks * kWarpsPerBlock, kRowsInFlight<Vector, kByLines>);
   unsigned blocks = grid_for(ids.count, int64_t{kWarpsPerBlock} * shape.tile_rows, max_blocks);

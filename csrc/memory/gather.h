@@ -21,7 +21,8 @@ struct IdList {
   // With places only: the ids from *far on, in the order of their rows, are of rows on the host,
   // which few threads of the GPU read best. Null: nothing is known.
   const int64_t* far = nullptr;
-  bool padded = false;  // gathers only: an id of -1 is no error and gives a row of zeros
+  bool padded = false;     // gathers only: an id of -1 is no error and gives a row of zeros
+  int64_t max_blocks = 0;  // of a GPU's kernel, for rows that are not `far`; 0: what fills the GPU
 
   /// Whether `id` names a row, or is allowed not to.
   PG_HD bool admits(int64_t id, int64_t limit) const {

@@ -48,6 +48,7 @@ class IdList:
         places: int = 0,
         far: int = 0,
         padded: bool = False,
+        max_blocks: int = 0,
     ) -> None: ...
 
 def map_shared(fd: int, bytes: int, on_disk: bool) -> int: ...

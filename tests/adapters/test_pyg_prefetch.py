@@ -81,6 +81,43 @@ def test_same_batches(depth: int, device: torch.device) -> None:
         check_batch(batch, data)
 
 
+@pytest.mark.parametrize(("priority", "max_blocks"), [(0, 0), (-1, 1), (0, 40)])
+def test_a_share_of_the_gpu_changes_nothing(
+    priority: int, max_blocks: int, device: torch.device
+) -> None:
+    loader = node_loader(device)
+    wanted, _ = epochs(loader, 0)
+    torch.manual_seed(5)
+    ahead = peergraph_pyg.prefetch(loader, 2, priority=priority, max_blocks=max_blocks)
+    assert_equal([batch for _ in range(2) for batch in ahead], wanted)
+
+
+@pytest.mark.parametrize(
+    ("share", "error", "match"),
+    [
+        ({"priority": 1}, ValueError, "priority must be -1 or 0, got 1"),
+        ({"priority": "low"}, TypeError, "priority must be an int"),
+        ({"max_blocks": -1}, ValueError, "max_blocks must be 0 or more, got -1"),
+        ({"max_blocks": 0.5}, TypeError, "max_blocks must be an int"),
+    ],
+)
+def test_wrong_share(share: dict[str, Any], error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        peergraph_pyg.prefetch(node_loader("cpu"), 2, **share)
+
+
+def test_share_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PEERGRAPH_PREFETCH_PRIORITY", "0")
+    monkeypatch.setenv("PEERGRAPH_PREFETCH_BLOCKS", "64")
+    share = peergraph_pyg.prefetch(node_loader("cpu"), 2).share
+    assert (share.priority, share.max_blocks) == (0, 64)
+    for name, value in (("PRIORITY", "2"), ("BLOCKS", "few")):
+        with monkeypatch.context() as other:
+            other.setenv(f"PEERGRAPH_PREFETCH_{name}", value)
+            with pytest.raises(ValueError, match=f"PEERGRAPH_PREFETCH_{name}"):
+                peergraph_pyg.prefetch(node_loader("cpu"), 2)
+
+
 @pytest.mark.parametrize("negatives", ["binary", "triplet"])
 def test_same_links(negatives: str, device: torch.device) -> None:
     """Negative samples come from torch's generator too."""
@@ -423,10 +460,10 @@ def test_streams_are_used_again() -> None:
     loader = peergraph_pyg.prefetch(node_loader("cuda:0"), 2)
     for _ in range(5):
         list(loader)
-    streams = len(_idle_streams[torch.device("cuda", 0)])
+    streams = len(_idle_streams[torch.device("cuda", 0), -1])
     for _ in range(5):
         list(loader)
-    assert len(_idle_streams[torch.device("cuda", 0)]) == streams
+    assert len(_idle_streams[torch.device("cuda", 0), -1]) == streams
 
 
 @pytest.mark.gpus(1)

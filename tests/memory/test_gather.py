@@ -7,7 +7,7 @@ import torch
 
 import peergraph
 import peergraph._C as _C
-from peergraph.memory import Group, Table, Tiers
+from peergraph.memory import Group, Table, Tiers, limit_blocks
 from peergraph.memory.ids import id_list
 from peergraph.memory.launching import launch_on
 from tests.memory.tables import (
@@ -90,6 +90,18 @@ def test_padding(group: Group, kind: str, width: int) -> None:
     ids[1] = -2
     with pytest.raises(IndexError, match=r"ids\[1\] = -2"):
         gather_and_wait(table, ids.to(table.device), padded=True)
+    table.close()
+
+
+@pytest.mark.parametrize("kind", TIER_KINDS)
+def test_few_blocks(group: Group, kind: str) -> None:
+    rows = random_rows((6000, 40), torch.float32)
+    table = table_of(rows, split(6000, kind), group)
+    for blocks in (1, 3, 100_000):
+        with limit_blocks(blocks):
+            check(table, rows, random_ids(6000, (9000,), torch.int64))
+    with pytest.raises(ValueError, match="count must be 0 or more, got -1"), limit_blocks(-1):
+        pass
     table.close()
 
 

@@ -3,6 +3,7 @@
 from peergraph.memory.cupy_stream import cupy_stream
 from peergraph.memory.group import Group
 from peergraph.memory.kernel_argument import table_argument
+from peergraph.memory.launching import limit_blocks
 from peergraph.memory.measuring import cached_topology, measure_topology
 from peergraph.memory.pending import synchronize
 from peergraph.memory.region import SharedRegion
@@ -20,6 +21,7 @@ __all__ = [
     "Topology",
     "cached_topology",
     "cupy_stream",
+    "limit_blocks",
     "measure_topology",
     "synchronize",
     "table_argument",

@@ -13,7 +13,7 @@ from peergraph.memory.extents import shard_bytes
 from peergraph.memory.group import Group
 from peergraph.memory.host_reads import prefers_staging
 from peergraph.memory.ids import id_list, sorted_by_row
-from peergraph.memory.launching import Launch, launch_on
+from peergraph.memory.launching import Launch, launch_on, most_blocks
 from peergraph.memory.machine_cache import host_reads_file
 from peergraph.memory.partitions import Partitions, everyone_reaches_all
 from peergraph.memory.region import SharedRegion
@@ -115,7 +115,8 @@ class Access:
         if many and self._pays_to_sort(view):
             first_far = self._tiers.replicated + self._tiers.sharded
             near, places, far = sorted_by_row(ids, self._tiers.rows, self._order, first_far)
-        _C.gather(view, id_list(near, places, far, padded=padded), out, *self._launch())
+        wanted = id_list(near, places, far, padded=padded, max_blocks=most_blocks())
+        _C.gather(view, wanted, out, *self._launch())
         if away is not None and ready is not None:
             away.gather(ids, out, ready)
 

@@ -13,6 +13,7 @@ def id_list(
     far: torch.Tensor | None = None,
     *,
     padded: bool = False,
+    max_blocks: int = 0,
 ) -> _C.IdList:
     """The ids as the compiled module takes them: addresses of contiguous tensors.
 
@@ -22,6 +23,7 @@ def id_list(
         far: with places, int64, one element: from which id on the rows are on the host; the ids
             are in the order of their rows then.
         padded: an id of -1 is no error and gives a row of zeros; gathers only.
+        max_blocks: of the kernel on a GPU; 0: as many as fill it.
     """
     return _C.IdList(
         ids=ids.data_ptr(),
@@ -30,6 +32,7 @@ def id_list(
         places=0 if places is None else places.data_ptr(),
         far=0 if far is None else far.data_ptr(),
         padded=padded,
+        max_blocks=max_blocks,
     )
 
 

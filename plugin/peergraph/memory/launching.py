@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NamedTuple
 
 import torch
+
+_most_blocks: ContextVar[int] = ContextVar("peergraph_most_blocks", default=0)
 
 DTYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
 """Elements that kernels compute with, as the compiled module numbers them."""
@@ -32,3 +37,24 @@ def launch_on(device: torch.device, stream: torch.cuda.Stream | None = None) -> 
     index = torch.cuda.current_device() if device.index is None else device.index
     chosen = torch.cuda.current_stream(index) if stream is None else stream
     return Launch(index, chosen.cuda_stream, threads)
+
+
+@contextmanager
+def limit_blocks(count: int) -> Iterator[None]:
+    """Within this, in this thread, kernels that gather take at most `count` blocks of 256 threads.
+
+    For gathers beside other work on the GPU: waiting for memory takes few threads, and the others'
+    places are free for kernels of other streams. 0: no limit. ValueError for a negative count.
+    """
+    if count < 0:
+        raise ValueError(f"count must be 0 or more, got {count}")
+    token = _most_blocks.set(count)
+    try:
+        yield
+    finally:
+        _most_blocks.reset(token)
+
+
+def most_blocks() -> int:
+    """What :func:`limit_blocks` says here; 0: no limit."""
+    return _most_blocks.get()
