@@ -81,7 +81,7 @@ def _store(device: str, plan: str, budget: int) -> None:
             assert_same_graph(store, source)
             node_type = store.node_types[0]
             extra = torch.arange(store.num_nodes(node_type))
-            table = store.add_node_table("extra", extra, node_type, plan="sharded")
+            table = store.add_node_table("extra", extra, node_type)
             assert torch.equal(table.read(), extra)
             group.barrier()
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from peergraph.memory import Group, Table
+from peergraph.memory.measuring import cached_topology
 from peergraph.memory.topology import Topology
 from peergraph.store import local_csc
+from peergraph.store.adding import Later
 from peergraph.store.build import build_structure, build_tables
 from peergraph.store.hotness import Given, list_hotness, node_hotness
 from peergraph.store.ids import IdMap
@@ -19,6 +21,7 @@ from peergraph.store.ordering import Orders
 from peergraph.store.placing import choose_plan, fits_budget, may_split
 from peergraph.store.plan import Plan
 from peergraph.store.planning import Reads, Shares
+from peergraph.store.policies import POLICIES
 from peergraph.store.schema import Schema, agree
 from peergraph.store.source import EdgeType, GraphSource, NodeType
 from peergraph.store.spilling import Spill
@@ -48,6 +51,7 @@ class Parts:
     structures: dict[EdgeType, Structure]
     node_tables: dict[NodeType, dict[str, Table]]
     edge_tables: dict[EdgeType, dict[str, Table]]
+    later: Later
 
 
 def assemble(
@@ -113,4 +117,25 @@ def assemble(
     )
     group.synchronize()
     group.barrier()
-    return Parts(schema, plan, ids, structures, node_tables, edge_tables)
+    later = _remembered(wishes, reads, used, schema, ordered, group)
+    return Parts(schema, plan, ids, structures, node_tables, edge_tables, later)
+
+
+def _remembered(
+    wishes: Wishes,
+    reads: Callable[[], Reads],
+    used: Orders,
+    schema: Schema,
+    ordered: bool,
+    group: Group,
+) -> Later:
+    """What later tables are placed by. Collective."""
+    topology = wishes.topology
+    by_links = not isinstance(wishes.plan, Plan) and wishes.plan in POLICIES
+    if topology is None and by_links and ordered and group.device.type == "cuda":
+        topology = cached_topology(group)
+    if topology is None or group.rank:
+        return Later(topology, None, wishes.spill)
+    # Where nodes keep the users' order, the first rows are read as often as others.
+    by_users = {t: n for t, n in schema.num_nodes.items() if t not in used.nodes}
+    return Later(topology, reads().in_no_order(by_users), wishes.spill)

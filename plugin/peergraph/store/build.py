@@ -11,10 +11,10 @@ from peergraph.memory import Group, Table, Tiers
 from peergraph.memory.partitions import Partitions
 from peergraph.memory.together import run_everywhere
 from peergraph.progress import progress_bar
+from peergraph.store.adding import place_added
 from peergraph.store.ids import IdMap, id_dtype
-from peergraph.store.items import table_name, type_name
+from peergraph.store.items import row_item, table_name, type_name
 from peergraph.store.local_csc import LocalCsc
-from peergraph.store.placing import place_table
 from peergraph.store.plan import Plan
 from peergraph.store.schema import Schema, TableSpec
 from peergraph.store.source import EdgeType, GraphSource, NodeType, RowSource
@@ -154,13 +154,17 @@ def add_table(
         raise ValueError(f"no rank brings values for {name!r}")
     spec = specs[holder]
     what = "node table" if isinstance(kind, str) else "edge table"
-    tiers = place_table(what, kind, name, spec, plan, store.plan.copies, group)
+    item = row_item(what, table_name(kind, name), spec, kind)
+    allocated = store.memory().extents
+    planned = place_added(plan, item, store.plan, allocated, store.later, group)
+    tiers = planned.tiers(what, item.name)
     order = store.id_map(kind).to_internal if isinstance(kind, str) else None
     mine = values if group.rank == holder else None
     parts = store.plan.partitions
     table = build_table(
-        table_name(kind, name), spec, tiers, mine, 0, group, order, None, parts, Spill()
+        item.name, spec, tiers, mine, 0, group, order, None, parts, store.later.spill
     )
+    store.plan = planned
     group.barrier()
     return table
 

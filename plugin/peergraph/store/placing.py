@@ -23,7 +23,7 @@ from peergraph.store.source import EdgeType, NodeType
 from peergraph.store.spilling import Spill
 
 # Of a GPU's free memory: the rest is the model's, its activations' and the allocator's.
-_DEFAULT_BUDGET_SHARE = 0.6
+DEFAULT_BUDGET_SHARE = 0.6
 
 
 def may_split(
@@ -90,10 +90,10 @@ def choose_plan(
         )
     made = _with_ids(made, ids, group)
     made, extents = spill.apply(made, [*ids, *items], not isinstance(plan, Plan), group)
-    budget = _common_budget(memory_budget, group)
+    budget = common_budget(memory_budget, group)
     if budget is not None:
         made = replace(made, memory_budget=budget)
-        check_budget(extents, budget, _granule(budget, made, group), f"plan {made.name!r}")
+        check_budget(extents, budget, budget_granule(budget, made, group), f"plan {made.name!r}")
     check_room(extents, group)
     return made
 
@@ -110,7 +110,7 @@ def _within_budget(
     group: Group,
 ) -> Plan:
     """A plan that no rank's memory exceeds. Collective."""
-    budget = left = _common_budget(memory_budget, group, _DEFAULT_BUDGET_SHARE)
+    budget = left = common_budget(memory_budget, group, DEFAULT_BUDGET_SHARE)
     if budget is not None:
         only_ids = _with_ids(Plan(plan, group.world_size, None, ()), ids, group)
         maps = extents_of(ids, only_ids)
@@ -128,7 +128,7 @@ def _within_budget(
         if budget is None or left is None:
             break
         # Shards are not all of one size, and memory comes in blocks: the choice counts neither.
-        granule = _granule(budget, made, group)
+        granule = budget_granule(budget, made, group)
         beyond = fullest(extents, granule)[1] - budget
         if beyond <= 0:
             break
@@ -146,7 +146,7 @@ def _with_ids(plan: Plan, ids: list[Item], group: Group) -> Plan:
     return replace(plan, placements=(*placed, *plan.placements))
 
 
-def _common_budget(
+def common_budget(
     memory_budget: int | None, group: Group, default_share: float = 0.0
 ) -> int | None:
     """What all ranks can keep; None where none was given a budget. Collective.
@@ -165,7 +165,7 @@ def _common_budget(
     return min(given, default=None)
 
 
-def _granule(budget: int, plan: Plan, group: Group) -> int:
+def budget_granule(budget: int, plan: Plan, group: Group) -> int:
     """The blocks that a budget is counted in: the driver's, unless few of them would exceed it."""
     blocks = 4 * len(plan.placements)
     return GPU_GRANULE if group.device.type == "cuda" and budget > blocks * GPU_GRANULE else 1
@@ -260,7 +260,7 @@ def place_table(
     item = row_item(kind, table_name(of, name), spec, of)
     # Ranks without a GPU share the machine's memory: one copy serves all.
     name = "host" if plan == "auto" and group.device.type == "cpu" else plan
-    budget = _common_budget(None, group, _DEFAULT_BUDGET_SHARE)
+    budget = common_budget(None, group, DEFAULT_BUDGET_SHARE)
     # With copies of shards, the ranks hold as much as so many fewer of them.
     made = make_plan(name, [item], max(1, group.world_size // copies), budget)
     return made.placements[0].tiers

@@ -157,6 +157,15 @@ class Reads:
         }
         return replace(self, expanded=expanded)
 
+    def in_no_order(self, rows: Mapping[NodeType, int]) -> Reads:
+        """The same reads of nodes of some types that do not lie by hotness.
+
+        Args:
+            rows: by node type, how many there are.
+        """
+        changed = {t: (Curve.uniform(n), self.nodes[t][1]) for t, n in rows.items()}
+        return replace(self, nodes={**self.nodes, **changed})
+
     def load(self, item: Item) -> Load:
         """How an item is read."""
         row_bytes = max(1, item.bytes_of(1)) if item.rows else 1

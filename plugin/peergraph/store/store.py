@@ -13,6 +13,7 @@ from torch import Tensor
 from peergraph.memory import Group, Table
 from peergraph.memory.topology import Topology
 from peergraph.store import build, disk, trained_on_disk
+from peergraph.store.adding import Later
 from peergraph.store.assembling import Wishes, assemble
 from peergraph.store.hotness import Given
 from peergraph.store.ids import IdMap
@@ -47,6 +48,7 @@ class Store(Reporting):
         structures: dict[EdgeType, Structure],
         node_tables: dict[NodeType, dict[str, Table]],
         edge_tables: dict[EdgeType, dict[str, Table]],
+        later: Later,
     ) -> None:
         super().__init__()
         self.group = group
@@ -57,6 +59,8 @@ class Store(Reporting):
         self._structures = structures
         self._node_tables = node_tables
         self._edge_tables = edge_tables
+        self.later = later
+        """What tables that are added are placed by."""
         self._rank = 0 if group is None else group.rank
         self._readers: list[weakref.ref[Any]] = []
 
@@ -239,8 +243,14 @@ class Store(Reporting):
     ) -> Table:
         """Adds a table ``[num_nodes, ...]``. Collective; `values` on one rank suffices.
 
+        Args:
+            plan: ``"auto"`` places by the store's links, reads and what is left of its budget, and
+                :attr:`plan` tells; or ``"replicated"``, ``"sharded"``, ``"host"``.
+
         Raises:
-            ValueError: the name is taken, or the rows do not match.
+            ValueError: the name is taken, the rows do not match, or the table takes more than is
+                left of the store's budget.
+            MemoryError: a GPU or the host has less memory left than the table needs.
         """
         table = build.add_table(self, name, values, node_type, plan)
         self._node_tables.setdefault(node_type, {})[name] = table
@@ -249,10 +259,8 @@ class Store(Reporting):
     def add_edge_table(
         self, name: str, values: Tensor | None, edge_type: EdgeType = EDGE, *, plan: str = "auto"
     ) -> Table:
-        """Adds a table ``[num_edges, ...]`` by edge id. Collective; `values` on one rank suffices.
-
-        Raises:
-            ValueError: the name is taken, or the rows do not match.
+        """Adds a table ``[num_edges, ...]`` by edge id. Collective; otherwise as
+        :meth:`add_node_table`.
         """
         table = build.add_table(self, name, values, edge_type, plan)
         self._edge_tables.setdefault(edge_type, {})[name] = table
