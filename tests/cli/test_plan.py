@@ -48,7 +48,7 @@ def test_machines_and_policies(name: str, policy: str, capsys: pytest.CaptureFix
 def test_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", *SMALL, "--topology", "dgx1-6"]) == 0
     text = capsys.readouterr().out
-    for part in ("topology 'dgx1[0,1,2,3,4,5]'", "at most 2 on each GPU", "plan 'auto'", "MB from"):
+    for part in ("topology 'dgx1[0,1,2,3,4,5]'", "at most 2 on each GPU", "plan 'auto'", "B from"):
         assert part in text
 
 

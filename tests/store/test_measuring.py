@@ -183,7 +183,7 @@ def test_all_ranks_beside_the_prediction() -> None:
         assert "beside the plan's prediction" in text
         assert text.count("predicted") > 3
     assert "rank 0, 1, 2, 3" in texts[0]
-    assert "MB from" in texts[1]
+    assert "B from" in texts[1]
 
 
 @pytest.mark.parametrize("weighted", [False, True])

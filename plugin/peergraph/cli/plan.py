@@ -15,7 +15,7 @@ from peergraph.memory.machines import MACHINES, machine
 from peergraph.memory.measuring import known_topology, measure_topology
 from peergraph.memory.topology import Topology
 from peergraph.store.plan import Plan
-from peergraph.store.planning import Shares
+from peergraph.store.planning import Reads, Shares
 from peergraph.store.policies import POLICIES, plan_on
 
 _DEFAULT_BUDGET_SHARE = 0.6
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         topology = _topology(args)
         if topology is None:  # another rank prints
             return 0
-        plan = _plan(args, topology)
+        plan, reads = _plan(args, topology)
         if args.picture is not None:
             draw(args.picture, plan, topology)
     except (ImportError, OSError, ValueError, NotImplementedError) as error:
@@ -74,11 +74,23 @@ def run(args: argparse.Namespace) -> int:
         }
         print(json.dumps(facts))
     else:
-        print(topology, plan.partitions, plan, sep="\n")
+        print(topology, plan.partitions, plan, _assumed(reads, args), sep="\n")
     return 0
 
 
-def _plan(args: argparse.Namespace, topology: Topology) -> Plan:
+def _assumed(reads: Reads, args: argparse.Namespace) -> str:
+    """What the predictions rest on, which nobody has counted."""
+    rows = sum(count for _, count in reads.nodes.values())
+    lists = sum(count for _, count in reads.expanded.values())
+    neighbours = sum(reads.edges.values())
+    hot = "nodes of high out-degree" if args.store else f"few nodes (rank ^ -{args.skew:g})"
+    return (
+        f"  assumed: {rows:,.0f} nodes, {lists:,.0f} lists and {neighbours:,.0f} neighbours a "
+        f"mini-batch, mostly of {hot};\n  Store.build plans by what presample has counted"
+    )
+
+
+def _plan(args: argparse.Namespace, topology: Topology) -> tuple[Plan, Reads]:
     if args.store is not None:
         items, reads = saved_graph(args.store)
     else:
@@ -87,7 +99,7 @@ def _plan(args: argparse.Namespace, topology: Topology) -> Plan:
     if budget is None:
         budget = int(_DEFAULT_BUDGET_SHARE * min(topology.memory))
     shares = Shares(args.graph_ratio, args.feature_ratio, args.first)
-    return plan_on(topology, items, reads, budget, args.policy, shares)
+    return plan_on(topology, items, reads, budget, args.policy, shares), reads
 
 
 def _topology(args: argparse.Namespace) -> Topology | None:

@@ -94,8 +94,14 @@ class Partitions:
 
     def __str__(self) -> str:
         lines = [
-            f"partitions by {self.policy!r}: {self.num_gpus}, at most {self.copies} on each GPU"
+            f"partitions of sharded rows by {self.policy!r}: {self.num_gpus}, at most "
+            f"{self.copies} on each GPU"
         ]
+        if self.num_gpus == 1:
+            return f"partitions of sharded rows by {self.policy!r}: one GPU has them all"
+        each = tuple(range(self.num_gpus))
+        if self.copies == 1 and all(source == each for source in self.source):
+            return f"{lines[0]}, every GPU reads them all where they are"
         for gpu, (stored, source) in enumerate(zip(self.stored, self.source, strict=True)):
             reads = ", ".join(f"{p} from GPU {g}" for p, g in enumerate(source) if g != gpu)
             held = " ".join(map(str, stored))

@@ -14,6 +14,7 @@ from peergraph.store.local_csc import LocalCsc, out_degrees
 from peergraph.store.schema import Schema
 from peergraph.store.shared_vector import assemble
 from peergraph.store.source import EdgeType, NodeType
+from peergraph.store.unseen import expected_reads
 
 BY_DEGREE = ("out_degree", "in_degree")
 
@@ -112,7 +113,10 @@ def list_hotness(
     run_everywhere(group, check)
     if not needed:
         return {}
-    return {t: _from_first_rank(group, values) for t, values in counts.items()}
+    heat = {t: _from_first_rank(group, values) for t, values in counts.items()}
+    if isinstance(given, Hotness):
+        heat = {t: expected_reads(values.long()) for t, values in heat.items()}
+    return heat
 
 
 def _check_kinds(group: Group, kind: str) -> None:

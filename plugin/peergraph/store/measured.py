@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 from peergraph.memory import Group
 from peergraph.store.plan import Plan
-from peergraph.store.prediction import Prediction, columns, total_link_bytes
+from peergraph.store.prediction import (
+    Prediction,
+    columns,
+    format_links,
+    format_seconds,
+    format_share,
+    total_link_bytes,
+)
 
 _SAMPLED = ("structure", "edge ids")
 
@@ -123,36 +130,46 @@ class Measurement:
         for item, hits in shown:
             sampled = item.kind in _SAMPLED
             reads = sum(map(sum, item.reads)) / max(1, sum(self.batches))
-            spent = "" if sampled else _ms(self._slowest(item.seconds))
-            shares = [_percent(share) for share in hits[: len(tiers)]]
+            spent = "" if sampled else format_seconds(self._slowest(item.seconds))
+            shares = [format_share(share) for share in hits[: len(tiers)]]
             yield (item.kind, item.name, "measured", *shares, f"{reads:.0f}", spent)
             if (item.kind, item.name) in predicted:
                 p = predicted[item.kind, item.name]
-                shares = [_percent(share) for share in p.hits[: len(tiers)]]
+                shares = [format_share(share) for share in p.hits[: len(tiers)]]
                 shares += [""] * (len(tiers) - len(shares))
-                yield ("", "", "predicted", *shares, "", "" if sampled else _ms(p.seconds))
+                yield (
+                    "",
+                    "",
+                    "predicted",
+                    *shares,
+                    "",
+                    "" if sampled else format_seconds(p.seconds),
+                )
         blank = [""] * (len(tiers) + 1)
         kinds = [p for p in self.plan.predictions if p.kind in _SAMPLED]
         if any(self.sampling):
-            yield ("sampling", "", "measured", *blank, _ms(self._slowest(self.sampling)))
+            yield ("sampling", "", "measured", *blank, format_seconds(self._slowest(self.sampling)))
             if kinds:
-                yield ("", "", "predicted", *blank, _ms(sum(p.seconds for p in kinds)))
-        yield ("total", "", "measured", *blank, _ms(self.seconds_per_batch()))
+                yield ("", "", "predicted", *blank, format_seconds(sum(p.seconds for p in kinds)))
+        yield ("total", "", "measured", *blank, format_seconds(self.seconds_per_batch()))
         if predicted:
             read = [p for key, p in predicted.items() if self._was_read(*key)]
-            yield ("", "", "predicted", *blank, _ms(sum(p.seconds for p in read)))
+            yield ("", "", "predicted", *blank, format_seconds(sum(p.seconds for p in read)))
 
     def _links(self) -> Iterator[tuple[str, ...]]:
-        world = self.plan.world_size
-        yield ("MB from", "", *(f"GPU {j}" for j in range(world)), "host")
         read: list[Prediction] = [
             p for p in self.plan.predictions if self._was_read(p.kind, p.name)
         ]
         expected = total_link_bytes(read)
-        for rank, row in zip(self.ranks, self.link_bytes(), strict=True):
-            yield (f"GPU {rank}", "measured", *(f"{v / 1e6:.3f}" for v in row))
-            if expected:
-                yield ("", "predicted", *(f"{v / 1e6:.3f}" for v in expected[rank]))
+        measured = self.link_bytes()
+        beside = [expected[rank] for rank in self.ranks] if expected else []
+        unit, cells = format_links([*measured, *beside])
+        gpus = range(self.plan.world_size)
+        yield (f"{unit} from", "", *(f"GPU {j}" for j in gpus), "host")
+        for index, rank in enumerate(self.ranks):
+            yield (f"to GPU {rank}", "measured", *cells[index])
+            if beside:
+                yield ("", "predicted", *cells[len(measured) + index])
 
     def _was_read(self, kind: str, name: str) -> bool:
         return any((item.kind, item.name) == (kind, name) for item in self.items)
@@ -168,11 +185,3 @@ def _joined(kind: str, name: str, found: list[Measurement], sources: int) -> Ite
         tuple(counts for item in of for counts in item.read_bytes),
         tuple(seconds for item in of for seconds in item.seconds),
     )
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3f} ms"

@@ -162,7 +162,7 @@ class Plan:
         budget = self.memory_budget
         limit = "" if budget is None else f", budget {format_bytes(budget)} a rank"
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
-        lines = [f"plan {self.name!r}: {ranks}{limit}"]
+        lines = [f"plan {self.name!r}: {ranks}{limit}; shares of rows by tier, and bytes"]
         for r in rows:
             cells = [t.ljust(w) for t, w in zip(r[:2], widths, strict=False)]
             cells += [t.rjust(w) for t, w in zip(r[2:], widths[2:], strict=True)]

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -33,19 +35,37 @@ class Prediction:
 
 def format_predictions(predictions: Sequence[Prediction]) -> str:
     """For people: hits and time of each item, bytes of each link."""
-    lines = ["  predicted for a mini-batch:"]
+    lines = ["  predicted for a mini-batch on every GPU at once: where reads go, and their time"]
     table: list[tuple[str, ...]] = [("", "", "replicated", "sharded", "host", "time")]
     for p in predictions:
-        hits = [f"{100 * share:.1f} %" for share in p.hits]
-        table.append((p.kind, p.name, *hits, f"{1e3 * p.seconds:.3f} ms"))
+        hits = [format_share(share) for share in p.hits]
+        table.append((p.kind, p.name, *hits, format_seconds(p.seconds)))
     total = sum(p.seconds for p in predictions)
-    table.append(("total", "", "", "", "", f"{1e3 * total:.3f} ms"))
+    table.append(("total", "", "", "", "", format_seconds(total)))
     lines += columns(table, 2)
     bytes_of = total_link_bytes(predictions)
+    unit, cells = format_links(bytes_of)
     gpus = range(len(bytes_of))
-    links: list[tuple[str, ...]] = [("MB from", *(f"GPU {j}" for j in gpus), "host")]
-    links += [(f"GPU {i}", *(f"{v / 1e6:.1f}" for v in bytes_of[i])) for i in gpus]
+    links: list[tuple[str, ...]] = [(f"{unit} from", *(f"GPU {j}" for j in gpus), "host")]
+    links += [(f"to GPU {i}", *row) for i, row in enumerate(cells)]
     return "\n".join(lines + columns(links, 1))
+
+
+def format_share(share: float) -> str:
+    """``12.3 %``, and ``-`` for nothing."""
+    return f"{100 * share:.1f} %" if share else "-"
+
+
+def format_seconds(seconds: float) -> str:
+    """``1.234 ms``, or microseconds below a tenth of one."""
+    return f"{1e3 * seconds:.3f} ms" if seconds >= 1e-4 else f"{1e6 * seconds:.1f} us"
+
+
+def format_links(bytes_of: Sequence[Sequence[float]]) -> tuple[str, list[list[str]]]:
+    """A unit that suits the largest of the numbers, and them in it, ``-`` for nothing."""
+    largest = max((value for row in bytes_of for value in row), default=0.0)
+    size, unit = next((n, u) for n, u in _UNITS if largest >= n or n == 1)
+    return unit, [[f"{v / size:.1f}" if v else "-" for v in row] for row in bytes_of]
 
 
 def total_link_bytes(predictions: Sequence[Prediction]) -> list[list[float]]:
