@@ -11,7 +11,7 @@ constexpr int64_t kEdgesAhead = 512;
 
 /// Brings what CscView::neighbors will read.
 void prefetch_list(const CscView& csc, int64_t row) {
-  const Location at = csc.map.locate(row);
+  const Location at = csc.locate(row);
   const CscPart& part = csc.part(at);
   __builtin_prefetch(part.indptr + at.local);
   __builtin_prefetch(part.edge_begin + at.local);
