@@ -79,6 +79,31 @@ def test_blocks_serve_gcn(options: dict[str, Any], device: torch.device) -> None
         assert_same(theirs, ours, batch.x, batch.edge_index)
 
 
+@pytest.mark.gpus(1)
+@pytest.mark.parametrize(
+    "name", ["SAGEConv", "GCNConv", "GATConv", "GATv2Conv", "GINConv", "GraphConv"]
+)
+def test_nothing_waits_for_the_gpu(name: str) -> None:
+    device = torch.device("cuda", 0)
+    options = {"heads": 2} if name.startswith("GAT") else {}
+    layer = (
+        peergraph_pyg.nn.GINConv(torch.nn.Linear(6, 8))
+        if name == "GINConv"
+        else getattr(peergraph_pyg.nn, name)(6, 8, **options)
+    ).to(device)
+    for _ in range(2):  # The first call may set up libraries.
+        batch = batch_of(device)
+        x = batch.x.clone().requires_grad_()
+        out = layer(x, batch.edge_index)
+        out.sum().backward()
+    batch = batch_of(device)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        layer(x, batch.edge_index).sum().backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_all_layers_on_batches(name: str, device: torch.device) -> None:
     batch = batch_of(device)

@@ -89,3 +89,24 @@ def test_embeddings_at_both_ends() -> None:
     (edge_type,) = edge_inputs("RGCNConv", 40)
     for sources in (None, torch.arange(9)):
         assert_same(theirs, ours, (sources, torch.arange(5)), edges(9, 5), edge_type)
+
+
+@pytest.mark.parametrize("name", ["GATConv", "GATv2Conv"])
+def test_asking_for_attention_weights_changes_nothing(name: str) -> None:
+    theirs, ours = pair(name, *arguments(name), heads=2)
+    args = x_and_edges()
+    out, (edge_index, weights) = ours(*args, return_attention_weights=True)
+    assert torch.equal(out, ours(*args))
+    assert torch.equal(out, ours(*args, return_attention_weights=False))
+    expected = theirs(*args, return_attention_weights=True)[1]
+    torch.testing.assert_close((edge_index, weights), expected)
+
+
+def test_decomposed_layers_change_nothing() -> None:
+    _, ours = pair("GCNConv", WIDTH, 6)
+    args = x_and_edges()
+    out = ours(*args)
+    ours.decomposed_layers = 2
+    assert torch.equal(ours(*args), out)
+    ours.decomposed_layers = 1
+    assert torch.equal(ours(*args), out)

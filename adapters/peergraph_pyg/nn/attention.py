@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -42,3 +43,11 @@ def finish_attention(layer: FastLayer, out: Tensor, target: Tensor | None) -> Te
     if layer.res is not None and target is not None:
         out = out + layer.res(target)
     return out if layer.bias is None else out + layer.bias
+
+
+def with_weights(out: Tensor, by_edges: Callable[[], Any], wanted: bool | None) -> Any:
+    """The result, with the weights of edges where they are asked for.
+
+    These are computed beside it, so that asking for them does not change the result.
+    """
+    return (out, by_edges()[1]) if wanted else out

@@ -17,7 +17,7 @@ from torch_geometric.nn import conv as pyg
 from peergraph.aggregate import Csc, attention, edge_softmax, g_sddmm, g_spmm
 
 from ..lazy_rows import gathered
-from .attention import attention_over, finish_attention
+from .attention import attention_over, finish_attention, with_weights
 from .degrees import degrees_of, normalised_sum
 from .layer import (
     Ends,
@@ -60,7 +60,7 @@ class GCNConv(FastLayer, pyg.GCNConv):  # type: ignore[misc]
         return self._by_weights(x, edge_index, edge_weight)
 
     def _by_degrees(self, x: Any, edge_index: Any) -> Tensor:
-        refuse(self._check_settings() != "sum", f"aggr is {self.aggr}")
+        refuse(self._check_settings(by_columns=True) != "sum", f"aggr is {self.aggr}")
         refuse(type(edge_index) is not Tensor, f"edge_index is a {kind_of(edge_index)}")
         refuse(not isinstance(x, Tensor), f"x is a {kind_of(x)}")
         csc = self._structure(edge_index, None, Ends(x, None), None)
@@ -107,9 +107,15 @@ class GATConv(FastLayer, pyg.GATConv):  # type: ignore[misc]
                     return super(GATConv, self).forward(*args)
             return super(GATConv, self).forward(*args)
 
-        if edge_attr is not None or return_attention_weights is not None:
+        if edge_attr is not None:
             return by_edges()
-        return self._either("forward", lambda: self._in_one_pass(x, edge_index, size), by_edges)
+        return self._either(
+            "forward",
+            lambda: with_weights(
+                self._in_one_pass(x, edge_index, size), by_edges, return_attention_weights
+            ),
+            by_edges,
+        )
 
     def _in_one_pass(self, x: Any, edge_index: Any, size: Size) -> Tensor:
         pair = ends_of(x)
@@ -186,9 +192,15 @@ class GATv2Conv(FastLayer, pyg.GATv2Conv):  # type: ignore[misc]
                     return super(GATv2Conv, self).forward(*args)
             return super(GATv2Conv, self).forward(*args)
 
-        if edge_attr is not None or return_attention_weights is not None:
+        if edge_attr is not None:
             return by_edges()
-        return self._either("forward", lambda: self._in_one_pass(x, edge_index), by_edges)
+        return self._either(
+            "forward",
+            lambda: with_weights(
+                self._in_one_pass(x, edge_index), by_edges, return_attention_weights
+            ),
+            by_edges,
+        )
 
     def _in_one_pass(self, x: Any, edge_index: Any) -> Tensor:
         single = not isinstance(x, (tuple, list))
@@ -233,7 +245,7 @@ class GINEConv(FastLayer, pyg.GINEConv):  # type: ignore[misc]
 
     def _aggregate(self, csc: Csc, reduce: str, x: Tensor, e: Tensor | None) -> Tensor:
         assert e is not None
-        width = self.lin.out_features if self.lin is not None else e.shape[-1]
+        width = self.lin.out_channels if self.lin is not None else e.shape[-1]
         if e.dim() != 2 or width != x.shape[-1]:  # PyG says what is wrong.
             sources = without_autocast(lambda: g_sddmm(csc, "copy", gathered(x)))
             messages = self.message(sources, e)

@@ -118,13 +118,17 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
             note(f"{step}: PyG, {refusal}")
         return pyg()
 
-    def _check_settings(self) -> str:
-        """The reduction. Raises Refusal if the layer is set to do anything else."""
+    def _check_settings(self, by_columns: bool = False) -> str:
+        """The reduction. Raises Refusal if the layer is set to do anything else.
+
+        `by_columns`: a result's column depends on that column of the features alone, so working off
+        a few columns at a time (decomposed_layers), which saves PyG memory, makes no difference.
+        """
         refuse(torch.jit.is_tracing(), "the model is traced")  # type: ignore[attr-defined,no-untyped-call]
         # Derivatives of these are another mechanism than autograd's.
         refuse(torch._C._are_functorch_transforms_active(), "there is a transform of torch.func")
         refuse(bool(self.explain), "the layer is being explained")
-        refuse(self.decomposed_layers != 1, "decomposed_layers is set")
+        refuse(self.decomposed_layers != 1 and not by_columns, "decomposed_layers is set")
         refuse(self.flow != "source_to_target", f"flow is {self.flow}")
         for name in _HOOKS:
             refuse(bool(getattr(self, name)), f"there are hooks ({name.strip('_')})")
