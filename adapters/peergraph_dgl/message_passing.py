@@ -19,6 +19,7 @@ import dgl.backend as F
 import torch
 from dgl.base import is_all
 from dgl.heterograph_index import HeteroGraphIndex
+from dgl.storages import TensorStorage
 from torch import Tensor
 
 from . import kernels
@@ -83,6 +84,7 @@ def install() -> None:
         _replace(module, name, replacement)
     _replace(HeteroGraphIndex, "copy_to", _copy_to)
     _replace(HeteroGraphIndex, "get_relation_graph", _get_relation_graph)
+    _replace(TensorStorage, "fetch", _fetch)
 
 
 def uninstall() -> None:
@@ -261,6 +263,21 @@ def _from_relations(dgls: Any, metagraph: Any, rel_graphs: Any, num_nodes_per_ty
     return DeviceIndex.joined(metagraph, rel_graphs, num_nodes_per_type)
 
 
+def _gather_pinned(dgls: Any, tensor: Tensor, rows: Tensor) -> Any:
+    if not is_foreign(rows.device):
+        return dgls(tensor, rows)
+    return tensor[rows.cpu()].to(rows.device, non_blocking=True)
+
+
+def _fetch(
+    dgls: Any, storage: Any, indices: Tensor, device: Any, pin_memory: Any = False, **kwargs: Any
+) -> Any:
+    """Rows of a tensor of the CPU for a batch on a GPU, which no kernel of DGL's gathers."""
+    if is_foreign(indices.device) and storage.storage.device.type == "cpu":
+        indices = indices.cpu()
+    return dgls(storage, indices, device, bool(pin_memory), **kwargs)
+
+
 _REPLACEMENTS: list[tuple[str, str, Callable[..., Any]]] = [
     ("dgl.ops.spmm", "gspmm", _gspmm),
     ("dgl.ops", "gspmm", _gspmm),
@@ -271,6 +288,7 @@ _REPLACEMENTS: list[tuple[str, str, Callable[..., Any]]] = [
     ("dgl.backend", "segment_reduce", _segment_reduce),
     ("dgl.backend", "segment_mm", _segment_mm),
     ("dgl.backend", "gather_mm", _gather_mm),
+    ("dgl.frame", "gather_pinned_tensor_rows", _gather_pinned),
     ("dgl.heterograph_index", "create_unitgraph_from_coo", _from_coo),
     ("dgl.heterograph_index", "create_unitgraph_from_csr", _from_csr),
     ("dgl.heterograph_index", "create_heterograph_from_relations", _from_relations),

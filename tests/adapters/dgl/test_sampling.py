@@ -270,6 +270,21 @@ def test_loader_with_prefetched_features(shared: Any, device: torch.device, work
     assert torch.equal(torch.cat(seen).sort().values, torch.arange(100))
 
 
+def test_columns_of_one_rank(shared: Any, device: torch.device) -> None:
+    """What a script assigns stays on the CPU; batches get it where they are."""
+    g = plain()
+    s = shared(g)
+    hidden = torch.randn(NODES, 4)
+    pinned = hidden.pin_memory() if device.type == "cuda" else hidden
+    for column in (hidden, pinned):
+        s.ndata["h"] = column
+        for names in (["h"], None):
+            sampler = MultiLayerFullNeighborSampler(1, prefetch_node_feats=names)
+            for inputs, _, blocks in DataLoader(s, torch.arange(9), sampler, device=device):
+                assert blocks[0].srcdata["h"].device == device
+                assert torch.equal(blocks[0].srcdata["h"].cpu(), hidden[inputs.cpu()])
+
+
 def test_loader_options_that_say_where_things_lie(shared: Any, device: torch.device) -> None:
     g = plain()
     loader = DataLoader(
