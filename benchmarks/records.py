@@ -20,7 +20,7 @@ Record = dict[str, Any]
 # Cases: what two rows must have in common to be compared.
 CASE_KEYS = (
     *("bench", "graph", "world", "dim", "fanout", "batch", "semantics", "layers"),
-    *("part", "setting", "op"),
+    *("part", "setting", "op", "kind"),
 )
 
 
@@ -140,9 +140,10 @@ _COLUMNS = {
     "embedding": ["op", "system", "plan", *_TIMES, "ms_lookup", "ms_backward", "ms_step",
                   "against", "ratio"],
     "sampling": ["system", "plan", *_TIMES, "edges", "nodes", "edges_per_s", "against", "ratio"],
+    "kinds": ["kind", "system", "plan", *_TIMES, "floor_ms", "against", "ratio"],
     "minibatch": ["system", "plan", *_TIMES, "ms_sample", "ms_gather", "nodes", "against", "ratio"],
-    "end_to_end": ["plan", "way", *_TIMES, "wall_ms", "ms_sample", "ms_gather", "ms_loader",
-                   "ms_train", "epoch_s", "over_compute", "utilisation"],
+    "end_to_end": ["plan", "way", "depth", "priority", "blocks", *_TIMES, "wall_ms", "ms_sample",
+                   "ms_gather", "ms_loader", "ms_train", "epoch_s", "over_compute", "utilisation"],
     "training": ["system", "plan", *_TIMES, "wall_ms", "ms_sample", "ms_gather", "ms_loader",
                  "ms_train", "epoch_s", "against", "ratio"],
     "placement budgets": ["setting", "op", "system", "plan", *_TIMES, "ms_sample", "ms_gather",

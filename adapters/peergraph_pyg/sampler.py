@@ -70,7 +70,8 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
     ) -> None:
         if sample_direction != "forward":
             raise NotImplementedError(
-                f"sample_direction={sample_direction!r} is not supported for a shared graph"
+                f"sample_direction={sample_direction!r} is not supported for a shared graph: its "
+                "store holds edges by destination; share the graph with its edges turned round"
             )
         self.subgraph_type = SubgraphType(subgraph_type if directed else "induced")
         self.store: Store = store_of(data)

@@ -34,6 +34,22 @@ def run(bench: str, out: Path, *arguments: str) -> tuple[list[dict[str, object]]
     return [json.loads(line) for line in out.read_text().splitlines()], done.stdout
 
 
+def test_kinds(tmp_path: Path) -> None:
+    small = ["--graph", "tiny/20", "--cases", "3-2:16", "--plans", "sharded", "--world", "2"]
+    records, table = run("kinds", tmp_path / "out.jsonl", *small, "--peers", "torch")
+    timed = {(r["system"], r["kind"]) for r in records if "ms" in r}
+    kinds = {"plain", "replace", "disjoint", "weighted", "temporal", "last", "induced"}
+    assert {kind for system, kind in timed if system == "peergraph"} == {
+        *kinds,
+        "walk",
+        "node2vec",
+        "pinsage",
+    }
+    assert all(r["floor_ms"] > 0 for r in records if r["system"] == "peergraph" and "ms" in r)
+    assert all(r["ratio"] > 0 for r in records if r["system"] == "torch" and "ms" in r)
+    assert "floor_ms" in table
+
+
 def test_gather(tmp_path: Path) -> None:
     sizes = ["--dims", "16,100", "--host-dims", "16", "--count", "500"]
     memory = ["--table-gib", "0.0005", "--host-gib", "0.0005"]
