@@ -88,7 +88,7 @@ def test_two_ranks(tmp_path: Path) -> None:
     data, report = write_graph(tmp_path / "toy.npz"), tmp_path / "out.json"
     command = [sys.executable, "-m", "peergraph.cli", "demo", "--data", str(data), *SMALL]
     done = subprocess.run(
-        [*command, "--json", str(report)],
+        [*command, "--json", str(report), "--measure"],
         capture_output=True,
         text=True,
         timeout=200,
@@ -98,6 +98,7 @@ def test_two_ranks(tmp_path: Path) -> None:
     check_output(done.stdout, json.loads(report.read_text()), ranks=2)
     assert "epoch 1/1" in done.stderr  # the progress bar
     assert done.stdout.count("plan 'auto'") == 1
+    assert "reads of a mini-batch on rank 0, 1" in done.stdout
 
 
 @pytest.mark.gpus(1)

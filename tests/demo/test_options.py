@@ -20,6 +20,7 @@ from peergraph.demo.options import DemoOptions
         ({"memory_budget": 0}, "--memory-budget must be at least 1"),
         ({"memory_budget": 9, "plan": "host"}, "--memory-budget is for --plan auto, not host"),
         ({"num_workers": -1}, "--num-workers must not be negative"),
+        ({"num_workers": 1, "measure": True}, "--measure counts no reads of workers"),
         ({"plan": "magic"}, "--plan must be one of auto, replicated, sharded, host, got 'magic'"),
         ({"fanouts": ()}, "--fanouts must be positive"),
         ({"fanouts": (5, 0)}, "got 5,0"),

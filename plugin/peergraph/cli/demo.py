@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--dropout", type=float, default=default.dropout)
     add("--seed", type=int, default=default.seed)
     add("--num-workers", type=int, default=default.num_workers, metavar="N", help="per rank")
+    add("--measure", action="store_true", help="count reads by tier; slows the demo")
     add("--json", metavar="FILE", help="write the result there, too")
 
 

@@ -39,6 +39,7 @@ class DemoOptions:
     dropout: float = 0.3
     seed: int = 0
     num_workers: int = 0
+    measure: bool = False
     json: str | None = None
 
     def check(self) -> None:
@@ -50,6 +51,8 @@ class DemoOptions:
                 raise ValueError(f"--{name} must be at least 1, got {value}")
         if self.num_workers < 0:
             raise ValueError(f"--num-workers must not be negative, got {self.num_workers}")
+        if self.measure and self.num_workers:
+            raise ValueError("--measure counts no reads of workers: leave --num-workers at 0")
         if self.plan not in PLANS:
             raise ValueError(f"--plan must be one of {', '.join(PLANS)}, got {self.plan!r}")
         if self.memory_budget is not None and self.plan != "auto":

@@ -9,7 +9,7 @@ _SHOWN_EPOCHS = 3
 
 
 def summary(result: DemoResult) -> str:
-    """Two tables: accuracy with and without the graph, and where the time went."""
+    """Tables: accuracy with and without the graph, where the time went, and if asked for, reads."""
     where = "GPUs" if result.device == "cuda" else "CPU ranks"
     lines = [
         "",
@@ -31,6 +31,8 @@ def summary(result: DemoResult) -> str:
             "The last epoch waits for the GPU at every phase, to measure it; in the others the "
             "phases overlap and only the epoch's time counts."
         )
+    if result.measured is not None:
+        lines += ["", result.measured]
     return "\n".join(lines)
 
 

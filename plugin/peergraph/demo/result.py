@@ -34,6 +34,7 @@ class DemoResult:
     test_accuracy: float = 0.0
     mlp_val_accuracy: float = 0.0
     mlp_test_accuracy: float = 0.0
+    measured: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain values."""

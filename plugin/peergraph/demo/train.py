@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from time import perf_counter
 from typing import Any
 
@@ -33,9 +34,14 @@ def train(options: DemoOptions, device: torch.device) -> DemoResult:
     for name in _SPLITS:
         del data[f"{name}_mask"]  # else the loaders would gather them for every batch
     training = options.training(len(splits["train"]), team.ranks)
-    train_sage(team, training, data, splits, result)
+    store = peergraph_pyg.store_of(data)
+    with store.measure() if options.measure else nullcontext() as measured:
+        train_sage(team, training, data, splits, result)
+    if measured is not None:
+        assert store.group is not None
+        result.measured = str(measured.of_all_ranks(store.group))
     train_mlp(team, training, data, splits, result)
-    peergraph_pyg.store_of(data).close()
+    store.close()
     return result
 
 
