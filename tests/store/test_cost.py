@@ -130,15 +130,15 @@ def test_cpu_threads_bring_rows_where_they_are_faster() -> None:
 def test_prediction_of_sorting_and_of_a_samplers_work() -> None:
     timed = Topology("t", switch(1).bulk, ((3.0,),), (7.0,), (1,), 0, caches=(1000,))
     many = load(rows("x", 100, 4), torch.ones(100), 4, reads=4096.0)
-    sorting = 12 * 3 + 4096 * 150 / 400
+    sorting = 4 * 3 + 4096 * 150 / 400
     found = predict(many, Tiers(host=100), timed, solve(timed))
     assert found.seconds == pytest.approx(4096 * 4 / 10 + 7 + sorting)
     assert predict(many, Tiers(100), timed, solve(timed)).seconds == pytest.approx(40.96 + 3)
     # Three hops; the cache holds a quarter of the map, so of five sectors three and three quarters.
     sampling = replace(many, work=Work(3, 200, 4000))
     beside = predict(sampling, Tiers(100), timed, solve(timed)).seconds - 43.96
-    assert beside == pytest.approx(3 * 5 * 3 + 200 * (30 + 3.75 * 32) / 400)
-    assert Work(3, 200, 500).seconds(timed) == pytest.approx(45 + 200 * 30 / 400)
+    assert beside == pytest.approx(3 * 2.5 * 3 + 200 * (30 + 3.75 * 32) / 400)
+    assert Work(3, 200, 500).seconds(timed) == pytest.approx(22.5 + 200 * 30 / 400)
     unknown = replace(timed, caches=())
     assert Work(3, 200, 500).seconds(unknown) == pytest.approx(45 + 200 * 190 / 400)
 
@@ -255,4 +255,4 @@ def test_predictions_print() -> None:
     text = format_predictions([one, one])
     assert "50.0 %" in text
     assert "4.000 ms" in text
-    assert text.splitlines()[-1].split() == ["GPU", "1", "2.0", "4.0", "2.0"]
+    assert text.splitlines()[-1].split() == ["to", "GPU", "1", "2.0", "4.0", "2.0"]

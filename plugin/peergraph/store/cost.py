@@ -28,12 +28,12 @@ _POINTS = 256
 SECTOR = 32
 # From here on ids of tables with host rows are sorted: calls that this takes beside the gather, and
 # bytes of own memory that move for each id, a radix sort's passes above all.
-_LEAST_SORTED, _SORT_CALLS, _SORT_BYTES = 4096, 12, 150
+_LEAST_SORTED, _SORT_CALLS, _SORT_BYTES = 4096, 4, 150
 # Of the host's memory, read by rising address: what one translation of an address serves.
 _TRANSLATED = 1 << 16
 # Of the sampler, for each hop: kernels and waits, in calls. For each edge: bytes that it writes and
 # reads again in order, and sectors of the renumbering that it finds and writes at random.
-_HOP_CALLS, _EDGE_BYTES, _EDGE_SECTORS = 5, 30, 5
+_HOP_CALLS, _EDGE_BYTES, _EDGE_SECTORS = 2.5, 30, 5
 
 
 @dataclass(frozen=True)
