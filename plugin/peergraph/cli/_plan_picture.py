@@ -7,9 +7,11 @@ from typing import Any
 
 from peergraph.memory.topology import Topology
 from peergraph.store.plan import Plan, format_bytes
-from peergraph.store.prediction import total_link_bytes
+from peergraph.store.prediction import format_links, format_seconds, total_link_bytes
 
 _TIERS = {"replicated": "#4c78a8", "sharded": "#54a24b", "host": "#e4c580"}
+# Of a bar, a share that has room for its number.
+_LEAST_NAMED = 0.08
 
 
 def draw(path: str | PathLike[str], plan: Plan, topology: Topology) -> None:
@@ -28,7 +30,7 @@ def draw(path: str | PathLike[str], plan: Plan, topology: Topology) -> None:
     seconds = sum(p.seconds for p in plan.predictions)
     figure.suptitle(
         f"{plan.name} on {topology.name}: {format_bytes(plan.bytes_per_rank())} a GPU, "
-        f"{format_bytes(plan.bytes_host())} on the host, {1e3 * seconds:.2f} ms a mini-batch"
+        f"{format_bytes(plan.bytes_host())} on the host, {format_seconds(seconds)} a mini-batch"
     )
     figure.savefig(path)
 
@@ -36,39 +38,44 @@ def draw(path: str | PathLike[str], plan: Plan, topology: Topology) -> None:
 def _draw_tiers(axes: Any, plan: Plan) -> None:
     """Of each item, the rows on each tier and beside them the reads that they get."""
     items = [
-        (f"{p.kind} {p.name}", p.tiers, q.hits)
+        (f"{p.kind} {p.name}", p.tiers, q)
         for p, q in zip(plan.placements, plan.predictions, strict=True)
     ]
     names: list[str] = []
-    for name, tiers, hits in reversed(items):
+    for name, tiers, predicted in reversed(items):
         total = max(1, tiers.rows)
         rows = (tiers.replicated / total, tiers.sharded / total, tiers.host / total)
-        for shares, what in ((hits, "reads"), (rows, "rows")):
+        reads = f"reads, {format_seconds(predicted.seconds)}"
+        for shares, what in ((predicted.hits, reads), (rows, "rows")):
             start = 0.0
             for share, color in zip(shares, _TIERS.values(), strict=True):
                 axes.barh(len(names), 100 * share, left=start, color=color)
+                if share >= _LEAST_NAMED:
+                    middle = start + 50 * share
+                    axes.text(middle, len(names), f"{100 * share:.0f} %", ha="center", va="center")
                 start += 100 * share
-            names.append(f"{name}, {what}")
+            names.append(f"{name}\n{what}")
     axes.set_yticks(range(len(names)), names)
     axes.set_xlabel("%")
     axes.set_title("Where rows lie, and where reads go")
     handles = [axes.barh(0, 0, color=color) for color in _TIERS.values()]
-    axes.legend(handles, list(_TIERS), loc="lower center", bbox_to_anchor=(0.5, -0.3), ncols=3)
+    axes.legend(handles, list(_TIERS), loc="lower center", bbox_to_anchor=(0.5, -0.28), ncols=3)
 
 
 def _draw_links(axes: Any, plan: Plan) -> None:
     """The bytes of a mini-batch as a map: each row a reader, each column where it reads."""
     moved = total_link_bytes(plan.predictions)
     count = plan.world_size
+    unit, cells = format_links(moved)
     # Own memory would outshine all links.
-    links = [[0.0 if i == j else v / 1e6 for j, v in enumerate(row)] for i, row in enumerate(moved)]
+    links = [[0.0 if i == j else v for j, v in enumerate(row)] for i, row in enumerate(moved)]
     axes.imshow(links, cmap="Greens", aspect="auto", vmax=1.3 * max(1e-9, *map(max, links)))
-    for i, row in enumerate(moved):
-        for j, value in enumerate(row):
-            axes.text(j, i, f"{value / 1e6:.0f}" if value else "-", ha="center", va="center")
+    for i, row in enumerate(cells):
+        for j, text in enumerate(row):
+            axes.text(j, i, text, ha="center", va="center")
     held = plan.partitions.stored if plan.partitions else [(g,) for g in range(count)]
     axes.set_xticks(range(count + 1), [*map(str, range(count)), "host"])
-    stored = [f"GPU {g}: {' '.join(map(str, parts))}" for g, parts in enumerate(held)]
+    stored = [f"GPU {g}, holds {', '.join(map(str, parts))}" for g, parts in enumerate(held)]
     axes.set_yticks(range(count), stored)
     axes.set_xlabel("read from GPU")
-    axes.set_title("MB of a mini-batch on each link; partitions of each GPU")
+    axes.set_title(f"{unit} of a mini-batch to each GPU; partitions that it holds")
