@@ -121,14 +121,14 @@ __global__ void __launch_bounds__(kRowThreads)
         for (int i = 0; i < kVec; ++i)
           narrow(total[m] == 0 ? Value{0} : sums[m][i] / total[m], &pack.values[i]);
         store_pack(to.out + part.row * of.columns() + at.columns[m], pack);
-        if (at.leads(m, of))
+        if (at.leads[m])
           to.lse[part.row * of.heads + at.heads[m]] =
               total[m] == 0 ? Value{0} : top[m] + log(total[m]);
       } else {
         Value* partial = to.partial + part.slot * (of.columns() + 2 * of.heads);
 #pragma unroll
         for (int i = 0; i < kVec; ++i) partial[at.columns[m] + i] = sums[m][i];
-        if (at.leads(m, of)) {
+        if (at.leads[m]) {
           partial[of.columns() + at.heads[m]] = top[m];
           partial[of.columns() + of.heads + at.heads[m]] = total[m];
         }

@@ -24,6 +24,7 @@ struct HeadLanes {
   int lanes, groups, group;
   int per_head;
   bool on[kItems];
+  bool leads[kItems];  // whether the item is the first of its head
   int64_t columns[kItems];
   int64_t heads[kItems];
 
@@ -38,12 +39,8 @@ struct HeadLanes {
       columns[m] = static_cast<int64_t>(m * lanes + lane) * kVec;
       on[m] = columns[m] < of.columns();
       heads[m] = on[m] ? columns[m] / of.depth : 0;
+      leads[m] = on[m] && columns[m] == heads[m] * of.depth;
     }
-  }
-
-  /// Whether the lane is the first of the head of item `m`.
-  __device__ __forceinline__ bool leads(int m, const Attention& of) const {
-    return on[m] && columns[m] % of.depth == 0;
   }
 
   /// Sums the lanes' shares of each head: each lane gets the sum of its items' heads. All lanes of

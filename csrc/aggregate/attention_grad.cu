@@ -161,11 +161,11 @@ __global__ void __launch_bounds__(kRowThreads)
               if constexpr (kBySource) wide[m][i] += to_source.values[i];
             }
             if constexpr (kBySource) {
-              if (!kDynamic && to.right != nullptr && at.leads(m, of))
+              if (!kDynamic && to.right != nullptr && at.leads[m])
                 atomicAdd(to.right + node * of.heads + at.heads[m], of_sum);
             } else if (to.x != nullptr) {
               add_pack<kVec>(to.x + node * of.columns() + at.columns[m], to_source);
-              if (!kDynamic && at.leads(m, of))
+              if (!kDynamic && at.leads[m])
                 atomicAdd(to.left + node * of.heads + at.heads[m], of_sum);
             }
           }
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(kRowThreads)
         if constexpr (!kBySource && kDynamic)
           (whole ? to.att + place : partial + of.columns() + at.columns[m])[i] = wide_att[m][i];
       }
-      if (!kDynamic && narrow_to != nullptr && at.leads(m, of)) {
+      if (!kDynamic && narrow_to != nullptr && at.leads[m]) {
         Value* at_head =
             whole ? narrow_to + part.row * of.heads : partial + (kWide ? of.columns() : int64_t{0});
         at_head[at.heads[m]] = narrow_sum[m];

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.nn import conv as pyg
 
-from peergraph.aggregate import Csc, attention, edge_softmax, g_sddmm, g_spmm
+from peergraph.aggregate import Csc, attention, edge_softmax, g_sddmm, g_spmm, message
 
 from ..lazy_rows import gathered
 from .attention import attention_over, finish_attention, with_weights
@@ -33,6 +33,9 @@ from .layer import (
 )
 from .notes import note
 from .structure import derived_from
+
+# Values of messages from which on writing them costs more than a transpose.
+_MANY = 1 << 28
 
 
 class SAGEConv(FastLayer, pyg.SAGEConv):  # type: ignore[misc]
@@ -234,7 +237,10 @@ class GINConv(FastLayer, pyg.GINConv):  # type: ignore[misc]
 
 
 class GINEConv(FastLayer, pyg.GINEConv):  # type: ignore[misc]
-    """PyG's GINEConv; of messages there are the sums and what relu leaves of them."""
+    """PyG's GINEConv; where CuPy is there, in one compiled kernel.
+
+    Else, and over the structure of one mini-batch, sums are written and what relu leaves of them.
+    """
 
     pyg_class = pyg.GINEConv
 
@@ -253,6 +259,12 @@ class GINEConv(FastLayer, pyg.GINEConv):  # type: ignore[misc]
             e = e if self.lin is None else self.lin(e)
             dtype = torch.promote_types(x.dtype, e.dtype)
             rows, edges = gathered(x).to(dtype), e.to(dtype)
+            fused = message("relu(u + e)", reduce)
+            # It runs over the transpose, which structures that serve once have not.
+            often = not csc.one_shot or rows.shape[1] * csc.num_edges >= _MANY
+            if fused.is_fused(csc) and often:
+                note("messages: one compiled kernel, never written")
+                return without_autocast(lambda: fused(csc, u=rows, e=edges))
             sums = without_autocast(lambda: g_sddmm(csc, "add", rows, edges, "u", "e"))
             messages = sums.relu()
         return without_autocast(lambda: g_spmm(csc, "copy_e", reduce, e=messages))
