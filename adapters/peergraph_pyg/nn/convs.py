@@ -69,9 +69,9 @@ class GCNConv(FastLayer, pyg.GCNConv):  # type: ignore[misc]
         csc = self._structure(edge_index, None, Ends(x, None), None)
         degrees = degrees_of(csc, edge_index, self.add_self_loops, x.dtype)
         h = self.lin(x)
-        out = without_autocast(lambda: normalised_sum(csc, degrees, h))
+        out = without_autocast(lambda: normalised_sum(csc, degrees, h, self.bias))
         note(f"forward: peergraph, sum over {csc}, scaled by the degrees")
-        return out if self.bias is None else out + self.bias
+        return out
 
     def _by_weights(self, x: Any, edge_index: Any, edge_weight: Tensor | None) -> Any:
         # What cached=True keeps may come from another edge index than this one.

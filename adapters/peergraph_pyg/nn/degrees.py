@@ -50,10 +50,15 @@ def degrees_of(csc: Csc, edge_index: Tensor, self_loops: bool, dtype: torch.dtyp
     return kept[key]
 
 
-def normalised_sum(csc: Csc, degrees: Degrees, x: Tensor) -> Tensor:
-    """[nodes, features]: D^-1/2 (A + I) D^-1/2 x, as a plain sum of rows that are scaled before."""
+def normalised_sum(csc: Csc, degrees: Degrees, x: Tensor, bias: Tensor | None) -> Tensor:
+    """[nodes, features]: D^-1/2 (A + I) D^-1/2 x + bias, as a plain sum of rows scaled before."""
     scaled = x * degrees.inverse_root
     out = g_spmm(csc, "copy_u", "sum", scaled)
     if degrees.missing_loops is not None:
         out = torch.addcmul(out, scaled, degrees.missing_loops)
-    return out * degrees.inverse_root
+    if bias is None:
+        return out * degrees.inverse_root
+    if bias.dtype != out.dtype:
+        return out * degrees.inverse_root + bias
+    # In one pass over the result.
+    return torch.addcmul(bias, out, degrees.inverse_root)
