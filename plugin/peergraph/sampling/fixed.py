@@ -45,6 +45,8 @@ class FixedNeighborSampler:
             # Not while a graph is captured: memory for errors and for the node maps.
             raise_pending(self._device)
             self._workspace = Workspace(map_sizes, self._device)
+            # The first sample may be on another stream.
+            torch.cuda.current_stream(self._device).synchronize()
         sampler.store.keeps("node maps of a FixedNeighborSampler", self)
 
     @property
