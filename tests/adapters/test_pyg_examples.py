@@ -65,3 +65,10 @@ def test_single_process(device: torch.device) -> None:
     assert "100 films" in out
     assert "8000 links, 4000 of them real" in out
     assert "16.0" in out
+
+
+def test_cuda_graph(device: torch.device) -> None:
+    out = run(sys.executable, str(EXAMPLES / "cuda_graph.py"), "--device", device.type)
+    accuracies = [float(value) for value in re.findall(r"steps (\S+)", out)]
+    assert len(accuracies) == 2
+    assert accuracies[1] > 0.8
