@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -307,6 +308,7 @@ def is_device_index(index: Any) -> bool:
     return type(index) is DeviceIndex
 
 
+@functools.cache
 def metagraph_of(num_ntypes: int) -> Any:
     """DGL's metagraph of one relation, within a type or between two."""
     return from_coo(num_ntypes, [0], [num_ntypes - 1], True)

@@ -284,4 +284,4 @@ def _on_cpu(indices: Any) -> Any:
 
 @functools.cache
 def _say(argument: str, why: str) -> None:
-    logger.info("%s has no effect on a shared graph: %s", argument, why)
+    logger.warning("%s has no effect on a shared graph: %s", argument, why)

@@ -12,7 +12,7 @@ from dgl.function.reducer import SimpleReduceFunction
 from torch import Tensor
 
 from .. import kernels
-from ..device_index import DeviceIndex, metagraph_of
+from ..device_index import DeviceIndex
 from ..message_passing import relations_of
 
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -44,10 +44,7 @@ class QuickGraph:
     @property
     def _graph(self) -> DeviceIndex:
         """What DGL's functions take the structure from."""
-        relation = self.relation
-        if self._homogeneous:
-            return DeviceIndex(metagraph_of(1), [relation.num_src], [relation])
-        return DeviceIndex(metagraph_of(2), [relation.num_src, relation.num_dst], [relation])
+        return DeviceIndex.unit(1 if self._homogeneous else 2, self.relation)
 
     @contextmanager
     def local_scope(self) -> Iterator[None]:
