@@ -102,8 +102,9 @@ def _split_edges(storage: Any, outline: Any, edge_type: EdgeType, parts: _Parts)
     for key in ("adj", "adj_t"):
         if key in storage:
             raise NotImplementedError(
-                f"'{key}' cannot be shared; keep the edges as edge_index (leave out "
-                "ToSparseTensor, or build edge_index from its row and col) and delete it"
+                f"'{key}' cannot be shared: PyG's loaders take it as a SparseTensor of torch-sparse "
+                "only, and give such ones; keep the edges as edge_index (leave out ToSparseTensor, "
+                "or build edge_index from its row and col) and delete it"
             )
     if "edge_index" not in storage:
         return
