@@ -102,7 +102,7 @@ def _split_edges(storage: Any, outline: Any, edge_type: EdgeType, parts: _Parts)
     for key in ("adj", "adj_t"):
         if key in storage:
             raise NotImplementedError(
-                f"'{key}' cannot be shared: PyG's loaders take it as a SparseTensor of torch-sparse "
+                f"'{key}' cannot be shared: PyG's loaders take SparseTensors of torch-sparse "
                 "only, and give such ones; keep the edges as edge_index (leave out ToSparseTensor, "
                 "or build edge_index from its row and col) and delete it"
             )
