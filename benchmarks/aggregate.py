@@ -318,7 +318,7 @@ def arguments() -> argparse.ArgumentParser:
         "--slices", type=integers, default="0", help="bytes of a row worked off at a time; 0: all"
     )
     result.add_argument(
-        "--l2", type=integers, default="50", help="percent of the L2 cache that keeps the hottest"
+        "--l2", type=integers, default="75", help="percent of the L2 cache that keeps the hottest"
     )
     result.add_argument(
         "--tiles", type=integers, default="256", help="rows of a block, of renumbered graphs"
