@@ -65,7 +65,8 @@ def split(rows: int, kind: str) -> Tiers:
     }[kind]
 
 
-TIER_KINDS = ["replicated", "sharded", "host", "mixed", "disk", "all"]
+MEMORY_KINDS = ["replicated", "sharded", "host", "mixed"]
+TIER_KINDS = [*MEMORY_KINDS, "disk", "all"]
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

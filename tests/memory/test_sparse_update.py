@@ -13,7 +13,7 @@ from peergraph.memory import Group, Table, Tiers
 from peergraph.memory.coalesce import SparseRows, accumulator, coalesce
 from peergraph.memory.launching import DTYPES
 from peergraph.memory.trained import TrainedTable
-from tests.memory.tables import TIER_KINDS, same_bits, split, table_of
+from tests.memory.tables import MEMORY_KINDS, same_bits, split, table_of
 
 ROWS = 23
 WIDTHS = [1, 2, 3, 4, 8, 33, 64]
@@ -88,7 +88,7 @@ def test_update(rule: str, dtype: torch.dtype, width: int, device: torch.device)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_cpu_and_gpu_agree_bit_for_bit(rule: str, dtype: torch.dtype) -> None:
     for width in WIDTHS:
-        for kind in TIER_KINDS:
+        for kind in MEMORY_KINDS:
             cpu, gpu = (
                 updated(rule, dtype, width, kind, torch.device(place)) for place in ("cpu", "cuda")
             )

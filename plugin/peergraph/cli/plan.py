@@ -114,7 +114,10 @@ def _topology(args: argparse.Namespace) -> Topology | None:
     elif args.topology is None:
         found = known_topology()
         if found is None:
-            raise ValueError("this machine has not been measured: add --measure, or --topology")
+            raise ValueError(
+                "this machine has not been measured: add --measure, with a rank on each GPU "
+                "(torchrun --nproc-per-node), or --topology"
+            )
     elif Path(args.topology).is_file():
         found = Topology.from_json(Path(args.topology).read_text())
     else:
