@@ -45,10 +45,9 @@ class FixedKHop {
       room[s.node_type] += s.room;
       num_trees += s.room;
     }
-    for (size_t type = 0; type < lists_.size(); ++type) {
-      make_segments(type, room[type]);
-      make_list(type, num_trees, direct);
-    }
+    // A hash table's size depends on how many targets there are of every type.
+    for (size_t type = 0; type < lists_.size(); ++type) make_segments(type, room[type]);
+    for (size_t type = 0; type < lists_.size(); ++type) make_list(type, num_trees, direct);
     int64_t first_tree = 0;
     for (const FixedSeeds& s : seeds) {
       if (s.room > 0)
