@@ -62,7 +62,7 @@ class Structure:
 
 
 def _host(tensor: Tensor, device: torch.device) -> Tensor:
-    return tensor.pin_memory() if device.type == "cuda" else tensor
+    return tensor.cpu().pin_memory() if device.type == "cuda" else tensor
 
 
 def make_structure(

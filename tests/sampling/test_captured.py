@@ -133,7 +133,7 @@ def test_a_captured_step_is_the_step(store: Store, device: torch.device) -> None
 
 
 def test_a_graph_reports_errors(store: Store, device: torch.device) -> None:
-    step = Step(store, NeighborSampler(store, [4, 6]).fixed(BATCH, max_nodes=[60, 10]), device)
+    step = Step(store, NeighborSampler(store, [4, 6]).fixed(BATCH, max_nodes=[80, 10]), device)
     step.set(torch.zeros(BATCH, dtype=torch.int64), 0, 0)
     warm_up(step)
     graph = torch.cuda.CUDAGraph()
