@@ -10,6 +10,7 @@ from torch import Tensor
 from torch_geometric.nn import conv as pyg
 from torch_geometric.nn.conv import MessagePassing
 
+from peergraph_pyg import explain
 from peergraph_pyg import nn as fast
 
 WIDTH, CHANNELS, EDGE_WIDTH, RELATIONS = 6, 5, 3, 4
@@ -78,6 +79,15 @@ def edge_inputs(
     if name == "RGCNConv":
         return (torch.randint(RELATIONS - 1, (count,), generator=random).to(device),)
     return ()
+
+
+def is_fast(layer: torch.nn.Module, *args: Any, **options: Any) -> bool:
+    """Whether Peergraph does every step that explain() names; PyG's `forward` may call them, as
+    where heads do not fit a GPU's single pass of attention.
+    """
+    lines = explain(layer, *args, **options).splitlines()
+    steps = [line for line in lines if not line.startswith("forward: PyG")]
+    return bool(steps) and "PyG" not in "".join(steps)
 
 
 def gradients(layer: torch.nn.Module, *args: Any, **options: Any) -> tuple[Any, list[Tensor]]:

@@ -230,13 +230,12 @@ def test_blocks_of_relations(device: torch.device) -> None:
             torch.testing.assert_close(result[node_type], values, rtol=1e-4, atol=1e-4)
 
 
-def test_blocks_of_stores() -> None:
-    data = random_data()
-    store = peergraph_pyg.store_of(peergraph_pyg.share(data))
+def test_blocks_of_stores(device: torch.device) -> None:
+    store = peergraph_pyg.store_of(peergraph_pyg.share(random_data(), device=device))
     loader = NeighborLoader(
         peergraph_pyg.stores(store), [3, 2], input_nodes=torch.arange(6), batch_size=6
     )
     batch = next(iter(loader))
     assert blocks.find(batch.edge_index) is not None
-    theirs, ours = pair("SAGEConv", 5, 4)
+    theirs, ours = (layer.to(device) for layer in pair("SAGEConv", 5, 4))
     assert_same(theirs, ours, batch.x, batch.edge_index)

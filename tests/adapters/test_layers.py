@@ -25,6 +25,7 @@ from .layer_cases import (
     edge_inputs,
     edges,
     gradients,
+    is_fast,
     mlp,
     pair,
 )
@@ -63,10 +64,6 @@ def features(
     return torch.randn(rows, width, generator=random).to(device, dtype)
 
 
-def is_fast(layer: torch.nn.Module, *args: Any, **options: Any) -> bool:
-    return "PyG" not in explain(layer, *args, **options)
-
-
 @pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_homogeneous(name: str, grouped: bool, device: torch.device) -> None:
@@ -76,7 +73,19 @@ def test_homogeneous(name: str, grouped: bool, device: torch.device) -> None:
     # More often than it takes to be worth a transpose.
     for _ in range(6):
         assert_same(theirs, ours, *args)
-    assert is_fast(ours, *args) or name == "GATv2Conv"
+    assert is_fast(ours, *args)
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention_in_one_pass(name: str, device: torch.device) -> None:
+    args = (features(9, device=device), edges(device=device))
+    theirs, ours = (layer.to(device) for layer in pair(name, WIDTH, 4, heads=2))
+    for _ in range(6):  # Over the transpose in the end.
+        assert_same(theirs, ours, *args, tolerance=1e-4)
+    assert "forward: peergraph, attention in one pass" in explain(ours, *args)
+    _, uneven = pair(name, WIDTH, 5)
+    fits = "attention in one pass" if device.type == "cpu" else "1 heads of 5 do not fit"
+    assert fits in explain(uneven.to(device), *args)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -216,5 +216,5 @@ def test_errors(device: torch.device) -> None:
     with pytest.raises(TypeError, match="x and right must have one dtype"):
         attention(csc, x, None, right.double(), att=att)
     if device.type == "cuda":
-        with pytest.raises(NotImplementedError, match="attention by 1 heads of 5 does not fit"):
+        with pytest.raises(NotImplementedError, match="attention over 1 heads of 5 does not fit"):
             attention(csc, torch.zeros(40, 1, 5, device=device), left[:, :1])
