@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -80,6 +80,8 @@ def reservoir_sampler(store: Store, workload: Workload) -> NeighborSampler:
     if "w" not in store.edge_table_names():
         edges = store.num_edges()
         ones = torch.ones(edges, device=store.device) if workload.session.rank == 0 else None
+        # They stand in for a way of drawing: the budget is not for them.
+        store.plan = replace(store.plan, memory_budget=None)
         store.add_edge_table("w", ones, plan="sharded")
     return NeighborSampler(store, list(workload.fanouts), edge_ids=False, weights="w")
 
