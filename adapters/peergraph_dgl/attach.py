@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,10 @@ from dgl import DGLGraph
 
 from peergraph.store import Store
 
+from .replacing import Replacements
+
 _ATTRIBUTE = "_peergraph"
+_replacements = Replacements()
 
 
 @dataclass(frozen=True)
@@ -53,20 +55,15 @@ def find_store(graph: Any) -> Store | None:
 
 def install() -> None:
     """Has the methods that change a graph's structure in place part it from its store, once."""
-    for name in ("add_nodes", "add_edges", "remove_nodes", "remove_edges"):
-        method = getattr(DGLGraph, name)
-        if not hasattr(method, "__wrapped__"):
-            setattr(DGLGraph, name, _detaching(method))
+    if not _replacements:
+        for name in ("add_nodes", "add_edges", "remove_nodes", "remove_edges"):
+            _replacements.replace(DGLGraph, name, _change)
 
 
-def _detaching(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def changed(self: Any, *args: Any, **kwargs: Any) -> None:
-        before = self._graph
-        try:
-            original(self, *args, **kwargs)
-        finally:
-            if self._graph is not before:
-                vars(self).pop(_ATTRIBUTE, None)
-
-    return changed
+def _change(dgls: Callable[..., None], graph: Any, *args: Any, **kwargs: Any) -> None:
+    before = graph._graph
+    try:
+        dgls(graph, *args, **kwargs)
+    finally:
+        if graph._graph is not before:
+            vars(graph).pop(_ATTRIBUTE, None)

@@ -2,42 +2,38 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import dgl.backend
 import torch
-from dgl.backend.pytorch import tensor as torch_backend
 from torch import Tensor
 
 from peergraph.store import StoreTensor, TableTensor
 
+from .replacing import Replacements
 from .structure import SharedArray
 
 _CPU = torch.device("cpu")
+_replacements = Replacements()
 
 
 def install() -> None:
-    """Wraps the one function of DGL by which tensors reach its C library, once."""
-    name = "zerocopy_to_dgl_ndarray"
-    if not hasattr(getattr(dgl.backend, name), "__wrapped__"):
-        guarded = _with_memory(getattr(dgl.backend, name))
-        for module in (dgl.backend, torch_backend):
-            setattr(module, name, guarded)
+    """Wraps the function of DGL by which tensors reach its C library to be read, once.
+
+    Those that it would write to go another way, which a store tensor's ``data_ptr`` refuses.
+    """
+    if not _replacements:
+        _replacements.replace(dgl.backend, "zerocopy_to_dgl_ndarray", _with_memory)
 
 
-def _with_memory(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    @functools.wraps(original)
-    def guarded(data: Any) -> Any:
-        if isinstance(data, StoreTensor):
-            # DGL would pass a null pointer on.
-            data = whole(data)
-        elif isinstance(data, SharedArray):
-            data = data.tensor()
-        return original(data)
-
-    return guarded
+def _with_memory(dgls: Callable[[Any], Any], data: Any) -> Any:
+    if isinstance(data, StoreTensor):
+        # DGL would pass a null pointer on.
+        data = whole(data)
+    elif isinstance(data, SharedArray):
+        data = data.tensor()
+    return dgls(data)
 
 
 def whole(tensor: StoreTensor) -> Tensor:

@@ -25,14 +25,14 @@ from torch import Tensor
 from . import kernels
 from .device_index import DeviceIndex, is_device_index, relation_of
 from .relation import Relation
+from .replacing import Replacements
 
 _SETTINGS = ("auto", "always")
 _setting = os.environ.get("PEERGRAPH_DGL_KERNELS", "auto")
 
 _CACHE = "peergraph"
 
-# What was there before: (owner, name) -> function.
-_originals: dict[tuple[Any, str], Any] = {}
+_replacements = Replacements()
 
 
 def use_kernels(setting: str) -> None:
@@ -77,32 +77,19 @@ def install() -> None:
         ValueError: PEERGRAPH_DGL_KERNELS is set to something unknown.
     """
     use_kernels(_setting)
-    if _originals:
+    if _replacements:
         return
     for module_name, name, replacement in _REPLACEMENTS:
         module = importlib.import_module(module_name)
-        _replace(module, name, replacement)
-    _replace(HeteroGraphIndex, "copy_to", _copy_to)
-    _replace(HeteroGraphIndex, "get_relation_graph", _get_relation_graph)
-    _replace(TensorStorage, "fetch", _fetch)
+        _replacements.replace(module, name, replacement)
+    _replacements.replace(HeteroGraphIndex, "copy_to", _copy_to)
+    _replacements.replace(HeteroGraphIndex, "get_relation_graph", _get_relation_graph)
+    _replacements.replace(TensorStorage, "fetch", _fetch)
 
 
 def uninstall() -> None:
     """Puts DGL's own functions back. Graphs on a GPU that are still there stop working."""
-    for (owner, name), original in _originals.items():
-        setattr(owner, name, original)
-    _originals.clear()
-
-
-def _replace(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
-    original = getattr(owner, name)
-    _originals[owner, name] = original
-
-    @functools.wraps(original)
-    def replaced(*args: Any, **kwargs: Any) -> Any:
-        return replacement(original, *args, **kwargs)
-
-    setattr(owner, name, replaced)
+    _replacements.undo()
 
 
 def relations_of(index: Any) -> list[Relation]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -21,10 +21,11 @@ from peergraph.store import EdgeType, Store
 from .attach import find_store
 from .blocks import blocks_of
 from .columns import StoreColumn
+from .replacing import Replacements
 
 logger = logging.getLogger("peergraph_dgl")
 
-_originals: dict[tuple[type, str], Any] = {}
+_replacements = Replacements()
 
 Fanouts = dict[EdgeType, tuple[int, ...]]
 
@@ -49,29 +50,16 @@ def install() -> None:
 
     Other graphs are sampled as ever. Does nothing the second time.
     """
-    if not _originals:
+    if not _replacements:
         loading = dgl.dataloading
-        _replace(loading.NeighborSampler, "sample_blocks", _neighbor_blocks)
-        _replace(loading.LaborSampler, "sample_blocks", _labor_blocks)
-        _replace(loading.DataLoader, "__init__", _init_loader)
+        _replacements.replace(loading.NeighborSampler, "sample_blocks", _neighbor_blocks)
+        _replacements.replace(loading.LaborSampler, "sample_blocks", _labor_blocks)
+        _replacements.replace(loading.DataLoader, "__init__", _init_loader)
 
 
 def uninstall() -> None:
     """Puts DGL's own methods back."""
-    for (owner, name), original in _originals.items():
-        setattr(owner, name, original)
-    _originals.clear()
-
-
-def _replace(owner: type, name: str, replacement: Callable[..., Any]) -> None:
-    original = getattr(owner, name)
-    _originals[owner, name] = original
-
-    @functools.wraps(original)
-    def replaced(*args: Any, **kwargs: Any) -> Any:
-        return replacement(original, *args, **kwargs)
-
-    setattr(owner, name, replaced)
+    _replacements.undo()
 
 
 def _neighbor_blocks(

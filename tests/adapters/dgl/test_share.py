@@ -232,6 +232,8 @@ def test_store_tensors_as_weights_never_crash() -> None:
     assert dgl.ops.u_dot_v(result, result.ndata["x"], result.ndata["x"]).shape == (400, 1)
     assert dgl.ops.segment_reduce(torch.tensor([20, 40]), result.ndata["x"]).shape == (2, 5)
     assert dgl.backend.asnumpy(result.ndata["y"]).tolist() == g.ndata["y"].tolist()
+    with pytest.raises(RuntimeError, match="no data_ptr"):
+        dgl.backend.zerocopy_to_dgl_ndarray_for_write(result.ndata["y"])
 
 
 def test_store_of() -> None:
