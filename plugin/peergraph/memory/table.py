@@ -171,14 +171,13 @@ class Table:
             TypeError, ValueError: ids or out are not as above.
             RuntimeError: the table is closed.
         """
-        self._opened()
+        access = self._opened()
         ids = near_ids(ids, self.rows, self.device, padded)
         shape = (*ids.shape, *self.shape[1:])
         target = out_tensor(out, shape, self.dtype, self.device)
         result = target
         if target.device != self.device:
             result = torch.empty(shape, dtype=self.dtype, device=self.device)
-        access = self._opened()
         if self.counter is None:
             access.gather(ids, result.data_ptr(), padded)
         else:
@@ -208,7 +207,7 @@ class Table:
 
         Raises as :meth:`gather` does; ids out of range on a GPU write nothing.
         """
-        self._opened()
+        access = self._opened()
         ids = near_ids(ids, self.rows, self.device)
         shape = (*ids.shape, *self.shape[1:])
         if not isinstance(values, torch.Tensor):
@@ -219,7 +218,7 @@ class Table:
             raise ValueError(f"values must have shape {shape}, got {tuple(values.shape)}")
         check_device("values", values, self.device)
         values = values.to(self.device, non_blocking=True).contiguous()
-        self._opened().scatter(ids, values.data_ptr())
+        access.scatter(ids, values.data_ptr())
 
     def load(
         self,
