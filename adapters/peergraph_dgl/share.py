@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any
 
 import dgl
@@ -26,6 +27,8 @@ def share(
     *,
     plan: Any = "auto",
     memory_budget: Any = None,
+    spill: str | PathLike[str] | None = None,
+    host_budget: int | None = None,
     device: Any = None,
     timeout: float | None = None,
     progress: Any = None,
@@ -46,6 +49,8 @@ def share(
         plan: where structure and tables lie: ``"auto"``, ``"replicated"``, ``"sharded"``,
             ``"host"`` or a ``peergraph.store.Plan``.
         memory_budget: for ``"auto"``, as ``peergraph.store.Store.build`` takes it.
+        spill: folder for the coldest rows, for what the host does not hold; see docs/disk.md.
+        host_budget: bytes the store may take of the host's memory; default: what is free.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:i"``, where this rank reads to; default: see
             ``peergraph.memory.Group.current``.
         timeout: seconds to wait for the other ranks.
@@ -55,6 +60,7 @@ def share(
         TypeError: if rank 0's graph is no ``DGLGraph``, or a block. This and the following are
             raised on all ranks.
         ValueError: if it is shared already.
+        MemoryError, OSError: the host, or the folder `spill`, has less room than the plan needs.
         NotImplementedError: for data that requires gradients.
         pickle.PicklingError, AttributeError: for an attribute of the graph that cannot be sent.
     """
@@ -74,7 +80,13 @@ def share(
         raise message
     outline = pickle.loads(message)
     store = Store.build(
-        source, plan=plan, memory_budget=memory_budget, group=group, progress=progress
+        source,
+        plan=plan,
+        memory_budget=memory_budget,
+        spill=spill,
+        host_budget=host_budget,
+        group=group,
+        progress=progress,
     )
     # Graphs of DGL's PyPI wheels are on the CPU: their memory is not pinned for GPUs.
     on_cpu = Group.current(device="cpu", timeout=timeout)

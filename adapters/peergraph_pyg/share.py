@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from os import PathLike
 from typing import Any, TypeVar, overload
 
 from torch_geometric.data import Data, HeteroData
@@ -22,6 +23,8 @@ def share(
     *,
     plan: Any = ...,
     memory_budget: Any = ...,
+    spill: str | PathLike[str] | None = ...,
+    host_budget: int | None = ...,
     device: Any = ...,
     timeout: float | None = ...,
     progress: Any = ...,
@@ -32,6 +35,8 @@ def share(
     *,
     plan: Any = ...,
     memory_budget: Any = ...,
+    spill: str | PathLike[str] | None = ...,
+    host_budget: int | None = ...,
     device: Any = ...,
     timeout: float | None = ...,
     progress: Any = ...,
@@ -41,6 +46,8 @@ def share(
     *,
     plan: Any = "auto",
     memory_budget: Any = None,
+    spill: str | PathLike[str] | None = None,
+    host_budget: int | None = None,
     device: Any = None,
     timeout: float | None = None,
     progress: Any = None,
@@ -57,6 +64,8 @@ def share(
         plan: where structure and tables lie: ``"auto"``, ``"replicated"``, ``"sharded"``,
             ``"host"`` or a ``peergraph.store.Plan``.
         memory_budget: for ``"auto"``, as ``peergraph.store.Store.build`` takes it.
+        spill: folder for the coldest rows, for what the host does not hold; see docs/disk.md.
+        host_budget: bytes the store may take of the host's memory; default: what is free.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:i"``; default: see
             ``peergraph.memory.Group.current``.
         timeout: seconds to wait for the other ranks.
@@ -66,6 +75,7 @@ def share(
         TypeError: if rank 0's data is neither ``Data`` nor ``HeteroData``. This and the following
             are raised on all ranks.
         ValueError: if it is shared already, or a number of nodes is unknown.
+        MemoryError, OSError: the host, or the folder `spill`, has less room than the plan needs.
         NotImplementedError: for ``adj`` and ``adj_t``, and for tensors that require gradients.
         pickle.PicklingError, AttributeError: for an attribute that cannot be sent to other ranks.
     """
@@ -85,6 +95,12 @@ def share(
     if isinstance(message, Exception):
         raise message
     store = Store.build(
-        source, plan=plan, memory_budget=memory_budget, group=group, progress=progress
+        source,
+        plan=plan,
+        memory_budget=memory_budget,
+        spill=spill,
+        host_budget=host_budget,
+        group=group,
+        progress=progress,
     )
     return join(pickle.loads(message), store)

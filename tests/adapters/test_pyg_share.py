@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -277,3 +278,21 @@ def test_data_as_a_feature_store() -> None:
     assert torch.equal(shared.get_tensor(attr_name="x", index=index), data.x[index])
     row, col = shared.get_edge_index("coo")
     assert torch.equal(torch.stack([row, col]), data.edge_index)
+
+
+def test_rows_that_the_host_does_not_hold(device: torch.device, tmp_path: Path) -> None:
+    data = random_data()
+    data.x = torch.randn(60, 900)
+    shared = peergraph_pyg.share(data, plan="host", device=device)
+    needed = peergraph_pyg.store_of(shared).memory().host_bytes()
+    less = {"plan": "host", "device": device, "host_budget": needed - 100_000}
+    shared = peergraph_pyg.share(data, spill=tmp_path, **less)
+    memory = peergraph_pyg.store_of(shared).memory()
+    assert memory.tier("disk") >= 100_000
+    assert memory.host_bytes() <= needed - 100_000
+    for batch in NeighborLoader(shared, [3, 2], batch_size=16):
+        check_batch(batch, data)
+    with pytest.raises(MemoryError, match="spill= names a folder"):
+        peergraph_pyg.share(data, **less)
+    with pytest.raises(ValueError, match="host_budget must not be negative, got -1"):
+        peergraph_pyg.share(data, device=device, host_budget=-1)

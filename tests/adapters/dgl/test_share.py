@@ -328,3 +328,16 @@ def test_fetch_gives_awaitables() -> None:
     late = result.get_edge_storage("w", ("user", "buys", "item")).fetch(torch.tensor([200]), "cpu")
     with pytest.raises(IndexError, match="200"):
         late.wait()
+
+
+def test_rows_that_the_host_does_not_hold(device: torch.device, tmp_path: Path) -> None:
+    g = random_graph()
+    g.ndata["wide"] = torch.randn(60, 900)
+    result = peergraph_dgl.share(g, plan="host", device=device)
+    needed = peergraph_dgl.store_of(result).memory().host_bytes()
+    less = {"plan": "host", "device": device, "host_budget": needed - 100_000}
+    result = peergraph_dgl.share(g, spill=tmp_path, **less)
+    assert peergraph_dgl.store_of(result).memory().tier("disk") >= 100_000
+    assert_same_graph(result, g)
+    with pytest.raises(MemoryError, match="spill= names a folder"):
+        peergraph_dgl.share(g, **less)
