@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cstring>
 #include <vector>
 
 #include "common/check.h"
@@ -13,6 +14,7 @@
 #include "memory/gather.h"
 #include "memory/host_region.h"
 #include "memory/row_addresses.h"
+#include "memory/staging.h"
 #include "memory/table_view.h"
 
 namespace py = pybind11;
@@ -120,6 +122,21 @@ void register_ops(py::module_& m) {
       },
       py::arg("table"), py::arg("ids"), py::arg("out"), py::arg("device"), py::arg("stream"),
       py::arg("num_threads"), ReleaseGil());
+  m.def(
+      "stage",
+      [](const TableView& table, const IdList& ids, uintptr_t buffer, uintptr_t out, int device,
+         uintptr_t stream, int num_threads) {
+        char* pinned = reinterpret_cast<char*>(buffer);
+        char* rows = reinterpret_cast<char*>(out);
+        (void)stream;  // unused in a CPU-only build
+        stage_rows(table, ids, pinned, num_threads, [=](int64_t offset, int64_t num_bytes) {
+          const char* from = pinned + offset;
+          PG_ON_DEVICE(device, std::memcpy(rows + offset, from, num_bytes),
+                       copy_to_gpu(rows + offset, from, num_bytes, device, stream));
+        });
+      },
+      py::arg("table"), py::arg("ids"), py::arg("buffer"), py::arg("out"), py::arg("device"),
+      py::arg("stream"), py::arg("num_threads"), ReleaseGil());
   m.def("alignment_bits", &alignment_bits, py::arg("table"));
   m.def(
       "row_addresses",

@@ -58,6 +58,15 @@ def check_ids(ids: IdList, limit: int, num_threads: int) -> None: ...
 def gather(
     table: TableView, ids: IdList, out: int, device: int, stream: int, num_threads: int
 ) -> None: ...
+def stage(
+    table: TableView,
+    ids: IdList,
+    buffer: int,
+    out: int,
+    device: int,
+    stream: int,
+    num_threads: int,
+) -> None: ...
 def alignment_bits(table: TableView) -> int: ...
 def row_addresses(
     table: TableView, ids: IdList, out: int, device: int, stream: int, num_threads: int

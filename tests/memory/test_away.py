@@ -7,9 +7,11 @@ import contextlib
 import pytest
 import torch
 
-from peergraph.memory import Group, Table, away
+from peergraph.memory import Group, Table
+from peergraph.memory.access import Access
 from peergraph.memory.away import AwayRows, disk_launch, staging_launch
-from peergraph.memory.views import cpu_view
+from peergraph.memory.views import cpu_view, dense_view
+from tests.memory.small_buffers import small_buffers
 from tests.memory.tables import random_rows, same_bits, split, table_of
 
 
@@ -32,7 +34,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_stream", Nothing)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
-    monkeypatch.setattr(away, "_BUFFER_BYTES", 64)
+    small_buffers(torch.device("cpu"), monkeypatch)
 
 
 def away_rows(table: Table, order: torch.Tensor | None, with_host: bool) -> AwayRows:
@@ -62,9 +64,18 @@ def test_these_rows_and_no_others(
 
     ids = torch.randint(-2, 205, (17, 31))
     out = torch.full((17, 31, 5), 7, dtype=torch.int16)
-    found.gather(ids, out.data_ptr(), found.ready())
+    result = dense_view(out.data_ptr(), ids.numel(), 10)
+    found.gather(ids, result, found.ready())
     expected = torch.full_like(out, 7)
     expected[is_away(ids)] = rows[ids[is_away(ids)]]
+    assert same_bits(out, expected)
+
+    # The same of a part of the ids, whose rows belong elsewhere.
+    part = torch.randperm(ids.numel())[:300]
+    out.fill_(7)
+    found.gather(ids.flatten()[part], result, found.ready(), part)
+    chosen_part = torch.zeros(ids.numel(), dtype=torch.bool).index_fill(0, part, True)
+    expected[~chosen_part.view_as(ids)] = 7
     assert same_bits(out, expected)
 
     chosen = torch.randperm(203)[:90]
@@ -73,6 +84,42 @@ def test_these_rows_and_no_others(
     changed = is_away(chosen)
     rows[chosen[changed]] = values[changed]
     assert same_bits(table.read(), rows)
+    table.close()
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
+@pytest.mark.parametrize("kind", ["host", "mixed"])
+def test_kernels_and_threads_together(share: float, kind: str) -> None:
+    """What the threads bring comes last, and is all that the second kernel leaves out."""
+    rows, order = random_rows((5000, 3), torch.int32), torch.randperm(5000)
+    group = Group.current(device="cpu")
+    table = table_of(rows, split(5000, kind), group, order=order)
+    # Instead of a kernel that does not reach the host: rows that are zero there.
+    near = table.tiers.replicated + table.tiers.sharded
+    without_host = rows.clone()
+    without_host[order >= near] = 0
+    others = table_of(without_host, table.tiers, group, order=order)
+    access = Access(table.tiers, table.row_bytes, group, table._regions, order, None)
+    access._share = share
+    ids = torch.randint(-1, 5000, (6000,), dtype=torch.int32)
+    out = torch.full((6000, 3), 7, dtype=torch.int32)
+    away = away_rows(table, order, with_host=True)
+    access._gather_shared(ids, out.data_ptr(), True, others.view, away)
+    expected = rows[ids.long()]
+    expected[ids < 0] = 0
+    assert same_bits(out, expected)
+    table.close()
+    others.close()
+
+
+def test_rows_wider_than_a_buffer() -> None:
+    rows = random_rows((40, 300), torch.uint8)
+    table = table_of(rows, split(40, "host"), Group.current(device="cpu"))
+    found = away_rows(table, None, with_host=True)
+    ids = torch.randint(40, (90,))
+    out = torch.zeros(90, 300, dtype=torch.uint8)
+    found.gather(ids, dense_view(out.data_ptr(), 90, 300), found.ready())
+    assert same_bits(out, rows[ids])
     table.close()
 
 

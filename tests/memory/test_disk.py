@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from peergraph.memory import Group, SharedRegion, Table, Tiers, away, table_argument
+from peergraph.memory import Group, SharedRegion, Table, Tiers, table_argument
+from tests.memory.small_buffers import small_buffers
 from tests.memory.tables import plain_gather, random_ids, random_rows, same_bits, split, table_of
 
 
@@ -24,7 +25,7 @@ def test_through_an_order(
     group: Group, id_dtype: torch.dtype, order_dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In buffers of a few rows each."""
-    monkeypatch.setattr(away, "_BUFFER_BYTES", 64)
+    small_buffers(group.device, monkeypatch)
     rows = random_rows((203, 5), torch.int16)
     order = torch.randperm(203).to(group.device, order_dtype)
     table = table_of(rows, split(203, "all"), group, order=order)

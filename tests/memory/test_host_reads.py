@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 import peergraph
 from peergraph.memory import Group, Table, measure_topology
-from peergraph.memory.host_reads import STREWN_BYTES, prefers_staging, remember
+from peergraph.memory.host_reads import STREWN_BYTES, Speeds, remember, staged_share
 from peergraph.memory.machine_cache import host_reads_file
 from tests.memory.tables import plain_gather, random_ids, random_rows, same_bits, split, table_of
 
@@ -26,46 +27,64 @@ def record(table: Table, ids: torch.Tensor, out: torch.Tensor) -> torch.cuda.CUD
     return graph
 
 
-def test_the_faster_way_by_width(tmp_path: Path) -> None:
+def test_the_fastest_way_by_width(tmp_path: Path) -> None:
     file = tmp_path / "folder" / "rates.json"
-    assert not prefers_staging(file, 512, 1)
-    remember(file, {64: (10.0, 50.0), 512: (50.0, 20.0), 1024: (50.0, 54.0)}, {})
-    chosen = {
-        width: prefers_staging(file, width, 1) for width in (4, 64, 100, 512, 600, 1024, 9000)
+    assert staged_share(file, 512, 1) == 0
+    close = {
+        64: Speeds(10.0, 50.0, 45.0),
+        512: Speeds(50.0, 20.0, 50.0),
+        1024: Speeds(50.0, 54.0, 54.5),
+        2048: Speeds(30.0, 20.0, 40.0),
     }
-    assert [width for width, staged in chosen.items() if staged] == [4, 64, 100]
-    remember(file, {64: (10.0, 5.0), 512: (50.0, 60.0)}, {512: (5.0, 4.0)})
-    assert not prefers_staging(file, 64, 1)
-    assert prefers_staging(file, 512, 1)
+    remember(file, close, {})
+    widths = (4, 64, 100, 512, 600, 1024, 2048, 9000)
+    chosen = {width: staged_share(file, width, 1) for width in widths}
+    assert [chosen[width] for width in widths] == [1, 1, 1, 0, 0, 0, 0.4, 0.4]
+    remember(file, {64: Speeds(10.0, 5.0, 8.0), 512: Speeds(50.0, 60.0, 10.0)}, {512: close[512]})
+    assert staged_share(file, 64, 1) == 0
+    assert staged_share(file, 512, 1) == 1
     # In large tables rows lie far apart.
-    assert not prefers_staging(file, 512, STREWN_BYTES)
+    assert staged_share(file, 512, STREWN_BYTES) == 0
     assert [path.name for path in file.parent.iterdir()] == ["rates.json"]
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{1", '{"a": [1, 2]}', '{"1": 2}', '{"1": [1]}', "[{}]", '[{"1": 2}, {}]']
+    "text",
+    [
+        "",
+        "[]",
+        "{1",
+        '{"a": [1, 2, 3]}',
+        '{"1": 2}',
+        '[{"1": [1, 2]}, {}]',
+        "[{}]",
+        '[{"1": 2}, {}]',
+    ],
 )
 def test_a_damaged_file_is_none(tmp_path: Path, text: str) -> None:
     file = tmp_path / "rates.json"
     file.write_text(text)
-    assert not prefers_staging(file, 512, 1)
+    assert staged_share(file, 512, 1) == 0
 
 
 def test_the_environment_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "rates.json"
-    remember(file, {64: (10.0, 50.0)}, {})
+    remember(file, {64: Speeds(10.0, 40.0, 20.0)}, {})
     monkeypatch.setenv("PEERGRAPH_HOST_READS", "kernel")
-    assert not prefers_staging(file, 64, 1)
+    assert staged_share(file, 64, 1) == 0
     monkeypatch.setenv("PEERGRAPH_HOST_READS", "staged")
-    assert prefers_staging(tmp_path / "none", 64, 1)
+    assert staged_share(tmp_path / "none", 64, 1) == 1
+    monkeypatch.setenv("PEERGRAPH_HOST_READS", "both")
+    assert staged_share(file, 64, 1) == 0.8
+    assert staged_share(tmp_path / "none", 64, 1) == 0.5
     monkeypatch.setenv("PEERGRAPH_HOST_READS", "fast")
-    message = "PEERGRAPH_HOST_READS must be 'kernel' or 'staged', got 'fast'"
+    message = "PEERGRAPH_HOST_READS must be one of 'kernel', 'staged', 'both', got 'fast'"
     with pytest.raises(ValueError, match=message):
-        prefers_staging(file, 64, 1)
+        staged_share(file, 64, 1)
 
 
 @pytest.mark.gpus(1)
-@pytest.mark.parametrize("way", ["kernel", "staged"])
+@pytest.mark.parametrize("way", ["kernel", "staged", "both"])
 @pytest.mark.parametrize("kind", ["host", "mixed", "all"])
 @pytest.mark.parametrize("width", [3, 128])
 def test_same_rows(way: str, kind: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,4 +136,5 @@ def test_measured_with_the_topology(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     file = host_reads_file(group.device, group.world_size)
     assert file.parent == tmp_path / "peergraph"
     print(file.read_text())
-    assert isinstance(prefers_staging(file, 512, 1), bool)
+    assert 0 <= staged_share(file, 512, 1) <= 1
+    assert len(json.loads(file.read_text())[0]["512"]) == 3

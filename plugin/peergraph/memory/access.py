@@ -11,14 +11,14 @@ import peergraph._C as _C
 from peergraph.memory.away import AwayRows, disk_launch, staging_launch
 from peergraph.memory.extents import shard_bytes
 from peergraph.memory.group import Group
-from peergraph.memory.host_reads import prefers_staging
+from peergraph.memory.host_reads import staged_share
 from peergraph.memory.ids import id_list, sorted_by_row
 from peergraph.memory.launching import Launch, launch_on, most_blocks
 from peergraph.memory.machine_cache import host_reads_file
 from peergraph.memory.partitions import Partitions, everyone_reaches_all
 from peergraph.memory.region import SharedRegion
 from peergraph.memory.tiers import Tiers
-from peergraph.memory.views import cpu_view, table_view
+from peergraph.memory.views import cpu_view, dense_view, table_view
 
 # For fewer, sorting costs more than it saves, and so does what CPU threads have to be told.
 _MANY_IDS = 4096
@@ -31,8 +31,8 @@ class Access:
         regions: by tier, those that are not empty.
         order: [rows] user id -> row, None where they are the same.
         partitions: which ranks store which shards; None: rank i stores shard i.
-        staged: whether CPU threads bring a GPU the rows on the host; None: where that was measured
-            to be faster.
+        staged: the share of the rows on the host that CPU threads bring a GPU, while its kernels
+            read the others; None: as was measured to be fastest.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Access:
         regions: Mapping[str, SharedRegion],
         order: torch.Tensor | None,
         partitions: Partitions | None,
-        staged: bool | None = None,
+        staged: float | None = None,
     ) -> None:
         self._tiers = tiers
         self._row_bytes = row_bytes
@@ -61,6 +61,7 @@ class Access:
         # Writers reach all copies of a partition, each through a view of its own.
         self._copies = [make_view(shards) for shards in placed.write_addresses(bases, sizes)]
         self._on_disk: AwayRows | None = None
+        self._share = 0.0
         self._staged: tuple[_C.TableView, AwayRows] | None = None
         if group.device.type != "cuda" or row_bytes == 0:
             return
@@ -69,8 +70,9 @@ class Access:
         if staged is None:
             file = host_reads_file(group.device, group.world_size)
             on_host = tiers.host * row_bytes
-            staged = on_host > 0 and prefers_staging(file, row_bytes, on_host)
-        if staged:
+            staged = staged_share(file, row_bytes, on_host) if on_host else 0.0
+        if staged > 0:
+            self._share = 1.0 if tiers.disk else staged
             launch = disk_launch() if tiers.disk else staging_launch(group.world_size)
             near = table_view(tiers, row_bytes, group, regions, read, order, with_host=False)
             self._staged = near, self._away(group, regions, launch, with_host=True)
@@ -101,11 +103,15 @@ class Access:
 
     def gather(self, ids: torch.Tensor, out: int, padded: bool = False) -> None:
         """Writes the rows `ids` to an address on the device. `padded`: zeros for ids of -1."""
-        view, away = self._near, self._on_disk
         # For a few rows the CPU is not worth waiting for.
         many = ids.numel() >= _MANY_IDS
-        if self._staged is not None and many and not self._captures():
-            view, away = self._staged
+        staged = self._staged
+        if staged is not None and (not many or self._captures()):
+            staged = None
+        if staged is not None and self._share < 1:
+            self._gather_shared(ids, out, padded, *staged)
+            return
+        view, away = staged or (self._near, self._on_disk)
         if away is not None and self._captures():
             raise NotImplementedError(
                 f"a CUDA graph cannot gather from a table with rows on disk ({self._tiers})"
@@ -113,12 +119,34 @@ class Access:
         ready = None if away is None else away.ready()
         near, places, far = ids, None, None
         if many and self._pays_to_sort(view):
-            first_far = self._tiers.replicated + self._tiers.sharded
-            near, places, far = sorted_by_row(ids, self._tiers.rows, self._order, first_far)
+            near, places, far = self._sorted(ids)
         wanted = id_list(near, places, far, padded=padded, max_blocks=most_blocks())
         _C.gather(view, wanted, out, *self._launch())
         if away is not None and ready is not None:
-            away.gather(ids, out, ready)
+            away.gather(ids, dense_view(out, ids.numel(), self._row_bytes), ready)
+
+    def _gather_shared(
+        self, ids: torch.Tensor, out: int, padded: bool, others: _C.TableView, away: AwayRows
+    ) -> None:
+        """Kernels read the first of the rows on the host, CPU threads bring the last meanwhile.
+
+        Waits for the ids to be known.
+
+        Args:
+            others: the table without the rows on the host.
+            away: those on the host.
+        """
+        near, places, far = self._sorted(ids)
+        ready = away.ready()
+        split = ids.numel() - round(self._share * (ids.numel() - int(far)))
+        blocks = most_blocks()
+        wanted = id_list(near[:split], places[:split], far, padded=padded, max_blocks=blocks)
+        _C.gather(self._near, wanted, out, *self._launch())
+        # Ids out of range are sorted to both ends: those of the last rows are looked at, too.
+        wanted = id_list(near[split:], places[split:], padded=padded, max_blocks=blocks)
+        _C.gather(others, wanted, out, *self._launch())
+        result = dense_view(out, ids.numel(), self._row_bytes)
+        away.gather(near[split:], result, ready, places[split:])
 
     def scatter(self, ids: torch.Tensor, values: int) -> None:
         """Overwrites the rows `ids` from an address on the device."""
@@ -142,6 +170,10 @@ class Access:
             return
         for view in self._copies:
             _C.scatter(view, _C.IdList(first=start, count=count), values, *self._launch())
+
+    def _sorted(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        first_far = self._tiers.replicated + self._tiers.sharded
+        return sorted_by_row(ids, self._tiers.rows, self._order, first_far)
 
     def _captures(self) -> bool:
         """Whether work is recorded for a CUDA graph, which cannot wait for the CPU."""

@@ -10,11 +10,9 @@ import torch
 import peergraph._C as _C
 from peergraph.memory.ids import id_list
 from peergraph.memory.launching import Launch, launch_on
+from peergraph.memory.pinned_buffers import pinned_buffers
 from peergraph.memory.views import dense_view
 
-# Of each of the two buffers by which rows go to the GPU while the CPU fills the other: so much that
-# the start of the threads does not count.
-_BUFFER_BYTES = 32 << 20
 # Most of the time a thread that reads a disk waits for it.
 _DISK_THREADS = 32
 
@@ -70,13 +68,20 @@ class AwayRows:
         event.record(torch.cuda.current_stream(self._device))
         return event
 
-    def gather(self, ids: torch.Tensor, out: int, ready: torch.cuda.Event) -> None:
+    def gather(
+        self,
+        ids: torch.Tensor,
+        out: _C.TableView,
+        ready: torch.cuda.Event,
+        at: torch.Tensor | None = None,
+    ) -> None:
         """Writes those of the rows `ids` that are away. Waits for `ready`, not for later work.
 
         Args:
             ids: users' ids on the GPU; those out of range are left alone.
-            out: address of a row for each id, written in the current stream.
+            out: the result's rows, written in the current stream.
             ready: when the ids were there.
+            at: int64 on the GPU, where in the result each id's row belongs; None: at its own place.
         """
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_event(ready)
@@ -84,16 +89,25 @@ class AwayRows:
             places, local = self._find(ids)
             if not local.numel():
                 return
-            staged = self._empty(local.numel(), self._device)
-            for part, buffer in self._parts(local):
-                ids_here = id_list(local[part])
-                _C.gather(self._view, ids_here, buffer.data_ptr(), *self._launch)
-                staged[part].copy_(buffer, non_blocking=True)
+            if at is not None:
+                places = at[places]
+                at.record_stream(self._stream)
+            staged = self._staged(local)
+            device, stream, _ = launch_on(self._device, self._stream)
+            for part, buffer in self._pieces(local):
+                _C.stage(
+                    self._view,
+                    id_list(local[part]),
+                    buffer.data_ptr(),
+                    staged[part].data_ptr(),
+                    device,
+                    stream,
+                    self._launch.num_threads,
+                )
         current.wait_stream(self._stream)
         for used in (places, staged):
             used.record_stream(current)
-        to = dense_view(out, ids.numel(), self._row_bytes)
-        _C.scatter(to, id_list(places), staged.data_ptr(), *launch_on(self._device))
+        _C.scatter(out, id_list(places), staged.data_ptr(), *launch_on(self._device))
 
     def scatter(self, ids: torch.Tensor, values: int, ready: torch.cuda.Event) -> None:
         """Overwrites those of the rows `ids` that are away; they are written when it returns.
@@ -108,11 +122,11 @@ class AwayRows:
             places, local = self._find(ids)
             if not local.numel():
                 return
-            staged = self._empty(local.numel(), self._device)
+            staged = self._staged(local)
             source = dense_view(values, ids.numel(), self._row_bytes)
             launch = launch_on(self._device)
             _C.gather(source, id_list(places), staged.data_ptr(), *launch)
-            for part, buffer in self._parts(local):
+            for part, buffer in self._pieces(local):
                 buffer.copy_(staged[part])
                 ids_here = id_list(local[part])
                 _C.scatter(self._view, ids_here, buffer.data_ptr(), *self._launch)
@@ -131,24 +145,11 @@ class AwayRows:
         ids.record_stream(self._stream)
         return places[by_row], local.cpu()
 
-    def _parts(self, local: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Pieces of the rows, each with a pinned buffer that is free again."""
-        step = max(1, _BUFFER_BYTES // self._row_bytes)
-        buffers: list[tuple[torch.Tensor, torch.cuda.Event]] = []
-        for turn, begin in enumerate(range(0, local.numel(), step)):
-            end = min(begin + step, local.numel())
-            if len(buffers) < 2:
-                pinned = self._empty(end - begin, torch.device("cpu"))
-                buffers.append((pinned, torch.cuda.Event()))  # type: ignore[no-untyped-call]
-            pinned, copied = buffers[turn % 2]
-            copied.synchronize()
-            yield slice(begin, end), pinned[: end - begin]
-            copied.record(self._stream)
+    def _staged(self, local: torch.Tensor) -> torch.Tensor:
+        """Room on the GPU for these rows."""
+        shape = (local.numel(), self._row_bytes)
+        return torch.empty(shape, dtype=torch.uint8, device=self._device)
 
-    def _empty(self, rows: int, device: torch.device) -> torch.Tensor:
-        return torch.empty(
-            (rows, self._row_bytes),
-            dtype=torch.uint8,
-            device=device,
-            pin_memory=device.type == "cpu" and self._device.type == "cuda",
-        )
+    def _pieces(self, local: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+        buffers = pinned_buffers(self._device)
+        return buffers.pieces(local.numel(), self._row_bytes, self._stream)

@@ -1,8 +1,9 @@
-"""How a GPU reads rows of the host's memory: by its kernels, or brought by CPU threads.
+"""How a GPU reads rows of the host's memory: by its kernels, by CPU threads, or by both at once.
 
-Kernels read pinned memory without a copy, sorted by address at the link's speed where the machine
-is good at it. Where it is not, CPU threads that gather into pinned staging, overlapped with copies,
-are faster. Which it is, is measured once per machine, with the topology.
+Kernels read pinned memory without a copy, sorted by address at the link's speed where rows lie
+close. They wait for addresses to be translated where rows are strewn; CPU threads that gather into
+pinned staging, overlapped with copies, do not, but are slower where they are few. Which way is
+fastest is measured once per machine, with the topology.
 """
 
 from __future__ import annotations
@@ -12,19 +13,43 @@ import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
-KERNEL, STAGED = "kernel", "staged"
+KERNEL, STAGED, BOTH = "kernel", "staged", "both"
 # Staging occupies CPU threads and waits on the host: it must be worth that.
 _LEAST_GAIN = 1.1
 STREWN_BYTES = 8 << 30
 """From so many bytes on a mini-batch's rows lie far apart: a GPU translates an address for each."""
 
-Rates = Mapping[int, tuple[float, float]]
+
+class Speeds(NamedTuple):
+    """Bytes per second of rows of a width, by each way."""
+
+    kernel: float
+    staged: float
+    both: float
+
+    @property
+    def share(self) -> float:
+        """Of the rows that CPU threads bring where both do, so that both end together."""
+        return self.staged / (self.kernel + self.staged)
+
+    @property
+    def fastest(self) -> str:
+        """The way to take."""
+        if max(self.staged, self.both) <= _LEAST_GAIN * self.kernel:
+            return KERNEL
+        return BOTH if self.both > self.staged else STAGED
 
 
-def prefers_staging(file: Path, row_bytes: int, host_bytes: int) -> bool:
-    """Whether rows of a width are brought by CPU threads, as measured, or as the environment
-    variable PEERGRAPH_HOST_READS says ("kernel" or "staged"). Kernels where nothing is known.
+_UNKNOWN = Speeds(1.0, 1.0, 1.0)
+Rates = Mapping[int, Speeds]
+
+
+def staged_share(file: Path, row_bytes: int, host_bytes: int) -> float:
+    """The share of rows of a width that CPU threads bring, while kernels read the others: 0 for
+    kernels alone, 1 for threads alone. As measured (0 where nothing was), or as the environment
+    variable PEERGRAPH_HOST_READS says ("kernel", "staged", or "both" in the measured proportion).
 
     Args:
         file: where :func:`remember` wrote.
@@ -33,22 +58,20 @@ def prefers_staging(file: Path, row_bytes: int, host_bytes: int) -> bool:
     Raises:
         ValueError: the variable says something else.
     """
-    said = os.environ.get("PEERGRAPH_HOST_READS")
-    if said is not None:
-        if said not in (KERNEL, STAGED):
-            raise ValueError(f"PEERGRAPH_HOST_READS must be {KERNEL!r} or {STAGED!r}, got {said!r}")
-        return said == STAGED
     close, strewn = _known(file)
     known = strewn if host_bytes >= STREWN_BYTES else close
-    if not known:
-        return False
     narrower = [width for width in known if width <= row_bytes]
-    by_kernel, staged = known[max(narrower, default=min(known))]
-    return staged > _LEAST_GAIN * by_kernel
+    speeds = known[max(narrower, default=min(known))] if known else _UNKNOWN
+    way = os.environ.get("PEERGRAPH_HOST_READS", speeds.fastest)
+    shares = {KERNEL: 0.0, STAGED: 1.0, BOTH: speeds.share}
+    if way not in shares:
+        names = ", ".join(map(repr, shares))
+        raise ValueError(f"PEERGRAPH_HOST_READS must be one of {names}, got {way!r}")
+    return shares[way]
 
 
 def remember(file: Path, close: Rates, strewn: Rates) -> None:
-    """Keeps bytes per second by row bytes: by kernels, and staged. For tables made from now on.
+    """Keeps speeds by row bytes, for tables made from now on.
 
     Args:
         close: of rows that lie near each other.
@@ -57,7 +80,9 @@ def remember(file: Path, close: Rates, strewn: Rates) -> None:
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(f".part-{os.getpid()}")
-    part.write_text(json.dumps([{str(w): pair for w, pair in r.items()} for r in (close, strewn)]))
+    part.write_text(
+        json.dumps([{str(w): speeds for w, speeds in r.items()} for r in (close, strewn)])
+    )
     part.replace(file)
     _known.cache_clear()
 
@@ -66,7 +91,7 @@ def remember(file: Path, close: Rates, strewn: Rates) -> None:
 def _known(file: Path) -> tuple[Rates, Rates]:
     try:
         close, strewn = (
-            {int(width): (float(a), float(b)) for width, (a, b) in values.items()}
+            {int(width): Speeds(*map(float, speeds)) for width, speeds in values.items()}
             for values in json.loads(file.read_text())
         )
         return close, strewn

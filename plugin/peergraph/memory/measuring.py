@@ -13,7 +13,7 @@ import torch
 import peergraph._C as _C
 from peergraph.memory.access import Access
 from peergraph.memory.group import Group
-from peergraph.memory.host_reads import remember
+from peergraph.memory.host_reads import Speeds, remember
 from peergraph.memory.ids import id_list
 from peergraph.memory.launching import launch_on
 from peergraph.memory.limits import free_host_memory
@@ -27,7 +27,7 @@ ROW_BYTES = (16, 32, 64, 128, 512, 1024)
 """Widths that are measured."""
 
 # What was measured another way is no use: changes with the way.
-_METHOD = "3"
+_METHOD = "4"
 
 _BULK_BYTES = 1 << 16  # rows so wide that they count as bulk
 _SCATTERED = 32  # bytes of a read in no order
@@ -233,30 +233,33 @@ class _Probe:
         where they are strewn over all of it. Collective; synchronises.
 
         Returns:
-            By row bytes, bytes per second of each GPU's strewn rows, brought by CPU threads.
+            By row bytes, bytes per second of each GPU's strewn rows where CPU threads bring them,
+            all or a part.
         """
         if not self.on_gpu:
             return ()
         close, strewn = (
-            {width: self._both_ways(width, num_bytes) for width in _STAGED_ROW_BYTES}
+            {width: self._speeds(width, num_bytes) for width in _STAGED_ROW_BYTES}
             for num_bytes in (_DENSE, self.host_size)
         )
         remember(host_reads_file(self.group.device, self.group.world_size), close, strewn)
-        everyone = self.group.all_gather({width: rate for width, (_, rate) in strewn.items()})
+        everyone = self.group.all_gather(
+            {width: max(s.staged, s.both) for width, s in strewn.items()}
+        )
         return tuple((w, tuple(rates[w] for rates in everyone)) for w in _STAGED_ROW_BYTES)
 
-    def _both_ways(self, width: int, num_bytes: int) -> tuple[float, float]:
-        """Bytes per second of random rows of the first so many bytes, by kernels and staged."""
+    def _speeds(self, width: int, num_bytes: int) -> Speeds:
+        """Of random rows of the first so many bytes."""
         ids = self._on_host(width, self.reads, num_bytes)
         out = torch.empty((self.reads, width), dtype=torch.uint8, device=self.group.device)
         tiers, regions = Tiers.all_host(self.host_size // width), {"host": self.host}
-        by_kernel, staged = (
-            Access(tiers, width, self.group, regions, None, None, staged)
-            for staged in (False, True)
-        )
-        kernel_seconds = self._seconds(partial(by_kernel.gather, ids, out.data_ptr()))
-        staged_seconds = self._seconds(partial(staged.gather, ids, out.data_ptr()))
-        return out.numel() / kernel_seconds, out.numel() / staged_seconds
+
+        def speed(share: float) -> float:
+            access = Access(tiers, width, self.group, regions, None, None, share)
+            return out.numel() / self._seconds(partial(access.gather, ids, out.data_ptr()))
+
+        alone = Speeds(speed(0.0), speed(1.0), 0.0)
+        return alone._replace(both=speed(alone.share))
 
     def _on_host(self, row_bytes: int, reads: int, num_bytes: int) -> torch.Tensor:
         """Random rows of the first so many bytes of the host memory."""

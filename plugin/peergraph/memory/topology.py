@@ -79,7 +79,7 @@ class Topology:
             wait for address translation; empty: no slower than rows.
         caches: bytes of each GPU's second-level cache; empty: not known, taken to be none.
         staged: by row bytes, rising: ``[n]`` bytes per second of rows strewn over the machine's
-            memory that CPU threads bring to each GPU; empty: they bring none.
+            memory where CPU threads bring each GPU all or a part of them; empty: they do not.
     """
 
     name: str

@@ -1,0 +1,12 @@
+#include "common/cuda_check.cuh"
+#include "memory/staging.h"
+
+namespace peergraph {
+
+void copy_to_gpu(char* to, const char* from, int64_t num_bytes, int device, uintptr_t stream) {
+  DeviceGuard guard(device);
+  PG_CUDA_CHECK(cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyHostToDevice,
+                                reinterpret_cast<cudaStream_t>(stream)));
+}
+
+}  // namespace peergraph
