@@ -9,6 +9,7 @@ from __future__ import annotations
 from peergraph.store import Store, StoreTensor, TableTensor
 
 from . import hooks, nn
+from .adjacency import AdjacencyTensor
 from .attach import store_of
 from .feature_store import PeergraphFeatureStore
 from .graph_store import PeergraphGraphStore
@@ -21,6 +22,7 @@ from .share import share
 from .store_tensor import EdgeIndexTensor
 
 __all__ = [
+    "AdjacencyTensor",
     "EdgeIndexTensor",
     "LazyRows",
     "PeergraphFeatureStore",

@@ -9,6 +9,7 @@ from torch_geometric.data import Data, HeteroData
 
 from peergraph.store import Store, StoreTensor
 
+from .adjacency import KEYS, Adjacency
 from .feature_store import PeergraphFeatureStore
 from .graph_store import PeergraphGraphStore
 from .store_tensor import EdgeIndexTensor
@@ -64,8 +65,8 @@ def has_shared_structure(data: Any) -> bool:
         return pair_store(data) is not None
     if find_store(data) is None:
         return False
-    edges = {str(s._key): s["edge_index"] for s in data.edge_stores if "edge_index" in s}
-    own = [name for name, value in edges.items() if not isinstance(value, EdgeIndexTensor)]
+    edges = {str(s._key): value for s in data.edge_stores if (value := _edges(s)) is not None}
+    own = [name for name, v in edges.items() if not isinstance(v, (EdgeIndexTensor, *Adjacency))]
     if own and len(own) < len(edges):
         raise NotImplementedError(
             f"edge types {own} were added after share(); build the whole graph, then share it"
@@ -73,8 +74,13 @@ def has_shared_structure(data: Any) -> bool:
     return not own
 
 
-def _store_tensors(data: Any) -> Iterator[StoreTensor]:
+def _edges(storage: Any) -> Any:
+    """What PyG's loaders read the edges of a type from."""
+    return next((storage[key] for key in (*KEYS, "edge_index") if key in storage), None)
+
+
+def _store_tensors(data: Any) -> Iterator[Any]:
     for storage in data.stores:
         for value in storage.values():
-            if isinstance(value, StoreTensor):
+            if isinstance(value, (StoreTensor, *Adjacency)):
                 yield value

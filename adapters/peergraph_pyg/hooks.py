@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import LinkLoader, NodeLoader, link_loader, node_loader
 from torch_geometric.loader import utils as loader_utils
 from torch_geometric.sampler import NeighborSampler
@@ -20,6 +21,7 @@ from torch_geometric.sampler import NeighborSampler
 from peergraph.store import Store
 
 from . import blocks
+from .adjacency import adjacencies, without
 from .attach import find_store, has_shared_structure, pair_store
 from .feature_store import PeergraphFeatureStore
 from .prefetch import is_plain, prefetch
@@ -114,23 +116,39 @@ def _wrap_filter(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _wrap_edges(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
-    def filter_edges(storage: Any, batch: Any, row: Any, col: Any, *rest: Any, **more: Any) -> None:
-        original(storage, batch, row, col, *rest, **more)
+    def filter_edges(
+        storage: Any, batch: Any, row: Any, col: Any, edge: Any, *rest: Any, **more: Any
+    ) -> None:
+        shared = dict(adjacencies(storage))
+        original(without(storage, shared), batch, row, col, edge, *rest, **more)
+        for key, matrix in shared.items():
+            batch[key] = matrix.form.of_batch(matrix.store, row, col, edge, batch.size())
         blocks.hand_over(row, batch.get("edge_index"))
 
     return filter_edges
 
 
 def _complete_inputs(options: dict[str, Any], store: Store) -> None:
-    """Gives "all nodes" and "all edges" of a homogeneous pair of stores, which PyG rejects."""
-    if pair_store(options["data"]) is None or not store.is_homogeneous:
+    """Gives "all nodes" and "all edges" where PyG would reject it, or look for an edge_index."""
+    data = options["data"]
+    pair = pair_store(data) is not None
+    if "node_sampler" in options:
+        if pair and store.is_homogeneous and options.get("input_nodes") is None:
+            options["input_nodes"] = torch.arange(store.num_nodes())
         return
-    if "node_sampler" in options and options.get("input_nodes") is None:
-        options["input_nodes"] = torch.arange(store.num_nodes())
-    if "link_sampler" in options:
-        links = options.get("edge_label_index")
+    links = options.get("edge_label_index")
+    if pair and store.is_homogeneous:
         if links is None or (isinstance(links, (tuple, list)) and links[1] is None):
             options["edge_label_index"] = (None, store.edge_index())
+    elif isinstance(data, Data):
+        if links is None and any(adjacencies(data._store)):
+            options["edge_label_index"] = store.edge_index()
+    elif isinstance(data, HeteroData) and isinstance(links, (tuple, list)) and len(links) > 1:
+        # A type alone, or a type and nothing.
+        named = links if isinstance(links[0], str) else links[0] if links[1] is None else None
+        key = None if named is None else data._to_canonical(*named)
+        if key in store.edge_types and any(adjacencies(data[key])):
+            options["edge_label_index"] = (key, store.edge_index(key))
 
 
 def _stay_in_process(options: dict[str, Any], store: Store) -> None:

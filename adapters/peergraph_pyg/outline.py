@@ -25,6 +25,8 @@ from peergraph.store import (
     TableTensor,
 )
 
+from .adjacency import Form
+from .matrices import check_beside, check_same_edges, matrix_of, read_matrix
 from .store_tensor import EdgeIndexTensor
 
 
@@ -78,7 +80,7 @@ def join(outline: Any, store: Store) -> Any:
     """The outline with store tensors in place of its placeholders."""
     for storage in outline.stores:
         for key, value in list(storage.items()):
-            if isinstance(value, _Placeholder):
+            if isinstance(value, (_Placeholder, Form)):
                 storage[key] = value.tensor(store)
     return outline
 
@@ -99,24 +101,30 @@ def _split_nodes(storage: Any, outline: Any, node_type: NodeType, parts: _Parts)
 
 
 def _split_edges(storage: Any, outline: Any, edge_type: EdgeType, parts: _Parts) -> None:
-    for key in ("adj", "adj_t"):
-        if key in storage:
-            raise NotImplementedError(
-                f"'{key}' cannot be shared: PyG's loaders take SparseTensors of torch-sparse "
-                "only, and give such ones; keep the edges as edge_index (leave out ToSparseTensor, "
-                "or build edge_index from its row and col) and delete it"
-            )
-    if "edge_index" not in storage:
-        return
-    parts.edges[edge_type] = EdgeSource(coo=_to_tensor("edge_index", storage["edge_index"]))
-    outline._mapping["edge_index"] = _Placeholder(edge_type)
     tables = parts.edge_tables.setdefault(edge_type, {})
-    for key, value in storage.items():
-        if key == "edge_index" or not storage.is_edge_attr(key):
+    key = matrix_of(storage)
+    if key is not None:
+        matrix = read_matrix(storage, key, edge_type, parts.num_nodes)
+        parts.edges[edge_type] = matrix.edges
+        tables.update(matrix.tables)
+        outline._mapping[key] = matrix.form
+    if "edge_index" in storage:
+        edge_index = _to_tensor("edge_index", storage["edge_index"])
+        if key is None:
+            parts.edges[edge_type] = EdgeSource(coo=edge_index)
+        else:
+            check_same_edges(key, parts.edges[edge_type], edge_index)
+        outline._mapping["edge_index"] = _Placeholder(edge_type)
+    if edge_type not in parts.edges:
+        return
+    for name, value in storage.items():
+        if name in ("edge_index", key) or not storage.is_edge_attr(name):
             continue
-        if _is_rows(storage, key, value):
-            tables[key] = _to_tensor(key, value)
-            outline._mapping[key] = _Placeholder(edge_type, key)
+        if _is_rows(storage, name, value):
+            if key is not None:
+                check_beside(key, parts.edges[edge_type], tables, name, value)
+            tables[name] = _to_tensor(name, value)
+            outline._mapping[name] = _Placeholder(edge_type, name)
 
 
 def _tells_num_nodes(key: str, value: Any) -> bool:

@@ -54,8 +54,9 @@ def share(
 ) -> Any:
     """Puts a graph into one store that all ranks of this machine read. Collective.
 
-    Returns the same type of object on every rank: ``edge_index`` and the node-level and edge-level
-    tensors (and NumPy arrays) are store tensors, everything else is a copy of what rank 0 has.
+    Returns the same type of object on every rank: ``edge_index`` (or ``adj_t``, or ``adj``) and the
+    node-level and edge-level tensors (and NumPy arrays) are store tensors, everything else is a
+    copy of what rank 0 has.
     PyG's ``NeighborLoader`` and ``LinkNeighborLoader`` take it as they are. The memory is freed by
     ``store_of(data).close()`` (collective), or with the last rank.
 
@@ -74,9 +75,11 @@ def share(
     Raises:
         TypeError: if rank 0's data is neither ``Data`` nor ``HeteroData``. This and the following
             are raised on all ranks.
-        ValueError: if it is shared already, or a number of nodes is unknown.
+        ValueError: if it is shared already, a number of nodes is unknown, or the parts contradict
+            each other.
         MemoryError, OSError: the host, or the folder `spill`, has less room than the plan needs.
-        NotImplementedError: for ``adj`` and ``adj_t``, and for tensors that require gradients.
+        NotImplementedError: for tensors that require gradients, and for ``adj`` and ``adj_t`` in
+            other forms than torch's CSR, CSC and COO and torch-sparse's ``SparseTensor``.
         pickle.PicklingError, AttributeError: for an attribute that cannot be sent to other ranks.
     """
     group = Group.current(device=device, timeout=timeout)

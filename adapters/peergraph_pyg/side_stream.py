@@ -12,6 +12,7 @@ from torch import Tensor
 
 from peergraph.store import StoreTensor
 
+from .adjacency import parts
 from .blocks import tensors_behind
 from .lazy_rows import LazyRows
 
@@ -47,7 +48,7 @@ def use_on(stream: torch.cuda.Stream, value: Any) -> None:
         value.record_stream(stream)
     elif isinstance(value, Tensor):
         if value.is_cuda:
-            for tensor in (value, *tensors_behind(value)):
+            for tensor in (*parts(value), *tensors_behind(value)):
                 tensor.record_stream(stream)
     elif isinstance(value, (str, bytes, int, float, type(None))):
         return

@@ -208,9 +208,6 @@ def test_errors() -> None:
         peergraph_pyg.store_of(data)
     with pytest.raises(NotImplementedError, match="'x' requires gradients"):
         peergraph_pyg.share(Data(x=torch.rand(2, 2, requires_grad=True)), device="cpu")
-    sparse = torch.eye(3).to_sparse_coo()
-    with pytest.raises(NotImplementedError, match="'adj_t' cannot be shared"):
-        peergraph_pyg.share(Data(x=torch.rand(3, 1), adj_t=sparse), device="cpu")
     hetero = HeteroData()
     hetero["a"].label = torch.arange(3)
     with (

@@ -1,0 +1,253 @@
+"""``adj_t`` and ``adj``: sparse matrices whose entries stay in the store."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch_geometric.typing
+from torch import Tensor
+from torch_geometric.index import index2ptr
+from torch_geometric.typing import SparseTensor
+from typing_extensions import Self
+
+from peergraph.store import EdgeType, Store, StoreTensor, TableTensor, implements
+
+T = TypeVar("T")
+
+KEYS = ("adj", "adj_t")
+"""Attributes that hold edges as a matrix, in the order in which PyG looks for them."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a matrix is but for its entries; the ids of the edges are the positions of these.
+
+    Args:
+        edge_type: whose edges it holds.
+        transposed: whether rows are destinations (``adj_t``) or sources (``adj``).
+        layout: ``torch.sparse_csr``, ``torch.sparse_csc``, ``torch.sparse_coo``, or ``None`` for a
+            ``SparseTensor`` of torch-sparse.
+        dtype: of the values; ``None`` for a ``SparseTensor`` without values.
+        values: name of the edge table with the values; ``None``: all are 1, or there are none.
+        coalesced: what a COO matrix says of itself.
+    """
+
+    edge_type: EdgeType
+    transposed: bool
+    layout: torch.layout | None
+    dtype: torch.dtype | None
+    values: str | None = None
+    coalesced: bool = True
+
+    def by_axis(self, source: T, destination: T) -> tuple[T, T]:
+        """What belongs to rows, and what belongs to columns."""
+        return (destination, source) if self.transposed else (source, destination)
+
+    def tensor(self, store: Store) -> Any:
+        """The matrix over the store: an :class:`AdjacencyTensor` or a ``SparseTensor``."""
+        if self.layout is not None:
+            return AdjacencyTensor(store, self)
+        if not torch_geometric.typing.WITH_TORCH_SPARSE:
+            raise ImportError("adj_t of rank 0 is a SparseTensor, but torch-sparse is missing here")
+        return StoreSparseTensor(store, self)
+
+    def whole(self, store: Store, device: torch.device) -> Any:
+        """The matrix of all edges. Synchronises."""
+        source, destination = store.edge_index(self.edge_type).to(device)
+        row, col = self.by_axis(source, destination)
+        values = self._ones(row)
+        if self.values is not None:
+            values = TableTensor(store, self.edge_type, self.values).whole(device)
+        sizes = self.by_axis(*_nodes(store, self.edge_type))
+        return self._matrix(row, col, values, sizes, self.coalesced)
+
+    def of_batch(
+        self, store: Store, row: Tensor, col: Tensor, edge_ids: Tensor, nodes: tuple[int, int]
+    ) -> Any:
+        """The matrix of sampled edges, sorted; parallel edges are entries of their own.
+        Synchronises for COO.
+
+        Args:
+            row, col: ``[edges]`` local ids of sources and destinations.
+            edge_ids: ``[edges]`` user ids.
+            nodes: sources and destinations of the batch.
+        """
+        first, second = self.by_axis(row.to(store.device), col.to(store.device))
+        sizes = self.by_axis(*nodes)
+        by_column = self.layout is torch.sparse_csc
+        keys = second * sizes[0] + first if by_column else first * sizes[1] + second
+        keys, order = keys.sort(stable=True)
+        # To call parallel edges coalesced would have torch add them without care. Only COO asks.
+        coalesced = self.layout is not torch.sparse_coo or not bool((keys.diff() == 0).any())
+        values = self._ones(first)
+        if self.values is not None:
+            table = TableTensor(store, self.edge_type, self.values)
+            values = table.index_select(0, edge_ids.to(store.device)[order])
+        return self._matrix(first[order], second[order], values, sizes, coalesced)
+
+    def _ones(self, like: Tensor) -> Tensor | None:
+        return None if self.dtype is None else torch.ones_like(like, dtype=self.dtype)
+
+    def _matrix(
+        self, row: Tensor, col: Tensor, values: Any, sizes: tuple[int, int], coalesced: bool
+    ) -> Any:
+        if self.layout is None:
+            return SparseTensor(
+                row=row, col=col, value=values, sparse_sizes=sizes, is_sorted=True, trust_data=True
+            )
+        shape = (*sizes, *values.shape[1:])
+        # Not checked: torch's invariants allow no parallel edges, but they add up all the same.
+        if self.layout is torch.sparse_coo:
+            return torch.sparse_coo_tensor(
+                torch.stack([row, col]),
+                values,
+                shape,
+                is_coalesced=coalesced,
+                check_invariants=False,
+            )
+        if self.layout is torch.sparse_csc:
+            row, col, count = col, row, sizes[1]
+        else:
+            count = sizes[0]
+        return torch.sparse_compressed_tensor(
+            index2ptr(row, count),
+            col,
+            values,
+            shape,
+            layout=self.layout,
+            check_invariants=False,
+        )
+
+
+def _nodes(store: Store, edge_type: EdgeType) -> tuple[int, int]:
+    return store.num_nodes(edge_type[0]), store.num_nodes(edge_type[2])
+
+
+def _shape(store: Store, form: Form) -> tuple[int, ...]:
+    sizes = form.by_axis(*_nodes(store, form.edge_type))
+    if form.values is None:
+        return sizes
+    return (*sizes, *store.edge_table(form.values, form.edge_type).shape[1:])
+
+
+class AdjacencyTensor(StoreTensor):
+    """A sparse matrix of torch of the edges of one type, in the layout that it was shared in.
+
+    The store keeps it as CSC, so every operation reads it whole. Indices are int64.
+    """
+
+    form: Form
+
+    def __new__(cls, store: Store, form: Form) -> Self:
+        """Args:
+        store: the store.
+        form: the rest.
+        """
+        tensor: Self = Tensor._make_wrapper_subclass(
+            cls, _shape(store, form), dtype=form.dtype, device=store.device, dispatch_layout=True
+        )
+        tensor.store, tensor.form = store, form
+        return tensor
+
+    def handle(self) -> Self:
+        """Another tensor object of the same edges."""
+        return type(self)(self.store, self.form)
+
+    def whole(self, device: torch.device | None = None) -> Tensor:
+        """The matrix as a plain tensor on ``device`` (default: the store's). Synchronises."""
+        matrix: Tensor = self.form.whole(self.store, self.device if device is None else device)
+        return matrix
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return type(self), (self.store, self.form)
+
+    def _source(self) -> str:
+        return f"{self.form.edge_type!r}, {self.form.layout}"
+
+
+@implements(torch.ops.prim.layout.default)
+def _layout(tensor: Any) -> Any:
+    return tensor.form.layout if isinstance(tensor, AdjacencyTensor) else NotImplemented
+
+
+@implements(torch.ops.aten._nnz.default)
+def _nnz(tensor: Any) -> Any:
+    if not isinstance(tensor, AdjacencyTensor):
+        return NotImplemented
+    return tensor.store.num_edges(tensor.form.edge_type)
+
+
+@implements(torch.ops.aten.is_coalesced.default)
+def _is_coalesced(tensor: Any) -> Any:
+    return tensor.form.coalesced if isinstance(tensor, AdjacencyTensor) else NotImplemented
+
+
+class StoreSparseTensor(SparseTensor):  # type: ignore[misc]
+    """A ``SparseTensor`` of torch-sparse of the edges of one type; its methods read it whole."""
+
+    def __init__(self, store: Store, form: Form) -> None:
+        self.store = store
+        self.form = form
+
+    @property
+    def storage(self) -> Any:
+        """What torch-sparse computes with: read anew each time, since it takes memory."""
+        return self.form.whole(self.store, self.store.device).storage
+
+    def nnz(self) -> int:
+        """How many edges."""
+        return self.store.num_edges(self.form.edge_type)
+
+    def sparse_sizes(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.form.by_axis(*_nodes(self.store, self.form.edge_type))
+
+    def sparse_size(self, dim: int) -> int:
+        """Rows or columns."""
+        return self.sparse_sizes()[dim]
+
+    def device(self) -> torch.device:
+        """Where results are."""
+        return self.store.device
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return type(self), (self.store, self.form)
+
+    def __deepcopy__(self, memo: Any) -> StoreSparseTensor:
+        return type(self)(self.store, self.form)
+
+
+Adjacency = (AdjacencyTensor, StoreSparseTensor)
+
+
+def adjacencies(storage: Any) -> Iterator[tuple[str, Any]]:
+    """The matrices over a store that an edge storage of PyG has, by name."""
+    for key in KEYS:
+        if isinstance(storage.get(key), Adjacency):
+            yield key, storage[key]
+
+
+def parts(tensor: Tensor) -> list[Tensor]:
+    """The dense tensors that a tensor of any layout consists of."""
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout is torch.sparse_csr:
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout is torch.sparse_csc:
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return [tensor]
+
+
+def without(storage: Any, names: Collection[str]) -> Any:
+    """The storage as it would be without these matrices, if it had as many edges nevertheless."""
+    if not names:
+        return storage
+    rest = copy.copy(storage)
+    for name in names:
+        del rest[name]
+    rest.num_edges = storage.num_edges
+    return rest
