@@ -26,11 +26,11 @@ from placed import (
 from workload import Workload
 
 from peergraph.memory import Tiers
-from peergraph.memory.partitions import Partitions
-from peergraph.memory.topology import Topology
+from peergraph.memory.table.partitions import Partitions
+from peergraph.memory.topology.topology import Topology
 from peergraph.store import Placement, Plan
-from peergraph.store.choosing import bytes_on_gpu, tiers_of_ratio
-from peergraph.store.cliques import place_by_cliques
+from peergraph.store.planning.cliques import place_by_cliques
+from peergraph.store.planning.tier_choice import bytes_on_gpu, tiers_of_ratio
 
 _BEFORE_SAMPLER = ("base", "+ structure", "+ features")
 FACTORS = (*_BEFORE_SAMPLER, "+ sampler", "+ solver", "+ replication")

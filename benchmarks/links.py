@@ -15,9 +15,9 @@ from placed import (
     record_batches,
 )
 
-from peergraph.memory.machines import machine
-from peergraph.memory.topology import Topology
-from peergraph.store.policies import POLICIES, plan_on
+from peergraph.memory.topology.machines import machine
+from peergraph.memory.topology.topology import Topology
+from peergraph.store.planning.policies import POLICIES, plan_on
 
 # XGNN 6.6: four linked GPUs, four on a ring, six and eight of the DGX-1.
 _MACHINES = {

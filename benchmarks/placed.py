@@ -17,11 +17,11 @@ from torch import Tensor
 from workload import FEATURES, NAMES, STRUCTURE, Workload, plain_sampler
 
 from peergraph.memory import Tiers
-from peergraph.memory.partitions import everyone_reaches_all
-from peergraph.memory.topology import Topology
+from peergraph.memory.table.partitions import everyone_reaches_all
+from peergraph.memory.topology.topology import Topology
 from peergraph.sampling import NeighborSampler
 from peergraph.store import NODE, Plan, Store
-from peergraph.store.prediction import Prediction, total_link_bytes
+from peergraph.store.planning.prediction import Prediction, total_link_bytes
 
 PLAIN, RESERVOIR = "plain", "reservoir"
 MakeSampler = Callable[[Store, Workload], NeighborSampler]

@@ -34,7 +34,7 @@ from ranks import Session
 from workload import Workload, make_workload
 
 from peergraph.memory import measure_topology
-from peergraph.memory.topology import Topology
+from peergraph.memory.topology.topology import Topology
 
 SETTINGS = ("fits", "40%", "25%")
 """What a GPU may keep: everything, 40 % of everything, its share of 25 % of everything."""

@@ -13,15 +13,15 @@ from ranks import Session
 from torch import Tensor
 
 from peergraph.memory import Tiers
-from peergraph.memory.partitions import Partitions
-from peergraph.memory.topology import Topology
+from peergraph.memory.table.partitions import Partitions
+from peergraph.memory.topology.topology import Topology
 from peergraph.sampling import NeighborSampler, Sample, presample
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Hotness, RowSource, Store
-from peergraph.store.ids import hottest_first, id_dtype
-from peergraph.store.layout import structure_bytes
-from peergraph.store.plan import Item
-from peergraph.store.planning import Reads, predict_all
-from peergraph.store.prediction import Prediction
+from peergraph.store.hotness.id_map import hottest_first, id_dtype
+from peergraph.store.planning.plan import Item
+from peergraph.store.planning.planning import Reads, predict_all
+from peergraph.store.planning.prediction import Prediction
+from peergraph.store.structure.layout import structure_bytes
 
 _BATCHES = 8
 # Other draws than the counted ones: what is measured is an epoch that was not seen.

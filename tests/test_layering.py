@@ -11,6 +11,13 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 AREAS = ["memory", "store", "sampling", "aggregate", "fullgraph"]
+PARTS = {  # of an area, in the order in which they may import each other
+    "memory": ["device", "group", "region", "topology", "table", "training", "measuring"],
+    "store": [
+        *("input", "hotness", "structure", "planning", "budget", "building", "disk", "reporting"),
+        *("store", "tensors", "embedding", "kernel_argument"),
+    ],
+}
 TOP = ["reference", "testing", "demo", "cli"]  # used by no area
 LAYERS = AREAS + TOP
 COMMANDS = {"demo", "cli"}  # imported when they run, so they may import a framework
@@ -26,6 +33,16 @@ def may_use(user: str, used: str) -> bool:
     if used not in LAYERS:
         return True
     return user in LAYERS and LAYERS.index(used) <= LAYERS.index(user)
+
+
+def may_import(user: list[str], used: list[str]) -> bool:
+    """Whether a module of the area and part `user` may import, as it is imported, from `used`."""
+    if len(user) < 2 or len(used) < 2 or user[0] != used[0]:
+        return True
+    parts = PARTS.get(user[0], [])
+    if user[1] not in parts or used[1] not in parts:
+        return True
+    return parts.index(used[1]) <= parts.index(user[1])
 
 
 def cpp_violations(root: Path) -> Iterator[str]:
@@ -49,9 +66,10 @@ def imports(tree: ast.Module, package: list[str]) -> Iterator[tuple[list[str], b
     """Dotted names imported by a module of `package`, and whether importing it imports them."""
     inner = {
         id(node)
-        for function in ast.walk(tree)
-        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-        for node in ast.walk(function)
+        for outer in ast.walk(tree)
+        if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        or (isinstance(outer, ast.If) and ast.unparse(outer.test) == "TYPE_CHECKING")
+        for node in ast.walk(outer)
     }
     for node in ast.walk(tree):
         at_import = id(node) not in inner
@@ -83,6 +101,8 @@ def core_violations(root: Path) -> Iterator[str]:
             if name[0] == "peergraph" and len(name) > 1 and not is_facade:
                 if not may_use(area, name[1]):
                     yield f"{where}: areas look only left"
+                elif at_import and not may_import([*package[1:], path.stem], name[1:]):
+                    yield f"{where}: parts of an area look only left"
                 elif area in AREAS and name[1] not in own:
                     yield f"{where}: name the module it comes from"
 
@@ -103,6 +123,13 @@ def test_layers() -> None:
     assert violations(ROOT) == []
 
 
+@pytest.mark.parametrize("area", PARTS)
+def test_every_part_has_its_place(area: str) -> None:
+    folder = ROOT / "plugin" / "peergraph" / area
+    found = {path.stem for path in folder.iterdir() if not path.name.startswith("__")}
+    assert found == set(PARTS[area])
+
+
 ALLOWED = {
     "csrc/common/check.h": "#include <string>",
     "csrc/memory/gather.h": '#include "common/check.h"',
@@ -113,6 +140,8 @@ ALLOWED = {
     "plugin/peergraph/errors.py": "import torch",
     "plugin/peergraph/memory/__init__.py": "from peergraph import _C, errors",
     "plugin/peergraph/store/__init__.py": "from ..memory import Table\ndef f():\n  import cupy",
+    "plugin/peergraph/store/input/x.py": "def f():\n  from peergraph.store.disk import x",
+    "plugin/peergraph/store/disk/x.py": "from peergraph.store.input import x",
     "plugin/peergraph/cli/demo.py": "import torch_geometric\nfrom peergraph import Store",
     "adapters/peergraph_pyg/__init__.py": "from peergraph.store import Store",
 }
@@ -143,6 +172,9 @@ def test_allows_the_rest(tmp_path: Path) -> None:
         ("plugin/peergraph/memory/x.py", "from peergraph.store import Store", "only left"),
         ("plugin/peergraph/memory/x.py", "def f():\n  from ..store import Store", "only left"),
         ("plugin/peergraph/memory/x.py", "import peergraph.testing", "only left"),
+        ("plugin/peergraph/store/input/x.py", "from peergraph.store.disk import x", "only left"),
+        ("plugin/peergraph/store/store.py", "import peergraph.store.tensors.x", "only left"),
+        ("plugin/peergraph/memory/group/x.py", "from peergraph.memory import table", "only left"),
         ("plugin/peergraph/errors.py", "from peergraph import memory", "only left"),
         ("plugin/peergraph/store/x.py", "from peergraph import Store", "name the module"),
         ("plugin/peergraph/store/x.py", "try:\n  import dgl\nexcept: pass", "no framework"),

@@ -9,8 +9,8 @@ from peergraph import _native as _native
 from peergraph import optim
 from peergraph.errors import PeerLostError
 from peergraph.headers import include_path
-from peergraph.memory.pending import synchronize
-from peergraph.store.embedding import Embedding
+from peergraph.memory.device.pending_errors import synchronize
+from peergraph.store.embedding.embedding import Embedding
 
 __version__ = version("peergraph")
 

@@ -1,5 +1,5 @@
 """Optimizers for :class:`peergraph.Embedding`, beside any optimizer of torch for the rest."""
 
-from peergraph.store.optimizers import SparseAdagrad, SparseAdam, SparseSGD
+from peergraph.store.embedding.optimizers import SparseAdagrad, SparseAdam, SparseSGD
 
 __all__ = ["SparseAdagrad", "SparseAdam", "SparseSGD"]

@@ -17,7 +17,7 @@ import peergraph
 from peergraph import _C
 from peergraph.cli import _gpus, info
 from peergraph.cli.__main__ import main
-from peergraph.memory.limits import cgroup_memory
+from peergraph.memory.region.free_memory import cgroup_memory
 
 TOPOLOGY = (
     "\t\x1b[4mGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\tNUMA Affinity\x1b[0m\n"

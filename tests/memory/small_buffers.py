@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from peergraph.memory import away, pinned_buffers
+from peergraph.memory.table import pinned_buffers, staging
 
 
 def small_buffers(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """For what goes between a GPU and the CPU in this test."""
     small = pinned_buffers.PinnedBuffers(device)
     monkeypatch.setattr(pinned_buffers, "_BUFFER_BYTES", 64)
-    monkeypatch.setattr(away, "pinned_buffers", lambda of: small)
+    monkeypatch.setattr(staging, "pinned_buffers", lambda of: small)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peergraph.memory.limits import free_host_memory
+from peergraph.memory.region.free_memory import free_host_memory
 
 
 def test_announced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from peergraph.memory.measuring import (
     known_topology,
     measure_topology,
 )
-from peergraph.memory.topology import Topology
+from peergraph.memory.topology.topology import Topology
 from peergraph.testing import run_ranks
 from tests.conftest import NUM_GPUS
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.memory import Group, Table, Tiers
-from peergraph.memory.coalesce import SparseRows, accumulator, coalesce
-from peergraph.memory.launching import DTYPES
-from peergraph.memory.trained import TrainedTable
+from peergraph.memory.device.launching import DTYPES
+from peergraph.memory.training.coalesce import SparseRows, accumulator, coalesce
+from peergraph.memory.training.trained_table import TrainedTable
 from tests.memory.tables import MEMORY_KINDS, same_bits, split, table_of
 
 ROWS = 23

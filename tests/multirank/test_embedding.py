@@ -15,9 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 import peergraph
 from peergraph import PeerLostError, optim
 from peergraph.memory import Group, Table, Tiers
-from peergraph.memory.partitions import Partitions
-from peergraph.memory.rounds import Rounds
-from peergraph.memory.trained import TrainedTable, owned_tiers
+from peergraph.memory.table.partitions import Partitions
+from peergraph.memory.training.rounds import Rounds
+from peergraph.memory.training.trained_table import TrainedTable, owned_tiers
 from peergraph.store import Store
 from peergraph.testing import run_ranks
 from tests.store.test_embedding import make_store
@@ -255,7 +255,7 @@ def _mixed_tiers_and_copies() -> None:
 
 class _SteppedByHand:
     def __init__(self, trained: TrainedTable, states: list[Table]) -> None:
-        from peergraph.memory.exchange import Exchange
+        from peergraph.memory.training.exchange import Exchange
 
         self.trained, self.states = trained, states
         self.exchange = Exchange(trained.group, [(trained.width, trained.accumulator)])

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from peergraph.memory import Group, Table, Tiers
-from peergraph.memory.machines import machine
-from peergraph.memory.partitions import Partitions
+from peergraph.memory.table.partitions import Partitions
+from peergraph.memory.topology.machines import machine
 from peergraph.store import Store
-from peergraph.store.solver import solve
+from peergraph.store.planning.solver import solve
 from peergraph.testing import run_ranks
 from tests.store.graphs import heterogeneous_source, homogeneous_source
 from tests.store.test_store import assert_same_graph

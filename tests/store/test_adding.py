@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from peergraph.memory import Group
-from peergraph.memory.machines import machine
+from peergraph.memory.topology.machines import machine
 from peergraph.sampling import presample
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Store
 from peergraph.testing import run_ranks

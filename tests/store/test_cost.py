@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from peergraph.memory import Tiers
-from peergraph.memory.machines import machine
-from peergraph.memory.partitions import Partitions
-from peergraph.memory.topology import Topology
-from peergraph.store.choosing import bytes_on_gpu, choose_tiers, tiers_of_ratio
-from peergraph.store.cliques import place_by_cliques
-from peergraph.store.cost import Curve, Load, Work, predict
-from peergraph.store.plan import Item
-from peergraph.store.prediction import Prediction, format_predictions
-from peergraph.store.solver import solve
+from peergraph.memory.table.partitions import Partitions
+from peergraph.memory.topology.machines import machine
+from peergraph.memory.topology.topology import Topology
+from peergraph.store.planning.cliques import place_by_cliques
+from peergraph.store.planning.cost import Curve, Load, Work, predict
+from peergraph.store.planning.plan import Item
+from peergraph.store.planning.prediction import Prediction, format_predictions
+from peergraph.store.planning.solver import solve
+from peergraph.store.planning.tier_choice import bytes_on_gpu, choose_tiers, tiers_of_ratio
 
 
 def switch(count: int, peer: float = 50.0, host: float = 10.0) -> Topology:

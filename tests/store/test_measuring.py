@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from peergraph.memory import Group, Table, Tiers
-from peergraph.memory.counting import ReadCounter, Stopwatch
-from peergraph.memory.machines import machine
-from peergraph.memory.partitions import everyone_reaches_all
+from peergraph.memory.table.partitions import everyone_reaches_all
+from peergraph.memory.table.read_counter import ReadCounter, Stopwatch
+from peergraph.memory.topology.machines import machine
 from peergraph.sampling import NeighborSampler, Sample
 from peergraph.store import GraphSource, Store
-from peergraph.store.solver import solve
+from peergraph.store.planning.solver import solve
 from peergraph.testing import run_ranks
 from tests.store.graphs import build, heterogeneous_source, homogeneous_source
 

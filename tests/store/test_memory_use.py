@@ -8,14 +8,15 @@ import pytest
 import torch
 
 from peergraph.memory import Group, Table
-from peergraph.memory import limits as memory_limits
-from peergraph.memory.limits import GPU_GRANULE, granted_bytes
-from peergraph.memory.machines import machine
+from peergraph.memory.region import free_memory
+from peergraph.memory.region.free_memory import GPU_GRANULE, granted_bytes
+from peergraph.memory.topology.machines import machine
 from peergraph.sampling import NeighborSampler
-from peergraph.store import EdgeSource, GraphSource, Store, Structure, footprint
-from peergraph.store.footprint import Extent, check_room, extents_of, fullest
-from peergraph.store.items import graph_items, id_items
-from peergraph.store.solver import solve
+from peergraph.store import EdgeSource, GraphSource, Store, Structure
+from peergraph.store.budget import footprint
+from peergraph.store.budget.footprint import Extent, check_room, extents_of, fullest
+from peergraph.store.planning.items import graph_items, id_items
+from peergraph.store.planning.solver import solve
 from peergraph.testing import run_ranks
 from tests.store.graphs import PLANS, build, heterogeneous_source, homogeneous_source, random_coo
 
@@ -241,12 +242,12 @@ def _compare_with_driver(device: str) -> None:
     for plan in ("replicated", "sharded", "mixed", "auto"):
         # The first build makes what stays: contexts, and kernels that are loaded when first used.
         build(given, plan, group=group).close()
-        before = memory_limits.free_gpu_memory(group.device)
+        before = free_memory.free_gpu_memory(group.device)
         group.barrier()
         store = build(given, plan, group=group)
         group.synchronize()
         group.barrier()
-        taken = before - memory_limits.free_gpu_memory(group.device)
+        taken = before - free_memory.free_gpu_memory(group.device)
         group.barrier()
         said = store.memory().device_bytes()
         assert taken == pytest.approx(said, rel=0.05), (plan, taken, said)
@@ -287,8 +288,8 @@ def test_host_memory_within_control_groups(tmp_path, monkeypatch: pytest.MonkeyP
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert memory_limits.free_host_memory(tmp_path) == 81920 - (51200 - 1200)
+    assert free_memory.free_host_memory(tmp_path) == 81920 - (51200 - 1200)
     (tmp_path / "sys/fs/cgroup/job/memory.max").write_text("max\n")
-    assert memory_limits.free_host_memory(tmp_path) == 90 * 1024
+    assert free_memory.free_host_memory(tmp_path) == 90 * 1024
     (tmp_path / "sys/fs/cgroup/job/memory.max").write_text("100\n")
-    assert memory_limits.free_host_memory(tmp_path) == 0
+    assert free_memory.free_host_memory(tmp_path) == 0

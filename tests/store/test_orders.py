@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from peergraph.memory import Group
-from peergraph.memory.machines import machine
+from peergraph.memory.topology.machines import machine
 from peergraph.sampling import NegativeSampler, NeighborSampler, RandomWalker, presample
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Hotness, Store
 from peergraph.testing import run_ranks

@@ -10,16 +10,17 @@ import pytest
 import torch
 
 from peergraph.memory import Group, Tiers
-from peergraph.memory.machines import machine
 from peergraph.memory.measuring import measure_topology
-from peergraph.memory.partitions import everyone_reaches_all
+from peergraph.memory.table.partitions import everyone_reaches_all
+from peergraph.memory.topology.machines import machine
 from peergraph.sampling import presample
-from peergraph.store import EDGE, NODE, Plan, Store, placing
-from peergraph.store.plan import Item, Placement
-from peergraph.store.planning import Reads, Shares, by_cost, predict_all, share_out
-from peergraph.store.solver import solve
-from peergraph.store.spilling import Spill
-from peergraph.store.unseen import expected_reads
+from peergraph.store import EDGE, NODE, Plan, Store
+from peergraph.store.budget import plan_choice
+from peergraph.store.budget.spilling import Spill
+from peergraph.store.hotness.good_turing import expected_reads
+from peergraph.store.planning.plan import Item, Placement
+from peergraph.store.planning.planning import Reads, Shares, by_cost, predict_all, share_out
+from peergraph.store.planning.solver import solve
 from tests.store.graphs import heterogeneous_source, homogeneous_source
 from tests.store.test_store import assert_same_graph
 
@@ -195,11 +196,11 @@ def test_auto_takes_the_links_where_they_are_known(
     measured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topology = machine("full4") if measured else None
-    monkeypatch.setattr(placing, "cached_topology", lambda group: topology)
-    monkeypatch.setattr(placing, "graph_items", lambda *_: items())
-    monkeypatch.setattr(placing, "id_items", lambda *_: [])
-    monkeypatch.setattr(placing, "check_room", lambda *_: None)
-    plan = placing.choose_plan(
+    monkeypatch.setattr(plan_choice, "cached_topology", lambda group: topology)
+    monkeypatch.setattr(plan_choice, "graph_items", lambda *_: items())
+    monkeypatch.setattr(plan_choice, "id_items", lambda *_: [])
+    monkeypatch.setattr(plan_choice, "check_room", lambda *_: None)
+    plan = plan_choice.choose_plan(
         "auto",
         3000,
         Shares(),

@@ -7,11 +7,11 @@ import math
 
 import pytest
 
-from peergraph.memory.machines import MACHINES, machine
-from peergraph.memory.partitions import Partitions, choose_sources
-from peergraph.memory.topology import Matrix, Topology
-from peergraph.store.cliques import equal_cliques, place_by_cliques
-from peergraph.store.solver import solve
+from peergraph.memory.table.partitions import Partitions, choose_sources
+from peergraph.memory.topology.machines import MACHINES, machine
+from peergraph.memory.topology.topology import Matrix, Topology
+from peergraph.store.planning.cliques import equal_cliques, place_by_cliques
+from peergraph.store.planning.solver import solve
 
 PAIRS_OF_4 = list(itertools.combinations(range(4), 2))
 

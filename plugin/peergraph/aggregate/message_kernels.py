@@ -15,8 +15,8 @@ from peergraph.aggregate.csc import Csc
 from peergraph.aggregate.expression import SYMBOLS, Expression, parse
 from peergraph.aggregate.message_source import source
 from peergraph.aggregate.native import address
-from peergraph.memory.cupy_stream import cupy_stream
-from peergraph.memory.kernel_argument import as_argument
+from peergraph.memory.device.cupy_stream import cupy_stream
+from peergraph.memory.table.kernel_argument import as_argument
 
 _BLOCK = 256
 _MAX_BLOCKS = 1 << 20

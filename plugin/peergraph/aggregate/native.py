@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.memory.launching import DTYPES as DTYPES
-from peergraph.memory.launching import launch_on
+from peergraph.memory.device.launching import DTYPES as DTYPES
+from peergraph.memory.device.launching import launch_on
 
 MESSAGES = {"copy_u": 0, "copy_e": 1, "add": 2, "sub": 3, "mul": 4, "div": 5}
 TARGETS = {"u": 0, "v": 1, "e": 2}

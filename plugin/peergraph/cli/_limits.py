@@ -7,7 +7,7 @@ import resource
 import shutil
 from pathlib import Path
 
-from peergraph.memory.limits import available_memory, cgroup_memory
+from peergraph.memory.region.free_memory import available_memory, cgroup_memory
 
 Limits = dict[str, int | None]  # None: no limit
 

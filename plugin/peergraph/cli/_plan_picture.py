@@ -5,9 +5,9 @@ from __future__ import annotations
 from os import PathLike
 from typing import Any
 
-from peergraph.memory.topology import Topology
-from peergraph.store.plan import Plan, format_bytes
-from peergraph.store.prediction import format_links, format_seconds, total_link_bytes
+from peergraph.memory.topology.topology import Topology
+from peergraph.store.planning.plan import Plan, format_bytes
+from peergraph.store.planning.prediction import format_links, format_seconds, total_link_bytes
 
 _TIERS = {"replicated": "#4c78a8", "sharded": "#54a24b", "host": "#e4c580"}
 # Of a bar, a share that has room for its number.

@@ -11,12 +11,12 @@ from peergraph.cli._arguments import byte_count, integers
 from peergraph.cli._plan_graph import described_graph, saved_graph
 from peergraph.cli._plan_picture import draw
 from peergraph.memory import Group
-from peergraph.memory.machines import MACHINES, machine
 from peergraph.memory.measuring import known_topology, measure_topology
-from peergraph.memory.topology import Topology
-from peergraph.store.plan import Plan
-from peergraph.store.planning import Reads, Shares
-from peergraph.store.policies import POLICIES, plan_on
+from peergraph.memory.topology.machines import MACHINES, machine
+from peergraph.memory.topology.topology import Topology
+from peergraph.store.planning.plan import Plan
+from peergraph.store.planning.planning import Reads, Shares
+from peergraph.store.planning.policies import POLICIES, plan_on
 
 _DEFAULT_BUDGET_SHARE = 0.6
 

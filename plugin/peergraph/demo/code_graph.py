@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from .bars import progress_bar
-from .graph import NodeGraph, load_npz, random_split, save_npz
-from .parse import FileFacts, SourceFile, parse_file, parse_files
-from .resolve import resolve_edges
-from .sources import find_sources, installation_key, installation_roots
+from peergraph.demo.bars import progress_bar
+from peergraph.demo.graph import NodeGraph, load_npz, random_split, save_npz
+from peergraph.demo.parse import FileFacts, SourceFile, parse_file, parse_files
+from peergraph.demo.resolve import resolve_edges
+from peergraph.demo.sources import find_sources, installation_key, installation_roots
 
 FORMAT_VERSION = 1
 EDGE_TYPE_NAMES = ["contains", "imports", "calls", "inherits"]

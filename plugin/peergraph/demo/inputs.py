@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .code_graph import load_code_graph
-from .graph import NodeGraph, check_npz, load_npz
-from .options import CODE, PRODUCTS, DemoOptions
-from .products import products_graph
+from peergraph.demo.code_graph import load_code_graph
+from peergraph.demo.graph import NodeGraph, check_npz, load_npz
+from peergraph.demo.options import CODE, PRODUCTS, DemoOptions
+from peergraph.demo.products import products_graph
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data

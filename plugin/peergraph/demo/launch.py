@@ -13,11 +13,11 @@ import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.multiprocessing.spawn import spawn
 
-from .inputs import prepare
-from .options import DemoOptions, usable_gpus
-from .report import summary
-from .result import DemoResult
-from .train import train
+from peergraph.demo.inputs import prepare
+from peergraph.demo.options import DemoOptions, usable_gpus
+from peergraph.demo.report import summary
+from peergraph.demo.result import DemoResult
+from peergraph.demo.train import train
 
 _STOP_SECONDS = 5
 # The first rank may have a large graph to generate while the others wait.

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from .parse import SourceFile
+from peergraph.demo.parse import SourceFile
 
 # Bounds time and memory: 80 MB are about 100,000 nodes and 15 seconds on two cores.
 MAX_BYTES = 80_000_000

@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 
+from peergraph.demo.inputs import load_graph, to_pyg
+from peergraph.demo.mlp import train_mlp
+from peergraph.demo.options import DemoOptions
+from peergraph.demo.result import DemoResult
+from peergraph.demo.sage import train_sage
+from peergraph.demo.team import Team
 from peergraph.memory import Group
-
-from .inputs import load_graph, to_pyg
-from .mlp import train_mlp
-from .options import DemoOptions
-from .result import DemoResult
-from .sage import train_sage
-from .team import Team
 
 _SPLITS = ("train", "val", "test")
 

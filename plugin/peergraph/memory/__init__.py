@@ -1,16 +1,16 @@
 """Memory shared by the ranks of a host, and tables of rows in it (WholeGraph III-B, III-C3)."""
 
-from peergraph.memory.cupy_stream import cupy_stream
-from peergraph.memory.group import Group
-from peergraph.memory.kernel_argument import table_argument
-from peergraph.memory.launching import limit_blocks
+from peergraph.memory.device.cupy_stream import cupy_stream
+from peergraph.memory.device.launching import limit_blocks
+from peergraph.memory.device.pending_errors import synchronize
+from peergraph.memory.group.group import Group
 from peergraph.memory.measuring import cached_topology, measure_topology
-from peergraph.memory.pending import synchronize
-from peergraph.memory.region import SharedRegion
-from peergraph.memory.table import Table
-from peergraph.memory.table_rows import TableRows
-from peergraph.memory.tiers import Tiers
-from peergraph.memory.topology import Topology
+from peergraph.memory.region.region import SharedRegion
+from peergraph.memory.table.kernel_argument import table_argument
+from peergraph.memory.table.table import Table
+from peergraph.memory.table.table_rows import TableRows
+from peergraph.memory.table.tiers import Tiers
+from peergraph.memory.topology.topology import Topology
 
 __all__ = [
     "Group",

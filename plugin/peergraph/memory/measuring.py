@@ -11,17 +11,17 @@ from pathlib import Path
 import torch
 
 import peergraph._C as _C
-from peergraph.memory.access import Access
-from peergraph.memory.group import Group
-from peergraph.memory.host_reads import Speeds, remember
-from peergraph.memory.ids import id_list
-from peergraph.memory.launching import launch_on
-from peergraph.memory.limits import free_host_memory
-from peergraph.memory.machine_cache import cache_file, host_reads_file, identity
-from peergraph.memory.region import SharedRegion
-from peergraph.memory.table import Table
-from peergraph.memory.tiers import Tiers
-from peergraph.memory.topology import Rates, Topology
+from peergraph.memory.device.launching import launch_on
+from peergraph.memory.group.group import Group
+from peergraph.memory.region.free_memory import free_host_memory
+from peergraph.memory.region.region import SharedRegion
+from peergraph.memory.table.access import Access
+from peergraph.memory.table.host_reads import Speeds, remember
+from peergraph.memory.table.ids import id_list
+from peergraph.memory.table.table import Table
+from peergraph.memory.table.tiers import Tiers
+from peergraph.memory.topology.machine_cache import cache_file, host_reads_file, identity
+from peergraph.memory.topology.topology import Rates, Topology
 
 ROW_BYTES = (16, 32, 64, 128, 512, 1024)
 """Widths that are measured."""

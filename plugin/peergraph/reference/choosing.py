@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .philox import random_below, random_bits
+from peergraph.reference.philox import random_below, random_bits
 
 _SQRT_2 = 1.4142135623730951
 _LN_2 = 0.6931471805599453

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from .choosing import Candidates, Choice, choose
-from .philox import random_below
+from peergraph.reference.choosing import Candidates, Choice, choose
+from peergraph.reference.philox import random_below
 
 NodeType = str
 EdgeType = tuple[str, str, str]

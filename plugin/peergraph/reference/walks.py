@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .philox import random_below
-from .sampling import Csc, EdgeType
+from peergraph.reference.philox import random_below
+from peergraph.reference.sampling import Csc, EdgeType
 
 WALK_STREAM = 1 << 31
 NEGATIVE_STREAM = 3 << 30

@@ -2,16 +2,16 @@
 walks, PinSAGE neighbours, negative edges.
 """
 
-from .bounds import bounds_of
-from .exclude import exclude_edges
-from .fixed import FixedNeighborSampler
-from .fixed_sample import FixedSample, FixedShape
-from .negative import Negatives, NegativeSampler
-from .neighbor import NeighborSampler
-from .pinsage import PinSageLayer, PinSageSample, PinSageSampler
-from .presample import presample
-from .sample import Block, Sample
-from .walk import RandomWalker, Walks
+from peergraph.sampling.bounds import bounds_of
+from peergraph.sampling.exclude import exclude_edges
+from peergraph.sampling.fixed import FixedNeighborSampler
+from peergraph.sampling.fixed_sample import FixedSample, FixedShape
+from peergraph.sampling.negative import Negatives, NegativeSampler
+from peergraph.sampling.neighbor import NeighborSampler
+from peergraph.sampling.pinsage import PinSageLayer, PinSageSample, PinSageSampler
+from peergraph.sampling.presample import presample
+from peergraph.sampling.sample import Block, Sample
+from peergraph.sampling.walk import RandomWalker, Walks
 
 __all__ = [
     "Block",

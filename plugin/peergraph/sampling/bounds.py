@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from .fixed_sample import FixedShape
-from .inputs import whole
-from .sample import EdgeType, NodeType, Sample
+from peergraph.sampling.fixed_sample import FixedShape
+from peergraph.sampling.inputs import whole
+from peergraph.sampling.sample import EdgeType, NodeType, Sample
 
 if TYPE_CHECKING:
-    from .neighbor import NeighborSampler
+    from peergraph.sampling.neighbor import NeighborSampler
 
 MaxNodes = Sequence[int] | Mapping[NodeType, Sequence[int]]
 MaxEdges = Sequence[int] | Mapping[EdgeType, Sequence[int]]

@@ -9,12 +9,12 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from .. import _C
-from .sample import EdgeType, NodeType
+from peergraph import _C
+from peergraph.sampling.sample import EdgeType, NodeType
 
 if TYPE_CHECKING:
-    from ..memory import Table
-    from ..store import Store
+    from peergraph.memory import Table
+    from peergraph.store import Store
 
 Type = TypeVar("Type", NodeType, EdgeType)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .. import _C
+from peergraph import _C
 
 if TYPE_CHECKING:
-    from .neighbor import NeighborSampler
+    from peergraph.sampling.neighbor import NeighborSampler
 
 
 def make_native(sampler: NeighborSampler, *, positions: bool = False) -> _C.KHopSampler:

@@ -9,7 +9,7 @@ from itertools import accumulate, islice, pairwise
 import torch
 from torch import Tensor
 
-from .sample import EdgeType, NodeType, Sample
+from peergraph.sampling.sample import EdgeType, NodeType, Sample
 
 Edges = Tensor | Mapping[EdgeType, Tensor]
 Reverse = Tensor | Mapping[EdgeType, tuple[EdgeType, Tensor | None]]

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..memory.launching import launch_on
-from ..memory.pending import raise_pending
-from .fixed_sample import FixedSample, FixedShape
-from .inputs import device_of, random_seed
-from .padding import Padding, check_room
-from .sample import Buffers, NodeType
-from .workspace import Workspace
+from peergraph.memory.device.launching import launch_on
+from peergraph.memory.device.pending_errors import raise_pending
+from peergraph.sampling.fixed_sample import FixedSample, FixedShape
+from peergraph.sampling.inputs import device_of, random_seed
+from peergraph.sampling.padding import Padding, check_room
+from peergraph.sampling.sample import Buffers, NodeType
+from peergraph.sampling.workspace import Workspace
 
 if TYPE_CHECKING:
-    from .neighbor import NeighborSampler
+    from peergraph.sampling.neighbor import NeighborSampler
 
 
 class FixedNeighborSampler:

@@ -9,7 +9,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from .sample import Block, EdgeType, NodeType, Sample
+from peergraph.sampling.sample import Block, EdgeType, NodeType, Sample
 
 
 @dataclass(frozen=True)

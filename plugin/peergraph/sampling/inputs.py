@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .checks import as_integer
-from .sample import EdgeType, NodeType
+from peergraph.sampling.checks import as_integer
+from peergraph.sampling.sample import EdgeType, NodeType
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from peergraph.store import Store
 
 # Random numbers of k-hop samples come from the streams below; each kind has a range of its own, so
 # that one seed may serve several samplers.

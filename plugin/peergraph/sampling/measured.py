@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from .. import _C
-from .compiled import make_native
-from .sample import EdgeType, Sample
+from peergraph import _C
+from peergraph.sampling.compiled import make_native
+from peergraph.sampling.sample import EdgeType, Sample
 
 if TYPE_CHECKING:
-    from ..store import Store
-    from ..store.measuring import Measuring
-    from .neighbor import NeighborSampler
+    from peergraph.sampling.neighbor import NeighborSampler
+    from peergraph.store import Store
+    from peergraph.store.reporting.measuring import Measuring
 
 
 def measured_sample(

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
-
-from ..memory.launching import launch_on
-from .inputs import (
+from peergraph.memory.device.launching import launch_on
+from peergraph.sampling.inputs import (
     NEGATIVE_STREAM,
     device_of,
     known_relation,
@@ -19,11 +18,11 @@ from .inputs import (
     random_seed,
     whole,
 )
-from .node_draw import NodeDraw, check_times
-from .sample import EdgeType
+from peergraph.sampling.node_draw import NodeDraw, check_times
+from peergraph.sampling.sample import EdgeType
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from peergraph.store import Store
 
 
 class Negatives(NamedTuple):

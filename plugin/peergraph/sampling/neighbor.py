@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from .. import _C
-from .bounds import MaxEdges, MaxNodes, make_shape
-from .checks import as_integer
-from .choices import Choices
-from .compiled import make_native
-from .fixed import FixedNeighborSampler
-from .measured import measured_sample
-from .sample import Buffers, EdgeType, NodeType, Sample
-from .workspace import WorkspacePool
+from peergraph import _C
+from peergraph.sampling.bounds import MaxEdges, MaxNodes, make_shape
+from peergraph.sampling.checks import as_integer
+from peergraph.sampling.choices import Choices
+from peergraph.sampling.compiled import make_native
+from peergraph.sampling.fixed import FixedNeighborSampler
+from peergraph.sampling.measured import measured_sample
+from peergraph.sampling.sample import Buffers, EdgeType, NodeType, Sample
+from peergraph.sampling.workspace import WorkspacePool
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from peergraph.store import Store
 
 Fanouts = Sequence[int] | Mapping[EdgeType, Sequence[int]]
 Seeds = Tensor | Mapping[NodeType, Tensor]

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .inputs import device_of
-from .sample import NodeType
+from peergraph.sampling.inputs import device_of
+from peergraph.sampling.sample import NodeType
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from peergraph.store import Store
 
 # Weights become integers whose sum stays below 2**62, so that their running sums are exact.
 _WEIGHT_BITS = 61

@@ -8,8 +8,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from .fixed_sample import FixedSample, FixedShape
-from .sample import EdgeType, NodeType, Sample
+from peergraph.sampling.fixed_sample import FixedSample, FixedShape
+from peergraph.sampling.sample import EdgeType, NodeType, Sample
 
 
 def check_room(sample: Sample, shape: FixedShape) -> None:

@@ -9,15 +9,14 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
-
-from ..memory.launching import launch_on
-from .inputs import MAX_STEPS, WALK_STREAM, chance, node_ids, random_seed, whole
-from .sample import Buffers, EdgeType
-from .walk import Metapath, RandomWalker
-from .workspace import WorkspacePool
+from peergraph.memory.device.launching import launch_on
+from peergraph.sampling.inputs import MAX_STEPS, WALK_STREAM, chance, node_ids, random_seed, whole
+from peergraph.sampling.sample import Buffers, EdgeType
+from peergraph.sampling.walk import Metapath, RandomWalker
+from peergraph.sampling.workspace import WorkspacePool
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from peergraph.store import Store
 
 _MAX_ROWS = 2**31 - 1
 

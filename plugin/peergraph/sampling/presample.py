@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..memory.together import run_everywhere
-from ..store.hotness import Hotness
-from ..store.shared_vector import assemble
-from .neighbor import Fanouts, NeighborSampler, Seeds
-from .sample import NodeType, Sample
+from peergraph.memory.group.together import run_everywhere
+from peergraph.sampling.neighbor import Fanouts, NeighborSampler, Seeds
+from peergraph.sampling.sample import NodeType, Sample
+from peergraph.store.hotness.hotness import Hotness
+from peergraph.store.input.shared_vector import assemble
 
 if TYPE_CHECKING:
-    from ..memory import Group
-    from ..store import Store
+    from peergraph.memory import Group
+    from peergraph.store import Store
 
 
 def presample(

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
-
-from ..memory.launching import launch_on
-from .inputs import (
+from peergraph.memory.device.launching import launch_on
+from peergraph.sampling.inputs import (
     MAX_STEPS,
     WALK_STREAM,
     chance,
@@ -23,10 +22,10 @@ from .inputs import (
     random_seed,
     whole,
 )
-from .sample import EdgeType
+from peergraph.sampling.sample import EdgeType
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from peergraph.store import Store
 
 Metapath = list[EdgeType]
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import torch
 
-from ..memory.launching import Launch, launch_on
+from peergraph.memory.device.launching import Launch, launch_on
 
 
 class Workspace:

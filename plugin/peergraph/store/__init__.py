@@ -1,12 +1,8 @@
 """The graph store: structure and tables spread over the ranks' memory by a plan."""
 
-from peergraph.store.hotness import Hotness
-from peergraph.store.ids import IdMap
-from peergraph.store.kernel_argument import graph_argument
-from peergraph.store.measured import ItemReads, Measurement
-from peergraph.store.memory_use import MemoryUse
-from peergraph.store.plan import Placement, Plan
-from peergraph.store.source import (
+from peergraph.store.hotness.hotness import Hotness
+from peergraph.store.hotness.id_map import IdMap
+from peergraph.store.input.source import (
     EDGE,
     NODE,
     EdgeSource,
@@ -15,10 +11,14 @@ from peergraph.store.source import (
     NodeType,
     RowSource,
 )
+from peergraph.store.kernel_argument import graph_argument
+from peergraph.store.planning.plan import Placement, Plan
+from peergraph.store.reporting.measurement import ItemReads, Measurement
+from peergraph.store.reporting.memory_use import MemoryUse
 from peergraph.store.store import Store
-from peergraph.store.store_tensor import StoreTensor, implements, plain
-from peergraph.store.structure import Structure
-from peergraph.store.table_tensor import TableTensor
+from peergraph.store.structure.structure import Structure
+from peergraph.store.tensors.store_tensor import StoreTensor, implements, plain
+from peergraph.store.tensors.table_tensor import TableTensor
 
 __all__ = [
     "EDGE",

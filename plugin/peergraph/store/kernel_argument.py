@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 import peergraph._C as _C
-from peergraph.memory.kernel_argument import as_argument
-from peergraph.store.source import EDGE, EdgeType
+from peergraph.memory.table.kernel_argument import as_argument
+from peergraph.store.input.source import EDGE, EdgeType
 from peergraph.store.store import Store
 
 

@@ -11,20 +11,21 @@ import torch
 from torch import Tensor
 
 from peergraph.memory import Group, Table
-from peergraph.memory.topology import Topology
-from peergraph.store import build, disk, trained_on_disk
-from peergraph.store.adding import Later
-from peergraph.store.assembling import Wishes, assemble
-from peergraph.store.hotness import Given
-from peergraph.store.ids import IdMap
-from peergraph.store.items import type_name
-from peergraph.store.plan import Plan
-from peergraph.store.planning import Shares
-from peergraph.store.reporting import Reporting
-from peergraph.store.schema import Schema
-from peergraph.store.source import EDGE, NODE, EdgeType, GraphSource, NodeType
-from peergraph.store.spilling import Spill
-from peergraph.store.structure import Structure, read_degrees, read_edge_index
+from peergraph.memory.topology.topology import Topology
+from peergraph.store.budget.adding_tables import Later
+from peergraph.store.budget.spilling import Spill
+from peergraph.store.building.assembling import Wishes, assemble
+from peergraph.store.building.filling import add_table
+from peergraph.store.disk import embeddings, npy_folder
+from peergraph.store.hotness.hotness import Given
+from peergraph.store.hotness.id_map import IdMap
+from peergraph.store.input.schema import Schema
+from peergraph.store.input.source import EDGE, NODE, EdgeType, GraphSource, NodeType
+from peergraph.store.planning.items import type_name
+from peergraph.store.planning.plan import Plan
+from peergraph.store.planning.planning import Shares
+from peergraph.store.reporting.reporting import Reporting
+from peergraph.store.structure.structure import Structure, read_degrees, read_edge_index
 
 
 class Store(Reporting):
@@ -94,7 +95,7 @@ class Store(Reporting):
                 fits the budget, then shards, then leaves on the host, structure before features
                 (XGNN 4.3). Without a GPU one copy in the machine's memory serves all ranks.
                 ``"solver"``, ``"clique"`` and ``"clique-opt"`` plan by the links, too, to compare
-                with (:data:`peergraph.store.policies.POLICIES`).
+                with (:data:`peergraph.store.planning.policies.POLICIES`).
             memory_budget: bytes each rank may take of its GPU, id maps included; default for
                 plans by cost 60 % of what is free. Other plans raise if they need more.
             hotness: which nodes are read most, so lie nearest where rows are split over shards or
@@ -170,7 +171,7 @@ class Store(Reporting):
             ValueError: a folder of another format version.
         """
         group = group or Group.current(device=device, timeout=timeout)
-        source = disk.open_source(folder, group)
+        source = npy_folder.open_source(folder, group)
         store = cls.build(
             source,
             plan=plan,
@@ -186,7 +187,7 @@ class Store(Reporting):
             group=group,
             progress=progress,
         )
-        trained_on_disk.restore(store, folder)
+        embeddings.restore(store, folder)
         return store
 
     def save(self, folder: str | PathLike[str]) -> None:
@@ -197,7 +198,7 @@ class Store(Reporting):
         Raises:
             FileExistsError: the folder exists.
         """
-        disk.save(self, folder, lambda part: trained_on_disk.write(self, part))
+        npy_folder.save(self, folder, lambda part: embeddings.write(self, part))
 
     @property
     def node_types(self) -> list[NodeType]:
@@ -252,7 +253,7 @@ class Store(Reporting):
                 left of the store's budget.
             MemoryError: a GPU or the host has less memory left than the table needs.
         """
-        table = build.add_table(self, name, values, node_type, plan)
+        table = add_table(self, name, values, node_type, plan)
         self._node_tables.setdefault(node_type, {})[name] = table
         return table
 
@@ -262,7 +263,7 @@ class Store(Reporting):
         """Adds a table ``[num_edges, ...]`` by edge id. Collective; otherwise as
         :meth:`add_node_table`.
         """
-        table = build.add_table(self, name, values, edge_type, plan)
+        table = add_table(self, name, values, edge_type, plan)
         self._edge_tables.setdefault(edge_type, {})[name] = table
         return table
 

@@ -1,0 +1,1 @@
+"""How the compiled module is called: device, stream, blocks, and the errors that kernels find."""

@@ -1,0 +1,196 @@
+"""Regions: one allocation per rank, mapped by all of them (WholeGraph III-B)."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import Any
+
+import torch
+
+import peergraph._C as _C
+from peergraph.memory.group.group import Group
+from peergraph.memory.group.together import run_everywhere
+from peergraph.memory.region.parts import CudaPart, Handle, HostPart, Part, close_later
+
+
+class SharedRegion:
+    """Memory of every rank of a group, mapped in all of them: the paper's pointer table.
+
+    On CUDA device memory shared by CUDA IPC; else anonymous shared memory of the host, pinned when
+    the group computes on GPUs. Made with :meth:`create`, released with :meth:`close`. Where it is
+    only dropped, the other ranks' parts are unmapped, and this rank's GPU memory stays allocated
+    until the process ends, for others may still read it.
+
+    Pickles as a handle, which maps the parts in any process of this machine while the ranks live
+    (DataLoader workers, `mp.spawn` children); such a copy closes without a collective.
+    """
+
+    group: Group
+    device: torch.device
+    sizes: list[int]
+    """Bytes of each rank's part."""
+
+    def __init__(
+        self, group: Group, device: torch.device, handles: Sequence[Handle | None]
+    ) -> None:
+        self.group = group
+        self.device = device
+        self.sizes = [0 if handle is None else handle.num_bytes for handle in handles]
+        self._handles = list(handles)
+        self._parts: list[Part | None] = [
+            None if handle is None else handle.open(group.device) for handle in handles
+        ]
+        self._closed = False
+        self._pid = os.getpid()
+        # Only on the region that `create` returned, which closes collectively.
+        self._own: _Own | None = None
+
+    @classmethod
+    def create(
+        cls,
+        num_bytes: int,
+        group: Group,
+        device: str | torch.device | None = None,
+        folder: str | PathLike[str] | None = None,
+    ) -> SharedRegion:
+        """Allocates `num_bytes` bytes on this rank and maps all ranks' parts. Collective.
+
+        Args:
+            num_bytes: size of this rank's part; ranks may differ, and 0 is allowed.
+            group: the ranks.
+            device: "cpu" or the group's own device, the default.
+            folder: with "cpu", where a file without a name is to hold the bytes, which then need
+                not fit into memory; GPUs do not read them.
+
+        Host memory and files start as zeros; GPU memory is not initialised.
+
+        Raises, on every rank where any of them fails:
+            ValueError: a size is negative, or the device is another one.
+            MemoryError: the memory does not suffice.
+            OSError: the folder does not.
+            RuntimeError: parts cannot be mapped.
+            PeerLostError: a rank is missing.
+        """
+        target = _check_device(device, group)
+        own = _Own()
+        try:
+            run_everywhere(group, lambda: own.allocate(num_bytes, group, target, folder))
+            handles = group.all_gather(own.handle)
+            region = run_everywhere(group, lambda: cls(group, target, handles))
+        except Exception:
+            own.release(group)
+            raise
+        region._own = own
+        if group.world_size == 1:
+            own.free_when_unused()
+        return region
+
+    @property
+    def addresses(self) -> list[int]:
+        """Address of each rank's part in this process; 0 where a part is empty."""
+        self._check_open()
+        return [0 if part is None else part.address for part in self._parts]
+
+    def local(self, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+        """Returns the beginning of this rank's part as a tensor, without a copy. Not collective.
+
+        Raises ValueError where the part is too small.
+        """
+        return self.part(self.group.rank, dtype, shape)
+
+    def part(self, rank: int, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+        """Returns the beginning of a rank's part as a tensor, without a copy. Not collective.
+
+        The tensor keeps the part mapped; after :meth:`close` its contents mean nothing.
+
+        Raises ValueError where there is no such rank, or its part is too small.
+        """
+        self._check_open()
+        if not 0 <= rank < len(self.sizes):
+            raise ValueError(f"rank must be one of 0..{len(self.sizes) - 1}, got {rank}")
+        num_bytes = math.prod(shape) * dtype.itemsize
+        if num_bytes > self.sizes[rank]:
+            raise ValueError(
+                f"shape {tuple(shape)} of {dtype} takes {num_bytes} bytes, and the part of rank "
+                f"{rank} has {self.sizes[rank]}"
+            )
+        part = self._parts[rank]
+        if part is None or num_bytes == 0:
+            return torch.empty(tuple(shape), dtype=dtype, device=self.device)
+        return part.tensor()[:num_bytes].view(dtype).view(tuple(shape))
+
+    def close(self) -> None:
+        """Unmaps the other ranks' parts, waits for all ranks, frees this one's. Collective.
+
+        Waits for the GPU first. A second call does nothing. A copy that came by pickle, or lives in
+        a forked process, closes on its own. Raises PeerLostError where a rank is missing, after
+        releasing what no other rank can be using.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        own, self._own = self._own, None
+        if own is None or os.getpid() != self._pid:
+            self._parts.clear()
+            return
+        try:
+            # Nobody may unmap or free what another rank's kernels still touch.
+            self.group.barrier()
+        finally:
+            self._parts.clear()
+            own.release(self.group)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("this shared memory has been closed")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._check_open()
+        return (SharedRegion, (self.group, self.device, self._handles))
+
+
+class _Own:
+    """This rank's part on the way from its allocation to its release."""
+
+    def __init__(self) -> None:
+        self.part: Part | None = None
+        self.handle: Handle | None = None
+        self._close_fd: Callable[[], object] = lambda: None
+
+    def allocate(
+        self,
+        num_bytes: int,
+        group: Group,
+        device: torch.device,
+        folder: str | PathLike[str] | None,
+    ) -> None:
+        if num_bytes < 0:
+            raise ValueError(f"num_bytes must not be negative, got {num_bytes}")
+        if num_bytes > 0 and device.type == "cuda":
+            self.part, self.handle = CudaPart.create(num_bytes, device, group.world_size > 1)
+        elif num_bytes > 0:
+            self.part, self.handle, fd = HostPart.create(num_bytes, group.device, folder)
+            self._close_fd = close_later(self, fd)
+
+    def free_when_unused(self) -> None:
+        """Lets go of GPU memory as soon as no tensor refers to it; host memory always does."""
+        if isinstance(self.part, CudaPart):
+            self.part.release_with(_C.cuda_free)
+        self.part = None
+
+    def release(self, group: Group) -> None:
+        """Frees the part once no rank has it mapped; where a rank is lost, GPU memory stays."""
+        self._close_fd()
+        group.barrier()
+        self.free_when_unused()
+
+
+def _check_device(device: str | torch.device | None, group: Group) -> torch.device:
+    if device is None or torch.device(device) == group.device:
+        return group.device
+    if torch.device(device).type == "cpu":
+        return torch.device("cpu")
+    raise ValueError(f"device must be cpu or the group's own, {group.device}, got {device}")

@@ -1,0 +1,1 @@
+"""Tables: rows spread over tiers, and every way to read and write them."""

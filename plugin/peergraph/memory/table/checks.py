@@ -1,0 +1,72 @@
+"""Checks of what a table is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+
+import torch
+
+import peergraph._C as _C
+from peergraph.memory.group.group import Group
+from peergraph.memory.table.partitions import Partitions
+from peergraph.memory.table.tiers import Tiers
+
+
+def check_table(
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    tiers: Tiers,
+    group: Group,
+    order: torch.Tensor | None,
+    partitions: Partitions | None,
+    spill: str | PathLike[str] | None,
+) -> tuple[tuple[int, ...], torch.dtype, Tiers, Partitions | None]:
+    """Checks the arguments of Table.create; returns what all ranks must agree on."""
+    checked = _check_shape(shape)
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype must be a torch.dtype, got {dtype!r}")
+    if group.world_size > _C.max_shards:
+        raise ValueError(f"a table spreads over at most {_C.max_shards} ranks")
+    if tiers.rows != checked[0]:
+        raise ValueError(f"{tiers} do not add up to the table's {checked[0]} rows")
+    if order is not None:
+        _check_order(order, checked[0], group)
+    check_partitions(partitions, group)
+    check_spill(spill, tiers)
+    return checked, dtype, tiers, partitions
+
+
+def check_partitions(partitions: Partitions | None, group: Group) -> None:
+    """Raises ValueError for partitions of another number of ranks."""
+    if partitions is not None and partitions.num_gpus != group.world_size:
+        raise ValueError(
+            f"partitions are for {partitions.num_gpus} GPUs, the group has {group.world_size} ranks"
+        )
+
+
+def check_spill(spill: str | PathLike[str] | None, tiers: Tiers) -> None:
+    """Raises ValueError for rows on disk without a folder for them."""
+    if spill is None and tiers.disk:
+        raise ValueError(f"spill must be a folder for the rows on disk of {tiers}, got None")
+    if spill is not None and not Path(spill).is_dir():
+        raise ValueError(f"spill must be a folder, got {str(spill)!r}")
+
+
+def _check_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    checked = tuple(int(size) for size in shape)
+    if not checked:
+        raise ValueError("shape must have at least one dimension, the rows")
+    if any(size < 0 for size in checked):
+        raise ValueError(f"shape must not have negative sizes, got {checked}")
+    return checked
+
+
+def _check_order(order: torch.Tensor, rows: int, group: Group) -> None:
+    if order.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"order must be int32 or int64, got {order.dtype}")
+    if tuple(order.shape) != (rows,) or not order.is_contiguous():
+        raise ValueError(f"order must be contiguous, of shape ({rows},), got {tuple(order.shape)}")
+    if order.device != group.device:
+        raise ValueError(f"order must be on {group.device}, got {order.device}")

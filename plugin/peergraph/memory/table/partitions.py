@@ -1,0 +1,180 @@
+"""Which GPU stores which partitions, and reads each from where (XGNN 4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from peergraph.memory.topology.topology import Matrix
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """A placement of n equal partitions on n GPUs, for the rows that are dealt out in turn.
+
+    Args:
+        policy: how it was found.
+        stored: by GPU, the partitions in its memory, rising.
+        source: by GPU and partition, the GPU that it reads the partition from.
+    """
+
+    policy: str
+    stored: tuple[tuple[int, ...], ...]
+    source: tuple[tuple[int, ...], ...]
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs, and partitions."""
+        return len(self.stored)
+
+    @property
+    def copies(self) -> int:
+        """Partitions on the fullest GPU: every GPU keeps room for so many."""
+        return max(len(parts) for parts in self.stored)
+
+    @property
+    def near_share(self) -> float:
+        """Of the rows that are dealt out, the share that a GPU has to find room for."""
+        return self.copies / self.num_gpus
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Partitions:
+        """From plain values, as JSON keeps them."""
+        stored, source = (tuple(map(tuple, values[name])) for name in ("stored", "source"))
+        return cls(values["policy"], stored, source)
+
+    def held_bytes(self, gpu: int, sizes: Sequence[int]) -> int:
+        """Bytes on a GPU, for partitions of these sizes laid one after the other."""
+        return sum(sizes[part] for part in self.stored[gpu])
+
+    def offset(self, gpu: int, part: int, sizes: Sequence[int]) -> int:
+        """Where a partition that a GPU stores begins in its memory."""
+        return sum(sizes[p] for p in self.stored[gpu] if p < part)
+
+    def read_addresses(self, gpu: int, bases: Sequence[int], sizes: Sequence[int]) -> list[int]:
+        """Of each partition, the copy that a GPU reads; 0 where it is empty.
+
+        Args:
+            bases: of each GPU's memory.
+        """
+        return [
+            bases[holder] + self.offset(holder, part, sizes) if sizes[part] else 0
+            for part, holder in enumerate(self.source[gpu])
+        ]
+
+    def write_addresses(self, bases: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
+        """Lists of one copy of each partition that name every copy at least once."""
+        holders = [
+            [g for g, parts in enumerate(self.stored) if part in parts]
+            for part in range(self.num_gpus)
+        ]
+        return [
+            [
+                bases[h[min(k, len(h) - 1)]] + self.offset(h[min(k, len(h) - 1)], part, sizes)
+                if sizes[part]
+                else 0
+                for part, h in enumerate(holders)
+            ]
+            for k in range(max(map(len, holders)))
+        ]
+
+    def access_counts(self) -> list[list[int]]:
+        """``[n][n]``: how many partitions GPU i reads from GPU j (XGNN's AccessCnt)."""
+        return [[row.count(j) for j in range(self.num_gpus)] for row in self.source]
+
+    def min_bandwidth(self, bandwidth: Matrix) -> float:
+        """XGNN's MinBandwidth: the least bandwidth per partition over all links in use."""
+        return min(
+            bandwidth[i][j] / count
+            for i, counts in enumerate(self.access_counts())
+            for j, count in enumerate(counts)
+            if count
+        )
+
+    def __str__(self) -> str:
+        lines = [
+            f"partitions of sharded rows by {self.policy!r}: {self.num_gpus}, at most "
+            f"{self.copies} on each GPU"
+        ]
+        if self.num_gpus == 1:
+            return f"partitions of sharded rows by {self.policy!r}: one GPU has them all"
+        each = tuple(range(self.num_gpus))
+        if self.copies == 1 and all(source == each for source in self.source):
+            return f"{lines[0]}, every GPU reads them all where they are"
+        for gpu, (stored, source) in enumerate(zip(self.stored, self.source, strict=True)):
+            reads = ", ".join(f"{p} from GPU {g}" for p, g in enumerate(source) if g != gpu)
+            held = " ".join(map(str, stored))
+            lines.append(f"  GPU {gpu} stores {held}" + (f"; reads {reads}" if reads else ""))
+        return "\n".join(lines)
+
+
+def everyone_reaches_all(count: int) -> Partitions:
+    """One partition on each GPU: the placement on GPUs that all reach each other."""
+    each = tuple(range(count))
+    return Partitions("one each", tuple((gpu,) for gpu in each), (each,) * count)
+
+
+def choose_sources(
+    stored: list[int], links: tuple[float, ...], gpu: int
+) -> tuple[list[int], float]:
+    """From where one GPU reads each partition so that its slowest link is as fast as can be.
+
+    Own copies are read at home; the others are matched to the links, as many to each as it carries
+    at a rate, for the greatest rate at which all find a place.
+
+    Args:
+        stored: by GPU, a bit set of its partitions.
+        links: bandwidth from each GPU.
+
+    Returns:
+        The sources by partition, and the least bandwidth per partition over the links used.
+    """
+    count = len(stored)
+    source = [gpu if stored[gpu] >> part & 1 else -1 for part in range(count)]
+    far = [part for part in range(count) if source[part] < 0]
+    holders = {
+        part: [j for j in range(count) if j != gpu and links[j] > 0 and stored[j] >> part & 1]
+        for part in far
+    }
+    local = links[gpu] / (count - len(far)) if len(far) < count else float("inf")
+    if not far:
+        return source, local
+    peers = [j for j in range(count) if j != gpu and links[j] > 0]
+    rates = sorted({links[j] / k for j in peers for k in range(1, len(far) + 1)})
+    low, high = 0, len(rates) - 1
+    best = _match(holders, links, rates[0])
+    assert best is not None, "every link carries all partitions at the lowest rate"
+    while low < high:
+        middle = (low + high + 1) // 2
+        found = _match(holders, links, rates[middle])
+        if found is None:
+            high = middle - 1
+        else:
+            low, best = middle, found
+    for part, j in best.items():
+        source[part] = j
+    return source, min(local, rates[low])
+
+
+def _match(
+    holders: dict[int, list[int]], links: tuple[float, ...], rate: float
+) -> dict[int, int] | None:
+    """A holder for each partition such that every link carries its own at `rate`, by augmenting
+    paths; None where there is none."""
+    # The rates are quotients of bandwidths; a rounding error must not cost a place.
+    room = [int(bandwidth / rate + 1e-9) for bandwidth in links]
+    chosen: dict[int, int] = {}
+
+    def place(part: int, tried: set[int]) -> bool:
+        for j in holders[part]:
+            if j in tried:
+                continue
+            tried.add(j)
+            taken = [p for p, g in chosen.items() if g == j]
+            if len(taken) < room[j] or (room[j] and any(place(p, tried) for p in taken)):
+                chosen[part] = j
+                return True
+        return False
+
+    return chosen if all(place(part, set()) for part in holders) else None

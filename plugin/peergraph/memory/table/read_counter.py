@@ -1,0 +1,160 @@
+"""Counting where rows are read from: on request, beside the reads, never in their kernels."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+
+import torch
+from torch import Tensor
+
+from peergraph.memory.table.partitions import Partitions
+from peergraph.memory.table.tiers import Tiers
+
+
+class ReadCounter:
+    """How often one rank has read rows from where, and how long that took.
+
+    Sources are own memory (replicated rows), each rank (of the sharded rows, by who holds the copy
+    that is read), the host, and what tiers lie behind it. Counting runs on the device that reads,
+    in the stream that reads, and does not wait for it; any thread and stream may count.
+
+    Args:
+        tiers: of the rows.
+        partitions: which rank reads which shard from where.
+        rank: who reads.
+        device: where ids are.
+        order: [rows] id -> row on the device; None: ids are rows.
+    """
+
+    def __init__(
+        self,
+        tiers: Tiers,
+        partitions: Partitions,
+        rank: int,
+        device: torch.device,
+        order: Tensor | None = None,
+    ) -> None:
+        self.watch = Stopwatch(device)
+        self.calls = 0
+        """Gathers that were counted."""
+        self._order = order
+        self._rows = tiers.rows
+        self._num_shards = partitions.num_gpus
+        self._sharded = (tiers.replicated, tiers.replicated + tiers.sharded)
+        behind = [getattr(tiers, field.name) for field in fields(tiers)][2:]
+        ends = torch.tensor([self._sharded[1], *behind[:-1]], dtype=torch.int64).cumsum(0)
+        self._ends = ends.to(device)
+        self._holders = torch.tensor(partitions.source[rank], device=device)
+        self._num_sources = 1 + self._num_shards + len(behind)
+        self._lock = threading.Lock()
+        # By thread and stream: additions to one of them are in order.
+        self._sums: dict[tuple[int, int], Tensor] = {}
+
+    @contextmanager
+    def gather(self, ids: Tensor) -> Iterator[None]:
+        """Counts a gather of `ids`, which is done within; not one that a CUDA graph captures."""
+        if ids.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            yield
+            return
+        with self.watch.running():
+            yield
+        self.add(ids)
+        with self._lock:
+            self.calls += 1
+
+    def add(self, ids: Tensor, units: Tensor | None = None) -> None:
+        """Counts reads.
+
+        Args:
+            ids: on the device, any shape; those out of range do not count.
+            units: of the same shape, int64: what each read moves; added up apart.
+        """
+        if ids.numel() == 0 or self._rows == 0:
+            return
+        ids = ids.flatten().long()
+        valid = (ids >= 0) & (ids < self._rows)
+        rows = ids.clamp(0, self._rows - 1)
+        if self._order is not None:
+            rows = self._order[rows].long()
+        source = self._source(rows)
+        counts = torch.zeros((2, self._num_sources), dtype=torch.int64, device=ids.device)
+        counts[0].index_add_(0, source, valid.long())
+        if units is not None:
+            counts[1].index_add_(0, source, units.flatten() * valid)
+        sums = self._sums_of_this_stream(counts)
+        if sums is not counts:
+            sums += counts
+
+    def _source(self, rows: Tensor) -> Tensor:
+        begin, end = self._sharded
+        shards = (rows - begin).clamp_min(0) % self._num_shards
+        behind = torch.bucketize(rows, self._ends, right=True) + self._num_shards
+        on_gpus = torch.where(rows < begin, 0, self._holders[shards] + 1)
+        return torch.where(rows < end, on_gpus, behind)
+
+    def _sums_of_this_stream(self, first: Tensor) -> Tensor:
+        on_gpu = first.device.type == "cuda"
+        stream = torch.cuda.current_stream(first.device).cuda_stream if on_gpu else 0
+        with self._lock:
+            return self._sums.setdefault((threading.get_ident(), stream), first)
+
+    def totals(self) -> tuple[list[int], list[int]]:
+        """Reads and units by source: own memory, each rank, the host, tiers behind it.
+        Synchronises.
+        """
+        with self._lock:
+            found = list(self._sums.values())
+        if found and found[0].device.type == "cuda":
+            torch.cuda.synchronize(found[0].device)
+        total = torch.zeros((2, self._num_sources), dtype=torch.int64)
+        for sums in found:
+            total += sums.cpu()
+        reads, units = total.tolist()
+        return reads, units
+
+
+class Stopwatch:
+    """How long what runs under it takes on a device, all together: events of CUDA, or the clock."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._seconds = 0.0
+        self._lock = threading.Lock()
+        self._pending: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """What is queued in the current stream within counts."""
+        if self._device.type == "cpu":
+            begin = time.perf_counter()
+            yield
+            with self._lock:
+                self._seconds += time.perf_counter() - begin
+            return
+        stream = torch.cuda.current_stream(self._device)
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
+        marks[0].record(stream)
+        yield
+        marks[1].record(stream)
+        with self._lock:
+            self._pending.append((marks[0], marks[1]))
+            # Events are dear; what has passed gives them back.
+            while self._pending and self._pending[0][1].query():  # type: ignore[no-untyped-call]
+                self._take()
+
+    def seconds(self) -> float:
+        """So far. Synchronises."""
+        with self._lock:
+            while self._pending:
+                self._pending[0][1].synchronize()
+                self._take()
+            return self._seconds
+
+    def _take(self) -> None:
+        begin, end = self._pending.popleft()
+        self._seconds += begin.elapsed_time(end) / 1e3

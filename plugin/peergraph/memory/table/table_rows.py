@@ -1,0 +1,108 @@
+"""Rows of a table that are read where they lie, when an operation needs them."""
+
+from __future__ import annotations
+
+import torch
+
+import peergraph._C as _C
+from peergraph.memory.device.launching import launch_on
+from peergraph.memory.table.ids import id_list
+from peergraph.memory.table.table import Table
+
+# How much longer a GPU takes for a row of another GPU's memory, or of the host's, than of its own.
+_PEER_COST = 8.0
+_HOST_COST = 80.0
+
+
+class TableRows:
+    """``[len(ids), *row shape]``: rows of a table by the users' ids, not gathered.
+
+    :func:`peergraph.aggregate.g_spmm` takes it in place of the sources' features, and reads each
+    row where it lies. Whatever changes the table's rows changes these.
+
+    Args:
+        table: of any plan; must not be closed before the rows are read.
+        ids: [n] int32 or int64, on the CPU or the table's device.
+
+    Raises:
+        TypeError, ValueError: ids of another dtype, device or shape.
+        IndexError: an id out of range; found when rows are read, on a GPU as
+            :meth:`Table.gather` finds it.
+    """
+
+    def __init__(self, table: Table, ids: torch.Tensor) -> None:
+        if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.int32, torch.int64):
+            raise TypeError(f"ids must be an int32 or int64 tensor, got {_kind(ids)}")
+        if ids.dim() != 1:
+            raise ValueError(f"ids must have one dimension, got {list(ids.shape)}")
+        self.table = table
+        self.ids = ids.to(table.device).contiguous()
+        self._addresses: torch.Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the rows, were they gathered."""
+        return (self.ids.numel(), *self.table.shape[1:])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the table."""
+        return self.table.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Of the table."""
+        return self.table.device
+
+    @property
+    def alignment_bits(self) -> int:
+        """Bits that are set in the address of some row or in the size of a row."""
+        return _C.alignment_bits(self.table.view)
+
+    @property
+    def can_be_read(self) -> bool:
+        """Whether the device reaches all rows: on a GPU, whether none is on disk."""
+        return self.device.type == "cpu" or self.table.tiers.disk == 0
+
+    def addresses(self) -> torch.Tensor:
+        """[n] int64 where the rows lie, 0 for ids out of range. Asynchronous on a GPU."""
+        view = self.table.view
+        if self._addresses is None:
+            self._addresses = torch.empty_like(self.ids, dtype=torch.int64)
+            out = self._addresses.data_ptr()
+            _C.row_addresses(view, id_list(self.ids), out, *launch_on(self.device))
+        return self._addresses
+
+    def gather(self) -> torch.Tensor:
+        """The rows as a tensor, as :meth:`Table.gather` does."""
+        return self.table.gather(self.ids)
+
+    def first(self, count: int) -> TableRows:
+        """The first rows."""
+        rows = TableRows(self.table, self.ids[:count])
+        if self._addresses is not None:
+            rows._addresses = self._addresses[:count]
+        return rows
+
+    def pays_to_read(self, reads: int) -> bool:
+        """Whether `reads` reads of these rows where they lie cost less than gathering them first.
+
+        A gather reads each row once from afar, writes it, and has it read from near by; rows on
+        other GPUs or on the host come from afar at each read otherwise.
+        """
+        tiers, total = self.table.tiers, max(1, self.table.rows)
+        if self.device.type == "cpu":
+            return True
+        world = self.table.group.world_size
+        remote = tiers.sharded * (world - 1) / world
+        near = tiers.replicated + tiers.sharded - remote
+        cost = (near + remote * _PEER_COST + tiers.host * _HOST_COST) / total
+        rows = self.ids.numel()
+        return reads * cost < rows * (cost + 1) + reads
+
+    def __repr__(self) -> str:
+        return f"TableRows({list(self.shape)}, {self.dtype}, of {self.table!r})"
+
+
+def _kind(value: object) -> str:
+    return str(value.dtype) if isinstance(value, torch.Tensor) else type(value).__name__

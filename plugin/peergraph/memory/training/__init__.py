@@ -1,0 +1,1 @@
+"""Tables that are trained: gradients, their way to the owners of rows, the updates."""

@@ -1,0 +1,78 @@
+"""Sums of the gradients of equal rows, in an order that does not change from run to run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import peergraph._C as _C
+from peergraph.memory.device.launching import DTYPES, launch_on
+
+# Longer runs are summed in pieces: one group of lanes would be long about a row that all read.
+_PIECE = 128
+
+
+@dataclass(frozen=True)
+class SparseRows:
+    """Values of some rows: keys int64 [n], values [n, width]; on one device."""
+
+    keys: Tensor
+    values: Tensor
+
+    @property
+    def count(self) -> int:
+        """Rows."""
+        return self.keys.numel()
+
+
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of sums and optimizer state: float64 for float64, else float32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def coalesce(rows: SparseRows) -> SparseRows:
+    """Each key once, rising, with the sum of its values, in order of appearance.
+
+    Values may be of any of :data:`DTYPES`; sums are of the accumulator's dtype. The same bits on
+    CPU and GPU. Synchronises: the number of keys is known afterwards.
+    """
+    if rows.count == 0:
+        return SparseRows(rows.keys, rows.values.to(accumulator(rows.values.dtype)))
+    ordered, places = rows.keys.sort(stable=True)
+    keys, counts = torch.unique_consecutive(ordered, return_counts=True)
+    values = rows.values.contiguous()
+    if keys.numel() < rows.count and int(counts.max()) > _PIECE:
+        values, places, counts = _sum_pieces(values, places, counts)
+    return SparseRows(keys, _sum_runs(values, places, counts))
+
+
+def _sum_pieces(values: Tensor, places: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums of pieces of the runs, at most _PIECE long: what is left to be summed."""
+    pieces = (counts + _PIECE - 1) // _PIECE
+    lengths = torch.full((int(pieces.sum()),), _PIECE, device=counts.device)
+    last = pieces.cumsum(0) - 1
+    lengths[last] = counts - (pieces - 1) * _PIECE
+    sums = _sum_runs(values, places, lengths)
+    return sums, torch.arange(len(sums), device=sums.device), pieces
+
+
+def _sum_runs(values: Tensor, places: Tensor, counts: Tensor) -> Tensor:
+    offsets = torch.zeros(counts.numel() + 1, dtype=torch.int64, device=counts.device)
+    torch.cumsum(counts, 0, out=offsets[1:])
+    width = values.size(1)
+    out = torch.empty(
+        (counts.numel(), width), dtype=accumulator(values.dtype), device=values.device
+    )
+    _C.sum_runs(
+        values.data_ptr(),
+        DTYPES[values.dtype],
+        width,
+        places.data_ptr(),
+        offsets.data_ptr(),
+        counts.numel(),
+        out.data_ptr(),
+        *launch_on(values.device),
+    )
+    return out

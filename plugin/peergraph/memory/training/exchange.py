@@ -1,0 +1,170 @@
+"""Gradients on their way to the ranks that own their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from peergraph.memory.group.group import Group
+from peergraph.memory.region.region import SharedRegion
+from peergraph.memory.training.coalesce import SparseRows
+from peergraph.memory.training.rounds import Rounds
+
+_ALIGNMENT = 16
+# Batches differ in size: room for somewhat larger ones, so that regions are rarely made anew.
+_HEADROOM = 1.25
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """What a rank sends for one table: rows in order of owner, and how many there are for each."""
+
+    rows: SparseRows
+    counts: list[int]
+
+
+class Exchange:
+    """Brings rows to their owners: each rank writes its own to its part of a region, and each owner
+    reads its share from all parts. One round of the ranks, unless a part must grow.
+    """
+
+    def __init__(self, group: Group, tables: Sequence[tuple[int, torch.dtype]]) -> None:
+        """Collective. `tables`: of each, the width of its values and their dtype."""
+        self._group = group
+        self._tables = list(tables)
+        # Whether this rank has failed, whether it brings rows of each table, and for whom how many.
+        self._rounds = Rounds(group, 1 + len(self._tables) * (1 + group.world_size))
+        self._region: SharedRegion | None = None
+
+    def send(self, outgoing: Sequence[Outgoing | None] | None) -> list[list[SparseRows] | None]:
+        """Returns, for each table, every rank's rows that this rank owns, in order of rank; None
+        for a table to which no rank sends. Collective; waits for this rank's current stream.
+
+        Args:
+            outgoing: for each table; None in the place of one that this rank has nothing to say
+                about, or of all where it has failed.
+
+        Raises RuntimeError where another rank has failed, PeerLostError where one is missing.
+        """
+        fits = True
+        if outgoing is not None:
+            fits = self._fits(outgoing)
+            if fits:
+                self._write(outgoing)
+        told = self._rounds.exchange(self._header(outgoing))
+        failed = [rank for rank, words in enumerate(told) if words[0]]
+        if outgoing is None:
+            return []
+        if failed:
+            raise RuntimeError(f"rank {failed[0]} failed in this step: see its error")
+        counts = [self._counts(words) for words in told]
+        if self._grow([self._offsets(c)[-1] for c in counts]):
+            self._write(outgoing)
+            self._rounds.exchange()
+        return [self._incoming(t, counts) for t in range(len(self._tables))]
+
+    def wait(self) -> None:
+        """A barrier of the ranks; waits for this rank's current stream first. Collective."""
+        _synchronize(self._group.device)
+        self._rounds.exchange()
+
+    def close(self) -> None:
+        """Releases the memory. Collective."""
+        if self._region is not None:
+            self._region.close()
+        self._rounds.close()
+
+    def _header(self, outgoing: Sequence[Outgoing | None] | None) -> list[int]:
+        nothing = [0] * (1 + self._group.world_size)
+        if outgoing is None:
+            return [1, *(nothing * len(self._tables))]
+        words = [0]
+        for sent in outgoing:
+            words += nothing if sent is None else [1, *sent.counts]
+        return words
+
+    def _counts(self, words: list[int]) -> list[list[int] | None]:
+        """Of each table, the rows for each owner; None where the rank says nothing about it."""
+        step = 1 + self._group.world_size
+        return [
+            words[at + 1 : at + step] if words[at] else None for at in range(1, len(words), step)
+        ]
+
+    def _offsets(self, counts: Sequence[list[int] | None]) -> list[int]:
+        """Where the keys and the values of each table begin in a part; last, the end."""
+        offsets = [0]
+        for (width, dtype), count in zip(self._tables, counts, strict=True):
+            rows = sum(count or [])
+            for num_bytes in (8 * rows, rows * width * dtype.itemsize):
+                offsets.append(offsets[-1] + -(-num_bytes // _ALIGNMENT) * _ALIGNMENT)
+        return offsets
+
+    def _fits(self, outgoing: Sequence[Outgoing | None]) -> bool:
+        needed = self._offsets([None if s is None else s.counts for s in outgoing])[-1]
+        return self._region is not None and needed <= self._region.sizes[self._group.rank]
+
+    def _grow(self, needed: list[int]) -> bool:
+        """Makes a larger region if any rank needs one: then all have to write again. Collective."""
+        sizes = [0] * len(needed) if self._region is None else self._region.sizes
+        if all(n <= s for n, s in zip(needed, sizes, strict=True)):
+            return False
+        rank = self._group.rank
+        wanted = max(sizes[rank], int(needed[rank] * _HEADROOM))
+        if self._region is not None:
+            self._region.close()
+        self._region = SharedRegion.create(wanted, self._group)
+        return True
+
+    def _part(self, rank: int, counts: Sequence[list[int] | None], table: int) -> SparseRows:
+        """A table's rows in the part of a rank."""
+        offsets = self._offsets(counts)
+        width, dtype = self._tables[table]
+        rows = sum(counts[table] or [])
+        if rows == 0 or self._region is None:
+            device = self._group.device
+            keys = torch.empty(0, dtype=torch.int64, device=device)
+            return SparseRows(keys, torch.empty((0, width), dtype=dtype, device=device))
+        part = self._region.part(rank, torch.uint8, (self._region.sizes[rank],))
+        at_keys, at_values = offsets[2 * table], offsets[2 * table + 1]
+        values = part[at_values : at_values + rows * width * dtype.itemsize]
+        return SparseRows(
+            part[at_keys : at_keys + 8 * rows].view(torch.int64),
+            values.view(dtype).view(rows, width),
+        )
+
+    def _write(self, outgoing: Sequence[Outgoing | None]) -> None:
+        counts = [None if sent is None else sent.counts for sent in outgoing]
+        for table, sent in enumerate(outgoing):
+            if sent is not None:
+                to = self._part(self._group.rank, counts, table)
+                to.keys.copy_(sent.rows.keys)
+                to.values.copy_(sent.rows.values)
+        _synchronize(self._group.device)
+
+    def _incoming(
+        self, table: int, counts: list[list[list[int] | None]]
+    ) -> list[SparseRows] | None:
+        if all(of_rank[table] is None for of_rank in counts):
+            return None
+        incoming = []
+        for rank, of_rank in enumerate(counts):
+            mine = of_rank[table] or [0] * self._group.world_size
+            begin = sum(mine[: self._group.rank])
+            end = begin + mine[self._group.rank]
+            rows = self._part(rank, of_rank, table)
+            incoming.append(SparseRows(rows.keys[begin:end], rows.values[begin:end]))
+        return incoming
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+
+
+def join(rows: Sequence[SparseRows]) -> SparseRows:
+    """One behind the other, in memory of this rank."""
+    keys: list[Tensor] = [r.keys for r in rows]
+    return SparseRows(torch.cat(keys), torch.cat([r.values for r in rows]))

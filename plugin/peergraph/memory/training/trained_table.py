@@ -1,0 +1,142 @@
+"""Tables that are trained: who updates which row, and the update where the row lives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+import peergraph._C as _C
+from peergraph.memory.device.launching import DTYPES, launch_on
+from peergraph.memory.table.access import Access
+from peergraph.memory.table.ids import id_list
+from peergraph.memory.table.table import Table
+from peergraph.memory.table.tiers import Tiers
+from peergraph.memory.training.coalesce import SparseRows, accumulator, coalesce
+from peergraph.memory.training.exchange import Outgoing, join
+
+
+def owned_tiers(tiers: Tiers, world_size: int) -> Tiers:
+    """The same tiers but for a few rows, so that each rank owns what lies on its shard.
+
+    Row r belongs to rank r % world_size, and shards are dealt out from the first sharded row on.
+    """
+    if tiers.sharded == 0:
+        return tiers
+    moved = tiers.replicated % world_size
+    return replace(tiers, replicated=tiers.replicated - moved, sharded=tiers.sharded + moved)
+
+
+class TrainedTable:
+    """A table of rows [rows, width] and tables of optimizer state with the same rows.
+
+    Each row is updated by one rank, its owner, which also has the row's state at hand; the others
+    send it their gradients. State is never replicated: only the owner reads it.
+    """
+
+    def __init__(self, table: Table) -> None:
+        if table.tiers.disk:
+            raise NotImplementedError("rows on disk are not trained")
+        self.table = table
+        self.group = table.group
+        self.width = table.shape[1]
+        self.accumulator = accumulator(table.dtype)
+        # Rows of each owner, rounded up: keys are owner * span + the row's place among its own.
+        self._span = max(1, -(-table.rows // self.group.world_size))
+
+    def new_state(self, value: float) -> Table:
+        """A table of optimizer state, all rows `value`. Collective; follow with a barrier."""
+        near = self.table.tiers.replicated + self.table.tiers.sharded
+        tiers = Tiers(sharded=near, host=self.table.tiers.host)
+        shape = self.table.shape
+        state = Table.create(shape, self.accumulator, tiers, self.group, order=self.table._order)
+        _fill(state, value)
+        return state
+
+    def outgoing(self, ids: Sequence[Tensor], grads: Sequence[Tensor]) -> Outgoing:
+        """This rank's gradients, the sum for each row, in order of owner. Synchronises.
+
+        Args:
+            ids: int32 or int64 user ids, any shape, on the CPU or the table's device.
+            grads: one for each, [*ids.shape, width] of the table's dtype.
+
+        Raises IndexError where an id is out of range.
+        """
+        device = self.table.device
+        none = torch.empty(0, dtype=torch.int64, device=device)
+        flat = torch.cat([none, *(i.flatten().to(device, torch.int64) for i in ids)])
+        values = [g.reshape(-1, self.width).to(device) for g in grads]
+        empty = torch.empty((0, self.width), dtype=self.table.dtype, device=device)
+        rows = coalesce(SparseRows(self._keys(flat), torch.cat([empty, *values])))
+        world = self.group.world_size
+        bounds = torch.arange(world + 1, device=device) * self._span
+        ends = torch.searchsorted(rows.keys, bounds).tolist()
+        return Outgoing(rows, [ends[r + 1] - ends[r] for r in range(world)])
+
+    def update(
+        self, incoming: Sequence[SparseRows], rule: _C.UpdateRule, states: Sequence[Table]
+    ) -> None:
+        """Applies gradients to the rows that this rank owns.
+
+        Args:
+            incoming: of each rank; they are summed in this order.
+            states: in the order that the rule has them.
+        """
+        # One rank's gradients are summed already, in order.
+        rows = incoming[0] if len(incoming) == 1 else coalesce(join(incoming))
+        world = self.group.world_size
+        owned = (rows.keys - self.group.rank * self._span) * world + self.group.rank
+        values = rows.values.contiguous()
+        views = self.table._opened().copies
+        _C.sparse_update(
+            views[0],
+            DTYPES[self.table.dtype],
+            [state.view for state in states],
+            rule,
+            owned.data_ptr(),
+            values.data_ptr(),
+            rows.count,
+            self.width,
+            *launch_on(self.table.device),
+        )
+        if len(views) > 1:
+            self._copy_rows(owned)
+
+    def _copy_rows(self, rows: Tensor) -> None:
+        """Brings other copies of shards up to date with the one that was updated."""
+        table = self.table
+        by_row = Access(
+            table.tiers,
+            table.row_bytes,
+            self.group,
+            table._regions,
+            None,
+            table._partitions,
+            staged=False,
+        )
+        plain = by_row.copies
+        fresh = torch.empty((rows.numel(), self.width), dtype=table.dtype, device=table.device)
+        _C.gather(plain[0], id_list(rows), fresh.data_ptr(), *launch_on(table.device))
+        for view in plain[1:]:
+            _C.scatter(view, id_list(rows), fresh.data_ptr(), *launch_on(table.device))
+
+    def _keys(self, ids: Tensor) -> Tensor:
+        bad = (ids < 0) | (ids >= self.table.rows)
+        if bool(bad.any()):
+            raise IndexError(
+                f"id {int(ids[bad][0])} is out of range for a table of {self.table.rows} rows"
+            )
+        order = self.table._order_values
+        rows = ids if order is None else order[ids].long()
+        world = self.group.world_size
+        return rows if world == 1 else rows % world * self._span + rows // world
+
+
+def _fill(table: Table, value: float) -> None:
+    """Sets all that lies in this rank's memory."""
+    for region in table._regions.values():
+        size = region.sizes[table.group.rank] // table.dtype.itemsize
+        if size:
+            region.local(table.dtype, (size,)).fill_(value)

@@ -1,0 +1,134 @@
+"""Placing tables that are added to a store: by the same costs, in what its budget has left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from peergraph.memory import Group, Tiers
+from peergraph.memory.group.together import run_everywhere
+from peergraph.memory.region.free_memory import granted_bytes
+from peergraph.memory.topology.topology import Topology
+from peergraph.store.budget.footprint import Extent, check_budget, check_room, extents_of, fullest
+from peergraph.store.budget.plan_choice import DEFAULT_BUDGET_SHARE, budget_granule, common_budget
+from peergraph.store.budget.spilling import Spill
+from peergraph.store.planning.cost import predict
+from peergraph.store.planning.plan import Item, Placement, Plan, fit, make_plan
+from peergraph.store.planning.planning import Reads
+from peergraph.store.planning.policies import POLICIES
+from peergraph.store.planning.tier_choice import choose_tiers
+
+
+@dataclass(frozen=True)
+class Later:
+    """What a store remembers of its building.
+
+    Args:
+        topology: links that it was planned by, if any were known.
+        reads: of a mini-batch, on rank 0 where there is a topology; None elsewhere.
+        spill: where rows go that the host does not hold.
+    """
+
+    topology: Topology | None
+    reads: Reads | None
+    spill: Spill
+
+
+def place_added(
+    plan: str, item: Item, built: Plan, taken: Sequence[Extent], later: Later, group: Group
+) -> Plan:
+    """The plan of a store with one more table. Collective.
+
+    Args:
+        plan: of the table: "auto" or a tier.
+        built: the store's.
+        taken: what the store has allocated.
+
+    Raises:
+        ValueError: an unknown plan, or one that takes more than is left of the store's budget.
+        MemoryError: a GPU or the host has less memory left than the table needs.
+    """
+    granule = budget_granule(built.memory_budget or 0, built, group)
+    used = fullest(taken, granule)[1]
+    if plan != "auto":
+        tiers = make_plan(plan, [item], built.world_size, None).placements[0].tiers
+    elif group.device.type == "cpu" and later.topology is None:
+        # Ranks without a GPU share the machine's memory: one copy serves all.
+        tiers = Tiers.all_host(item.rows)
+    else:
+        left = common_budget(None, group, DEFAULT_BUDGET_SHARE)
+        if built.memory_budget is not None:
+            left = max(0, built.memory_budget - used)
+        tiers = _fitting(item, left or 0, granule, built, later, group)
+    added = _with_item(replace(built, placements=(), predictions=()), item, tiers)
+    added, extents = _left_of_host(later.spill, taken, group).apply(
+        added, [item], plan == "auto", group
+    )
+    if built.memory_budget is not None:
+        check_budget([*taken, *extents], built.memory_budget, granule, f"table {item.name!r}")
+    check_room(extents, group)
+    predicted = _predicted(item, added, later, group)
+    return replace(
+        built,
+        placements=(*built.placements, *added.placements),
+        predictions=(*built.predictions, *predicted.predictions),
+    )
+
+
+def _fitting(item: Item, left: int, granule: int, built: Plan, later: Later, group: Group) -> Tiers:
+    """Tiers that take no more than `left` bytes of any rank, in blocks. Collective."""
+    room = left
+    while True:
+        tiers = _chosen(item, room, built, later, group)
+        one = _with_item(replace(built, placements=()), item, tiers)
+        beyond = fullest(extents_of([item], one), granule)[1] - left
+        if beyond <= 0:
+            return tiers
+        room = max(0, room - beyond)
+
+
+def _chosen(item: Item, room: int, built: Plan, later: Later, group: Group) -> Tiers:
+    partitions = built.partitions_in_use
+    if later.topology is None:
+        # With copies of shards, the ranks hold as much as so many fewer of them.
+        return fit(item, max(1, built.world_size // built.copies), room)
+
+    def choose() -> Tiers | None:
+        if later.reads is None:
+            return None
+        _, replicate = POLICIES.get(built.name, POLICIES["auto"])
+        assert later.topology is not None
+        loads = [later.reads.load(item)]
+        return choose_tiers(loads, later.topology, partitions, room, replicate=replicate)[0]
+
+    tiers: Tiers | None = group.broadcast(run_everywhere(group, choose))
+    assert tiers is not None
+    return tiers
+
+
+def _with_item(plan: Plan, item: Item, tiers: Tiers) -> Plan:
+    return replace(plan, placements=(*plan.placements, Placement.of(item, tiers)))
+
+
+def _left_of_host(spill: Spill, taken: Sequence[Extent], group: Group) -> Spill:
+    """What is free of the host's memory says itself what is left; a budget does not."""
+    if spill.host_budget is None:
+        return spill
+    sizes = [e.host for e in taken]
+    if group.device.type == "cpu":
+        sizes += [n for e in taken for r in range(group.world_size) for n in e.of_rank(r)]
+    return replace(spill, host_budget=max(0, spill.host_budget - granted_bytes(sizes, "cpu")))
+
+
+def _predicted(item: Item, plan: Plan, later: Later, group: Group) -> Plan:
+    """With the cost of reading the item, where links are known. Collective."""
+
+    def price() -> Plan:
+        tiers = plan.tiers(item.kind, item.name)
+        if later.reads is None or later.topology is None or tiers.disk:
+            return plan
+        load = later.reads.load(item)
+        cost = predict(load, tiers, later.topology, plan.partitions_in_use)
+        return replace(plan, predictions=(cost,))
+
+    return group.broadcast(run_everywhere(group, price))  # type: ignore[no-any-return]

@@ -1,0 +1,135 @@
+"""The memory that placed items take, to the byte, and whether there is as much."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from peergraph.memory import Group
+from peergraph.memory.region.free_memory import free_gpu_memory, free_host_memory, granted_bytes
+from peergraph.memory.table.partitions import Partitions
+from peergraph.store.planning.plan import Item, Plan, format_bytes
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The allocations of one item, in bytes.
+
+    Args:
+        kind, name: of the item.
+        replicated: by rank.
+        sharded: by rank, with copies of other ranks' shards.
+        host, disk: once for all ranks.
+        pieces: equal allocations that each of these is made of.
+    """
+
+    kind: str
+    name: str
+    replicated: tuple[int, ...]
+    sharded: tuple[int, ...]
+    host: int
+    pieces: int = 1
+    disk: int = 0
+
+    @classmethod
+    def of_parts(
+        cls,
+        item: tuple[str, str],
+        parts: Mapping[str, Sequence[int]],
+        partitions: Partitions,
+        pieces: int = 1,
+    ) -> Extent:
+        """From bytes by tier: of replicas and of the host by rank, of the sharded tier by shard."""
+        world = range(partitions.num_gpus)
+        sharded = tuple(partitions.held_bytes(rank, parts["sharded"]) for rank in world)
+        host, disk = (sum(parts.get(tier, ())) for tier in ("host", "disk"))
+        return cls(*item, tuple(parts["replicated"]), sharded, host, pieces, disk)
+
+    def of_rank(self, rank: int) -> list[int]:
+        """The allocations of one rank on its device, the host's left out."""
+        both = (self.replicated[rank], self.sharded[rank])
+        return [size // self.pieces for size in both for _ in range(self.pieces)]
+
+
+def extents_of(items: Sequence[Item], plan: Plan) -> list[Extent]:
+    """What a plan allocates for its items."""
+    placed = plan.partitions_in_use
+    return [
+        Extent.of_parts(
+            (item.kind, item.name),
+            item.parts(plan.tiers(item.kind, item.name), plan.world_size),
+            placed,
+            2 if item.kind == "ids" else 1,
+        )
+        for item in items
+    ]
+
+
+def fullest(extents: Sequence[Extent], granule: int) -> tuple[int, int]:
+    """The rank with the most bytes on its device, and how many, in multiples of `granule` each."""
+    world = range(len(extents[0].replicated)) if extents else range(1)
+    taken = [
+        sum(-(-size // granule) * granule for e in extents for size in e.of_rank(rank))
+        for rank in world
+    ]
+    return max(enumerate(taken), key=lambda pair: pair[1])
+
+
+def check_room(extents: Sequence[Extent], group: Group) -> None:
+    """Collective.
+
+    Raises:
+        MemoryError: on every rank, where a GPU or the host has less memory left than is needed;
+            nothing has been allocated then.
+    """
+    on_gpu = group.device.type == "cuda"
+    mine = (
+        str(group.device),
+        free_gpu_memory(group.device) if on_gpu else 0,
+        free_host_memory(),
+    )
+    found = group.all_gather(mine)
+    on_host = host_bytes(extents, group)
+    needed: dict[str, int] = {}
+    for rank, (device, free, _) in enumerate(found):
+        regions = [size for e in extents for size in e.of_rank(rank)]
+        if not on_gpu:
+            continue
+        # Ranks may share a GPU.
+        needed[device] = needed.get(device, 0) + granted_bytes(regions, "cuda")
+        if needed[device] > free:
+            raise MemoryError(
+                f"rank {rank} needs {exact_bytes(needed[device])} of {device}, "
+                f"{exact_bytes(free)} are free"
+            )
+    left = min(host for _, _, host in found)
+    if on_host > left:
+        raise MemoryError(
+            f"the store needs {exact_bytes(on_host)} of the host's memory, "
+            f"{exact_bytes(left)} are available (spill= names a folder for the coldest rows; "
+            "where memory grows on demand, say how many bytes in PEERGRAPH_HOST_MEMORY)"
+        )
+
+
+def host_bytes(extents: Sequence[Extent], group: Group) -> int:
+    """What the host's memory takes: with ranks that have no GPU, all but what is on disk."""
+    taken = granted_bytes((e.host for e in extents), "cpu")
+    if group.device.type == "cuda":
+        return taken
+    ranks = range(group.world_size)
+    return taken + granted_bytes((s for e in extents for r in ranks for s in e.of_rank(r)), "cpu")
+
+
+def check_budget(extents: Sequence[Extent], budget: int, granule: int, what: str) -> None:
+    """Raises ValueError where a rank needs more than the budget."""
+    rank, needed = fullest(extents, granule)
+    if needed > budget:
+        raise ValueError(
+            f"memory_budget: {what} needs {exact_bytes(needed)} of rank {rank}, "
+            f"the budget is {exact_bytes(budget)}"
+        )
+
+
+def exact_bytes(count: int) -> str:
+    """Bytes in full, and for people where there are many."""
+    return f"{count} bytes" if count < 10240 else f"{count} bytes ({format_bytes(count)})"

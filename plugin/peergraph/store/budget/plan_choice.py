@@ -1,0 +1,272 @@
+"""From a graph's sizes to a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from peergraph.memory import Group, Tiers
+from peergraph.memory.group.together import run_everywhere
+from peergraph.memory.measuring import cached_topology
+from peergraph.memory.region.free_memory import GPU_GRANULE, free_gpu_memory
+from peergraph.memory.table.partitions import everyone_reaches_all
+from peergraph.memory.topology.topology import Topology
+from peergraph.store.budget.footprint import check_budget, check_room, extents_of, fullest
+from peergraph.store.budget.spilling import Spill
+from peergraph.store.input.schema import Schema, TableSpec
+from peergraph.store.input.source import EdgeType, NodeType
+from peergraph.store.planning.items import (
+    graph_items,
+    id_items,
+    list_order_items,
+    row_item,
+    table_name,
+)
+from peergraph.store.planning.plan import Item, Placement, Plan, fit_all, make_plan
+from peergraph.store.planning.planning import Reads, Shares, share_out
+from peergraph.store.planning.policies import POLICIES, plan_on
+
+# Of a GPU's free memory: the rest is the model's, its activations' and the allocator's.
+DEFAULT_BUDGET_SHARE = 0.6
+
+
+def may_split(
+    plan: str | Plan, shares: Shares, topology: Topology | None, spill: Spill, group: Group
+) -> bool:
+    """Whether rows may end on shards or several tiers, so that their order matters."""
+    if isinstance(plan, Plan):
+        return splits_rows(plan)
+    if spill.folder is not None:
+        return True
+    if plan == "auto":
+        return group.device.type == "cuda" or shares.given or topology is not None
+    return plan == "sharded" or plan in POLICIES
+
+
+def choose_plan(
+    plan: str | Plan,
+    memory_budget: int | None,
+    shares: Shares,
+    topology: Topology | None,
+    schema: Schema,
+    degrees: Mapping[EdgeType, Tensor],
+    permuted: Mapping[EdgeType, bool],
+    reads: Callable[[], Reads],
+    ordered: tuple[bool, bool],
+    spill: Spill,
+    group: Group,
+) -> Plan:
+    """Places everything. Collective.
+
+    Args:
+        topology: the links to plan by; None: those measured.
+        degrees: in-degrees in internal order.
+        permuted: relations with edge ids of their own.
+        reads: how mini-batches read the graph, by rows in internal order.
+        ordered: whether maps have to be placed, too, of nodes' ids and of structures with orders
+            of their own.
+    """
+    by_links = not isinstance(plan, Plan) and plan in POLICIES
+    if (shares.given or topology is not None) and not by_links:
+        raise ValueError(
+            "topology, graph_ratio, feature_ratio and first are for plan="
+            + " or ".join(map(repr, POLICIES))
+        )
+    if topology is not None and topology.num_gpus != group.world_size:
+        raise ValueError(
+            f"topology has {topology.num_gpus} GPUs, there are {group.world_size} ranks"
+        )
+    items = graph_items(schema, degrees, permuted)
+    renumbered, lists_ordered = ordered
+    ids = id_items(schema) if renumbered else []
+    ids += list_order_items(schema) if lists_ordered else []
+    if isinstance(plan, Plan):
+        made = _applied(plan, items, group)
+    elif not by_links or (plan == "auto" and not renumbered):
+        # Ranks without a GPU share the machine's memory: one copy serves all.
+        name = "host" if plan == "auto" else plan
+        made = replace(make_plan(name, items, group.world_size, None), name=plan)
+    else:
+        if topology is None and group.device.type == "cuda":
+            topology = cached_topology(group)
+        return _within_budget(
+            plan, memory_budget, shares, topology, items, ids, reads, spill, group
+        )
+    made = _with_ids(made, ids, group)
+    made, extents = spill.apply(made, [*ids, *items], not isinstance(plan, Plan), group)
+    budget = common_budget(memory_budget, group)
+    if budget is not None:
+        made = replace(made, memory_budget=budget)
+        check_budget(extents, budget, budget_granule(budget, made, group), f"plan {made.name!r}")
+    check_room(extents, group)
+    return made
+
+
+def _within_budget(
+    plan: str,
+    memory_budget: int | None,
+    shares: Shares,
+    topology: Topology | None,
+    items: list[Item],
+    ids: list[Item],
+    reads: Callable[[], Reads],
+    spill: Spill,
+    group: Group,
+) -> Plan:
+    """A plan that no rank's memory exceeds. Collective."""
+    budget = left = common_budget(memory_budget, group, DEFAULT_BUDGET_SHARE)
+    if budget is not None:
+        only_ids = _with_ids(Plan(plan, group.world_size, None, ()), ids, group)
+        maps = extents_of(ids, only_ids)
+        check_budget(maps, budget, 1, "renumbering nodes")
+        left = budget - fullest(maps, 1)[1]
+    while True:
+        if topology is not None:
+            made = _by_links(plan, items, left, shares, topology, reads, group)
+        elif plan == "auto":
+            made = _without_links(items, left, shares, group)
+        else:
+            raise ValueError(f"plan={plan!r} needs a topology, given or measured before")
+        made = replace(_with_ids(made, ids, group), memory_budget=budget)
+        extents = extents_of([*ids, *items], made)
+        if budget is None or left is None:
+            break
+        # Shards are not all of one size, and memory comes in blocks: the choice counts neither.
+        granule = budget_granule(budget, made, group)
+        beyond = fullest(extents, granule)[1] - budget
+        if beyond <= 0:
+            break
+        if left == 0:
+            check_budget(extents, budget, granule, f"plan {plan!r}")
+        left = max(0, left - beyond)
+    made, extents = spill.apply(made, [*ids, *items], True, group)
+    check_room(extents, group)
+    return made
+
+
+def _with_ids(plan: Plan, ids: list[Item], group: Group) -> Plan:
+    near = Tiers.all_replicated if group.device.type == "cuda" else Tiers.all_host
+    placed = tuple(Placement.of(item, near(item.rows)) for item in ids)
+    return replace(plan, placements=(*placed, *plan.placements))
+
+
+def common_budget(
+    memory_budget: int | None, group: Group, default_share: float = 0.0
+) -> int | None:
+    """What all ranks can keep; None where none was given a budget. Collective.
+
+    Args:
+        default_share: of a GPU's free memory, for ranks that were given none.
+    """
+    by_default = memory_budget is None and default_share > 0 and group.device.type == "cuda"
+    free = free_gpu_memory(group.device) if by_default else 0
+    found = group.all_gather((memory_budget, str(group.device), free))
+    # Ranks may share a GPU.
+    sharers = [device for _, device, _ in found].count(str(group.device))
+    if by_default:
+        memory_budget = int(free * default_share) // sharers
+    given = [budget for budget in group.all_gather(memory_budget) if budget is not None]
+    return min(given, default=None)
+
+
+def budget_granule(budget: int, plan: Plan, group: Group) -> int:
+    """The blocks that a budget is counted in: the driver's, unless few of them would exceed it."""
+    blocks = 4 * len(plan.placements)
+    return GPU_GRANULE if group.device.type == "cuda" and budget > blocks * GPU_GRANULE else 1
+
+
+def _without_links(items: list[Item], budget: int | None, shares: Shares, group: Group) -> Plan:
+    """Near what fits; without a GPU, one copy of what no ratio puts into the ranks' memory."""
+
+    def rest(others: Sequence[Item], left: int) -> list[Tiers]:
+        if group.device.type == "cuda":
+            return fit_all(others, group.world_size, left)
+        return [Tiers.all_host(item.rows) for item in others]
+
+    partitions = everyone_reaches_all(group.world_size)
+    tiers = share_out(items, budget, shares, partitions, rest)
+    return Plan("auto", group.world_size, budget, tuple(map(Placement.of, items, tiers)))
+
+
+def _by_links(
+    policy: str,
+    items: list[Item],
+    budget: int | None,
+    shares: Shares,
+    topology: Topology,
+    reads: Callable[[], Reads],
+    group: Group,
+) -> Plan:
+    """By the cost model. Collective."""
+    if budget is None:
+        raise ValueError("a plan by topology needs a memory_budget where there is no GPU")
+
+    def choose() -> Plan | None:
+        # Curves of large graphs take time and memory: one rank is enough.
+        if group.rank:
+            return None
+        return plan_on(topology, items, reads(), max(0, budget), policy, shares)
+
+    return group.broadcast(run_everywhere(group, choose))  # type: ignore[no-any-return]
+
+
+def _applied(plan: Plan, items: list[Item], group: Group) -> Plan:
+    """A plan given by hand, with the bytes that it means for this graph and these ranks."""
+    if plan.partitions is not None and plan.partitions.num_gpus != group.world_size:
+        raise ValueError(
+            f"plan: partitions are for {plan.partitions.num_gpus} GPUs, "
+            f"there are {group.world_size} ranks"
+        )
+    placements = []
+    for item in items:
+        tiers = plan.tiers(item.kind, item.name)
+        if tiers.rows != item.rows:
+            raise ValueError(
+                f"plan: {item.kind} {item.name!r} has {item.rows} rows, the plan {tiers.rows}"
+            )
+        placements.append(Placement.of(item, tiers))
+    return Plan(plan.name, group.world_size, None, tuple(placements), plan.partitions)
+
+
+def splits_rows(plan: Plan) -> bool:
+    """Whether any item's rows go to shards or to several tiers, so that hotness matters."""
+    return any(splits(p.tiers) for p in plan.placements)
+
+
+def fits_budget(plan: Plan, items: Sequence[Item]) -> bool:
+    """Whether a plan keeps to its budget with these items, its maps of ids included."""
+    if plan.memory_budget is None:
+        return True
+    placed = {(item.kind, item.name) for item in items}
+    maps = sum(p.bytes_replicated for p in plan.placements if (p.kind, p.name) not in placed)
+    return fullest(extents_of(items, plan), 1)[1] + maps <= plan.memory_budget
+
+
+def splits(tiers: Tiers) -> bool:
+    """Whether rows go to shards or to several tiers, so that their order matters."""
+    return tiers.sharded > 0 or [tiers.replicated, tiers.host, tiers.disk].count(0) < 2
+
+
+def place_table(
+    kind: str,
+    of: NodeType | EdgeType,
+    name: str,
+    spec: TableSpec,
+    plan: str,
+    copies: int,
+    group: Group,
+) -> Tiers:
+    """The tiers of one more table. Collective.
+
+    Args:
+        copies: of its shards on each rank.
+    """
+    item = row_item(kind, table_name(of, name), spec, of)
+    # Ranks without a GPU share the machine's memory: one copy serves all.
+    name = "host" if plan == "auto" and group.device.type == "cpu" else plan
+    budget = common_budget(None, group, DEFAULT_BUDGET_SHARE)
+    # With copies of shards, the ranks hold as much as so many fewer of them.
+    made = make_plan(name, [item], max(1, group.world_size // copies), budget)
+    return made.placements[0].tiers

@@ -1,0 +1,119 @@
+"""What the host's memory does not hold goes to disk: the coldest rows of the widest tables."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+
+from peergraph.memory import Group, Tiers
+from peergraph.memory.region.free_memory import free_host_memory
+from peergraph.store.budget.footprint import Extent, exact_bytes, extents_of, host_bytes
+from peergraph.store.planning.plan import Item, Placement, Plan, largest
+
+# GPUs sample lists where they lie, and read edge ids with them.
+_TABLES = ("node table", "edge table")
+_WITHOUT_GPU = (*_TABLES, "edge ids", "structure")
+_PAGE = 4096
+
+
+@dataclass(frozen=True)
+class Spill:
+    """What users say about rows that do not fit the host's memory.
+
+    Args:
+        folder: where they go; None: nowhere.
+        host_budget: bytes of the host's memory that the store may take; None: what is free.
+    """
+
+    folder: str | PathLike[str] | None = None
+    host_budget: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.folder is not None and not Path(self.folder).is_dir():
+            raise ValueError(f"spill must be a folder, got {str(self.folder)!r}")
+        if self.host_budget is not None and self.host_budget < 0:
+            raise ValueError(f"host_budget must not be negative, got {self.host_budget}")
+
+    def apply(
+        self, plan: Plan, items: Sequence[Item], movable: bool, group: Group
+    ) -> tuple[Plan, list[Extent]]:
+        """The plan with as many rows on disk as the host has no room for, and what it allocates.
+        Collective.
+
+        Args:
+            items: all that the plan places.
+            movable: whether rows may move; without it the plan is only checked.
+
+        Raises:
+            MemoryError: the host's memory still does not suffice for the budget or with a folder.
+            OSError: the folder has no room for the rows.
+        """
+        room = self._room(group)
+        if movable and self.folder is not None:
+            for item in _widest_first(items, group.device.type == "cuda"):
+                excess = host_bytes(extents_of(items, plan), group) - room
+                if excess > 0:
+                    plan = _moved(plan, item, excess)
+        extents = extents_of(items, plan)
+        needed = host_bytes(extents, group)
+        if needed > room and (self.folder is not None or self.host_budget is not None):
+            hint = "" if self.folder is not None else "; spill= names a folder for the coldest rows"
+            raise MemoryError(
+                f"the store needs {exact_bytes(needed)} of the host's memory, and may take "
+                f"{exact_bytes(room)}{hint}"
+            )
+        self._check_folder(sum(e.disk for e in extents))
+        return plan, extents
+
+    def _room(self, group: Group) -> int:
+        given = free_host_memory() if self.host_budget is None else self.host_budget
+        return int(min(group.all_gather(given)))
+
+    def _check_folder(self, needed: int) -> None:
+        if self.folder is None or not needed:
+            return  # rows on disk without a folder are the table's error
+        free = shutil.disk_usage(self.folder).free
+        if needed > free:
+            raise OSError(
+                errno.ENOSPC,
+                f"spill: the plan puts {exact_bytes(needed)} on disk, "
+                f"{exact_bytes(free)} are free in",
+                str(self.folder),
+            )
+
+
+def _widest_first(items: Sequence[Item], on_gpu: bool) -> list[Item]:
+    """What may go to disk: a wide row saves more memory for each read of the disk."""
+    kinds = _TABLES if on_gpu else _WITHOUT_GPU
+    found = [item for item in items if item.kind in kinds and item.rows]
+    # Structure comes last whatever its width: every sample reads it.
+    turn = {**dict.fromkeys(_TABLES, 0), "edge ids": 1, "structure": 2}
+    return sorted(found, key=lambda item: (turn[item.kind], -item.num_bytes / item.rows))
+
+
+def _moved(plan: Plan, item: Item, excess: int) -> Plan:
+    """The plan with enough of the item's last rows on disk, or all that were on the host."""
+    tiers = plan.tiers(item.kind, item.name)
+    on_gpus = tiers.replicated + tiers.sharded
+    wanted = excess + _PAGE  # memory is counted in pages
+
+    def frees_enough(kept: int) -> bool:
+        return item.bytes_of(item.rows) - item.bytes_of(on_gpus + kept) >= wanted
+
+    kept = largest(tiers.host, frees_enough)
+    changed = replace(tiers, host=kept, disk=tiers.disk + tiers.host - kept)
+    return _with_tiers(plan, item, changed)
+
+
+def _with_tiers(plan: Plan, item: Item, tiers: Tiers) -> Plan:
+    key = (item.kind, item.name)
+    placements = tuple(
+        Placement.of(item, tiers) if (p.kind, p.name) == key else p for p in plan.placements
+    )
+    # No rate of the disk is known to predict by.
+    predictions = tuple(p for p in plan.predictions if (p.kind, p.name) != key)
+    return replace(plan, placements=placements, predictions=predictions)

@@ -1,0 +1,220 @@
+"""Allocating and filling what a plan places, each step collective over the node group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from peergraph.memory import Group, Table, Tiers
+from peergraph.memory.group.together import run_everywhere
+from peergraph.memory.table.partitions import Partitions
+from peergraph.progress import progress_bar
+from peergraph.store.budget.adding_tables import place_added
+from peergraph.store.budget.spilling import Spill
+from peergraph.store.hotness.id_map import IdMap, id_dtype
+from peergraph.store.input.local_csc import LocalCsc
+from peergraph.store.input.schema import Schema, TableSpec
+from peergraph.store.input.source import EdgeType, GraphSource, NodeType, RowSource
+from peergraph.store.planning.items import row_item, table_name, type_name
+from peergraph.store.planning.plan import Plan
+from peergraph.store.structure.structure import Structure, write_lists
+
+if TYPE_CHECKING:
+    from peergraph.store.store import Store
+
+_PIECE_BYTES = 256 << 20
+
+
+def build_structure(
+    edge_type: EdgeType,
+    local: LocalCsc,
+    degrees: Tensor,
+    ids: Mapping[NodeType, IdMap],
+    schema: Schema,
+    plan: Plan,
+    spill: Spill,
+    order: Table | None,
+    group: Group,
+    progress: bool | None,
+) -> Structure:
+    """Allocates and fills one relation. Collective.
+
+    Args:
+        degrees: in the order of the rows.
+        order: internal id -> row; None: they are the same.
+    """
+    name = type_name(edge_type)
+    num_edges = schema.num_edges[edge_type]
+    structure = Structure.create(
+        degrees,
+        schema.num_nodes[edge_type[0]],
+        plan.tiers("structure", name),
+        group,
+        plan.partitions,
+        spill.folder,
+        order,
+    )
+    begin, _ = schema.node_range[group.rank][edge_type[2]]
+    steps = write_lists(
+        structure,
+        begin,
+        local.indptr,
+        local.indices,
+        schema.edge_begin[group.rank][edge_type],
+        ids[edge_type[2]],
+        ids[edge_type[0]],
+    )
+    index_bytes = local.indices.element_size()
+    with progress_bar(name, index_bytes * local.indices.numel(), progress) as moved:
+        for written in steps:
+            moved(index_bytes * written)
+    try:
+        tiers = plan.tiers("edge ids", name)
+    except KeyError:
+        return structure
+    edge_ids = Table.create(
+        (num_edges,),
+        id_dtype(num_edges),
+        tiers,
+        group,
+        partitions=plan.partitions,
+        spill=spill.folder,
+    )
+    structure.set_edge_ids(edge_ids)
+    if local.edge_ids is not None:
+        first = schema.edge_begin[group.rank][edge_type]
+        edge_ids.load(local.edge_ids.to(id_dtype(num_edges)), first, progress=progress)
+    return structure
+
+
+def build_table(
+    what: str,
+    spec: TableSpec,
+    tiers: Tiers,
+    rows: Tensor | RowSource | None,
+    start: int,
+    group: Group,
+    order: Table | None,
+    progress: bool | None,
+    partitions: Partitions | None,
+    spill: Spill,
+) -> Table:
+    """Allocates one table and writes what this rank brings of it. Collective.
+
+    Args:
+        rows: this rank's rows, None where it brings none.
+        start: the first of them.
+    """
+    table = Table.create(
+        spec.shape, spec.dtype, tiers, group, order=order, partitions=partitions, spill=spill.folder
+    )
+    if isinstance(rows, RowSource):
+        _load_pieces(table, what, rows, start, progress)
+    elif rows is not None:
+        table.load(rows, start, progress=progress)
+    return table
+
+
+def _load_pieces(
+    table: Table, what: str, source: RowSource, start: int, progress: bool | None
+) -> None:
+    step = max(1, _PIECE_BYTES // max(1, table.row_bytes))
+    stop = start + source.shape[0]
+    with progress_bar(what, table.row_bytes * source.shape[0], progress) as moved:
+        for begin in range(start, stop, step):
+            end = min(begin + step, stop)
+            table.load(source.rows(begin, end), begin, progress=False)
+            moved(table.row_bytes * (end - begin))
+
+
+def add_table(
+    store: Store, name: str, values: Tensor | None, kind: NodeType | EdgeType, plan: str
+) -> Table:
+    """See :meth:`Store.add_node_table`. Collective."""
+    group = store.group
+    if group is None:
+        raise RuntimeError("only the ranks that built a store can add to it")
+    rows = store.num_nodes(kind) if isinstance(kind, str) else store.num_edges(kind)
+    taken = store.node_table_names(kind) if isinstance(kind, str) else store.edge_table_names(kind)
+
+    def describe() -> TableSpec | None:
+        if name in taken:
+            raise ValueError(f"a table {name!r} exists")
+        if values is None:
+            return None
+        if values.dim() == 0 or values.size(0) != rows:
+            raise ValueError(f"{name!r} must have {rows} rows, got {list(values.shape)}")
+        return TableSpec(tuple(values.shape), values.dtype)
+
+    specs = group.all_gather(run_everywhere(group, describe))
+    holder = next((r for r, spec in enumerate(specs) if spec is not None), None)
+    if holder is None:
+        raise ValueError(f"no rank brings values for {name!r}")
+    spec = specs[holder]
+    what = "node table" if isinstance(kind, str) else "edge table"
+    item = row_item(what, table_name(kind, name), spec, kind)
+    allocated = store.memory().extents
+    planned = place_added(plan, item, store.plan, allocated, store.later, group)
+    tiers = planned.tiers(what, item.name)
+    order = store.id_map(kind).to_internal if isinstance(kind, str) else None
+    mine = values if group.rank == holder else None
+    parts = store.plan.partitions
+    table = build_table(
+        item.name, spec, tiers, mine, 0, group, order, None, parts, store.later.spill
+    )
+    store.plan = planned
+    group.barrier()
+    return table
+
+
+def build_tables(
+    source: GraphSource | None,
+    schema: Schema,
+    plan: Plan,
+    ids: Mapping[NodeType, IdMap],
+    spill: Spill,
+    group: Group,
+    progress: bool | None,
+) -> tuple[dict[NodeType, dict[str, Table]], dict[EdgeType, dict[str, Table]]]:
+    """All node and edge tables. Collective."""
+    held = any(b < e for b, e in schema.node_range[group.rank].values())
+    given = source if held else None
+    node_tables = {
+        t: {
+            n: build_table(
+                table_name(t, n),
+                spec,
+                plan.tiers("node table", table_name(t, n)),
+                None if given is None else given.node_tables[t][n],
+                schema.node_range[group.rank][t][0],
+                group,
+                ids[t].to_internal,
+                progress,
+                plan.partitions,
+                spill,
+            )
+            for n, spec in specs.items()
+        }
+        for t, specs in schema.node_tables.items()
+    }
+    edge_tables = {
+        t: {
+            n: build_table(
+                table_name(t, n),
+                spec,
+                plan.tiers("edge table", table_name(t, n)),
+                None if given is None else given.edge_tables[t][n],
+                schema.edge_begin[group.rank][t],
+                group,
+                None,
+                progress,
+                plan.partitions,
+                spill,
+            )
+            for n, spec in specs.items()
+        }
+        for t, specs in schema.edge_tables.items()
+    }
+    return node_tables, edge_tables

@@ -1,0 +1,124 @@
+"""Orders of rows: of nodes by how often they are read, of neighbour lists by that or their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor
+
+from peergraph.memory import Group, Table, Tiers
+from peergraph.store.budget.plan_choice import splits
+from peergraph.store.hotness.id_map import IdMap, hottest_first, id_dtype, near_table
+from peergraph.store.input.schema import Schema
+from peergraph.store.input.source import EdgeType, NodeType
+from peergraph.store.planning.items import table_name, type_name
+from peergraph.store.planning.plan import Plan
+from peergraph.store.structure.layout import list_bytes
+
+
+@dataclass(frozen=True)
+class Orders:
+    """The users' ids of the rows, by falling hotness; what is not there lies in the users' order.
+
+    Args:
+        nodes: by node type: of node tables, and of structures that have no order of their own.
+        lists: by edge type: of structures.
+    """
+
+    nodes: Mapping[NodeType, Tensor]
+    lists: Mapping[EdgeType, Tensor]
+
+    @classmethod
+    def by_hotness(
+        cls,
+        nodes: Mapping[NodeType, Tensor],
+        lists: Mapping[EdgeType, Tensor],
+        degrees: Mapping[EdgeType, Tensor],
+        schema: Schema,
+        device: torch.device,
+    ) -> Orders:
+        """Hottest first; of lists, those with the most reads for each byte that they take.
+
+        Args:
+            degrees: by edge type, by user id.
+            device: where to sort.
+        """
+
+        def density(edge_type: EdgeType, reads: Tensor) -> Tensor:
+            index_dtype = id_dtype(schema.num_nodes[edge_type[0]])
+            return reads.double() / list_bytes(degrees[edge_type], index_dtype)
+
+        return cls(
+            {t: hottest_first(reads, device) for t, reads in nodes.items()},
+            {t: hottest_first(density(t, reads), device) for t, reads in lists.items()},
+        )
+
+    def of_lists(self, edge_type: EdgeType) -> Tensor | None:
+        """The users' ids of a structure's rows; None: the users' order."""
+        return self.lists.get(edge_type, self.nodes.get(edge_type[2]))
+
+    def degrees(self, by_user: Mapping[EdgeType, Tensor]) -> dict[EdgeType, Tensor]:
+        """Degrees in the order of the rows."""
+        orders = {t: self.of_lists(t) for t in by_user}
+        return {t: d if (o := orders[t]) is None else d[o] for t, d in by_user.items()}
+
+    def kept(self, plan: Plan) -> tuple[Orders, Plan]:
+        """The orders that a plan makes use of, and the plan without maps for the others: where all
+        rows lie in one tier, the users' order serves as well as any.
+        """
+        lists = {
+            t: order
+            for t, order in self.lists.items()
+            if splits(plan.tiers("structure", type_name(t)))
+        }
+        by_nodes = {"node table"} if self.lists else {"node table", "structure"}
+        nodes = self.nodes
+        if not any(p.kind in by_nodes and splits(p.tiers) for p in plan.placements):
+            nodes = {}
+        names = {"ids": {type_name(t) for t in nodes}, "list order": {type_name(t) for t in lists}}
+        placements = tuple(p for p in plan.placements if p.name in names.get(p.kind, {p.name}))
+        return Orders(nodes, lists), replace(plan, placements=placements)
+
+    def by_user_on_disk(self, plan: Plan, schema: Schema) -> Orders:
+        """With rows that a plan puts on disk in the users' order, so that loading writes files from
+        front to back; in other orders each page would be read and written once for each of its
+        rows. What lies in which tier stays.
+        """
+        lists = {t: plan.tiers("structure", type_name(t)) for t in schema.num_edges}
+        nodes = {}
+        for node_type, order in self.nodes.items():
+            names = schema.node_tables.get(node_type, {})
+            tiers = [plan.tiers("node table", table_name(node_type, name)) for name in names]
+            own = [t for t in lists if t[2] == node_type and t not in self.lists]
+            nodes[node_type] = _by_user_behind(order, [*tiers, *(lists[t] for t in own)])
+        of_lists = {t: _by_user_behind(order, [lists[t]]) for t, order in self.lists.items()}
+        return Orders(nodes, of_lists)
+
+    def id_maps(self, schema: Schema, group: Group) -> dict[NodeType, IdMap]:
+        """By node type. Collective."""
+        return {
+            t: IdMap.from_order(self.nodes[t], group) if t in self.nodes else IdMap()
+            for t in schema.num_nodes
+        }
+
+    def list_map(self, edge_type: EdgeType, group: Group) -> Table | None:
+        """Internal id -> row of a structure with an order of its own. Collective."""
+        if edge_type not in self.lists:
+            return None
+        order = self.lists[edge_type]
+        rows = torch.empty_like(order).scatter_(0, order, torch.arange(order.numel()))
+        users = self.nodes.get(edge_type[2])
+        return near_table(rows if users is None else rows[users], group)
+
+
+def _by_user_behind(order: Tensor, tiers: Sequence[Tiers]) -> Tensor:
+    """An order whose rows keep their tiers, by user id from the first row on disk on."""
+    rows = order.numel()
+    first = rows - max((t.disk for t in tiers), default=0)
+    cuts = {cut for t in tiers for cut in accumulate((t.replicated, t.sharded, t.host))}
+    ends = sorted({first, rows, *(cut for cut in cuts if cut > first)})
+    behind = [order[begin:end].sort().values for begin, end in pairwise(ends)]
+    return torch.cat([order[:first], *behind])

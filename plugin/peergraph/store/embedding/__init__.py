@@ -1,0 +1,1 @@
+"""Embeddings: tables that are trained, and their optimizers."""

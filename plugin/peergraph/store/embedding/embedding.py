@@ -1,0 +1,294 @@
+"""Embeddings: tables of a store that are trained, where their rows live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from peergraph.memory import Group, Table
+from peergraph.memory.device.launching import DTYPES
+from peergraph.memory.group.together import run_everywhere
+from peergraph.memory.training.coalesce import accumulator
+from peergraph.memory.training.trained_table import TrainedTable, owned_tiers
+from peergraph.store.budget.plan_choice import place_table
+from peergraph.store.embedding.initial_values import Init, write_initial
+from peergraph.store.input.schema import TableSpec
+from peergraph.store.input.source import NODE, NodeType
+from peergraph.store.planning.items import table_name
+from peergraph.store.store import Store
+
+# Of Adam; "auto" leaves room for them.
+_MOST_STATES = 2
+
+
+@dataclass
+class RowState:
+    """What an optimizer keeps for an embedding.
+
+    Args:
+        optimizer: the optimizer's name.
+        step: steps with gradients so far.
+        tables: by name, with the embedding's rows.
+        restored: came from disk, and no optimizer has taken it up yet.
+        release: lets go of what the optimizer has beside it. Collective.
+    """
+
+    optimizer: str
+    step: int = 0
+    tables: dict[str, Table] = field(default_factory=dict)
+    restored: bool = False
+    release: Callable[[], None] = lambda: None
+
+    def close(self) -> None:
+        """Collective."""
+        self.release()
+        for table in self.tables.values():
+            table.close()
+
+
+class Embedding(nn.Module):
+    """Rows that are trained, in the memory of all ranks: ``torch.nn.Embedding(sparse=True)`` for
+    tables as large as a store's.
+
+    ``embedding(ids)`` gathers rows; the backward pass keeps the gradients of those rows only, on
+    the rank that read them, until an optimizer of :mod:`peergraph.optim` takes them to the ranks
+    that own the rows. The rows are no parameter of the module: other optimizers and
+    DistributedDataParallel do not see them, and :meth:`torch.nn.Module.to` does not move them.
+    """
+
+    def __init__(
+        self,
+        store: Store | Group,
+        embedding_dim: int,
+        *,
+        name: str = "embedding",
+        node_type: NodeType = NODE,
+        num_embeddings: int | None = None,
+        plan: str = "auto",
+        dtype: torch.dtype | None = None,
+        init: Init = None,
+        in_state_dict: bool = True,
+    ) -> None:
+        """Allocates and fills the rows. Collective over the node group; synchronises.
+
+        Args:
+            store: where the rows belong: they are saved and closed with it. Or a group, for rows
+                of their own, which :meth:`close` frees.
+            embedding_dim: elements of a row.
+            name: of the embedding among those of the node type.
+            node_type: with a store: a row for each node of the type, placed in its order of
+                hotness, read by the users' node ids.
+            num_embeddings: a group's rows; with a store, None or the number of its nodes.
+            plan: ``"replicated"``, ``"sharded"``, ``"host"``, or ``"auto"``, which replicates or
+                shards what fits 60 % of the free GPU memory together with Adam's state; one copy in
+                the machine's memory where there is no GPU. Optimizer state is sharded where rows
+                are replicated.
+            dtype: float32 (also for None: torch's default), float64, float16 or bfloat16.
+            init: None: standard normal. A tensor [rows, embedding_dim], on one rank or the same on
+                all. Or a function that fills a tensor in place, such as those of
+                :mod:`torch.nn.init`; it is called on pieces of rows. Random numbers follow from
+                rank 0's generator of torch, whatever the number of ranks and the plan.
+            in_state_dict: whether :meth:`state_dict` contains all rows, as a tensor ``weight`` on
+                the CPU. For large tables pass False, and save the store.
+
+        Raises:
+            ValueError: the name is taken, or sizes, dtype or init do not fit, or the ranks differ.
+            KeyError: the store has no such node type.
+            NotImplementedError: the ranks are on several hosts.
+            MemoryError: the memory does not suffice.
+        """
+        super().__init__()
+        group = store if isinstance(store, Group) else _group_of(store)
+        owner = store if isinstance(store, Store) else None
+        dtype = dtype or torch.get_default_dtype()
+
+        def check() -> TableSpec:
+            _check_one_host(group)
+            rows = _check_rows(owner, name, node_type, num_embeddings)
+            return _check_spec(rows, embedding_dim, dtype)
+
+        spec = run_everywhere(group, check)
+        self.num_embeddings, self.embedding_dim = spec.shape
+        self.name, self.node_type = name, node_type
+        self.plan = plan
+        self.in_state_dict = in_state_dict
+        self.row_state: RowState | None = None
+        order = partitions = None
+        copies = 1
+        if owner is not None:
+            order = owner.id_map(node_type).to_internal
+            partitions, copies = owner.plan.partitions, owner.plan.copies
+        room = _with_state(spec)
+        tiers = place_table("embedding", node_type, name, room, plan, copies, group)
+        table = Table.create(
+            spec.shape,
+            dtype,
+            owned_tiers(tiers, group.world_size),
+            group,
+            order=order,
+            partitions=partitions,
+        )
+        self.trained = TrainedTable(table)
+        write_initial(table, init, table_name(node_type, name))
+        # What makes autograd call the backward pass; no parameter, so that nobody steps it.
+        self._anchors = (torch.zeros(0, device=table.device, requires_grad=True),)
+        self._pending: list[tuple[Tensor, Tensor]] = []
+        if owner is not None:
+            owner.embeddings[node_type, name] = self
+
+    @property
+    def table(self) -> Table:
+        """The rows: gathered, read and written by users' ids, without gradients."""
+        return self.trained.table
+
+    def tables(self) -> dict[str, Table]:
+        """The rows, ``"weight"``, and the optimizer's state."""
+        return {"weight": self.table, **(self.row_state.tables if self.row_state else {})}
+
+    @property
+    def anchor(self) -> Tensor:
+        """Stands for the rows in ``param_groups`` of optimizers; has no elements."""
+        return self._anchors[0]
+
+    @property
+    def pending(self) -> list[tuple[Tensor, Tensor]]:
+        """Ids and gradients of the backward passes since the last ``zero_grad``, of this rank."""
+        return self._pending
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """The rows ``ids``, ``[*ids.shape, embedding_dim]`` on the table's device. One-sided.
+
+        Args:
+            ids: int32 or int64, any shape, on the CPU or the table's device.
+
+        Asynchronous on a GPU. Raises as :meth:`peergraph.memory.Table.gather` does.
+        """
+        out: Tensor = _Lookup.apply(self.anchor, self, ids)  # type: ignore[no-untyped-call]
+        return out
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets the gradients of this rank."""
+        self._pending = []
+
+    def close(self) -> None:
+        """Frees rows and optimizer state. Collective."""
+        self._pending = []
+        if self.row_state is not None:
+            self.row_state.close()
+        self.table.close()
+
+    def extra_repr(self) -> str:
+        """Sizes and tiers."""
+        return f"{self.num_embeddings}, {self.embedding_dim}, {self.table.tiers}"
+
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.in_state_dict:
+            destination[f"{prefix}weight"] = self.table.read()
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Collective where the module has its rows in the state: every rank loads."""
+        if not self.in_state_dict:
+            return
+        key = f"{prefix}weight"
+        weight = state_dict.get(key)
+        if weight is None:
+            missing_keys.append(key)
+            return
+        if weight.shape != self.table.shape:
+            error_msgs.append(
+                f"{key} must have shape {self.table.shape}, got {tuple(weight.shape)}"
+            )
+            return
+        load_rows(self.table, weight.to(self.table.dtype))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        raise TypeError("an Embedding is shared memory of all ranks, and cannot be copied")
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("an Embedding is not pickled: save its state_dict, or the store")
+
+
+class _Lookup(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, embedding: Embedding, ids: Tensor) -> Tensor:
+        ctx.embedding = embedding
+        rows = embedding.table.gather(ids)
+        ctx.save_for_backward(ids)
+        return rows
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None]:
+        (ids,) = ctx.saved_tensors
+        ctx.embedding.pending.append((ids, grad))
+        return None, None, None
+
+
+def load_rows(table: Table, rows: Tensor) -> None:
+    """Writes all rows of a table, each rank its share of the same tensor. Collective."""
+    group = table.group
+    begin, end = (table.rows * r // group.world_size for r in (group.rank, group.rank + 1))
+    table.load(rows[begin:end], begin)
+    group.barrier()
+
+
+def _group_of(store: Store) -> Group:
+    if store.group is None:
+        raise RuntimeError("only the ranks that built a store can train its embeddings")
+    return store.group
+
+
+def _check_one_host(group: Group) -> None:
+    if dist.is_initialized() and dist.get_world_size() > group.world_size:
+        raise NotImplementedError("embeddings over several hosts are not supported")
+
+
+def _check_rows(
+    store: Store | None, name: str, node_type: NodeType, num_embeddings: int | None
+) -> int:
+    if store is None:
+        if num_embeddings is None:
+            raise ValueError("num_embeddings must be given where there is no store")
+        return num_embeddings
+    if (node_type, name) in store.embeddings:
+        raise ValueError(f"node type {node_type!r} has an embedding {name!r} already")
+    rows = store.num_nodes(node_type)
+    if num_embeddings not in (None, rows):
+        raise ValueError(
+            f"num_embeddings must be {rows}, the nodes of type {node_type!r}, got {num_embeddings}"
+        )
+    return rows
+
+
+def _with_state(spec: TableSpec) -> TableSpec:
+    """A table with as wide rows as the embedding's and Adam's state of them together."""
+    rows, width = spec.shape
+    state = _MOST_STATES * width * accumulator(spec.dtype).itemsize // spec.dtype.itemsize
+    return TableSpec((rows, width + state), spec.dtype)
+
+
+def _check_spec(rows: int, embedding_dim: int, dtype: torch.dtype) -> TableSpec:
+    for what, size, least in (("num_embeddings", rows, 0), ("embedding_dim", embedding_dim, 1)):
+        if not isinstance(size, int) or size < least:
+            raise ValueError(f"{what} must be an int of at least {least}, got {size!r}")
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype must be one of {', '.join(map(str, DTYPES))}, got {dtype}")
+    return TableSpec((rows, embedding_dim), dtype)

@@ -1,0 +1,73 @@
+"""First values of embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peergraph.memory import Table
+from peergraph.memory.group.together import run_everywhere
+from peergraph.memory.training.coalesce import accumulator
+from peergraph.progress import progress_bar
+
+Init = Tensor | Callable[[Tensor], Any] | None
+"""A tensor of all rows, a function that fills a tensor in place, or None: standard normal."""
+
+# Fixed, for random numbers are drawn piece by piece.
+_PIECE_ELEMENTS = 4 << 20
+
+
+def write_initial(table: Table, init: Init, what: str) -> None:
+    """Fills a table [rows, width]. Collective.
+
+    Args:
+        init: a tensor on one rank or the same on all; else each rank passes the same kind.
+        what: for the progress bar.
+    """
+    group = table.group
+
+    def check() -> bool:
+        if isinstance(init, Tensor):
+            if init.shape != table.shape:
+                raise ValueError(f"init must have shape {table.shape}, got {tuple(init.shape)}")
+            return True
+        if init is not None and not callable(init):
+            raise TypeError(f"init must be a tensor, a function or None, got {init!r}")
+        return False
+
+    holders = group.all_gather(run_everywhere(group, check))
+    if isinstance(init, Tensor):
+        _load_share(table, init, holders)
+    elif not any(holders):
+        _draw(table, torch.nn.init.normal_ if init is None else init, what)
+    group.barrier()
+
+
+def _load_share(table: Table, rows: Tensor, holders: list[bool]) -> None:
+    """What this rank writes of a tensor that some ranks have."""
+    place, count = sum(holders[: table.group.rank]), sum(holders)
+    begin, end = (table.rows * p // count for p in (place, place + 1))
+    table.load(rows[begin:end].detach().to(table.dtype), begin)
+
+
+def _draw(table: Table, fill: Callable[[Tensor], Any], what: str) -> None:
+    """Piece by piece, each rank every so-manieth: a piece is drawn from a seed of its own."""
+    group = table.group
+    first_seed = group.broadcast(int(torch.randint(2**62, ())) if group.rank == 0 else None)
+    step = max(1, _PIECE_ELEMENTS // max(1, table.shape[1]))
+    starts = range(0, table.rows, step)[group.rank :: group.world_size]
+    with (
+        torch.random.fork_rng(devices=[]),
+        torch.no_grad(),
+        progress_bar(what, len(starts) * step * table.row_bytes, None) as moved,
+    ):
+        for begin in starts:
+            torch.default_generator.manual_seed(first_seed + begin // step)
+            shape = (min(step, table.rows - begin), table.shape[1])
+            piece = torch.empty(shape, dtype=accumulator(table.dtype))
+            fill(piece)
+            table.load(piece.to(table.dtype), begin, progress=False)
+            moved(step * table.row_bytes)

@@ -1,0 +1,258 @@
+"""What the optimizers of embeddings have in common: gradients, their exchange, the state."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.algorithms.join import Join, Joinable, JoinHook
+
+import peergraph._C as _C
+from peergraph.memory import Group
+from peergraph.memory.group.together import run_everywhere
+from peergraph.memory.training.exchange import Exchange, Outgoing
+from peergraph.store.embedding.embedding import Embedding, RowState, load_rows
+
+
+class SparseOptimizer(torch.optim.Optimizer, Joinable):
+    """Trains the rows of embeddings that have gradients, where the rows live.
+
+    A :class:`torch.optim.Optimizer`, so learning-rate schedulers take it, with one `param_groups`
+    entry for each group of embeddings. Its state belongs to the embeddings, and is saved with their
+    store.
+
+    Over ranks as DistributedDataParallel: the gradients of all ranks are brought together, and
+    every rank must call :meth:`step` as often as the others, with or without gradients of its own.
+    Where their numbers of batches differ, :class:`torch.distributed.algorithms.Join` does so, with
+    the model before its optimizer: ``with Join([model, optimizer]):``. The result is that of one
+    process that trains on all the ranks' batches.
+    """
+
+    _state_names: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        embeddings: Embedding | Iterable[Embedding] | Iterable[dict[str, Any]],
+        defaults: dict[str, Any],
+        reduce: str,
+    ) -> None:
+        if reduce not in ("mean", "sum"):
+            raise ValueError(f'reduce must be "mean" or "sum", got {reduce!r}')
+        self._reduce = reduce
+        self._of_anchor: dict[Tensor, Embedding] = {}
+        self._states: dict[Tensor, RowState] = {}
+        self._exchange: Exchange | None = None
+        given = [embeddings] if isinstance(embeddings, Embedding) else list(embeddings)
+        torch.optim.Optimizer.__init__(self, given, defaults)  # type: ignore[arg-type]
+        Joinable.__init__(self)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds embeddings, as ``{"params": [...]}`` with values of their own. Collective."""
+        given = param_group["params"]
+        added = [given] if isinstance(given, Embedding) else list(given)
+        for embedding in added:
+            if not isinstance(embedding, Embedding):
+                raise TypeError(
+                    f"embeddings must be of peergraph.Embedding, got {type(embedding).__name__}"
+                )
+        if len({*self._of_anchor.values(), *added}) < len(self._of_anchor) + len(added):
+            raise ValueError("an embedding was given to the optimizer more than once")
+        devices = {e.table.device for e in (*self._of_anchor.values(), *added)}
+        if len(devices) > 1:
+            raise ValueError(f"embeddings of one optimizer must be on one device, got {devices}")
+        super().add_param_group({**param_group, "params": [e.anchor for e in added]})
+        group = self.param_groups[-1]
+        self._check(group)
+        for embedding in added:
+            self._of_anchor[embedding.anchor] = embedding
+            self._states[embedding.anchor] = self._take_state(embedding, group)
+        self._close_exchange()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Updates the rows that have gradients on any rank. Collective; synchronises.
+
+        Gradients stay until :meth:`zero_grad`, as in torch. Their sum for a row does not depend on
+        the run: each rank's in order of its backward passes, then over ranks in order.
+
+        Args:
+            closure: evaluates the model anew and returns the loss, which is returned.
+
+        Raises:
+            IndexError: an id that was looked up is out of range.
+            RuntimeError: another rank failed, or another optimizer has taken over an embedding.
+            PeerLostError: a rank is missing.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        Join.notify_join_context(self)
+        self._check_states()
+        for anchor, incoming in zip(self._of_anchor, self._collect(), strict=True):
+            if incoming is not None:
+                self._states[anchor].step += 1
+                self._update(anchor, incoming)
+        if self._exchange is not None:
+            self._exchange.wait()
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets this rank's gradients of the embeddings."""
+        for embedding in self._of_anchor.values():
+            embedding.zero_grad()
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's: steps and state of all rows as tensors on the CPU, in order of users' ids.
+
+        For large tables save the store instead. One-sided; synchronises.
+        """
+        states = {
+            index: {"step": kept.step, **{n: t.read() for n, t in kept.tables.items()}}
+            for index, kept in enumerate(self._states.values())
+        }
+        return {**super().state_dict(), "state": states}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes what :meth:`state_dict`, or torch's optimizer of the same kind, gave. Collective.
+
+        Raises ValueError where it is of other embeddings.
+        """
+        states = state_dict["state"]
+        run_everywhere(self._group, lambda: self._check_loaded(states))
+        super().load_state_dict({**state_dict, "state": {}})
+        for index, kept in enumerate(self._states.values()):
+            loaded = states.get(index)
+            if loaded is None:  # torch's has no state before the first step
+                continue
+            kept.step = int(loaded["step"])
+            for name, table in kept.tables.items():
+                load_rows(table, loaded[name].to(table.dtype))
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """Takes part in the steps of ranks that have more batches."""
+        return _StepAlong(self)
+
+    @property
+    def join_device(self) -> torch.device:
+        """Where the ranks count those that have more batches."""
+        return self._group.device
+
+    @property
+    def join_process_group(self) -> Any:
+        """All ranks."""
+        return dist.group.WORLD
+
+    @abstractmethod
+    def _check(self, group: dict[str, Any]) -> None:
+        """Raises NotImplementedError for values that are not supported."""
+
+    @abstractmethod
+    def _rule(self, group: dict[str, Any], step: int, grad_scale: float) -> _C.UpdateRule:
+        """The update of the step-th step, from 1."""
+
+    def _first_value(self, group: dict[str, Any]) -> float:
+        """Of the state."""
+        return 0.0
+
+    @property
+    def _group(self) -> Group:
+        return next(iter(self._of_anchor.values())).trained.group
+
+    def _take_state(self, embedding: Embedding, group: dict[str, Any]) -> RowState:
+        """State that came from disk for this kind of optimizer; else new one. Collective."""
+        kind = type(self).__name__
+        kept = embedding.row_state
+        if kept is not None and kept.restored and kept.optimizer == kind:
+            kept.restored, kept.release = False, self._close_exchange
+            return kept
+        if kept is not None:
+            kept.close()
+        first = self._first_value(group)
+        tables = {name: embedding.trained.new_state(first) for name in self._state_names}
+        embedding.trained.group.barrier()
+        embedding.row_state = RowState(kind, tables=tables, release=self._close_exchange)
+        return embedding.row_state
+
+    def _check_states(self) -> None:
+        for group in self.param_groups:
+            self._check(group)
+        for anchor, embedding in self._of_anchor.items():
+            if embedding.row_state is not self._states[anchor]:
+                raise RuntimeError(
+                    f"embedding {embedding.name!r} has another optimizer, made after this one"
+                )
+
+    def _collect(self) -> list[Any]:
+        """For each embedding, the gradients of the rows that this rank owns; None: no gradients."""
+        if self._group.world_size == 1:
+            alone = [self._outgoing(e) for e in self._of_anchor.values()]
+            return [None if sent is None else [sent.rows] for sent in alone]
+        if self._exchange is None:
+            trained = [e.trained for e in self._of_anchor.values()]
+            tables = [(t.width, t.accumulator) for t in trained]
+            self._exchange = Exchange(self._group, tables)
+        try:
+            outgoing = [self._outgoing(e) for e in self._of_anchor.values()]
+        except Exception:
+            with suppress(RuntimeError):  # this rank's own error is the one to raise
+                self._exchange.send(None)
+            raise
+        return self._exchange.send(outgoing)
+
+    def _outgoing(self, embedding: Embedding) -> Outgoing | None:
+        if not embedding.pending:
+            return None
+        ids, grads = zip(*embedding.pending, strict=True)
+        return embedding.trained.outgoing(ids, grads)
+
+    def _update(self, anchor: Tensor, incoming: list[Any]) -> None:
+        trained, kept = self._of_anchor[anchor].trained, self._states[anchor]
+        group = next(g for g in self.param_groups if any(p is anchor for p in g["params"]))
+        scale = 1.0 / trained.group.world_size if self._reduce == "mean" else 1.0
+        rule = self._rule(group, kept.step, -scale if group["maximize"] else scale)
+        trained.update(incoming, rule, list(kept.tables.values()))
+
+    def _check_loaded(self, states: dict[int, Any]) -> None:
+        for index, (anchor, kept) in enumerate(self._states.items()):
+            table = self._of_anchor[anchor].table
+            for name in kept.tables if index in states else ():
+                shape = tuple(states[index][name].shape) if name in states[index] else None
+                if shape != table.shape:
+                    raise ValueError(
+                        f"state {name!r} of embedding {index} must have shape {table.shape}, "
+                        f"got {shape}"
+                    )
+
+    def _close_exchange(self) -> None:
+        if self._exchange is not None:
+            self._exchange.close()
+            self._exchange = None
+
+
+class _StepAlong(JoinHook):
+    def __init__(self, optimizer: SparseOptimizer) -> None:
+        self._optimizer = optimizer
+
+    def main_hook(self) -> None:
+        self._optimizer.zero_grad()
+        self._optimizer.step()
+
+
+def not_supported(**arguments: Any) -> None:
+    """Raises NotImplementedError for arguments that are not off."""
+    for name, value in arguments.items():
+        if value:
+            raise NotImplementedError(f"{name}={value!r} is not supported for embeddings")
+
+
+def non_negative(**arguments: float) -> None:
+    """Raises ValueError for values below 0."""
+    for name, value in arguments.items():
+        if not value >= 0.0:
+            raise ValueError(f"{name} must not be negative, got {value}")

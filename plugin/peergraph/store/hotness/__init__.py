@@ -1,0 +1,1 @@
+"""How often nodes are read, and the numbering that follows from it."""

@@ -1,0 +1,174 @@
+"""How often nodes are read: by degree, by counting (GNNLab's pre-sampling), or as users say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from peergraph.memory import Group
+from peergraph.memory.group.together import run_everywhere
+from peergraph.store.hotness.good_turing import expected_reads
+from peergraph.store.input.local_csc import LocalCsc, out_degrees
+from peergraph.store.input.schema import Schema
+from peergraph.store.input.shared_vector import assemble
+from peergraph.store.input.source import EdgeType, NodeType
+
+BY_DEGREE = ("out_degree", "in_degree")
+
+
+@dataclass(frozen=True)
+class Hotness:
+    """Counted reads, by users' node ids; :func:`peergraph.sampling.presample` counts.
+
+    Args:
+        features: by node type ``[num_nodes]``: how many mini-batches had the node among their
+            inputs. Nodes are ordered by it.
+        structure: by edge type ``[num destinations]``: how often the node's in-neighbours were
+            sampled.
+        batches: mini-batches counted, over all ranks.
+        edges: by edge type, edges sampled.
+        hops: of a mini-batch.
+    """
+
+    features: Mapping[NodeType, Tensor]
+    structure: Mapping[EdgeType, Tensor]
+    batches: int
+    edges: Mapping[EdgeType, int]
+    hops: int = 3
+
+
+Given = str | Tensor | Mapping[NodeType, Tensor] | Hotness
+
+
+def node_hotness(
+    given: Given,
+    local: Mapping[EdgeType, LocalCsc],
+    degrees: Mapping[EdgeType, Tensor],
+    schema: Schema,
+    group: Group,
+    needed: bool,
+) -> dict[NodeType, Tensor]:
+    """[num_nodes] per node type, on the CPU, the same on every rank. Collective.
+
+    Args:
+        given: "out_degree", "in_degree", or values by user id; rank 0's count, but every rank must
+            give the same kind.
+        degrees: in-degrees by user id.
+        needed: else `given` is only checked.
+
+    Raises:
+        ValueError, TypeError: values that do not fit the graph, kinds that differ; on every rank.
+    """
+    _check_kinds(group, given if isinstance(given, str) else "values")
+    if isinstance(given, str):
+        if given not in BY_DEGREE:
+            raise ValueError(f"hotness must be values or one of {BY_DEGREE}, got {given!r}")
+        if not needed:
+            return {}
+        if given == "out_degree":
+            return out_degrees(local, schema, group)
+        found = {t: torch.zeros(n, dtype=torch.int64) for t, n in schema.num_nodes.items()}
+        for edge_type, of_type in degrees.items():
+            found[edge_type[2]] += of_type
+        return found
+    values = run_everywhere(group, lambda: _checked(given, schema))
+    if not needed:
+        return {}
+    return {t: _from_first_rank(group, values[t]) for t in schema.num_nodes}
+
+
+def list_hotness(
+    given: Given | Mapping[EdgeType, Tensor],
+    local: Mapping[EdgeType, LocalCsc],
+    degrees: Mapping[EdgeType, Tensor],
+    schema: Schema,
+    group: Group,
+    needed: bool,
+) -> dict[EdgeType, Tensor]:
+    """[destinations] per edge type: how often lists are read, otherwise as :func:`node_hotness`.
+
+    Args:
+        given: as there, of which counts give those of lists; or values by edge type.
+    """
+    if isinstance(given, Hotness):
+        counts: Mapping[EdgeType, Tensor] = given.structure
+    elif isinstance(given, Mapping) and given.keys() == schema.num_edges.keys() and given:
+        counts = given  # type: ignore[assignment]
+    else:
+        by_node = node_hotness(given, local, degrees, schema, group, needed)  # type: ignore[arg-type]
+        return {t: by_node[t[2]] for t in schema.num_edges} if needed else {}
+    _check_kinds(group, "lists")
+
+    def check() -> None:
+        if counts.keys() != schema.num_edges.keys():
+            raise ValueError(
+                f"structure_hotness must count {list(schema.num_edges)}, got {list(counts)}"
+            )
+        for edge_type, values in counts.items():
+            _check_values(edge_type, values, schema.num_nodes[edge_type[2]])
+
+    run_everywhere(group, check)
+    if not needed:
+        return {}
+    heat = {t: _from_first_rank(group, values) for t, values in counts.items()}
+    if isinstance(given, Hotness):
+        heat = {t: expected_reads(values.long()) for t, values in heat.items()}
+    return heat
+
+
+def _check_kinds(group: Group, kind: str) -> None:
+    """Collective."""
+    kinds = group.all_gather(kind)
+    if len(set(kinds)) > 1:
+        raise ValueError(f"hotness must be the same on all ranks, got {kinds}")
+
+
+def _from_first_rank(group: Group, values: Tensor) -> Tensor:
+    """[n] float64 on the CPU, rank 0's. Collective."""
+
+    def write(shared: Tensor) -> None:
+        if group.rank == 0:
+            shared.view(torch.float64).copy_(values)
+
+    return assemble(group, values.numel(), write).view(torch.float64)
+
+
+def _checked(
+    given: Tensor | Mapping[NodeType, Tensor] | Hotness, schema: Schema
+) -> dict[NodeType, Tensor]:
+    by_type = given.features if isinstance(given, Hotness) else given
+    if isinstance(by_type, Tensor):
+        if len(schema.num_nodes) != 1:
+            raise ValueError(
+                f"hotness must be given by node type, the graph has {list(schema.num_nodes)}"
+            )
+        by_type = dict.fromkeys(schema.num_nodes, by_type)
+    if not isinstance(by_type, Mapping):
+        raise TypeError(f"hotness must be a name, a tensor or tensors, got {type(given).__name__}")
+    if by_type.keys() != schema.num_nodes.keys():
+        raise ValueError(f"hotness must be given for {list(schema.num_nodes)}, got {list(by_type)}")
+    for node_type, values in by_type.items():
+        _check_values(node_type, values, schema.num_nodes[node_type])
+    if isinstance(given, Hotness):
+        if given.structure.keys() != schema.num_edges.keys():
+            raise ValueError(
+                f"hotness must count {list(schema.num_edges)}, got {list(given.structure)}"
+            )
+        for edge_type, values in given.structure.items():
+            _check_values(edge_type, values, schema.num_nodes[edge_type[2]])
+    return dict(by_type)
+
+
+def _check_values(node_type: NodeType | EdgeType, values: Tensor, count: int) -> None:
+    if not isinstance(values, Tensor):
+        raise TypeError(f"hotness of {node_type!r} must be a tensor, got {type(values).__name__}")
+    if values.dtype.is_complex or tuple(values.shape) != (count,):
+        raise ValueError(
+            f"hotness of {node_type!r} must be real and of shape ({count},), "
+            f"got {values.dtype} of shape {tuple(values.shape)}"
+        )
+    if not bool((values >= 0).all()) or not bool(torch.isfinite(values).all()):
+        raise ValueError(f"hotness of {node_type!r} must be finite and not negative")

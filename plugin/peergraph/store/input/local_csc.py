@@ -1,0 +1,147 @@
+"""What each rank brings of the structure, as CSC; degrees counted over all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import peergraph._C as _C
+from peergraph.memory import Group
+from peergraph.memory.group.together import run_everywhere
+from peergraph.store.input.schema import Schema
+from peergraph.store.input.shared_vector import assemble
+from peergraph.store.input.source import EdgeSource, EdgeType, GraphSource, NodeType
+
+_BINCOUNT_CHUNK = 1 << 28
+
+
+@dataclass
+class LocalCsc:
+    """What this rank brings of one relation: in-neighbours of its destinations.
+
+    Args:
+        indptr, indices: as in :class:`EdgeSource`.
+        edge_ids: [E] CSC position -> edge id, None where both are the same.
+    """
+
+    indptr: Tensor
+    indices: Tensor
+    edge_ids: Tensor | None
+
+
+def local_structure(
+    source: GraphSource | None, schema: Schema, group: Group
+) -> dict[EdgeType, LocalCsc]:
+    """This rank's share of every relation as CSC, ids checked. Collective.
+
+    Raises:
+        IndexError: a node id out of range; every rank raises it.
+        ValueError: edge_ids is no permutation.
+    """
+
+    def convert() -> dict[EdgeType, LocalCsc]:
+        if source is None or not any(b < e for b, e in schema.node_range[group.rank].values()):
+            return {t: _no_edges() for t in schema.num_edges}
+        return {t: _to_csc(t, e, schema) for t, e in source.edges.items()}
+
+    return run_everywhere(group, convert)
+
+
+def _no_edges() -> LocalCsc:
+    return LocalCsc(torch.zeros(1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), None)
+
+
+def _to_csc(edge_type: EdgeType, edges: EdgeSource, schema: Schema) -> LocalCsc:
+    num_sources = schema.num_nodes[edge_type[0]]
+    if edges.csc is None:
+        assert edges.coo is not None
+        return _sort_coo(edge_type, edges.coo.cpu(), num_sources, schema.num_nodes[edge_type[2]])
+    indptr, indices = edges.csc
+    if indices.numel() and (int(indices.min()) < 0 or int(indices.max()) >= num_sources):
+        bad = int(((indices < 0) | (indices >= num_sources)).nonzero()[0])
+        raise IndexError(
+            f"edges of {edge_type}: indices[{bad}] = {int(indices[bad])} "
+            f"is out of range for {num_sources} source nodes"
+        )
+    if edges.edge_ids is not None:
+        _check_edge_ids(edge_type, edges.edge_ids, schema.num_edges[edge_type])
+    return LocalCsc(indptr.long(), indices, edges.edge_ids)
+
+
+def _sort_coo(
+    edge_type: EdgeType, coo: Tensor, num_sources: int, num_destinations: int
+) -> LocalCsc:
+    source, destination = coo[0].contiguous(), coo[1].contiguous()
+    indptr = torch.empty(num_destinations + 1, dtype=torch.int64)
+    indices = torch.empty_like(source)
+    perm = torch.empty(source.numel(), dtype=torch.int64)
+    try:
+        is_sorted = _C.coo_to_csc(
+            source.data_ptr(),
+            destination.data_ptr(),
+            source.element_size(),
+            source.numel(),
+            num_sources,
+            num_destinations,
+            indptr.data_ptr(),
+            indices.data_ptr(),
+            perm.data_ptr(),
+        )
+    except IndexError as error:
+        raise IndexError(f"edges of {edge_type}: {error}") from None
+    return LocalCsc(indptr, indices, None if is_sorted else perm)
+
+
+def _check_edge_ids(edge_type: EdgeType, ids: Tensor, num_edges: int) -> None:
+    if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= num_edges):
+        bad = int(((ids < 0) | (ids >= num_edges)).nonzero()[0])
+        raise IndexError(
+            f"edges of {edge_type}: edge_ids[{bad}] = {int(ids[bad])} "
+            f"is out of range for {num_edges} edges"
+        )
+    # A share of a split source cannot be told to be part of a permutation: only repeats in it.
+    if torch.unique(ids).numel() != ids.numel():
+        raise ValueError(f"edge_ids of {edge_type} must be a permutation, some ids repeat")
+
+
+def out_degrees(
+    local: Mapping[EdgeType, LocalCsc], schema: Schema, group: Group
+) -> dict[NodeType, Tensor]:
+    """[num_nodes] per node type: how often a node is somebody's in-neighbour. Collective."""
+
+    def add_to(counts: Tensor, node_type: NodeType) -> None:
+        for edge_type, csc in local.items():
+            if edge_type[0] == node_type:
+                for piece in torch.split(csc.indices, _BINCOUNT_CHUNK):
+                    counts += torch.bincount(piece, minlength=counts.numel()).cpu()
+
+    return {
+        t: assemble(group, n, lambda counts, t=t: add_to(counts, t))  # type: ignore[misc]
+        for t, n in schema.num_nodes.items()
+    }
+
+
+def in_degrees(
+    local: Mapping[EdgeType, LocalCsc], schema: Schema, group: Group
+) -> dict[EdgeType, Tensor]:
+    """[destinations] int64 per relation, by user id. Collective."""
+
+    def write(degrees: Tensor, edge_type: EdgeType) -> None:
+        begin, end = schema.node_range[group.rank][edge_type[2]]
+        if begin < end:
+            degrees[begin:end] = local[edge_type].indptr.diff().cpu()
+
+    return {
+        t: assemble(group, schema.num_nodes[t[2]], lambda d, t=t: write(d, t))  # type: ignore[misc]
+        for t in schema.num_edges
+    }
+
+
+def any_permuted(local: Mapping[EdgeType, LocalCsc], group: Group) -> dict[EdgeType, bool]:
+    """Which relations have edge ids of their own on any rank. Collective."""
+    mine = {t: csc.edge_ids is not None for t, csc in local.items()}
+    everyone = group.all_gather(mine)
+    return {t: any(m[t] for m in everyone) for t in mine}

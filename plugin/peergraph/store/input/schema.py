@@ -1,0 +1,154 @@
+"""What all ranks must know of a graph before it is built: sizes, dtypes, who brings what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from peergraph.memory import Group
+from peergraph.store.input.source import EdgeType, GraphSource, NodeType, RowSource
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """Shape ([rows, ...], of the whole table) and dtype."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return int(torch.Size(self.shape[1:]).numel()) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A graph without its data.
+
+    Args:
+        num_nodes, num_edges: by type.
+        node_tables, edge_tables: by type and name.
+        node_range: by rank and node type, the nodes whose data the rank brings.
+        edge_begin: by rank and edge type, the CSC position of the first edge it brings.
+    """
+
+    num_nodes: dict[NodeType, int]
+    num_edges: dict[EdgeType, int]
+    node_tables: dict[NodeType, dict[str, TableSpec]]
+    edge_tables: dict[EdgeType, dict[str, TableSpec]]
+    node_range: tuple[dict[NodeType, tuple[int, int]], ...]
+    edge_begin: tuple[dict[EdgeType, int], ...]
+
+
+def agree(source: GraphSource | None, group: Group) -> Schema:
+    """The schema of what the ranks bring together. Collective; every rank raises the same error.
+
+    Raises:
+        ValueError: no rank brings a graph, ranges do not follow each other, tables do not match.
+    """
+    shares: list[_Share | Exception | None] = group.all_gather(_describe(source))
+    for share in shares:
+        if isinstance(share, Exception):
+            raise share
+    given = [s for s in shares if isinstance(s, _Share)]
+    if not given:
+        raise ValueError("no rank of the node group brings a graph: source is None on all of them")
+    if given[0].node_range is None:
+        holder = next(r for r, s in enumerate(shares) if s is not None)
+        return _whole(given[0], holder, group.world_size)
+    if len(given) < group.world_size or any(s.node_range is None for s in given):
+        raise ValueError("a source split over ranks must have a node_range on every rank")
+    return _joined(given)
+
+
+@dataclass
+class _Share:
+    num_nodes: dict[NodeType, int]
+    num_edges: dict[EdgeType, int]
+    node_tables: dict[NodeType, dict[str, TableSpec]]
+    edge_tables: dict[EdgeType, dict[str, TableSpec]]
+    node_range: dict[NodeType, tuple[int, int]] | None
+
+
+def _describe(source: GraphSource | None) -> _Share | Exception | None:
+    if source is None:
+        return None
+    try:
+        source.validate()
+    except (TypeError, ValueError) as error:
+        return error
+    return _Share(
+        dict(source.num_nodes),
+        {t: e.num_edges for t, e in source.edges.items()},
+        {t: _specs(tables) for t, tables in source.node_tables.items()},
+        {t: _specs(tables) for t, tables in source.edge_tables.items()},
+        None if source.node_range is None else dict(source.node_range),
+    )
+
+
+def _specs(tables: Mapping[str, Tensor | RowSource]) -> dict[str, TableSpec]:
+    return {n: TableSpec(tuple(v.shape), v.dtype) for n, v in tables.items()}
+
+
+def _whole(share: _Share, holder: int, world_size: int) -> Schema:
+    all_nodes = {t: (0, n) for t, n in share.num_nodes.items()}
+    none = dict.fromkeys(share.num_nodes, (0, 0))
+    return Schema(
+        share.num_nodes,
+        share.num_edges,
+        share.node_tables,
+        share.edge_tables,
+        tuple(all_nodes if r == holder else none for r in range(world_size)),
+        tuple(dict.fromkeys(share.num_edges, 0) for _ in range(world_size)),
+    )
+
+
+def _joined(shares: list[_Share]) -> Schema:
+    first = shares[0]
+    for share in shares[1:]:
+        if share.num_nodes != first.num_nodes or share.num_edges.keys() != first.num_edges.keys():
+            raise ValueError("the ranks' sources differ in node types, node counts or edge types")
+    for node_type, count in first.num_nodes.items():
+        _check_ranges(node_type, count, shares)
+    edge_begin = []
+    total = dict.fromkeys(first.num_edges, 0)
+    for share in shares:
+        edge_begin.append(dict(total))
+        for edge_type, count in share.num_edges.items():
+            total[edge_type] += count
+    return Schema(
+        first.num_nodes,
+        total,
+        _joined_tables([s.node_tables for s in shares], first.num_nodes),
+        _joined_tables([s.edge_tables for s in shares], total),
+        tuple(s.node_range or {} for s in shares),
+        tuple(edge_begin),
+    )
+
+
+def _check_ranges(node_type: NodeType, count: int, shares: list[_Share]) -> None:
+    ranges = [(s.node_range or {}).get(node_type, (-1, -1)) for s in shares]
+    bounds = [0, *(bound for pair in ranges for bound in pair), count]
+    gaps = any(bounds[i] != bounds[i + 1] for i in range(0, len(bounds), 2))
+    if gaps or any(begin > end for begin, end in ranges):
+        raise ValueError(
+            f"node_range of {node_type!r} must cover 0..{count} in rank order, got {ranges}"
+        )
+
+
+def _joined_tables(parts: list[dict], rows: dict) -> dict:  # type: ignore[type-arg]
+    for tables in parts[1:]:
+        if _row_specs(tables) != _row_specs(parts[0]):
+            raise ValueError("the ranks' sources differ in table names, row shapes or dtypes")
+    return {
+        t: {n: TableSpec((rows[t], *s.shape[1:]), s.dtype) for n, s in specs.items()}
+        for t, specs in parts[0].items()
+    }
+
+
+def _row_specs(tables: dict) -> dict:  # type: ignore[type-arg]
+    return {t: {n: (s.shape[1:], s.dtype) for n, s in v.items()} for t, v in tables.items()}

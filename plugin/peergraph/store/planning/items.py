@@ -1,0 +1,100 @@
+"""What there is to place of a graph: ids, structure, tables, each with its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from peergraph.memory.table.extents import tier_bytes
+from peergraph.store.hotness.id_map import id_dtype
+from peergraph.store.input.schema import Schema, TableSpec
+from peergraph.store.input.source import EdgeType, NodeType
+from peergraph.store.planning.plan import Item
+from peergraph.store.structure.layout import part_bytes, structure_bytes
+
+
+def graph_items(
+    schema: Schema, degrees: Mapping[EdgeType, Tensor], permuted: Mapping[EdgeType, bool]
+) -> list[Item]:
+    """What there is to place, structure first (XGNN 4.3).
+
+    Args:
+        degrees: in-degrees by relation, in the order of the rows.
+        permuted: relations with edge ids of their own.
+    """
+    items = []
+    for edge_type, num_edges in schema.num_edges.items():
+        name = type_name(edge_type)
+        sources = id_dtype(schema.num_nodes[edge_type[0]])
+        items.append(_structure_item(edge_type, name, degrees[edge_type], sources))
+        if permuted[edge_type]:
+            spec = TableSpec((num_edges,), id_dtype(num_edges))
+            items.append(row_item("edge ids", name, spec, edge_type))
+    items += _table_items("node table", schema.node_tables)
+    items += _table_items("edge table", schema.edge_tables)
+    return items
+
+
+def _structure_item(
+    edge_type: EdgeType, name: str, degrees: Tensor, index_dtype: torch.dtype
+) -> Item:
+    cumulative = structure_bytes(degrees, index_dtype)
+    return Item(
+        "structure",
+        name,
+        degrees.numel(),
+        lambda k: int(cumulative[k]),
+        edge_type,
+        lambda tiers, world_size: part_bytes(degrees, index_dtype, tiers, world_size),
+    )
+
+
+def _table_items(
+    kind: str,
+    tables: Mapping[NodeType, Mapping[str, TableSpec]] | Mapping[EdgeType, Mapping[str, TableSpec]],
+) -> list[Item]:
+    specs = [(t, n, spec) for t, named in tables.items() for n, spec in named.items()]
+    # Narrow tables first: labels and masks cost little and are read for every batch.
+    specs.sort(key=lambda s: s[2].row_bytes)
+    return [row_item(kind, table_name(t, n), spec, t) for t, n, spec in specs]
+
+
+def row_item(kind: str, name: str, spec: TableSpec, of: NodeType | EdgeType) -> Item:
+    """An item whose rows are all of one size."""
+    return Item(
+        kind,
+        name,
+        spec.shape[0],
+        lambda k: k * spec.row_bytes,
+        of,
+        lambda tiers, world_size: tier_bytes(tiers, spec.row_bytes, world_size),
+    )
+
+
+def id_items(schema: Schema) -> list[Item]:
+    """The id maps, of which both directions are one item."""
+    return [
+        row_item("ids", type_name(t), TableSpec((n, 2), id_dtype(n)), t)
+        for t, n in schema.num_nodes.items()
+    ]
+
+
+def list_order_items(schema: Schema) -> list[Item]:
+    """The maps from destinations to rows of structures that have an order of their own."""
+    rows = {t: schema.num_nodes[t[2]] for t in schema.num_edges}
+    return [
+        row_item("list order", type_name(t), TableSpec((n,), id_dtype(n)), t)
+        for t, n in rows.items()
+    ]
+
+
+def type_name(kind: NodeType | EdgeType) -> str:
+    """A type for people: ``user`` or ``user-rates-item``."""
+    return kind if isinstance(kind, str) else "-".join(kind)
+
+
+def table_name(kind: NodeType | EdgeType, name: str) -> str:
+    """A table for people: its type and its name."""
+    return f"{type_name(kind)}.{name}"

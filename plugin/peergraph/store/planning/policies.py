@@ -1,0 +1,56 @@
+"""Placements by name, for a machine that need not be this one: to compare them (XGNN 6.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from peergraph.memory.table.partitions import Partitions
+from peergraph.memory.topology.topology import Topology
+from peergraph.store.planning.cliques import place_by_cliques
+from peergraph.store.planning.plan import Item, Placement, Plan
+from peergraph.store.planning.planning import Reads, Shares, by_cost, predict_all, share_out
+from peergraph.store.planning.solver import solve
+
+POLICIES: dict[str, tuple[Callable[[Topology], Partitions], bool]] = {
+    "auto": (solve, True),
+    "solver": (solve, False),
+    "clique": (place_by_cliques, False),
+    "clique-opt": (place_by_cliques, True),
+}
+"""How partitions are placed, and whether hot rows may be replicated on every GPU: XGNN's solver
+with and without it, Quiver's cliques, and the optimised cliques of Song and Jiang (CliqueOpt)."""
+
+
+def plan_on(
+    topology: Topology,
+    items: Sequence[Item],
+    reads: Reads,
+    budget: int,
+    policy: str = "auto",
+    shares: Shares | None = None,
+) -> Plan:
+    """The plan of a policy, with the partitions of the sharded rows, and its predicted cost.
+
+    Args:
+        items: what to place, as :func:`peergraph.store.planning.items.graph_items` lists it.
+        budget: bytes on each GPU.
+
+    Raises:
+        ValueError: an unknown policy, a negative budget, or ratios that take more than the budget.
+    """
+    if policy not in POLICIES:
+        raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
+    if budget < 0:
+        raise ValueError(f"budget must not be negative, got {budget}")
+    place, replicate = POLICIES[policy]
+    partitions = place(topology)
+    rest = by_cost(reads, topology, partitions, replicate=replicate)
+    tiers = share_out(items, budget, shares or Shares(), partitions, rest)
+    return Plan(
+        policy,
+        topology.num_gpus,
+        budget,
+        tuple(map(Placement.of, items, tiers)),
+        partitions,
+        predict_all(items, tiers, reads, topology, partitions),
+    )

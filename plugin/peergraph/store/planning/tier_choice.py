@@ -1,0 +1,159 @@
+"""Rows to replicate, to shard and to leave on the host, so that mini-batches take least time.
+
+Every row that moves nearer saves time and costs memory. The moves are made in the order of time
+saved per byte, over all items together, until the budget is used: for time that adds up over rows
+this is the best there is, and because hot rows come first, each tier is a range of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from peergraph.memory import Tiers
+from peergraph.memory.table.partitions import Partitions
+from peergraph.memory.topology.topology import Topology
+from peergraph.store.planning.cost import LinkCosts, Load
+from peergraph.store.planning.plan import Item, largest
+
+
+def choose_tiers(
+    loads: Sequence[Load],
+    topology: Topology,
+    partitions: Partitions,
+    budget: int,
+    *,
+    replicate: bool = True,
+) -> list[Tiers]:
+    """The tiers of each load within `budget` bytes on every GPU.
+
+    Args:
+        partitions: where sharded rows lie; where every GPU stores all, they are replicated rows.
+        replicate: whether hot rows may be replicated although they could be sharded; without it
+            the placement is XGNN's, or Quiver's with its cliques.
+    """
+    chosen = [_Chosen(load.item, partitions) for load in loads]
+    moves = [
+        move
+        for index, load in enumerate(loads)
+        for move in _moves(index, load, topology, partitions, replicate)
+    ]
+    left = budget
+    for move in sorted(moves, key=lambda m: -m.worth):
+        left -= chosen[move.index].apply(move, left)
+    return [item.tiers() for item in chosen]
+
+
+def tiers_of_ratio(item: Item, ratio: float, partitions: Partitions) -> Tiers:
+    """XGNN's API: this share of an item's bytes on GPUs, sharded, and the rest on the host.
+
+    Raises:
+        ValueError: a ratio outside 0..1.
+    """
+    if not 0 <= ratio <= 1:
+        raise ValueError(f"a ratio must be in 0..1, got {ratio}")
+    near = largest(item.rows, lambda k: item.bytes_of(k) <= ratio * item.num_bytes)
+    if partitions.near_share == 1:
+        return Tiers(replicated=near, host=item.rows - near)
+    return Tiers(sharded=near, host=item.rows - near)
+
+
+def bytes_on_gpu(item: Item, tiers: Tiers, partitions: Partitions) -> int:
+    """Bytes that an item takes on the fullest GPU."""
+    replicated = item.bytes_of(tiers.replicated)
+    sharded = item.bytes_of(tiers.replicated + tiers.sharded) - replicated
+    return replicated + -(-sharded * partitions.copies // partitions.num_gpus)
+
+
+@dataclass(frozen=True)
+class _Move:
+    """Bringing the rows before `end` nearer: onto the shards, or to every GPU."""
+
+    worth: float  # seconds saved per byte of memory
+    index: int
+    end: int
+    replicates: bool
+
+
+def _moves(
+    index: int, load: Load, topology: Topology, partitions: Partitions, replicate: bool
+) -> Iterator[_Move]:
+    costs = LinkCosts.of(topology, partitions, load.width)
+    host, peers = float(costs.far(load).max()), float(costs.peers.max())
+    share = partitions.near_share
+    to_shard, to_all = (host - peers) / share, 0.0
+    if share < 1:
+        to_all = peers / (1 - share)
+    shards = share < 1 and (not replicate or 0 < to_all <= to_shard)
+    for end, density in _densities(load):
+        if shards:
+            yield _Move(to_shard * density, index, end, False)
+            if replicate:
+                yield _Move(to_all * density, index, end, True)
+        else:
+            yield _Move(host * density, index, end, True)
+
+
+def _densities(load: Load) -> list[tuple[int, float]]:
+    """Bytes read per byte stored, by ranges of rows given by their ends, falling.
+
+    Where later rows are denser than earlier ones they are taken together with them.
+    """
+    item, curve = load.item, load.curve
+    stored = [item.bytes_of(int(k)) for k in curve.rows]
+    moved = curve.share * load.reads * load.read_bytes
+    kept = [0]
+    for k in range(1, len(stored)):
+        while len(kept) > 1 and _slope(stored, moved, kept[-2], kept[-1]) < _slope(
+            stored, moved, kept[-1], k
+        ):
+            kept.pop()
+        kept.append(k)
+    return [(int(curve.rows[b]), _slope(stored, moved, a, b)) for a, b in pairwise(kept)]
+
+
+def _slope(stored: Sequence[int], moved: np.ndarray[Any, Any], a: int, b: int) -> float:
+    return float(moved[b] - moved[a]) / max(1, stored[b] - stored[a])
+
+
+class _Chosen:
+    """The tiers of one item, as far as they are chosen."""
+
+    def __init__(self, item: Item, partitions: Partitions) -> None:
+        self.item = item
+        self.partitions = partitions
+        self.replicated = 0
+        self.on_gpus = 0
+
+    def tiers(self) -> Tiers:
+        return Tiers(self.replicated, self.on_gpus - self.replicated, self.item.rows - self.on_gpus)
+
+    def apply(self, move: _Move, left: int) -> int:
+        """Makes a move, or as much of it as `left` bytes allow; returns the bytes it took."""
+        now = bytes_on_gpu(self.item, self.tiers(), self.partitions)
+        begin = self.replicated if move.replicates else self.on_gpus
+        if move.end <= begin:
+            return 0
+
+        def fits(count: int) -> bool:
+            return self._bytes(begin + count, move.replicates) - now <= left
+
+        count = move.end - begin
+        if not fits(count):
+            count = largest(count, fits)
+        taken = self._bytes(begin + count, move.replicates) - now
+        if move.replicates:
+            self.replicated = begin + count
+        self.on_gpus = max(self.on_gpus, begin + count)
+        return taken
+
+    def _bytes(self, end: int, replicates: bool) -> int:
+        """On each GPU, once the rows before `end` have moved."""
+        replicated = end if replicates else self.replicated
+        on_gpus = max(self.on_gpus, end)
+        tiers = Tiers(replicated, on_gpus - replicated, self.item.rows - on_gpus)
+        return bytes_on_gpu(self.item, tiers, self.partitions)

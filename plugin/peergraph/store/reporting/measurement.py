@@ -1,0 +1,187 @@
+"""What was read from where, beside what the plan predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from peergraph.memory import Group
+from peergraph.store.planning.plan import Plan
+from peergraph.store.planning.prediction import (
+    Prediction,
+    columns,
+    format_links,
+    format_seconds,
+    format_share,
+    total_link_bytes,
+)
+
+_SAMPLED = ("structure", "edge ids")
+
+
+@dataclass(frozen=True)
+class ItemReads:
+    """The reads of a structure, its edge ids or a table.
+
+    Args:
+        kind, name: of the item, as in the plan.
+        reads: by measured rank, then by source, lists or rows read: replicated, from each rank's
+            shards, from the host, and from tiers behind it.
+        read_bytes: the same in bytes. A list's bounds count 32 bytes each, as does a neighbour.
+        seconds: by measured rank, of gathers and the like; of structures 0, see
+            :attr:`Measurement.sampling`.
+    """
+
+    kind: str
+    name: str
+    reads: tuple[tuple[int, ...], ...]
+    read_bytes: tuple[tuple[int, ...], ...]
+    seconds: tuple[float, ...]
+
+    def hits(self, world_size: int) -> tuple[float, ...]:
+        """The shares of reads that went to replicated and sharded rows, the host, and behind."""
+        by_source = [sum(counts) for counts in zip(*self.reads, strict=True)]
+        tiers = [by_source[0], sum(by_source[1 : 1 + world_size]), *by_source[1 + world_size :]]
+        return tuple(count / max(1, sum(tiers)) for count in tiers)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Reads of one rank, or of all; ``print`` shows them beside the plan's prediction.
+
+    Args:
+        plan: of the store.
+        ranks: that were measured.
+        batches: of each of them, mini-batches: samples drawn, or where there were none, gathers
+            of the table that was gathered from most often.
+        items: reads of what was read at all.
+        sampling: of each of them, seconds in samplers, edge ids included.
+    """
+
+    plan: Plan
+    ranks: tuple[int, ...]
+    batches: tuple[int, ...]
+    items: tuple[ItemReads, ...]
+    sampling: tuple[float, ...]
+
+    def item(self, kind: str, name: str) -> ItemReads:
+        """The reads of one item; ``KeyError`` where it was not read."""
+        for item in self.items:
+            if (item.kind, item.name) == (kind, name):
+                return item
+        raise KeyError(f"no reads of {kind} {name!r}")
+
+    def link_bytes(self) -> list[list[float]]:
+        """Bytes of a mini-batch, a row for each measured rank: from each rank (of its own memory,
+        replicated rows too), in the last column from the host.
+        """
+        world = self.plan.world_size
+        rows = []
+        for index, (rank, batches) in enumerate(zip(self.ranks, self.batches, strict=True)):
+            moved = [0.0] * (world + 1)
+            for item in self.items:
+                near, *others = item.read_bytes[index]
+                moved[rank] += near / max(1, batches)
+                for source, count in enumerate(others[: world + 1]):
+                    moved[source] += count / max(1, batches)
+            rows.append(moved)
+        return rows
+
+    def seconds_per_batch(self) -> float:
+        """Sampling and gathering of one mini-batch, on the slowest of the measured ranks."""
+        return self._slowest(*(item.seconds for item in self.items), self.sampling)
+
+    def of_all_ranks(self, group: Group) -> Measurement:
+        """The measurements of all ranks as one. Collective."""
+        found: list[Measurement] = group.all_gather(self)
+        names = dict.fromkeys((i.kind, i.name) for m in found for i in m.items)
+        sources = max((len(i.reads[0]) for m in found for i in m.items), default=0)
+        items = [_joined(kind, name, found, sources) for kind, name in names]
+        return Measurement(
+            self.plan,
+            tuple(rank for m in found for rank in m.ranks),
+            tuple(count for m in found for count in m.batches),
+            tuple(items),
+            tuple(seconds for m in found for seconds in m.sampling),
+        )
+
+    def _slowest(self, *seconds: tuple[float, ...]) -> float:
+        by_rank = [sum(of_rank) for of_rank in zip(*seconds, strict=True)]
+        slowest: float = max(
+            spent / max(1, n) for spent, n in zip(by_rank, self.batches, strict=True)
+        )
+        return slowest
+
+    def __str__(self) -> str:
+        who = ", ".join(map(str, self.ranks))
+        count = min(self.batches) if len(set(self.batches)) == 1 else f"{min(self.batches)} or more"
+        beside = ", beside the plan's prediction" if self.plan.predictions else ""
+        lines = [f"reads of a mini-batch on rank {who}, measured over {count}{beside}:"]
+        lines += columns(list(self._hits()), 3)
+        lines += columns(list(self._links()), 2)
+        return "\n".join(lines)
+
+    def _hits(self) -> Iterator[tuple[str, ...]]:
+        predicted = {(p.kind, p.name): p for p in self.plan.predictions}
+        shown = [(item, item.hits(self.plan.world_size)) for item in self.items]
+        behind = any(len(hits) > 3 and hits[3] for _, hits in shown)
+        tiers = ("replicated", "sharded", "host", "disk")[: 4 if behind else 3]
+        yield ("", "", "", *tiers, "reads", "time")
+        for item, hits in shown:
+            sampled = item.kind in _SAMPLED
+            reads = sum(map(sum, item.reads)) / max(1, sum(self.batches))
+            spent = "" if sampled else format_seconds(self._slowest(item.seconds))
+            shares = [format_share(share) for share in hits[: len(tiers)]]
+            yield (item.kind, item.name, "measured", *shares, f"{reads:.0f}", spent)
+            if (item.kind, item.name) in predicted:
+                p = predicted[item.kind, item.name]
+                shares = [format_share(share) for share in p.hits[: len(tiers)]]
+                shares += [""] * (len(tiers) - len(shares))
+                yield (
+                    "",
+                    "",
+                    "predicted",
+                    *shares,
+                    "",
+                    "" if sampled else format_seconds(p.seconds),
+                )
+        blank = [""] * (len(tiers) + 1)
+        kinds = [p for p in self.plan.predictions if p.kind in _SAMPLED]
+        if any(self.sampling):
+            yield ("sampling", "", "measured", *blank, format_seconds(self._slowest(self.sampling)))
+            if kinds:
+                yield ("", "", "predicted", *blank, format_seconds(sum(p.seconds for p in kinds)))
+        yield ("total", "", "measured", *blank, format_seconds(self.seconds_per_batch()))
+        if predicted:
+            read = [p for key, p in predicted.items() if self._was_read(*key)]
+            yield ("", "", "predicted", *blank, format_seconds(sum(p.seconds for p in read)))
+
+    def _links(self) -> Iterator[tuple[str, ...]]:
+        read: list[Prediction] = [
+            p for p in self.plan.predictions if self._was_read(p.kind, p.name)
+        ]
+        expected = total_link_bytes(read)
+        measured = self.link_bytes()
+        beside = [expected[rank] for rank in self.ranks] if expected else []
+        unit, cells = format_links([*measured, *beside])
+        gpus = range(self.plan.world_size)
+        yield (f"{unit} from", "", *(f"GPU {j}" for j in gpus), "host")
+        for index, rank in enumerate(self.ranks):
+            yield (f"to GPU {rank}", "measured", *cells[index])
+            if beside:
+                yield ("", "predicted", *cells[len(measured) + index])
+
+    def _was_read(self, kind: str, name: str) -> bool:
+        return any((item.kind, item.name) == (kind, name) for item in self.items)
+
+
+def _joined(kind: str, name: str, found: list[Measurement], sources: int) -> ItemReads:
+    nothing = ItemReads(kind, name, ((0,) * sources,), ((0,) * sources,), (0.0,))
+    of = [next((i for i in m.items if (i.kind, i.name) == (kind, name)), nothing) for m in found]
+    return ItemReads(
+        kind,
+        name,
+        tuple(counts for item in of for counts in item.reads),
+        tuple(counts for item in of for counts in item.read_bytes),
+        tuple(seconds for item in of for seconds in item.seconds),
+    )

@@ -1,0 +1,104 @@
+"""Counting what is read of a store while it is measured."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+from torch import Tensor
+
+from peergraph.memory import Group, Table
+from peergraph.memory.table.read_counter import ReadCounter, Stopwatch
+from peergraph.store.input.source import EdgeType
+from peergraph.store.planning.cost import SECTOR
+from peergraph.store.planning.plan import Plan
+from peergraph.store.planning.planning import BOUNDS
+from peergraph.store.reporting.measurement import ItemReads, Measurement
+from peergraph.store.structure.structure import Structure
+
+
+class Measuring:
+    """The counters of a store on one rank; made by :meth:`Store.measure`.
+
+    ``print(measured)`` shows the reads so far beside the plan's prediction.
+    """
+
+    def __init__(self, plan: Plan, rank: int, device: torch.device) -> None:
+        self.sampling = Stopwatch(device)
+        """What samplers take."""
+        self._plan = plan
+        self._rank = rank
+        self._device = device
+        self._tables: dict[tuple[str, str], tuple[Table, ReadCounter]] = {}
+        self._lists: dict[EdgeType, tuple[str, ReadCounter]] = {}
+        self._samples = 0
+        self._lock = threading.Lock()
+        self._result: Measurement | None = None
+
+    def watch_table(self, kind: str, name: str, table: Table) -> None:
+        """From now on counts the table's gathers."""
+        self._tables[kind, name] = (table, table.count_reads())
+
+    def watch_lists(self, edge_type: EdgeType, name: str, structure: Structure) -> None:
+        """From now on :meth:`add_lists` counts the structure's reads."""
+        order = None if structure.order is None else structure.order.as_tensor()
+        counter = ReadCounter(
+            structure.tiers, structure.partitions, self._rank, self._device, order
+        )
+        self._lists[edge_type] = (name, counter)
+
+    def add_lists(self, edge_type: EdgeType, rows: Tensor, drawn: Tensor) -> None:
+        """Counts lists that were read.
+
+        Args:
+            rows: internal ids, on the device.
+            drawn: int64, how many neighbours of each were taken.
+        """
+        self._lists[edge_type][1].add(rows, drawn)
+
+    def add_sample(self) -> None:
+        """Counts a mini-batch."""
+        with self._lock:
+            self._samples += 1
+
+    def stop(self) -> None:
+        """Ends the counting; what was read remains to be seen. Synchronises."""
+        self._result = self.result()
+        for table, _ in self._tables.values():
+            table.counter = None
+        self._tables.clear()
+        self._lists.clear()
+
+    def result(self) -> Measurement:
+        """What this rank has read so far. Synchronises."""
+        if self._result is not None:
+            return self._result
+        items = []
+        for name, counter in self._lists.values():
+            lists, drawn = counter.totals()
+            moved = [SECTOR * (BOUNDS * n + d) for n, d in zip(lists, drawn, strict=True)]
+            items.append(ItemReads("structure", name, (tuple(lists),), (tuple(moved),), (0.0,)))
+        in_sampling, gathers = self.sampling.seconds(), [0]
+        for (kind, name), (table, counter) in self._tables.items():
+            rows, _ = counter.totals()
+            moved = [table.row_bytes * n for n in rows]
+            seconds = counter.watch.seconds()
+            if kind == "edge ids":
+                in_sampling, seconds = in_sampling + seconds, 0.0
+            else:
+                gathers.append(counter.calls)
+            items.append(ItemReads(kind, name, (tuple(rows),), (tuple(moved),), (seconds,)))
+        return Measurement(
+            self._plan,
+            (self._rank,),
+            (self._samples or max(gathers),),
+            tuple(item for item in items if any(item.reads[0])),
+            (in_sampling,),
+        )
+
+    def of_all_ranks(self, group: Group) -> Measurement:
+        """What all ranks have read so far. Collective; synchronises."""
+        return self.result().of_all_ranks(group)
+
+    def __str__(self) -> str:
+        return str(self.result())

@@ -1,0 +1,91 @@
+"""What a store takes of each memory, by table and rank, as it was allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from peergraph.memory.region.free_memory import granted_bytes
+from peergraph.store.budget.footprint import Extent
+from peergraph.store.planning.plan import format_bytes
+from peergraph.store.planning.prediction import columns
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Bytes by rank and tier; ``print(store.memory())`` shows them as a table.
+
+    Args:
+        extents: of id maps, structures and tables.
+        device_type: "cuda" or "cpu": where replicated and sharded rows lie.
+        rank: who asked.
+        scratch: by what, bytes that samplers keep on this rank's device, in torch's allocator.
+    """
+
+    extents: tuple[Extent, ...]
+    device_type: str
+    rank: int
+    scratch: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def world_size(self) -> int:
+        """Ranks."""
+        return len(self.extents[0].replicated) if self.extents else 1
+
+    def tier(self, name: str, rank: int | None = None) -> int:
+        """Bytes asked for: of the host or the disk, or of a tier on a rank (None: this one).
+
+        Raises:
+            ValueError: a tier other than "replicated", "sharded", "host" and "disk".
+        """
+        if name not in ("replicated", "sharded", "host", "disk"):
+            raise ValueError(
+                f"tier must be 'replicated', 'sharded', 'host' or 'disk', got {name!r}"
+            )
+        if name in ("host", "disk"):
+            return sum(getattr(e, name) for e in self.extents)
+        on = self.rank if rank is None else rank
+        return sum(getattr(e, name)[on] for e in self.extents)
+
+    def device_bytes(self, rank: int | None = None) -> int:
+        """Bytes that a rank (None: this one) takes of its device, as the driver hands them out:
+        in blocks of 2 MiB on a GPU, in pages without one. Without :attr:`scratch`.
+        """
+        on = self.rank if rank is None else rank
+        regions = (size for e in self.extents for size in e.of_rank(on))
+        return granted_bytes(regions, self.device_type)
+
+    def host_bytes(self) -> int:
+        """Bytes of the host tier in the machine's memory, once for all ranks, in pages."""
+        return granted_bytes((e.host for e in self.extents), "cpu")
+
+    def scratch_bytes(self) -> int:
+        """Bytes that samplers keep on this rank's device."""
+        return sum(count for _, count in self.scratch)
+
+    def __str__(self) -> str:
+        where = "on each GPU" if self.device_type == "cuda" else "in each rank's memory"
+        ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
+        lines = [f"memory of a store over {ranks}:", *columns(list(self._items()), 2)]
+        lines += [f"  {where}:", *columns(list(self._ranks()), 1)]
+        lines.append(f"  on the host, once for all: {format_bytes(self.host_bytes())}")
+        if on_disk := self.tier("disk"):
+            lines.append(f"  on disk, once for all: {format_bytes(on_disk)}")
+        for name, count in self.scratch:
+            lines.append(f"  beside it on rank {self.rank}: {format_bytes(count)} for {name}")
+        return "\n".join(lines)
+
+    def _items(self) -> Iterator[tuple[str, ...]]:
+        spills = self.tier("disk") > 0
+        yield ("", "", "each replica", "all shards", "host", *(["disk"] if spills else []))
+        for e in self.extents:
+            sizes = [max(e.replicated, default=0), sum(e.sharded), e.host]
+            sizes += [e.disk] if spills else []
+            yield (e.kind, e.name, *(format_bytes(size) if size else "-" for size in sizes))
+
+    def _ranks(self) -> Iterator[tuple[str, ...]]:
+        yield ("", "replicated", "sharded", "together", "as it is handed out")
+        for rank in range(self.world_size):
+            near, dealt = self.tier("replicated", rank), self.tier("sharded", rank)
+            sizes = (near, dealt, near + dealt, self.device_bytes(rank))
+            yield (f"rank {rank}", *map(format_bytes, sizes))

@@ -1,0 +1,146 @@
+"""What a store says of itself: the memory it takes, and what is read of it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from peergraph.memory import Table
+from peergraph.memory.table.partitions import Partitions
+from peergraph.store.budget.footprint import Extent
+from peergraph.store.hotness.id_map import IdMap
+from peergraph.store.input.source import EdgeType, NodeType
+from peergraph.store.planning.items import table_name, type_name
+from peergraph.store.planning.plan import Plan
+from peergraph.store.reporting.measuring import Measuring
+from peergraph.store.reporting.memory_use import MemoryUse
+from peergraph.store.structure.structure import Structure
+
+if TYPE_CHECKING:
+    from peergraph.store.embedding.embedding import Embedding
+
+
+class Scratch(Protocol):
+    """Memory that something keeps beside a store."""
+
+    @property
+    def num_bytes(self) -> int:
+        """How much, at the moment."""
+
+
+class Reporting:
+    """The part of a store that reports."""
+
+    device: torch.device
+    plan: Plan
+    measuring: Measuring | None
+    """What counts reads at the moment, if anything."""
+    _rank: int
+    _ids: dict[NodeType, IdMap]
+    _structures: dict[EdgeType, Structure]
+    _node_tables: dict[NodeType, dict[str, Table]]
+    _edge_tables: dict[EdgeType, dict[str, Table]]
+    embeddings: dict[tuple[NodeType, str], Embedding]
+    """What is trained, by node type and name; made by :class:`peergraph.Embedding`."""
+
+    def __init__(self) -> None:
+        self.measuring = None
+        self.embeddings = {}
+        self._scratch: list[tuple[str, weakref.ref[Scratch]]] = []
+
+    def memory(self) -> MemoryUse:
+        """Bytes by rank, tier, relation and table: as they were asked for, and as the driver hands
+        them out. Not collective, does not synchronise.
+
+        Samplers' node maps are in it for this rank; what a mini-batch needs for itself is not, nor
+        are the tables of page addresses that the driver keeps for mapped memory.
+        """
+        self._scratch = [(name, ref) for name, ref in self._scratch if ref() is not None]
+        kept = [(name, held) for name, ref in self._scratch if (held := ref()) is not None]
+        return MemoryUse(
+            tuple(self._extents()),
+            self.device.type,
+            self._rank,
+            tuple((name, held.num_bytes) for name, held in kept),
+        )
+
+    @contextmanager
+    def measure(self) -> Iterator[Measuring]:
+        """Counts, on this rank, what samplers and gathers read within, and from where::
+
+            with store.measure() as measured:
+                for batch in loader: ...
+            print(measured)                       # beside the plan's prediction
+            everyone = measured.of_all_ranks(store.group)
+
+        Counted are gathers of the store's tables and the lists that a NeighborSampler reads: as
+        many for the CPU as for CUDA. Each is counted after it was queued, by kernels of its own, so
+        that the times of reads do not contain the counting; without :meth:`measure` nothing is
+        added. Not counted are reads of processes that the store was sent to (data loader workers),
+        of users' kernels and layers that read features in place, of walks and of samples of a fixed
+        shape; and the weights, times and edge ids that samplers by weight or time look up.
+        Synchronises at the end; not collective.
+
+        Raises:
+            RuntimeError: the store is being measured already.
+        """
+        if self.measuring is not None:
+            raise RuntimeError("the store is being measured already")
+        measuring = Measuring(self.plan, self._rank, self.device)
+        for kind, name, table in self._tables():
+            if kind not in ("ids", "list order"):
+                measuring.watch_table(kind, name, table)
+        for edge_type, structure in self._structures.items():
+            measuring.watch_lists(edge_type, type_name(edge_type), structure)
+        self.measuring = measuring
+        try:
+            yield measuring
+        finally:
+            self.measuring = None
+            measuring.stop()
+
+    def keeps(self, name: str, scratch: Scratch) -> None:
+        """From now on :meth:`memory` names `scratch`, as long as it is there."""
+        self._scratch.append((name, weakref.ref(scratch)))
+
+    def _extents(self) -> Iterator[Extent]:
+        parts = self.plan.partitions_in_use
+        for edge_type, structure in self._structures.items():
+            sizes = {tier: region.sizes for tier, region in structure.regions.items()}
+            yield _extent("structure", type_name(edge_type), sizes, parts)
+        for kind, name, table in self._tables():
+            yield _extent(kind, name, table.allocated, parts)
+
+    def _tables(self) -> Iterator[tuple[str, str, Table]]:
+        """Kind, name and all tables, in the plan's words."""
+        for node_type, ids in self._ids.items():
+            for map_ in (ids.to_internal, ids.to_user):
+                if map_ is not None:
+                    yield "ids", type_name(node_type), map_
+        for edge_type, structure in self._structures.items():
+            if structure.edge_ids is not None:
+                yield "edge ids", type_name(edge_type), structure.edge_ids
+            if structure.order is not None:
+                yield "list order", type_name(edge_type), structure.order
+        for of_node, tables in self._node_tables.items():
+            for name, table in tables.items():
+                yield "node table", table_name(of_node, name), table
+        for of_edge, tables in self._edge_tables.items():
+            for name, table in tables.items():
+                yield "edge table", table_name(of_edge, name), table
+        for (of_node, name), embedding in self.embeddings.items():
+            for what, table in embedding.tables().items():
+                yield "embedding", f"{table_name(of_node, name)}.{what}", table
+
+
+def _extent(
+    kind: str, name: str, sizes: Mapping[str, Sequence[int]], partitions: Partitions
+) -> Extent:
+    nothing = (0,) * partitions.num_gpus
+    replicated, sharded = (tuple(sizes.get(tier, nothing)) for tier in ("replicated", "sharded"))
+    host, disk = (sum(sizes.get(tier, ())) for tier in ("host", "disk"))
+    return Extent(kind, name, replicated, sharded, host, disk=disk)

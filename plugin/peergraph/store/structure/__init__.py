@@ -1,0 +1,1 @@
+"""One relation's structure (CSC) in memory: layout, creation, reading."""

@@ -1,0 +1,317 @@
+"""One relation's structure (CSC) spread over tiers: layout, creation, reading back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from os import PathLike
+
+import torch
+from torch import Tensor
+
+import peergraph._C as _C
+from peergraph.memory import Group, SharedRegion, Table, Tiers
+from peergraph.memory.device.launching import launch_on
+from peergraph.memory.table.checks import check_spill
+from peergraph.memory.table.partitions import Partitions, everyone_reaches_all
+from peergraph.store.hotness.id_map import IdMap, id_dtype, map_address
+from peergraph.store.structure.layout import PartLayout, dealt
+
+_CHUNK_EDGES = 1 << 24
+
+
+@dataclass
+class Structure:
+    """The in-neighbours of one relation's destinations; :attr:`view` is what kernels get.
+
+    Args:
+        tiers: destinations by tier.
+        num_sources, num_edges: of the relation.
+        world_size: shards there are.
+        rank: whose replica this process reads.
+        device: of the rank.
+        regions: by tier name, those that are not empty.
+        layouts: by tier name, one layout per rank; of shards, one per partition.
+        partitions: which ranks store which shards.
+        edge_ids: [num_edges] CSC position -> the user's edge id; None where both are the same.
+        order: [destinations] internal id -> row; None where both are the same.
+    """
+
+    tiers: Tiers
+    num_sources: int
+    num_edges: int
+    world_size: int
+    rank: int
+    device: torch.device
+    regions: dict[str, SharedRegion]
+    layouts: dict[str, list[PartLayout]]
+    partitions: Partitions
+    edge_ids: Table | None = None
+    order: Table | None = None
+    _view: _C.CscView | None = field(default=None, repr=False)
+
+    @classmethod
+    def create(
+        cls,
+        degrees: Tensor,
+        num_sources: int,
+        tiers: Tiers,
+        group: Group,
+        partitions: Partitions | None = None,
+        spill: str | PathLike[str] | None = None,
+        order: Table | None = None,
+    ) -> Structure:
+        """Allocates all parts and writes their indptr. Collective.
+
+        Args:
+            degrees: [destinations] int64 on the CPU, in the order of the rows, the same on every
+                rank.
+            partitions: which ranks store which shards; None: rank i stores shard i.
+            spill: folder for the destinations on disk. NotImplementedError for such on GPUs, which
+                sample from lists where they lie.
+            order: internal id -> row, in memory near every rank; becomes the structure's.
+        """
+        check_spill(spill, tiers)
+        if tiers.disk and group.device.type == "cuda":
+            raise NotImplementedError(
+                f"structure on disk ({tiers}): {group.device} cannot sample from there"
+            )
+        placed = partitions or everyone_reaches_all(group.world_size)
+        index_bytes = id_dtype(num_sources).itemsize
+        world = group.world_size
+        held = dealt(degrees, tiers, world)
+        regions, layouts = {}, {}
+        for tier, parts in held.items():
+            layouts[tier] = [PartLayout(p.numel(), int(p.sum()), index_bytes) for p in parts]
+            if all(layout.num_bytes == 0 for layout in layouts[tier]):
+                continue
+            device = torch.device("cpu") if tier in ("host", "disk") else group.device
+            sizes = [layout.num_bytes for layout in layouts[tier]]
+            owners = placed if tier == "sharded" else everyone_reaches_all(world)
+            held_bytes = owners.held_bytes(group.rank, sizes)
+            folder = spill if tier == "disk" else None
+            region = SharedRegion.create(held_bytes, group, device, folder)
+            for part in owners.stored[group.rank]:
+                if sizes[part]:
+                    begin = owners.offset(group.rank, part, sizes)
+                    memory = region.local(torch.uint8, (held_bytes,))[begin:].view(torch.int64)
+                    _write_indptr(memory[: layouts[tier][part].rows + 1], parts[part])
+            regions[tier] = region
+        # Lists are written to where every rank's indptr says.
+        group.barrier()
+        num_edges = int(degrees.sum())
+        return cls(
+            tiers,
+            num_sources,
+            num_edges,
+            world,
+            group.rank,
+            group.device,
+            regions,
+            layouts,
+            placed,
+            order=order,
+        )
+
+    @property
+    def index_dtype(self) -> torch.dtype:
+        """Of the internal source ids: int32 where it fits."""
+        return id_dtype(self.num_sources)
+
+    @property
+    def num_destinations(self) -> int:
+        """Rows of the structure."""
+        return self.tiers.rows
+
+    @property
+    def view(self) -> _C.CscView:
+        """The POD that kernels get by value."""
+        if self._view is None:
+            bases, sizes = self._bases("sharded"), self._sizes("sharded")
+            self._view = self._make_view(self.partitions.read_addresses(self.rank, bases, sizes))
+        return self._view
+
+    def write_views(self) -> list[_C.CscView]:
+        """Views that name all copies of all shards."""
+        bases, sizes = self._bases("sharded"), self._sizes("sharded")
+        return [self._make_view(s) for s in self.partitions.write_addresses(bases, sizes)]
+
+    def positions_view(self) -> _C.CscView:
+        """A view in which the id of an edge is its position in the user's CSC."""
+        bases, sizes = self._bases("sharded"), self._sizes("sharded")
+        shards = self.partitions.read_addresses(self.rank, bases, sizes)
+        return self._make_view(shards, _C.TableView())
+
+    def _make_view(self, shards: list[int], edge_ids: _C.TableView | None = None) -> _C.CscView:
+        if edge_ids is None:
+            edge_ids = _C.TableView() if self.edge_ids is None else self.edge_ids.view
+        return _C.CscView(
+            replicated=self.tiers.replicated,
+            sharded=self.tiers.sharded,
+            rows=self.tiers.rows,
+            num_edges=self.num_edges,
+            index_bytes=self.index_dtype.itemsize,
+            rank=self.rank,
+            replicas=self._addresses("replicated", self._bases("replicated")),
+            shards=self._addresses("sharded", shards),
+            host=self._addresses("host", self._bases("host"))[0],
+            edge_ids=edge_ids,
+            rows_on_disk=self.tiers.disk,
+            disk=self._addresses("disk", self._bases("disk"))[0],
+            order=map_address(self.order),
+        )
+
+    def set_edge_ids(self, edge_ids: Table) -> None:
+        """Gives the structure its edge ids; their rows may be written later."""
+        self.edge_ids = edge_ids
+        # Writing the lists has made a view already, one without them.
+        self._view = None
+
+    def _bases(self, tier: str) -> list[int]:
+        return self.regions[tier].addresses if tier in self.regions else [0] * self.world_size
+
+    def _sizes(self, tier: str) -> list[int]:
+        return [layout.num_bytes for layout in self.layouts[tier]]
+
+    def _addresses(self, tier: str, bases: list[int]) -> list[tuple[int, int, int]]:
+        return [
+            layout.addresses(base) if base else (0, 0, 0)
+            for layout, base in zip(self.layouts[tier], bases, strict=True)
+        ]
+
+    def num_bytes(self, tier: str) -> int:
+        """Bytes of a tier, all ranks together."""
+        return sum(layout.num_bytes for layout in self.layouts[tier])
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_view": None}
+
+    def close(self) -> None:
+        """Collective, where the structure was created by the ranks together."""
+        self._view = None
+        for region in self.regions.values():
+            region.close()
+        for table in (self.edge_ids, self.order):
+            if table is not None:
+                table.close()
+
+
+def write_lists(
+    structure: Structure,
+    first: int,
+    indptr: Tensor,
+    indices: Tensor,
+    edge_begin: int,
+    destinations: IdMap,
+    sources: IdMap,
+) -> Iterator[int]:
+    """Writes the neighbour lists of destinations first, first + 1, ... One-sided; yields the number
+    of edges written after each chunk.
+
+    Args:
+        first: user id of the first destination.
+        indptr: [n + 1] int64, from 0; on the CPU or the device.
+        indices: [E] users' ids of the sources, int32 or int64.
+        edge_begin: position of the first of these edges in the user's CSC.
+    """
+    device, views = structure.device, structure.write_views()
+    for begin, end in _chunks(indptr):
+        edge_from, edge_to = int(indptr[begin]), int(indptr[end])
+        near_indptr = (indptr[begin : end + 1] - edge_from).to(device)
+        near_indices = indices[edge_from:edge_to].to(device)
+        chunk = _C.ListChunk(
+            first=first + begin,
+            count=end - begin,
+            indptr=near_indptr.data_ptr(),
+            indices=near_indices.data_ptr(),
+            index_bytes=near_indices.element_size(),
+            edge_begin=edge_begin + edge_from,
+        )
+        for view in views:
+            _C.scatter_lists(
+                view,
+                chunk,
+                destinations.internal_address,
+                sources.internal_address,
+                *launch_on(device),
+            )
+        yield edge_to - edge_from
+
+
+def read_lists(
+    structure: Structure, destinations: IdMap, sources: IdMap
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The user's CSC, piece by piece: (degrees [n], source ids [edges] int64), both on the CPU.
+    One-sided; synchronises.
+    """
+    degrees = read_degrees(structure, destinations)
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)])
+    device = structure.device
+    for begin, end in _chunks(indptr):
+        near_indptr = (indptr[begin : end + 1] - indptr[begin]).to(device)
+        ids = torch.empty(int(indptr[end] - indptr[begin]), dtype=torch.int64, device=device)
+        chunk = _C.ListChunk(
+            first=begin,
+            count=end - begin,
+            indptr=near_indptr.data_ptr(),
+            indices=ids.data_ptr(),
+            index_bytes=8,
+        )
+        _C.gather_lists(
+            structure.view,
+            chunk,
+            destinations.internal_address,
+            sources.user_address,
+            *launch_on(device),
+        )
+        yield degrees[begin:end], ids.cpu()
+
+
+def read_degrees(structure: Structure, destinations: IdMap) -> Tensor:
+    """[destinations] int64 in-degrees by user id, on the CPU. One-sided; synchronises."""
+    degrees = torch.empty(structure.num_destinations, dtype=torch.int64, device=structure.device)
+    _C.degrees(
+        structure.view,
+        0,
+        degrees.numel(),
+        destinations.internal_address,
+        degrees.data_ptr(),
+        *launch_on(structure.device),
+    )
+    return degrees.cpu()
+
+
+def read_edge_index(structure: Structure, to_user: IdMap, from_user: IdMap) -> Tensor:
+    """``[2, E]`` int64 on the CPU (sources, destinations), in the order of the edge ids.
+
+    Args:
+        to_user, from_user: renumberings of destinations and sources.
+    """
+    out = torch.empty((2, structure.num_edges), dtype=torch.int64)
+    first, at = 0, 0
+    for degrees, sources in read_lists(structure, to_user, from_user):
+        piece = slice(at, at + sources.numel())
+        nodes = torch.arange(first, first + degrees.numel())
+        out[0, piece] = sources
+        out[1, piece] = nodes.repeat_interleave(degrees)
+        first, at = first + degrees.numel(), piece.stop
+    if structure.edge_ids is None:
+        return out
+    edge_ids = structure.edge_ids.read().long()
+    return torch.empty_like(out).index_copy_(1, edge_ids, out)
+
+
+def _chunks(indptr: Tensor) -> Iterator[tuple[int, int]]:
+    """Ranges of destinations with at most _CHUNK_EDGES edges (or one destination) each."""
+    begin, count = 0, indptr.numel() - 1
+    while begin < count:
+        reach = int(indptr[begin]) + _CHUNK_EDGES
+        end = int(torch.searchsorted(indptr, reach, right=True)) - 1
+        end = min(max(end, begin + 1), count, begin + _CHUNK_EDGES)
+        yield begin, end
+        begin = end
+
+
+def _write_indptr(indptr: Tensor, degrees: Tensor) -> None:
+    indptr[0] = 0
+    indptr[1:].copy_(degrees.cumsum(0))

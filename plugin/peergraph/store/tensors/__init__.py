@@ -1,0 +1,1 @@
+"""Tensors over a store: they hold no values, and read rows when they are asked for."""

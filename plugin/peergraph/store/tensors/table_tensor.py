@@ -1,0 +1,204 @@
+"""Feature and attribute tensors over a table of the store: selecting rows gathers only those."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from peergraph.memory import Table
+from peergraph.store.input.source import EdgeType, NodeType
+from peergraph.store.tensors.store_tensor import StoreTensor, implements, plain
+
+if TYPE_CHECKING:
+    from peergraph.store.store import Store
+
+aten = torch.ops.aten
+
+
+class TableTensor(StoreTensor):
+    """A node table (rows by node id) or edge table (rows by edge id) as a tensor ``[rows, ...]``.
+
+    Reads are one-sided: no other rank takes part. Ids may lie on the CPU or on the store's
+    device; results are on this tensor's device. An id out of range raises ``IndexError`` (on CUDA
+    at a later operation of the store).
+    """
+
+    owner: NodeType | EdgeType
+    table_name: str
+    table: Table
+
+    def __new__(
+        cls,
+        store: Store,
+        owner: NodeType | EdgeType,
+        name: str,
+        device: torch.device | None = None,
+    ) -> Self:
+        """Args:
+        store: the store.
+        owner: the node type (``str``) or edge type (``tuple``) whose rows these are.
+        name: the table's name; ``KeyError`` if the store has none of that name.
+        device: of the tensor, where results go; default: the store's.
+        """
+        lookup: Any = store.edge_table if isinstance(owner, tuple) else store.node_table
+        table = lookup(name, owner)
+        tensor = cls._wrap(store, table.shape, table.dtype, device)
+        tensor.owner, tensor.table_name, tensor.table = owner, name, table
+        return tensor
+
+    def handle(self) -> Self:
+        """Another tensor object of the same table."""
+        return type(self)(self.store, self.owner, self.table_name, self.device)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return type(self), (self.store, self.owner, self.table_name, self.device)
+
+    def whole(self, device: torch.device | None = None) -> Tensor:
+        """All rows in the user's order as a plain tensor. Synchronises unless it stays on a GPU."""
+        target = self.device if device is None else device
+        if target.type == "cuda" and target == self.table.device:
+            return self.table.gather(torch.arange(self.size(0), device=target))
+        return self.table.read().to(target)
+
+    def rows(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+        """The rows ``ids`` (int32 or int64, any shape) on this tensor's device.
+
+        Asynchronous where that is the store's GPU.
+        """
+        if out is None and self.device.type == "cpu" and self.table.device.type == "cuda":
+            out = torch.empty((*ids.shape, *self.shape[1:]), dtype=self.dtype, device="cpu")
+        rows = self.table.gather(ids, out=out)
+        return rows if out is not None else rows.to(self.device)
+
+    def row_ids(self, key: Any) -> Tensor | None:
+        """The ids of the rows that ``key`` selects; ``None`` if it is another kind of key.
+
+        Args:
+            key: int, slice, sequence of ints, tensor or array of ints (any shape, negative ones
+                count from the end) or a mask with one bool per row.
+        """
+        rows = self.size(0)
+        if isinstance(key, slice):
+            return _range(key, rows, self.device)
+        if not isinstance(key, Tensor):
+            key = torch.as_tensor(key)
+        if key.dtype == torch.bool:
+            if key.dim() != 1:
+                return None
+            if key.numel() != rows:
+                raise IndexError(f"a mask over {rows} rows must have as many, got {key.numel()}")
+            ids: Tensor = key.nonzero().view(-1)
+            return ids
+        if key.dtype not in (torch.int32, torch.int64):
+            return None
+        return torch.where(key < 0, key + rows, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Writes rows, for all ranks (one-sided). Columns cannot be selected."""
+        key = plain(key)
+        if key is Ellipsis or (isinstance(key, slice) and key == slice(None)):
+            self.copy_(torch.as_tensor(value))
+            return
+        if isinstance(key, tuple) or key is None:
+            raise NotImplementedError(f"x[{key!r}] = values: a shared tensor is written by rows")
+        ids = self.row_ids(key)
+        if ids is None:
+            raise NotImplementedError(f"x[{key!r}] = values: expected row ids or a mask over rows")
+        self.write(ids, value)
+
+    def write(self, ids: Tensor, value: Any) -> None:
+        """Sets the rows ``ids`` to ``value``, which is broadcast to ``[*ids.shape, ...]``."""
+        value = torch.as_tensor(plain(value), dtype=self.dtype, device=self.device)
+        self.table.scatter(ids, value.expand((*ids.shape, *self.shape[1:])))
+
+    def _source(self) -> str:
+        return f"{self.table_name!r} of {self.owner!r}"
+
+
+def _range(key: slice, rows: int, device: torch.device) -> Tensor:
+    start, stop, step = key.indices(rows)
+    if step < 1:
+        raise ValueError(f"the step of a slice must be greater than zero, got {step}")
+    return torch.arange(start, max(start, stop), step, device=device)
+
+
+def _along_rows(tensor: Any, dim: int) -> bool:
+    return isinstance(tensor, TableTensor) and dim in (0, -tensor.dim())
+
+
+@implements(aten.index_select.default)
+def _index_select(tensor: Any, dim: int, index: Tensor) -> Any:
+    if not _along_rows(tensor, dim):
+        return NotImplemented
+    return tensor.rows(plain(index).reshape(-1))
+
+
+@implements(aten.index_select.out)
+def _index_select_out(tensor: Any, dim: int, index: Tensor, *, out: Tensor) -> Any:
+    if not _along_rows(tensor, dim) or isinstance(out, StoreTensor):
+        return NotImplemented
+    ids = plain(index).reshape(-1)
+    shape = (ids.numel(), *tensor.shape[1:])
+    fits = out.shape == shape and out.dtype == tensor.dtype and out.device == tensor.device
+    if fits and out.is_contiguous():
+        return tensor.rows(ids, out=out)
+    return torch.index_select(
+        tensor.rows(ids), 0, torch.arange(ids.numel(), device=tensor.device), out=out
+    )
+
+
+@implements(aten.index.Tensor)
+def _index(tensor: Any, indices: list[Tensor | None]) -> Any:
+    if not isinstance(tensor, TableTensor) or len(indices) == 0 or indices[0] is None:
+        return NotImplemented
+    if any(index is not None for index in indices[1:]):
+        return NotImplemented
+    ids = tensor.row_ids(plain(indices[0]))
+    if ids is None:
+        return NotImplemented
+    return tensor.rows(ids)
+
+
+@implements(aten.slice.Tensor)
+def _slice(
+    tensor: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Any:
+    if not _along_rows(tensor, dim):
+        return NotImplemented
+    ids = _range(slice(start, end, step), tensor.size(0), tensor.device)
+    return tensor.handle() if ids.numel() == tensor.size(0) else tensor.rows(ids)
+
+
+@implements(aten.select.int)
+def _select(tensor: Any, dim: int, index: int) -> Any:
+    if not _along_rows(tensor, dim):
+        return NotImplemented
+    rows = tensor.size(0)
+    return tensor.rows(torch.tensor([index + rows if index < 0 else index], device="cpu"))[0]
+
+
+@implements(aten.index_put_.default)
+def _index_put_(
+    tensor: Any, indices: list[Tensor | None], values: Tensor, accumulate: bool = False
+) -> Any:
+    if not isinstance(tensor, TableTensor) or accumulate or len(indices) != 1:
+        return NotImplemented
+    ids = tensor.row_ids(plain(indices[0]))
+    if ids is None:
+        return NotImplemented
+    tensor.write(ids, values)
+    return tensor
+
+
+@implements(aten.copy_.default)
+def _copy_(tensor: Any, source: Tensor, non_blocking: bool = False) -> Any:
+    if not isinstance(tensor, TableTensor):
+        return NotImplemented
+    source = plain(source).to(dtype=tensor.dtype)
+    if source.device != tensor.device:
+        source = source.cpu()
+    tensor.table.load(source.expand(tensor.shape))
+    return tensor

@@ -1,0 +1,128 @@
+"""Rows that CPU threads bring, with streams that do nothing: which rows, from where, to where."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+
+from peergraph.memory import Group, Table
+from peergraph.memory.table.access import Access
+from peergraph.memory.table.staging import AwayRows, disk_launch, staging_launch
+from peergraph.memory.table.views import cpu_view, dense_view
+from tests.memory.small_buffers import small_buffers
+from tests.memory.tables import random_rows, same_bits, split, table_of
+
+
+class Nothing:
+    """A stream or an event of a device that does everything at once."""
+
+    def __init__(self, device: object = None) -> None:
+        pass
+
+    def _pass(self, other: object = None) -> None:
+        pass
+
+    wait_event = wait_stream = record = synchronize = _pass
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "Stream", Nothing)
+    monkeypatch.setattr(torch.cuda, "Event", Nothing)
+    monkeypatch.setattr(torch.cuda, "current_stream", Nothing)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
+    small_buffers(torch.device("cpu"), monkeypatch)
+
+
+def away_rows(table: Table, order: torch.Tensor | None, with_host: bool) -> AwayRows:
+    view = cpu_view(table.tiers, table.row_bytes, table._regions, with_host=with_host)
+    first, cpu = table.rows - view.rows, torch.device("cpu")
+    return AwayRows(view, first, table.rows, table.row_bytes, order, cpu, disk_launch())
+
+
+@pytest.mark.parametrize("order_dtype", [None, torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "with_host"),
+    [("host", True), ("mixed", True), ("all", True), ("all", False), ("disk", False)],
+)
+def test_these_rows_and_no_others(
+    kind: str, with_host: bool, order_dtype: torch.dtype | None
+) -> None:
+    rows = random_rows((203, 5), torch.int16)
+    order = None if order_dtype is None else torch.randperm(203).to(order_dtype)
+    given = {} if order is None else {"order": order}
+    table = table_of(rows, split(203, kind), Group.current(device="cpu"), **given)
+    found = away_rows(table, order, with_host)
+
+    def is_away(ids: torch.Tensor) -> torch.Tensor:
+        internal = ids.clamp(0, 202) if order is None else order[ids.clamp(0, 202)]
+        behind = table.tiers.disk + (table.tiers.host if with_host else 0)
+        return (internal >= 203 - behind) & (ids >= 0) & (ids < 203)
+
+    ids = torch.randint(-2, 205, (17, 31))
+    out = torch.full((17, 31, 5), 7, dtype=torch.int16)
+    result = dense_view(out.data_ptr(), ids.numel(), 10)
+    found.gather(ids, result, found.ready())
+    expected = torch.full_like(out, 7)
+    expected[is_away(ids)] = rows[ids[is_away(ids)]]
+    assert same_bits(out, expected)
+
+    # The same of a part of the ids, whose rows belong elsewhere.
+    part = torch.randperm(ids.numel())[:300]
+    out.fill_(7)
+    found.gather(ids.flatten()[part], result, found.ready(), part)
+    chosen_part = torch.zeros(ids.numel(), dtype=torch.bool).index_fill(0, part, True)
+    expected[~chosen_part.view_as(ids)] = 7
+    assert same_bits(out, expected)
+
+    chosen = torch.randperm(203)[:90]
+    values = random_rows((90, 5), torch.int16, seed=3)
+    found.scatter(chosen, values.data_ptr(), found.ready())
+    changed = is_away(chosen)
+    rows[chosen[changed]] = values[changed]
+    assert same_bits(table.read(), rows)
+    table.close()
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
+@pytest.mark.parametrize("kind", ["host", "mixed"])
+def test_kernels_and_threads_together(share: float, kind: str) -> None:
+    """What the threads bring comes last, and is all that the second kernel leaves out."""
+    rows, order = random_rows((5000, 3), torch.int32), torch.randperm(5000)
+    group = Group.current(device="cpu")
+    table = table_of(rows, split(5000, kind), group, order=order)
+    # Instead of a kernel that does not reach the host: rows that are zero there.
+    near = table.tiers.replicated + table.tiers.sharded
+    without_host = rows.clone()
+    without_host[order >= near] = 0
+    others = table_of(without_host, table.tiers, group, order=order)
+    access = Access(table.tiers, table.row_bytes, group, table._regions, order, None)
+    access._share = share
+    ids = torch.randint(-1, 5000, (6000,), dtype=torch.int32)
+    out = torch.full((6000, 3), 7, dtype=torch.int32)
+    away = away_rows(table, order, with_host=True)
+    access._gather_shared(ids, out.data_ptr(), True, others.view, away)
+    expected = rows[ids.long()]
+    expected[ids < 0] = 0
+    assert same_bits(out, expected)
+    table.close()
+    others.close()
+
+
+def test_rows_wider_than_a_buffer() -> None:
+    rows = random_rows((40, 300), torch.uint8)
+    table = table_of(rows, split(40, "host"), Group.current(device="cpu"))
+    found = away_rows(table, None, with_host=True)
+    ids = torch.randint(40, (90,))
+    out = torch.zeros(90, 300, dtype=torch.uint8)
+    found.gather(ids, dense_view(out.data_ptr(), 90, 300), found.ready())
+    assert same_bits(out, rows[ids])
+    table.close()
+
+
+def test_threads() -> None:
+    assert staging_launch(10**6).num_threads == torch.get_num_threads()
+    assert disk_launch().num_threads >= 32
