@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -74,9 +75,17 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
             "propagate", fast, lambda: MessagePassing.propagate(self, edge_index, size, **kwargs)
         )
 
-    # PyG goes back to these when an explanation or a decomposition ends.
-    _orig_propagate = propagate
-    _jinja_propagate = propagate
+    def __init_subclass__(cls) -> None:
+        """Keeps what PyG keeps in the class of a layer, to go back to when an explanation or a
+        decomposition ends: its methods as they are, and as compiled, told apart by their modules.
+        """
+        super().__init_subclass__()
+        cls._orig_edge_updater = cls._jinja_edge_updater = cls.edge_updater
+        cls._orig_propagate = cls._jinja_propagate = cls.propagate
+        if cls.propagate is FastLayer.propagate:
+            compiled = f"{cls.__module__}_{cls.__name__}_propagate"
+            cls._orig_propagate = _in_module(cls.propagate, MessagePassing.__module__)
+            cls._jinja_propagate = _in_module(cls.propagate, compiled)
 
     def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
         """Does not let PyG compile another `propagate` from a template and put it in the class."""
@@ -178,6 +187,16 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         refuse(x.dtype not in _FLOATS, f"x is {x.dtype}")
         refuse(x.dim() < 2 or self.node_dim not in (0, -x.dim()), f"x is {list(x.shape)}")
         refuse(x.device != edge_index.device or not supports(x.device), f"x is on {x.device}")
+
+
+def _in_module(function: Any, module: str) -> Any:
+    """The function, which says that it is of another module."""
+    copy = FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__
+    )
+    copy.__module__, copy.__qualname__ = module, function.__qualname__
+    copy.__doc__, copy.__annotations__ = function.__doc__, function.__annotations__
+    return copy
 
 
 def become(layer: MessagePassing, cls: type[MessagePassing]) -> None:
