@@ -23,7 +23,8 @@ from inputs import fill_features, random_ids
 from ranks import Session
 from torch import Tensor
 
-from peergraph.aggregate import Csc, edge_softmax, g_sddmm, g_spmm, reorder, sum_kernels
+from peergraph.aggregate import Csc, edge_softmax, g_sddmm, g_spmm, reorder
+from peergraph.aggregate.kernels import sums
 
 _HEADS = 4
 _BLOCK_FANOUT = 20
@@ -130,15 +131,15 @@ def by_hotness(session: Session, csc: Csc, dim: int) -> None:
     """A sum of neighbours where the most frequent have the first rows."""
     x = features(csc.num_sources, dim, session.device)
     case = Case("sum", dim, lambda: g_spmm(csc, "copy_u", "sum", x), spmm_bytes(csc, dim))
-    kept = sum_kernels.L2_PERCENT
+    kept = sums.L2_PERCENT
     for slice_bytes in session.args.slices:
-        sum_kernels.SLICE_BYTES = slice_bytes
+        sums.SLICE_BYTES = slice_bytes
         for percent in (0, *session.args.l2):
             csc.rows = replace(csc.rows, by_hotness=percent > 0)
-            sum_kernels.L2_PERCENT = percent or kept
+            sums.L2_PERCENT = percent or kept
             name = f"hot rows in {percent} % of L2" if percent else "by hotness"
             time_case(session, case, f"peergraph, {name}, slices of {slice_bytes} B")
-    sum_kernels.SLICE_BYTES, sum_kernels.L2_PERCENT = session.args.slices[0], kept
+    sums.SLICE_BYTES, sums.L2_PERCENT = session.args.slices[0], kept
 
 
 def locality(session: Session) -> None:
@@ -148,7 +149,7 @@ def locality(session: Session) -> None:
         csc = community_graph(args.graph, args.community, session.device)
     with session.stage("nodes renumbered by communities"):
         renumbered, _ = reorder(csc)
-    tiles = sum_kernels.TILE_ROWS
+    tiles = sums.TILE_ROWS
     for dim in args.dims:
         x = features(csc.num_sources, dim, session.device)
         num_bytes = spmm_bytes(csc, dim)
@@ -157,7 +158,7 @@ def locality(session: Session) -> None:
             run = partial(g_spmm, of, "copy_u", "sum", x)
             return Case("sum, communities", x.shape[1], run, num_bytes)
 
-        sum_kernels.SLICE_BYTES = 0
+        sums.SLICE_BYTES = 0
         time_case(session, case(csc), "peergraph")
         if session.wants("torch"):
             shape = (csc.num_destinations, csc.num_sources)
@@ -167,12 +168,12 @@ def locality(session: Session) -> None:
             time_case(session, Case("sum, communities", dim, run, num_bytes), "torch csr")
             del matrix, ones
         for slice_bytes in args.slices:
-            sum_kernels.SLICE_BYTES = slice_bytes
+            sums.SLICE_BYTES = slice_bytes
             for rows in (0, *args.tiles):
-                sum_kernels.TILE_ROWS = rows
+                sums.TILE_ROWS = rows
                 name = f"peergraph, renumbered, tiles of {rows}, slices of {slice_bytes} B"
                 time_case(session, case(renumbered), name)
-    sum_kernels.SLICE_BYTES, sum_kernels.TILE_ROWS = args.slices[0], tiles
+    sums.SLICE_BYTES, sums.TILE_ROWS = args.slices[0], tiles
 
 
 def forward(session: Session, csc: Csc, dim: int) -> None:
@@ -181,10 +182,10 @@ def forward(session: Session, csc: Csc, dim: int) -> None:
     weights = torch.rand(csc.num_edges, device=session.device)
     plain = Case("sum", dim, lambda: g_spmm(csc, "copy_u", "sum", x), spmm_bytes(csc, dim))
     for number, slice_bytes in enumerate(session.args.slices):
-        sum_kernels.SLICE_BYTES = slice_bytes
+        sums.SLICE_BYTES = slice_bytes
         name = "peergraph" if number == 0 else f"peergraph, slices of {slice_bytes} B"
         time_case(session, plain, name)
-    sum_kernels.SLICE_BYTES = session.args.slices[0]
+    sums.SLICE_BYTES = session.args.slices[0]
     for half in (torch.float16, torch.bfloat16):
         narrow = x.to(half)
         name = f"sum {str(half).removeprefix('torch.')}"

@@ -17,6 +17,7 @@ PARTS = {  # of an area, in the order in which they may import each other
         *("input", "hotness", "structure", "planning", "budget", "building", "disk", "reporting"),
         *("store", "tensors", "embedding", "kernel_argument"),
     ],
+    "aggregate": ["kernels", "structure", "operations", "messages"],
 }
 TOP = ["reference", "testing", "demo", "cli"]  # used by no area
 LAYERS = AREAS + TOP

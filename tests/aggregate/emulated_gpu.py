@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from peergraph.aggregate.expression import parse
-from peergraph.aggregate.message_kernels import Launcher
-from peergraph.aggregate.message_source import source
+from peergraph.aggregate.messages.cuda_source import source
+from peergraph.aggregate.messages.expression import parse
+from peergraph.aggregate.messages.launcher import Launcher
 
 _DIALECT = r"""
 #include <cmath>

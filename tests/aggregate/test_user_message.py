@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate import Csc, Message, g_spmm, message
-from peergraph.aggregate import message_kernels as kernels
-from peergraph.aggregate.expression import parse
-from peergraph.aggregate.message_kernels import Launcher
-from peergraph.aggregate.message_source import source
+from peergraph.aggregate.messages import launcher
+from peergraph.aggregate.messages.cuda_source import source
+from peergraph.aggregate.messages.expression import parse
+from peergraph.aggregate.messages.launcher import Launcher
 from tests.aggregate.emulated_gpu import Emulator
 from tests.aggregate.graphs import (
     DTYPES,
@@ -290,7 +290,7 @@ def test_bad_calls() -> None:
     assert message("u * w") is made
     assert repr(made) == "message('u * w', reduce='sum')"
     assert not made.is_fused(csc)
-    assert isinstance(kernels.has_cupy(), bool)
+    assert isinstance(launcher.has_cupy(), bool)
 
 
 def test_under_autocast() -> None:

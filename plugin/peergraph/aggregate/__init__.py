@@ -1,13 +1,13 @@
 """Aggregation over the edges of a graph: g-SpMM, g-SDDMM, edge softmax, with gradients."""
 
-from peergraph.aggregate.attention import attention, attention_fits
-from peergraph.aggregate.csc import Csc
-from peergraph.aggregate.edge_softmax import edge_softmax
-from peergraph.aggregate.locality import reorder
-from peergraph.aggregate.native import supports
-from peergraph.aggregate.sddmm import g_sddmm
-from peergraph.aggregate.spmm import g_spmm
-from peergraph.aggregate.user_message import Message, message
+from peergraph.aggregate.kernels.native import supports
+from peergraph.aggregate.messages.message import Message, message
+from peergraph.aggregate.operations.attention import attention, attention_fits
+from peergraph.aggregate.operations.edge_softmax import edge_softmax
+from peergraph.aggregate.operations.sddmm import g_sddmm
+from peergraph.aggregate.operations.spmm import g_spmm
+from peergraph.aggregate.structure.csc import Csc
+from peergraph.aggregate.structure.locality import reorder
 
 __all__ = [
     "Csc",

@@ -12,8 +12,8 @@ from __future__ import annotations
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.aggregate.library import kernel
-from peergraph.aggregate.native import DTYPES, ROWS, address, adjacency, place, sum_dtype
+from peergraph.aggregate.kernels.native import DTYPES, ROWS, address, adjacency, place, sum_dtype
+from peergraph.aggregate.kernels.torch_operator import kernel
 from peergraph.sampling.sample import Buffers
 
 _OPERANDS = "Tensor x, Tensor? left, Tensor? right, Tensor? att, int loops, float slope"

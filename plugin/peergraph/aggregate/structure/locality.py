@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.csc import Csc
-from peergraph.aggregate.rows import count_chunks
+from peergraph.aggregate.structure.csc import Csc
+from peergraph.aggregate.structure.rows import count_chunks
 
 # Multipliers of splitmix64, as signed numbers.
 _MIX = (-4658895280553007687, -7723592293110705685)

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.aggregate.attention_kernels import attend, attend_grad
-from peergraph.aggregate.csc import Csc
-from peergraph.aggregate.first_order import first_order
-from peergraph.aggregate.native import DTYPES, place, sum_dtype
-from peergraph.aggregate.operands import check_operand, use_deterministic
-from peergraph.aggregate.rows import Rows
+from peergraph.aggregate.kernels.attention import attend, attend_grad
+from peergraph.aggregate.kernels.native import DTYPES, place, sum_dtype
+from peergraph.aggregate.operations.first_order import first_order
+from peergraph.aggregate.operations.operands import check_operand, use_deterministic
+from peergraph.aggregate.structure.csc import Csc
+from peergraph.aggregate.structure.rows import Rows
 
 # Products that are in memory at once.
 _PIECE = 1 << 26

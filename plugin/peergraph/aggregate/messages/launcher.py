@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.csc import Csc
-from peergraph.aggregate.expression import SYMBOLS, Expression, parse
-from peergraph.aggregate.message_source import source
-from peergraph.aggregate.native import address
+from peergraph.aggregate.kernels.native import address
+from peergraph.aggregate.messages.cuda_source import source
+from peergraph.aggregate.messages.expression import SYMBOLS, Expression, parse
+from peergraph.aggregate.structure.csc import Csc
 from peergraph.memory.device.cupy_stream import cupy_stream
 from peergraph.memory.table.kernel_argument import as_argument
 

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.csc import Csc
-from peergraph.aggregate.expression import SYMBOLS, Expression, parse
-from peergraph.aggregate.first_order import first_order
-from peergraph.aggregate.message_kernels import Launcher, has_cupy
-from peergraph.aggregate.operands import (
+from peergraph.aggregate.messages.expression import SYMBOLS, Expression, parse
+from peergraph.aggregate.messages.launcher import Launcher, has_cupy
+from peergraph.aggregate.operations.first_order import first_order
+from peergraph.aggregate.operations.operands import (
     autocast,
     check_operand,
     check_same_dtype,
@@ -21,7 +20,8 @@ from peergraph.aggregate.operands import (
     flat,
     is_prefix,
 )
-from peergraph.aggregate.spmm import REDUCTIONS, g_spmm
+from peergraph.aggregate.operations.spmm import REDUCTIONS, g_spmm
+from peergraph.aggregate.structure.csc import Csc
 
 
 class Message:

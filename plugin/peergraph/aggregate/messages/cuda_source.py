@@ -7,7 +7,7 @@ edges the edges.
 
 from __future__ import annotations
 
-from peergraph.aggregate.expression import SYMBOLS, Expression
+from peergraph.aggregate.messages.expression import SYMBOLS, Expression
 
 _HEAD = """
 typedef long long wide;

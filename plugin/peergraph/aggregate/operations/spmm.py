@@ -7,13 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.csc import Backward, Csc
-from peergraph.aggregate.edge_kernels import sddmm
-from peergraph.aggregate.extremum_kernels import extremum, extremum_grad
-from peergraph.aggregate.first_order import first_order
-from peergraph.aggregate.native import MESSAGES
-from peergraph.aggregate.of_table import reduce_table
-from peergraph.aggregate.operands import (
+from peergraph.aggregate.kernels.edges import sddmm
+from peergraph.aggregate.kernels.extremum import extremum, extremum_grad
+from peergraph.aggregate.kernels.native import MESSAGES
+from peergraph.aggregate.kernels.sums import spmm
+from peergraph.aggregate.operations.first_order import first_order
+from peergraph.aggregate.operations.operands import (
     autocast,
     check_operand,
     check_same_dtype,
@@ -21,10 +20,11 @@ from peergraph.aggregate.operands import (
     is_prefix,
     use_deterministic,
 )
-from peergraph.aggregate.rows import Rows
-from peergraph.aggregate.sddmm import g_sddmm
-from peergraph.aggregate.sum_kernels import spmm
-from peergraph.aggregate.to_sources import sum_to_sources
+from peergraph.aggregate.operations.sddmm import g_sddmm
+from peergraph.aggregate.operations.spmm_of_table import reduce_table
+from peergraph.aggregate.operations.to_sources import sum_to_sources
+from peergraph.aggregate.structure.csc import Backward, Csc
+from peergraph.aggregate.structure.rows import Rows
 from peergraph.memory import TableRows
 
 REDUCTIONS = ("sum", "mean", "max", "min")

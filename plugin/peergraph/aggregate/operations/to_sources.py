@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from peergraph.aggregate.csc import Csc
-from peergraph.aggregate.rows import Rows
-from peergraph.aggregate.sum_kernels import spmm, spread
+from peergraph.aggregate.kernels.sums import spmm, spread
+from peergraph.aggregate.structure.csc import Csc
+from peergraph.aggregate.structure.rows import Rows
 
 
 def sum_to_sources(

@@ -1,7 +1,7 @@
 """What is written by edge, as operators on tensors: two dimensions, no autograd, nothing checked.
 
 indptr, indices, edge_ids, num_columns and max_chunks are those of
-:class:`peergraph.aggregate.rows.Rows`.
+:class:`peergraph.aggregate.structure.rows.Rows`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.aggregate.library import kernel
-from peergraph.aggregate.native import DTYPES, MESSAGES, ROWS, TARGETS, adjacency, place
+from peergraph.aggregate.kernels.native import DTYPES, MESSAGES, ROWS, TARGETS, adjacency, place
+from peergraph.aggregate.kernels.torch_operator import kernel
 from peergraph.sampling.sample import Buffers
 
 

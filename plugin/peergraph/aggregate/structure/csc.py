@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.rows import (
+from peergraph.aggregate.structure.rows import (
     Rows,
     begins,
     chunk_bound,

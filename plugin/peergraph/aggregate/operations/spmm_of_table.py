@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.aggregate.csc import Csc
-from peergraph.aggregate.native import DTYPES, MESSAGES, address, adjacency, place
-from peergraph.aggregate.operands import check_operand, columns, flat, is_prefix
+from peergraph.aggregate.kernels.native import DTYPES, MESSAGES, address, adjacency, place
+from peergraph.aggregate.operations.operands import check_operand, columns, flat, is_prefix
+from peergraph.aggregate.structure.csc import Csc
 from peergraph.memory import TableRows
 from peergraph.sampling.sample import Buffers
 

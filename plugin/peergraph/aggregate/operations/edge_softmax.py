@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.csc import Csc
-from peergraph.aggregate.edge_kernels import softmax
-from peergraph.aggregate.first_order import first_order
-from peergraph.aggregate.operands import check_operand, flat
+from peergraph.aggregate.kernels.edges import softmax
+from peergraph.aggregate.operations.first_order import first_order
+from peergraph.aggregate.operations.operands import check_operand, flat
+from peergraph.aggregate.structure.csc import Csc
 
 
 def edge_softmax(csc: Csc, scores: Tensor) -> Tensor:

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.csc import Backward, Csc
-from peergraph.aggregate.edge_kernels import sddmm
-from peergraph.aggregate.first_order import first_order
-from peergraph.aggregate.native import TARGETS
-from peergraph.aggregate.operands import (
+from peergraph.aggregate.kernels.edges import sddmm
+from peergraph.aggregate.kernels.native import TARGETS
+from peergraph.aggregate.kernels.sums import spmm
+from peergraph.aggregate.operations.first_order import first_order
+from peergraph.aggregate.operations.operands import (
     autocast,
     check_operand,
     check_same_dtype,
@@ -19,9 +19,9 @@ from peergraph.aggregate.operands import (
     flat,
     use_deterministic,
 )
-from peergraph.aggregate.rows import Rows
-from peergraph.aggregate.sum_kernels import spmm
-from peergraph.aggregate.to_sources import sum_to_sources
+from peergraph.aggregate.operations.to_sources import sum_to_sources
+from peergraph.aggregate.structure.csc import Backward, Csc
+from peergraph.aggregate.structure.rows import Rows
 
 OPERATIONS = ("copy", "add", "sub", "mul", "div", "dot")
 _MESSAGES = {"copy": "copy_u", "dot": "mul"}

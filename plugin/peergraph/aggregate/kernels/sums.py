@@ -2,7 +2,7 @@
 
 `x` has the features of the columns (sources), `e` those of the edges, or of groups of columns of
 `x`: [edges, divisor of the columns]. indptr, indices, edge_ids, num_columns and max_chunks are
-those of :class:`peergraph.aggregate.rows.Rows`.
+those of :class:`peergraph.aggregate.structure.rows.Rows`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.aggregate.library import kernel
-from peergraph.aggregate.native import (
+from peergraph.aggregate.kernels.native import (
     DTYPES,
     ROWS,
     address,
@@ -22,6 +21,7 @@ from peergraph.aggregate.native import (
     place,
     sum_dtype,
 )
+from peergraph.aggregate.kernels.torch_operator import kernel
 from peergraph.sampling.sample import Buffers
 
 # Columns that a GPU works off at a time, in bytes of a row: narrow slices of many rows stay in the

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.csc import Csc
-from peergraph.aggregate.native import DTYPES
+from peergraph.aggregate.kernels.native import DTYPES
+from peergraph.aggregate.structure.csc import Csc
 
 
 def check_operand(name: str, tensor: Tensor, csc: Csc, rows: int, what: str) -> None:

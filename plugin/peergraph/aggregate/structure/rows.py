@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.aggregate.library import kernel
+from peergraph.aggregate.kernels.torch_operator import kernel
 
 # What csrc/aggregate/walk.cuh cuts long rows by.
 _CHUNK = 256

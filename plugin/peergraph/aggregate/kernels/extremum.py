@@ -1,4 +1,4 @@
-"""Extrema of messages as operators on tensors; arguments as in sum_kernels.py."""
+"""Extrema of messages as operators on tensors; arguments as in sums.py."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.aggregate.library import kernel
-from peergraph.aggregate.native import (
+from peergraph.aggregate.kernels.native import (
     DTYPES,
     ROWS,
     adjacency,
@@ -17,6 +16,7 @@ from peergraph.aggregate.native import (
     place,
     sum_dtype,
 )
+from peergraph.aggregate.kernels.torch_operator import kernel
 from peergraph.sampling.sample import Buffers
 
 

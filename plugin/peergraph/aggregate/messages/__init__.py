@@ -1,0 +1,1 @@
+"""Messages of users' own: parsed, put into CUDA source, compiled at run time."""

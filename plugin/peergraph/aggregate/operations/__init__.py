@@ -1,0 +1,1 @@
+"""What users call, with its checks and its gradients."""

@@ -1,0 +1,1 @@
+"""The structure that aggregation runs over, its transpose, and numberings of it."""
