@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import torch_geometric
+from sections import write_section
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader
@@ -64,7 +65,7 @@ def main() -> None:
     text = report(rows, settings, args.seeds)
     print(text)
     if args.out is not None:
-        args.out.write_text(text)
+        write_section(args.out, "PyG", text)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -81,7 +82,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--weight-decay", type=float, default=5e-4)
     parser.add_argument("--fanouts", default="10,10", help="one a layer")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--out", type=Path, help="write the table there, too")
+    parser.add_argument("--out", type=Path, help="Markdown file whose section is replaced")
     return parser.parse_args()
 
 
@@ -207,7 +208,7 @@ def report(rows: list[dict[str, Any]], settings: Settings, seeds: int) -> str:
             f"| {graph.name} | {graph.num_nodes:,} | {graph.num_edges:,} | {spread(row['store'])} "
             f"| {spread(row['pyg'])} | {difference:+.2f} |"
         )
-    return "\n\n".join(["# Accuracy", question, "\n".join(table), method, origin]) + "\n"
+    return "\n\n".join([question, "\n".join(table), method, origin])
 
 
 def spread(values: list[float]) -> str:

@@ -1,0 +1,223 @@
+"""Accuracy of DGL's scripts: on a shared graph with Peergraph's layers, against plain DGL.
+
+    python benchmarks/accuracy_dgl.py --data FOLDER --out docs/accuracy.md
+
+Each kind of script (nodes, in DDP, links, several types, GraphBolt) runs twice for each seed, with
+the same code, hyperparameters and initial weights: on DGL's own graph, sampled and computed by DGL
+on the CPU, and on what `peergraph_dgl.share` makes of it. The folder has graphs in the format that
+`peergraph demo --data` takes, and those of several types likewise, with names before a dot.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import peergraph_dgl
+
+# isort: split
+
+import dgl
+import dgl_graphs
+import dgl_tasks
+import torch
+import torch.distributed as dist
+from dgl_tasks import Settings, Side, Training
+from sections import write_section
+
+from peergraph.testing import run_ranks
+
+_TIMEOUT = 3600.0
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of script; epochs and batch by graph: small ones take more of small batches."""
+
+    title: str
+    train: Training
+    load: dgl_graphs.Load
+    schedules: Mapping[str, tuple[int, int]]
+    distributed: bool = False
+    dropout: float = 0.5
+
+
+_NODES = {"cora": (20, 32), "amazon_photo": (6, 256)}
+KINDS = {
+    "nodes": Kind("nodes", dgl_tasks.nodes, dgl_graphs.labelled, _NODES),
+    "ddp": Kind("nodes, DDP", dgl_tasks.nodes, dgl_graphs.labelled, _NODES, distributed=True),
+    "links": Kind(
+        "links (AUC)",
+        dgl_tasks.links,
+        dgl_graphs.with_held_out_edges,
+        {"cora": (10, 256), "amazon_photo": (2, 4096)},
+    ),
+    "types": Kind(
+        "several types",
+        dgl_tasks.types,
+        dgl_graphs.typed,
+        {"imdb_hetero": (12, 64), "debian_hetero": (2, 512)},
+        dropout=0.2,
+    ),
+    "graphbolt": Kind("GraphBolt", dgl_tasks.graphbolt, dgl_graphs.labelled, _NODES),
+}
+
+
+def main() -> None:
+    args = parse_arguments()
+    known = _read(args.records)
+    rows = []
+    for name, graph, ranks in cases(args):
+        key = f"{name} {graph} {ranks}"
+        if key not in known:
+            begin = time.perf_counter()
+            known[key] = measure(name, graph, ranks, args)
+            seconds = time.perf_counter() - begin
+            print(f"{line(known[key])} {seconds:.0f} s", file=sys.stderr, flush=True)
+            if args.records is not None:
+                args.records.write_text(json.dumps(known))
+        rows.append(known[key])
+    text = report(rows, args)
+    print(text)
+    if args.out is not None:
+        write_section(args.out, "DGL", text)
+
+
+def _read(path: Path | None) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path is not None and path.exists() else {}
+
+
+def cases(args: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
+    """Kind, graph and ranks of each row."""
+    for name in args.kinds:
+        for graph in KINDS[name].schedules:
+            for ranks in args.ranks if KINDS[name].distributed else [1]:
+                yield name, graph, ranks
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="folder of the .npz files")
+    parser.add_argument("--kinds", type=_words(KINDS), default=list(KINDS), help=", ".join(KINDS))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--epochs", type=int, help="of all graphs; default: by graph")
+    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--fanout", type=int, default=10, help="of both hops")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of Peergraph")
+    parser.add_argument(
+        "--ranks", type=lambda text: [int(n) for n in text.split(",")], default=[2], help="of DDP"
+    )
+    parser.add_argument("--records", type=Path, help="rows are kept there, and not made again")
+    parser.add_argument("--out", type=Path, help="Markdown file whose section is replaced")
+    return parser.parse_args()
+
+
+def _words(known: Any) -> Callable[[str], list[str]]:
+    def parse(text: str) -> list[str]:
+        words = text.split(",")
+        if not set(words) <= set(known):
+            raise argparse.ArgumentTypeError(f"there are {', '.join(known)}")
+        return words
+
+    return parse
+
+
+def measure(name: str, graph: str, ranks: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Scores of all seeds on both sides; several ranks are processes of their own."""
+    kind = KINDS[name]
+    epochs, batch = kind.schedules[graph]
+    settings = Settings(
+        epochs=args.epochs or epochs,
+        batch=max(1, batch // ranks),
+        hidden=args.hidden,
+        fanouts=[args.fanout] * 2,
+        lr=0.01,
+        dropout=kind.dropout,
+    )
+    given = (name, args.data / f"{graph}.npz", settings, args.seeds, args.device)
+    if kind.distributed:
+        found = run_ranks(scores, ranks, *given, timeout_s=_TIMEOUT, device=args.device)[0]
+    else:
+        found = scores(*given)
+    return {"title": kind.title, "graph": graph, "ranks": ranks, **found}
+
+
+def scores(name: str, path: Path, settings: Settings, seeds: int, device: str) -> dict[str, Any]:
+    """The work of one rank."""
+    kind = KINDS[name]
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    own = kind.load(path)
+    shared = peergraph_dgl.share(own if rank == 0 else None, device=device)
+    where = peergraph_dgl.store_of(shared).device
+    sides = {
+        "plain": Side(own, torch.device("cpu"), shared=False),
+        "store": Side(shared, where, shared=True),
+    }
+    found: dict[str, Any] = {side: [] for side in sides}
+    for seed in range(seeds):
+        for side, given in sides.items():
+            found[side].append(kind.train(given, settings, seed))
+    peergraph_dgl.store_of(shared).close()
+    return {**found, "nodes": own.num_nodes(), "edges": own.num_edges()}
+
+
+def report(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
+    """A Markdown table with what was run."""
+    question = (
+        "Do DGL's scripts reach the same accuracy on a shared graph? Test accuracy in percent at "
+        "the best validation epoch (links: area under the ROC curve, of edges taken out of the "
+        f"graph), mean and standard deviation of {args.seeds} seeds, and the difference with its "
+        "standard error:"
+    )
+    method = (
+        f"2 layers of SAGEConv (mean), hidden {args.hidden}, fanouts {args.fanout}, {args.fanout}, "
+        "dropout 0.5 (links: none; several types: 0.2), Adam with learning rate 0.01 and weight "
+        "decay 0.0005, "
+        "the same script and initial weights on both sides, evaluated with all neighbours after "
+        "every epoch. Several types: a HeteroGraphConv of them over a projection of each type, "
+        "features a random projection to 128. The plain column is DGL's own graph, its samplers "
+        "and kernels on the CPU; the other one is `peergraph_dgl.share` and `accelerate`. In DDP "
+        "each rank of the plain column has a graph of its own. GraphBolt on the plain side is its "
+        "pipeline over DGL's C sampler, as its native library is missing for this torch. "
+        f"Device of the store: {args.device}; torch {torch.__version__}, DGL {dgl.__version__}."
+    )
+    origin = (
+        "Made by `python benchmarks/accuracy_dgl.py --data FOLDER --out docs/accuracy.md`; "
+        "epochs and batches by graph are in that file."
+    )
+    table = [
+        "| script | graph | nodes | edges | store | plain DGL | difference |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+        *map(line, rows),
+    ]
+    return "\n\n".join([question, "\n".join(table), method, origin])
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row of the table."""
+    ranks = f", {row['ranks']} ranks" if row["ranks"] > 1 else ""
+    store, plain = row["store"], row["plain"]
+    error = 0.0
+    if len(store) > 1:
+        error = ((stdev(store) ** 2 + stdev(plain) ** 2) / len(store)) ** 0.5
+    return (
+        f"| {row['title']}{ranks} | {row['graph']} | {row['nodes']:,} | {row['edges']:,} | "
+        f"{spread(store)} | {spread(plain)} | {mean(store) - mean(plain):+.2f} ± {error:.2f} |"
+    )
+
+
+def spread(values: list[float]) -> str:
+    return f"{mean(values):.2f} ± {stdev(values) if len(values) > 1 else 0:.2f}"
+
+
+if __name__ == "__main__":
+    main()
