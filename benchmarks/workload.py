@@ -19,8 +19,9 @@ from peergraph.sampling import NeighborSampler, Sample, presample
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Hotness, RowSource, Store
 from peergraph.store.hotness.id_map import hottest_first, id_dtype
 from peergraph.store.planning.plan import Item
-from peergraph.store.planning.planning import Reads, predict_all
 from peergraph.store.planning.prediction import Prediction
+from peergraph.store.planning.reads import Reads
+from peergraph.store.planning.shares import predict_all
 from peergraph.store.structure.layout import structure_bytes
 
 _BATCHES = 8

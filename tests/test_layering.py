@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 AREAS = ["memory", "store", "sampling", "aggregate", "fullgraph"]
 PARTS = {  # of an area, in the order in which they may import each other
-    "memory": ["device", "group", "region", "topology", "table", "training", "measuring"],
+    "memory": ["device", "group", "region", "topology", "table", "training", "measurement"],
     "store": [
         *("input", "hotness", "structure", "planning", "budget", "building", "disk", "reporting"),
         *("store", "tensors", "embedding", "kernel_argument"),

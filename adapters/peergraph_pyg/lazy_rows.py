@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map_only
 from typing_extensions import Self
 
 from peergraph.memory import TableRows
-from peergraph.store import TableTensor
+from peergraph.store import TableTensor, WithoutStorage
 
 aten = torch.ops.aten
 
@@ -37,16 +37,13 @@ class _Kept:
         self.tensor: Tensor | None = None
 
 
-class LazyRows(Tensor):
+class LazyRows(WithoutStorage):
     """Rows of a table as a tensor ``[rows, ...]`` that is gathered when first used as one.
 
     Size, dtype and device are real. The first rows, ``x[:n]``, are lazy as well. Once gathered the
     values are kept, and layers use those; in-place operations change them and not the table.
     Pickles as a plain tensor.
     """
-
-    # Results of operations are plain tensors: nothing to wrap.
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     table_rows: TableRows
     _kept: _Kept
@@ -112,23 +109,6 @@ class LazyRows(Tensor):
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         state = "gathered" if self.is_gathered else "not gathered"
         return f"LazyRows({list(self.shape)}, {self.dtype}, device='{self.device}', {state})"
-
-    # Methods that torch runs on the storage without dispatching, which here has no memory.
-
-    def numpy(self, *, force: bool = False) -> Any:
-        """As of the gathered rows."""
-        return self.whole().numpy(force=force)
-
-    def __array__(self, dtype: Any = None) -> Any:
-        array = self.numpy()
-        return array if dtype is None else array.astype(dtype)
-
-    def __dlpack__(self, **kwargs: Any) -> Any:
-        return self.whole().__dlpack__(**kwargs)
-
-    def tolist(self) -> Any:
-        """As of the gathered rows."""
-        return self.whole().tolist()
 
     def data_ptr(self) -> int:
         """Of the gathered rows."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from peergraph.memory import Group
-from peergraph.memory.measuring import (
+from peergraph.memory.measurement.measure import (
     ROW_BYTES,
     cached_topology,
     known_topology,

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from peergraph.memory.topology.machines import MACHINES, machine
-from peergraph.memory.topology.topology import Rates, Topology
+from peergraph.memory.topology.rates import Rates
+from peergraph.memory.topology.topology import Topology
 
 
 def two(link: float = 50.0, host: float = 10.0) -> Topology:

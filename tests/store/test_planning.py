@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from peergraph.memory import Group, Tiers
-from peergraph.memory.measuring import measure_topology
+from peergraph.memory.measurement.measure import measure_topology
 from peergraph.memory.table.partitions import everyone_reaches_all
 from peergraph.memory.topology.machines import machine
 from peergraph.sampling import presample
@@ -19,7 +19,8 @@ from peergraph.store.budget import plan_choice
 from peergraph.store.budget.spilling import Spill
 from peergraph.store.hotness.good_turing import expected_reads
 from peergraph.store.planning.plan import Item, Placement
-from peergraph.store.planning.planning import Reads, Shares, by_cost, predict_all, share_out
+from peergraph.store.planning.reads import Reads
+from peergraph.store.planning.shares import Shares, by_cost, predict_all, share_out
 from peergraph.store.planning.solver import solve
 from tests.store.graphs import heterogeneous_source, homogeneous_source
 from tests.store.test_store import assert_same_graph

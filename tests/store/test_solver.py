@@ -9,7 +9,8 @@ import pytest
 
 from peergraph.memory.table.partitions import Partitions, choose_sources
 from peergraph.memory.topology.machines import MACHINES, machine
-from peergraph.memory.topology.topology import Matrix, Topology
+from peergraph.memory.topology.rates import Matrix
+from peergraph.memory.topology.topology import Topology
 from peergraph.store.planning.cliques import equal_cliques, place_by_cliques
 from peergraph.store.planning.solver import solve
 

@@ -7,7 +7,7 @@ from peergraph.aggregate.operations.edge_softmax import edge_softmax
 from peergraph.aggregate.operations.sddmm import g_sddmm
 from peergraph.aggregate.operations.spmm import g_spmm
 from peergraph.aggregate.structure.csc import Csc
-from peergraph.aggregate.structure.locality import reorder
+from peergraph.aggregate.structure.reorder import reorder
 
 __all__ = [
     "Csc",

@@ -15,7 +15,7 @@ from peergraph.store.input.local_csc import any_permuted, in_degrees, local_stru
 from peergraph.store.input.schema import Schema, TableSpec, agree
 from peergraph.store.planning.items import graph_items
 from peergraph.store.planning.plan import Item
-from peergraph.store.planning.planning import Reads
+from peergraph.store.planning.reads import Reads
 
 _ALONE = Group(0, 1, torch.device("cpu"), 300.0)
 

@@ -11,12 +11,13 @@ from peergraph.cli._arguments import byte_count, integers
 from peergraph.cli._plan_graph import described_graph, saved_graph
 from peergraph.cli._plan_picture import draw
 from peergraph.memory import Group
-from peergraph.memory.measuring import known_topology, measure_topology
+from peergraph.memory.measurement.measure import known_topology, measure_topology
 from peergraph.memory.topology.machines import MACHINES, machine
 from peergraph.memory.topology.topology import Topology
 from peergraph.store.planning.plan import Plan
-from peergraph.store.planning.planning import Reads, Shares
 from peergraph.store.planning.policies import POLICIES, plan_on
+from peergraph.store.planning.reads import Reads
+from peergraph.store.planning.shares import Shares
 
 _DEFAULT_BUDGET_SHARE = 0.6
 

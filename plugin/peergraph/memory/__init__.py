@@ -4,7 +4,7 @@ from peergraph.memory.device.cupy_stream import cupy_stream
 from peergraph.memory.device.launching import limit_blocks
 from peergraph.memory.device.pending_errors import synchronize
 from peergraph.memory.group.group import Group
-from peergraph.memory.measuring import cached_topology, measure_topology
+from peergraph.memory.measurement.measure import cached_topology, measure_topology
 from peergraph.memory.region.region import SharedRegion
 from peergraph.memory.table.kernel_argument import table_argument
 from peergraph.memory.table.table import Table

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from peergraph.memory.group.together import run_everywhere
+from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.sampling.neighbor import Fanouts, NeighborSampler, Seeds
 from peergraph.sampling.sample import NodeType, Sample
 from peergraph.store.hotness.hotness import Hotness

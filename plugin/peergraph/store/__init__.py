@@ -19,6 +19,7 @@ from peergraph.store.store import Store
 from peergraph.store.structure.structure import Structure
 from peergraph.store.tensors.store_tensor import StoreTensor, implements, plain
 from peergraph.store.tensors.table_tensor import TableTensor
+from peergraph.store.tensors.without_storage import WithoutStorage
 
 __all__ = [
     "EDGE",
@@ -39,6 +40,7 @@ __all__ = [
     "StoreTensor",
     "Structure",
     "TableTensor",
+    "WithoutStorage",
     "graph_argument",
     "implements",
     "plain",

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from peergraph.memory import Group, Table
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.budget.adding_tables import Later
+from peergraph.store.budget.adding_tables import BuildRecord
 from peergraph.store.budget.spilling import Spill
 from peergraph.store.building.assembling import Wishes, assemble
 from peergraph.store.building.filling import add_table
@@ -23,9 +23,10 @@ from peergraph.store.input.schema import Schema
 from peergraph.store.input.source import EDGE, NODE, EdgeType, GraphSource, NodeType
 from peergraph.store.planning.items import type_name
 from peergraph.store.planning.plan import Plan
-from peergraph.store.planning.planning import Shares
+from peergraph.store.planning.shares import Shares
 from peergraph.store.reporting.reporting import Reporting
-from peergraph.store.structure.structure import Structure, read_degrees, read_edge_index
+from peergraph.store.structure.lists import read_degrees, read_edge_index
+from peergraph.store.structure.structure import Structure
 
 
 class Store(Reporting):
@@ -49,7 +50,7 @@ class Store(Reporting):
         structures: dict[EdgeType, Structure],
         node_tables: dict[NodeType, dict[str, Table]],
         edge_tables: dict[EdgeType, dict[str, Table]],
-        later: Later,
+        build_record: BuildRecord,
     ) -> None:
         super().__init__()
         self.group = group
@@ -60,7 +61,7 @@ class Store(Reporting):
         self._structures = structures
         self._node_tables = node_tables
         self._edge_tables = edge_tables
-        self.later = later
+        self.build_record = build_record
         """What tables that are added are placed by."""
         self._rank = 0 if group is None else group.rank
         self._readers: list[weakref.ref[Any]] = []

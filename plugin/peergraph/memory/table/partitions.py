@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from peergraph.memory.topology.topology import Matrix
+from peergraph.memory.topology.rates import Matrix
 
 
 @dataclass(frozen=True)

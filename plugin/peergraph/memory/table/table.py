@@ -14,7 +14,7 @@ import torch
 
 import peergraph._C as _C
 from peergraph.memory.group.group import Group
-from peergraph.memory.group.together import run_everywhere
+from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.memory.region.region import SharedRegion
 from peergraph.memory.table import loading
 from peergraph.memory.table.access import Access

@@ -6,57 +6,8 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
-Vector = tuple[float, ...]
-Matrix = tuple[Vector, ...]
-
-
-@dataclass(frozen=True)
-class Rates:
-    """Bytes per second of one way to read: in bulk, or random rows of one width.
-
-    Args:
-        bandwidth: ``[n][n]``: GPU i reads from GPU j's memory, 0 where it cannot; the diagonal is
-            its own memory.
-        ingress: ``[n]``: GPU i reads from all GPUs that it reaches at once, all GPUs doing so.
-            With a switch it is no more than one pair has; with links of their own, their sum.
-        host: ``[n]``: GPU i reads the machine's memory.
-    """
-
-    bandwidth: Matrix
-    ingress: Vector
-    host: Vector
-
-    def __post_init__(self) -> None:
-        count = len(self.bandwidth)
-        if any(len(row) != count for row in self.bandwidth):
-            raise ValueError(
-                f"bandwidth must be square, got rows of {[len(r) for r in self.bandwidth]}"
-            )
-        for name in ("ingress", "host"):
-            if len(getattr(self, name)) != count:
-                raise ValueError(
-                    f"{name} must have {count} entries, got {len(getattr(self, name))}"
-                )
-        values = [*(v for row in self.bandwidth for v in row), *self.ingress, *self.host]
-        if any(not 0 <= v < math.inf for v in values):
-            raise ValueError("rates must be finite and not negative")
-        if 0 in self.host:
-            raise ValueError("host: every GPU must reach the machine's memory")
-        for gpu, row in enumerate(self.bandwidth):
-            if row[gpu] == 0:
-                raise ValueError(f"bandwidth[{gpu}][{gpu}]: a GPU must reach its own memory")
-
-    def select(self, gpus: Sequence[int], masked: Iterable[tuple[int, int]] = ()) -> Rates:
-        """The rates among some GPUs, renumbered in this order, without the masked pairs."""
-        gone = {pair for a, b in masked for pair in ((a, b), (b, a))}
-        bandwidth = tuple(
-            tuple(0.0 if (i, j) in gone else self.bandwidth[i][j] for j in gpus) for i in gpus
-        )
-        links = [sum(row) - row[k] for k, row in enumerate(bandwidth)]
-        ingress = tuple(min(self.ingress[g], links[k]) for k, g in enumerate(gpus))
-        return Rates(bandwidth, ingress, tuple(self.host[g] for g in gpus))
+from peergraph.memory.topology.rates import Matrix, Rates, Vector, as_matrix, as_rates, mix
 
 
 @dataclass(frozen=True)
@@ -205,12 +156,12 @@ class Topology:
         narrowest, widest = self.rows[0], self.rows[-1]
         if row_bytes <= narrowest[0]:
             share = row_bytes / narrowest[0]
-            return _mix(narrowest[1], narrowest[1], 0.0, share)
+            return mix(narrowest[1], narrowest[1], 0.0, share)
         if row_bytes >= widest[0]:
             return widest[1]
         above = next(k for k, (width, _) in enumerate(self.rows) if width >= row_bytes)
         (low, slow), (high, fast) = self.rows[above - 1 : above + 1]
-        return _mix(slow, fast, math.log(row_bytes / low) / math.log(high / low), 1.0)
+        return mix(slow, fast, math.log(row_bytes / low) / math.log(high / low), 1.0)
 
     def staged_rates(self, row_bytes: int) -> Vector | None:
         """What CPU threads bring to each GPU of rows of a width: as of the widest measured one that
@@ -236,12 +187,12 @@ class Topology:
         """
         try:
             values = json.loads(text)
-            rates = _rates(values["bulk"])
-            rows = tuple((int(width), _rates(entry)) for width, entry in values["rows"])
+            rates = as_rates(values["bulk"])
+            rows = tuple((int(width), as_rates(entry)) for width, entry in values["rows"])
             return cls(
                 str(values["name"]),
                 rates,
-                _matrix(values["latency"]),
+                as_matrix(values["latency"]),
                 tuple(values["host_latency"]),
                 tuple(values["memory"]),
                 int(values["host_memory"]),
@@ -302,24 +253,3 @@ class Topology:
             tuple(self.caches[g] for g in gpus if self.caches),
             tuple((width, tuple(rates[g] for g in gpus)) for width, rates in self.staged),
         )
-
-
-def _mix(low: Rates, high: Rates, share: float, scale: float) -> Rates:
-    """(1 - share) of `low` and share of `high`, times `scale`."""
-
-    def between(a: Vector, b: Vector) -> Vector:
-        return tuple(scale * ((1 - share) * x + share * y) for x, y in zip(a, b, strict=True))
-
-    return Rates(
-        tuple(map(between, low.bandwidth, high.bandwidth)),
-        between(low.ingress, high.ingress),
-        between(low.host, high.host),
-    )
-
-
-def _matrix(values: Sequence[Sequence[float]]) -> Matrix:
-    return tuple(tuple(row) for row in values)
-
-
-def _rates(values: dict[str, Any]) -> Rates:
-    return Rates(_matrix(values["bandwidth"]), tuple(values["ingress"]), tuple(values["host"]))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from peergraph.memory import Group, Tiers
-from peergraph.memory.group.together import run_everywhere
+from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.memory.region.free_memory import granted_bytes
 from peergraph.memory.topology.topology import Topology
 from peergraph.store.budget.footprint import Extent, check_budget, check_room, extents_of, fullest
@@ -14,13 +14,13 @@ from peergraph.store.budget.plan_choice import DEFAULT_BUDGET_SHARE, budget_gran
 from peergraph.store.budget.spilling import Spill
 from peergraph.store.planning.cost import predict
 from peergraph.store.planning.plan import Item, Placement, Plan, fit, make_plan
-from peergraph.store.planning.planning import Reads
 from peergraph.store.planning.policies import POLICIES
+from peergraph.store.planning.reads import Reads
 from peergraph.store.planning.tier_choice import choose_tiers
 
 
 @dataclass(frozen=True)
-class Later:
+class BuildRecord:
     """What a store remembers of its building.
 
     Args:
@@ -35,7 +35,7 @@ class Later:
 
 
 def place_added(
-    plan: str, item: Item, built: Plan, taken: Sequence[Extent], later: Later, group: Group
+    plan: str, item: Item, built: Plan, taken: Sequence[Extent], record: BuildRecord, group: Group
 ) -> Plan:
     """The plan of a store with one more table. Collective.
 
@@ -52,22 +52,22 @@ def place_added(
     used = fullest(taken, granule)[1]
     if plan != "auto":
         tiers = make_plan(plan, [item], built.world_size, None).placements[0].tiers
-    elif group.device.type == "cpu" and later.topology is None:
+    elif group.device.type == "cpu" and record.topology is None:
         # Ranks without a GPU share the machine's memory: one copy serves all.
         tiers = Tiers.all_host(item.rows)
     else:
         left = common_budget(None, group, DEFAULT_BUDGET_SHARE)
         if built.memory_budget is not None:
             left = max(0, built.memory_budget - used)
-        tiers = _fitting(item, left or 0, granule, built, later, group)
+        tiers = _fitting(item, left or 0, granule, built, record, group)
     added = _with_item(replace(built, placements=(), predictions=()), item, tiers)
-    added, extents = _left_of_host(later.spill, taken, group).apply(
+    added, extents = _left_of_host(record.spill, taken, group).apply(
         added, [item], plan == "auto", group
     )
     if built.memory_budget is not None:
         check_budget([*taken, *extents], built.memory_budget, granule, f"table {item.name!r}")
     check_room(extents, group)
-    predicted = _predicted(item, added, later, group)
+    predicted = _predicted(item, added, record, group)
     return replace(
         built,
         placements=(*built.placements, *added.placements),
@@ -75,11 +75,13 @@ def place_added(
     )
 
 
-def _fitting(item: Item, left: int, granule: int, built: Plan, later: Later, group: Group) -> Tiers:
+def _fitting(
+    item: Item, left: int, granule: int, built: Plan, record: BuildRecord, group: Group
+) -> Tiers:
     """Tiers that take no more than `left` bytes of any rank, in blocks. Collective."""
     room = left
     while True:
-        tiers = _chosen(item, room, built, later, group)
+        tiers = _chosen(item, room, built, record, group)
         one = _with_item(replace(built, placements=()), item, tiers)
         beyond = fullest(extents_of([item], one), granule)[1] - left
         if beyond <= 0:
@@ -87,19 +89,19 @@ def _fitting(item: Item, left: int, granule: int, built: Plan, later: Later, gro
         room = max(0, room - beyond)
 
 
-def _chosen(item: Item, room: int, built: Plan, later: Later, group: Group) -> Tiers:
+def _chosen(item: Item, room: int, built: Plan, record: BuildRecord, group: Group) -> Tiers:
     partitions = built.partitions_in_use
-    if later.topology is None:
+    if record.topology is None:
         # With copies of shards, the ranks hold as much as so many fewer of them.
         return fit(item, max(1, built.world_size // built.copies), room)
 
     def choose() -> Tiers | None:
-        if later.reads is None:
+        if record.reads is None:
             return None
         _, replicate = POLICIES.get(built.name, POLICIES["auto"])
-        assert later.topology is not None
-        loads = [later.reads.load(item)]
-        return choose_tiers(loads, later.topology, partitions, room, replicate=replicate)[0]
+        assert record.topology is not None
+        loads = [record.reads.load(item)]
+        return choose_tiers(loads, record.topology, partitions, room, replicate=replicate)[0]
 
     tiers: Tiers | None = group.broadcast(run_everywhere(group, choose))
     assert tiers is not None
@@ -120,15 +122,15 @@ def _left_of_host(spill: Spill, taken: Sequence[Extent], group: Group) -> Spill:
     return replace(spill, host_budget=max(0, spill.host_budget - granted_bytes(sizes, "cpu")))
 
 
-def _predicted(item: Item, plan: Plan, later: Later, group: Group) -> Plan:
+def _predicted(item: Item, plan: Plan, record: BuildRecord, group: Group) -> Plan:
     """With the cost of reading the item, where links are known. Collective."""
 
     def price() -> Plan:
         tiers = plan.tiers(item.kind, item.name)
-        if later.reads is None or later.topology is None or tiers.disk:
+        if record.reads is None or record.topology is None or tiers.disk:
             return plan
-        load = later.reads.load(item)
-        cost = predict(load, tiers, later.topology, plan.partitions_in_use)
+        load = record.reads.load(item)
+        cost = predict(load, tiers, record.topology, plan.partitions_in_use)
         return replace(plan, predictions=(cost,))
 
     return group.broadcast(run_everywhere(group, price))  # type: ignore[no-any-return]

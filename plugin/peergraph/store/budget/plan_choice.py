@@ -8,8 +8,8 @@ from dataclasses import replace
 from torch import Tensor
 
 from peergraph.memory import Group, Tiers
-from peergraph.memory.group.together import run_everywhere
-from peergraph.memory.measuring import cached_topology
+from peergraph.memory.group.run_everywhere import run_everywhere
+from peergraph.memory.measurement.measure import cached_topology
 from peergraph.memory.region.free_memory import GPU_GRANULE, free_gpu_memory
 from peergraph.memory.table.partitions import everyone_reaches_all
 from peergraph.memory.topology.topology import Topology
@@ -25,8 +25,9 @@ from peergraph.store.planning.items import (
     table_name,
 )
 from peergraph.store.planning.plan import Item, Placement, Plan, fit_all, make_plan
-from peergraph.store.planning.planning import Reads, Shares, share_out
 from peergraph.store.planning.policies import POLICIES, plan_on
+from peergraph.store.planning.reads import Reads
+from peergraph.store.planning.shares import Shares, share_out
 
 # Of a GPU's free memory: the rest is the model's, its activations' and the allocator's.
 DEFAULT_BUDGET_SHARE = 0.6

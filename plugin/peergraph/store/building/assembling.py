@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from peergraph.memory import Group, Table
-from peergraph.memory.measuring import cached_topology
+from peergraph.memory.measurement.measure import cached_topology
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.budget.adding_tables import Later
+from peergraph.store.budget.adding_tables import BuildRecord
 from peergraph.store.budget.plan_choice import choose_plan, fits_budget, may_split
 from peergraph.store.budget.spilling import Spill
 from peergraph.store.building.filling import build_structure, build_tables
@@ -23,8 +23,9 @@ from peergraph.store.input.schema import Schema, agree
 from peergraph.store.input.source import EdgeType, GraphSource, NodeType
 from peergraph.store.planning.items import graph_items
 from peergraph.store.planning.plan import Plan
-from peergraph.store.planning.planning import Reads, Shares
 from peergraph.store.planning.policies import POLICIES
+from peergraph.store.planning.reads import Reads
+from peergraph.store.planning.shares import Shares
 from peergraph.store.structure.structure import Structure
 
 
@@ -51,7 +52,7 @@ class Parts:
     structures: dict[EdgeType, Structure]
     node_tables: dict[NodeType, dict[str, Table]]
     edge_tables: dict[EdgeType, dict[str, Table]]
-    later: Later
+    build_record: BuildRecord
 
 
 def assemble(
@@ -117,8 +118,8 @@ def assemble(
     )
     group.synchronize()
     group.barrier()
-    later = _remembered(wishes, reads, used, schema, ordered, group)
-    return Parts(schema, plan, ids, structures, node_tables, edge_tables, later)
+    record = _remembered(wishes, reads, used, schema, ordered, group)
+    return Parts(schema, plan, ids, structures, node_tables, edge_tables, record)
 
 
 def _remembered(
@@ -128,14 +129,14 @@ def _remembered(
     schema: Schema,
     ordered: bool,
     group: Group,
-) -> Later:
+) -> BuildRecord:
     """What later tables are placed by. Collective."""
     topology = wishes.topology
     by_links = not isinstance(wishes.plan, Plan) and wishes.plan in POLICIES
     if topology is None and by_links and ordered and group.device.type == "cuda":
         topology = cached_topology(group)
     if topology is None or group.rank:
-        return Later(topology, None, wishes.spill)
+        return BuildRecord(topology, None, wishes.spill)
     # Where nodes keep the users' order, the first rows are read as often as others.
     by_users = {t: n for t, n in schema.num_nodes.items() if t not in used.nodes}
-    return Later(topology, reads().in_no_order(by_users), wishes.spill)
+    return BuildRecord(topology, reads().in_no_order(by_users), wishes.spill)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from peergraph.memory import Group, Table, Tiers
-from peergraph.memory.group.together import run_everywhere
+from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.memory.table.partitions import Partitions
 from peergraph.progress import progress_bar
 from peergraph.store.budget.adding_tables import place_added
@@ -19,7 +19,8 @@ from peergraph.store.input.schema import Schema, TableSpec
 from peergraph.store.input.source import EdgeType, GraphSource, NodeType, RowSource
 from peergraph.store.planning.items import row_item, table_name, type_name
 from peergraph.store.planning.plan import Plan
-from peergraph.store.structure.structure import Structure, write_lists
+from peergraph.store.structure.lists import write_lists
+from peergraph.store.structure.structure import Structure
 
 if TYPE_CHECKING:
     from peergraph.store.store import Store
@@ -156,13 +157,13 @@ def add_table(
     what = "node table" if isinstance(kind, str) else "edge table"
     item = row_item(what, table_name(kind, name), spec, kind)
     allocated = store.memory().extents
-    planned = place_added(plan, item, store.plan, allocated, store.later, group)
+    planned = place_added(plan, item, store.plan, allocated, store.build_record, group)
     tiers = planned.tiers(what, item.name)
     order = store.id_map(kind).to_internal if isinstance(kind, str) else None
     mine = values if group.rank == holder else None
     parts = store.plan.partitions
     table = build_table(
-        item.name, spec, tiers, mine, 0, group, order, None, parts, store.later.spill
+        item.name, spec, tiers, mine, 0, group, order, None, parts, store.build_record.spill
     )
     store.plan = planned
     group.barrier()

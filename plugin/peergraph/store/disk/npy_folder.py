@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from peergraph.memory import Group, Table
-from peergraph.memory.group.together import run_everywhere
+from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.store.input.source import EdgeSource, EdgeType, GraphSource, NodeType
-from peergraph.store.structure.structure import Structure, read_lists
+from peergraph.store.structure.lists import read_lists
+from peergraph.store.structure.structure import Structure
 
 if TYPE_CHECKING:
     from peergraph.store.store import Store

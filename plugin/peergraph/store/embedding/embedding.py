@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from peergraph.memory import Group, Table
 from peergraph.memory.device.launching import DTYPES
-from peergraph.memory.group.together import run_everywhere
+from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.memory.training.coalesce import accumulator
 from peergraph.memory.training.trained_table import TrainedTable, owned_tiers
 from peergraph.store.budget.plan_choice import place_table

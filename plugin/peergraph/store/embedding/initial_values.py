@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from peergraph.memory import Table
-from peergraph.memory.group.together import run_everywhere
+from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.memory.training.coalesce import accumulator
 from peergraph.progress import progress_bar
 

@@ -14,7 +14,7 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 import peergraph._C as _C
 from peergraph.memory import Group
-from peergraph.memory.group.together import run_everywhere
+from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.memory.training.exchange import Exchange, Outgoing
 from peergraph.store.embedding.embedding import Embedding, RowState, load_rows
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from peergraph.memory import Group
-from peergraph.memory.group.together import run_everywhere
+from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.store.hotness.good_turing import expected_reads
 from peergraph.store.input.local_csc import LocalCsc, out_degrees
 from peergraph.store.input.schema import Schema

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.memory import Group
-from peergraph.memory.group.together import run_everywhere
+from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.store.input.schema import Schema
 from peergraph.store.input.shared_vector import assemble
 from peergraph.store.input.source import EdgeSource, EdgeType, GraphSource, NodeType

@@ -8,7 +8,8 @@ from peergraph.memory.table.partitions import Partitions
 from peergraph.memory.topology.topology import Topology
 from peergraph.store.planning.cliques import place_by_cliques
 from peergraph.store.planning.plan import Item, Placement, Plan
-from peergraph.store.planning.planning import Reads, Shares, by_cost, predict_all, share_out
+from peergraph.store.planning.reads import Reads
+from peergraph.store.planning.shares import Shares, by_cost, predict_all, share_out
 from peergraph.store.planning.solver import solve
 
 POLICIES: dict[str, tuple[Callable[[Topology], Partitions], bool]] = {

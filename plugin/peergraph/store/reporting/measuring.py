@@ -12,7 +12,7 @@ from peergraph.memory.table.read_counter import ReadCounter, Stopwatch
 from peergraph.store.input.source import EdgeType
 from peergraph.store.planning.cost import SECTOR
 from peergraph.store.planning.plan import Plan
-from peergraph.store.planning.planning import BOUNDS
+from peergraph.store.planning.reads import BOUNDS
 from peergraph.store.reporting.measurement import ItemReads, Measurement
 from peergraph.store.structure.structure import Structure
 

@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 from typing_extensions import Self
 
+from peergraph.store.tensors.without_storage import WithoutStorage
+
 if TYPE_CHECKING:
     from peergraph.store.store import Store
 
@@ -32,7 +34,7 @@ def implements(operation: Any) -> Callable[[Handler], Handler]:
     return register
 
 
-class StoreTensor(Tensor):
+class StoreTensor(WithoutStorage):
     """A ``torch.Tensor`` that holds no values: they stay in a :class:`peergraph.store.Store`.
 
     Shape and dtype are real; the device is where results are wanted, by default the store's. An
@@ -45,9 +47,6 @@ class StoreTensor(Tensor):
     ``copy.deepcopy`` and pickling give another handle of the same shared values; ``clone()``
     gives a plain tensor of one's own.
     """
-
-    # Results of operations are plain tensors: nothing to wrap.
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     store: Store
 
@@ -96,24 +95,6 @@ class StoreTensor(Tensor):
 
     def _source(self) -> str:
         raise NotImplementedError
-
-    # What follows are methods that torch runs on the storage without dispatching, which here
-    # has no memory behind it.
-
-    def numpy(self, *, force: bool = False) -> Any:
-        """A NumPy array with a copy of the values."""
-        return self.whole().numpy(force=force)
-
-    def __array__(self, dtype: Any = None) -> Any:
-        array = self.numpy()
-        return array if dtype is None else array.astype(dtype)
-
-    def __dlpack__(self, **kwargs: Any) -> Any:
-        return self.whole().__dlpack__(**kwargs)
-
-    def tolist(self) -> Any:
-        """The values as nested lists."""
-        return self.whole().tolist()
 
     def data_ptr(self) -> int:
         """There is no single address: raises ``RuntimeError``."""

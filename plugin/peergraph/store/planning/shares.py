@@ -1,0 +1,116 @@
+"""How memory is shared out among items: XGNN's ratios, what comes first, and the cost model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from peergraph.memory import Tiers
+from peergraph.memory.table.partitions import Partitions
+from peergraph.memory.topology.topology import Topology
+from peergraph.store.planning.cost import predict
+from peergraph.store.planning.plan import Item
+from peergraph.store.planning.prediction import Prediction
+from peergraph.store.planning.reads import Reads
+from peergraph.store.planning.tier_choice import bytes_on_gpu, choose_tiers, tiers_of_ratio
+
+_STRUCTURE = ("structure", "edge ids")
+Chooser = Callable[[Sequence[Item], int], list[Tiers]]
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What users say about the plan: XGNN's ratios, and what comes first (4.3).
+
+    Args:
+        graph: of the bytes of structure and edge ids, those on GPUs; None: as the plan finds best.
+        feature: the same of node and edge tables.
+        first: "structure" or "features": gets memory before the other; None: whatever saves most.
+    """
+
+    graph: float | None = None
+    feature: float | None = None
+    first: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, ratio in (("graph_ratio", self.graph), ("feature_ratio", self.feature)):
+            if ratio is not None and not 0 <= ratio <= 1:
+                raise ValueError(f"{name} must be in 0..1, got {ratio}")
+        if self.first not in (None, "structure", "features"):
+            raise ValueError(f"first must be 'structure' or 'features', got {self.first!r}")
+
+    @property
+    def given(self) -> bool:
+        """Whether anything is said."""
+        return self != Shares()
+
+    def of(self, item: Item) -> float | None:
+        """The ratio of an item."""
+        return self.graph if item.kind in _STRUCTURE else self.feature
+
+
+def by_cost(
+    reads: Reads, topology: Topology, partitions: Partitions, *, replicate: bool = True
+) -> Chooser:
+    """Chooses tiers by :func:`choose_tiers`."""
+
+    def choose(items: Sequence[Item], budget: int) -> list[Tiers]:
+        loads = [reads.load(item) for item in items]
+        return choose_tiers(loads, topology, partitions, budget, replicate=replicate)
+
+    return choose
+
+
+def share_out(
+    items: Sequence[Item], budget: int | None, shares: Shares, partitions: Partitions, rest: Chooser
+) -> list[Tiers]:
+    """The tiers of all items: those with a ratio by it, the others by `rest` in what is left.
+
+    Args:
+        budget: bytes on each GPU; None: as many as the ratios take.
+
+    Raises:
+        ValueError: the ratios take more than the budget.
+    """
+    chosen: dict[int, Tiers] = {}
+    for index, item in enumerate(items):
+        ratio = shares.of(item)
+        if ratio is not None:
+            chosen[index] = tiers_of_ratio(item, ratio, partitions)
+
+    def taken() -> int:
+        return sum(bytes_on_gpu(items[i], tiers, partitions) for i, tiers in chosen.items())
+
+    if budget is not None and taken() > budget:
+        raise ValueError(
+            f"graph_ratio and feature_ratio take {taken()} bytes of each rank, "
+            f"the budget is {budget}"
+        )
+    open_items = [i for i in range(len(items)) if i not in chosen]
+    for group in _in_turn(items, open_items, shares.first):
+        left = 0 if budget is None else budget - taken()
+        chosen.update(zip(group, rest([items[i] for i in group], left), strict=True))
+    return [chosen[i] for i in range(len(items))]
+
+
+def _in_turn(items: Sequence[Item], indices: list[int], first: str | None) -> list[list[int]]:
+    """Which items share the memory that is left, one group after the other."""
+    if first is None:
+        return [indices]
+    structure = [i for i in indices if items[i].kind in _STRUCTURE]
+    tables = [i for i in indices if items[i].kind not in _STRUCTURE]
+    return [structure, tables] if first == "structure" else [tables, structure]
+
+
+def predict_all(
+    items: Sequence[Item],
+    tiers: Sequence[Tiers],
+    reads: Reads,
+    topology: Topology,
+    partitions: Partitions,
+) -> tuple[Prediction, ...]:
+    """The cost of every item."""
+    return tuple(
+        predict(reads.load(item), chosen, topology, partitions)
+        for item, chosen in zip(items, tiers, strict=True)
+    )

@@ -1,0 +1,131 @@
+"""Neighbour lists of a structure, written and read in chunks, by users' ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+import peergraph._C as _C
+from peergraph.memory.device.launching import launch_on
+from peergraph.store.hotness.id_map import IdMap
+from peergraph.store.structure.structure import Structure
+
+_CHUNK_EDGES = 1 << 24
+
+
+def write_lists(
+    structure: Structure,
+    first: int,
+    indptr: Tensor,
+    indices: Tensor,
+    edge_begin: int,
+    destinations: IdMap,
+    sources: IdMap,
+) -> Iterator[int]:
+    """Writes the neighbour lists of destinations first, first + 1, ... One-sided; yields the number
+    of edges written after each chunk.
+
+    Args:
+        first: user id of the first destination.
+        indptr: [n + 1] int64, from 0; on the CPU or the device.
+        indices: [E] users' ids of the sources, int32 or int64.
+        edge_begin: position of the first of these edges in the user's CSC.
+    """
+    device, views = structure.device, structure.write_views()
+    for begin, end in _chunks(indptr):
+        edge_from, edge_to = int(indptr[begin]), int(indptr[end])
+        near_indptr = (indptr[begin : end + 1] - edge_from).to(device)
+        near_indices = indices[edge_from:edge_to].to(device)
+        chunk = _C.ListChunk(
+            first=first + begin,
+            count=end - begin,
+            indptr=near_indptr.data_ptr(),
+            indices=near_indices.data_ptr(),
+            index_bytes=near_indices.element_size(),
+            edge_begin=edge_begin + edge_from,
+        )
+        for view in views:
+            _C.scatter_lists(
+                view,
+                chunk,
+                destinations.internal_address,
+                sources.internal_address,
+                *launch_on(device),
+            )
+        yield edge_to - edge_from
+
+
+def read_lists(
+    structure: Structure, destinations: IdMap, sources: IdMap
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The user's CSC, piece by piece: (degrees [n], source ids [edges] int64), both on the CPU.
+    One-sided; synchronises.
+    """
+    degrees = read_degrees(structure, destinations)
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)])
+    device = structure.device
+    for begin, end in _chunks(indptr):
+        near_indptr = (indptr[begin : end + 1] - indptr[begin]).to(device)
+        ids = torch.empty(int(indptr[end] - indptr[begin]), dtype=torch.int64, device=device)
+        chunk = _C.ListChunk(
+            first=begin,
+            count=end - begin,
+            indptr=near_indptr.data_ptr(),
+            indices=ids.data_ptr(),
+            index_bytes=8,
+        )
+        _C.gather_lists(
+            structure.view,
+            chunk,
+            destinations.internal_address,
+            sources.user_address,
+            *launch_on(device),
+        )
+        yield degrees[begin:end], ids.cpu()
+
+
+def read_degrees(structure: Structure, destinations: IdMap) -> Tensor:
+    """[destinations] int64 in-degrees by user id, on the CPU. One-sided; synchronises."""
+    degrees = torch.empty(structure.num_destinations, dtype=torch.int64, device=structure.device)
+    _C.degrees(
+        structure.view,
+        0,
+        degrees.numel(),
+        destinations.internal_address,
+        degrees.data_ptr(),
+        *launch_on(structure.device),
+    )
+    return degrees.cpu()
+
+
+def read_edge_index(structure: Structure, to_user: IdMap, from_user: IdMap) -> Tensor:
+    """``[2, E]`` int64 on the CPU (sources, destinations), in the order of the edge ids.
+
+    Args:
+        to_user, from_user: renumberings of destinations and sources.
+    """
+    out = torch.empty((2, structure.num_edges), dtype=torch.int64)
+    first, at = 0, 0
+    for degrees, sources in read_lists(structure, to_user, from_user):
+        piece = slice(at, at + sources.numel())
+        nodes = torch.arange(first, first + degrees.numel())
+        out[0, piece] = sources
+        out[1, piece] = nodes.repeat_interleave(degrees)
+        first, at = first + degrees.numel(), piece.stop
+    if structure.edge_ids is None:
+        return out
+    edge_ids = structure.edge_ids.read().long()
+    return torch.empty_like(out).index_copy_(1, edge_ids, out)
+
+
+def _chunks(indptr: Tensor) -> Iterator[tuple[int, int]]:
+    """Ranges of destinations with at most _CHUNK_EDGES edges (or one destination) each."""
+    begin, count = 0, indptr.numel() - 1
+    while begin < count:
+        reach = int(indptr[begin]) + _CHUNK_EDGES
+        end = int(torch.searchsorted(indptr, reach, right=True)) - 1
+        end = min(max(end, begin + 1), count, begin + _CHUNK_EDGES)
+        yield begin, end
+        begin = end
