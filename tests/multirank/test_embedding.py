@@ -20,6 +20,7 @@ from peergraph.memory.training.rounds import Rounds
 from peergraph.memory.training.trained_table import TrainedTable, owned_tiers
 from peergraph.store import Store
 from peergraph.testing import run_ranks
+from tests.multirank.impatient import impatient_group
 from tests.store.test_embedding import make_store
 from tests.store.trained import (
     KINDS,
@@ -325,9 +326,9 @@ def _dies() -> Any:
 
 
 def _late() -> None:
-    group = Group.current(timeout=2)
+    group = Group.current(timeout=60)
     rounds = Rounds(group, 1)
-    dist.barrier()
+    impatient_group(2)
     if group.rank == 0:
         with pytest.raises(PeerLostError, match="rank 1 did not join within 2 s"):
             rounds.exchange([2])

@@ -1,5 +1,6 @@
 """Helpers for tests of multi-rank code."""
 
 from peergraph.testing.ranks import run_ranks
+from peergraph.testing.starting import preload
 
-__all__ = ["run_ranks"]
+__all__ = ["preload", "run_ranks"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import os
 import pickle
 import signal
 import time
@@ -10,12 +10,14 @@ import traceback
 from collections.abc import Callable, Collection
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from peergraph.testing.starting import Start, context_of
 
 
 def run_ranks(
@@ -25,16 +27,22 @@ def run_ranks(
     timeout_s: float = 120,
     device: str = "cpu",
     may_die: Collection[int] = (),
+    start: Start = "forked",
 ) -> list[Any]:
     """Calls `fn(*args)` in `world_size` new processes and returns their results by rank.
 
     torch.distributed is initialised in each: Gloo for "cpu"; Gloo and NCCL for "cuda", where rank r
-    has GPU r modulo their number. Every process is ended before this returns.
+    has GPU r modulo their number. Working directory and environment are the caller's. Every process
+    is ended before this returns.
 
     Args:
         fn: a function of a module's top level; its result and arguments are pickled.
         timeout_s: for all of it, the start of the processes included.
         may_die: ranks that may end without a result; theirs is None.
+        start: "forked" from a process that has imported torch and peergraph and done nothing with
+            them, in milliseconds; variables that libraries read when they are loaded must be set
+            before the first call, and all ranks hash strings alike. "fresh": by new interpreters,
+            in seconds.
 
     Raises:
         RuntimeError: a rank raised (with its traceback), or died.
@@ -45,14 +53,15 @@ def run_ranks(
     deadline = time.monotonic() + timeout_s
     # Served from here, so that the death of a rank, any rank, does not take it away.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    context = multiprocessing.get_context("spawn")
-    processes: list[SpawnProcess] = []
+    context = context_of(start)
+    processes: list[BaseProcess] = []
     pipes: list[Connection] = []
     try:
         for rank in range(world_size):
             receiver, sender = context.Pipe(duplex=False)
-            process = context.Process(
-                target=_run, args=(sender, fn, args, rank, world_size, store.port, device)
+            process: BaseProcess = context.Process(
+                target=_run,
+                args=(sender, dict(os.environ), fn, args, rank, world_size, store.port, device),
             )
             process.start()
             sender.close()
@@ -61,13 +70,16 @@ def run_ranks(
         return _collect(processes, pipes, deadline, timeout_s, may_die)
     finally:
         for process in processes:
-            process.kill()
+            # Asked first: whoever forked it may have reaped it, and its number be another's now.
+            if process.is_alive():
+                process.kill()
         for process in processes:
             process.join()
 
 
 def _run(
     sender: Connection,
+    environment: dict[str, str],
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     rank: int,
@@ -76,6 +88,8 @@ def _run(
     device: str,
 ) -> None:
     try:
+        os.environ.clear()
+        os.environ.update(environment)
         torch.set_num_threads(1)
         if device == "cuda":
             torch.cuda.set_device(rank % torch.cuda.device_count())
@@ -97,7 +111,7 @@ def _run(
 
 
 def _collect(
-    processes: list[SpawnProcess],
+    processes: list[BaseProcess],
     pipes: list[Connection],
     deadline: float,
     timeout_s: float,
@@ -126,7 +140,7 @@ def _collect(
     return results
 
 
-def _end_of(process: SpawnProcess) -> str:
+def _end_of(process: BaseProcess) -> str:
     process.join(5)
     code = process.exitcode
     if code is not None and code < 0:

@@ -1,0 +1,58 @@
+"""How the processes of ranks are started."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext, SpawnContext
+from typing import Literal
+
+Start = Literal["forked", "fresh"]
+
+# Forked ranks find these imported. Importing starts no thread and touches no GPU.
+_imported = ["peergraph.testing.ranks", "peergraph.sampling"]
+# Read when the libraries are loaded: a process with threads is none to fork from.
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def preload(*modules: str) -> None:
+    """Names more modules that forked ranks are to find imported, where they are installed.
+
+    To be called before the first :func:`run_ranks` of the process. They must not start threads or
+    initialise CUDA when they are imported.
+    """
+    _imported.extend(module for module in modules if module not in _imported)
+
+
+def context_of(start: Start) -> ForkServerContext | SpawnContext:
+    """The context that starts processes so.
+
+    Raises ValueError for another `start`.
+    """
+    if start == "fresh":
+        return multiprocessing.get_context("spawn")
+    if start != "forked":
+        raise ValueError(f'start must be "forked" or "fresh", got {start!r}')
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_imported)
+    with _one_thread():
+        forkserver.ensure_running()
+    return context
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """For a process that is started meanwhile."""
+    before = {name: os.environ.get(name) for name in _ONE_THREAD}
+    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
