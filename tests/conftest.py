@@ -8,6 +8,10 @@ import pytest
 import torch
 
 import peergraph._C as _C
+from peergraph.testing import preload
+
+# What most tests of ranks take seconds to import; optimizers import the compiler.
+preload("pytest", "torch._dynamo", "torch_geometric.loader", "peergraph_pyg")
 
 NUM_GPUS = torch.cuda.device_count() if _C.has_cuda else 0
 REQUIRED_GPUS = int(os.environ.get("PEERGRAPH_REQUIRE_GPUS", "0"))
