@@ -120,6 +120,10 @@ def test_same_on_two_ranks(plan: str) -> None:
     run_ranks(_same_everywhere, 2, plan, "cpu")
 
 
+def test_same_where_strings_hash_differently() -> None:
+    run_ranks(_same_everywhere, 2, "mixed", "cpu", start="fresh")
+
+
 @pytest.mark.parametrize("plan", PLANS)
 def test_same_on_one_rank(plan: str) -> None:
     _same_everywhere(plan, "cpu")

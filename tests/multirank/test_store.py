@@ -29,6 +29,10 @@ def test_from_one_rank(plan: str) -> None:
     run_ranks(_from_one_rank, 2, plan, "cpu")
 
 
+def test_from_one_rank_where_strings_hash_differently() -> None:
+    run_ranks(_from_one_rank, 2, "auto", "cpu", start="fresh")
+
+
 @pytest.mark.parametrize(
     "world_size", [pytest.param(n, marks=pytest.mark.gpus(n)) for n in (1, 2, 4)]
 )
