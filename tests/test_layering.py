@@ -15,7 +15,7 @@ PARTS = {  # of an area, in the order in which they may import each other
     "memory": ["device", "group", "region", "topology", "table", "training", "measurement"],
     "store": [
         *("input", "hotness", "structure", "planning", "budget", "building", "disk", "reporting"),
-        *("store", "tensors", "embedding", "kernel_argument"),
+        *("store", "turned", "tensors", "embedding", "kernel_argument"),
     ],
     "aggregate": ["kernels", "structure", "operations", "messages"],
 }

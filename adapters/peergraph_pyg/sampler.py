@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import torch
 import torch_geometric.sampler
@@ -11,11 +12,13 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 
 from peergraph.sampling import NeighborSampler, Sample
-from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store, TableTensor
+from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store, TableTensor, turned_type
 
 from . import blocks
 from .attach import store_of
 from .attributes import Times, time_tables, times_for_negatives, weight_tables
+
+Value = TypeVar("Value")
 
 
 class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[misc]
@@ -45,7 +48,10 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
         is_sorted: no effect: the store's structure is sorted.
         share_memory: no effect: the store is shared memory.
         directed: False stands for ``subgraph_type="induced"``.
-        sample_direction: only ``"forward"``.
+        sample_direction: ``"backward"`` draws out-neighbours, from the store's other orientation
+            (:meth:`peergraph.store.Store.turned`), which takes a structure's memory: the first such
+            sampler is made by all ranks together. Edge types, edge ids and the direction of the
+            edges in a batch stay those of the graph. Not with ``time_attr``, as in PyG.
 
     Raises:
         NotImplementedError: naming the argument, for what is not supported.
@@ -68,13 +74,16 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
         directed: bool = True,
         sample_direction: str = "forward",
     ) -> None:
-        if sample_direction != "forward":
-            raise NotImplementedError(
-                f"sample_direction={sample_direction!r} is not supported for a shared graph: its "
-                "store holds edges by destination; share the graph with its edges turned round"
+        if sample_direction not in ("forward", "backward"):
+            raise ValueError(
+                f"sample_direction must be 'forward' or 'backward', got {sample_direction!r}"
             )
+        self._backward = sample_direction == "backward"
+        if self._backward and time_attr is not None:
+            raise NotImplementedError("time_attr: not with sample_direction='backward', as in PyG")
         self.subgraph_type = SubgraphType(subgraph_type if directed else "induced")
         self.store: Store = store_of(data)
+        self._drawn_from = self.store.turned() if self._backward else self.store
         self.data_type = DataType.from_data(data)
         self.sample_direction = sample_direction
         self.temporal_strategy = temporal_strategy
@@ -155,18 +164,24 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
             hops = self._num_neighbors.num_hops
             for edge_type in self.store.edge_types:
                 fanouts.setdefault(edge_type, [0] * hops)
+            fanouts = {self._as_drawn(t): values for t, values in fanouts.items()}
+        weights = {self._as_drawn(t): name for t, name in (self._weights or {}).items()}
         last = self.is_temporal and self.temporal_strategy == "last"
         return NeighborSampler(
-            self.store,
+            self._drawn_from,
             fanouts,
             disjoint=self._disjoint,
             replace=self.replace,
-            weights=self._weights,
+            weights=weights or None,
             node_time=self._node_time or None,
             edge_time=self._edge_time or None,
             temporal_strategy="last" if last else "uniform",
             subgraph="induced" if self._induced else "directional",
         )
+
+    def _as_drawn(self, edge_type: EdgeType) -> EdgeType:
+        """The edge type that edges of this one are drawn as."""
+        return turned_type(edge_type) if self._backward else edge_type
 
     @property
     def _induced(self) -> bool:
@@ -187,10 +202,12 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
         # torch's generator: reproducible by torch.manual_seed, and different in every worker.
         number = int(torch.randint(0, 2**63 - 1, (), device="cpu"))
         sample = core.sample(seed, number, seed_time=seed_time)
+        if self._backward:
+            sample = _turned_round(sample)
         out = _single_type(sample) if self._homogeneous else self._typed(sample)
         if self._induced:  # there are no edges of a hop
             out.num_sampled_nodes = out.num_sampled_edges = None
-        else:
+        elif not self._backward:  # whose edges are grouped by source
             blocks.remember(sample)
         return out
 
@@ -218,6 +235,21 @@ def _single_type(sample: Sample) -> SamplerOutput:
         batch=None if sample.batch is None else sample.batch[NODE],
         num_sampled_nodes=sample.num_sampled_nodes[NODE],
         num_sampled_edges=sample.num_sampled_edges[EDGE],
+    )
+
+
+def _turned_round(sample: Sample) -> Sample:
+    """The edges as they are in the graph, of a sample of the store's other orientation."""
+
+    def by_type(values: dict[EdgeType, Value]) -> dict[EdgeType, Value]:
+        return {turned_type(edge_type): value for edge_type, value in values.items()}
+
+    return replace(
+        sample,
+        row=by_type(sample.col),
+        col=by_type(sample.row),
+        edge_ids=None if sample.edge_ids is None else by_type(sample.edge_ids),
+        num_sampled_edges=by_type(sample.num_sampled_edges),
     )
 
 

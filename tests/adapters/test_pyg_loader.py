@@ -309,8 +309,6 @@ class StubSampler:
 
 def test_unsupported_inputs() -> None:
     shared = peergraph_pyg.share(random_data(), device="cpu")
-    with pytest.raises(NotImplementedError, match="sample_direction"):
-        NeighborSampler(shared, [2], sample_direction="backward")
     with pytest.raises(ValueError, match="input_time: the sampler has no time_attr"):
         NodeLoader(shared, NeighborSampler(shared, [2]), input_time=torch.arange(60))
     with pytest.raises(ValueError, match="list of ints for a homogeneous graph"):

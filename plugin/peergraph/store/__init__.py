@@ -20,6 +20,7 @@ from peergraph.store.structure.structure import Structure
 from peergraph.store.tensors.store_tensor import StoreTensor, implements, plain
 from peergraph.store.tensors.table_tensor import TableTensor
 from peergraph.store.tensors.without_storage import WithoutStorage
+from peergraph.store.turned import turned_type
 
 __all__ = [
     "EDGE",
@@ -44,4 +45,5 @@ __all__ = [
     "graph_argument",
     "implements",
     "plain",
+    "turned_type",
 ]

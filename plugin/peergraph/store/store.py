@@ -65,6 +65,7 @@ class Store(Reporting):
         """What tables that are added are placed by."""
         self._rank = 0 if group is None else group.rank
         self._readers: list[weakref.ref[Any]] = []
+        self._turned: Store | None = None
 
     @classmethod
     def build(
@@ -283,6 +284,24 @@ class Store(Reporting):
         maps = (self._ids[edge_type[2]], self._ids[edge_type[0]])
         return read_edge_index(self._structures[edge_type], *maps)
 
+    def turned(self) -> Store:
+        """The same graph with every edge turned round: what is drawn of it are out-neighbours.
+
+        Edge type ``(s, r, d)`` is ``(d, r, s)`` there; node ids, edge ids and tables are the same
+        ones. It takes a structure's memory, in what is left of this store's budget, and is made
+        once: the first call is collective, synchronises, and reads all edges on rank 0 (16 bytes
+        each). Closed with this store.
+
+        Raises:
+            RuntimeError: this process is no rank of the store, and no rank has called it before.
+            MemoryError: as :meth:`build`.
+        """
+        from peergraph.store.turned import turn
+
+        if self._turned is None:
+            self._turned = turn(self)
+        return self._turned
+
     def in_degree(self, edge_type: EdgeType = EDGE) -> Tensor:
         """``[num destinations]`` int64 on the CPU. One-sided; synchronises."""
         return read_degrees(self._structures[edge_type], self._ids[edge_type[2]])
@@ -300,6 +319,8 @@ class Store(Reporting):
         for ref in self._readers:
             if (reader := ref()) is not None:
                 reader.close()
+        if self._turned is not None:
+            self._turned.close()
         for embedding in self.embeddings.values():
             embedding.close()
         for tables in (*self._node_tables.values(), *self._edge_tables.values()):

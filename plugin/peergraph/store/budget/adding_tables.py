@@ -61,7 +61,7 @@ def place_added(
             left = max(0, built.memory_budget - used)
         tiers = _fitting(item, left or 0, granule, built, record, group)
     added = _with_item(replace(built, placements=(), predictions=()), item, tiers)
-    added, extents = _left_of_host(record.spill, taken, group).apply(
+    added, extents = left_of_host(record.spill, taken, group).apply(
         added, [item], plan == "auto", group
     )
     if built.memory_budget is not None:
@@ -112,7 +112,7 @@ def _with_item(plan: Plan, item: Item, tiers: Tiers) -> Plan:
     return replace(plan, placements=(*plan.placements, Placement.of(item, tiers)))
 
 
-def _left_of_host(spill: Spill, taken: Sequence[Extent], group: Group) -> Spill:
+def left_of_host(spill: Spill, taken: Sequence[Extent], group: Group) -> Spill:
     """What is free of the host's memory says itself what is left; a budget does not."""
     if spill.host_budget is None:
         return spill

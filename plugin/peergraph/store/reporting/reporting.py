@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -44,6 +45,7 @@ class Reporting:
     _structures: dict[EdgeType, Structure]
     _node_tables: dict[NodeType, dict[str, Table]]
     _edge_tables: dict[EdgeType, dict[str, Table]]
+    _turned: Reporting | None
     embeddings: dict[tuple[NodeType, str], Embedding]
     """What is trained, by node type and name; made by :class:`peergraph.Embedding`."""
 
@@ -114,6 +116,9 @@ class Reporting:
             yield _extent("structure", type_name(edge_type), sizes, parts)
         for kind, name, table in self._tables():
             yield _extent(kind, name, table.allocated, parts)
+        if self._turned is not None:
+            for extent in self._turned._extents():
+                yield replace(extent, kind=f"turned {extent.kind}")
 
     def _tables(self) -> Iterator[tuple[str, str, Table]]:
         """Kind, name and all tables, in the plan's words."""
