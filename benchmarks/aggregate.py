@@ -1,6 +1,6 @@
 """Aggregation over a whole graph and over the blocks of mini-batches: forward, and with backward.
 
-    python benchmarks/aggregate.py --graph products --peers torch,scatter,cupy --slices 0,256,512
+    python benchmarks/aggregate.py --graph products --peers torch,cusparse --slices 0,256,512
 
 The graph has both directions of each edge. Peers: `torch` (torch.sparse, which calls cuSPARSE),
 `scatter` (every message written, then index_add_, as PyG does for a list of edges), `cupy`
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+import cusparse
 import torch
 from common import integers, main, measure, parser, words
 from graphs import GraphSpec, make_csc
@@ -28,7 +29,7 @@ from peergraph.aggregate.kernels import sums
 
 _HEADS = 4
 _BLOCK_FANOUT = 20
-_PEERS = ("torch", "scatter", "cupy")
+_PEERS = ("torch", "scatter", "cupy", "cusparse")
 _PARTS = ("forward", "hotness", "locality", "training", "blocks", "edges")
 
 
@@ -212,6 +213,14 @@ def run_peers(session: Session, csc: Csc, x: Tensor, weights: Tensor) -> None:
         for name in ("sum", "weighted sum"):
             time_case(session, Case(name, dim, lambda: matrix @ x, num_bytes), "torch csr")
         del matrix
+    if session.wants("cusparse") and session.device.type == "cuda":
+        with session.section("cusparse", system="cusparse", dim=dim):
+            parts = csc.rows.indptr, csc.rows.indices, weights
+            product = cusparse.fastest(*parts, csc.num_sources, dim)
+            name = f"cusparse {product.algorithm}"
+            for case in ("sum", "weighted sum"):
+                time_case(session, Case(case, dim, lambda: product(x), num_bytes), name)
+            del product
     if session.wants("cupy") and session.device.type == "cuda":
         with session.section("cupy", system="cupy", dim=dim):
             import cupy

@@ -10,8 +10,14 @@ from pathlib import Path
 
 from records import Record, read_records
 
-_NAMES = {"peergraph": "Peergraph", "coo": "PyG, COO", "csr": "PyG, CSR", "dgl": "DGL"}
-_COLORS = {"peergraph": "#4c72b0", "coo": "#dd8452", "csr": "#55a868", "dgl": "#8172b3"}
+_NAMES = {
+    "peergraph": "Peergraph",
+    "coo": "PyG, COO",
+    "csr": "PyG, CSR",
+    "cusparse": "cuSPARSE, fastest algorithm",
+    "dgl": "DGL",
+}
+_COLORS = dict(zip(_NAMES, ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3"), strict=True))
 
 
 def draw_or_say_why(out: str) -> None:

@@ -1,10 +1,12 @@
 """PyG's layers, forward and backward: Peergraph's against PyG's COO and CSR paths, and DGL's.
 
-    python benchmarks/layers.py --graph products --blocks papers --peers coo,csr,dgl
+    python benchmarks/layers.py --graph products --blocks papers --peers coo,csr,cusparse,dgl
 
-Each layer has as many features as outputs. It runs on a whole graph with both directions of each
-edge, and on one mini-batch, all hops of it, whose features need gradients as those of a hidden
-layer do; there Peergraph's structure is made anew at each step, of what the sampler gave.
+Each layer has as many features as outputs; `sum` is the sum of neighbours alone, in which cuSPARSE
+by its fastest algorithm is a peer, given the transpose of the matrix for the backward pass. It runs
+on a whole graph with both directions of each edge, and on one mini-batch, all hops of it, whose
+features need gradients as those of a hidden layer do; there Peergraph's structure is made anew at
+each step, of what the sampler gave.
 `peak_gib` is what a step needs beyond features, parameters and structure; OOM stands for more than
 there is.
 """
@@ -17,6 +19,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import cusparse
 import torch
 from aggregate import features, symmetric_graph
 from common import integers, main, measure, parser, words
@@ -26,16 +29,18 @@ from systems import PeergraphSystem, build_store, seed_sets
 from torch import Tensor
 from torch_geometric.nn import conv as pyg
 
+from peergraph.aggregate import g_spmm
 from peergraph.sampling import Sample
 from peergraph.store import EDGE
 from peergraph_pyg import blocks, nn
+from peergraph_pyg.nn.structure import structure_of
 
-_PEERS = ("coo", "csr", "dgl")
+_PEERS = ("coo", "csr", "cusparse", "dgl")
 _HEADS = 4
 _RELATIONS = 4
 _EDGE_WIDTH = 8
-_WITH_CSR = ("SAGE", "GCN", "GIN")
-LAYERS = ("SAGE", "GCN", "GIN", "GAT", "GATv2", "GINE", "RGCN")
+_WITH_CSR = ("sum", "SAGE", "GCN", "GIN")
+LAYERS = ("sum", "SAGE", "GCN", "GIN", "GAT", "GATv2", "GINE", "RGCN")
 
 Run = Callable[[Tensor], Tensor]
 
@@ -76,6 +81,8 @@ class Graph:
 
 def make_layer(classes: Any, layer: str, dim: int, **options: Any) -> torch.nn.Module:
     """A layer of `dim` features and as many outputs."""
+    if layer == "sum":
+        return classes.SimpleConv(aggr="sum")
     if layer in ("GAT", "GATv2"):
         return getattr(classes, f"{layer}Conv")(dim, dim // _HEADS, heads=_HEADS)
     if layer in ("GIN", "GINE"):
@@ -97,6 +104,11 @@ def edge_inputs(layer: str, graph: Graph) -> tuple[Tensor, ...]:
 
 
 def by_peergraph(layer: str, dim: int, graph: Graph) -> Run:
+    if layer == "sum":
+        nodes = graph.num_nodes
+        return lambda x: g_spmm(
+            structure_of(graph.for_peergraph(), nodes, nodes), "copy_u", "sum", x
+        )
     conv = make_layer(nn, layer, dim).to(graph.edge_index.device)
     inputs = edge_inputs(layer, graph)
     return lambda x: conv(x, graph.for_peergraph(), *inputs)
@@ -116,12 +128,28 @@ def by_csr(layer: str, dim: int, graph: Graph) -> Run:
     return lambda x: conv(x, matrix)
 
 
+def by_cusparse(layer: str, dim: int, graph: Graph) -> Run:
+    matrix = graph.matrix(layer)
+    values = matrix.values()
+    source, order = graph.edge_index[0].sort(stable=True)
+    nodes = torch.arange(graph.num_nodes + 1, device=source.device)
+    ends = torch.searchsorted(source, nodes).to(graph.indptr.dtype)
+    targets = graph.edge_index[1][order].to(graph.indptr.dtype)
+    del source, order
+    indices = graph.edge_index[0].to(graph.indptr.dtype)
+    forth = cusparse.fastest(graph.indptr, indices, values, graph.num_nodes, dim)
+    back = cusparse.fastest(ends, targets, values, graph.num_nodes, dim)
+    return lambda x: cusparse.with_gradient(forth, back, x)
+
+
 def by_dgl(layer: str, dim: int, graph: Graph) -> Run:
     import dgl
     from dgl.nn.pytorch import GATConv, GATv2Conv, GINConv, GraphConv, SAGEConv
 
     device = graph.edge_index.device
     structure = dgl.graph(tuple(graph.edge_index), num_nodes=graph.num_nodes).to(device)
+    if layer == "sum":
+        return lambda x: dgl.ops.copy_u_sum(structure, x)
     conv = {
         "SAGE": lambda: SAGEConv(dim, dim, "mean"),
         "GCN": lambda: GraphConv(dim, dim, allow_zero_in_degree=True),
@@ -132,8 +160,15 @@ def by_dgl(layer: str, dim: int, graph: Graph) -> Run:
     return lambda x: conv(structure, x)
 
 
-_SYSTEMS = {"peergraph": by_peergraph, "coo": by_coo, "csr": by_csr, "dgl": by_dgl}
+_SYSTEMS = {
+    "peergraph": by_peergraph,
+    "coo": by_coo,
+    "csr": by_csr,
+    "cusparse": by_cusparse,
+    "dgl": by_dgl,
+}
 _NOT_IN = {
+    "cusparse": set(LAYERS) - {"sum"},
     "csr": set(LAYERS) - set(_WITH_CSR),
     "dgl": {"GINE", "RGCN"},
 }
@@ -146,8 +181,18 @@ def time_layer(session: Session, system: str, layer: str, dim: int, graph: Graph
     with session.section(f"{graph.name} {layer} {dim} {system}", **fields):
         try:
             _time(session, _SYSTEMS[system](layer, dim, graph), dim, graph, fields)
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not _is_out_of_memory(error):
+                raise
             session.recorder.note(**fields, ms="OOM")
+            session.note("  OOM")
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether torch's allocator, or a library beside it, found no memory."""
+    text = str(error).lower()
+    causes = ("out of memory", "insufficient_resources", "alloc_failed", "can't allocate memory")
+    return isinstance(error, torch.OutOfMemoryError) or any(cause in text for cause in causes)
 
 
 def _time(session: Session, run: Run, dim: int, graph: Graph, fields: dict[str, Any]) -> None:
@@ -158,8 +203,9 @@ def _time(session: Session, run: Run, dim: int, graph: Graph, fields: dict[str, 
         x.grad = None
         run(x).flatten(1).backward(scale)
 
-    # Structures that are kept get their transpose, too.
-    for _ in range(1 if graph.sample is not None else 5):
+    # A structure of Peergraph's that is kept gets its transpose, too.
+    kept = graph.sample is None and fields["system"] == "peergraph"
+    for _ in range(5 if kept else 1):
         step()
     more = {}
     if session.device.type == "cuda":
@@ -212,12 +258,18 @@ def why_without_dgl(device: torch.device) -> str | None:
     return "this build of DGL knows no GPUs" if is_foreign(device) else None
 
 
+def why_without_cusparse(device: torch.device) -> str | None:
+    """Why cuSPARSE cannot be measured here; None: it can."""
+    return None if device.type == "cuda" else "it needs a GPU"
+
+
 def run(session: Session) -> None:
     systems = ["peergraph", *session.args.peers]
-    without_dgl = why_without_dgl(session.device) if "dgl" in systems else None
-    if without_dgl is not None:
-        systems.remove("dgl")
-        session.recorder.skip("dgl", without_dgl)
+    for system, why_without in (("dgl", why_without_dgl), ("cusparse", why_without_cusparse)):
+        reason = why_without(session.device) if system in systems else None
+        if reason is not None:
+            systems.remove(system)
+            session.recorder.skip(system, reason)
     for name, make in (("graph", whole_graph), ("batch", mini_batch)):
         if name not in session.args.parts:
             continue

@@ -40,8 +40,8 @@ peers_of() {
   if [ "$1" = gather ]; then known="wholegraph nccl torch"; fi
   if [ "$1" = embedding ]; then known="torch"; fi
   if [ "$1" = end_to_end ]; then known=""; fi
-  if [ "$1" = aggregate ]; then known="torch scatter cupy"; fi
-  if [ "$1" = layers ]; then known="coo csr dgl"; fi
+  if [ "$1" = aggregate ]; then known="torch scatter cupy cusparse"; fi
+  if [ "$1" = layers ]; then known="coo csr cusparse dgl"; fi
   for peer in $known; do
     case ",$PEERS," in *",$peer,"*) echo "$peer";; esac
   done | paste -sd,

@@ -2,9 +2,9 @@
 
     python -m tests.adapters.pyg_own_tests PATH_OF_A_CHECKOUT_OF_PYG [options of pytest]
 
-The checkout must be of the version that is installed; packages of PyG come without tests. Our layers
-take the place of PyG's wherever PyG, or a test that imports from it, names them. What fails is run
-once more on PyG's layers, and counts only if it passes there.
+The checkout must be of the version that is installed; packages of PyG come without tests. Our
+layers take the place of PyG's wherever PyG, or a test that imports from it, names them. What fails
+is run once more on PyG's layers, and counts only if it passes there.
 """
 
 from __future__ import annotations

@@ -150,17 +150,15 @@ def test_dgl_layers(tmp_path: Path) -> None:
 def test_layers(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
     sizes = ["--graph", "tiny/200", "--blocks", "tiny/200", "--fanouts", "3-2", "--batch", "8"]
-    more = ["--dims", "8", "--layers", "SAGE,GCN,GAT,GATv2,GIN,GINE,RGCN", "--peers", "coo,csr,dgl"]
+    layers = "sum,SAGE,GCN,GAT,GATv2,GIN,GINE,RGCN"
+    more = ["--dims", "8", "--layers", layers, "--peers", "coo,csr,cusparse,dgl"]
     records, table = run("layers", tmp_path / "out.jsonl", *sizes, *more)
     assert not [r for r in records if "error" in r]
     timed = {(r["semantics"], r["system"], r["layers"]) for r in records if "ms" in r}
     for where in ("graph", "batch"):
-        assert {layer for w, s, layer in timed if (w, s) == (where, "csr")} == {
-            "SAGE",
-            "GCN",
-            "GIN",
-        }
-        assert len([1 for w, s, _ in timed if (w, s) == (where, "peergraph")]) == 7
+        with_csr = {layer for w, s, layer in timed if (w, s) == (where, "csr")}
+        assert with_csr == {"sum", "SAGE", "GCN", "GIN"}
+        assert len([1 for w, s, _ in timed if (w, s) == (where, "peergraph")]) == 8
     assert "GATv2" in table
     pytest.importorskip("matplotlib")
     assert list(tmp_path.glob("layers_*.svg"))
