@@ -130,25 +130,37 @@ def _wrap_edges(original: Callable[..., None]) -> Callable[..., None]:
 
 def _complete_inputs(options: dict[str, Any], store: Store) -> None:
     """Gives "all nodes" and "all edges" where PyG would reject it, or look for an edge_index."""
-    data = options["data"]
-    pair = pair_store(data) is not None
     if "node_sampler" in options:
-        if pair and store.is_homogeneous and options.get("input_nodes") is None:
-            options["input_nodes"] = torch.arange(store.num_nodes())
-        return
-    links = options.get("edge_label_index")
-    if pair and store.is_homogeneous:
-        if links is None or (isinstance(links, (tuple, list)) and links[1] is None):
-            options["edge_label_index"] = (None, store.edge_index())
-    elif isinstance(data, Data):
-        if links is None and any(adjacencies(data._store)):
-            options["edge_label_index"] = store.edge_index()
-    elif isinstance(data, HeteroData) and isinstance(links, (tuple, list)) and len(links) > 1:
+        options["input_nodes"] = _nodes(options["data"], options.get("input_nodes"), store)
+    else:
+        options["edge_label_index"] = _links(
+            options["data"], options.get("edge_label_index"), store
+        )
+
+
+def _nodes(data: Any, given: Any, store: Store) -> Any:
+    if pair_store(data) is None:
+        return given
+    if not store.is_homogeneous:  # a type and nothing
+        whole = isinstance(given, (tuple, list)) and len(given) == 2 and given[1] is None
+        return given[0] if whole else given
+    return torch.arange(store.num_nodes()) if given is None else torch.as_tensor(given)
+
+
+def _links(data: Any, given: Any, store: Store) -> Any:
+    if isinstance(data, Data):
+        return store.edge_index() if given is None and any(adjacencies(data._store)) else given
+    if not isinstance(data, HeteroData) and store.is_homogeneous:
+        if isinstance(given, (tuple, list)) and given[0] is None:
+            given = given[1]
+        return None, store.edge_index() if given is None else torch.as_tensor(given)
+    if isinstance(data, HeteroData) and isinstance(given, (tuple, list)) and len(given) > 1:
         # A type alone, or a type and nothing.
-        named = links if isinstance(links[0], str) else links[0] if links[1] is None else None
+        named = given if isinstance(given[0], str) else given[0] if given[1] is None else None
         key = None if named is None else data._to_canonical(*named)
         if key in store.edge_types and any(adjacencies(data[key])):
-            options["edge_label_index"] = (key, store.edge_index(key))
+            return key, store.edge_index(key)
+    return given
 
 
 def _stay_in_process(options: dict[str, Any], store: Store) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 import torch_geometric.sampler
 from torch import Tensor
-from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+from torch_geometric.sampler import HeteroSamplerOutput, NegativeSampling, SamplerOutput
 from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 
 from peergraph.sampling import NeighborSampler, Sample
@@ -17,6 +18,7 @@ from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store, TableTensor, 
 from . import blocks
 from .attach import store_of
 from .attributes import Times, time_tables, times_for_negatives, weight_tables
+from .negatives import NearNegativeSampling
 
 Value = TypeVar("Value")
 
@@ -78,10 +80,19 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
             raise ValueError(
                 f"sample_direction must be 'forward' or 'backward', got {sample_direction!r}"
             )
+        if temporal_strategy not in ("uniform", "last"):
+            raise ValueError(
+                f"temporal_strategy must be 'uniform' or 'last', got {temporal_strategy!r}"
+            )
         self._backward = sample_direction == "backward"
         if self._backward and time_attr is not None:
             raise NotImplementedError("time_attr: not with sample_direction='backward', as in PyG")
-        self.subgraph_type = SubgraphType(subgraph_type if directed else "induced")
+        if not directed:
+            warnings.warn(
+                "the argument 'directed' is deprecated; use subgraph_type='induced'", stacklevel=3
+            )
+            subgraph_type = "induced"
+        self.subgraph_type = SubgraphType(subgraph_type)
         self.store: Store = store_of(data)
         self._drawn_from = self.store.turned() if self._backward else self.store
         self.data_type = DataType.from_data(data)
@@ -94,6 +105,8 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
         self._weights = None if weight_attr is None else weight_tables(data, weight_attr)
         self._set_times(data, time_attr)
 
+        # Settings of negatives and what they were made into, once.
+        self._negatives: tuple[NegativeSampling | None, NegativeSampling | None] = None, None
         self._core: NeighborSampler | None = None
         self.disjoint = disjoint
         self.num_neighbors = num_neighbors
@@ -211,6 +224,25 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
             blocks.remember(sample)
         return out
 
+    def sample_from_edges(
+        self, inputs: Any, neg_sampling: NegativeSampling | None = None
+    ) -> SamplerOutput | HeteroSamplerOutput:
+        """PyG's; weights of negatives may be shared, on a GPU, and of more than 2^24 nodes."""
+        if self._negatives[0] is not neg_sampling:
+            self._negatives = neg_sampling, self._near(neg_sampling, inputs.input_type)
+        return super().sample_from_edges(inputs, neg_sampling=self._negatives[1])
+
+    def _near(
+        self, given: NegativeSampling | None, edge_type: EdgeType | None
+    ) -> NegativeSampling | None:
+        if type(given) is not NegativeSampling:  # none, or what a user made of it
+            return given
+        if isinstance(self.num_nodes, int):
+            return NearNegativeSampling(given, (self.num_nodes, self.num_nodes))
+        assert edge_type is not None
+        ends = self.num_nodes[edge_type[0]], self.num_nodes[edge_type[2]]
+        return NearNegativeSampling(given, ends)
+
     def _typed(self, sample: Sample) -> HeteroSamplerOutput:
         return HeteroSamplerOutput(
             node=_of(sample.nodes, self.node_types),
@@ -223,7 +255,7 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_core": None}
+        return {**self.__dict__, "_core": None, "_negatives": (None, None)}
 
 
 def _single_type(sample: Sample) -> SamplerOutput:

@@ -1,0 +1,59 @@
+"""PyG's negative sampling with weights that lie in a store, on a GPU, or are very many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.sampler import NegativeSampling
+
+_MOST_CATEGORIES = 1 << 24  # of torch.multinomial
+
+
+class NearNegativeSampling(NegativeSampling):  # type: ignore[misc]
+    """What PyG draws of the same settings and generator, from plain weights on the CPU.
+
+    For more weights than ``torch.multinomial`` takes (2^24), numbers of the same generator are
+    looked up in their running sum.
+
+    Args:
+        given: the user's settings.
+        num_nodes: of the source type and of the destination type.
+
+    Raises:
+        ValueError: weights that are not one for each node.
+    """
+
+    def __init__(self, given: NegativeSampling, num_nodes: tuple[int, int]) -> None:
+        src, dst = (
+            _checked(name, getattr(given, name), count)
+            for name, count in zip(("src_weight", "dst_weight"), num_nodes, strict=True)
+        )
+        super().__init__(given.mode, given.amount, src, dst)
+        self._sums: dict[str, Tensor] = {}
+
+    def sample(self, num_samples: int, endpoint: Any, num_nodes: int | None = None) -> Tensor:
+        """``[num_samples]`` node ids."""
+        weights = self.src_weight if endpoint == "src" else self.dst_weight
+        if weights is None or weights.numel() <= _MOST_CATEGORIES:
+            drawn: Tensor = super().sample(num_samples, endpoint, num_nodes)
+            return drawn
+        if endpoint not in self._sums:
+            self._sums[endpoint] = weights.double().cumsum(0)
+        sums = self._sums[endpoint]
+        numbers = torch.rand(num_samples, dtype=torch.float64) * sums[-1]
+        # Behind the number: what weighs nothing is never it.
+        return torch.searchsorted(sums, numbers, right=True).clamp_(max=sums.numel() - 1)
+
+
+def _checked(name: str, weights: Any, num_nodes: int) -> Tensor | None:
+    if weights is None:
+        return None
+    plain: Tensor = torch.as_tensor(weights).detach().cpu()
+    if plain.dim() != 1 or plain.numel() != num_nodes:
+        raise ValueError(
+            f"{name} of neg_sampling must be one weight for each of {num_nodes} nodes, "
+            f"got {list(plain.shape)}"
+        )
+    return plain
