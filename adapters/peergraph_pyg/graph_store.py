@@ -19,7 +19,9 @@ class PeergraphGraphStore(GraphStore):  # type: ignore[misc]
     of it on request, in that order within a row or column. The edge type of a homogeneous graph is
     ``None``. Peergraph's sampler does not go through here: this is for other code that asks.
 
-    A store's structure is fixed when it is built: putting or removing edges raises
+    A store's structure is fixed when it is built. ``remove_edge_index`` takes an edge type out of
+    this object, so that loaders over it sample without it, and leaves the store as it is;
+    ``put_edge_index`` of the edges that the store has puts it back. Putting others raises
     ``NotImplementedError``.
 
     Args:
@@ -29,6 +31,12 @@ class PeergraphGraphStore(GraphStore):  # type: ignore[misc]
     def __init__(self, store: Store) -> None:
         super().__init__()
         self.store = store
+        self._removed: set[EdgeType] = set()
+
+    @property
+    def edge_types(self) -> list[EdgeType]:
+        """Those of the store that were not removed here."""
+        return [key for key in self.store.edge_types if key not in self._removed]
 
     def _size(self, edge_type: EdgeType) -> tuple[int, int]:
         return self.store.num_nodes(edge_type[0]), self.store.num_nodes(edge_type[2])
@@ -38,14 +46,23 @@ class PeergraphGraphStore(GraphStore):  # type: ignore[misc]
         homogeneous = self.store.is_homogeneous
         return [
             self._edge_attr_cls(None if homogeneous else key, EdgeLayout.COO, size=self._size(key))
-            for key in self.store.edge_types
+            for key in self.edge_types
         ]
 
+    def _edge_type(self, edge_attr: EdgeAttr) -> EdgeType | None:
+        if edge_attr.edge_type is None and self.store.is_homogeneous:
+            return EDGE
+        edge_type: EdgeType | None = edge_attr.edge_type
+        return edge_type
+
     def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:
-        edge_type = edge_attr.edge_type
-        if edge_type is None and self.store.is_homogeneous:
-            edge_type = EDGE
-        if edge_type not in self.store.edge_types:
+        edge_type = self._edge_type(edge_attr)
+        return None if edge_type in self._removed else self._stored(edge_type, edge_attr)
+
+    def _stored(
+        self, edge_type: EdgeType | None, edge_attr: EdgeAttr
+    ) -> tuple[Tensor, Tensor] | None:
+        if edge_type is None or edge_type not in self.store.edge_types:
             return None
         size = self._size(edge_type)
         if edge_attr.size is not None and tuple(edge_attr.size) != size:
@@ -62,13 +79,25 @@ class PeergraphGraphStore(GraphStore):  # type: ignore[misc]
         return row, col
 
     def _put_edge_index(self, edge_index: Any, edge_attr: EdgeAttr) -> bool:
-        raise NotImplementedError(f"put_edge_index: {_FIXED}")
+        edge_type = self._edge_type(edge_attr)
+        stored = self._stored(edge_type, edge_attr)
+        if stored is None or not all(
+            torch.equal(own, torch.as_tensor(given).to(own))
+            for own, given in zip(stored, edge_index, strict=True)
+        ):
+            raise NotImplementedError(
+                f"put_edge_index of {edge_type}: the structure of a store is fixed when it is "
+                "built, and these are not the edges that it has"
+            )
+        self._removed -= {edge_type}
+        return True
 
     def _remove_edge_index(self, edge_attr: EdgeAttr) -> bool:
-        raise NotImplementedError(f"remove_edge_index: {_FIXED}")
-
-
-_FIXED = "the structure of a store is fixed when it is built"
+        edge_type = self._edge_type(edge_attr)
+        if edge_type is None or edge_type not in self.edge_types:
+            return False
+        self._removed.add(edge_type)
+        return True
 
 
 def _offsets(ids: Tensor, count: int) -> Tensor:

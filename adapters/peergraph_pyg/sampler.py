@@ -114,21 +114,23 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
         self._core = self._compile()
 
     def _describe(self, data: Any) -> None:
+        remote = self.data_type is DataType.remote
         self._homogeneous = self.data_type is DataType.homogeneous or (
-            self.data_type is DataType.remote and self.store.is_homogeneous
+            remote and self.store.is_homogeneous
         )
+        if remote and self._homogeneous and data[1].edge_types != self.store.edge_types:
+            raise ValueError("data: the edges were removed from the graph store")
         if self._homogeneous:
             # PyG's way to say that there are no types.
             self.node_types: list[Any] = [None]
             self.edge_types: list[Any] = [None]
             self.num_nodes: int | dict[NodeType, int] = self.store.num_nodes(NODE)
             return
-        self.node_types = list(self.store.node_types)
-        self.edge_types = list(self.store.edge_types)
-        if self.data_type is DataType.heterogeneous:
-            # The user may have deleted types from the data since it was shared.
-            self.edge_types = [key for key in self.edge_types if key in data.edge_types]
-            self.node_types = [key for key in self.node_types if key in data.node_types]
+        # The user may have deleted types since the graph was shared.
+        left = data[1].edge_types if remote else data.edge_types
+        self.edge_types = [key for key in self.store.edge_types if key in left]
+        left = self.store.node_types if remote else data.node_types
+        self.node_types = [key for key in self.store.node_types if key in left]
         self.num_nodes = {key: self.store.num_nodes(key) for key in self.node_types}
 
     def _set_times(self, data: Any, time_attr: str | None) -> None:

@@ -219,8 +219,38 @@ def test_missing_and_fixed_edges() -> None:
     edges = (torch.tensor([0]), torch.tensor([1]))
     with pytest.raises(NotImplementedError, match="put_edge_index"):
         graph.put_edge_index(edges, CITES, "coo")
-    with pytest.raises(NotImplementedError, match="remove_edge_index"):
-        del graph[CITES, "coo"]
+    with pytest.raises(NotImplementedError, match="put_edge_index of .*'b'"):
+        graph.put_edge_index(edges, ("a", "b", "c"), "coo")
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr", "csc"])
+def test_edges_are_removed_from_the_view(layout: str) -> None:
+    data = random_hetero()
+    features, graph = stores_of(data)
+    edges = graph.get_edge_index(CITES, layout)
+    assert graph.remove_edge_index(CITES, layout)
+    assert not graph.remove_edge_index(CITES, layout)
+    assert CITES not in [attr.edge_type for attr in graph.get_all_edge_attrs()]
+    with pytest.raises(KeyError, match="not found"):
+        graph.get_edge_index(CITES, layout)
+    loader = NeighborLoader((features, graph), [2], input_nodes="paper", batch_size=9)
+    for batch in loader:
+        assert set(batch.edge_types) == set(data.edge_types) - {CITES}
+        assert batch[WRITES].num_edges > 0
+    _, other = peergraph_pyg.stores(graph.store)
+    assert other.get_edge_index(CITES, layout)
+    with pytest.raises(NotImplementedError, match="not the edges that it has"):
+        graph.put_edge_index((edges[0][:-1], edges[1][:-1]), CITES, layout)
+    assert graph.put_edge_index(edges, CITES, layout)
+    assert torch.equal(graph.get_edge_index(CITES, layout)[0], edges[0])
+    assert graph.put_edge_index((edges[0].int(), edges[1].int()), CITES, layout)
+
+
+def test_a_homogeneous_view_without_edges() -> None:
+    features, graph = stores_of(random_data())
+    del graph[None, "coo"]
+    with pytest.raises(ValueError, match="the edges were removed from the graph store"):
+        NeighborLoader((features, graph), [2])
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
