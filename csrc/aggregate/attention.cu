@@ -14,19 +14,19 @@ struct ForwardOutput {
 
 template <bool kDynamic, typename T, int kVec, int kItems>
 __global__ void __launch_bounds__(kRowThreads)
-    attend(const __grid_constant__ Walk walk, const __grid_constant__ Attention of, HeadShape shape,
-           ForwardOutput<T> to) {
+    attend(const __grid_constant__ RowWork work, const __grid_constant__ Attention of,
+           HeadShape shape, ForwardOutput<T> to) {
   using Value = AccumulatorOf<T>;
   constexpr int kInFlight = kItems == 1 ? 4 : 2;
   const HeadLanes<Value, kVec, kItems> at(shape, of);
   const Value slope = static_cast<Value>(of.slope);
   Value att[kItems][kVec];
   if constexpr (kDynamic) load_att(of, at, att);
-  const int64_t size = walk.size();
+  const int64_t size = work.size();
   for (int64_t item = warp_of_grid(); item < size; item += warps_of_grid()) {
     Part part;
-    if (!walk.find(item, &part)) continue;
-    const OtherEnds sources(walk.rows, part, of.loops);
+    if (!work.find(item, &part)) continue;
+    const OtherEnds sources(work.rows, part, of.loops);
     Pack<T, kVec> wide_right[kItems] = {};
     Value right[kItems] = {};
     if constexpr (kDynamic) {
@@ -140,13 +140,13 @@ __global__ void __launch_bounds__(kRowThreads)
 /// Puts the chunks of each long row together, in their order.
 template <typename T>
 __global__ void __launch_bounds__(kRowThreads)
-    combine_attention(const __grid_constant__ Walk walk, const __grid_constant__ Attention of,
+    combine_attention(const __grid_constant__ RowWork work, const __grid_constant__ Attention of,
                       ForwardOutput<T> to) {
   using Value = AccumulatorOf<T>;
   const int64_t columns = of.columns(), width = columns + 2 * of.heads;
-  const int64_t size = walk.size();
+  const int64_t size = work.size();
   for (int64_t slot = warp_of_grid(); slot < size; slot += warps_of_grid()) {
-    const Chunk chunk = walk.queue.chunks[slot];
+    const Chunk chunk = work.queue.chunks[slot];
     if (chunk.part != 0) continue;
     for (int64_t c = lane_of_warp(); c < columns; c += kWarp) {
       const int64_t head = c / of.depth;
@@ -169,17 +169,17 @@ __global__ void __launch_bounds__(kRowThreads)
 }
 
 template <bool kDynamic, typename T, int kVec, int kItems>
-void launch(Walk walk, const Attention& of, const ForwardOutput<T>& to, cudaStream_t stream) {
+void launch(RowWork work, const Attention& of, const ForwardOutput<T>& to, cudaStream_t stream) {
   const HeadShape shape = head_shape<kVec>(of);
   attend<kDynamic, T, kVec, kItems>
-      <<<blocks_for_items(walk.rows.num_rows), kRowThreads, 0, stream>>>(walk, of, shape, to);
+      <<<blocks_for_items(work.rows.num_rows), kRowThreads, 0, stream>>>(work, of, shape, to);
   PG_LAUNCH_CHECK("attend");
-  if (walk.queue.capacity == 0) return;
-  walk.queued = true;
-  const unsigned blocks = blocks_for_queue(walk.queue);
-  attend<kDynamic, T, kVec, kItems><<<blocks, kRowThreads, 0, stream>>>(walk, of, shape, to);
+  if (work.queue.capacity == 0) return;
+  work.queued = true;
+  const unsigned blocks = blocks_for_queue(work.queue);
+  attend<kDynamic, T, kVec, kItems><<<blocks, kRowThreads, 0, stream>>>(work, of, shape, to);
   PG_LAUNCH_CHECK("attend to chunks");
-  combine_attention<T><<<blocks, kRowThreads, 0, stream>>>(walk, of, to);
+  combine_attention<T><<<blocks, kRowThreads, 0, stream>>>(work, of, to);
   PG_LAUNCH_CHECK("combine_attention");
 }
 
@@ -201,9 +201,9 @@ void attention_cuda(const AttentionForward& op, int64_t max_chunks, const Alloca
   check_columns(of.rows);
   DeviceGuard guard(device);
   const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
-  Walk walk;
-  walk.rows = of.rows;
-  walk.queue = make_queue(max_chunks, allocate, stream);
+  RowWork work;
+  work.rows = of.rows;
+  work.queue = make_queue(max_chunks, allocate, stream);
   const bool aligned =
       is_aligned(of.x) && is_aligned(op.out) && (!of.dynamic || is_aligned(of.right));
   with_heads(of, aligned, [&](auto element, auto tag) {
@@ -215,8 +215,8 @@ void attention_cuda(const AttentionForward& op, int64_t max_chunks, const Alloca
     if (max_chunks > 0)
       to.partial =
           static_cast<Value*>(allocate(max_chunks * width * static_cast<int64_t>(sizeof(Value))));
-    of.dynamic ? launch<true, T, Tag::kVec, Tag::kItems>(walk, of, to, stream)
-               : launch<false, T, Tag::kVec, Tag::kItems>(walk, of, to, stream);
+    of.dynamic ? launch<true, T, Tag::kVec, Tag::kItems>(work, of, to, stream)
+               : launch<false, T, Tag::kVec, Tag::kItems>(work, of, to, stream);
   });
 }
 

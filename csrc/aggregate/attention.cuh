@@ -6,7 +6,7 @@
 
 #include "aggregate/attention.h"
 #include "aggregate/lanes.cuh"
-#include "aggregate/walk.cuh"
+#include "aggregate/neighbor_partition.cuh"
 
 namespace peergraph {
 

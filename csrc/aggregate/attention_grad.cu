@@ -58,7 +58,7 @@ struct GradOutput {
 
 template <By kBy, bool kDynamic, typename T, int kVec, int kItems>
 __global__ void __launch_bounds__(kRowThreads)
-    attention_grad(const __grid_constant__ Walk walk, const __grid_constant__ AttentionGrad op,
+    attention_grad(const __grid_constant__ RowWork work, const __grid_constant__ AttentionGrad op,
                    HeadShape shape, GradOutput<AccumulatorOf<T>> to) {
   using Value = AccumulatorOf<T>;
   using Source = SourceEnd<T, kVec, kItems>;
@@ -70,11 +70,11 @@ __global__ void __launch_bounds__(kRowThreads)
   const Value slope = static_cast<Value>(of.slope);
   Value att[kItems][kVec];
   if constexpr (kDynamic) load_att(of, at, att);
-  const int64_t size = walk.size();
+  const int64_t size = work.size();
   for (int64_t item = warp_of_grid(); item < size; item += warps_of_grid()) {
     Part part;
-    if (!walk.find(item, &part)) continue;
-    const OtherEnds others(walk.rows, part, of.loops);
+    if (!work.find(item, &part)) continue;
+    const OtherEnds others(work.rows, part, of.loops);
     Source source = {};
     Destination destination = {};
     if constexpr (kBySource) {
@@ -211,13 +211,13 @@ __global__ void __launch_bounds__(kRowThreads)
 /// Adds up the chunks of each long row, in their order.
 template <By kBy, bool kDynamic, typename Value>
 __global__ void __launch_bounds__(kRowThreads)
-    combine_grad(const __grid_constant__ Walk walk, int64_t columns, int64_t heads,
+    combine_grad(const __grid_constant__ RowWork work, int64_t columns, int64_t heads,
                  GradOutput<Value> to) {
   constexpr bool kBySource = kBy == By::kSource;
   const int64_t wide = kBySource || kDynamic ? columns : 0;
-  const int64_t size = walk.size();
+  const int64_t size = work.size();
   for (int64_t slot = warp_of_grid(); slot < size; slot += warps_of_grid()) {
-    const Chunk chunk = walk.queue.chunks[slot];
+    const Chunk chunk = work.queue.chunks[slot];
     if (chunk.part != 0) continue;
     for (int64_t c = lane_of_warp(); c < to.width; c += kWarp) {
       Value sum = 0;
@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(kRowThreads)
 }
 
 template <By kBy, bool kDynamic, typename T, int kVec, int kItems>
-void launch(Walk walk, const AttentionGrad& op, GradOutput<AccumulatorOf<T>> to,
+void launch(RowWork work, const AttentionGrad& op, GradOutput<AccumulatorOf<T>> to,
             const Allocate& allocate, cudaStream_t stream) {
   using Value = AccumulatorOf<T>;
   const Attention& of = op.of;
@@ -243,20 +243,20 @@ void launch(Walk walk, const AttentionGrad& op, GradOutput<AccumulatorOf<T>> to,
   to.width = (kBySource || kDynamic ? of.columns() : 0) + (!kDynamic   ? of.heads
                                                            : kBySource ? 0
                                                                        : of.columns());
-  if (walk.queue.capacity > 0)
+  if (work.queue.capacity > 0)
     to.partial = static_cast<Value*>(
-        allocate(walk.queue.capacity * to.width * static_cast<int64_t>(sizeof(Value))));
+        allocate(work.queue.capacity * to.width * static_cast<int64_t>(sizeof(Value))));
   attention_grad<kBy, kDynamic, T, kVec, kItems>
-      <<<blocks_for_items(walk.rows.num_rows), kRowThreads, 0, stream>>>(walk, op, shape, to);
+      <<<blocks_for_items(work.rows.num_rows), kRowThreads, 0, stream>>>(work, op, shape, to);
   PG_LAUNCH_CHECK("attention_grad");
-  if (walk.queue.capacity == 0) return;
-  walk.queued = true;
-  const unsigned blocks = blocks_for_queue(walk.queue);
+  if (work.queue.capacity == 0) return;
+  work.queued = true;
+  const unsigned blocks = blocks_for_queue(work.queue);
   attention_grad<kBy, kDynamic, T, kVec, kItems>
-      <<<blocks, kRowThreads, 0, stream>>>(walk, op, shape, to);
+      <<<blocks, kRowThreads, 0, stream>>>(work, op, shape, to);
   PG_LAUNCH_CHECK("attention_grad of chunks");
   combine_grad<kBy, kDynamic, Value>
-      <<<blocks, kRowThreads, 0, stream>>>(walk, of.columns(), of.heads, to);
+      <<<blocks, kRowThreads, 0, stream>>>(work, of.columns(), of.heads, to);
   PG_LAUNCH_CHECK("combine_grad");
 }
 
@@ -268,9 +268,9 @@ void dispatch(const AttentionGrad& op, const Adjacency& rows, int64_t max_chunks
   check_columns(rows);
   DeviceGuard guard(device);
   const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
-  Walk walk;
-  walk.rows = rows;
-  walk.queue = make_queue(max_chunks, allocate, stream);
+  RowWork work;
+  work.rows = rows;
+  work.queue = make_queue(max_chunks, allocate, stream);
   const bool aligned = is_aligned(of.x) && is_aligned(op.grad) && is_aligned(op.grad_x) &&
                        (!of.dynamic || (is_aligned(of.right) && is_aligned(op.grad_right)));
   with_heads(of, aligned, [&](auto element, auto tag) {
@@ -283,8 +283,8 @@ void dispatch(const AttentionGrad& op, const Adjacency& rows, int64_t max_chunks
                                static_cast<Value*>(op.grad_att),
                                nullptr,
                                0};
-    of.dynamic ? launch<kBy, true, T, Tag::kVec, Tag::kItems>(walk, op, to, allocate, stream)
-               : launch<kBy, false, T, Tag::kVec, Tag::kItems>(walk, op, to, allocate, stream);
+    of.dynamic ? launch<kBy, true, T, Tag::kVec, Tag::kItems>(work, op, to, allocate, stream)
+               : launch<kBy, false, T, Tag::kVec, Tag::kItems>(work, op, to, allocate, stream);
   });
 }
 

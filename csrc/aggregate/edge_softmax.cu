@@ -3,7 +3,7 @@
 #include <type_traits>
 
 #include "aggregate/edge_softmax.h"
-#include "aggregate/walk.cuh"
+#include "aggregate/neighbor_partition.cuh"
 
 namespace peergraph {
 namespace {

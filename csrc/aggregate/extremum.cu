@@ -1,8 +1,8 @@
-// Largest or smallest messages on a GPU: the walk of spmm.cu with (value, position) for sums.
+// Largest or smallest messages on a GPU: as spmm.cu, with (value, position) in the place of sums.
 #include "aggregate/extremum.h"
 #include "aggregate/lanes.cuh"
+#include "aggregate/neighbor_partition.cuh"
 #include "aggregate/order.h"
-#include "aggregate/walk.cuh"
 
 namespace peergraph {
 namespace {
@@ -31,14 +31,14 @@ __device__ __forceinline__ Best<Value> from_lane_xor(const Best<Value>& best, in
 
 template <typename Reader, typename T, int kVec, int kItems>
 __global__ void __launch_bounds__(kRowThreads)
-    extremum_rows(const __grid_constant__ Walk walk, const __grid_constant__ Operands of,
+    extremum_rows(const __grid_constant__ RowWork work, const __grid_constant__ Operands of,
                   LaneShape shape, ExtremumOutput<T> to) {
   using Value = AccumulatorOf<T>;
   const Lanes<kVec, kItems> at(shape, of);
-  const int64_t size = walk.size();
+  const int64_t size = work.size();
   for (int64_t item = warp_of_grid(); item < size; item += warps_of_grid()) {
     Part part;
-    if (!walk.find(item, &part)) continue;
+    if (!work.find(item, &part)) continue;
     // Set one by one: nvcc 13.0 gives only the first row of a two-dimensional array the defaults of
     // its members.
     Best<Value> best[kItems][kVec];
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kRowThreads)
     for (int m = 0; m < kItems; ++m)
 #pragma unroll
       for (int i = 0; i < kVec; ++i) best[m][i] = Best<Value>{0, -1};
-    each_message<Known::kNothing, 4, T>(walk.rows, of, at, part, Reader(0),
+    each_message<Known::kNothing, 4, T>(work.rows, of, at, part, Reader(0),
                                         [&](int64_t position, int m, int i, Value value) {
                                           best[m][i].offer({value, position}, to.minimum);
                                         });
@@ -76,10 +76,10 @@ __global__ void __launch_bounds__(kRowThreads)
 
 template <typename T>
 __global__ void __launch_bounds__(kRowThreads)
-    combine_extrema(const __grid_constant__ Walk walk, int64_t columns, ExtremumOutput<T> to) {
-  const int64_t size = walk.size();
+    combine_extrema(const __grid_constant__ RowWork work, int64_t columns, ExtremumOutput<T> to) {
+  const int64_t size = work.size();
   for (int64_t slot = warp_of_grid(); slot < size; slot += warps_of_grid()) {
-    const Chunk chunk = walk.queue.chunks[slot];
+    const Chunk chunk = work.queue.chunks[slot];
     if (chunk.part != 0) continue;
     for (int64_t c = lane_of_warp(); c < columns; c += kWarp) {
       Best<AccumulatorOf<T>> best;
@@ -91,19 +91,19 @@ __global__ void __launch_bounds__(kRowThreads)
 }
 
 template <typename Reader, typename T, int kVec, int kItems>
-void launch(Walk walk, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
+void launch(RowWork work, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
             const ExtremumOutput<T>& to, cudaStream_t stream) {
-  const dim3 rows(blocks_for_items(walk.rows.num_rows), shape.slices);
+  const dim3 rows(blocks_for_items(work.rows.num_rows), shape.slices);
   extremum_rows<Reader, T, kVec, kItems>
-      <<<rows, kRowThreads, 0, stream>>>(walk, of, shape.shape, to);
+      <<<rows, kRowThreads, 0, stream>>>(work, of, shape.shape, to);
   PG_LAUNCH_CHECK("extremum_rows");
-  if (walk.queue.capacity == 0) return;
-  walk.queued = true;
-  const unsigned blocks = blocks_for_queue(walk.queue);
+  if (work.queue.capacity == 0) return;
+  work.queued = true;
+  const unsigned blocks = blocks_for_queue(work.queue);
   extremum_rows<Reader, T, kVec, kItems>
-      <<<dim3(blocks, shape.slices), kRowThreads, 0, stream>>>(walk, of, shape.shape, to);
+      <<<dim3(blocks, shape.slices), kRowThreads, 0, stream>>>(work, of, shape.shape, to);
   PG_LAUNCH_CHECK("extremum_rows of chunks");
-  combine_extrema<T><<<blocks, kRowThreads, 0, stream>>>(walk, of.columns, to);
+  combine_extrema<T><<<blocks, kRowThreads, 0, stream>>>(work, of.columns, to);
   PG_LAUNCH_CHECK("combine_extrema");
 }
 
@@ -115,9 +115,9 @@ void extremum_cuda(const Extremum& op, int64_t max_chunks, const Allocate& alloc
   check_columns(op.rows);
   DeviceGuard guard(device);
   const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
-  Walk walk;
-  walk.rows = op.rows;
-  walk.queue = make_queue(max_chunks, allocate, stream);
+  RowWork work;
+  work.rows = op.rows;
+  work.queue = make_queue(max_chunks, allocate, stream);
   with_lanes(op.dtype, op.of, op.out, 0, [&](auto element, auto shape) {
     using T = decltype(element);
     using Slot = Best<AccumulatorOf<T>>;
@@ -125,8 +125,8 @@ void extremum_cuda(const Extremum& op, int64_t max_chunks, const Allocate& alloc
     if (max_chunks > 0)
       to.partial = static_cast<Slot*>(
           allocate(max_chunks * op.of.columns * static_cast<int64_t>(sizeof(Slot))));
-    op.of.x_rows == nullptr ? launch<PlainReader, T>(walk, op.of, shape, to, stream)
-                            : launch<AddressReader, T>(walk, op.of, shape, to, stream);
+    op.of.x_rows == nullptr ? launch<PlainReader, T>(work, op.of, shape, to, stream)
+                            : launch<AddressReader, T>(work, op.of, shape, to, stream);
   });
 }
 

@@ -1,8 +1,8 @@
 // g-SDDMM on a GPU: a warp for each run of kChunk edges, whatever rows they are in; groups of lanes
 // take values of edges, several at a time.
 #include "aggregate/lanes.cuh"
+#include "aggregate/neighbor_partition.cuh"
 #include "aggregate/sddmm.h"
-#include "aggregate/walk.cuh"
 
 namespace peergraph {
 namespace {

@@ -2,8 +2,8 @@
 // once.
 #include "aggregate/hot_rows.cuh"
 #include "aggregate/lanes.cuh"
+#include "aggregate/neighbor_partition.cuh"
 #include "aggregate/spmm.h"
-#include "aggregate/walk.cuh"
 
 namespace peergraph {
 namespace {
@@ -24,7 +24,7 @@ __device__ __forceinline__ T rounded(AccumulatorOf<T> sum, bool mean, int64_t de
 
 template <Known kKnown, typename Reader, typename T, int kVec, int kItems>
 __global__ void __launch_bounds__(Reader::kThreads)
-    sum_rows(const __grid_constant__ Walk walk, const __grid_constant__ Operands of,
+    sum_rows(const __grid_constant__ RowWork work, const __grid_constant__ Operands of,
              LaneShape shape, int64_t hot, SumOutput<T> to) {
   using Value = AccumulatorOf<T>;
   // Twice as many rows in flight where nothing but rows and a number for each is read.
@@ -32,13 +32,13 @@ __global__ void __launch_bounds__(Reader::kThreads)
   constexpr int kInFlight = kFew && kItems == 1 ? 8 : 4;
   const Lanes<kVec, kItems> at(shape, of);
   const Reader reader(hot);
-  const Turns turns = walk.turns();
+  const Turns turns = work.turns();
   for (int64_t item = turns.begin; item < turns.end; item += turns.step) {
     Part part;
-    if (!walk.find(item, &part)) continue;
+    if (!work.find(item, &part)) continue;
     Value sum[kItems][kVec] = {};
     each_message<kKnown, kInFlight, T>(
-        walk.rows, of, at, part, reader,
+        work.rows, of, at, part, reader,
         [&](int64_t, int m, int i, Value value) { sum[m][i] += value; });
     // All lanes exchange before any writes: between writes the warp would not be together.
 #pragma unroll
@@ -69,12 +69,12 @@ __global__ void __launch_bounds__(Reader::kThreads)
 /// Adds up the chunks of each long row, in their order.
 template <typename T>
 __global__ void __launch_bounds__(kRowThreads)
-    combine_sums(const __grid_constant__ Walk walk, int64_t columns, SumOutput<T> to) {
-  const int64_t size = walk.size();
+    combine_sums(const __grid_constant__ RowWork work, int64_t columns, SumOutput<T> to) {
+  const int64_t size = work.size();
   for (int64_t slot = warp_of_grid(); slot < size; slot += warps_of_grid()) {
-    const Chunk chunk = walk.queue.chunks[slot];
+    const Chunk chunk = work.queue.chunks[slot];
     if (chunk.part != 0) continue;
-    const int64_t degree = walk.rows.end(chunk.row) - walk.rows.begin(chunk.row);
+    const int64_t degree = work.rows.end(chunk.row) - work.rows.begin(chunk.row);
     for (int64_t c = lane_of_warp(); c < columns; c += kWarp) {
       AccumulatorOf<T> sum = 0;
       for (int32_t k = 0; k < chunk.parts; ++k) sum += to.partial[(slot + k) * columns + c];
@@ -84,57 +84,57 @@ __global__ void __launch_bounds__(kRowThreads)
 }
 
 template <Known kKnown, typename Reader, typename T, int kVec, int kItems>
-void launch(Walk walk, const Operands& of, const LaneLaunch<kVec, kItems>& shape, int64_t hot,
+void launch(RowWork work, const Operands& of, const LaneLaunch<kVec, kItems>& shape, int64_t hot,
             const SumOutput<T>& to, cudaStream_t stream) {
-  const unsigned tiles = walk.tile == 0 ? blocks_for_items(walk.rows.num_rows)
-                                        : grid_for(walk.rows.num_rows, walk.tile, 1ll << 31);
+  const unsigned tiles = work.tile == 0 ? blocks_for_items(work.rows.num_rows)
+                                        : grid_for(work.rows.num_rows, work.tile, 1ll << 31);
   const dim3 rows(tiles, shape.slices);
   sum_rows<kKnown, Reader, T, kVec, kItems>
-      <<<rows, Reader::kThreads, 0, stream>>>(walk, of, shape.shape, hot, to);
+      <<<rows, Reader::kThreads, 0, stream>>>(work, of, shape.shape, hot, to);
   PG_LAUNCH_CHECK("sum_rows");
-  if (walk.queue.capacity == 0) return;
-  walk.queued = true;
-  const unsigned blocks = blocks_for_queue(walk.queue);
+  if (work.queue.capacity == 0) return;
+  work.queued = true;
+  const unsigned blocks = blocks_for_queue(work.queue);
   sum_rows<kKnown, Reader, T, kVec, kItems>
-      <<<dim3(blocks, shape.slices), Reader::kThreads, 0, stream>>>(walk, of, shape.shape, hot, to);
+      <<<dim3(blocks, shape.slices), Reader::kThreads, 0, stream>>>(work, of, shape.shape, hot, to);
   PG_LAUNCH_CHECK("sum_rows of chunks");
-  combine_sums<T><<<blocks, kRowThreads, 0, stream>>>(walk, of.columns, to);
+  combine_sums<T><<<blocks, kRowThreads, 0, stream>>>(work, of.columns, to);
   PG_LAUNCH_CHECK("combine_sums");
 }
 
 template <Known kKnown, typename T, int kVec, int kItems>
-void launch_reader(Walk walk, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
+void launch_reader(RowWork work, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
                    int l2_percent, const SumOutput<T>& to, int device, cudaStream_t stream) {
   if (of.x_rows != nullptr && uses_u(of.message)) {
-    walk.tile = 0;
-    return launch<kKnown, AddressReader, T>(walk, of, shape, 0, to, stream);
+    work.tile = 0;
+    return launch<kKnown, AddressReader, T>(work, of, shape, 0, to, stream);
   }
   if constexpr (kVec > 1) {
-    if (walk.tile > 0) return launch<kKnown, NearReader, T>(walk, of, shape, 0, to, stream);
+    if (work.tile > 0) return launch<kKnown, NearReader, T>(work, of, shape, 0, to, stream);
     if (l2_percent > 0) {
       const int64_t row_bytes = shape.slice_columns * int64_t{sizeof(T)};
       const int64_t hot = hot_rows(row_bytes, l2_percent, device);
-      return launch<kKnown, HotReader, T>(walk, of, shape, hot, to, stream);
+      return launch<kKnown, HotReader, T>(work, of, shape, hot, to, stream);
     }
   }
-  walk.tile = 0;
-  launch<kKnown, PlainReader, T>(walk, of, shape, 0, to, stream);
+  work.tile = 0;
+  launch<kKnown, PlainReader, T>(work, of, shape, 0, to, stream);
 }
 
 template <typename T, int kVec, int kItems>
-void launch_known(Walk walk, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
+void launch_known(RowWork work, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
                   int l2_percent, const SumOutput<T>& to, [[maybe_unused]] int device,
                   cudaStream_t stream) {
   if (of.message == Message::kCopyU) {
-    launch_reader<Known::kCopyU, T>(walk, of, shape, l2_percent, to, device, stream);
+    launch_reader<Known::kCopyU, T>(work, of, shape, l2_percent, to, device, stream);
   } else if (of.message == Message::kMul && shape.shape.edge_values == EdgeValues::kOne) {
-    launch_reader<Known::kScale, T>(walk, of, shape, l2_percent, to, device, stream);
+    launch_reader<Known::kScale, T>(work, of, shape, l2_percent, to, device, stream);
   } else if (of.message == Message::kMul) {
-    launch_reader<Known::kMul, T>(walk, of, shape, l2_percent, to, device, stream);
+    launch_reader<Known::kMul, T>(work, of, shape, l2_percent, to, device, stream);
   } else {
-    walk.tile = 0;
+    work.tile = 0;
     PG_CHECK_ARG(of.x_rows == nullptr, "rows at addresses are copied or scaled only");
-    launch<Known::kNothing, PlainReader, T>(walk, of, shape, 0, to, stream);
+    launch<Known::kNothing, PlainReader, T>(work, of, shape, 0, to, stream);
   }
 }
 
@@ -146,10 +146,10 @@ void spmm_cuda(const Spmm& op, const Tuning& tuning, const Allocate& allocate, i
   check_columns(op.rows);
   DeviceGuard guard(device);
   const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
-  Walk walk;
-  walk.rows = op.rows;
-  walk.queue = make_queue(tuning.max_chunks, allocate, stream);
-  walk.tile = tuning.tile_rows;
+  RowWork work;
+  work.rows = op.rows;
+  work.queue = make_queue(tuning.max_chunks, allocate, stream);
+  work.tile = tuning.tile_rows;
   with_lanes(op.dtype, op.of, op.out, tuning.slice_bytes, [&](auto element, auto shape) {
     using T = decltype(element);
     using Value = AccumulatorOf<T>;
@@ -157,7 +157,7 @@ void spmm_cuda(const Spmm& op, const Tuning& tuning, const Allocate& allocate, i
     if (tuning.max_chunks > 0)
       to.partial = static_cast<Value*>(
           allocate(tuning.max_chunks * op.of.columns * static_cast<int64_t>(sizeof(Value))));
-    launch_known<T>(walk, op.of, shape, tuning.l2_percent, to, device, stream);
+    launch_known<T>(work, op.of, shape, tuning.l2_percent, to, device, stream);
   });
 }
 

@@ -2,8 +2,8 @@
 // (WholeGraph III-C4).
 #include "aggregate/atomic_add.cuh"
 #include "aggregate/lanes.cuh"
+#include "aggregate/neighbor_partition.cuh"
 #include "aggregate/spread.h"
-#include "aggregate/walk.cuh"
 
 namespace peergraph {
 namespace {
@@ -16,17 +16,17 @@ struct SpreadOutput {
 
 template <typename T, int kVec, int kItems>
 __global__ void __launch_bounds__(kRowThreads)
-    spread_rows(const __grid_constant__ Walk walk, const __grid_constant__ Operands of,
+    spread_rows(const __grid_constant__ RowWork work, const __grid_constant__ Operands of,
                 LaneShape shape, SpreadOutput<T> to) {
   using Value = AccumulatorOf<T>;
   const Lanes<kVec, kItems> at(shape, of);
   const T* x = static_cast<const T*>(of.x);
   const T* e = static_cast<const T*>(of.e);
   const EdgeValues mode = shape.edge_values;
-  const int64_t size = walk.size();
+  const int64_t size = work.size();
   for (int64_t item = warp_of_grid(); item < size; item += warps_of_grid()) {
     Part part;
-    if (!walk.find(item, &part)) continue;
+    if (!work.find(item, &part)) continue;
     // The row is read once for all its edges.
     Pack<T, kVec> us[kItems] = {};
 #pragma unroll
@@ -34,9 +34,9 @@ __global__ void __launch_bounds__(kRowThreads)
       if (uses_u(of.message) && at.on[m])
         us[m] = load_pack<T, kVec>(x + part.row * of.columns + at.columns[m]);
     for (int64_t p = part.begin + at.group; p < part.end; p += at.groups) {
-      const int64_t column = walk.rows.column(p);
+      const int64_t column = work.rows.column(p);
       const bool once = to.counts != nullptr && to.counts[column] == 1;
-      const T* edge = mode == EdgeValues::kNone ? nullptr : e + walk.rows.edge(p) * of.e_columns;
+      const T* edge = mode == EdgeValues::kNone ? nullptr : e + work.rows.edge(p) * of.e_columns;
 #pragma unroll
       for (int m = 0; m < kItems; ++m) {
         if (!at.on[m]) continue;
@@ -65,15 +65,15 @@ __global__ void __launch_bounds__(kRowThreads)
 }
 
 template <typename T, int kVec, int kItems>
-void launch(Walk walk, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
+void launch(RowWork work, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
             const SpreadOutput<T>& to, cudaStream_t stream) {
-  const dim3 rows(blocks_for_items(walk.rows.num_rows), shape.slices);
-  spread_rows<T, kVec, kItems><<<rows, kRowThreads, 0, stream>>>(walk, of, shape.shape, to);
+  const dim3 rows(blocks_for_items(work.rows.num_rows), shape.slices);
+  spread_rows<T, kVec, kItems><<<rows, kRowThreads, 0, stream>>>(work, of, shape.shape, to);
   PG_LAUNCH_CHECK("spread_rows");
-  if (walk.queue.capacity == 0) return;
-  walk.queued = true;
-  const dim3 chunks(blocks_for_queue(walk.queue), shape.slices);
-  spread_rows<T, kVec, kItems><<<chunks, kRowThreads, 0, stream>>>(walk, of, shape.shape, to);
+  if (work.queue.capacity == 0) return;
+  work.queued = true;
+  const dim3 chunks(blocks_for_queue(work.queue), shape.slices);
+  spread_rows<T, kVec, kItems><<<chunks, kRowThreads, 0, stream>>>(work, of, shape.shape, to);
   PG_LAUNCH_CHECK("spread_rows of chunks");
 }
 
@@ -84,13 +84,13 @@ void spread_cuda(const Spread& op, int64_t max_chunks, const Allocate& allocate,
   if (op.rows.num_edges == 0 || op.of.columns == 0) return;
   DeviceGuard guard(device);
   const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
-  Walk walk;
-  walk.rows = op.rows;
-  walk.queue = make_queue(max_chunks, allocate, stream);
+  RowWork work;
+  work.rows = op.rows;
+  work.queue = make_queue(max_chunks, allocate, stream);
   with_lanes(op.dtype, op.of, op.out, 0, [&](auto element, auto shape) {
     using T = decltype(element);
     const SpreadOutput<T> to{static_cast<AccumulatorOf<T>*>(op.out), op.counts};
-    launch<T>(walk, op.of, shape, to, stream);
+    launch<T>(work, op.of, shape, to, stream);
   });
 }
 

@@ -42,8 +42,7 @@ TableView make_table_view(int64_t replicated, int64_t sharded, int64_t rows, int
   for (size_t i = 0; i < shards.size(); ++i) view.shards[i] = reinterpret_cast<char*>(shards[i]);
   view.host = reinterpret_cast<char*>(host);
   view.disk = reinterpret_cast<char*>(disk);
-  view.order = reinterpret_cast<const void*>(order);
-  view.order_bytes = order_bytes;
+  view.order = {reinterpret_cast<const void*>(order), order_bytes};
   return view;
 }
 

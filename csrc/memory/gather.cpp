@@ -35,7 +35,7 @@ int64_t first_bad_position(const IdList& ids, int64_t limit, int num_threads) {
 
 /// How many rows from the i-th on lie behind each other both here and there, at most `limit`.
 int64_t run_length(const TableView& table, const IdList& ids, int64_t row, int64_t limit) {
-  if (ids.id_bytes != 0 || ids.places != nullptr || table.order_bytes != 0) return 1;
+  if (ids.id_bytes != 0 || ids.places != nullptr || table.order.value_bytes != 0) return 1;
   const int64_t behind = row - table.map.replicated;
   if (behind < 0) return std::min(limit, -behind);
   if (behind >= table.map.sharded) {
@@ -58,7 +58,7 @@ void for_each_run(const TableView& table, const IdList& ids, int num_threads, co
                      copy(kPadding, i++, 1);
                      continue;
                    }
-                   const int64_t row = table.internal(ids.at(i));
+                   const int64_t row = table.order(ids.at(i));
                    const int64_t rows = run_length(table, ids, row, end - i);
                    copy(row, i, rows);
                    i += rows;

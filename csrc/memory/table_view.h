@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/fixed_width.h"
+#include "memory/id_map.h"
 #include "memory/tier_map.h"
 
 namespace peergraph {
@@ -15,9 +16,7 @@ struct TableView {
   char* shards[kMaxShards] = {};    // [map.num_shards] first row of each shard
   char* host = nullptr;
   char* disk = nullptr;  // mapped file; null where kernels run on a GPU
-  // User id -> internal row: order_bytes is 4 or 8, or 0 when users' ids are the rows.
-  const void* order = nullptr;
-  int32_t order_bytes = 0;
+  IdMapView order;       // user id -> internal row
 
   /// Null for a row whose tier this processor cannot read.
   PG_HD char* row(int64_t internal_row) const {
@@ -29,14 +28,8 @@ struct TableView {
     return base == nullptr ? nullptr : base + at.local * row_bytes;
   }
 
-  PG_HD int64_t internal(int64_t id) const {
-    if (order_bytes == 4) return static_cast<const int32_t*>(order)[id];
-    if (order_bytes == 8) return static_cast<const int64_t*>(order)[id];
-    return id;
-  }
-
   /// The row of a user's id.
-  PG_HD char* find(int64_t id) const { return row(internal(id)); }
+  PG_HD char* find(int64_t id) const { return row(order(id)); }
 };
 
 }  // namespace peergraph

@@ -1,4 +1,5 @@
-// Scratch memory of one sample: small pieces share a buffer, as every allocation goes to Python.
+// Memory of one sample; in scratch, small pieces share a buffer, as every allocation goes to
+// Python.
 #pragma once
 
 #include <algorithm>
@@ -36,6 +37,27 @@ class Arena {
   const Allocate& allocate_;
   char* next_ = nullptr;
   int64_t left_ = 0;
+};
+
+/// Typed memory of one sample: what is handed over, and what ends with it.
+class SampleMemory {
+ protected:
+  SampleMemory(const Allocate& allocate, Arena& arena) : allocate_(allocate), arena_(arena) {}
+
+  /// For results; null for none.
+  template <typename T>
+  T* allocate(int64_t count, int64_t item_bytes = sizeof(T)) {
+    return count == 0 ? nullptr : static_cast<T*>(allocate_(count * item_bytes));
+  }
+
+  /// For the sample's own use; null for none.
+  template <typename T>
+  T* scratch(int64_t count, int64_t item_bytes = sizeof(T)) {
+    return count == 0 ? nullptr : static_cast<T*>(arena_.take(count * item_bytes));
+  }
+
+  const Allocate& allocate_;
+  Arena& arena_;
 };
 
 }  // namespace peergraph

@@ -46,9 +46,8 @@ struct Choice {
   void take_internal_ids(const IdMapView& source_to_internal, const IdMapView& source_to_user) {
     to_user = source_to_user;
     if (!timed() || edge_time) return;
-    if (source_to_internal.value_bytes != 0 && times.order == source_to_internal.values) {
-      times.order = nullptr;
-      times.order_bytes = 0;
+    if (source_to_internal.value_bytes != 0 && times.order.values == source_to_internal.values) {
+      times.order = {};
       times_by_internal = true;
     }
   }
@@ -72,14 +71,14 @@ struct Candidates {
     const int64_t id = choice.edge_time           ? csc.edge_id(list.edge_begin + i)
                        : choice.times_by_internal ? source(i)
                                                   : choice.to_user(source(i));
-    return load_id(choice.times.row(choice.times.internal(id)), choice.time_bytes, 0);
+    return load_id(choice.times.row(choice.times.order(id)), choice.time_bytes, 0);
   }
 
   PG_HD bool admits(int64_t i) const { return !choice.timed() || time(i) <= latest; }
 
   /// 0 for what is not a weight above 0.
   PG_HD double weight(int64_t i) const {
-    const int64_t id = choice.weights.internal(csc.edge_id(list.edge_begin + i));
+    const int64_t id = choice.weights.order(csc.edge_id(list.edge_begin + i));
     const char* at = choice.weights.row(id);
     const double w = choice.weight_bytes == 4 ? *reinterpret_cast<const float*>(at)
                                               : *reinterpret_cast<const double*>(at);

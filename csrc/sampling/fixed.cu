@@ -15,14 +15,13 @@ namespace peergraph {
 namespace {
 
 /// One call of sample_fixed_cuda.
-class FixedKHop {
+class FixedKHop : private SampleMemory {
  public:
   FixedKHop(const SamplerSpec& spec, const FixedBounds& bounds, const Allocate& allocator,
             Arena& arena, int device, uintptr_t stream)
-      : spec_(spec),
+      : SampleMemory(allocator, arena),
+        spec_(spec),
         bounds_(bounds),
-        allocate_(allocator),
-        arena_(arena),
         device_(device),
         stream_(stream),
         guard_(device),
@@ -80,16 +79,6 @@ class FixedKHop {
   }
 
  private:
-  template <typename T>
-  T* allocate(int64_t count, int64_t item_bytes = sizeof(T)) {
-    return count == 0 ? nullptr : static_cast<T*>(allocate_(count * item_bytes));
-  }
-
-  template <typename T>
-  T* scratch(int64_t count, int64_t item_bytes = sizeof(T)) {
-    return count == 0 ? nullptr : static_cast<T*>(arena_.take(count * item_bytes));
-  }
-
   void fill(void* to, int byte, int64_t num_bytes) {
     PG_CUDA_CHECK(cudaMemsetAsync(to, byte, static_cast<size_t>(num_bytes),
                                   reinterpret_cast<cudaStream_t>(stream_)));
@@ -278,8 +267,6 @@ class FixedKHop {
 
   const SamplerSpec& spec_;
   const FixedBounds& bounds_;
-  const Allocate& allocate_;
-  Arena& arena_;
   const int device_;
   const uintptr_t stream_;
   const DeviceGuard guard_;

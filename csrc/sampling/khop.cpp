@@ -12,15 +12,14 @@ namespace peergraph {
 namespace {
 
 /// One call of sample_khop.
-class KHop {
+class KHop : private SampleMemory {
  public:
   KHop(const SamplerSpec& spec, uint64_t seed, const int64_t* seed_times, const Allocate& allocate,
        Arena& arena, Backend& backend)
-      : spec_(spec),
+      : SampleMemory(allocate, arena),
+        spec_(spec),
         seed_(seed),
         seed_times_(seed_times),
-        allocate_(allocate),
-        arena_(arena),
         backend_(backend),
         lists_(spec.node_types.size()) {
     result_.nodes.resize(spec.node_types.size());
@@ -88,16 +87,6 @@ class KHop {
   }
 
  private:
-  template <typename T>
-  T* allocate(int64_t count, int64_t item_bytes = sizeof(T)) {
-    return count == 0 ? nullptr : static_cast<T*>(allocate_(count * item_bytes));
-  }
-
-  template <typename T>
-  T* scratch(int64_t count, int64_t item_bytes = sizeof(T)) {
-    return count == 0 ? nullptr : static_cast<T*>(arena_.take(count * item_bytes));
-  }
-
   /// Makes room for `extra` more nodes, in the list and in its hash table.
   void reserve(NodeList& list, int64_t extra) {
     const int64_t wanted = list.count + extra;
@@ -227,8 +216,6 @@ class KHop {
   const SamplerSpec& spec_;
   const uint64_t seed_;
   const int64_t* const seed_times_;
-  const Allocate& allocate_;
-  Arena& arena_;
   Backend& backend_;
   std::vector<NodeList> lists_;
   std::vector<Hop> hops_;

@@ -1,13 +1,14 @@
-"""Checks of what users pass to walks and negatives, and what every call of them needs."""
+"""Checks of what users pass to samplers, walks and negatives, and what every call needs."""
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from peergraph.sampling.checks import as_integer
+from peergraph.memory.device.launching import with_index
 from peergraph.sampling.sample import EdgeType, NodeType
 
 if TYPE_CHECKING:
@@ -20,6 +21,13 @@ NEGATIVE_STREAM = 3 << 30
 MAX_STEPS = 1 << 30
 
 _CERTAIN = 1 << 53
+
+
+def as_integer(name: str, value: object) -> int:
+    """A Python int from any kind of integer."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name}: expected an integer, got {value!r}")
+    return operator.index(value)
 
 
 def chance(name: str, probability: float) -> int:
@@ -80,7 +88,4 @@ def node_ids(name: str, ids: object, store: Store, node_type: NodeType) -> Tenso
 
 def device_of(store: Store) -> torch.device:
     """The store's device, with an index where it is a GPU."""
-    device = torch.device(store.device)
-    if device.type == "cuda" and device.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return device
+    return with_index(torch.device(store.device))

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from peergraph import _C
 from peergraph.sampling.bounds import MaxEdges, MaxNodes, make_shape
-from peergraph.sampling.checks import as_integer
 from peergraph.sampling.choices import Choices
 from peergraph.sampling.compiled import make_native
 from peergraph.sampling.fixed import FixedNeighborSampler
+from peergraph.sampling.inputs import as_integer
 from peergraph.sampling.measured import measured_sample
 from peergraph.sampling.sample import Buffers, EdgeType, NodeType, Sample
 from peergraph.sampling.workspace import WorkspacePool

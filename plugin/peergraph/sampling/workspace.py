@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import torch
 
-from peergraph.memory.device.launching import Launch, launch_on
+from peergraph.memory.device.launching import Launch, launch_on, stream_address, with_index
 
 
 class Workspace:
@@ -64,9 +64,7 @@ class WorkspacePool:
     """
 
     def __init__(self, map_sizes: list[int], device: torch.device) -> None:
-        if device.type == "cuda" and device.index is None:
-            device = torch.device("cuda", torch.cuda.current_device())
-        self.device = device
+        self.device = with_index(device)
         self._map_sizes = map_sizes
         # By the address of the stream of the last use. list.pop and list.append are atomic: there
         # is no lock that a fork could leave held.
@@ -81,8 +79,7 @@ class WorkspacePool:
     @contextmanager
     def borrow(self) -> Iterator[Workspace]:
         """A work space for one sample on the current stream."""
-        on_gpu = self.device.type == "cuda"
-        stream = torch.cuda.current_stream(self.device).cuda_stream if on_gpu else 0
+        stream = stream_address(self.device)
         workspace = self._take(stream)
         workspace.begin_use()
         yield workspace

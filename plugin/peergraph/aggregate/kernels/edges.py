@@ -9,7 +9,17 @@ from __future__ import annotations
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.aggregate.kernels.native import DTYPES, MESSAGES, ROWS, TARGETS, adjacency, place
+from peergraph.aggregate.kernels.native import (
+    DTYPES,
+    MESSAGES,
+    ROWS,
+    TARGETS,
+    address,
+    adjacency,
+    dense,
+    operand_of,
+    place,
+)
 from peergraph.aggregate.kernels.torch_operator import kernel
 from peergraph.sampling.sample import Buffers
 
@@ -27,9 +37,7 @@ def _fake_sddmm(
     heads: int,
     depth: int,
 ) -> Tensor:
-    operand = left if right is None else right
-    assert operand is not None
-    return operand.new_empty(indices.shape[0], heads)
+    return operand_of(left, right).new_empty(indices.shape[0], heads)
 
 
 @kernel(
@@ -55,11 +63,8 @@ def sddmm(
     `targets` has two letters: where the rows of `left` and of `right` are looked up, u (column),
     v (row) or e (edge). An operand has heads * depth columns or a divisor.
     """
-    left = None if left is None else left.contiguous()
-    right = None if right is None else right.contiguous()
-    operand = left if right is None else right
-    assert operand is not None
-    out = operand.new_empty(indices.numel(), heads)
+    left, right = dense(left), dense(right)
+    out = operand_of(left, right).new_empty(indices.numel(), heads)
     _C.sddmm(
         rows=adjacency(indptr, indices, edge_ids, num_columns),
         left=_operand(left, targets[0]),
@@ -106,15 +111,14 @@ def softmax(
 
     For the gradient, `values` are the softmax.
     """
-    values = values.contiguous()
-    grad = None if grad is None else grad.contiguous()
+    values, grad = values.contiguous(), dense(grad)
     out = values.new_empty(values.shape)
     _C.edge_softmax(
         rows=adjacency(indptr, indices, edge_ids, num_columns),
         dtype=DTYPES[values.dtype],
         heads=values.shape[1],
         values=values.data_ptr(),
-        grad=0 if grad is None else grad.data_ptr(),
+        grad=address(grad),
         out=out.data_ptr(),
         allocate=Buffers(out.device),
         **place(out.device),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
-
 import torch
 from torch import Tensor
 
@@ -18,18 +16,9 @@ TARGETS = {"u": 0, "v": 1, "e": 2}
 ROWS = "Tensor indptr, Tensor indices, Tensor? edge_ids, int num_columns, int max_chunks"
 
 
-class Place(TypedDict):
-    """Where a kernel runs; device -1 is the CPU."""
-
-    device: int
-    stream: int
-    num_threads: int
-
-
-def place(device: torch.device) -> Place:
-    """The current stream of a GPU, or the CPU with torch's number of threads."""
-    index, stream, num_threads = launch_on(device)
-    return {"device": index, "stream": stream, "num_threads": num_threads}
+def place(device: torch.device) -> dict[str, int]:
+    """Where a kernel runs, as keyword arguments of the compiled module."""
+    return launch_on(device)._asdict()
 
 
 def supports(device: torch.device) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.aggregate.kernels.torch_operator import kernel
 
-# What csrc/aggregate/walk.cuh cuts long rows by.
+# What csrc/aggregate/neighbor_partition.cuh cuts long rows by.
 _CHUNK = 256
 _LONG_ROW = 512
 

@@ -34,9 +34,21 @@ def launch_on(device: torch.device, stream: torch.cuda.Stream | None = None) -> 
     threads = torch.get_num_threads()
     if device.type == "cpu":
         return Launch(-1, 0, threads)
-    index = torch.cuda.current_device() if device.index is None else device.index
+    index = with_index(device).index
     chosen = torch.cuda.current_stream(index) if stream is None else stream
     return Launch(index, chosen.cuda_stream, threads)
+
+
+def stream_address(device: torch.device) -> int:
+    """Of the current CUDA stream of `device`; 0 on the CPU."""
+    return 0 if device.type == "cpu" else torch.cuda.current_stream(device).cuda_stream
+
+
+def with_index(device: torch.device) -> torch.device:
+    """The device; a GPU without an index is the current one."""
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
 
 
 @contextmanager

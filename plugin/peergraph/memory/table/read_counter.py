@@ -12,6 +12,7 @@ from dataclasses import fields
 import torch
 from torch import Tensor
 
+from peergraph.memory.device.launching import stream_address
 from peergraph.memory.table.partitions import Partitions
 from peergraph.memory.table.tiers import Tiers
 
@@ -98,10 +99,9 @@ class ReadCounter:
         return torch.where(rows < end, on_gpus, behind)
 
     def _sums_of_this_stream(self, first: Tensor) -> Tensor:
-        on_gpu = first.device.type == "cuda"
-        stream = torch.cuda.current_stream(first.device).cuda_stream if on_gpu else 0
+        key = (threading.get_ident(), stream_address(first.device))
         with self._lock:
-            return self._sums.setdefault((threading.get_ident(), stream), first)
+            return self._sums.setdefault(key, first)
 
     def totals(self) -> tuple[list[int], list[int]]:
         """Reads and units by source: own memory, each rank, the host, tiers behind it.

@@ -59,7 +59,7 @@ struct Turns {
 };
 
 /// The work of one launch: all rows, or what an earlier launch has queued.
-struct Walk {
+struct RowWork {
   Adjacency rows;
   ChunkQueue queue;
   bool queued = false;
