@@ -11,8 +11,9 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 from torch_geometric.data import Data
-from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
+from torch_geometric.loader import LinkNeighborLoader, NeighborLoader, NodeLoader
 from torch_geometric.nn import SAGEConv
+from torch_geometric.sampler import NeighborSampler
 
 import peergraph_pyg
 from peergraph.memory import Group
@@ -124,8 +125,38 @@ def _check_uneven_loaders(device: str) -> None:
     group.barrier()
 
 
+def _check_matrices_and_directions(device: str) -> None:
+    """Edges as a matrix of rank 0, and lists of out-neighbours, which all ranks make together."""
+    group = Group.current(device=device)
+    data = random_data()
+    order = data.edge_index[1].argsort(stable=True)
+    ends = data.edge_index[:, order]
+    own = Data(x=data.x, edge_attr=data.edge_attr[order])
+    pointers = torch.searchsorted(ends[1].contiguous(), torch.arange(61))
+    values = torch.arange(400.0)
+    own.adj_t = torch.sparse_csr_tensor(pointers, ends[0], values, (60, 60), check_invariants=False)
+    shared = peergraph_pyg.share(own if group.rank == 0 else None, plan="sharded", device=device)
+    assert shared.adj_t.layout is torch.sparse_csr
+    for batch in NeighborLoader(shared, [3, 2], batch_size=20):
+        e_id, n_id = batch.e_id.cpu(), batch.n_id.cpu()
+        found = batch.adj_t.to_sparse_coo()
+        assert sorted(found._values().tolist()) == sorted(values[e_id].tolist())
+        row, col = n_id[found._indices().cpu()]
+        entries = found._values().cpu().long()
+        assert torch.equal(torch.stack([col, row]), ends[:, entries])
+    backward = NeighborSampler(shared, [-1], sample_direction="backward")
+    for batch in NodeLoader(shared, backward, torch.arange(60), batch_size=20):
+        assert torch.equal(
+            batch.e_id.cpu().sort().values,
+            torch.isin(ends[0], batch.input_id).nonzero().view(-1),
+        )
+    group.barrier()
+    peergraph_pyg.store_of(shared).close()
+
+
 def _check_rest(device: str) -> None:
-    for check in (_check_hetero, _check_writes, _check_errors, _check_uneven_loaders):
+    checks = (_check_hetero, _check_writes, _check_errors, _check_uneven_loaders)
+    for check in (*checks, _check_matrices_and_directions):
         check(device)
 
 

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+import peergraph._C as _C
 from peergraph.memory.device.launching import launch_on
 from peergraph.memory.device.pending_errors import raise_pending
+from peergraph.memory.table.read_counter import capturing
 from peergraph.sampling.fixed_sample import FixedSample, FixedShape
 from peergraph.sampling.inputs import device_of, random_seed
+from peergraph.sampling.measured import measured_sample
 from peergraph.sampling.padding import Padding, check_room
 from peergraph.sampling.sample import Buffers, NodeType
 from peergraph.sampling.workspace import Workspace
@@ -173,28 +176,35 @@ class FixedNeighborSampler:
         times = sampler.choices.seed_times(
             sampler.store, list(seeds.items()), seed_time, self._device
         )
-        buffers = Buffers(self._device)
-        assert self._workspace is not None
-        nodes, edges, blocks, count_address = sampler.native.sample_fixed(
-            [
-                (
-                    self._types.index(t),
-                    ids.data_ptr(),
-                    ids.numel(),
-                    counts[t].data_ptr() if t in counts else 0,
-                )
-                for t, ids in seeds.items()
-            ],
-            0 if isinstance(seed, Tensor) else seed,
-            seed.data_ptr() if isinstance(seed, Tensor) else 0,
-            0 if times is None else times.data_ptr(),
-            self._workspace.addresses,
-            [rows[1:] for rows in shape.rows_per_hop.values()],
-            list(shape.edges_per_hop.values()),
-            buffers,
-            *launch_on(self._device)[:2],
-        )
-        return _to_fixed_sample(sampler, shape, buffers, nodes, edges, blocks, count_address)
+
+        def draw(native: _C.KHopSampler) -> FixedSample:
+            buffers = Buffers(self._device)
+            assert self._workspace is not None
+            nodes, edges, blocks, count_address = native.sample_fixed(
+                [
+                    (
+                        self._types.index(t),
+                        ids.data_ptr(),
+                        ids.numel(),
+                        counts[t].data_ptr() if t in counts else 0,
+                    )
+                    for t, ids in seeds.items()
+                ],
+                0 if isinstance(seed, Tensor) else seed,
+                seed.data_ptr() if isinstance(seed, Tensor) else 0,
+                0 if times is None else times.data_ptr(),
+                self._workspace.addresses,
+                [rows[1:] for rows in shape.rows_per_hop.values()],
+                list(shape.edges_per_hop.values()),
+                buffers,
+                *launch_on(self._device)[:2],
+            )
+            return _to_fixed_sample(sampler, shape, buffers, nodes, edges, blocks, count_address)
+
+        measuring = sampler.store.measuring
+        if measuring is None or capturing(self._device):
+            return draw(sampler.native)
+        return measured_sample(measuring, sampler, draw)
 
 
 def _to_fixed_sample(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.memory.device.launching import launch_on
+from peergraph.memory.table.read_counter import capturing
 from peergraph.sampling.inputs import (
     MAX_STEPS,
     WALK_STREAM,
@@ -22,6 +24,7 @@ from peergraph.sampling.inputs import (
     random_seed,
     whole,
 )
+from peergraph.sampling.measured import count_walks
 from peergraph.sampling.sample import EdgeType
 
 if TYPE_CHECKING:
@@ -138,7 +141,7 @@ class RandomWalker:
         accept = node2vec_chances(p, q)
         if accept != CERTAIN and hops > 1:
             raise NotImplementedError("p, q: not supported along a metapath of several relations")
-        return self.take(
+        walks = self.take(
             node_ids("start", start, self.store, self.metapath[0][2]),
             length,
             random_seed(seed),
@@ -147,6 +150,9 @@ class RandomWalker:
             accept=accept,
             stay=dead_end == "stay",
         )
+        if self.store.measuring is not None:
+            self.store.measuring.add_walks()
+        return walks
 
     def _check_options(self, restart_prob: float, restart: str, dead_end: str) -> None:
         if restart not in ("jump", "end"):
@@ -173,35 +179,43 @@ class RandomWalker:
     ) -> Walks:
         """As :meth:`walk`, with checked arguments and chances out of 2**53."""
         store, device = self.store, device_of(self.store)
+        measuring = None if capturing(device) else store.measuring
         nodes = torch.empty((start.numel(), length + 1), dtype=torch.int64, device=device)
         nodes[:, 0] = start
-        edge_ids = torch.empty_like(nodes[:, 1:]).contiguous() if self.edge_ids else None
+        wanted = self.edge_ids or measuring is not None
+        edge_ids = torch.empty_like(nodes[:, 1:]).contiguous() if wanted else None
         positions = torch.empty_like(start)
         hops = len(self.metapath)
         # One call takes all steps by a relation that follows itself.
         steps_a_call = max(length, 1) if hops == 1 else 1
-        for first in range(0, length, steps_a_call):
-            edge_type = self.metapath[first % hops]
-            walks = _C.Walks(
-                count=start.numel(),
-                length=length,
-                first_step=first,
-                steps=steps_a_call,
-                nodes=nodes.data_ptr(),
-                edge_ids=0 if edge_ids is None else edge_ids.data_ptr(),
-                positions=positions.data_ptr(),
-                to_internal=store.id_map(edge_type[2]).internal_address,
-                to_user=store.id_map(edge_type[0]).user_address,
-                seed=seed,
-                stream=stream,
-                restart_below=restart_below,
-                restart_every=restart_every,
-                jump=jump,
-                stay=stay,
-                accept=accept,
-            )
-            _C.random_walk(store.structure(edge_type).view, walks, *launch_on(device))
-        return Walks(nodes, edge_ids)
+        with nullcontext() if measuring is None else measuring.sampling.running():
+            for first in range(0, length, steps_a_call):
+                edge_type = self.metapath[first % hops]
+                walks = _C.Walks(
+                    count=start.numel(),
+                    length=length,
+                    first_step=first,
+                    steps=steps_a_call,
+                    nodes=nodes.data_ptr(),
+                    edge_ids=0 if edge_ids is None else edge_ids.data_ptr(),
+                    positions=positions.data_ptr(),
+                    to_internal=store.id_map(edge_type[2]).internal_address,
+                    to_user=store.id_map(edge_type[0]).user_address,
+                    seed=seed,
+                    stream=stream,
+                    restart_below=restart_below,
+                    restart_every=restart_every,
+                    jump=jump,
+                    stay=stay,
+                    accept=accept,
+                )
+                structure = store.structure(edge_type)
+                view = structure.view if measuring is None else structure.positions_view()
+                _C.random_walk(view, walks, *launch_on(device))
+        if measuring is None:
+            return Walks(nodes, edge_ids)
+        assert edge_ids is not None
+        return Walks(nodes, count_walks(measuring, self, nodes, edge_ids, restart_below > 0))
 
 
 def check_metapath(store: Store, edge_type: EdgeType | Metapath | None) -> Metapath:

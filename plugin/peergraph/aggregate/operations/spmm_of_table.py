@@ -80,6 +80,7 @@ def reduce_table(
             allocate=allocate,
             **place(out.device),
         )
+    x.count_reads(rows.indices)
     return out.reshape(csc.num_destinations, *x.shape[1:])
 
 

@@ -59,7 +59,7 @@ class ReadCounter:
     @contextmanager
     def gather(self, ids: Tensor) -> Iterator[None]:
         """Counts a gather of `ids`, which is done within; not one that a CUDA graph captures."""
-        if ids.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        if capturing(ids.device):
             yield
             return
         with self.watch.running():
@@ -69,13 +69,13 @@ class ReadCounter:
             self.calls += 1
 
     def add(self, ids: Tensor, units: Tensor | None = None) -> None:
-        """Counts reads.
+        """Counts reads; not those that a CUDA graph captures.
 
         Args:
             ids: on the device, any shape; those out of range do not count.
             units: of the same shape, int64: what each read moves; added up apart.
         """
-        if ids.numel() == 0 or self._rows == 0:
+        if ids.numel() == 0 or self._rows == 0 or capturing(ids.device):
             return
         ids = ids.flatten().long()
         valid = (ids >= 0) & (ids < self._rows)
@@ -116,6 +116,11 @@ class ReadCounter:
             total += sums.cpu()
         reads, units = total.tolist()
         return reads, units
+
+
+def capturing(device: torch.device) -> bool:
+    """Whether what is done on the device now becomes part of a CUDA graph."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 class Stopwatch:

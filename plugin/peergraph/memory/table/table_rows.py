@@ -73,6 +73,15 @@ class TableRows:
             _C.row_addresses(view, id_list(self.ids), out, *launch_on(self.device))
         return self._addresses
 
+    def count_reads(self, positions: torch.Tensor) -> None:
+        """Has the table's counter, if its reads are being counted, count reads in place.
+
+        Args:
+            positions: which of these rows were read, once for each read; on the device.
+        """
+        if self.table.counter is not None:
+            self.table.counter.add(self.ids[positions])
+
     def gather(self) -> torch.Tensor:
         """The rows as a tensor, as :meth:`Table.gather` does."""
         return self.table.gather(self.ids)

@@ -16,6 +16,7 @@ from peergraph.store.planning.prediction import (
     total_link_bytes,
 )
 
+_UNSEEN = "not seen: workers of a DataLoader, users' kernels, replays of CUDA graphs"
 _SAMPLED = ("structure", "edge ids")
 
 
@@ -52,8 +53,8 @@ class Measurement:
     Args:
         plan: of the store.
         ranks: that were measured.
-        batches: of each of them, mini-batches: samples drawn, or where there were none, gathers
-            of the table that was gathered from most often.
+        batches: of each of them, mini-batches: samples drawn, or where there were none, calls that
+            walked, or gathers of the table that was gathered from most often.
         items: reads of what was read at all.
         sampling: of each of them, seconds in samplers, edge ids included.
     """
@@ -119,6 +120,7 @@ class Measurement:
         lines = [f"reads of a mini-batch on rank {who}, measured over {count}{beside}:"]
         lines += columns(list(self._hits()), 3)
         lines += columns(list(self._links()), 2)
+        lines.append(f"  {_UNSEEN}")
         return "\n".join(lines)
 
     def _hits(self) -> Iterator[tuple[str, ...]]:

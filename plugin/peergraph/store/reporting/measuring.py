@@ -32,6 +32,7 @@ class Measuring:
         self._tables: dict[tuple[str, str], tuple[Table, ReadCounter]] = {}
         self._lists: dict[EdgeType, tuple[str, ReadCounter]] = {}
         self._samples = 0
+        self._walks = 0
         self._lock = threading.Lock()
         self._result: Measurement | None = None
 
@@ -60,6 +61,11 @@ class Measuring:
         """Counts a mini-batch."""
         with self._lock:
             self._samples += 1
+
+    def add_walks(self) -> None:
+        """Counts a call that walked: a mini-batch, where nothing else is sampled."""
+        with self._lock:
+            self._walks += 1
 
     def stop(self) -> None:
         """Ends the counting; what was read remains to be seen. Synchronises."""
@@ -91,7 +97,7 @@ class Measuring:
         return Measurement(
             self._plan,
             (self._rank,),
-            (self._samples or max(gathers),),
+            (self._samples or self._walks or max(gathers),),
             tuple(item for item in items if any(item.reads[0])),
             (in_sampling,),
         )

@@ -79,13 +79,20 @@ class Reporting:
             print(measured)                       # beside the plan's prediction
             everyone = measured.of_all_ranks(store.group)
 
-        Counted are gathers of the store's tables and the lists that a NeighborSampler reads: as
-        many for the CPU as for CUDA. Each is counted after it was queued, by kernels of its own, so
-        that the times of reads do not contain the counting; without :meth:`measure` nothing is
-        added. Not counted are reads of processes that the store was sent to (data loader workers),
-        of users' kernels and layers that read features in place, of walks and of samples of a fixed
-        shape; and the weights, times and edge ids that samplers by weight or time look up.
-        Synchronises at the end; not collective.
+        Counted is what goes through Python calls of this process: gathers of the store's tables;
+        the lists that neighbour samplers (of a fixed shape, too) and walks read, and the edge ids
+        they yield; features that layers read in place (:class:`peergraph.memory.TableRows`), one
+        read an edge. As many for the CPU as for CUDA. Each is counted after it was queued, by
+        kernels of its own, so that the times of reads do not contain the counting; reads in place
+        have no time of their own. Without :meth:`measure` nothing is added. Synchronises at the
+        end; not collective.
+
+        It cannot see, and the printed table says so: processes that the store was sent to (workers
+        of a DataLoader, which sample and gather there), users' kernels, and what a CUDA graph does
+        when it is replayed. Nor are these counted: weights, times and edge ids that samplers by
+        weight or time look up; lists that are searched for an edge (node2vec, negatives that avoid
+        edges) or found empty by walks with restarts; and lists of a :meth:`Store.turned` store,
+        which is measured by itself.
 
         Raises:
             RuntimeError: the store is being measured already.
