@@ -66,15 +66,18 @@ class Form:
         return self._matrix(row, col, values, sizes, self.coalesced)
 
     def of_batch(
-        self, store: Store, row: Tensor, col: Tensor, edge_ids: Tensor, nodes: tuple[int, int]
+        self, store: Store, row: Tensor, col: Tensor, edge_ids: Any, nodes: tuple[int, int]
     ) -> Any:
         """The matrix of sampled edges, sorted; parallel edges are entries of their own.
         Synchronises for COO.
 
         Args:
             row, col: ``[edges]`` local ids of sources and destinations.
-            edge_ids: ``[edges]`` user ids.
+            edge_ids: ``[edges]`` user ids; ``None`` from samplers that give none.
             nodes: sources and destinations of the batch.
+
+        Raises:
+            ValueError: there are no edge ids to look values up by, and the layout needs some.
         """
         first, second = self.by_axis(row.to(store.device), col.to(store.device))
         sizes = self.by_axis(*nodes)
@@ -84,7 +87,11 @@ class Form:
         # To call parallel edges coalesced would have torch add them without care. Only COO asks.
         coalesced = self.layout is not torch.sparse_coo or not bool((keys.diff() == 0).any())
         values = self._ones(first)
-        if self.values is not None:
+        if self.values is not None and edge_ids is None:
+            if self.layout is not None:
+                raise ValueError(f"the sampler gives no edge ids, by which {self.values} is read")
+            values = None
+        elif self.values is not None:
             table = TableTensor(store, self.edge_type, self.values)
             values = table.index_select(0, edge_ids.to(store.device)[order])
         return self._matrix(first[order], second[order], values, sizes, coalesced)

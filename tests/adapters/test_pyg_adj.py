@@ -149,6 +149,36 @@ def test_batches(key: str, layout: torch.layout, workers: int, device: torch.dev
         assert torch.equal(torch.stack([first, second]).cpu(), expected_order.nonzero().t())
 
 
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_prefetched(layout: torch.layout, device: torch.device) -> None:
+    plain = without_edge_index(as_matrix(simple_data(), "adj_t", layout))
+    loader = NeighborLoader(peergraph_pyg.share(plain, device=device), [3, 2], batch_size=16)
+    torch.manual_seed(5)
+    expected = [batch.adj_t for batch in loader]
+    torch.manual_seed(5)
+    for batch, matrix in zip(peergraph_pyg.prefetch(loader, 2), expected, strict=True):
+        assert_same(batch.adj_t, matrix.cpu())
+
+
+def test_sampler_without_edge_ids() -> None:
+    class Mine(peergraph_pyg.StoreNeighborSampler):
+        def _sample(self, *args: Any, **kwargs: Any) -> Any:
+            out = super()._sample(*args, **kwargs)
+            out.edge = None
+            return out
+
+    for weights in (False, True):
+        plain = without_edge_index(as_matrix(simple_data(), "adj_t", torch.sparse_csr, weights))
+        del plain["edge_attr"]
+        shared = peergraph_pyg.share(plain, device="cpu")
+        loader = NeighborLoader(shared, [3], neighbor_sampler=Mine(shared, [3]), batch_size=60)
+        if weights:
+            with pytest.raises(ValueError, match="gives no edge ids, by which adj_t_value is read"):
+                next(iter(loader))
+        else:
+            assert next(iter(loader)).adj_t._nnz() > 0
+
+
 @pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_coo], ids=str)
 def test_parallel_edges_and_wide_values(layout: torch.layout, device: torch.device) -> None:
     row = torch.tensor([1, 1, 2, 0])
