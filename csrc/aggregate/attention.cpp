@@ -5,194 +5,347 @@
 #include <limits>
 #include <vector>
 
-#include "aggregate/cpu.h"
-#include "common/parallel.h"
+#include "aggregate/blocks.h"
+#include "common/exp.h"
 
 namespace peergraph {
 namespace {
 
-template <typename Value>
-Value leaky(Value value, Value slope) {
-  return value > 0 ? value : slope * value;
+/// leaky_relu of each lane and its slope there, without comparisons: GCC makes those of 512 bits
+/// lane by lane.
+template <typename V, int kLanes, int kBytes>
+PG_INLINE void leaky(const Pack<V, kLanes, kBytes>& sum, V slope, Pack<V, kLanes, kBytes>* value,
+                     Pack<V, kLanes, kBytes>* slopes) {
+  using Values = Pack<V, kLanes, kBytes>;
+  using Bits = typename Values::template PartOf<IntegerOf<V>>;
+  using Unsigned = typename Values::template PartOf<std::make_unsigned_t<IntegerOf<V>>>;
+  Values one, low;
+  one.fill(1);
+  low.fill(slope);
+  for (int i = 0; i < Values::kParts; ++i) {
+    Unsigned bits, ones, lows, chosen;
+    std::memcpy(&bits, &sum.part[i], sizeof(bits));
+    // All bits of a lane where the sum is 0 or less.
+    const Bits negative = (Bits)(bits | (bits - 1)) >> (8 * static_cast<int>(sizeof(V)) - 1);
+    std::memcpy(&ones, &one.part[i], sizeof(ones));
+    std::memcpy(&lows, &low.part[i], sizeof(lows));
+    chosen = ((Unsigned)negative & lows) | (~(Unsigned)negative & ones);
+    std::memcpy(&slopes->part[i], &chosen, sizeof(chosen));
+    value->part[i] = sum.part[i] * slopes->part[i];
+  }
 }
 
-/// One head of one edge: its score, and where its numbers are.
-template <typename T>
-class Edge {
+template <typename V>
+PG_INLINE V slope_at(V sum, V slope) {
+  return sum > 0 ? V{1} : slope;
+}
+
+/// What threads need for the edges of one node, all heads of an edge side by side.
+template <typename Value>
+struct Scratch {
+  std::vector<int64_t> others;  // by edge: the other end
+  std::vector<Value> sums;      // what leaky_relu is taken of, where scores are not dynamic
+  std::vector<Value> weights;   // scores, then softmax
+  std::vector<Value> grads;     // of scores
+  std::vector<Value> tops;      // by head
+};
+
+/// The edges of one node: those to a destination (kToRow), or from a source.
+template <typename T, int kBytes, bool kToRow>
+class Edges {
  public:
   using Value = AccumulatorOf<T>;
 
-  Edge(const Attention& of, int64_t row, int64_t column, int64_t head)
-      : of_(of), row_(row), column_(column), head_(head) {}
+  PG_INLINE Edges(const Attention& of, const Runs& heads, Scratch<Value>* scratch)
+      : of_(of), heads_(heads), slope_(static_cast<Value>(of.slope)), scratch_(*scratch) {}
 
-  const T* x() const { return wide<T>(of_.x, column_); }
-  const T* right() const { return wide<T>(of_.right, row_); }
-  const Value* att() const { return static_cast<const Value*>(of_.att) + head_ * of_.depth; }
-  Value slope() const { return static_cast<Value>(of_.slope); }
+  /// Collects the edges of `node` in `rows`, its self loop included, and their scores.
+  PG_INLINE void collect(const Adjacency& rows, int64_t node) {
+    node_ = node;
+    const int64_t begin = rows.begin(node), end = rows.end(node);
+    auto& others = scratch_.others;
+    if (static_cast<int64_t>(others.size()) <= end - begin) others.resize(2 * (end - begin) + 1);
+    count_ = 0;
+    for (int64_t p = begin; p < end; ++p) {
+      const int64_t other = rows.column(p);
+      if (of_.loops < 0 || other != node) others[count_++] = other;
+    }
+    if (node < of_.loops) others[count_++] = node;
+    const auto size = static_cast<size_t>(count_ * of_.heads);
+    for (auto* values : {&scratch_.sums, &scratch_.weights, &scratch_.grads})
+      if (values->size() < size) values->resize(2 * size);
+    if (of_.dynamic)
+      score_dynamic();
+    else
+      score_static();
+  }
 
-  /// What leaky_relu is taken of, where scores are not dynamic.
-  Value sum() const {
-    const Value left = narrow_at(of_.left, column_);
-    return of_.right == nullptr ? left : left + narrow_at(of_.right, row_);
+  /// Scores become softmax over the edges; `lse` gets the log of the sum of exp(score) by head.
+  PG_INLINE void softmax(Value* lse) {
+    const int64_t heads = of_.heads;
+    Value* weights = scratch_.weights.data();
+    auto& tops = scratch_.tops;
+    tops.assign(heads, -std::numeric_limits<Value>::infinity());
+    for (int64_t k = 0; k < count_; ++k) {
+      for (int64_t h = 0; h < heads; ++h) {
+        const Value score = weights[k * heads + h];
+        tops[h] = score > tops[h] || score != score ? score : tops[h];
+      }
+    }
+    for (int64_t k = 0; k < count_; ++k)
+      for (int64_t h = 0; h < heads; ++h) weights[k * heads + h] -= tops[h];
+    exp_all<kBytes>(weights, count_ * heads);
+    std::fill(lse, lse + heads, Value{0});
+    for (int64_t k = 0; k < count_; ++k)
+      for (int64_t h = 0; h < heads; ++h) lse[h] += weights[k * heads + h];
+    for (int64_t k = 0; k < count_; ++k)
+      for (int64_t h = 0; h < heads; ++h) weights[k * heads + h] /= lse[h];
+    for (int64_t h = 0; h < heads; ++h)
+      lse[h] = count_ == 0 ? Value{0} : tops[h] + std::log(lse[h]);
   }
-  /// As sum(), for column d of the head, where they are.
-  Value sum(int64_t d) const { return widen(x()[d]) + widen(right()[d]); }
 
-  Value score() const {
-    if (!of_.dynamic) return leaky(sum(), slope());
-    Value score = 0;
-    for (int64_t d = 0; d < of_.depth; ++d) score += att()[d] * leaky(sum(d), slope());
-    return score;
+  /// Scores become softmax, and gradients of the scores are computed.
+  PG_INLINE void differentiate(const AttentionGrad& op) {
+    const int64_t heads = of_.heads, depth = of_.depth;
+    Value* weights = scratch_.weights.data();
+    Value* grads = scratch_.grads.data();
+    const auto* lse = static_cast<const Value*>(op.lse);
+    const auto* delta = static_cast<const Value*>(op.delta);
+    for (int64_t k = 0; k < count_; ++k) {
+      ask(op.grad, k + kAhead, !kToRow);
+      for (int64_t h = 0; h < heads; ++h) {
+        weights[k * heads + h] -= lse[row(k) * heads + h];
+        const int64_t at = h * depth;
+        grads[k * heads + h] =
+            dot<kBytes>(wide(op.grad, row(k)) + at, wide(of_.x, column(k)) + at, depth);
+      }
+    }
+    exp_all<kBytes>(weights, count_ * heads);
+    for (int64_t k = 0; k < count_; ++k) {
+      for (int64_t h = 0; h < heads; ++h) {
+        Value& grad = grads[k * heads + h];
+        grad = weights[k * heads + h] * (grad - delta[row(k) * heads + h]);
+      }
+    }
   }
 
-  Value narrow_at(const void* values, int64_t node) const {
-    return static_cast<const Value*>(values)[node * of_.heads + head_];
+  /// The gradient of left or right, by head, where scores are not dynamic.
+  PG_INLINE void sum_narrow(Value* out) const {
+    const int64_t heads = of_.heads;
+    std::fill(out, out + heads, Value{0});
+    for (int64_t k = 0; k < count_; ++k) {
+      for (int64_t h = 0; h < heads; ++h) {
+        const int64_t at = k * heads + h;
+        out[h] += scratch_.grads[at] * slope_at(scratch_.sums[at], slope_);
+      }
+    }
   }
-  template <typename V>
-  const V* wide(const void* values, int64_t node) const {
-    return static_cast<const V*>(values) + node * of_.columns() + head_ * of_.depth;
+
+  /// Calls add(edge, first column, weight, grad, sums) for each edge, where weight and grad are
+  /// those of the columns, then finish(first column, sums), for all columns.
+  template <int kSums, typename Add, typename Finish>
+  PG_INLINE void sum_wide(const Add& add, const Finish& finish) const {
+    if (heads_.layout(kLanesOf<Value>) == Layout::kRuns)
+      sum_wide_of<kSums, Layout::kRuns>(add, finish);
+    else
+      sum_wide_of<kSums, Layout::kAny>(add, finish);
   }
+
+  PG_INLINE int64_t row(int64_t k) const { return kToRow ? node_ : scratch_.others[k]; }
+  PG_INLINE int64_t column(int64_t k) const { return kToRow ? scratch_.others[k] : node_; }
+  PG_INLINE const T* wide(const void* values, int64_t node) const {
+    return static_cast<const T*>(values) + node * of_.columns();
+  }
+  /// x of the source plus `right` of the destination: what leaky_relu is taken of.
+  template <int kLanes>
+  PG_INLINE void add_ends(int64_t k, int64_t first, Pack<Value, kLanes, kBytes>* sum) const {
+    Pack<Value, kLanes, kBytes> right;
+    sum->load(wide(of_.x, column(k)) + first);
+    right.load(wide(of_.right, row(k)) + first);
+    sum->add(right);
+  }
+  PG_INLINE Value slope() const { return slope_; }
 
  private:
+  /// Asks for the row of an edge ahead.
+  PG_INLINE void ask(const void* values, int64_t k, bool of_rows) const {
+    if (k >= count_) return;
+    prefetch_row(wide(of_rows ? values : of_.x, scratch_.others[k]), of_.columns());
+  }
+
+  PG_INLINE void score_static() {
+    const int64_t heads = of_.heads;
+    const auto* left = static_cast<const Value*>(of_.left);
+    const auto* right = static_cast<const Value*>(of_.right);
+    for (int64_t k = 0; k < count_; ++k) {
+      for (int64_t h = 0; h < heads; ++h) {
+        const Value sum =
+            left[column(k) * heads + h] + (right == nullptr ? Value{0} : right[row(k) * heads + h]);
+        scratch_.sums[k * heads + h] = sum;
+        scratch_.weights[k * heads + h] = sum * slope_at(sum, slope_);
+      }
+    }
+  }
+
+  PG_INLINE void score_dynamic() {
+    const int64_t heads = of_.heads, depth = of_.depth;
+    for (int64_t k = 0; k < count_; ++k) {
+      ask(of_.right, k + kAhead, !kToRow);
+      for (int64_t h = 0; h < heads; ++h) {
+        Value score = 0;
+        int64_t d = 0;
+        for (; d + kLanesOf<Value> <= depth; d += kLanesOf<Value>)
+          score += score_of<kLanesOf<Value>>(k, h * depth + d);
+        for (; d + 4 <= depth; d += 4) score += score_of<4>(k, h * depth + d);
+        for (; d < depth; ++d) score += score_of<1>(k, h * depth + d);
+        scratch_.weights[k * heads + h] = score;
+      }
+    }
+  }
+
+  template <int kLanes>
+  PG_INLINE Value score_of(int64_t k, int64_t first) const {
+    Pack<Value, kLanes, kBytes> sum, value, slopes, att;
+    add_ends(k, first, &sum);
+    leaky(sum, slope_, &value, &slopes);
+    att.load(static_cast<const Value*>(of_.att) + first);
+    value.multiply(att);
+    return value.sum();
+  }
+
+  template <int kSums, Layout kLayout, typename Add, typename Finish>
+  PG_INLINE void sum_wide_of(const Add& add, const Finish& finish) const {
+    each_block<1, kLanesOf<Value>>(of_.columns(), [&](int64_t first, auto, auto lanes) PG_INLINED {
+      using Values = Pack<Value, lanes, kBytes>;
+      Values sums[kSums], weight, grad;
+      for (int i = 0; i < kSums; ++i) sums[i].fill(0);
+      for (int64_t k = 0; k < count_; ++k) {
+        read<kLayout>(scratch_.weights.data() + k * of_.heads, heads_.values(), first, &weight);
+        read<kLayout>(scratch_.grads.data() + k * of_.heads, heads_.values(), first, &grad);
+        add(k, first, weight, grad, sums);
+      }
+      finish(first, sums);
+    });
+  }
+
   const Attention& of_;
-  int64_t row_, column_, head_;
+  const Runs& heads_;
+  const Value slope_;
+  Scratch<Value>& scratch_;
+  int64_t node_ = 0, count_ = 0;
 };
 
-/// Calls visit(other end) for the edges of `node` in `rows`, its self loop included.
-template <typename Visit>
-void each_edge(const Adjacency& rows, int64_t loops, int64_t node, const Visit& visit) {
-  const int64_t begin = rows.begin(node), end = rows.end(node);
-  for (int64_t p = begin; p < end; ++p) {
-    const int64_t other = rows.column(p);
-    if (loops < 0 || other != node) visit(other);
-  }
-  if (node < loops) visit(node);
-}
-
-template <typename T>
-void forward_row(const AttentionForward& op, int64_t row, int64_t head,
-                 std::vector<AccumulatorOf<T>>* sums) {
-  using Value = AccumulatorOf<T>;
-  const Attention& of = op.of;
-  Value top = -std::numeric_limits<Value>::infinity(), total = 0;
-  each_edge(of.rows, of.loops, row, [&](int64_t column) {
-    const Value score = Edge<T>(of, row, column, head).score();
-    top = score > top || score != score ? score : top;
-  });
-  std::fill(sums->begin(), sums->end(), Value{});
-  each_edge(of.rows, of.loops, row, [&](int64_t column) {
-    const Edge<T> edge(of, row, column, head);
-    const Value weight = std::exp(edge.score() - top);
-    total += weight;
-    for (int64_t d = 0; d < of.depth; ++d) (*sums)[d] += weight * widen(edge.x()[d]);
-  });
-  T* out = static_cast<T*>(op.out) + row * of.columns() + head * of.depth;
-  for (int64_t d = 0; d < of.depth; ++d)
-    narrow(total == 0 ? Value{0} : (*sums)[d] / total, out + d);
-  static_cast<Value*>(op.lse)[row * of.heads + head] =
-      total == 0 ? Value{0} : top + std::log(total);
-}
-
-/// Weight of an edge, and the gradient of its score.
-template <typename T>
-struct EdgeGrad {
-  using Value = AccumulatorOf<T>;
-  Value alpha;
-  Value score;
-
-  EdgeGrad(const AttentionGrad& op, const Edge<T>& edge, int64_t row) {
-    alpha = std::exp(edge.score() - edge.narrow_at(op.lse, row));
-    const T* grad = edge.template wide<T>(op.grad, row);
-    Value dot = 0;
-    for (int64_t d = 0; d < op.of.depth; ++d) dot += widen(grad[d]) * widen(edge.x()[d]);
-    score = alpha * (dot - edge.narrow_at(op.delta, row));
-  }
-};
-
-template <typename Value>
-Value slope_at(Value sum, Value slope) {
-  return sum > 0 ? Value{1} : slope;
-}
-
-template <typename T>
-void grad_of_row(const AttentionGrad& op, int64_t row, int64_t head) {
-  using Value = AccumulatorOf<T>;
-  const Attention& of = op.of;
-  const int64_t at = row * of.columns() + head * of.depth;
-  Value* right = static_cast<Value*>(op.grad_right) + (of.dynamic ? at : row * of.heads + head);
-  Value* att = of.dynamic ? static_cast<Value*>(op.grad_att) + at : nullptr;
-  std::fill(right, right + (of.dynamic ? of.depth : 1), Value{});
-  if (of.dynamic) std::fill(att, att + of.depth, Value{});
-  each_edge(of.rows, of.loops, row, [&](int64_t column) {
-    const Edge<T> edge(of, row, column, head);
-    const EdgeGrad<T> grad(op, edge, row);
-    if (!of.dynamic) {
-      *right += grad.score * slope_at(edge.sum(), edge.slope());
-      return;
-    }
-    for (int64_t d = 0; d < of.depth; ++d) {
-      const Value sum = edge.sum(d);
-      right[d] += grad.score * edge.att()[d] * slope_at(sum, edge.slope());
-      att[d] += grad.score * leaky(sum, edge.slope());
-    }
-  });
-}
-
-template <typename T>
-void grad_of_column(const AttentionGrad& op, const Adjacency& transpose, int64_t column,
-                    int64_t head) {
-  using Value = AccumulatorOf<T>;
-  const Attention& of = op.of;
-  Value* x = static_cast<Value*>(op.grad_x) + column * of.columns() + head * of.depth;
-  std::fill(x, x + of.depth, Value{});
-  Value left = 0;
-  each_edge(transpose, of.loops, column, [&](int64_t row) {
-    const Edge<T> edge(of, row, column, head);
-    const EdgeGrad<T> grad(op, edge, row);
-    const T* given = edge.template wide<T>(op.grad, row);
-    for (int64_t d = 0; d < of.depth; ++d) {
-      x[d] += grad.alpha * widen(given[d]);
-      if (of.dynamic) x[d] += grad.score * edge.att()[d] * slope_at(edge.sum(d), edge.slope());
-    }
-    if (!of.dynamic) left += grad.score * slope_at(edge.sum(), edge.slope());
-  });
-  if (!of.dynamic) static_cast<Value*>(op.grad_left)[column * of.heads + head] = left;
-}
-
-/// Calls body(T{}, node, head) for all nodes and heads.
-template <typename Body>
-void each_head(const Attention& of, int64_t nodes, int num_threads, const Body& body) {
-  const int64_t grain = row_grain(nodes, of.rows.num_edges, of.columns());
+/// Calls body(edges, node) for all rows of `rows`, in threads and with the vectors of this CPU.
+template <bool kToRow, typename Body>
+void each_node(const Attention& of, const Adjacency& rows, int num_threads, const Body& body) {
+  if (rows.num_rows == 0 || of.columns() == 0) return;
+  const Runs heads(of.columns(), of.heads);
   with_dtype(of.dtype, [&](auto element) {
-    parallel_for(nodes, grain, num_threads, [&](int64_t first, int64_t last) {
-      for (int64_t node = first; node < last; ++node)
-        for (int64_t head = 0; head < of.heads; ++head) body(element, node, head);
+    using T = decltype(element);
+    each_piece(rows, 2 * of.columns(), num_threads, [&](int64_t first, int64_t last) {
+      Scratch<AccumulatorOf<T>> scratch;
+      with_vectors<kMostBytes<T>>([&](auto bytes) PG_INLINED {
+        Edges<T, decltype(bytes)::value, kToRow> edges(of, heads, &scratch);
+        for (int64_t node = first; node < last; ++node) {
+          edges.collect(rows, node);
+          body(edges, node, element);
+        }
+      });
     });
   });
+}
+
+template <typename T, typename Walk>
+PG_INLINE void forward_row(const AttentionForward& op, Walk& edges, int64_t row) {
+  using Value = AccumulatorOf<T>;
+  edges.softmax(static_cast<Value*>(op.lse) + row * op.of.heads);
+  T* out = static_cast<T*>(op.out) + row * op.of.columns();
+  edges.template sum_wide<1>(
+      [&](int64_t k, int64_t first, auto& weight, auto&, auto& sums) PG_INLINED {
+        std::decay_t<decltype(weight)> x;
+        x.load(edges.wide(op.of.x, edges.column(k)) + first);
+        x.multiply(weight);
+        sums[0].add(x);
+      },
+      [&](int64_t first, auto& sums) PG_INLINED { sums[0].store(out + first); });
+}
+
+template <typename T, typename Walk>
+PG_INLINE void grad_of_row(const AttentionGrad& op, Walk& edges, int64_t row) {
+  using Value = AccumulatorOf<T>;
+  const Attention& of = op.of;
+  edges.differentiate(op);
+  if (!of.dynamic) return edges.sum_narrow(static_cast<Value*>(op.grad_right) + row * of.heads);
+  Value* right = static_cast<Value*>(op.grad_right) + row * of.columns();
+  Value* att = static_cast<Value*>(op.grad_att) + row * of.columns();
+  edges.template sum_wide<2>(
+      [&](int64_t k, int64_t first, auto&, auto& grad, auto& sums) PG_INLINED {
+        std::decay_t<decltype(grad)> sum, value, slopes;
+        edges.add_ends(k, first, &sum);
+        leaky(sum, edges.slope(), &value, &slopes);
+        slopes.multiply(grad);
+        sums[0].add(slopes);
+        value.multiply(grad);
+        sums[1].add(value);
+      },
+      [&](int64_t first, auto& sums) PG_INLINED {
+        std::decay_t<decltype(sums[0])> factor;
+        factor.load(static_cast<const Value*>(of.att) + first);
+        sums[0].multiply(factor);
+        sums[0].store(right + first);
+        sums[1].store(att + first);
+      });
+}
+
+template <typename T, typename Walk>
+PG_INLINE void grad_of_column(const AttentionGrad& op, Walk& edges, int64_t column) {
+  using Value = AccumulatorOf<T>;
+  const Attention& of = op.of;
+  edges.differentiate(op);
+  if (!of.dynamic) edges.sum_narrow(static_cast<Value*>(op.grad_left) + column * of.heads);
+  Value* out = static_cast<Value*>(op.grad_x) + column * of.columns();
+  edges.template sum_wide<2>(
+      [&](int64_t k, int64_t first, auto& weight, auto& grad, auto& sums) PG_INLINED {
+        std::decay_t<decltype(grad)> given, sum, value, slopes;
+        given.load(edges.wide(op.grad, edges.row(k)) + first);
+        given.multiply(weight);
+        sums[0].add(given);
+        if (!of.dynamic) return;
+        edges.add_ends(k, first, &sum);
+        leaky(sum, edges.slope(), &value, &slopes);
+        slopes.multiply(grad);
+        sums[1].add(slopes);
+      },
+      [&](int64_t first, auto& sums) PG_INLINED {
+        if (of.dynamic) {
+          std::decay_t<decltype(sums[0])> factor;
+          factor.load(static_cast<const Value*>(of.att) + first);
+          sums[1].multiply(factor);
+          sums[0].add(sums[1]);
+        }
+        sums[0].store(out + first);
+      });
 }
 
 }  // namespace
 
 void attention_cpu(const AttentionForward& op, int num_threads) {
-  each_head(op.of, op.of.rows.num_rows, num_threads, [&](auto element, int64_t row, int64_t head) {
-    using T = decltype(element);
-    std::vector<AccumulatorOf<T>> sums(op.of.depth);
-    forward_row<T>(op, row, head, &sums);
-  });
+  each_node<true>(op.of, op.of.rows, num_threads,
+                  [&](auto& edges, int64_t row, auto element)
+                      PG_INLINED { forward_row<decltype(element)>(op, edges, row); });
 }
 
 void attention_to_rows_cpu(const AttentionGrad& op, int num_threads) {
-  each_head(op.of, op.of.rows.num_rows, num_threads, [&](auto element, int64_t row, int64_t head) {
-    grad_of_row<decltype(element)>(op, row, head);
-  });
+  each_node<true>(op.of, op.of.rows, num_threads,
+                  [&](auto& edges, int64_t row, auto element)
+                      PG_INLINED { grad_of_row<decltype(element)>(op, edges, row); });
 }
 
 void attention_to_columns_cpu(const AttentionGrad& op, const Adjacency& transpose,
                               int num_threads) {
-  each_head(op.of, transpose.num_rows, num_threads,
-            [&](auto element, int64_t column, int64_t head) {
-              grad_of_column<decltype(element)>(op, transpose, column, head);
-            });
+  each_node<false>(op.of, transpose, num_threads,
+                   [&](auto& edges, int64_t column, auto element)
+                       PG_INLINED { grad_of_column<decltype(element)>(op, edges, column); });
 }
 
 }  // namespace peergraph

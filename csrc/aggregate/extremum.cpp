@@ -1,33 +1,55 @@
 #include "aggregate/extremum.h"
 
-#include <vector>
+#include <limits>
 
-#include "aggregate/cpu.h"
-#include "aggregate/order.h"
-#include "common/parallel.h"
+#include "aggregate/blocks.h"
 
 namespace peergraph {
 namespace {
 
-template <Message kMessage, typename T>
-void extremum_rows(const Extremum& op, int64_t first, int64_t last) {
+/// A minimum is the maximum of what is multiplied by -1.
+template <typename T, int kPacks, int kLanes, int kBytes, typename Messages>
+PG_INLINE void best_of_row(const Extremum& op, const Messages& messages, int64_t row,
+                           int64_t first) {
   using Value = AccumulatorOf<T>;
-  const int64_t columns = op.of.columns;
-  std::vector<Best<Value>> best(columns);
-  for (int64_t row = first; row < last; ++row) {
-    best.assign(columns, Best<Value>{});
-    const int64_t end = op.rows.end(row);
-    for (int64_t p = op.rows.begin(row); p < end; ++p) {
-      each_column<kMessage, T>(op.of, op.rows.column(p), op.rows.edge(p),
-                               [&](int64_t c, Value u, Value e) {
-                                 best[c].offer({apply(kMessage, u, e), p}, op.minimum);
-                               });
-    }
-    for (int64_t c = 0; c < columns; ++c) {
-      narrow(best[c].value, static_cast<T*>(op.out) + row * columns + c);
-      store_id(op.arg, op.arg_bytes, row * columns + c, best[c].position);
+  using Position = IntegerOf<Value>;
+  const int64_t begin = op.rows.begin(row), end = op.rows.end(row);
+  const int64_t at = row * op.of.columns + first;
+  const Value order = op.minimum ? -1 : 1;
+  Pack<Value, kLanes, kBytes> best[kPacks], message[kPacks];
+  Pack<Position, kLanes, kBytes> positions[kPacks];
+  for (int i = 0; i < kPacks; ++i) {
+    best[i].fill(0);
+    positions[i].fill(begin == end ? -1 : 0);
+  }
+  if (begin < end) messages.read(begin, first, best);
+  for (int i = 0; i < kPacks; ++i) best[i].scale(order);
+  for (int64_t p = begin + 1; p < end; ++p) {
+    messages.read(p, first, message);
+    for (int i = 0; i < kPacks; ++i) {
+      message[i].scale(order);
+      best[i].take_larger(message[i], static_cast<Position>(p - begin), &positions[i]);
     }
   }
+  for (int i = 0; i < kPacks; ++i) {
+    best[i].scale(begin == end ? 1 : order);
+    best[i].store(static_cast<T*>(op.out) + at + i * kLanes);
+    Position found[kLanes];
+    positions[i].store(found);
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const int64_t position = found[lane] < 0 ? -1 : begin + found[lane];
+      store_id(op.arg, op.arg_bytes, at + i * kLanes + lane, position);
+    }
+  }
+}
+
+/// Positions within a row are kept in lanes as wide as those of the values.
+void check_degrees(const Extremum& op) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  if (op.dtype == DType::kFloat64 || op.rows.num_edges <= kMost) return;
+  for (int64_t row = 0; row < op.rows.num_rows; ++row)
+    PG_CHECK_ARG(op.rows.end(row) - op.rows.begin(row) <= kMost,
+                 "extrema: a row has more than 2^31 - 1 edges");
 }
 
 /// Threads split the values of an edge, each with its group of columns: no two write to one place.
@@ -61,16 +83,22 @@ void grad_groups(const ExtremumGrad& op, int64_t first, int64_t last) {
 }  // namespace
 
 void extremum_cpu(const Extremum& op, int num_threads) {
-  const Adjacency& rows = op.rows;
-  if (rows.num_rows == 0 || op.of.columns == 0) return;
-  const int64_t grain = row_grain(rows.num_rows, rows.num_edges, op.of.columns);
-  with_dtype(op.dtype, [&](auto element) {
-    with_message(op.of.message, [&](auto message) {
-      parallel_for(rows.num_rows, grain, num_threads, [&](int64_t first, int64_t last) {
-        extremum_rows<decltype(message)::value, decltype(element)>(op, first, last);
+  if (op.rows.num_rows == 0 || op.of.columns == 0) return;
+  check_degrees(op);
+  // GCC compares wider vectors lane by lane.
+  each_piece_of_messages<32>(
+      op.rows, op.of, op.dtype, num_threads,
+      [&](const auto& messages, int64_t first, int64_t last) PG_INLINED {
+        using Given = std::decay_t<decltype(messages)>;
+        using T = typename Given::Element;
+        constexpr int kBytes = Given::kVectorBytes;
+        for (int64_t row = first; row < last; ++row) {
+          each_block<(kMaxPacks<T, kBytes> + 1) / 2, kLanesOf<AccumulatorOf<T>>>(
+              op.of.columns, [&](int64_t column, auto packs, auto lanes) PG_INLINED {
+                best_of_row<T, packs, lanes, kBytes>(op, messages, row, column);
+              });
+        }
       });
-    });
-  });
 }
 
 void extremum_grad_cpu(const ExtremumGrad& op, int num_threads) {

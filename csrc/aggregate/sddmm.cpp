@@ -1,68 +1,155 @@
 #include "aggregate/sddmm.h"
 
+#include "aggregate/blocks.h"
 #include "aggregate/cpu.h"
-#include "common/parallel.h"
 
 namespace peergraph {
 namespace {
 
+/// Where the rows of an operand are, and which of a row's values each column takes.
 template <typename T>
-struct Reader {
-  const T* data;
-  Target target;
-  int64_t columns;
-  int64_t group;  // columns of the op for each of the operand
-
+class Reader {
+ public:
   Reader(const EdgeOperand& operand, int64_t columns_of_op)
-      : data(static_cast<const T*>(operand.data)),
-        target(operand.target),
-        columns(operand.columns),
-        group(operand.columns > 0 ? columns_of_op / operand.columns : 1) {}
+      : data_(static_cast<const T*>(operand.data)),
+        target_(operand.target),
+        columns_(operand.columns),
+        runs_(columns_of_op, operand.columns > 0 ? operand.columns : columns_of_op) {}
 
-  const T* find(int64_t column, int64_t row, int64_t edge) const {
-    return data + columns * (target == Target::kColumn ? column
-                             : target == Target::kRow  ? row
-                                                       : edge);
+  PG_INLINE const T* find(int64_t column, int64_t row, int64_t edge) const {
+    return data_ + columns_ * (target_ == Target::kColumn ? column
+                               : target_ == Target::kRow  ? row
+                                                          : edge);
   }
+  PG_INLINE bool at_column() const { return target_ == Target::kColumn && data_ != nullptr; }
+  bool is_full() const { return runs_.layout(1) == Layout::kSame; }
+  PG_INLINE const int32_t* values() const { return runs_.values(); }
+
+ private:
+  const T* data_;
+  Target target_;
+  int64_t columns_;
+  Runs runs_;
 };
 
-template <Message kMessage, typename T>
-void sddmm_rows(const Sddmm& op, int64_t first, int64_t last) {
-  using Value = AccumulatorOf<T>;
-  const Reader<T> left(op.left, op.heads * op.depth), right(op.right, op.heads * op.depth);
-  for (int64_t row = first; row < last; ++row) {
-    const int64_t end = op.rows.end(row);
-    for (int64_t p = op.rows.begin(row); p < end; ++p) {
-      const int64_t column = op.rows.column(p), edge = op.rows.edge(p);
-      const T* u = uses_u(kMessage) ? left.find(column, row, edge) : nullptr;
-      const T* e = uses_e(kMessage) ? right.find(column, row, edge) : nullptr;
-      T* out = static_cast<T*>(op.out) + edge * op.heads;
-      for (int64_t h = 0; h < op.heads; ++h) {
-        Value sum = 0;
-        for (int64_t c = h * op.depth; c < (h + 1) * op.depth; ++c) {
-          const Value a = uses_u(kMessage) ? Value{widen(u[c / left.group])} : Value{};
-          const Value b = uses_e(kMessage) ? Value{widen(e[c / right.group])} : Value{};
-          sum += apply(kMessage, a, b);
-        }
-        narrow(sum, out + h);
+/// The operands of an op, and a walk over the edges of some rows.
+template <typename T>
+struct Edges {
+  const Sddmm& op;
+  Reader<T> left, right;
+
+  explicit Edges(const Sddmm& given)
+      : op(given), left(op.left, op.heads * op.depth), right(op.right, op.heads * op.depth) {}
+
+  /// Calls visit(row of left, row of right, row of out).
+  template <typename Visit>
+  PG_INLINE void each(int64_t first, int64_t last, const Visit& visit) const {
+    const int64_t last_position = op.rows.end(last - 1) - 1, columns = op.heads * op.depth;
+    for (int64_t row = first; row < last; ++row) {
+      const int64_t end = op.rows.end(row);
+      for (int64_t p = op.rows.begin(row); p < end; ++p) {
+        const int64_t ahead = op.rows.column(std::min(p + kAhead, last_position));
+        if (left.at_column()) prefetch_row(left.find(ahead, 0, 0), columns);
+        if (right.at_column()) prefetch_row(right.find(ahead, 0, 0), columns);
+        const int64_t column = op.rows.column(p), edge = op.rows.edge(p);
+        visit(left.find(column, row, edge), right.find(column, row, edge),
+              static_cast<T*>(op.out) + edge * op.heads);
       }
     }
   }
+};
+
+/// Messages of a value for each column.
+template <Message kMessage, Layout kLayout, typename T, int kBytes>
+PG_INLINE void by_column(const Edges<T>& edges, int64_t first, int64_t last) {
+  using Value = AccumulatorOf<T>;
+  const Value sign = edges.op.message == Message::kSub ? -1 : 1;
+  edges.each(first, last, [&](const T* left, const T* right, T* out) PG_INLINED {
+    each_block<1, kLanesOf<Value>>(edges.op.heads,
+                                   [&](int64_t column, auto, auto lanes) PG_INLINED {
+                                     Pack<Value, lanes, kBytes> a, b;
+                                     read<kLayout>(left, edges.left.values(), column, &a);
+                                     if constexpr (kMessage != Message::kCopyU)
+                                       read<kLayout>(right, edges.right.values(), column, &b);
+                                     if constexpr (kMessage == Message::kAdd) b.scale(sign);
+                                     if constexpr (kMessage == Message::kAdd) a.add(b);
+                                     if constexpr (kMessage == Message::kMul) a.multiply(b);
+                                     if constexpr (kMessage == Message::kDiv) a.divide(b);
+                                     a.store(out + column);
+                                   });
+  });
+}
+
+/// Products of rows that are as wide as the op, summed by head.
+template <typename T, int kBytes>
+PG_INLINE void dots(const Edges<T>& edges, int64_t first, int64_t last) {
+  edges.each(first, last, [&](const T* left, const T* right, T* out) PG_INLINED {
+    for (int64_t head = 0, at = 0; head < edges.op.heads; ++head, at += edges.op.depth)
+      narrow(dot<kBytes>(left + at, right + at, edges.op.depth), out + head);
+  });
+}
+
+/// Any other sum of messages.
+template <typename T>
+void sums(const Edges<T>& edges, int64_t first, int64_t last) {
+  const Sddmm& op = edges.op;
+  const bool has_left = uses_u(op.message), has_right = uses_e(op.message);
+  edges.each(first, last, [&](const T* left, const T* right, T* out) {
+    for (int64_t head = 0; head < op.heads; ++head) {
+      AccumulatorOf<T> sum = 0;
+      for (int64_t c = head * op.depth; c < (head + 1) * op.depth; ++c) {
+        const AccumulatorOf<T> u = has_left ? widen(left[edges.left.values()[c]]) : 0;
+        const AccumulatorOf<T> e = has_right ? widen(right[edges.right.values()[c]]) : 0;
+        sum += apply(op.message, u, e);
+      }
+      narrow(sum, out + head);
+    }
+  });
+}
+
+template <Message kMessage, typename T>
+void by_column_of(const Edges<T>& edges, bool full, int num_threads) {
+  const Sddmm& op = edges.op;
+  each_piece(op.rows, op.heads, num_threads, [&](int64_t first, int64_t last) {
+    with_vectors<kMostBytes<T>>([&](auto bytes) PG_INLINED {
+      constexpr int kBytes = decltype(bytes)::value;
+      if constexpr (kIsCommon<T> || kMessage == Message::kCopyU)
+        if (full) return by_column<kMessage, Layout::kSame, T, kBytes>(edges, first, last);
+      by_column<kMessage, Layout::kAny, T, kBytes>(edges, first, last);
+    });
+  });
+}
+
+template <typename T>
+void sddmm_of(const Sddmm& op, int num_threads) {
+  const Edges<T> edges(op);
+  const bool full = (!uses_u(op.message) || edges.left.is_full()) &&
+                    (!uses_e(op.message) || edges.right.is_full());
+  if (op.depth == 1 && op.message != Message::kCopyE) {
+    switch (op.message) {
+      case Message::kCopyU:
+        return by_column_of<Message::kCopyU>(edges, full, num_threads);
+      case Message::kMul:
+        return by_column_of<Message::kMul>(edges, full, num_threads);
+      case Message::kDiv:
+        return by_column_of<Message::kDiv>(edges, full, num_threads);
+      default:
+        return by_column_of<Message::kAdd>(edges, full, num_threads);
+    }
+  }
+  const bool is_dot = full && op.message == Message::kMul;
+  each_piece(op.rows, op.heads * op.depth, num_threads, [&](int64_t first, int64_t last) {
+    if (!is_dot) return sums(edges, first, last);
+    with_vectors<kMostBytes<T>>(
+        [&](auto bytes) PG_INLINED { dots<T, decltype(bytes)::value>(edges, first, last); });
+  });
 }
 
 }  // namespace
 
 void sddmm_cpu(const Sddmm& op, int num_threads) {
-  const Adjacency& rows = op.rows;
-  if (rows.num_edges == 0 || op.heads == 0) return;
-  const int64_t grain = row_grain(rows.num_rows, rows.num_edges, op.heads * op.depth);
-  with_dtype(op.dtype, [&](auto element) {
-    with_message(op.message, [&](auto message) {
-      parallel_for(rows.num_rows, grain, num_threads, [&](int64_t first, int64_t last) {
-        sddmm_rows<decltype(message)::value, decltype(element)>(op, first, last);
-      });
-    });
-  });
+  if (op.rows.num_edges == 0 || op.heads == 0) return;
+  with_dtype(op.dtype, [&](auto element) { sddmm_of<decltype(element)>(op, num_threads); });
 }
 
 }  // namespace peergraph

@@ -1,46 +1,46 @@
 #include "aggregate/spmm.h"
 
-#include <algorithm>
-#include <vector>
-
-#include "aggregate/cpu.h"
-#include "common/parallel.h"
+#include "aggregate/blocks.h"
 
 namespace peergraph {
 namespace {
 
-template <Message kMessage, typename T>
-void sum_rows(const Spmm& op, int64_t first, int64_t last) {
-  using Value = AccumulatorOf<T>;
-  const int64_t columns = op.of.columns;
-  std::vector<Value> sum(columns);
-  T* out = static_cast<T*>(op.out) + first * columns;
-  for (int64_t row = first; row < last; ++row, out += columns) {
-    std::fill(sum.begin(), sum.end(), Value{});
-    const int64_t begin = op.rows.begin(row), end = op.rows.end(row);
-    for (int64_t p = begin; p < end; ++p) {
-      each_column<kMessage, T>(
-          op.of, op.rows.column(p), op.rows.edge(p),
-          [&](int64_t c, Value u, Value e) { sum[c] += apply(kMessage, u, e); });
-    }
-    const Value divisor = op.mean && end > begin ? static_cast<Value>(end - begin) : Value{1};
-    for (int64_t c = 0; c < columns; ++c) narrow(sum[c] / divisor, out + c);
+/// Sums the messages of a row, as many columns at a time as the vector registers hold.
+template <typename T, int kPacks, int kLanes, int kBytes, typename Messages>
+PG_INLINE void sum_row(const Spmm& op, const Messages& messages, int64_t row, int64_t first) {
+  using Sums = Pack<AccumulatorOf<T>, kLanes, kBytes>;
+  const int64_t begin = op.rows.begin(row), end = op.rows.end(row);
+  Sums sums[kPacks], message[kPacks], count;
+  for (int i = 0; i < kPacks; ++i) sums[i].fill(0);
+  for (int64_t p = begin; p < end; ++p) {
+    messages.read(p, first, message);
+    for (int i = 0; i < kPacks; ++i) sums[i].add(message[i]);
+  }
+  count.fill(static_cast<AccumulatorOf<T>>(op.mean && end > begin ? end - begin : 1));
+  T* out = static_cast<T*>(op.out) + row * op.of.columns + first;
+  for (int i = 0; i < kPacks; ++i) {
+    sums[i].divide(count);
+    sums[i].store(out + i * kLanes);
   }
 }
 
 }  // namespace
 
 void spmm_cpu(const Spmm& op, int num_threads) {
-  const Adjacency& rows = op.rows;
-  if (rows.num_rows == 0 || op.of.columns == 0) return;
-  const int64_t grain = row_grain(rows.num_rows, rows.num_edges, op.of.columns);
-  with_dtype(op.dtype, [&](auto element) {
-    with_message(op.of.message, [&](auto message) {
-      parallel_for(rows.num_rows, grain, num_threads, [&](int64_t first, int64_t last) {
-        sum_rows<decltype(message)::value, decltype(element)>(op, first, last);
-      });
-    });
-  });
+  if (op.rows.num_rows == 0 || op.of.columns == 0) return;
+  each_piece_of_messages<64>(op.rows, op.of, op.dtype, num_threads,
+                             [&](const auto& messages, int64_t first, int64_t last) PG_INLINED {
+                               using Given = std::decay_t<decltype(messages)>;
+                               using T = typename Given::Element;
+                               constexpr int kBytes = Given::kVectorBytes;
+                               for (int64_t row = first; row < last; ++row) {
+                                 each_block<kMaxPacks<T, kBytes>, kLanesOf<AccumulatorOf<T>>>(
+                                     op.of.columns,
+                                     [&](int64_t column, auto packs, auto lanes) PG_INLINED {
+                                       sum_row<T, packs, lanes, kBytes>(op, messages, row, column);
+                                     });
+                               }
+                             });
 }
 
 }  // namespace peergraph

@@ -1,0 +1,267 @@
+// How the CPU implementations of this area cut a row of features into vectors, and rows into pieces
+// of work.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "aggregate/adjacency.h"
+#include "aggregate/cpu.h"
+#include "aggregate/message.h"
+#include "common/element.h"
+#include "common/pack.h"
+#include "common/parallel.h"
+
+namespace peergraph {
+
+/// What code is made for elements of T, as each width, layout and size takes its time to compile:
+/// all for the type that most features have.
+template <typename T>
+constexpr bool kIsCommon = std::is_same_v<T, float>;
+template <typename T>
+constexpr int kMostBytes = kIsCommon<T>     ? 64
+                           : sizeof(T) == 8 ? 32
+                                            : kLeastVectorBytes;
+
+/// Packs whose sums the vector registers hold, beside those of a message.
+template <typename T, int kBytes>
+constexpr int kMaxPacks = !kIsCommon<T>  ? 1
+                          : kBytes >= 32 ? 4
+                                         : 2;
+
+/// Calls visit(first column, constant packs, constant lanes) for blocks that cover `columns`: of
+/// `kPacks` packs of `kLanes`, of one, or of fewer lanes. The last block may begin within the one
+/// before: those columns are computed twice, alike.
+template <int kPacks, int kLanes, typename Visit>
+PG_INLINE void each_block(int64_t columns, const Visit& visit) {
+  constexpr std::integral_constant<int, 1> kOne{};
+  int64_t c = 0;
+  if (columns < kLanes) {
+    if (columns >= 4)
+      for (; c < columns; c += 4)
+        visit(std::min(c, columns - 4), kOne, std::integral_constant<int, 4>{});
+    for (; c < columns; ++c) visit(c, kOne, kOne);
+    return;
+  }
+  constexpr int64_t kWidth = kPacks * kLanes;
+  if constexpr (kPacks > 1) {
+    // Of what is left, a block costs less than half of its packs one by one.
+    const int64_t blocks = columns < kWidth ? 0 : (columns + kWidth / 2 - 1) / kWidth;
+    for (int64_t block = 0; block < blocks; ++block, c += kWidth)
+      visit(std::min(c, columns - kWidth), std::integral_constant<int, kPacks>{},
+            std::integral_constant<int, kLanes>{});
+  }
+  for (; c < columns; c += kLanes)
+    visit(std::min(c, columns - kLanes), kOne, std::integral_constant<int, kLanes>{});
+}
+
+/// How the values of an operand go to the columns of what is computed.
+enum class Layout { kSame, kRuns, kAny };
+
+/// Values of an operand for runs of columns.
+class Runs {
+ public:
+  /// `values` go to `columns`, which they divide.
+  Runs(int64_t columns, int64_t values) : group_(columns / values), value_of_(columns) {
+    for (int64_t c = 0; c < columns; ++c) value_of_[c] = static_cast<int32_t>(c / group_);
+  }
+
+  /// kRuns: all lanes of a pack of each_block have one value.
+  Layout layout(int64_t lanes) const {
+    if (group_ == 1) return Layout::kSame;
+    const bool is_one = group_ == static_cast<int64_t>(value_of_.size());
+    return is_one || group_ % lanes == 0 ? Layout::kRuns : Layout::kAny;
+  }
+  /// By column.
+  const int32_t* values() const { return value_of_.data(); }
+
+ private:
+  int64_t group_;
+  std::vector<int32_t> value_of_;
+};
+
+/// Reads the lanes from column `first` on of a row whose values `value_of` gives.
+template <Layout kLayout, typename V, int kLanes, int kBytes, typename T>
+PG_INLINE void read(const T* row, const int32_t* value_of, int64_t first,
+                    Pack<V, kLanes, kBytes>* pack) {
+  if constexpr (kLayout == Layout::kSame) {
+    pack->load(row + first);
+  } else if constexpr (kLayout == Layout::kRuns) {
+    pack->fill(widen(row[value_of[first]]));
+  } else {
+    V lanes[kLanes];
+    for (int i = 0; i < kLanes; ++i) lanes[i] = widen(row[value_of[first + i]]);
+    pack->load(lanes);
+  }
+}
+
+/// Edges ahead whose rows are asked for.
+constexpr int64_t kAhead = 8;
+
+/// Asks for the cache lines of `count` elements.
+template <typename T>
+PG_INLINE void prefetch_row(const T* row, int64_t count) {
+  const char* bytes = reinterpret_cast<const char*>(row);
+  for (int64_t at = 0; at < count * static_cast<int64_t>(sizeof(T)); at += 64) prefetch(bytes + at);
+}
+
+/// Calls body(first row, last row) for pieces of about as many edges, in at most `num_threads`
+/// threads. `columns` are values of work at each edge.
+template <typename Body>
+void each_piece(const Adjacency& rows, int64_t columns, int num_threads, const Body& body) {
+  constexpr int64_t kValuesPerThread = 1 << 15;
+  // Some pieces for each thread, for rows differ in more than their edges.
+  constexpr int64_t kPiecesPerThread = 8;
+  const int64_t work = rows.num_rows + rows.num_edges;
+  const int64_t grain = std::max<int64_t>(1, kValuesPerThread / std::max<int64_t>(1, columns));
+  const int64_t threads = pieces_of(work, grain, num_threads);
+  const int64_t pieces = threads == 1 ? 1 : threads * kPiecesPerThread;
+  // The first row whose edges and predecessors make up a share of the work.
+  const auto cut = [&](int64_t piece) {
+    const int64_t share = static_cast<int64_t>(static_cast<double>(work) / pieces * piece);
+    int64_t low = 0, high = rows.num_rows;
+    if (piece == 0 || piece == pieces) return piece == 0 ? low : high;
+    while (low < high) {
+      const int64_t middle = low + (high - low) / 2;
+      if (middle + rows.begin(middle) < share)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    return low;
+  };
+  parallel_pieces(pieces, static_cast<int>(threads), [&](int64_t piece) {
+    const int64_t first = cut(piece), last = cut(piece + 1);
+    if (first < last) body(first, last);
+  });
+}
+
+/// What the edges of some rows carry, a few packs of columns at a time. Subtraction is addition of
+/// what is multiplied by -1.
+template <Message kMessage, Layout kLayout, typename T, int kBytes>
+class Messages {
+ public:
+  using Element = T;
+  using Value = AccumulatorOf<T>;
+  static constexpr int kVectorBytes = kBytes;
+
+  /// `last_position`: of the edges to be visited.
+  PG_INLINE Messages(const Adjacency& rows, const Operands& of, const Runs& runs,
+                     int64_t last_position)
+      : rows_(rows),
+        of_(of),
+        values_(runs.values()),
+        last_position_(last_position),
+        sign_(of.message == Message::kSub ? -1 : 1) {}
+
+  /// Fills `packs` with the message at `position`, columns from `first` on.
+  template <int kPacks, int kLanes>
+  PG_INLINE void read(int64_t position, int64_t first,
+                      Pack<Value, kLanes, kBytes> (&packs)[kPacks]) const {
+    const int64_t ahead = std::min(position + kAhead, last_position_);
+    const T* x = nullptr;
+    const T* e = nullptr;
+    if constexpr (uses_u(kMessage)) {
+      x = row_of<T>(of_, rows_.column(position)) + first;
+      prefetch_row(row_of<T>(of_, rows_.column(ahead)) + first, kPacks * kLanes);
+    }
+    if constexpr (uses_e(kMessage)) {
+      e = edge(position);
+      // Edge tensors in the order of positions are read in order anyway.
+      if (rows_.edge_id_bytes != 0) prefetch(edge(ahead) + values_[first]);
+    }
+    for (int i = 0; i < kPacks; ++i) {
+      Pack<Value, kLanes, kBytes> other;
+      if constexpr (uses_u(kMessage)) packs[i].load(x + i * kLanes);
+      if constexpr (uses_e(kMessage))
+        peergraph::read<kLayout>(e, values_, first + i * kLanes, &other);
+      if constexpr (kMessage == Message::kCopyE) packs[i] = other;
+      if constexpr (kMessage == Message::kAdd) other.scale(sign_);
+      if constexpr (kMessage == Message::kAdd) packs[i].add(other);
+      if constexpr (kMessage == Message::kMul) packs[i].multiply(other);
+      if constexpr (kMessage == Message::kDiv) packs[i].divide(other);
+    }
+  }
+
+ private:
+  PG_INLINE const T* edge(int64_t position) const {
+    return static_cast<const T*>(of_.e) + rows_.edge(position) * of_.e_columns;
+  }
+
+  const Adjacency& rows_;
+  const Operands& of_;
+  const int32_t* values_;
+  const int64_t last_position_;
+  const Value sign_;
+};
+
+/// Calls body(messages, first row, last row) with Messages for pieces of the rows, in threads and
+/// with the vectors of this CPU up to `kMost` bytes.
+template <int kMost, typename Body>
+void each_piece_of_messages(const Adjacency& rows, const Operands& of, DType dtype, int num_threads,
+                            const Body& body) {
+  const Runs runs(of.columns, of.e_columns);
+  const auto run = [&](auto message, auto layout, auto element) {
+    using T = decltype(element);
+    each_piece(rows, of.columns, num_threads, [&](int64_t first, int64_t last) {
+      with_vectors<std::min(kMost, kMostBytes<T>)>([&](auto bytes) PG_INLINED {
+        const Messages<message, layout, T, bytes> messages(rows, of, runs, rows.end(last - 1) - 1);
+        body(messages, first, last);
+      });
+    });
+  };
+  with_dtype(dtype, [&](auto element) {
+    const Layout layout = runs.layout(kLanesOf<AccumulatorOf<decltype(element)>>);
+    with_message(of.message, [&](auto given) {
+      constexpr Message kGiven = decltype(given)::value;
+      constexpr std::integral_constant<Message, kGiven == Message::kSub ? Message::kAdd : kGiven>
+          kMessage{};
+      constexpr std::integral_constant<Layout, Layout::kSame> kSame{};
+      constexpr std::integral_constant<Layout, Layout::kRuns> kRuns{};
+      constexpr std::integral_constant<Layout, Layout::kAny> kAny{};
+      if constexpr (kMessage == Message::kCopyU || kMessage == Message::kCopyE) {
+        run(kMessage, kSame, element);
+      } else {
+        if constexpr (kIsCommon<decltype(element)> && kMessage != Message::kDiv)
+          if (layout == Layout::kSame) return run(kMessage, kSame, element);
+        if constexpr (kIsCommon<decltype(element)> && kMessage == Message::kMul)
+          if (layout == Layout::kRuns) return run(kMessage, kRuns, element);
+        run(kMessage, kAny, element);
+      }
+    });
+  });
+}
+
+/// Sum of the products of two rows, in an order that no width of vectors changes: `kLanes` sums at
+/// a time, then fewer, then one by one.
+template <int kBytes, typename T, typename U>
+PG_INLINE AccumulatorOf<T> dot(const T* left, const U* right, int64_t count) {
+  using Value = AccumulatorOf<T>;
+  constexpr int kLanes = kLanesOf<Value>;
+  Value total = 0;
+  int64_t c = 0;
+  if (count >= kLanes) {
+    Pack<Value, kLanes, kBytes> sums, a, b;
+    sums.fill(0);
+    for (; c + kLanes <= count; c += kLanes) {
+      a.load(left + c);
+      b.load(right + c);
+      a.multiply(b);
+      sums.add(a);
+    }
+    total = sums.sum();
+  }
+  for (; c + 4 <= count; c += 4) {
+    Pack<Value, 4, kBytes> a, b;
+    a.load(left + c);
+    b.load(right + c);
+    a.multiply(b);
+    total += a.sum();
+  }
+  for (; c < count; ++c) total += widen(left[c]) * widen(right[c]);
+  return total;
+}
+
+}  // namespace peergraph
