@@ -30,8 +30,7 @@ def blocks_of(sample: Sample, graph: Any) -> list[DGLBlock]:
 
     Args:
         sample: with ``frontier="all"`` and edge ids, not disjoint; rows in the id type of `graph`.
-        graph: whose types they are; any object with ``ntypes``, ``canonical_etypes``, ``idtype``,
-            and with ``_node_frames`` and ``_edge_frames`` where it has data.
+        graph: whose types and data they have: a ``DGLGraph`` or ``StoreGraph``.
     """
     nodes = {t: ids.to(graph.idtype) for t, ids in sample.nodes.items()}
     rows = {t: list(accumulate(sample.num_sampled_nodes[t])) for t in graph.ntypes}
@@ -95,8 +94,6 @@ def _metagraph(num_ntypes: int, ends: Ends) -> Any:
 
 def _frame(graph: Any, frames: str, position: int, ids: Tensor, name: str) -> Frame:
     """Rows `ids` of a frame of the graph."""
-    if not hasattr(graph, frames):
-        return Frame({name: ids})
     frame = getattr(graph, frames)[position].subframe(ids)
     for column in frame._columns.values():
         # Where the values are, which is not where the block is, is the graph's business.

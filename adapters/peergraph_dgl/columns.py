@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from dgl.frame import Column, _LazyIndex
 from torch import Tensor
 
-from peergraph.store import TableTensor
+from peergraph.store import EdgeType, NodeType, Store, TableTensor
 
 from .storages import start_reading
 
@@ -99,3 +100,10 @@ class StoreColumn(Column):  # type: ignore[misc]
         """Nothing to do while the values are in the store."""
         if not isinstance(self.storage, TableTensor):
             super().unpin_memory_()
+
+
+def store_columns(
+    store: Store, owner: NodeType | EdgeType, names: Iterable[str]
+) -> dict[str, StoreColumn]:
+    """The columns of a node or edge type whose values are these tables, on the CPU as DGL's are."""
+    return {name: StoreColumn.of(TableTensor(store, owner, name, _CPU)) for name in names}

@@ -8,6 +8,7 @@ from typing import Any
 import dgl
 import torch
 from dgl import DGLGraph
+from dgl.frame import Frame
 from torch import Tensor
 
 from peergraph.sampling import NegativeSampler
@@ -17,7 +18,7 @@ from .attach import attach
 from .endpoints import add_endpoints, endpoints
 from .frontier import FrontierSampler, IdsByType, random_seed
 from .storages import TableStorage
-from .views import EdgeView, NodeView, TypeData
+from .views import EdgeView, Frames, NodeView, TypeData
 
 _CPU = torch.device("cpu")
 _REDUNDANCY = 1.3  # DGL's
@@ -66,7 +67,17 @@ class StoreGraph:
         self.etypes = [edge_type[1] for edge_type in self.canonical_etypes]
         self.is_homogeneous = len(self.ntypes) == 1 and len(self.etypes) == 1
         self._sampler = FrontierSampler(store)
+        self._frames = Frames(store)
         attach(self, store)
+
+    @property
+    def _node_frames(self) -> list[Frame]:
+        """As DGLGraph has them: what the data of blocks are rows of."""
+        return [self._frames.of(t, self.store.num_nodes(t)) for t in self.ntypes]
+
+    @property
+    def _edge_frames(self) -> list[Frame]:
+        return [self._frames.of(t, self.store.num_edges(t)) for t in self.canonical_etypes]
 
     @property
     def nodes(self) -> NodeView:
@@ -262,6 +273,11 @@ class StoreGraph:
         return types[0]
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_graph":
+            raise UnsupportedError(
+                "there is no DGL graph inside that DGL's C library could read (DGLGraph._graph): "
+                "peergraph_dgl.share(g) gives a DGLGraph, g.subgraph(nodes) one of a part"
+            )
         if name.startswith("_") or not hasattr(DGLGraph, name):
             raise AttributeError(f"'StoreGraph' object has no attribute {name!r}")
         raise UnsupportedError(

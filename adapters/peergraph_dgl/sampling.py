@@ -158,15 +158,12 @@ def _weights(g: Any, name: str | None) -> dict[EdgeType, str] | None:
         return {}
     found = {}
     for i, edge_type in enumerate(g.canonical_etypes):
-        if hasattr(g, "_edge_frames"):
-            column = g._edge_frames[i]._columns.get(name)
-            if column is None:
-                continue
-            # The user may have assigned another column on this rank.
-            if not isinstance(column, StoreColumn) or column.table is None:
-                return None
-        elif name not in store.edge_table_names(edge_type):
+        column = g._edge_frames[i]._columns.get(name)
+        if column is None:
             continue
+        # The user may have assigned another column on this rank.
+        if not isinstance(column, StoreColumn) or column.table is None:
+            return None
         table = store.edge_table(name, edge_type)
         if table.dtype not in (torch.float32, torch.float64) or table.shape[1:].count(1) != len(
             table.shape[1:]

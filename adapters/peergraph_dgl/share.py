@@ -13,10 +13,10 @@ from dgl import DGLGraph
 from torch import Tensor
 
 from peergraph.memory import Group
-from peergraph.store import EdgeSource, EdgeType, GraphSource, Store, TableTensor
+from peergraph.store import EdgeSource, EdgeType, GraphSource, Store
 
 from .attach import attach, find_store
-from .columns import StoreColumn
+from .columns import store_columns
 from .structure import Packed, make_index, pack, share_arrays
 
 _CPU = torch.device("cpu")
@@ -162,11 +162,11 @@ def _tables(owner: Any, data: Any) -> dict[str, Tensor]:
 def _join(outline: _Outline, index: Any, store: Store) -> DGLGraph:
     graph = DGLGraph(index, outline.ntypes, outline.etypes)
     for node_type, frame in zip(graph.ntypes, graph._node_frames, strict=True):
-        for name in store.node_table_names(node_type):
-            frame._columns[name] = StoreColumn.of(TableTensor(store, node_type, name, _CPU))
+        names = store.node_table_names(node_type)
+        frame._columns.update(store_columns(store, node_type, names))
     for edge_type, frame in zip(graph.canonical_etypes, graph._edge_frames, strict=True):
-        for name in store.edge_table_names(edge_type):
-            frame._columns[name] = StoreColumn.of(TableTensor(store, edge_type, name, _CPU))
+        names = store.edge_table_names(edge_type)
+        frame._columns.update(store_columns(store, edge_type, names))
     graph._batch_num_nodes = outline.num_nodes
     graph._batch_num_edges = outline.num_edges
     vars(graph).update(outline.attributes)

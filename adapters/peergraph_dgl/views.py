@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
+from dgl.frame import Frame
 from torch import Tensor
 
 from peergraph.store import EdgeType, NodeType, Store, TableTensor
 
+from .columns import store_columns
 from .endpoints import NAMES
 
 _CPU = torch.device("cpu")
@@ -81,3 +83,20 @@ class EdgeView:
             "g.edges() is not served by a graph without a DGL graph inside; store.edge_index() "
             "reads all edges"
         )
+
+
+class Frames:
+    """DGL's frames of columns whose values are the tables of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._made: dict[NodeType | EdgeType, Frame] = {}
+
+    def of(self, owner: NodeType | EdgeType, rows: int) -> Frame:
+        """The frame of a node or edge type; made anew when there are other tables than before."""
+        names = list(TypeData(self._store, owner))
+        frame = self._made.get(owner)
+        if frame is None or list(frame.keys()) != names:
+            frame = Frame(store_columns(self._store, owner, names), num_rows=rows)
+            self._made[owner] = frame
+        return frame

@@ -134,6 +134,22 @@ def test_neighbor_loader(workers: int) -> None:
     assert sorted(seen) == list(range(60))
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_blocks_have_data_that_nothing_prefetched(workers: int) -> None:
+    g, ours = pair(random_graph())
+    for _, _, (first, second) in DataLoader(
+        ours, torch.arange(20), NeighborSampler([3, 2]), batch_size=8, num_workers=workers
+    ):
+        assert torch.equal(first.srcdata["x"], g.ndata["x"][first.srcdata[dgl.NID]])
+        assert torch.equal(second.edata["w"], g.edata["w"][second.edata[dgl.EID]])
+    table = torch.arange(g.num_nodes())
+    ours.store.add_node_table("late", table)
+    (_, _, (first, *_)) = next(
+        iter(DataLoader(ours, torch.arange(20), NeighborSampler([3, 2]), batch_size=8))
+    )
+    assert torch.equal(first.srcdata["late"], table[first.srcdata[dgl.NID]])
+
+
 def test_shadow_and_cluster(tmp_path: Any) -> None:
     g, ours = pair(random_graph())
     for inputs, outputs, subgraph in DataLoader(
@@ -231,6 +247,9 @@ def test_everything_else_says_the_way_out() -> None:
             getattr(ours, name)
     assert not hasattr(ours, "no_such_method")
     assert not hasattr(ours, "_graph")
+    with pytest.raises(NotImplementedError, match=r"_graph.*share\(g\)"):
+        # What DGL's random walks and METIS partitions begin with.
+        dgl.sampling.random_walk(ours, torch.tensor([1]), length=2)
     for call in (lambda: ours.find_edges([1]), lambda: ours.edge_subgraph([1])):
         with pytest.raises(NotImplementedError, match="edges=True"):
             call()
