@@ -63,7 +63,7 @@ KINDS = {
         "several types",
         dgl_tasks.types,
         dgl_graphs.typed,
-        {"imdb_hetero": (12, 64), "debian_hetero": (2, 512)},
+        {"imdb_hetero": (16, 64), "debian_hetero": (2, 512)},
         dropout=0.2,
     ),
     "graphbolt": Kind("GraphBolt", dgl_tasks.graphbolt, dgl_graphs.labelled, _NODES),
@@ -184,7 +184,8 @@ def report(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
         "decay 0.0005, "
         "the same script and initial weights on both sides, evaluated with all neighbours after "
         "every epoch. Several types: a HeteroGraphConv of them over a projection of each type, "
-        "wide features of many nodes randomly projected to 256. The plain column is DGL's own graph, its samplers "
+        "whose features are bags of words randomly projected to 256. The plain column is DGL's own "
+        "graph, its samplers "
         "and kernels on the CPU; the other one is `peergraph_dgl.share` and `accelerate`. In DDP "
         "each rank of the plain column has a graph of its own. GraphBolt on the plain side is its "
         "pipeline over DGL's C sampler, as its native library is missing for this torch. "

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from peergraph.demo.graph import load_npz
 
-# Wide bags of words of many nodes are projected to this width.
+# Bags of words of several types are projected to this width, which keeps the model small.
 _TYPED_WIDTH = 256
-_MOST_VALUES = 20_000_000
 _HELD_OUT = 0.05  # of the edges, for each of validation and test
 
 
@@ -98,14 +97,12 @@ def _ends(file: Any, prefix: str) -> tuple[Tensor, Tensor]:
 
 
 def _features(file: Any, node_type: str, count: int) -> Tensor:
-    """A type's bag of words, rows of length 1, or a random projection; ones where it has none."""
+    """A random projection of a type's bag of words, rows of length 1; ones where it has none."""
     if f"{node_type}.x_data" not in file:
         return torch.ones(count, 1)
     parts = [file[f"{node_type}.x_{part}"] for part in ("data", "indices", "indptr")]
     shape = tuple(int(size) for size in file[f"{node_type}.x_shape"])
     words = scipy.sparse.csr_matrix(tuple(parts), shape=shape, dtype=np.float32)
-    if shape[0] * shape[1] <= _MOST_VALUES:
-        return F.normalize(torch.from_numpy(words.toarray()))
     generator = torch.Generator().manual_seed(shape[1])
     directions = torch.randn(shape[1], _TYPED_WIDTH, generator=generator)
     return F.normalize(torch.from_numpy(words @ directions.numpy()))
