@@ -23,32 +23,58 @@ PG_HD uint64_t mul_high_u64(uint64_t a, uint64_t b) {
 #endif
 }
 
+constexpr int kPhiloxRounds = 10;
+
+/// The key as the rounds use it.
+struct PhiloxKey {
+  uint32_t low, high;
+
+  PG_HD explicit PhiloxKey(uint64_t key)
+      : low(static_cast<uint32_t>(key)), high(static_cast<uint32_t>(key >> 32)) {}
+
+  PG_HD void next() {
+    low += 0x9E3779B9u;
+    high += 0xBB67AE85u;
+  }
+};
+
+/// One round on the four words of a counter.
+PG_HD void philox_round(uint32_t& c0, uint32_t& c1, uint32_t& c2, uint32_t& c3, PhiloxKey key) {
+  const uint64_t p0 = uint64_t{0xD2511F53u} * c0, p1 = uint64_t{0xCD9E8D57u} * c2;
+  c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ key.low;
+  c1 = static_cast<uint32_t>(p1);
+  c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ key.high;
+  c3 = static_cast<uint32_t>(p0);
+}
+
 PG_HD Philox4x32 philox(uint64_t key, uint64_t counter_low, uint64_t counter_high) {
-  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  PhiloxKey keys(key);
   Philox4x32 c{{static_cast<uint32_t>(counter_low), static_cast<uint32_t>(counter_low >> 32),
                 static_cast<uint32_t>(counter_high), static_cast<uint32_t>(counter_high >> 32)}};
-  for (int round = 0; round < 10; ++round) {
-    const uint32_t hi0 = mul_high_u32(0xD2511F53u, c.v[0]), lo0 = 0xD2511F53u * c.v[0];
-    const uint32_t hi1 = mul_high_u32(0xCD9E8D57u, c.v[2]), lo1 = 0xCD9E8D57u * c.v[2];
-    c = Philox4x32{{hi1 ^ c.v[1] ^ k0, lo1, hi0 ^ c.v[3] ^ k1, lo0}};
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
+  for (int round = 0; round < kPhiloxRounds; ++round, keys.next())
+    philox_round(c.v[0], c.v[1], c.v[2], c.v[3], keys);
   return c;
 }
 
-/// The block that draws 2k and 2k + 1 share.
+/// The high counter of the block that draws 2k and 2k + 1 share; the low one is the position.
+PG_HD uint64_t block_counter(uint64_t stream, uint32_t draw) {
+  return (stream << 32) | (draw >> 1);
+}
+
 PG_HD Philox4x32 draw_block(uint64_t seed, uint64_t stream, uint64_t position, uint32_t draw) {
-  return philox(seed, position, (stream << 32) | (draw >> 1));
+  return philox(seed, position, block_counter(stream, draw));
+}
+
+PG_HD uint64_t join_words(uint32_t low, uint32_t high) {
+  return (static_cast<uint64_t>(high) << 32) | low;
 }
 
 /// The 64 random bits of a draw out of its block. The lowest bit of `draw` tells the two draws of a
 /// block apart.
 PG_HD uint64_t draw_bits(const Philox4x32& block, uint32_t draw) {
   // Chosen by value: an index into the block would put it into local memory on the GPU.
-  const uint32_t low = (draw & 1u) != 0 ? block.v[2] : block.v[0];
-  const uint32_t high = (draw & 1u) != 0 ? block.v[3] : block.v[1];
-  return (static_cast<uint64_t>(high) << 32) | low;
+  return (draw & 1u) != 0 ? join_words(block.v[2], block.v[3])
+                          : join_words(block.v[0], block.v[1]);
 }
 
 /// A draw from 0 .. range-1 out of its block: 64 random bits scaled, so the bias is below

@@ -32,17 +32,12 @@ struct DrawSource {
 /// element has changed are kept, in a small open-addressing map. Reused from target to target.
 class VirtualShuffle {
  public:
-  /// Calls emit(i, pick) for i = 0 .. count-1; needs count < degree.
-  template <typename Emit>
-  void run(const DrawSource& source, int64_t degree, int64_t position, int64_t count,
-           const Emit& emit) {
+  /// Calls emit(i, pick) for i = 0 .. count-1, with r[i] out of draw(i); needs count < degree.
+  template <typename Draw, typename Emit>
+  void run(int64_t degree, int64_t count, const Draw& draw, const Emit& emit) {
     clear(count);
-    Philox4x32 block{};
-    const uint64_t key = source.key();
     for (int64_t i = 0; i < count; ++i) {
-      const auto draw = static_cast<uint32_t>(i);
-      if (draw % 2 == 0) block = draw_block(key, source.stream, position, draw);
-      const auto r = static_cast<int64_t>(scale_draw(block, draw, degree - i));
+      const int64_t r = draw(i);
       Entry& picked = find(r);
       emit(i, picked.position < 0 ? r : picked.element);
       const int64_t last = degree - 1 - i;

@@ -1,0 +1,63 @@
+#include "sampling/draws_cpu.h"
+
+#include <numeric>
+
+namespace peergraph {
+namespace {
+
+// More than compilers unroll before they vectorise.
+constexpr int64_t kLanes = 32;
+
+/// kLanes blocks of philox(), lane by lane in each round.
+void make_blocks(const DrawSource& source, const uint32_t* positions, const uint32_t* blocks,
+                 uint64_t* bits) {
+  uint32_t c0[kLanes], c1[kLanes], c2[kLanes], c3[kLanes];
+  for (int64_t l = 0; l < kLanes; ++l) {
+    const uint64_t high = block_counter(source.stream, 2 * blocks[l]);
+    c0[l] = positions[l];
+    c1[l] = 0;
+    c2[l] = static_cast<uint32_t>(high);
+    c3[l] = static_cast<uint32_t>(high >> 32);
+  }
+  PhiloxKey key(source.key());
+  for (int round = 0; round < kPhiloxRounds; ++round, key.next())
+    for (int64_t l = 0; l < kLanes; ++l) philox_round(c0[l], c1[l], c2[l], c3[l], key);
+  for (int64_t l = 0; l < kLanes; ++l) {
+    bits[2 * l] = join_words(c0[l], c1[l]);
+    bits[2 * l + 1] = join_words(c2[l], c3[l]);
+  }
+}
+
+}  // namespace
+
+const uint64_t* DrawBits::make(const DrawSource& source) {
+  const size_t padded = (blocks_.size() + kLanes - 1) / kLanes * kLanes;
+  positions_.resize(padded);
+  blocks_.resize(padded);
+  if (bits_.size() < 2 * padded) bits_.resize(2 * padded);
+  for (size_t i = 0; i < padded; i += kLanes)
+    make_blocks(source, &positions_[i], &blocks_[i], &bits_[2 * i]);
+  return bits_.data();
+}
+
+Picker::Picker() : order_(kWrittenOut) { std::iota(order_.begin(), order_.end(), 0); }
+
+void Picker::pick(const uint64_t* bits, int64_t degree, int64_t count, int64_t* picks) {
+  const auto draw = [&](int64_t i) {
+    return static_cast<int64_t>(mul_high_u64(bits[i], static_cast<uint64_t>(degree - i)));
+  };
+  if (degree > kWrittenOut) {
+    shuffle_.run(degree, count, draw, [&](int64_t i, int64_t pick) { picks[i] = pick; });
+    return;
+  }
+  uint16_t* const order = order_.data();
+  for (int64_t i = 0; i < count; ++i) {
+    uint16_t& place = order[draw(i)];
+    picks[i] = place;
+    place = order[degree - 1 - i];
+  }
+  // The first draw of a place picks what it holds in order, so all that was changed is among these.
+  for (int64_t i = 0; i < count; ++i) order[picks[i]] = static_cast<uint16_t>(picks[i]);
+}
+
+}  // namespace peergraph

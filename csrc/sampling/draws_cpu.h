@@ -1,0 +1,51 @@
+// Drawing without replacement for many targets at once on the CPU: the picks of VirtualShuffle.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "sampling/without_replacement.h"
+
+namespace peergraph {
+
+/// The random bits of some targets. Counters are collected first, and then all blocks made in a loop
+/// that compilers vectorise.
+class DrawBits {
+ public:
+  void clear() { positions_.clear(), blocks_.clear(); }
+
+  /// Asks for `count` draws at a position of the hop's target list.
+  void add(int64_t position, int64_t count) {
+    for (int64_t block = 0; 2 * block < count; ++block) {
+      positions_.push_back(static_cast<uint32_t>(position));
+      blocks_.push_back(static_cast<uint32_t>(block));
+    }
+  }
+
+  int64_t size() const { return 2 * static_cast<int64_t>(blocks_.size()); }
+
+  /// Makes them; those of a position follow each other, and begin at an even place.
+  const uint64_t* make(const DrawSource& source);
+
+ private:
+  std::vector<uint32_t> positions_, blocks_;
+  std::vector<uint64_t> bits_;
+};
+
+/// Turns random bits into picks, one target after the other. Lists of usual lengths are shuffled in
+/// an array that is kept in order between targets, which needs neither search nor clearing.
+class Picker {
+ public:
+  Picker();
+
+  /// Writes `count` picks out of 0 .. degree-1; needs count < degree.
+  void pick(const uint64_t* bits, int64_t degree, int64_t count, int64_t* picks);
+
+ private:
+  static constexpr int64_t kWrittenOut = 1 << 12;
+
+  std::vector<uint16_t> order_;  // [kWrittenOut] every place holds itself
+  VirtualShuffle shuffle_;
+};
+
+}  // namespace peergraph
