@@ -73,8 +73,7 @@ PG_HD uint64_t join_words(uint32_t low, uint32_t high) {
 /// block apart.
 PG_HD uint64_t draw_bits(const Philox4x32& block, uint32_t draw) {
   // Chosen by value: an index into the block would put it into local memory on the GPU.
-  return (draw & 1u) != 0 ? join_words(block.v[2], block.v[3])
-                          : join_words(block.v[0], block.v[1]);
+  return (draw & 1u) != 0 ? join_words(block.v[2], block.v[3]) : join_words(block.v[0], block.v[1]);
 }
 
 /// A draw from 0 .. range-1 out of its block: 64 random bits scaled, so the bias is below

@@ -13,6 +13,7 @@
 #include "memory/error_slot.h"
 #include "memory/gather.h"
 #include "memory/host_region.h"
+#include "memory/huge_pages.h"
 #include "memory/row_addresses.h"
 #include "memory/staging.h"
 #include "memory/table_view.h"
@@ -106,6 +107,8 @@ void register_ops(py::module_& m) {
   m.def("map_shared", &map_shared, py::arg("fd"), py::arg("bytes"), py::arg("on_disk"),
         ReleaseGil());
   m.def("unmap_shared", &unmap_shared, py::arg("address"), py::arg("bytes"), ReleaseGil());
+  m.def("ask_for_huge_pages", &ask_for_huge_pages, py::arg("address"), py::arg("bytes"));
+  m.def("make_huge_pages", &make_huge_pages, py::arg("address"), py::arg("bytes"), ReleaseGil());
   m.def("bytes_as_dlpack", &bytes_as_dlpack, py::arg("address"), py::arg("num_bytes"),
         py::arg("device"), py::arg("owner"));
   m.def("check_ids", &check_ids, py::arg("ids"), py::arg("limit"), py::arg("num_threads"),

@@ -8,8 +8,8 @@
 
 namespace peergraph {
 
-/// The random bits of some targets. Counters are collected first, and then all blocks made in a loop
-/// that compilers vectorise.
+/// The random bits of some targets. Counters are collected first, and then all blocks made in a
+/// loop that compilers vectorise.
 class DrawBits {
  public:
   void clear() { positions_.clear(), blocks_.clear(); }

@@ -18,8 +18,8 @@ void prefetch_list(const CscView& csc, int64_t row) {
   __builtin_prefetch(part.edge_begin + at.local);
 }
 
-/// The edges of a few targets at a time: first all random numbers, then all picks, then all reads, so
-/// that each is a loop of its own and a core waits for many lists at once.
+/// The edges of a few targets at a time: first all random numbers, then all picks, then all reads,
+/// so that each is a loop of its own and a core waits for many lists at once.
 template <typename Id>
 class Group {
  public:

@@ -1,0 +1,58 @@
+#include "memory/huge_pages.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
+namespace peergraph {
+namespace {
+
+uintptr_t round_up(uintptr_t address, size_t unit) { return (address + unit - 1) / unit * unit; }
+
+size_t page_bytes() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
+
+void unmap_between(uintptr_t begin, uintptr_t end) {
+  if (begin < end) munmap(reinterpret_cast<void*>(begin), end - begin);
+}
+
+}  // namespace
+
+void* map_aligned(int fd, size_t bytes) {
+  const size_t room = round_up(bytes, page_bytes()) + kHugePageBytes;
+  void* reserved = mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (reserved == MAP_FAILED) return MAP_FAILED;
+  const auto begin = reinterpret_cast<uintptr_t>(reserved);
+  const uintptr_t aligned = round_up(begin, kHugePageBytes);
+  void* mapped = mmap(reinterpret_cast<void*>(aligned), bytes, PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_FIXED, fd, 0);
+  if (mapped == MAP_FAILED) {
+    const int error = errno;
+    munmap(reserved, room);
+    errno = error;
+    return MAP_FAILED;
+  }
+  unmap_between(begin, aligned);
+  unmap_between(round_up(aligned + bytes, page_bytes()), begin + room);
+  return mapped;
+}
+
+void ask_for_huge_pages(uintptr_t address, int64_t bytes) {
+  const uintptr_t begin = round_up(address, kHugePageBytes);
+  const uintptr_t end = (address + static_cast<size_t>(bytes)) / kHugePageBytes * kHugePageBytes;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+}
+
+void make_huge_pages(uintptr_t address, int64_t bytes) {
+  const auto whole = static_cast<size_t>(bytes) / kHugePageBytes * kHugePageBytes;
+  // Pages are made huge only where there is one already.
+  for (size_t at = 0; at < whole; at += kHugePageBytes)
+    static_cast<void>(*reinterpret_cast<const volatile char*>(address + at));
+  if (whole > 0) madvise(reinterpret_cast<void*>(address), whole, MADV_COLLAPSE);
+}
+
+}  // namespace peergraph
