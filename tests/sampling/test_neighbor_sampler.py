@@ -106,7 +106,8 @@ def test_fanouts(device: torch.device, fanouts: list[int], frontier: str, disjoi
 
 
 @pytest.mark.parametrize(
-    ("fanout", "degree"), [(33, 5000), (3000, 3001), (3000, 20_000), (5000, 5001)]
+    ("fanout", "degree"),
+    [(33, 5000), (3000, 3001), (3000, 20_000), (5000, 5001), (4095, 4096), (7, 4096), (7, 4097)],
 )
 def test_large_fanout_draws(device: torch.device, fanout: int, degree: int) -> None:
     store = PlainStore.homogeneous(csc_with_degrees([degree, fanout, 0, 1]), device=device)
