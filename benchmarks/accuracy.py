@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import torch_geometric
-from sections import write_section
+from harness.sections import write_section
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader

@@ -25,12 +25,12 @@ import peergraph_dgl
 # isort: split
 
 import dgl
-import dgl_graphs
-import dgl_tasks
 import torch
 import torch.distributed as dist
-from dgl_tasks import Settings, Side, Training
-from sections import write_section
+from dgl_scripts import graphs as dgl_graphs
+from dgl_scripts import tasks as dgl_tasks
+from dgl_scripts.tasks import Settings, Side, Training
+from harness.sections import write_section
 
 from peergraph.testing import run_ranks
 

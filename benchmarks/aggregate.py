@@ -16,12 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-import cusparse
 import torch
-from common import integers, main, measure, parser, words
-from graphs import GraphSpec, make_csc
-from inputs import fill_features, random_ids
-from ranks import Session
+from harness.common import integers, main, measure, parser, words
+from harness.ranks import Session
+from inputs.arrays import fill_features, random_ids
+from inputs.graphs import GraphSpec, make_csc
+from systems import cusparse
 from torch import Tensor
 
 from peergraph.aggregate import Csc, edge_softmax, g_sddmm, g_spmm, reorder

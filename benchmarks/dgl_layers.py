@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 from aggregate import features, symmetric_graph
-from common import integers, main, measure, parser, words
-from ranks import Session
+from harness.common import integers, main, measure, parser, words
+from harness.ranks import Session
 from torch import Tensor
 
 _HEADS = 4

@@ -15,9 +15,9 @@ from contextlib import closing
 from typing import Any
 
 import torch
-from common import Mark, integers, main, measure, parser, words
-from inputs import random_ids
-from ranks import Session
+from harness.common import Mark, integers, main, measure, parser, words
+from harness.ranks import Session
+from inputs.arrays import random_ids
 
 import peergraph
 from peergraph import optim

@@ -27,11 +27,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from common import PLANS, Mark, draw_pictures, integers, main, measure, parser
-from inputs import batch_nodes
-from ranks import Session
-from records import Timing
-from systems import Case, CaseRunner, System, add_arguments, systems
+from harness.common import PLANS, Mark, draw_pictures, integers, main, measure, parser
+from harness.ranks import Session
+from harness.records import Timing
+from inputs.arrays import batch_nodes
+from systems.systems import Case, CaseRunner, System, add_arguments, systems
 from torch_geometric.loader import NeighborLoader
 from training import Trainer, data_of
 

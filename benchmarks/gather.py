@@ -16,11 +16,11 @@ from contextlib import closing
 from functools import partial
 
 import torch
-from common import integers, main, measure, parser, words
-from counter_hash import CHUNK
-from inputs import check_rows, feature_rows, fill_features, random_ids
-from ranks import Session
-from records import Timing
+from harness.common import integers, main, measure, parser, words
+from harness.ranks import Session
+from harness.records import Timing
+from inputs.arrays import check_rows, feature_rows, fill_features, random_ids
+from inputs.counter_hash import CHUNK
 
 from peergraph.memory import Table, Tiers
 from peergraph.reference.gather import five_step_gather

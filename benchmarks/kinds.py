@@ -15,11 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from common import PLANS, cases, main, measure, parser, words
-from counter_hash import hash_range, shift_right, stream_key
-from graphs import make_csc
-from ranks import Session
-from systems import seed_sets
+from harness.common import PLANS, cases, main, measure, parser, words
+from harness.ranks import Session
+from inputs.counter_hash import hash_range, shift_right, stream_key
+from inputs.graphs import make_csc
+from systems.systems import seed_sets
 from torch import Tensor
 
 from peergraph.sampling import NeighborSampler, PinSageSampler, RandomWalker

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from records import Record, read_records
+from harness.records import Record, read_records
 
 _NAMES = {
     "peergraph": "Peergraph",

@@ -19,13 +19,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import cusparse
 import torch
 from aggregate import features, symmetric_graph
-from common import integers, main, measure, parser, words
-from graphs import get_spec
-from ranks import Session
-from systems import PeergraphSystem, build_store, seed_sets
+from harness.common import integers, main, measure, parser, words
+from harness.ranks import Session
+from inputs.graphs import get_spec
+from systems import cusparse
+from systems.systems import PeergraphSystem, build_store, seed_sets
 from torch import Tensor
 from torch_geometric.nn import conv as pyg
 

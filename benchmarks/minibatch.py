@@ -8,10 +8,10 @@ from __future__ import annotations
 import argparse
 import sys
 
-from common import PLANS, Mark, main, measure, parser
-from inputs import check_rows
-from ranks import Session
-from systems import Case, CaseRunner, System, add_arguments, systems
+from harness.common import PLANS, Mark, main, measure, parser
+from harness.ranks import Session
+from inputs.arrays import check_rows
+from systems.systems import Case, CaseRunner, System, add_arguments, systems
 
 
 def run(session: Session) -> None:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import matplotlib
-from records import Record, read_records
+from harness.records import Record, read_records
 
 matplotlib.use("Agg")  # there may be no screen
 import matplotlib.pyplot as plt

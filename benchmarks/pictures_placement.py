@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-from records import Record
+from harness.records import Record
 
 _SAMPLE, _GATHER, _OTHER = "#4c72b0", "#dd8452", "#8172b3"
 _POLICIES = {"clique": "#dd8452", "clique-opt": "#8172b3", "solver": "#4c72b0", "auto": "#55a868"}

@@ -16,12 +16,13 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from common import cases, draw_pictures, main, parser, words
-from factors import run_factors
-from graphs import GraphSpec
-from inputs import check_rows
-from links import run_links, run_machines
-from placed import (
+from harness.common import cases, draw_pictures, main, parser, words
+from harness.ranks import Session
+from inputs.arrays import check_rows
+from inputs.graphs import GraphSpec
+from placing.factors import run_factors
+from placing.links import run_links, run_machines
+from placing.stores import (
     Case,
     Measurements,
     Watch,
@@ -30,8 +31,7 @@ from placed import (
     record_batches,
     record_gathers,
 )
-from ranks import Session
-from workload import Workload, make_workload
+from placing.workload import Workload, make_workload
 
 from peergraph.memory import measure_topology
 from peergraph.memory.topology.topology import Topology

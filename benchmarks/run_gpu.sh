@@ -102,7 +102,7 @@ PYTHON_END
   cat "$outcomes"
   echo
   echo '```'
-  $PYTHON "$here/records.py" "$records"
+  $PYTHON "$here/harness/records.py" "$records"
   echo '```'
 }
 

@@ -14,9 +14,9 @@ import argparse
 import sys
 
 import torch
-from common import PLANS, main, measure, parser
-from ranks import Session
-from systems import Case, CaseRunner, System, add_arguments, systems
+from harness.common import PLANS, main, measure, parser
+from harness.ranks import Session
+from systems.systems import Case, CaseRunner, System, add_arguments, systems
 
 
 def run(session: Session) -> None:

@@ -21,11 +21,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from common import PLANS, Mark, main, measure, parser, words
-from inputs import label_rows
-from ranks import Session
-from records import Timing
-from systems import (
+from harness.common import PLANS, Mark, main, measure, parser, words
+from harness.ranks import Session
+from harness.records import Timing
+from inputs.arrays import label_rows
+from systems.systems import (
     Case,
     CaseRunner,
     Layer,

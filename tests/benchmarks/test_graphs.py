@@ -15,7 +15,8 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return {name: importlib.import_module(name) for name in ("counter_hash", "graphs", "inputs")}
+    names = ("counter_hash", "graphs", "arrays")
+    return {name: importlib.import_module(f"inputs.{name}") for name in names}
 
 
 @pytest.mark.parametrize("world", [1, 3])
@@ -62,7 +63,7 @@ def test_scaled_preset(modules: dict[str, ModuleType]) -> None:
 
 
 def test_inputs(modules: dict[str, ModuleType]) -> None:
-    inputs, spec = modules["inputs"], modules["graphs"].get_spec("tiny")
+    inputs, spec = modules["arrays"], modules["graphs"].get_spec("tiny")
     rows = inputs.fill_features(7, torch.empty(50, 33))
     ids = torch.tensor([7, 56, 30])
     assert torch.equal(inputs.feature_rows(ids, 33), rows[ids - 7])

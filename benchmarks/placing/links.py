@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from itertools import combinations
 
-from placed import (
+from peergraph.memory.topology.machines import machine
+from peergraph.memory.topology.topology import Topology
+from peergraph.store.planning.policies import POLICIES, plan_on
+from placing.stores import (
     PLAIN,
     Case,
     Measured,
@@ -14,10 +17,6 @@ from placed import (
     predicted_fields,
     record_batches,
 )
-
-from peergraph.memory.topology.machines import machine
-from peergraph.memory.topology.topology import Topology
-from peergraph.store.planning.policies import POLICIES, plan_on
 
 # XGNN 6.6: four linked GPUs, four on a ring, six and eight of the DGX-1.
 _MACHINES = {

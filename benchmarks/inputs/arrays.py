@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from counter_hash import CHUNK, hash_ids, hash_range, shift_right, stream_key
-from graphs import GraphSpec, coprime
+
+from inputs.counter_hash import CHUNK, hash_ids, hash_range, shift_right, stream_key
+from inputs.graphs import GraphSpec, coprime
 
 _FEATURES = stream_key(77, 5)
 _LABELS = stream_key(77, 6)

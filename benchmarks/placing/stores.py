@@ -9,12 +9,11 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from common import Mark, measure
-from inputs import check_rows
-from ranks import Session
-from records import Timing
+from harness.common import Mark, measure
+from harness.ranks import Session
+from harness.records import Timing
+from inputs.arrays import check_rows
 from torch import Tensor
-from workload import FEATURES, NAMES, STRUCTURE, Workload, plain_sampler
 
 from peergraph.memory import Tiers
 from peergraph.memory.table.partitions import everyone_reaches_all
@@ -22,6 +21,7 @@ from peergraph.memory.topology.topology import Topology
 from peergraph.sampling import NeighborSampler
 from peergraph.store import NODE, Plan, Store
 from peergraph.store.planning.prediction import Prediction, total_link_bytes
+from placing.workload import FEATURES, NAMES, STRUCTURE, Workload, plain_sampler
 
 PLAIN, RESERVOIR = "plain", "reservoir"
 MakeSampler = Callable[[Store, Workload], NeighborSampler]

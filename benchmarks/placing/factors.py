@@ -11,8 +11,14 @@ model replicates the hottest rows.
 
 from __future__ import annotations
 
-from links import apart, measure_policy, policy_budget, policy_key, ring
-from placed import (
+from peergraph.memory import Tiers
+from peergraph.memory.table.partitions import Partitions
+from peergraph.memory.topology.topology import Topology
+from peergraph.store import Placement, Plan
+from peergraph.store.planning.cliques import place_by_cliques
+from peergraph.store.planning.tier_choice import bytes_on_gpu, tiers_of_ratio
+from placing.links import apart, measure_policy, policy_budget, policy_key, ring
+from placing.stores import (
     PLAIN,
     RESERVOIR,
     Case,
@@ -23,14 +29,7 @@ from placed import (
     record_batches,
     reservoir_sampler,
 )
-from workload import Workload
-
-from peergraph.memory import Tiers
-from peergraph.memory.table.partitions import Partitions
-from peergraph.memory.topology.topology import Topology
-from peergraph.store import Placement, Plan
-from peergraph.store.planning.cliques import place_by_cliques
-from peergraph.store.planning.tier_choice import bytes_on_gpu, tiers_of_ratio
+from placing.workload import Workload
 
 _BEFORE_SAMPLER = ("base", "+ structure", "+ features")
 FACTORS = (*_BEFORE_SAMPLER, "+ sampler", "+ solver", "+ replication")

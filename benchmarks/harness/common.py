@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from graphs import PRESETS, GraphSpec, get_spec
-from ranks import Session, launch, synchronize
-from records import Timing, read_records, tables
+from inputs.graphs import PRESETS, GraphSpec, get_spec
+
+from harness.ranks import Session, launch, synchronize
+from harness.records import Timing, read_records, tables
 
 # About 5 ms: long enough to queue the calls of a timed loop.
 _HOLD_CYCLES = 10_000_000

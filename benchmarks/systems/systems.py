@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from common import cases, words
-from graphs import GraphSpec, make_csc
-from inputs import batch_nodes, fill_features, label_rows
-from numpy_sampler import NumpySample, NumpySampler
-from ranks import Session
+from harness.common import cases, words
+from harness.ranks import Session
+from inputs.arrays import batch_nodes, fill_features, label_rows
+from inputs.graphs import GraphSpec, make_csc
 from torch import Tensor
 
 from peergraph.memory import TableRows
 from peergraph.sampling import NeighborSampler, Sample
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, RowSource, Store
+from systems.numpy_sampler import NumpySample, NumpySampler
 
 _SEED_SETS = 8
 # The systems draw with different random numbers, so that their edge counts agree only nearly.

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
-from counter_hash import CHUNK, hash_range, shift_right, stream_key
+
+from inputs.counter_hash import CHUNK, hash_range, shift_right, stream_key
 
 # The cumulative weight is tabulated at 2^16 knots and interpolated with 24 bits in between.
 _KNOT_BITS = 16

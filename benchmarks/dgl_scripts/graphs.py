@@ -1,4 +1,4 @@
-"""Files of labelled graphs as DGL's graphs, for the trainings of dgl_tasks.py."""
+"""Files of labelled graphs as DGL's graphs, for the trainings of tasks.py."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from records import Recorder
 
+from harness.records import Recorder
 from peergraph.memory import Group
 
 T = TypeVar("T")
@@ -123,7 +123,7 @@ def _open_session(rank: int, args: argparse.Namespace, beat: str) -> Session:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if "wholegraph" in args.peers:
-        import wholegraph as peer
+        from systems import wholegraph as peer
 
         # It wants to be initialised before the process group, and to communicate after it.
         wholegraph, missing = peer.load(rank, args.world, device)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from graphs import GraphSpec, fill_indices, make_indptr
-from inputs import fill_features
+from inputs.arrays import fill_features
+from inputs.graphs import GraphSpec, fill_indices, make_indptr
 
 # Rows of a host table filled at a time.
 _HOST_CHUNK_BYTES = 512 << 20

@@ -231,8 +231,8 @@ def graphbolt(side: Side, settings: Settings, seed: int) -> float:
     """As :func:`nodes`, by GraphBolt's pipeline; DGL's own graph is sampled by DGL's C library,
     for GraphBolt's is missing with today's torch."""
     from dgl import graphbolt as gb
-    from dgl_sampling_graph import LibrarySamplingGraph
 
+    from dgl_scripts.library_sampling import LibrarySamplingGraph
     from peergraph_dgl.graphbolt import StoreFeatures, StoreSamplingGraph
 
     g = side.g

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from graphs import GraphSpec, make_csc, make_indptr
-from inputs import batch_nodes, fill_features
-from ranks import Session
+from harness.ranks import Session
+from inputs.arrays import batch_nodes, fill_features
+from inputs.graphs import GraphSpec, make_csc, make_indptr
 from torch import Tensor
 
 from peergraph.memory import Tiers

@@ -1,0 +1,1 @@
+"""Ranks, timing and records: what all benchmarks run by."""

@@ -1,0 +1,1 @@
+"""Graphs and arrays that are made on the device, the same everywhere."""

@@ -1,0 +1,1 @@
+"""What is measured: Peergraph and its peers."""
