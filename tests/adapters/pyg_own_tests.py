@@ -19,6 +19,7 @@ import pytest
 import torch.package
 import torch_geometric.nn
 
+from peergraph_pyg import accelerate
 from peergraph_pyg import nn as fast
 
 CONVS = ("sage", "gcn", "gat", "gatv2", "gin", "graph", "rgcn", "hetero")
@@ -46,8 +47,20 @@ def replace_layers() -> None:
         for name, value in list(vars(module).items()):
             if isinstance(value, type) and value in replaced:
                 setattr(module, name, getattr(fast, replaced[value]))
+    init = torch_geometric.nn.models.basic_gnn.BasicGNN.__init__
+    torch_geometric.nn.models.basic_gnn.BasicGNN.__init__ = _accelerated(init)
     exporter = torch.package.PackageExporter
     exporter.__init__ = _knowing_us(exporter.__init__)
+
+
+def _accelerated(init: Callable[..., None]) -> Callable[..., None]:
+    """PyG's ready-made models are made of our layers now; here goes what else is done to them."""
+
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        accelerate(self)
+
+    return wrapped
 
 
 def _knowing_us(init: Callable[..., None]) -> Callable[..., None]:

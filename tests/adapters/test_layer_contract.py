@@ -8,12 +8,26 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
+from torch_geometric.nn import GCN, GIN, GraphSAGE
 from torch_geometric.typing import Adj, Size
 from torch_geometric.utils import to_torch_csc_tensor
 
+from peergraph_pyg import accelerate
 from peergraph_pyg import nn as fast
 
-from .layer_cases import WIDTH, arguments, assert_same, edge_inputs, edges, pair, x_and_edges
+from .layer_cases import (
+    CHANNELS,
+    NAMES,
+    WIDTH,
+    arguments,
+    assert_same,
+    edge_inputs,
+    edges,
+    is_fast,
+    pair,
+    x_and_edges,
+)
 
 
 class _Model(torch.nn.Module):
@@ -35,6 +49,61 @@ def test_layer_in_a_script() -> None:
     # The layer itself is as it was.
     assert type(ours) is fast.SAGEConv
     torch.testing.assert_close(ours(x, edge_index), theirs(x, edge_index))
+
+
+@pytest.mark.parametrize("kind", [GCN, GIN, GraphSAGE])
+def test_model_in_a_script(kind: Any) -> None:
+    torch.manual_seed(0)
+    model = accelerate(kind(WIDTH, 8, num_layers=2))
+    args = x_and_edges()
+    expected = model(*args)
+    torch.testing.assert_close(torch.jit.script(model)(*args), expected)
+    # TorchScript has put PyG's layers in their places.
+    torch.testing.assert_close(model(*args), expected)
+    accelerate(model)
+    assert is_fast(model, *args)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_forward_mode_autograd_stays_with_pyg(name: str) -> None:
+    theirs, ours = pair(name, *arguments(name))
+    x, edge_index = x_and_edges()
+    inputs = edge_inputs(name, 40)
+
+    def tangent(layer: Any) -> Tensor:
+        with forward_ad.dual_level():
+            out = layer(forward_ad.make_dual(x, torch.ones_like(x)), edge_index, *inputs)
+            result: Tensor = forward_ad.unpack_dual(out).tangent
+        return result
+
+    torch.testing.assert_close(tangent(ours), tangent(theirs))
+
+
+@pytest.mark.parametrize("name", ["SAGEConv", "GATConv", "GATv2Conv", "GINEConv"])
+def test_shapes_without_data(name: str) -> None:
+    options = {"add_self_loops": False} if name.startswith("GAT") else {}
+    _, ours = pair(name, *arguments(name), **options)
+    args = (*x_and_edges(), *edge_inputs(name, 40))
+    assert ours.to("meta")(*(arg.to("meta") for arg in args)).shape == (9, CHANNELS)
+
+
+@pytest.mark.parametrize("name", ["GATConv", "GATv2Conv", "GCNConv", "GraphConv"])
+def test_steps_that_users_wrote(name: str) -> None:
+    class Mine(getattr(fast, name)):  # type: ignore[misc]
+        def propagate(self, edge_index: Any, size: Size = None, **kwargs: Any) -> Tensor:
+            return 2 * super().propagate(edge_index, size, **kwargs)
+
+    torch.manual_seed(0)
+    layer = Mine(WIDTH, CHANNELS, bias=False)
+    plain = getattr(fast, name)(WIDTH, CHANNELS, bias=False)
+    plain.load_state_dict(layer.state_dict())
+    args = x_and_edges()
+    own = plain.lin_root(args[0]) if name == "GraphConv" else 0
+    expected = 2 * (plain(*args) - own) + own
+    torch.testing.assert_close(layer(*args), expected)
+    for explain in (True, False):  # PyG then goes back to the class's method.
+        layer.explain = explain
+    torch.testing.assert_close(layer(*args), expected)
 
 
 @pytest.mark.parametrize("name", ["SAGEConv", "GCNConv", "GATConv", "GINConv", "GraphConv"])

@@ -21,9 +21,11 @@ def attention_over(
     Raises Refusal for what takes another path.
     """
     refuse(layer._check_settings() != "sum", f"aggr is {layer.aggr}")
+    layer._check_steps("propagate", "edge_updater")
     refuse(type(edge_index) is not Tensor, f"edge_index is a {kind_of(edge_index)}")
     refuse(layer.dropout > 0 and layer.training, "there is dropout of attention")
     source = x.x_src
+    layer._check_features(source, edge_index)
     refuse(source.dim() != 2, f"x is {list(source.shape)}")
     refuse(torch.is_autocast_enabled(source.device.type), "there is autocast")
     parameter = next(layer.parameters())

@@ -136,6 +136,7 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         refuse(torch.jit.is_tracing(), "the model is traced")  # type: ignore[attr-defined,no-untyped-call]
         # Derivatives of these are another mechanism than autograd's.
         refuse(torch._C._are_functorch_transforms_active(), "there is a transform of torch.func")
+        refuse(torch.autograd.forward_ad._current_level >= 0, "there is forward-mode autograd")
         refuse(bool(self.explain), "the layer is being explained")
         refuse(self.decomposed_layers != 1 and not by_columns, "decomposed_layers is set")
         refuse(self.flow != "source_to_target", f"flow is {self.flow}")
@@ -152,6 +153,13 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         hooked = bool(aggregation._forward_hooks or aggregation._forward_pre_hooks)
         refuse(hooked, "there are hooks of the aggregation")
         return reduce
+
+    def _check_steps(self, *names: str) -> None:
+        """Raises Refusal if users wrote methods that are about to be left out."""
+        own = next(cls for cls in type(self).__mro__ if "pyg_class" in vars(cls))
+        for name in names:
+            code = getattr(getattr(self, name), "__code__", None)
+            refuse(code is not getattr(own, name).__code__, f"{name} is overridden")
 
     def _structure(self, edge_index: Any, size: Size, x: Ends, e: Tensor | None) -> Csc:
         """The structure. Raises Refusal for inputs of other kinds, and for wrong ones."""

@@ -26,6 +26,10 @@ class FastTrim(TrimToLayer):  # type: ignore[misc]
 
     narrow_layers: list[bool]
 
+    def __prepare_scriptable__(self) -> TrimToLayer:
+        """TorchScript compiles PyG's."""
+        return TrimToLayer()
+
     @torch.jit.unused
     def forward(
         self,
