@@ -51,6 +51,7 @@ def install() -> None:
         for module in (node_loader, link_loader):
             for name in ("filter_custom_store", "filter_custom_hetero_store"):
                 setattr(module, name, _wrap_filter(getattr(module, name)))
+        loader_utils.filter_node_store_ = _wrap_nodes(loader_utils.filter_node_store_)
         loader_utils.filter_edge_store_ = _wrap_edges(loader_utils.filter_edge_store_)
 
 
@@ -112,6 +113,15 @@ def _wrap_filter(original: Callable[..., Any]) -> Callable[..., Any]:
         return batch
 
     return filtered
+
+
+def _wrap_nodes(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def filter_nodes(storage: Any, *rest: Any, **more: Any) -> None:
+        # PyG 2.6 cannot tell whether a matrix is an attribute of nodes.
+        original(without(storage, dict(adjacencies(storage))), *rest, **more)
+
+    return filter_nodes
 
 
 def _wrap_edges(original: Callable[..., None]) -> Callable[..., None]:

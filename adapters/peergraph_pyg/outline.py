@@ -25,7 +25,7 @@ from peergraph.store import (
     TableTensor,
 )
 
-from .adjacency import Form
+from .adjacency import KEYS, Form
 from .matrices import check_beside, check_same_edges, matrix_of, read_matrix
 from .store_tensor import EdgeIndexTensor
 
@@ -95,7 +95,8 @@ def _split_nodes(storage: Any, outline: Any, node_type: NodeType, parts: _Parts)
         outline.num_nodes = int(num_nodes)
     tables = parts.node_tables.setdefault(node_type, {})
     for key, value in storage.items():
-        if storage.is_node_attr(key) and _is_rows(storage, key, value):
+        # PyG 2.6 cannot ask this of a matrix.
+        if key not in KEYS and storage.is_node_attr(key) and _is_rows(storage, key, value):
             tables[key] = _to_tensor(key, value)
             outline._mapping[key] = _Placeholder(node_type, key)
 
