@@ -3,7 +3,7 @@
 #
 #   bash benchmarks/run_gpu.sh [STEP...]
 #
-# STEP is BENCH[:GRAPH][@RANKS]: gather, sampling, minibatch, training, embedding, layers, end_to_end or placement; graphs
+# STEP is BENCH[:GRAPH][@RANKS]: gather, sampling, minibatch, training, embedding, layers, end_to_end, epoch or placement; graphs
 # are listed by `python benchmarks/sampling.py --help`; as many ranks as GPUs by default. Without
 # steps: the first four, on products. A step that fails or takes too long is reported, and the next one runs.
 #
@@ -39,7 +39,7 @@ peers_of() {
   local known=wholegraph
   if [ "$1" = gather ]; then known="wholegraph nccl torch"; fi
   if [ "$1" = embedding ]; then known="torch"; fi
-  if [ "$1" = end_to_end ]; then known=""; fi
+  if [ "$1" = end_to_end ] || [ "$1" = epoch ]; then known=""; fi
   if [ "$1" = aggregate ]; then known="torch scatter cupy cusparse"; fi
   if [ "$1" = layers ]; then known="coo csr cusparse dgl"; fi
   for peer in $known; do

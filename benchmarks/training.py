@@ -129,12 +129,18 @@ def make_model(widths: list[int], way: str) -> torch.nn.Module:
 class Trainer:
     """A model and its optimiser on one rank; the gradients are averaged over all ranks."""
 
-    def __init__(self, session: Session, num_layers: int, way: str) -> None:
+    def __init__(
+        self,
+        session: Session,
+        num_layers: int,
+        way: str,
+        make: Callable[[list[int], str], torch.nn.Module] = make_model,
+    ) -> None:
         args, device = session.args, session.device
         torch.manual_seed(1)
         hidden = [args.hidden] * (num_layers - 1)
         widths = [args.feature_dim, *hidden, args.graph.num_classes]
-        self.model = make_model(widths, way).to(device)
+        self.model = make(widths, way).to(device)
         if session.world > 1:
             ids = [device.index] if device.type == "cuda" else None
             self.model = DistributedDataParallel(self.model, device_ids=ids)

@@ -6,7 +6,7 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -73,8 +73,13 @@ def main(
     body: Callable[[Session], None],
     arguments: argparse.ArgumentParser,
     peers: Sequence[str],
+    launches: Callable[[argparse.Namespace], Iterable[argparse.Namespace]] = lambda args: [args],
 ) -> int:
-    """Runs a benchmark on its ranks, then prints its tables; also of one that was cut short."""
+    """Runs a benchmark on its ranks, then prints its tables; also of one that was cut short.
+
+    `launches` gives the arguments of several launches, one after the other; each may look at what
+    those before have written to `args.out`.
+    """
     args = arguments.parse_args()
     args.bench = bench
     for name, known in (("peers", peers), ("plans", args.known_plans)):
@@ -89,7 +94,7 @@ def main(
         path.touch()
         args.out = str(path)
         offset = path.stat().st_size
-        code = launch(body, args)
+        code = max((launch(body, given) for given in launches(args)), default=0)
         records = read_records(path, offset)
     print(tables(records), flush=True)
     return code or int(any("error" in record for record in records))

@@ -146,6 +146,8 @@ _COLUMNS = {
                    "ms_gather", "ms_loader", "ms_train", "epoch_s", "over_compute", "utilisation"],
     "training": ["system", "plan", *_TIMES, "wall_ms", "ms_sample", "ms_gather", "ms_loader",
                  "ms_train", "epoch_s", "against", "ratio"],
+    "epoch": ["system", "plan", "world", "device", *_TIMES, "wall_ms", "ms_sample", "ms_gather",
+              "ms_train", "edges", "steps_per_epoch", "epoch_s", "over_plain"],
     "placement budgets": ["setting", "op", "system", "plan", *_TIMES, "ms_sample", "ms_gather",
                           "gbs", "missing_gbs", *_HITS, *_PREDICTED, "against", "ratio"],
     "placement factors": ["setting", "sampler", "op", *_TIMES, "ms_sample", "ms_gather", *_HITS,
@@ -192,6 +194,8 @@ def render(title: str, rows: list[Record], columns: list[str]) -> str:
 def _kind(record: Record) -> tuple[str, int, str]:
     """What has a table of its own."""
     names = [record["bench"], record.get("part")]
+    if record["bench"] == "epoch":  # It compares numbers of ranks and devices.
+        return "epoch", 0, ""
     return " ".join(filter(None, names)), record["world"], record["device"]
 
 
@@ -202,7 +206,7 @@ def tables(records: list[Record]) -> str:
     for kind in dict.fromkeys(map(_kind, shown)):
         rows = [r for r in shown if _kind(r) == kind]
         bench, world, device = kind
-        title = f"{bench}, {world} x {device} (ratio: time over Peergraph's)"
+        title = f"{bench}, {world} x {device} (ratio: time over Peergraph's)" if world else bench
         texts.append(render(title, rows, [*_CASE, *_COLUMNS[bench]]))
     failed = [r for r in records if "error" in r]
     if failed:

@@ -28,7 +28,7 @@ def run(bench: str, out: Path, *arguments: str) -> tuple[list[dict[str, object]]
     """The records that a benchmark wrote, and what it printed."""
     command = [sys.executable, str(BENCHMARKS / f"{bench}.py"), *SMALL, *arguments]
     done = subprocess.run(
-        [*command, "--out", str(out)], capture_output=True, text=True, timeout=200, check=False
+        [*command, "--out", str(out)], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in out.read_text().splitlines()], done.stdout
@@ -145,6 +145,24 @@ def test_dgl_layers(tmp_path: Path) -> None:
         assert len([system for layer, system in timed if layer == name]) == systems
     assert all("ratio" in r for r in records if r.get("system") == "dgl")
     assert "copy_u_sum" in table
+
+
+@pytest.mark.timeout(400)
+def test_epoch(tmp_path: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    pytest.importorskip("peergraph_dgl", exc_type=ImportError)
+    model = ["--feature-dim", "8", "--hidden", "8", "--runs", "plain:cpu:1,dgl:cpu:2,pyg:cpu:1"]
+    records, table = run("epoch", tmp_path / "out.jsonl", *CASES, *model)
+    systems = ["plain dgl", "peergraph, dgl", "peergraph, pyg"]
+    assert [(r["system"], r["world"]) for r in records] == list(
+        zip(systems, [1, 2, 1], strict=True)
+    )
+    for r in records:
+        assert r["epoch_s"] > 0
+        assert r["ms"] >= max(r["ms_sample"], r["ms_gather"], r["ms_train"]) > 0
+        assert 0 < r["edges"] <= 16 * (3 + 3 * 2 + 2)
+    assert ["over_plain" in r for r in records] == [False, True, True]
+    assert "over_plain" in table
 
 
 def test_layers(tmp_path: Path) -> None:
