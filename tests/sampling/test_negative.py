@@ -167,7 +167,11 @@ def test_nothing_to_draw(device: torch.device) -> None:
 @pytest.mark.parametrize(
     ("bad", "error", "message"),
     [
-        ({"src_time": [1]}, TypeError, r"src_time: expected an int32 or int64 tensor, got \[1\]"),
+        (
+            {"src_time": [1]},
+            TypeError,
+            "src_time: expected an int32 or int64 tensor, got <class 'list'>",
+        ),
         ({"src_time": ONES}, TypeError, "src_time: expected an int32 or int64 tensor, got torch"),
         (
             {"dst_time": ONES[:2].int()},

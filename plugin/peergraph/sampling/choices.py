@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from peergraph import _C
+from peergraph.sampling.inputs import check_integers
 from peergraph.sampling.sample import EdgeType, NodeType
 
 if TYPE_CHECKING:
@@ -193,9 +194,7 @@ def _check_weights(edge_type: EdgeType, table: Table) -> None:
 
 
 def _check_times(times: Tensor, count: int) -> Tensor:
-    if not isinstance(times, Tensor) or times.dtype not in _TIME_DTYPES:
-        got = times.dtype if isinstance(times, Tensor) else type(times)
-        raise TypeError(f"seed_time: expected an int32 or int64 tensor, got {got}")
+    check_integers("seed_time", times)
     if tuple(times.shape) != (count,):
         raise ValueError(f"seed_time: expected shape ({count},), got {tuple(times.shape)}")
     return times

@@ -9,6 +9,7 @@ from itertools import accumulate, islice, pairwise
 import torch
 from torch import Tensor
 
+from peergraph.sampling.inputs import check_integers
 from peergraph.sampling.sample import EdgeType, NodeType, Sample
 
 Edges = Tensor | Mapping[EdgeType, Tensor]
@@ -73,9 +74,7 @@ def _by_type(name: str, given: Edges, sample: Sample, dims: int) -> dict[EdgeTyp
     for edge_type, ids in given.items():
         if edge_type not in sample.row:
             raise ValueError(f"{name}: {edge_type!r} is not one of {list(sample.row)}")
-        if not isinstance(ids, Tensor) or ids.dtype not in (torch.int32, torch.int64):
-            got = ids.dtype if isinstance(ids, Tensor) else type(ids)
-            raise TypeError(f"{name}: expected an int32 or int64 tensor, got {got}")
+        check_integers(name, ids)
         if ids.dim() != dims or (dims == 2 and ids.shape[0] != 2):
             expected = "one dimension" if dims == 1 else "shape [2, P]"
             raise ValueError(f"{name}: expected {expected}, got shape {tuple(ids.shape)}")

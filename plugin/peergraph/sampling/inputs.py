@@ -30,6 +30,22 @@ def as_integer(name: str, value: object) -> int:
     return operator.index(value)
 
 
+def check_integers(name: str, value: object) -> Tensor:
+    """The value, if it is a tensor of int32 or int64."""
+    if not isinstance(value, Tensor) or value.dtype not in (torch.int32, torch.int64):
+        got = value.dtype if isinstance(value, Tensor) else type(value)
+        raise TypeError(f"{name}: expected an int32 or int64 tensor, got {got}")
+    return value
+
+
+def check_vector(name: str, value: object) -> Tensor:
+    """The value, if it is a tensor of int32 or int64 with one dimension."""
+    vector = check_integers(name, value)
+    if vector.dim() != 1:
+        raise ValueError(f"{name}: expected one dimension, got shape {tuple(vector.shape)}")
+    return vector
+
+
 def chance(name: str, probability: float) -> int:
     """A probability out of 2**53, as the compiled module takes it."""
     if isinstance(probability, bool) or not isinstance(probability, (int, float)):
@@ -67,11 +83,7 @@ def node_ids(name: str, ids: object, store: Store, node_type: NodeType) -> Tenso
 
     Ids on a GPU cost one wait of the host to be checked, those in ordinary memory none.
     """
-    if not isinstance(ids, Tensor) or ids.dtype not in (torch.int32, torch.int64):
-        got = ids.dtype if isinstance(ids, Tensor) else type(ids)
-        raise TypeError(f"{name}: expected an int32 or int64 tensor, got {got}")
-    if ids.dim() != 1:
-        raise ValueError(f"{name}: expected one dimension, got shape {tuple(ids.shape)}")
+    ids = check_vector(name, ids)
     limit = store.num_nodes(node_type)
     bad = (ids < 0) | (ids >= limit)
     if bool(bad.any()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -12,8 +12,9 @@ from peergraph import _C
 from peergraph.sampling.bounds import MaxEdges, MaxNodes, make_shape
 from peergraph.sampling.choices import Choices
 from peergraph.sampling.compiled import make_native
+from peergraph.sampling.fanouts import Fanouts, check_fanouts
 from peergraph.sampling.fixed import FixedNeighborSampler
-from peergraph.sampling.inputs import as_integer
+from peergraph.sampling.inputs import check_vector, random_seed
 from peergraph.sampling.measured import measured_sample
 from peergraph.sampling.sample import Buffers, EdgeType, NodeType, Sample
 from peergraph.sampling.workspace import WorkspacePool
@@ -21,10 +22,8 @@ from peergraph.sampling.workspace import WorkspacePool
 if TYPE_CHECKING:
     from peergraph.store import Store
 
-Fanouts = Sequence[int] | Mapping[EdgeType, Sequence[int]]
 Seeds = Tensor | Mapping[NodeType, Tensor]
 
-_MAX_FANOUT = 2**31 - 1
 _MADE_ANEW = ("native", "_workspaces")
 
 
@@ -170,9 +169,7 @@ class NeighborSampler:
                 of more than 2**31 - 1 edges of one relation, or a `seed_time` that is missing, not
                 wanted or of another shape.
         """
-        seed = as_integer("seed", seed)
-        if not 0 <= seed < 2**64:
-            raise ValueError(f"seed: expected 0 .. 2**64 - 1, got {seed}")
+        seed = random_seed(seed)
         near = self._check_seeds(seeds)
         named = [(self._node_types[node_type], ids) for node_type, ids in near]
         times = self.choices.seed_times(self.store, named, seed_time, self._workspaces.device)
@@ -247,13 +244,9 @@ class NeighborSampler:
         for node_type, ids in seeds.items():
             if node_type not in self._node_types:
                 raise ValueError(f"seeds: {node_type!r} is not one of {self._node_types}")
-            if not isinstance(ids, Tensor) or ids.dtype not in (torch.int32, torch.int64):
-                got = ids.dtype if isinstance(ids, Tensor) else type(ids)
-                raise TypeError(f"seeds: expected an int32 or int64 tensor, got {got}")
-            if ids.dim() != 1:
-                raise ValueError(f"seeds: expected one dimension, got shape {tuple(ids.shape)}")
+            given = check_vector("seeds", ids)
             # To a GPU it may run ahead, as every sample waits for the device.
-            near = ids.to(device, torch.int64, non_blocking=device.type == "cuda").contiguous()
+            near = given.to(device, torch.int64, non_blocking=device.type == "cuda").contiguous()
             checked.append((self._node_types.index(node_type), near))
         return checked
 
@@ -287,26 +280,3 @@ class NeighborSampler:
             },
             first_target={t: [b[1] for b in bs] for t, bs in by_relation.items()},
         )
-
-
-def check_fanouts(fanouts: Fanouts, edge_types: list[EdgeType]) -> dict[EdgeType, list[int]]:
-    """One list of fanouts for each relation, all of one length."""
-    if isinstance(fanouts, Mapping):
-        for edge_type in edge_types:
-            if edge_type not in fanouts:
-                raise ValueError(f"fanouts: no entry for relation {edge_type}")
-        for edge_type in fanouts:
-            if edge_type not in edge_types:
-                raise ValueError(f"fanouts: {edge_type} is not one of {edge_types}")
-        given = {edge_type: fanouts[edge_type] for edge_type in edge_types}
-    else:
-        given = dict.fromkeys(edge_types, fanouts)
-    by_type = {t: [as_integer("fanouts", f) for f in of_type] for t, of_type in given.items()}
-    lengths = {edge_type: len(of_type) for edge_type, of_type in by_type.items()}
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"fanouts: expected lists of the same length, got {lengths}")
-    for of_type in by_type.values():
-        for fanout in of_type:
-            if not -1 <= fanout <= _MAX_FANOUT:
-                raise ValueError(f"fanouts: expected -1 (all), 0 or more, got {fanout}")
-    return by_type

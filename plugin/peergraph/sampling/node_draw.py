@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from peergraph.sampling.inputs import device_of
+from peergraph.sampling.inputs import check_integers, device_of
 from peergraph.sampling.sample import NodeType
 
 if TYPE_CHECKING:
@@ -70,9 +70,7 @@ def check_times(name: str, times: Tensor | None, count: int, owner: str) -> Tens
     """[count] int64, on whatever device."""
     if times is None:
         return None
-    if not isinstance(times, Tensor) or times.dtype not in (torch.int32, torch.int64):
-        got = times.dtype if isinstance(times, Tensor) else repr(times)
-        raise TypeError(f"{name}: expected an int32 or int64 tensor, got {got}")
+    check_integers(name, times)
     if tuple(times.shape) != (count,):
         raise ValueError(
             f"{name}: expected shape ({count},), a time for each {owner}, got {tuple(times.shape)}"

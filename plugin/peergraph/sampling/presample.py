@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from peergraph.memory.group.run_everywhere import run_everywhere
-from peergraph.sampling.neighbor import Fanouts, NeighborSampler, Seeds
+from peergraph.sampling.fanouts import Fanouts
+from peergraph.sampling.neighbor import NeighborSampler, Seeds
 from peergraph.sampling.sample import NodeType, Sample
 from peergraph.store.hotness.hotness import Hotness
 from peergraph.store.input.shared_vector import assemble
