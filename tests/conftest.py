@@ -10,6 +10,9 @@ import torch
 import peergraph._C as _C
 from peergraph.testing import preload
 
+# Helpers of tests say what they compared, as tests do.
+pytest.register_assert_rewrite("tests")
+
 # What most tests of ranks take seconds to import; optimizers import the compiler.
 preload("pytest", "torch._dynamo", "torch_geometric.loader", "peergraph_pyg")
 

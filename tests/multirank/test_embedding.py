@@ -21,7 +21,6 @@ from peergraph.memory.training.trained_table import TrainedTable, owned_tiers
 from peergraph.store import Store
 from peergraph.testing import run_ranks
 from tests.multirank.impatient import impatient_group
-from tests.store.test_embedding import make_store
 from tests.store.trained import (
     KINDS,
     ROWS,
@@ -31,6 +30,7 @@ from tests.store.trained import (
     batch_of,
     first_rows,
     loss_of,
+    make_store,
     train_step,
 )
 

@@ -14,7 +14,7 @@ from peergraph.store import Store
 from peergraph.store.planning.solver import solve
 from peergraph.testing import run_ranks
 from tests.store.graphs import heterogeneous_source, homogeneous_source
-from tests.store.test_store import assert_same_graph
+from tests.store.same_graph import assert_same_graph
 
 RING = machine("full4").masked([(0, 2), (1, 3)])
 

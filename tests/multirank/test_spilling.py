@@ -11,7 +11,7 @@ from peergraph.memory import Group
 from peergraph.store import NODE, Store
 from peergraph.testing import run_ranks
 from tests.store.graphs import homogeneous_source
-from tests.store.test_store import assert_same_graph
+from tests.store.same_graph import assert_same_graph
 
 
 def _spilled(spill: str, plan: str, device: str) -> None:

@@ -13,7 +13,7 @@ import peergraph
 from peergraph.aggregate import Csc, g_spmm
 from peergraph.sampling import FixedNeighborSampler, FixedSample, NeighborSampler, bounds_of
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Store
-from tests.sampling.test_fixed import assert_padded, assert_same_sample
+from tests.sampling.fixed_samples import assert_padded, assert_same_sample
 
 NODES, WIDTH, CLASSES, BATCH = 500, 12, 5, 20
 

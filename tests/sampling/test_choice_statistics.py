@@ -12,7 +12,7 @@ from scipy import stats
 from peergraph.reference.choosing import exponential
 from peergraph.sampling import NeighborSampler
 from tests.sampling.plain_store import EDGE, NODE, PlainStore, csc_with_degrees
-from tests.sampling.test_uniformity import LEAST_P, assert_uniform
+from tests.sampling.uniformity import LEAST_P, assert_uniform
 
 WEIGHTS = [
     [1.0, 2.0, 3.0],

@@ -8,6 +8,7 @@ import torch
 
 from peergraph.reference.choosing import Choice
 from peergraph.sampling import NeighborSampler
+from tests.sampling.choice_kinds import KINDS, each_kind, prepare, times_of
 from tests.sampling.plain_store import (
     EDGE,
     LAYOUTS,
@@ -17,80 +18,7 @@ from tests.sampling.plain_store import (
     csc_with_degrees,
     random_csc,
 )
-from tests.sampling.test_neighbor_sampler import RELATIONS, TYPES, assert_equals_reference
-
-KINDS = {
-    "replace": ("replace",),
-    "weights": ("weights",),
-    "weights, replace": ("weights", "replace"),
-    "node time": ("node_time",),
-    "edge time": ("edge_time",),
-    "node time, last": ("node_time", "last"),
-    "edge time, last": ("edge_time", "last"),
-    "edge time, replace": ("edge_time", "replace"),
-    "node time, weights": ("node_time", "weights"),
-    "edge time, weights, replace": ("edge_time", "weights", "replace"),
-    "labor": ("labor",),
-    "labor, layer dependency": ("labor", "layer_dependency"),
-    "labor, weights": ("labor", "weights"),
-    "labor, node time": ("labor", "node_time"),
-}
-each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
-
-
-def random_weights(rng: np.random.Generator, count: int, dtype: type) -> np.ndarray:
-    """Over many magnitudes, some equal, some 0, some the least and the greatest there are."""
-    weights = np.exp(rng.normal(0, 4, count))
-    weights[rng.random(count) < 0.2] = 0
-    weights[rng.random(count) < 0.2] = 1
-    info = np.finfo(dtype)
-    weights[rng.random(count) < 0.02] = info.smallest_subnormal
-    weights[rng.random(count) < 0.02] = info.max
-    return weights.astype(dtype)
-
-
-def prepare(
-    store: PlainStore, rng: np.random.Generator, kind: tuple[str, ...], wide: bool = True
-) -> tuple[dict[str, object], dict[tuple[str, str, str], Choice]]:
-    """Adds the tables a kind needs; returns the sampler's options, and what they mean."""
-    replace, labor, alike = (o in kind for o in ("replace", "labor", "layer_dependency"))
-    choices = {t: Choice(replace=replace, by_node=labor, alike=alike) for t in store.edge_types}
-    options: dict[str, object] = {
-        o: True for o in ("replace", "labor", "layer_dependency") if o in kind
-    }
-    times = np.int64 if wide else np.int32
-    if "last" in kind:
-        options["temporal_strategy"] = "last"
-    if "weights" in kind:
-        options["weights"] = "w"
-        for t, csc in store.relations.items():
-            values = random_weights(rng, csc.indices.size, np.float64 if wide else np.float32)
-            choices[t].weights = values
-            store.add_table(t, "w", values if wide else values[:, None])
-    if "edge_time" in kind:
-        options["edge_time"] = "t"
-        for t, csc in store.relations.items():
-            values = rng.integers(-5, 20, csc.indices.size).astype(times)
-            choices[t].times, choices[t].edge_time, choices[t].last = values, True, "last" in kind
-            store.add_table(t, "t", values)
-    if "node_time" in kind:
-        options["node_time"] = "t"
-        for t in store.node_types:
-            values = rng.integers(-5, 20, store.num_nodes(t)).astype(times)
-            store.add_table(t, "t", values, own_order=wide)
-            for edge_type in store.edge_types:
-                if edge_type[0] == t:
-                    choices[edge_type].times = values
-                    choices[edge_type].last = "last" in kind
-    return options, choices
-
-
-def times_of(
-    rng: np.random.Generator, sampler: NeighborSampler, seeds: dict[str, torch.Tensor]
-) -> dict[str, torch.Tensor] | None:
-    if not sampler.choices.timed:
-        return None
-    return {t: torch.from_numpy(rng.integers(-7, 22, ids.numel())) for t, ids in seeds.items()}
+from tests.sampling.reference_samples import RELATIONS, TYPES, assert_equals_reference
 
 
 @each_kind

@@ -10,7 +10,7 @@ import torch
 
 from peergraph.sampling import NeighborSampler, Sample, exclude_edges
 from tests.sampling.plain_store import EDGE, LAYOUTS, NODE, PlainStore, random_csc
-from tests.sampling.test_walk import BY, OF, RELATIONS, TAGS, TYPES
+from tests.sampling.walk_graphs import BY, OF, RELATIONS, TAGS, TYPES
 
 Edge = tuple[int, int, int]  # source, destination, edge id
 

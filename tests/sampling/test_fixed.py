@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -16,6 +16,8 @@ from peergraph.sampling import (
     Sample,
     bounds_of,
 )
+from tests.sampling.choice_kinds import each_kind, prepare
+from tests.sampling.fixed_samples import assert_padded, assert_same_sample
 from tests.sampling.plain_store import (
     EDGE,
     LAYOUTS,
@@ -25,69 +27,9 @@ from tests.sampling.plain_store import (
     csc_with_degrees,
     random_csc,
 )
-from tests.sampling.test_choices import each_kind, prepare
-from tests.sampling.test_neighbor_sampler import RELATIONS, TYPES
+from tests.sampling.reference_samples import RELATIONS, TYPES
 
 Seeds = torch.Tensor | dict[str, torch.Tensor]
-
-
-def same(got: Mapping[object, object] | None, want: Mapping[object, object] | None) -> bool:
-    if got is None or want is None:
-        return got is want
-    return all(
-        torch.equal(a, b) and a.dtype == b.dtype
-        for a, b in zip(flat(got.values()), flat(want.values()), strict=True)
-    )
-
-
-def flat(values: object) -> list[torch.Tensor]:
-    return [t for v in values for t in (v if isinstance(v, list) else [v])]
-
-
-def assert_same_sample(got: Sample, want: Sample) -> None:
-    assert got.num_sampled_nodes == want.num_sampled_nodes
-    assert got.num_sampled_edges == want.num_sampled_edges
-    assert got.first_target == want.first_target
-    for name in ("nodes", "row", "col", "edge_ids", "batch", "duplicate_counts"):
-        assert same(getattr(got, name), getattr(want, name)), name
-
-
-def assert_padded(fixed: FixedSample) -> None:
-    """What is documented to lie behind the counts does."""
-    shape = fixed.shape
-    for t, rows in shape.rows_per_hop.items():
-        assert fixed.nodes[t].numel() == sum(rows)
-        used = torch.zeros(sum(rows), dtype=torch.bool)
-        for begin, count in zip(shape.row_begins(t), fixed.num_nodes[t].tolist(), strict=False):
-            used[begin : begin + count] = True
-        assert not used[shape.sink(t)]
-        assert bool((fixed.nodes[t].cpu()[~used] == -1).all())
-        if fixed.batch is not None:
-            assert bool((fixed.batch[t].cpu()[~used] == -1).all())
-        if fixed.duplicate_counts is not None:
-            assert bool((fixed.duplicate_counts[t].cpu()[~used] == 0).all())
-    for t, room in shape.edges_per_hop.items():
-        assert fixed.row[t].numel() == fixed.col[t].numel() == sum(room)
-        begins = shape.edge_begins(t)
-        for hop, count in enumerate(fixed.num_edges[t].tolist()):
-            padding = slice(begins[hop] + count, begins[hop + 1])
-            assert bool((fixed.row[t][padding] == shape.sink(t[0])).all())
-            assert bool((fixed.col[t][padding] == shape.sink(t[2])).all())
-            if fixed.edge_ids is not None:
-                assert bool((fixed.edge_ids[t][padding] == -1).all())
-            assert_block(fixed, hop, t, count)
-
-
-def assert_block(fixed: FixedSample, hop: int, edge_type: tuple[str, str, str], count: int) -> None:
-    """The block has the same edges in CSC."""
-    block = fixed.block(hop, edge_type)
-    degrees = block.indptr.diff()
-    assert int(block.indptr[0]) == 0
-    assert int(block.indptr[-1]) == count
-    targets = torch.arange(block.num_targets, device=degrees.device) + block.first_target
-    begin = fixed.shape.edge_begins(edge_type)[hop]
-    col = fixed.col[edge_type][begin : begin + count]
-    assert torch.equal(targets.repeat_interleave(degrees).to(col.dtype), col)
 
 
 def check(

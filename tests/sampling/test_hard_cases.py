@@ -14,9 +14,9 @@ import torch
 import peergraph
 from peergraph.sampling import NeighborSampler, RandomWalker
 from tests.conftest import REQUIRED_GPUS
+from tests.sampling.fixed_samples import assert_same_sample
 from tests.sampling.flat_store import FlatStore, assert_valid
 from tests.sampling.plain_store import EDGE, NODE
-from tests.sampling.test_fixed import assert_same_sample
 
 MORE_THAN_31_BITS = 2**31 + 12_345
 

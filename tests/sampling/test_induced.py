@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from peergraph.sampling import NeighborSampler
+from tests.sampling.choice_kinds import each_kind, prepare, times_of
 from tests.sampling.plain_store import (
     EDGE,
     LAYOUTS,
@@ -16,8 +17,7 @@ from tests.sampling.plain_store import (
     csc_with_degrees,
     random_csc,
 )
-from tests.sampling.test_choices import each_kind, prepare, times_of
-from tests.sampling.test_neighbor_sampler import RELATIONS, TYPES, assert_equals_reference
+from tests.sampling.reference_samples import RELATIONS, TYPES, assert_equals_reference
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())

@@ -8,7 +8,7 @@ import torch
 
 from peergraph.sampling import NeighborSampler
 from tests.sampling.plain_store import EDGE, NODE, PlainStore, csc_with_degrees, random_csc
-from tests.sampling.test_uniformity import assert_uniform
+from tests.sampling.uniformity import assert_uniform
 
 
 def test_each_set_is_as_likely(device: torch.device) -> None:

@@ -10,7 +10,7 @@ from peergraph.reference import walks as reference
 from peergraph.sampling import NegativeSampler
 from peergraph.store import EdgeSource, GraphSource, Store
 from tests.sampling.plain_store import EDGE, LAYOUTS, NODE, Layout, PlainStore, random_csc
-from tests.sampling.test_walk import BY, RELATIONS, TYPES, assert_chances, csc_of
+from tests.sampling.walk_graphs import BY, RELATIONS, TYPES, assert_chances, csc_of
 
 ONES = torch.ones(4)
 

@@ -11,7 +11,7 @@ import torch
 from peergraph.reference import walks as reference
 from peergraph.sampling import PinSageSample, PinSageSampler, RandomWalker
 from tests.sampling.plain_store import LAYOUTS, Layout, PlainStore, csc_with_degrees, random_csc
-from tests.sampling.test_walk import BY, OF, RELATIONS, TAGS, TYPES, csc_of
+from tests.sampling.walk_graphs import BY, OF, RELATIONS, TAGS, TYPES, csc_of
 
 
 def assert_equals_reference(

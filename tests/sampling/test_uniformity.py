@@ -7,23 +7,10 @@ from math import comb, perm
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chi2
 
 from peergraph.sampling import NeighborSampler
 from tests.sampling.plain_store import EDGE, NODE, PlainStore, csc_with_degrees
-
-# Fixed seeds, so a test passes always or never; a fair sampler misses this once in 10,000.
-LEAST_P = 1e-4
-
-
-def assert_uniform(outcomes: np.ndarray, num_outcomes: int) -> None:
-    """Chi-square test of rows that should be equally likely among `num_outcomes` different ones."""
-    _, counts = np.unique(outcomes, axis=0, return_counts=True)
-    assert counts.size <= num_outcomes
-    expected = outcomes.shape[0] / num_outcomes
-    missing = num_outcomes - counts.size
-    statistic = ((counts - expected) ** 2 / expected).sum() + missing * expected
-    assert chi2.sf(statistic, num_outcomes - 1) > LEAST_P
+from tests.sampling.uniformity import assert_uniform
 
 
 def sampled_neighbors(

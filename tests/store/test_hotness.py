@@ -11,7 +11,7 @@ from peergraph.sampling import NeighborSampler, presample
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Hotness, Store
 from peergraph.testing import run_ranks
 from tests.store.graphs import heterogeneous_source, homogeneous_source
-from tests.store.test_store import assert_same_graph
+from tests.store.same_graph import assert_same_graph
 
 
 def hottest(store: Store, node_type: str = NODE) -> list[int]:

@@ -12,8 +12,8 @@ from peergraph.aggregate import Csc, g_spmm
 from peergraph.memory import TableRows
 from peergraph.sampling import NeighborSampler, PinSageSampler, RandomWalker
 from peergraph.store import EDGE, EdgeType, Measurement, Store
+from tests.store.counted_reads import expected_sources, internal, positions
 from tests.store.graphs import build, heterogeneous_source, homogeneous_source
-from tests.store.test_measuring import expected_sources, internal, positions
 
 PLANS = ["replicated", "mixed"]
 

@@ -6,57 +6,20 @@ import pickle
 
 import pytest
 import torch
-from torch import Tensor
 
 from peergraph.memory import Group, Table, Tiers
 from peergraph.memory.table.partitions import everyone_reaches_all
 from peergraph.memory.table.read_counter import ReadCounter, Stopwatch
 from peergraph.memory.topology.machines import machine
-from peergraph.sampling import NeighborSampler, Sample
+from peergraph.sampling import NeighborSampler
 from peergraph.store import GraphSource, Store
 from peergraph.store.planning.solver import solve
 from peergraph.testing import run_ranks
+from tests.store.counted_reads import assert_same, expected_sources, internal, positions
 from tests.store.graphs import build, heterogeneous_source, homogeneous_source
 
 RING = machine("dgx1-ring4")
 FANOUTS = [4, 3]
-
-
-def expected_sources(store: Store, rows: Tensor, tiers: Tiers, rank: int) -> list[int]:
-    """Reads of rows by source, one row after the other."""
-    source = store.plan.partitions_in_use.source[rank]
-    world = len(source)
-    counts = [0] * (world + 1 + len(vars(tiers)) - 2)
-    for row in rows.flatten().tolist():
-        if row < tiers.replicated:
-            counts[0] += 1
-        elif row < tiers.replicated + tiers.sharded:
-            counts[1 + source[(row - tiers.replicated) % world]] += 1
-        elif row < tiers.replicated + tiers.sharded + tiers.host:
-            counts[1 + world] += 1
-        else:
-            counts[2 + world] += 1
-    return counts
-
-
-def internal(store: Store, node_type: str, ids: Tensor) -> Tensor:
-    to_internal = store.id_map(node_type).to_internal
-    return ids if to_internal is None else to_internal.read()[ids].long()
-
-
-def positions(store: Store, edge_type: tuple[str, str, str], edge_ids: Tensor) -> Tensor:
-    table = store.structure(edge_type).edge_ids
-    assert table is not None
-    return table.read().long().argsort()[edge_ids]
-
-
-def assert_same(a: Sample, b: Sample) -> None:
-    for name in ("nodes", "row", "col", "edge_ids"):
-        mine, other = getattr(a, name), getattr(b, name)
-        assert (mine is None) == (other is None)
-        for key in mine or {}:
-            assert torch.equal(mine[key], other[key])
-            assert mine[key].dtype == other[key].dtype
 
 
 def _counts(plan: str, device: str) -> None:

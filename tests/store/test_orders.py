@@ -12,9 +12,9 @@ from peergraph.memory.topology.machines import machine
 from peergraph.sampling import NegativeSampler, NeighborSampler, RandomWalker, presample
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Hotness, Store
 from peergraph.testing import run_ranks
+from tests.store.counted_reads import assert_same
 from tests.store.graphs import heterogeneous_source, homogeneous_source, mixed, random_coo
-from tests.store.test_measuring import assert_same
-from tests.store.test_store import assert_same_graph
+from tests.store.same_graph import assert_same_graph
 
 
 def build_mixed(source: GraphSource | None, **options: object) -> Store:

@@ -23,7 +23,7 @@ from peergraph.store.planning.reads import Reads
 from peergraph.store.planning.shares import Shares, by_cost, predict_all, share_out
 from peergraph.store.planning.solver import solve
 from tests.store.graphs import heterogeneous_source, homogeneous_source
-from tests.store.test_store import assert_same_graph
+from tests.store.same_graph import assert_same_graph
 
 HEAT = torch.arange(100, 0, -1)
 

@@ -9,6 +9,8 @@ from torch import Tensor
 
 import peergraph
 from peergraph import optim
+from peergraph.memory import Group
+from peergraph.store import EdgeSource, GraphSource, Store
 
 ROWS, WIDTH = 37, 6
 
@@ -76,3 +78,22 @@ def assert_close(ours: Tensor, theirs: Tensor) -> None:
     tolerance = {torch.float32: 2e-5, torch.float64: 1e-12, torch.float16: 5e-3}
     limit = tolerance.get(ours.dtype, 4e-2)
     torch.testing.assert_close(ours, theirs.to(ours.dtype), rtol=limit, atol=limit)
+
+
+def make(device: torch.device, **arguments: Any) -> peergraph.Embedding:
+    """Of ROWS rows without a store."""
+    given = {"num_embeddings": ROWS, "init": first_rows(), **arguments}
+    return peergraph.Embedding(Group.current(device=device), WIDTH, **given)
+
+
+def make_store(device: torch.device, plan: str = "auto", **arguments: Any) -> Store:
+    """Of a graph whose nodes of type "a" are ROWS."""
+    generator = torch.Generator().manual_seed(5)
+    edges = {
+        ("a", "to", "a"): EdgeSource(coo=torch.randint(ROWS, (2, 150), generator=generator)),
+        ("a", "to", "b"): EdgeSource(
+            coo=torch.stack([torch.arange(ROWS), torch.arange(ROWS) % 11])
+        ),
+    }
+    source = GraphSource({"a": ROWS, "b": 11}, edges, {}, {})
+    return Store.build(source, plan=plan, device=device, **arguments)

@@ -10,9 +10,11 @@ from peergraph.memory.table.kernel_argument import table_argument
 from peergraph.memory.table.table import Table
 from peergraph.memory.table.table_rows import TableRows
 from peergraph.memory.table.tiers import Tiers
+from peergraph.memory.topology.machines import MACHINES, machine
 from peergraph.memory.topology.topology import Topology
 
 __all__ = [
+    "MACHINES",
     "Group",
     "SharedRegion",
     "Table",
@@ -22,6 +24,7 @@ __all__ = [
     "cached_topology",
     "cupy_stream",
     "limit_blocks",
+    "machine",
     "measure_topology",
     "synchronize",
     "table_argument",
