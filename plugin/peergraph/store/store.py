@@ -25,7 +25,6 @@ from peergraph.store.planning.items import type_name
 from peergraph.store.planning.plan import Plan
 from peergraph.store.planning.shares import Shares
 from peergraph.store.reporting.reporting import Reporting
-from peergraph.store.structure.lists import read_degrees, read_edge_index
 from peergraph.store.structure.structure import Structure
 
 
@@ -52,15 +51,10 @@ class Store(Reporting):
         edge_tables: dict[EdgeType, dict[str, Table]],
         build_record: BuildRecord,
     ) -> None:
-        super().__init__()
+        super().__init__(schema, ids, structures, node_tables, edge_tables)
         self.group = group
         self.device = device
         self.plan = plan
-        self._schema = schema
-        self._ids = ids
-        self._structures = structures
-        self._node_tables = node_tables
-        self._edge_tables = edge_tables
         self.build_record = build_record
         """What tables that are added are placed by."""
         self._rank = 0 if group is None else group.rank
@@ -202,45 +196,6 @@ class Store(Reporting):
         """
         npy_folder.save(self, folder, lambda part: embeddings.write(self, part))
 
-    @property
-    def node_types(self) -> list[NodeType]:
-        """All node types."""
-        return list(self._schema.num_nodes)
-
-    @property
-    def edge_types(self) -> list[EdgeType]:
-        """All edge types, in the order in which a hop samples them."""
-        return list(self._schema.num_edges)
-
-    @property
-    def is_homogeneous(self) -> bool:
-        """Whether the graph was given without types."""
-        return self.node_types == [NODE] and self.edge_types in ([EDGE], [])
-
-    def num_nodes(self, node_type: NodeType = NODE) -> int:
-        """Nodes of a type; ``KeyError`` for an unknown one."""
-        return self._schema.num_nodes[node_type]
-
-    def num_edges(self, edge_type: EdgeType = EDGE) -> int:
-        """Edges of a type; ``KeyError`` for an unknown one."""
-        return self._schema.num_edges[edge_type]
-
-    def node_table_names(self, node_type: NodeType = NODE) -> list[str]:
-        """Names of the tables of a node type."""
-        return list(self._node_tables.get(node_type, {}))
-
-    def edge_table_names(self, edge_type: EdgeType = EDGE) -> list[str]:
-        """Names of the tables of an edge type."""
-        return list(self._edge_tables.get(edge_type, {}))
-
-    def node_table(self, name: str, node_type: NodeType = NODE) -> Table:
-        """A node table, read by users' node ids; ``KeyError`` for an unknown one."""
-        return self._node_tables[node_type][name]
-
-    def edge_table(self, name: str, edge_type: EdgeType = EDGE) -> Table:
-        """An edge table, read by users' edge ids; ``KeyError`` for an unknown one."""
-        return self._edge_tables[edge_type][name]
-
     def add_node_table(
         self, name: str, values: Tensor | None, node_type: NodeType = NODE, *, plan: str = "auto"
     ) -> Table:
@@ -269,21 +224,6 @@ class Store(Reporting):
         self._edge_tables.setdefault(edge_type, {})[name] = table
         return table
 
-    def structure(self, edge_type: EdgeType = EDGE) -> Structure:
-        """The structure of one relation; ``KeyError`` for an unknown one."""
-        return self._structures[edge_type]
-
-    def id_map(self, node_type: NodeType = NODE) -> IdMap:
-        """The renumbering of a node type; ``KeyError`` for an unknown one."""
-        return self._ids[node_type]
-
-    def edge_index(self, edge_type: EdgeType = EDGE) -> Tensor:
-        """``[2, E]`` int64 on the CPU (sources, destinations), in the order of the edge ids.
-        One-sided; synchronises.
-        """
-        maps = (self._ids[edge_type[2]], self._ids[edge_type[0]])
-        return read_edge_index(self._structures[edge_type], *maps)
-
     def turned(self) -> Store:
         """The same graph with every edge turned round: what is drawn of it are out-neighbours.
 
@@ -301,10 +241,6 @@ class Store(Reporting):
         if self._turned is None:
             self._turned = turn(self)
         return self._turned
-
-    def in_degree(self, edge_type: EdgeType = EDGE) -> Tensor:
-        """``[num destinations]`` int64 on the CPU. One-sided; synchronises."""
-        return read_degrees(self._structures[edge_type], self._ids[edge_type[2]])
 
     def close_first(self, reader: Any) -> None:
         """Has :meth:`close` call ``reader.close()`` first, if the reader is still there by then.

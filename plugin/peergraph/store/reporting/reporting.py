@@ -13,7 +13,9 @@ import torch
 from peergraph.memory import Table
 from peergraph.memory.table.partitions import Partitions
 from peergraph.store.budget.footprint import Extent
+from peergraph.store.contents import Contents
 from peergraph.store.hotness.id_map import IdMap
+from peergraph.store.input.schema import Schema
 from peergraph.store.input.source import EdgeType, NodeType
 from peergraph.store.planning.items import table_name, type_name
 from peergraph.store.planning.plan import Plan
@@ -33,7 +35,7 @@ class Scratch(Protocol):
         """How much, at the moment."""
 
 
-class Reporting:
+class Reporting(Contents):
     """The part of a store that reports."""
 
     device: torch.device
@@ -41,15 +43,19 @@ class Reporting:
     measuring: Measuring | None
     """What counts reads at the moment, if anything."""
     _rank: int
-    _ids: dict[NodeType, IdMap]
-    _structures: dict[EdgeType, Structure]
-    _node_tables: dict[NodeType, dict[str, Table]]
-    _edge_tables: dict[EdgeType, dict[str, Table]]
     _turned: Reporting | None
     embeddings: dict[tuple[NodeType, str], Embedding]
     """What is trained, by node type and name; made by :class:`peergraph.Embedding`."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        ids: dict[NodeType, IdMap],
+        structures: dict[EdgeType, Structure],
+        node_tables: dict[NodeType, dict[str, Table]],
+        edge_tables: dict[EdgeType, dict[str, Table]],
+    ) -> None:
+        super().__init__(schema, ids, structures, node_tables, edge_tables)
         self.measuring = None
         self.embeddings = {}
         self._scratch: list[tuple[str, weakref.ref[Scratch]]] = []
