@@ -27,14 +27,14 @@ import peergraph_dgl
 
 import dgl
 import torch
-from common import PLANS, Mark, main, measure, parser
 from dgl.dataloading import DataLoader, NeighborSampler
-from dgl_tasks import Sage
-from graphs import make_csc
-from inputs import batch_nodes, fill_features, label_rows
-from ranks import Session
-from records import read_records
-from systems import Case, add_arguments, build_store
+from dgl_scripts.tasks import Sage
+from harness.common import PLANS, Mark, main, measure, parser
+from harness.ranks import Session
+from harness.records import read_records
+from inputs.arrays import batch_nodes, fill_features, label_rows
+from inputs.graphs import make_csc
+from systems.systems import Case, add_arguments, build_store
 from torch import Tensor
 from training import Trainer, data_of, make_model
 
