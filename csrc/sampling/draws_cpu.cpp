@@ -40,7 +40,14 @@ const uint64_t* DrawBits::make(const DrawSource& source) {
   return bits_.data();
 }
 
-Picker::Picker() : order_(kWrittenOut) { std::iota(order_.begin(), order_.end(), 0); }
+Picker::Picker() {
+  static const auto in_order = [] {
+    std::vector<uint16_t> order(kWrittenOut);
+    std::iota(order.begin(), order.end(), 0);
+    return order;
+  }();
+  order_ = in_order;
+}
 
 void Picker::pick(const uint64_t* bits, int64_t degree, int64_t count, int64_t* picks) {
   const auto draw = [&](int64_t i) {

@@ -42,7 +42,7 @@ class Picker {
   void pick(const uint64_t* bits, int64_t degree, int64_t count, int64_t* picks);
 
  private:
-  static constexpr int64_t kWrittenOut = 1 << 12;
+  static constexpr int64_t kWrittenOut = 1 << 11;
 
   std::vector<uint16_t> order_;  // [kWrittenOut] every place holds itself
   VirtualShuffle shuffle_;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 
+#include "common/relay.h"
 #include "common/workers.h"
 #include "sampling/append_cpu.h"
 #include "sampling/choose.h"
@@ -16,6 +17,8 @@ namespace {
 constexpr int64_t kTargetsPerThread = 512;
 constexpr int64_t kNodesPerThread = 1 << 15;
 constexpr int64_t kTargetsAtATime = 256;
+// Appending in turn costs one thread about a quarter of the work, claims cost every thread more.
+constexpr int64_t kFewThreads = 4;
 
 class CpuBackend final : public Backend {
  public:
@@ -58,17 +61,10 @@ class CpuBackend final : public Backend {
 
   void sample(const RelationSpec& relation, Hop& hop, NodeList& sources) override {
     const int64_t pieces = workers_.pieces_of(hop.num_targets, kTargetsPerThread);
-    if (pieces == 1) {
-      fill_slots(relation, hop, 0, hop.num_targets,
-                 [&](int64_t begin, int64_t end) { append_in_turn(hop, sources, begin, end); });
-    } else {
-      workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t first, int64_t last) {
-        fill_slots(relation, hop, first, last, [&](int64_t begin, int64_t end) {
-          claim_slots(hop, sources.index, begin, end);
-        });
-      });
-      append_claimed(hop, sources, pieces, workers_);
-    }
+    if (pieces <= kFewThreads)
+      sample_in_turn(relation, hop, sources, pieces);
+    else
+      sample_by_claims(relation, hop, sources, pieces);
     hop.num_edges = hop.slots;
   }
 
@@ -140,19 +136,38 @@ class CpuBackend final : public Backend {
     ++nodes.count;
   }
 
-  /// Fills the slots of targets [first, last); calls use(begin, end) for each few of them while
-  /// their sources are in the core's cache.
-  template <typename Use>
-  void fill_slots(const RelationSpec& relation, const Hop& hop, int64_t first, int64_t last,
-                  const Use& use) const {
-    for (int64_t begin = first; begin < last; begin += kTargetsAtATime) {
-      const int64_t end = std::min(begin + kTargetsAtATime, last);
-      if (relation.choice.plain())
-        sample_neighbors_cpu(relation.csc, hop, lists_.get(), begin, end);
-      else
-        choose_neighbors_cpu(relation.csc, relation.choice, hop, begin, end);
-      use(begin, end);
-    }
+  /// All threads fill slots; one appends in turn, while the sources are in its cache.
+  void sample_in_turn(const RelationSpec& relation, const Hop& hop, NodeList& sources,
+                      int64_t pieces) {
+    const auto begin = [](int64_t chunk) { return chunk * kTargetsAtATime; };
+    const auto end = [&](int64_t chunk) { return std::min(begin(chunk + 1), hop.num_targets); };
+    const auto fill = [&](int64_t chunk) { fill_slots(relation, hop, begin(chunk), end(chunk)); };
+    Relay chunks((hop.num_targets + kTargetsAtATime - 1) / kTargetsAtATime);
+    workers_.run_pieces(pieces, [&](int64_t piece) {
+      if (piece > 0) return chunks.help(fill);
+      chunks.lead(fill,
+                  [&](int64_t chunk) { append_in_turn(hop, sources, begin(chunk), end(chunk)); });
+    });
+  }
+
+  /// All threads do everything, as on the GPU.
+  void sample_by_claims(const RelationSpec& relation, const Hop& hop, NodeList& sources,
+                        int64_t pieces) {
+    workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t first, int64_t last) {
+      for (int64_t begin = first; begin < last; begin += kTargetsAtATime) {
+        const int64_t end = std::min(begin + kTargetsAtATime, last);
+        fill_slots(relation, hop, begin, end);
+        claim_slots(hop, sources.index, begin, end);
+      }
+    });
+    append_claimed(hop, sources, pieces, workers_);
+  }
+
+  void fill_slots(const RelationSpec& relation, const Hop& hop, int64_t begin, int64_t end) const {
+    if (relation.choice.plain())
+      sample_neighbors_cpu(relation.csc, hop, lists_.get(), begin, end);
+    else
+      choose_neighbors_cpu(relation.csc, relation.choice, hop, begin, end);
   }
 
   Workers workers_;

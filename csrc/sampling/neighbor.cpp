@@ -8,7 +8,7 @@ namespace peergraph {
 namespace {
 
 constexpr int64_t kTargetsAhead = 16;
-constexpr int64_t kEdgesAtATime = 1024;
+constexpr int64_t kEdgesAtATime = 512;
 
 /// Brings what CscView::neighbors will read.
 void prefetch_list(const CscView& csc, int64_t row) {

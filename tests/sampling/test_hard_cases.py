@@ -199,7 +199,7 @@ def test_batches_large_enough_for_several_threads(options: dict[str, object]) ->
     threads = torch.get_num_threads()
     try:
         found = []
-        for number in range(1, 6):
+        for number in range(1, 7):
             torch.set_num_threads(number)
             found.append(sampler.sample(seeds, 9))
     finally:
