@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import peergraph._C as _C
 from peergraph.testing import preload
 
 # Helpers of tests say what they compared, as tests do.
-pytest.register_assert_rewrite("tests")
+pytest.register_assert_rewrite(*(f"tests.{p.name}" for p in Path(__file__).parent.iterdir()))
 
 # What most tests of ranks take seconds to import; optimizers import the compiler.
 preload("pytest", "torch._dynamo", "torch_geometric.loader", "peergraph_pyg")
