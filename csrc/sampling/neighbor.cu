@@ -2,9 +2,9 @@
 
 #include "common/cuda_check.cuh"
 #include "common/ids.h"
-#include "sampling/draw.cuh"
 #include "sampling/emit.cuh"
 #include "sampling/neighbor.h"
+#include "sampling/without_replacement.cuh"
 
 namespace peergraph {
 namespace {

@@ -1,9 +1,9 @@
 #include <algorithm>
 
 #include "common/cuda_check.cuh"
-#include "sampling/draw.cuh"
 #include "sampling/node_index.cuh"
 #include "sampling/pinsage.h"
+#include "sampling/without_replacement.cuh"
 
 namespace peergraph {
 namespace {

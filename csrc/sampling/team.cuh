@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "common/cuda_check.cuh"
-#include "sampling/draw.cuh"
+#include "sampling/without_replacement.cuh"
 
 namespace peergraph {
 
