@@ -79,7 +79,7 @@ class Form:
         Raises:
             ValueError: there are no edge ids to look values up by, and the layout needs some.
         """
-        first, second = self.by_axis(row.to(store.device), col.to(store.device))
+        first, second = self.by_axis(*(ends.to(store.device, torch.int64) for ends in (row, col)))
         sizes = self.by_axis(*nodes)
         by_column = self.layout is torch.sparse_csc
         keys = second * sizes[0] + first if by_column else first * sizes[1] + second
