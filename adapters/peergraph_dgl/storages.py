@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ Owner = NodeType | EdgeType
 
 # Tables of CPU ranks are read by these: a batch has a few columns.
 _THREADS = 4
+
+# Fewer bytes are read at once: to wake a thread takes longer.
+_WORTH_A_THREAD = 1 << 18
 
 
 class Reading:
@@ -45,8 +49,8 @@ def start_reading(
         device: where the rows go.
         pin_memory: whether rows that go to the CPU get pinned memory, where there is a GPU.
 
-    Rows of CPU ranks are read by other threads, those of GPU ranks by the current stream, so that
-    several readings overlap.
+    Rows of CPU ranks are read by other threads (few rows at once), those of GPU ranks by the
+    current stream, so that several readings overlap.
     """
     target = torch.device(device)
     if table.device.type == "cpu":
@@ -71,10 +75,22 @@ def _read_on_cpu(table: Table, ids: Tensor, target: torch.device, pin_memory: bo
         shape = (*ids.shape, *table.shape[1:])
         return table.gather(ids, out=torch.empty(shape, dtype=table.dtype, pin_memory=True))
 
-    future = _pool.submit(read)
+    row_bytes = table.dtype.itemsize * math.prod(table.shape[1:])
+    large = ids.numel() * row_bytes >= _WORTH_A_THREAD
+    future = _pool.submit(read) if large else _done(read)
     if to_gpu:
         return Reading(lambda: future.result().to(target, non_blocking=True))
     return Reading(future.result)
+
+
+def _done(work: Callable[[], Tensor]) -> Future[Tensor]:
+    """Work that is done at once; errors are for who asks for the result, as those of a thread."""
+    future: Future[Tensor] = Future()
+    try:
+        future.set_result(work())
+    except Exception as error:
+        future.set_exception(error)
+    return future
 
 
 def _copy_to_cpu(rows: Tensor, pin_memory: bool) -> Reading:

@@ -155,3 +155,15 @@ def test_bad_arguments(device: torch.device) -> None:
         exclude_edges(sample, ids, reverse=torch.ones(3))
     with pytest.raises(IndexError, match=r"edge_ids\[0\] = 4 is out of range for a reverse map"):
         exclude_edges(sample, torch.tensor([4]), reverse=torch.arange(3))
+
+
+def test_ids_with_the_same_last_bits_stay(device: torch.device) -> None:
+    rng = np.random.default_rng(4)
+    csc = random_csc(rng, 200, 200, 200)
+    store = PlainStore.homogeneous(csc, device=device)
+    full = NeighborSampler(store, [-1]).sample(torch.arange(200), 0)
+    ids = full.edge_ids[EDGE]
+    assert ids.max() > 3 * 4096
+    gone = ids[ids > 8192][::7]
+    left = exclude_edges(full, gone).edge_ids[EDGE]
+    assert left.tolist() == ids[~torch.isin(ids, gone)].tolist()
