@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 import torch_geometric.transforms as T
-import torch_geometric.typing
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
@@ -321,50 +320,3 @@ def test_refused() -> None:
     shared = peergraph_pyg.share(Data(x=torch.rand(4, 1), adj_t=csr), device="cpu")
     with pytest.raises(NotImplementedError, match="writes in place"):
         shared.adj_t.mul_(2)
-
-
-@pytest.mark.skipif(
-    not torch_geometric.typing.WITH_TORCH_SPARSE, reason="torch-sparse is not installed"
-)
-@pytest.mark.parametrize("weights", [False, True])
-def test_torch_sparse(weights: bool, device: torch.device) -> None:
-    """Batches of all neighbours are those of PyG's own sampler, which torch-sparse makes run."""
-    data = random_data()
-    if not weights:
-        del data["edge_weight"]
-    plain = T.ToSparseTensor()(data)
-    shared = peergraph_pyg.share(plain, device=device)
-    assert isinstance(shared.adj_t, torch_geometric.typing.SparseTensor)
-    for same in (shared.adj_t, pickle.loads(pickle.dumps(shared.adj_t))):
-        _same_sparse(same, plain.adj_t)
-    assert repr(shared) == repr(plain)
-    conv = SAGEConv(5, 3)
-    expected = conv(plain.x, plain.adj_t.set_value(None))
-    found = conv.to(device)(shared.x.clone(), shared.adj_t.set_value(None))
-    torch.testing.assert_close(found.cpu(), expected)
-    for workers in (0, 2):
-        options: dict[str, Any] = {"num_neighbors": [-1, -1], "batch_size": 7}
-        mine = NeighborLoader(shared, num_workers=workers, **options)
-        for batch, other in zip(mine, NeighborLoader(plain, **options), strict=True):
-            assert torch.equal(batch.n_id.cpu(), other.n_id)
-            assert torch.equal(batch.e_id.cpu(), other.e_id)
-            assert torch.equal(batch.edge_attr.cpu(), other.edge_attr)
-            _same_sparse(batch.adj_t, other.adj_t)
-
-
-def _same_sparse(found: Any, expected: Any) -> None:
-    """torch-sparse puts parallel edges into any order."""
-    assert found.sparse_sizes() == expected.sparse_sizes()
-    (row, col, value), (other_row, other_col, other_value) = found.coo(), expected.coo()
-    assert torch.equal(row.cpu(), other_row)
-    assert torch.equal(col.cpu(), other_col)
-    assert (value is None) is (other_value is None)
-    if value is not None:
-        assert value.dtype == other_value.dtype
-        pairs = other_row * expected.size(1) + other_col
-        assert torch.equal(_in_order(pairs, value.cpu()), _in_order(pairs, other_value))
-
-
-def _in_order(pairs: Tensor, values: Tensor) -> Tensor:
-    values, order = values.sort()
-    return values[pairs[order].argsort(stable=True)]
