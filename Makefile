@@ -23,7 +23,7 @@ demo: build  ## train GraphSAGE on two ranks from one shared store; options: ARG
 	$(BIN)/peergraph demo $(ARGS)
 
 test: build  ## all tests; a part of them: ARGS="tests/memory -k gather"
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 lint: build $(LINTERS)  ## ruff, mypy --strict, clang-format
 	$(BIN)/ruff check .
