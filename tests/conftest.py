@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """One after the other on GPUs: tests measure free memory, and each process takes some."""
     return 0 if NUM_GPUS else min(4, len(os.sched_getaffinity(0)))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_warning_recorded(warning_message: warnings.WarningMessage) -> None:
+    """Names no class of DGL: pytest-xdist's main process would import DGL to get it."""
+    if warning_message.category.__module__.partition(".")[0] == "dgl":
+        warning_message.category = UserWarning
+        warning_message.message = UserWarning(str(warning_message.message))
 
 
 @pytest.fixture(scope="session", autouse=True)

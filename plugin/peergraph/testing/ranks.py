@@ -54,6 +54,9 @@ def run_ranks(
     # Served from here, so that the death of a rank, any rank, does not take it away.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     context = context_of(start)
+    # Not by multiprocessing: the environment is set before the function's module is imported, and
+    # tensors are not file descriptors of a process that may end.
+    task = pickle.dumps((fn, args))
     processes: list[BaseProcess] = []
     pipes: list[Connection] = []
     try:
@@ -61,7 +64,7 @@ def run_ranks(
             receiver, sender = context.Pipe(duplex=False)
             process: BaseProcess = context.Process(
                 target=_run,
-                args=(sender, dict(os.environ), fn, args, rank, world_size, store.port, device),
+                args=(sender, dict(os.environ), task, rank, world_size, store.port, device),
             )
             process.start()
             sender.close()
@@ -80,8 +83,7 @@ def run_ranks(
 def _run(
     sender: Connection,
     environment: dict[str, str],
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
+    task: bytes,
     rank: int,
     world_size: int,
     port: int,
@@ -100,7 +102,7 @@ def _run(
             world_size=world_size,
             timeout=timedelta(seconds=60),
         )
-        # Not multiprocessing's pickler: its tensors are file descriptors of this process.
+        fn, args = pickle.loads(task)
         message = pickle.dumps((True, fn(*args)))
     except Exception:
         message = pickle.dumps((False, traceback.format_exc()))
