@@ -151,7 +151,7 @@ def test_interrupt_ends_all_processes(tmp_path: Path) -> None:
             if line.startswith("epoch 1/"):
                 break
         os.killpg(process.pid, signal.SIGINT)
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=120)
         assert process.returncode == 130, error
         assert "peergraph demo: interrupted" in error
         deadline = time.monotonic() + 30

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 SHARED_MEMORY = Path("/dev/shm")
+# What Python's and torch's own multiprocessing keep there, of any process of the machine.
+_OF_OTHERS = ("sem.", "torch_", "pymp-")
 
 
 def _files() -> set[str]:
-    return {path.name for path in SHARED_MEMORY.iterdir()}
+    return {p.name for p in SHARED_MEMORY.iterdir() if not p.name.startswith(_OF_OTHERS)}
 
 
 def _in_use() -> set[str]:
