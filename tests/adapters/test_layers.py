@@ -192,13 +192,18 @@ def test_relations_of_embeddings_and_blocks() -> None:
     assert_same(theirs, ours, features(9, 8), edges(), edge_type)
 
 
-@pytest.mark.parametrize("name", ["SAGEConv", "GCNConv", "GINConv", "GraphConv"])
-def test_edge_index_of_pyg(name: str) -> None:
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("options", [{"sparse_size": (9, 9), "sort_order": "col"}, {}])
+def test_edge_index_of_pyg(name: str, options: dict[str, Any]) -> None:
     theirs, ours = pair(name, *arguments(name))
-    edge_index = EdgeIndex(edges(grouped=True), sparse_size=(9, 9), sort_order="col")
+    edge_index = EdgeIndex(edges(grouped=True), **options)
     args = (features(9), edge_index, *edge_inputs(name, 40))
-    assert_same(theirs, ours, *args)
+    for _ in range(2):
+        assert_same(theirs, ours, *args)
     assert is_fast(ours, *args)
+    if name in ("GCNConv", "GATConv", "GATv2Conv"):
+        assert_same(theirs, ours, *args[:2])
+        assert "forward: peergraph" in explain(ours, *args[:2])
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("GINConv", "GINEConv")])

@@ -262,6 +262,7 @@ def test_kernels_compile_with_nvcc(tmp_path: Path, reduce: str) -> None:
         ("1 + 2", r"message '1 \+ 2' uses none of u, v, e, w"),
         ("u +", r"message 'u \+' is no expression: invalid syntax"),
         ("", r"message '' is no expression"),
+        ("u" + "+ u" * 5000, r"message 'u\+ u\+ .*'... is nested too deeply"),
     ],
 )
 def test_what_the_language_does_not_know(text: str, error: str) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from peergraph.aggregate import Csc, attention_fits
 
-from .layer import Ends, FastLayer, Size, kind_of, refuse
+from .layer import Ends, FastLayer, Size, refuse
 
 
 def attention_over(
@@ -22,7 +22,6 @@ def attention_over(
     """
     refuse(layer._check_settings() != "sum", f"aggr is {layer.aggr}")
     layer._check_steps("propagate", "edge_updater")
-    refuse(type(edge_index) is not Tensor, f"edge_index is a {kind_of(edge_index)}")
     refuse(layer.dropout > 0 and layer.training, "there is dropout of attention")
     source = x.x_src
     layer._check_features(source, edge_index)

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from peergraph.aggregate import Csc, g_spmm
 
+from .structure import plain
+
 
 class Degrees(NamedTuple):
     """What a structure's normalisation consists of; a column for each node."""
@@ -31,7 +33,7 @@ def degrees_of(csc: Csc, edge_index: Tensor, self_loops: bool, dtype: torch.dtyp
 
     Args:
         csc: of `edge_index`, with as many sources as destinations.
-        edge_index: [2, edges].
+        edge_index: [2, edges], plain or PyG's EdgeIndex.
         self_loops: every node has one self loop, whatever loops there are among the edges.
         dtype: of the result.
     """
@@ -41,8 +43,9 @@ def degrees_of(csc: Csc, edge_index: Tensor, self_loops: bool, dtype: torch.dtyp
         degree = csc.degrees().to(dtype)
         missing = None
         if self_loops:
-            loops = (edge_index[0] == edge_index[1]).to(dtype)
-            missing = 1 - torch.zeros_like(degree).index_add_(0, edge_index[1], loops)
+            source, destination = plain(edge_index)
+            loops = (source == destination).to(dtype)
+            missing = 1 - torch.zeros_like(degree).index_add_(0, destination, loops)
             degree = degree + missing
         root = degree.pow_(-0.5)
         root.masked_fill_(root == float("inf"), 0)

@@ -110,12 +110,12 @@ def structure_of(edge_index: Tensor, num_destinations: int, num_sources: int) ->
         tensors, made = origin.tensors, (origin.how, origin.position_of(edge_index))
     key = (made, edge_index.shape[1], edge_index.dtype, num_destinations, num_sources)
     if any(tensor.is_inference() for tensor in tensors):  # These count no versions.
-        return Csc.from_edge_index(_plain(edge_index), num_destinations, num_sources)
+        return Csc.from_edge_index(plain(edge_index), num_destinations, num_sources)
     with _lock:
         kept = _structures_of(tensors).by_key
         csc, uses = kept.get(key, (None, 0))
     if csc is None:
-        csc = Csc.from_edge_index(_plain(edge_index), num_destinations, num_sources)
+        csc = Csc.from_edge_index(plain(edge_index), num_destinations, num_sources)
     csc.one_shot = uses < _USES_BEFORE_TRANSPOSE
     kept[key] = (csc, uses + 1)
     return csc
@@ -144,13 +144,14 @@ def _forget(ids: tuple[int, ...]) -> None:
         _structures.pop(ids, None)
 
 
-def _plain(edge_index: Tensor) -> Tensor:
+def plain(edge_index: Tensor) -> Tensor:
+    """The edge index without PyG's type."""
     if isinstance(edge_index, EdgeIndex):
-        plain: Tensor = edge_index.as_tensor()
-        return plain
+        tensor: Tensor = edge_index.as_tensor()
+        return tensor
     return edge_index
 
 
 def _state_of(tensor: Tensor) -> Hashable:
-    tensor = _plain(tensor)
+    tensor = plain(tensor)
     return tensor._version, tensor.data_ptr(), tuple(tensor.shape), tensor.stride()

@@ -141,12 +141,15 @@ def parse(text: str) -> Expression:
         raise TypeError(f"message must be a string, got {type(text).__name__}")
     try:
         tree = ast.parse(text.strip(), mode="eval")
+        steps = tuple(_Reader(text).read(tree.body))
+    except (RecursionError, MemoryError):  # Python's parser raises either.
+        raise ValueError(f"message {text[:40]!r}... is nested too deeply") from None
     except SyntaxError as error:
         where = (
             f" at {error.text.strip()[max(0, (error.offset or 1) - 1) :]!r}" if error.text else ""
         )
         raise ValueError(f"message {text!r} is no expression: {error.msg}{where}") from None
-    expression = Expression(text, tuple(_Reader(text).read(tree.body)))
+    expression = Expression(text, steps)
     if not expression.symbols:
         raise ValueError(f"message {text!r} uses none of {', '.join(SYMBOLS)}")
     return expression

@@ -16,6 +16,7 @@ from peergraph.aggregate.operations.operands import (
     autocast,
     check_operand,
     check_same_dtype,
+    columns,
     flat,
     is_prefix,
     use_deterministic,
@@ -100,6 +101,10 @@ def g_spmm(
         e = g_sddmm(csc, "dot", x, e, "u", "e", backward=backward, deterministic=deterministic)
         message, x = "copy_e", None
     x, e, features = _align(x, e)
+    if columns(features) == 0:
+        # No values, but a place in the graph of gradients, which are zeros.
+        nothing = torch.stack([t.sum() for t in (x, e) if t is not None]).sum()
+        return nothing.expand(csc.num_destinations, *features)
     by_atomics_anyway = reduce in ("max", "min") and not fixed_order
     transpose = None
     if x is not None and x.requires_grad and torch.is_grad_enabled() and not by_atomics_anyway:
@@ -136,10 +141,7 @@ def _align(
             f"e must have the shape of x's rows, {list(given)}, or the first dimensions of it, "
             f"got {list(edge)}"
         )
-    x, e = flat(x.expand(-1, *features)), flat(e)
-    if e.shape[1] == 0 or x.shape[1] == 0:
-        e = e.new_ones(e.shape[0], 1)
-    return x, e, features
+    return flat(x.expand(-1, *features)), flat(e), features
 
 
 class _Sum(torch.autograd.Function):
