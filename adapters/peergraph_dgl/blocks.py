@@ -35,7 +35,8 @@ def blocks_of(sample: Sample, graph: Any) -> list[DGLBlock]:
     nodes = {t: ids.to(graph.idtype) for t, ids in sample.nodes.items()}
     rows = {t: list(accumulate(sample.num_sampled_nodes[t])) for t in graph.ntypes}
     hops = range(sample.num_hops)
-    return [_block(sample, graph, nodes, rows, hop) for hop in reversed(hops)]
+    frames = graph._node_frames, graph._edge_frames
+    return [_block(sample, graph, nodes, rows, hop, *frames) for hop in reversed(hops)]
 
 
 def _block(
@@ -44,6 +45,8 @@ def _block(
     nodes: dict[str, Tensor],
     rows: dict[str, list[int]],
     hop: int,
+    of_nodes: list[Frame],
+    of_edges: list[Frame],
 ) -> DGLBlock:
     num_src = {t: rows[t][hop + 1] for t in graph.ntypes}
     num_dst = {t: rows[t][hop] for t in graph.ntypes}
@@ -55,11 +58,9 @@ def _block(
         relations.append(
             Relation(num_src[source], num_dst[destination], part.row, indptr=part.indptr)
         )
-        edge_frames.append(
-            _frame(graph, "_edge_frames", i, part.edge_ids.to(graph.idtype), dgl.EID)
-        )
+        edge_frames.append(_rows(of_edges[i], part.edge_ids.to(graph.idtype), dgl.EID))
     node_frames = [
-        _frame(graph, "_node_frames", i, nodes[t][: count[t]], dgl.NID)
+        _rows(of_nodes[i], nodes[t][: count[t]], dgl.NID)
         for count in (num_src, num_dst)
         for i, t in enumerate(graph.ntypes)
     ]
@@ -92,9 +93,9 @@ def _metagraph(num_ntypes: int, ends: Ends) -> Any:
     return from_coo(num_ntypes, [s for s, _ in ends], [d for _, d in ends], True)
 
 
-def _frame(graph: Any, frames: str, position: int, ids: Tensor, name: str) -> Frame:
+def _rows(whole: Frame, ids: Tensor, name: str) -> Frame:
     """Rows `ids` of a frame of the graph."""
-    frame = getattr(graph, frames)[position].subframe(ids)
+    frame = whole.subframe(ids)
     for column in frame._columns.values():
         # Where the values are, which is not where the block is, is the graph's business.
         if column.device is None and column.storage.device != ids.device:

@@ -157,8 +157,8 @@ def _weights(g: Any, name: str | None) -> dict[EdgeType, str] | None:
     if name is None or store is None:
         return {}
     found = {}
-    for i, edge_type in enumerate(g.canonical_etypes):
-        column = g._edge_frames[i]._columns.get(name)
+    for edge_type, frame in zip(g.canonical_etypes, g._edge_frames, strict=True):
+        column = frame._columns.get(name)
         if column is None:
             continue
         # The user may have assigned another column on this rank.
