@@ -10,7 +10,7 @@ import torch
 
 from peergraph import _C
 from peergraph.memory import Group, SharedRegion
-from peergraph.sampling.sample import empty
+from peergraph.memory.device.allocating import empty
 
 HUGE_PAGE = 2 << 20
 SIZES = [1, 4096, HUGE_PAGE - 1, HUGE_PAGE, 2 * HUGE_PAGE + 4097]
@@ -49,7 +49,7 @@ def test_nothing_else_stays_mapped() -> None:
 
 @pytest.mark.parametrize("num_bytes", [0, 1, (4 << 20) - 1, 4 << 20, (9 << 20) + 5])
 def test_own_memory(num_bytes: int) -> None:
-    made = empty(num_bytes, torch.device("cpu"))
+    made = empty(num_bytes, torch.uint8, torch.device("cpu"))
     assert (made.numel(), made.dtype) == (num_bytes, torch.uint8)
     made.fill_(7)
     assert int(made.sum()) == 7 * num_bytes

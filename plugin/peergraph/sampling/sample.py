@@ -7,10 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from peergraph import _C
-
-# As NumPy does; below, the allocator uses memory again that was touched before.
-_WORTH_HUGE_PAGES = 4 << 20
+from peergraph.memory.device.allocating import empty
 
 NodeType = str
 EdgeType = tuple[str, str, str]
@@ -107,14 +104,6 @@ class Sample:
         )
 
 
-def empty(num_bytes: int, device: torch.device) -> Tensor:
-    """Uninitialised bytes; many of them on the CPU lie in huge pages."""
-    made = torch.empty(num_bytes, dtype=torch.uint8, device=device)
-    if device.type == "cpu" and num_bytes >= _WORTH_HUGE_PAGES:
-        _C.ask_for_huge_pages(made.data_ptr(), num_bytes)
-    return made
-
-
 class Buffers:
     """Memory for one call of the compiled sampler, found again by address.
 
@@ -126,7 +115,7 @@ class Buffers:
         self._buffers: dict[int, Tensor] = {}
 
     def __call__(self, num_bytes: int) -> int:
-        buffer = empty(num_bytes, self._device)
+        buffer = empty(num_bytes, torch.uint8, self._device)
         address = buffer.data_ptr()
         self._buffers[address] = buffer
         return address

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import torch
 
+from peergraph.memory.device.allocating import empty
 from peergraph.memory.device.launching import Launch, launch_on, stream_address, with_index
-from peergraph.sampling.sample import empty
 
 
 class Workspace:
@@ -24,10 +24,7 @@ class Workspace:
     def __init__(self, map_sizes: list[int], device: torch.device) -> None:
         self._device = device
         # All bits set: a node that is not in the sample. Whoever borrows them leaves them so.
-        self.maps = [
-            empty(n * 4, device).view(torch.int32).fill_(-1)  # 4 bytes a node
-            for n in map_sizes
-        ]
+        self.maps = [empty(n, torch.int32, device).fill_(-1) for n in map_sizes]
         self.addresses = [m.data_ptr() for m in self.maps]
         self._mailbox: torch.Tensor | None = None
         self._stream: torch.cuda.Stream | None = None

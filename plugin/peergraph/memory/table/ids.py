@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 import peergraph._C as _C
+from peergraph.memory.device.allocating import empty
 
 
 def id_list(
@@ -94,7 +95,7 @@ def out_tensor(
 ) -> torch.Tensor:
     """Returns `out` if it can take the result (ValueError if not), or a new tensor."""
     if out is None:
-        return torch.empty(shape, dtype=dtype, device=device)
+        return empty(shape, dtype, device)
     if out.dtype != dtype:
         raise ValueError(f"out must be {dtype}, got {out.dtype}")
     if tuple(out.shape) != shape:
