@@ -32,7 +32,7 @@ def spmm(relation: Relation, op: str, reduce: str, lhs: Feature, rhs: Feature) -
         edges has 0 throughout.
     """
     out = _reduced(relation.structure(), op, reduce, lhs, rhs)
-    if reduce in _WORST and relation.num_edges:
+    if reduce in _WORST and relation.num_edges and relation.may_have_empty_rows():
         out = out.masked_fill(_like_rows(relation.in_degrees() == 0, out), _WORST[reduce])
     return out
 

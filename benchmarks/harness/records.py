@@ -135,7 +135,7 @@ _PREDICTED = ["predicted_ms", "predicted_sample", "predicted_gather", "predicted
 _COLUMNS = {
     "aggregate": ["system", *_TIMES, "gbs", "peak_gib", "ratio"],
     "layers": ["system", *_TIMES, "peak_gib", "against", "ratio"],
-    "dgl_layers": ["system", *_TIMES, "against", "ratio"],
+    "dgl_layers": ["kind", "threads", "system", *_TIMES, "against", "ratio"],
     "gather": ["system", "plan", *_TIMES, "ms_host", "gbs", "against", "ratio"],
     "embedding": ["op", "system", "plan", *_TIMES, "ms_lookup", "ms_backward", "ms_step",
                   "against", "ratio"],

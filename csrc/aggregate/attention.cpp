@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "aggregate/blocks.h"
-#include "common/exp.h"
+#include "aggregate/softmax.h"
 
 namespace peergraph {
 namespace {
@@ -82,25 +81,10 @@ class Edges {
 
   /// Scores become softmax over the edges; `lse` gets the log of the sum of exp(score) by head.
   PG_INLINE void softmax(Value* lse) {
-    const int64_t heads = of_.heads;
-    Value* weights = scratch_.weights.data();
     auto& tops = scratch_.tops;
-    tops.assign(heads, -std::numeric_limits<Value>::infinity());
-    for (int64_t k = 0; k < count_; ++k) {
-      for (int64_t h = 0; h < heads; ++h) {
-        const Value score = weights[k * heads + h];
-        tops[h] = score > tops[h] || score != score ? score : tops[h];
-      }
-    }
-    for (int64_t k = 0; k < count_; ++k)
-      for (int64_t h = 0; h < heads; ++h) weights[k * heads + h] -= tops[h];
-    exp_all<kBytes>(weights, count_ * heads);
-    std::fill(lse, lse + heads, Value{0});
-    for (int64_t k = 0; k < count_; ++k)
-      for (int64_t h = 0; h < heads; ++h) lse[h] += weights[k * heads + h];
-    for (int64_t k = 0; k < count_; ++k)
-      for (int64_t h = 0; h < heads; ++h) weights[k * heads + h] /= lse[h];
-    for (int64_t h = 0; h < heads; ++h)
+    tops.resize(of_.heads);
+    softmax_by_head<kBytes>(scratch_.weights.data(), count_, of_.heads, tops.data(), lse);
+    for (int64_t h = 0; h < of_.heads; ++h)
       lse[h] = count_ == 0 ? Value{0} : tops[h] + std::log(lse[h]);
   }
 

@@ -14,6 +14,7 @@
 #include "aggregate/spread.h"
 #include "common/check.h"
 #include "common/on_device.h"
+#include "common/vectors.h"
 
 namespace py = pybind11;
 
@@ -194,6 +195,13 @@ bool attention_fits(int dtype, int64_t heads, int64_t depth, int device) {
   return device < 0 && dtype >= 0 && heads > 0 && depth > 0;
 }
 
+/// The widest vectors, in bytes, that the operations of this area take from now on, as far as the
+/// CPU has them; results do not depend on it. What it was before.
+int limit_vector_bytes(int bytes) {
+  PG_CHECK_ARG(bytes == 16 || bytes == 32 || bytes == 64, "bytes must be 16, 32 or 64");
+  return vector_bytes_limit().exchange(bytes);
+}
+
 }  // namespace
 
 void register_aggregate(py::module_& m) {
@@ -237,6 +245,8 @@ void register_aggregate(py::module_& m) {
         py::arg("delta"), py::arg("grad_x"), py::arg("grad_left"), py::arg("grad_right"),
         py::arg("grad_att"), py::arg("transpose"), py::arg("max_chunks"), py::arg("device"),
         py::arg("stream"), py::arg("num_threads"), py::arg("allocate"), ReleaseGil());
+  m.def("limit_vector_bytes", &limit_vector_bytes, py::arg("bytes"));
+  m.def("vector_bytes", &widest_vector_bytes);
   m.def("attention_fits", &attention_fits, py::arg("dtype"), py::arg("heads"), py::arg("depth"),
         py::arg("device"));
 }

@@ -140,11 +140,12 @@ void each_piece(const Adjacency& rows, int64_t columns, int num_threads, const B
 
 /// What the edges of some rows carry, a few packs of columns at a time. Subtraction is addition of
 /// what is multiplied by -1.
-template <Message kMessage, Layout kLayout, typename T, int kBytes>
+template <Message kGiven, Layout kLayout, typename T, int kBytes>
 class Messages {
  public:
   using Element = T;
   using Value = AccumulatorOf<T>;
+  static constexpr Message kMessage = kGiven;
   static constexpr int kVectorBytes = kBytes;
 
   /// `last_position`: of the edges to be visited.
@@ -213,7 +214,8 @@ void each_piece_of_messages(const Adjacency& rows, const Operands& of, DType dty
     });
   };
   with_dtype(dtype, [&](auto element) {
-    const Layout layout = runs.layout(kLanesOf<AccumulatorOf<decltype(element)>>);
+    using T = decltype(element);
+    const Layout layout = runs.layout(kLanesOf<AccumulatorOf<T>>);
     with_message(of.message, [&](auto given) {
       constexpr Message kGiven = decltype(given)::value;
       constexpr std::integral_constant<Message, kGiven == Message::kSub ? Message::kAdd : kGiven>
@@ -224,9 +226,9 @@ void each_piece_of_messages(const Adjacency& rows, const Operands& of, DType dty
       if constexpr (kMessage == Message::kCopyU || kMessage == Message::kCopyE) {
         run(kMessage, kSame, element);
       } else {
-        if constexpr (kIsCommon<decltype(element)> && kMessage != Message::kDiv)
+        if constexpr (kIsCommon<T> && kMessage != Message::kDiv)
           if (layout == Layout::kSame) return run(kMessage, kSame, element);
-        if constexpr (kIsCommon<decltype(element)> && kMessage == Message::kMul)
+        if constexpr (kIsCommon<T> && kMessage == Message::kMul)
           if (layout == Layout::kRuns) return run(kMessage, kRuns, element);
         run(kMessage, kAny, element);
       }

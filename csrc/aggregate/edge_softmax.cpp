@@ -1,11 +1,9 @@
 #include "aggregate/edge_softmax.h"
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
+#include <vector>
 
-#include "aggregate/cpu.h"
-#include "common/parallel.h"
+#include "aggregate/blocks.h"
+#include "aggregate/softmax.h"
 
 namespace peergraph {
 namespace {
@@ -14,50 +12,60 @@ template <typename T>
 class Rows {
  public:
   using Value = AccumulatorOf<T>;
-  explicit Rows(const EdgeSoftmax& op) : op_(op) {}
+  explicit Rows(const EdgeSoftmax& op) : op_(op), tops_(op.heads), totals_(op.heads) {}
 
-  void forward(int64_t row, int64_t head) const {
-    const T* scores = static_cast<const T*>(op_.values);
-    const int64_t begin = op_.rows.begin(row), end = op_.rows.end(row);
-    Value top = -std::numeric_limits<Value>::infinity(), sum = 0;
-    for (int64_t p = begin; p < end; ++p) top = std::max(top, Value{widen(scores[at(p, head)])});
-    // A row of -inf alone has no softmax: NaN, as torch gives.
-    for (int64_t p = begin; p < end; ++p) sum += std::exp(widen(scores[at(p, head)]) - top);
-    for (int64_t p = begin; p < end; ++p)
-      write(p, head, std::exp(widen(scores[at(p, head)]) - top) / sum);
+  template <int kBytes>
+  PG_INLINE void forward(int64_t row) {
+    const int64_t heads = op_.heads, begin = op_.rows.begin(row), end = op_.rows.end(row);
+    const auto size = static_cast<size_t>((end - begin) * heads);
+    if (values_.size() < size) values_.resize(2 * size);
+    Value* values = values_.data();
+    for (int64_t p = begin; p < end; ++p) {
+      const T* scores = static_cast<const T*>(op_.values) + op_.rows.edge(p) * heads;
+      for (int64_t h = 0; h < heads; ++h) values[(p - begin) * heads + h] = widen(scores[h]);
+    }
+    softmax_by_head<kBytes>(values, end - begin, heads, tops_.data(), totals_.data());
+    for (int64_t p = begin; p < end; ++p) {
+      T* out = static_cast<T*>(op_.out) + op_.rows.edge(p) * heads;
+      for (int64_t h = 0; h < heads; ++h) narrow(values[(p - begin) * heads + h], out + h);
+    }
   }
 
-  void backward(int64_t row, int64_t head) const {
+  PG_INLINE void backward(int64_t row) {
+    const int64_t heads = op_.heads, begin = op_.rows.begin(row), end = op_.rows.end(row);
     const T* y = static_cast<const T*>(op_.values);
     const T* grad = static_cast<const T*>(op_.grad);
-    const int64_t begin = op_.rows.begin(row), end = op_.rows.end(row);
-    Value sum = 0;
-    for (int64_t p = begin; p < end; ++p) sum += widen(y[at(p, head)]) * widen(grad[at(p, head)]);
-    for (int64_t p = begin; p < end; ++p)
-      write(p, head, widen(y[at(p, head)]) * (widen(grad[at(p, head)]) - sum));
+    Value* sums = totals_.data();
+    std::fill(sums, sums + heads, Value{0});
+    for (int64_t p = begin; p < end; ++p) {
+      const int64_t at = op_.rows.edge(p) * heads;
+      for (int64_t h = 0; h < heads; ++h) sums[h] += widen(y[at + h]) * widen(grad[at + h]);
+    }
+    for (int64_t p = begin; p < end; ++p) {
+      const int64_t at = op_.rows.edge(p) * heads;
+      for (int64_t h = 0; h < heads; ++h)
+        narrow(widen(y[at + h]) * (widen(grad[at + h]) - sums[h]),
+               static_cast<T*>(op_.out) + at + h);
+    }
   }
 
  private:
-  int64_t at(int64_t p, int64_t head) const { return op_.rows.edge(p) * op_.heads + head; }
-  void write(int64_t p, int64_t head, Value value) const {
-    narrow(value, static_cast<T*>(op_.out) + at(p, head));
-  }
-
   const EdgeSoftmax& op_;
+  std::vector<Value> values_, tops_, totals_;
 };
 
 }  // namespace
 
 void edge_softmax_cpu(const EdgeSoftmax& op, int num_threads) {
-  const Adjacency& rows = op.rows;
-  if (rows.num_edges == 0 || op.heads == 0) return;
-  const int64_t grain = row_grain(rows.num_rows, rows.num_edges, op.heads);
+  if (op.rows.num_edges == 0 || op.heads == 0) return;
   with_dtype(op.dtype, [&](auto element) {
-    const Rows<decltype(element)> work(op);
-    parallel_for(rows.num_rows, grain, num_threads, [&](int64_t first, int64_t last) {
-      for (int64_t row = first; row < last; ++row)
-        for (int64_t head = 0; head < op.heads; ++head)
-          op.grad == nullptr ? work.forward(row, head) : work.backward(row, head);
+    using T = decltype(element);
+    each_piece(op.rows, 4 * op.heads, num_threads, [&](int64_t first, int64_t last) {
+      Rows<T> rows(op);
+      with_vectors<kMostBytes<T>>([&](auto bytes) PG_INLINED {
+        for (int64_t row = first; row < last; ++row)
+          op.grad == nullptr ? rows.template forward<bytes>(row) : rows.backward(row);
+      });
     });
   });
 }

@@ -1,5 +1,6 @@
 #include "aggregate/extremum.h"
 
+#include <atomic>
 #include <limits>
 
 #include "aggregate/blocks.h"
@@ -8,7 +9,7 @@ namespace peergraph {
 namespace {
 
 /// A minimum is the maximum of what is multiplied by -1.
-template <typename T, int kPacks, int kLanes, int kBytes, typename Messages>
+template <bool kNan, typename T, int kPacks, int kLanes, int kBytes, typename Messages>
 PG_INLINE void best_of_row(const Extremum& op, const Messages& messages, int64_t row,
                            int64_t first) {
   using Value = AccumulatorOf<T>;
@@ -28,7 +29,8 @@ PG_INLINE void best_of_row(const Extremum& op, const Messages& messages, int64_t
     messages.read(p, first, message);
     for (int i = 0; i < kPacks; ++i) {
       message[i].scale(order);
-      best[i].take_larger(message[i], static_cast<Position>(p - begin), &positions[i]);
+      best[i].template take_larger<kNan>(message[i], static_cast<Position>(p - begin),
+                                         &positions[i]);
     }
   }
   for (int i = 0; i < kPacks; ++i) {
@@ -41,6 +43,36 @@ PG_INLINE void best_of_row(const Extremum& op, const Messages& messages, int64_t
       store_id(op.arg, op.arg_bytes, at + i * kLanes + lane, position);
     }
   }
+}
+
+template <bool kNan, typename Messages>
+PG_INLINE void best_of_rows(const Extremum& op, const Messages& messages, int64_t first,
+                            int64_t last) {
+  using T = typename Messages::Element;
+  constexpr int kBytes = Messages::kVectorBytes;
+  for (int64_t row = first; row < last; ++row) {
+    each_block<(kMaxPacks<T, kBytes> + 1) / 2, kLanesOf<AccumulatorOf<T>>>(
+        op.of.columns, [&](int64_t column, auto packs, auto lanes) PG_INLINED {
+          best_of_row<kNan, T, packs, lanes, kBytes>(op, messages, row, column);
+        });
+  }
+}
+
+/// Whether messages can be NaN; false only for copied floats, of which there is a shorter way.
+bool can_be_nan(const Extremum& op, int num_threads) {
+  const bool copies = op.of.message == Message::kCopyU && op.of.x_rows == nullptr;
+  const int64_t count = op.rows.num_columns * op.of.columns;
+  // Looking at each value once must cost little beside the edges.
+  if (!copies || op.dtype != DType::kFloat32 || op.rows.num_edges < 2 * op.rows.num_columns)
+    return true;
+  std::atomic<bool> found{false};
+  const float* x = static_cast<const float*>(op.of.x);
+  parallel_for(count, 1 << 18, num_threads, [&](int64_t first, int64_t last) {
+    bool any = false;
+    for (int64_t i = first; i < last; ++i) any |= x[i] != x[i];
+    if (any) found = true;
+  });
+  return found;
 }
 
 /// Positions within a row are kept in lanes as wide as those of the values.
@@ -85,19 +117,15 @@ void grad_groups(const ExtremumGrad& op, int64_t first, int64_t last) {
 void extremum_cpu(const Extremum& op, int num_threads) {
   if (op.rows.num_rows == 0 || op.of.columns == 0) return;
   check_degrees(op);
+  const bool nan = can_be_nan(op, num_threads);
   // GCC compares wider vectors lane by lane.
   each_piece_of_messages<32>(
       op.rows, op.of, op.dtype, num_threads,
       [&](const auto& messages, int64_t first, int64_t last) PG_INLINED {
         using Given = std::decay_t<decltype(messages)>;
-        using T = typename Given::Element;
-        constexpr int kBytes = Given::kVectorBytes;
-        for (int64_t row = first; row < last; ++row) {
-          each_block<(kMaxPacks<T, kBytes> + 1) / 2, kLanesOf<AccumulatorOf<T>>>(
-              op.of.columns, [&](int64_t column, auto packs, auto lanes) PG_INLINED {
-                best_of_row<T, packs, lanes, kBytes>(op, messages, row, column);
-              });
-        }
+        if constexpr (Given::kMessage == Message::kCopyU && kIsCommon<typename Given::Element>)
+          if (!nan) return best_of_rows<false>(op, messages, first, last);
+        best_of_rows<true>(op, messages, first, last);
       });
 }
 

@@ -118,14 +118,15 @@ struct Pack {
     for (int i = 0; i < kParts; ++i) part[i] *= factor;
   }
 
-  /// Takes the lanes of `other` that are larger, or NaN where this is none, and sets `tag` in those
-  /// lanes of `tags`.
-  template <typename Tag>
+  /// Takes the lanes of `other` that are larger, or NaN where this is none (kNan: there may be
+  /// such), and sets `tag` in those lanes of `tags`.
+  template <bool kNan, typename Tag>
   PG_INLINE void take_larger(const Pack& other, Tag tag, Pack<Tag, kLanes, kBytes>* tags) {
     Pack<Tag, kLanes, kBytes> given;
     given.fill(tag);
     for (int i = 0; i < kParts; ++i) {
-      const auto take = (part[i] == part[i]) & ((other.part[i] <= part[i]) == 0);
+      auto take = other.part[i] > part[i];
+      if constexpr (kNan) take = (part[i] == part[i]) & ((other.part[i] <= part[i]) == 0);
       part[i] = take ? other.part[i] : part[i];
       tags->part[i] = take ? given.part[i] : tags->part[i];
     }

@@ -1,4 +1,4 @@
-"""DGL's layers, computed without DGL's frames; forward is DGL's own code."""
+"""DGL's layers, computed without DGL's frames; forward is DGL's own code but for GATv2's."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..kernels import spmm
 from ..message_passing import install
+from .attention import Pair, attend, by_head, check_one_pass, ends_of
 from .quick_graph import QuickGraph, Refusal
 
 
@@ -56,9 +57,30 @@ class GATConv(FastLayer, dgl_nn.GATConv):  # type: ignore[misc]
 
 
 class GATv2Conv(FastLayer, dgl_nn.GATv2Conv):  # type: ignore[misc]
-    """DGL's GATv2Conv; scores need the features of both ends of each edge in memory."""
+    """DGL's GATv2Conv; in one pass over the edges, of which nothing is written.
+
+    With `get_attention`, dropout of attention, autocast, features of more than two dimensions, or
+    heads that do not fit a GPU's kernels, DGL's steps run one by one, and the features of both ends
+    of each edge are written.
+    """
 
     dgl_class = dgl_nn.GATv2Conv
+
+    def _fast(self, graph: QuickGraph, feat: Tensor | Pair, get_attention: bool = False) -> Any:
+        try:
+            if get_attention:
+                raise Refusal("numbers of edges are asked for")
+            check_one_pass(self, graph, feat)
+        except Refusal:
+            return super()._fast(graph, feat, get_attention)
+        source, target = ends_of(self, graph, feat)
+        x = by_head(self, self.fc_src, source)
+        if self.share_weights and not isinstance(feat, tuple):
+            y = x[: target.shape[0]]
+        else:
+            y = by_head(self, self.fc_dst, target)
+        out = attend(self, graph, target, x, right=y, att=self.attn[0])
+        return self.activation(out) if self.activation else out
 
 
 class GINConv(FastLayer, dgl_nn.GINConv):  # type: ignore[misc]

@@ -201,7 +201,7 @@ def test_the_fast_path_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         g = plain_graph()
         extra = [torch.arange(g.num_edges()) % 4] if name == "basis" else []
         quick(g, values(24, 6), *extra)
-        assert bool(refused) == (name in ("SAGE lstm", "basis"))
+        assert bool(refused) == (name in ("SAGE lstm", "basis", "GATv2"))
     calls.clear()
     g = typed_graph()
     layer = pair_of(LAYERS["SAGE mean"])[1]
@@ -221,3 +221,18 @@ def test_functions_of_users_run_on_dgls_graph() -> None:
     g = plain_graph()
     x = values(24, 6)
     assert_close(Own(6, 5, "mean")(g, x), dgl.ops.copy_u_sum(g, x))
+
+
+def test_gatv2_takes_steps_where_edges_are_looked_at() -> None:
+    slow, quick = pair_of(lambda nn: nn.GATv2Conv(6, 4, 2, allow_zero_in_degree=True))
+    g = plain_graph()
+    x = values(g.num_nodes(), 6)
+    for ours, theirs in zip(quick(g, x, get_attention=True), slow(g, x, True), strict=True):
+        assert_close(ours, theirs)
+    seen = []
+    quick.attn_drop.register_forward_hook(lambda *_: seen.append(0))
+    assert_close(quick(g, x), slow(g, x))
+    assert seen
+    strict = fast.GATv2Conv(6, 4, 2)
+    with pytest.raises(dgl.DGLError, match="0-in-degree"):
+        strict(dgl.graph(([0], [1]), num_nodes=3), x[:3])
