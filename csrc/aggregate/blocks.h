@@ -199,7 +199,7 @@ class Messages {
 };
 
 /// Calls body(messages, first row, last row) with Messages for pieces of the rows, in threads and
-/// with the vectors of this CPU up to `kMost` bytes.
+/// with the instructions of this CPU, in vectors of at most `kMost` bytes.
 template <int kMost, typename Body>
 void each_piece_of_messages(const Adjacency& rows, const Operands& of, DType dtype, int num_threads,
                             const Body& body) {
@@ -207,8 +207,9 @@ void each_piece_of_messages(const Adjacency& rows, const Operands& of, DType dty
   const auto run = [&](auto message, auto layout, auto element) {
     using T = decltype(element);
     each_piece(rows, of.columns, num_threads, [&](int64_t first, int64_t last) {
-      with_vectors<std::min(kMost, kMostBytes<T>)>([&](auto bytes) PG_INLINED {
-        const Messages<message, layout, T, bytes> messages(rows, of, runs, rows.end(last - 1) - 1);
+      with_vectors<kMostBytes<T>>([&](auto bytes) PG_INLINED {
+        constexpr int kBytes = std::min<int>(kMost, decltype(bytes)::value);
+        const Messages<message, layout, T, kBytes> messages(rows, of, runs, rows.end(last - 1) - 1);
         body(messages, first, last);
       });
     });

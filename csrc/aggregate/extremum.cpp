@@ -51,7 +51,7 @@ PG_INLINE void best_of_rows(const Extremum& op, const Messages& messages, int64_
   using T = typename Messages::Element;
   constexpr int kBytes = Messages::kVectorBytes;
   for (int64_t row = first; row < last; ++row) {
-    each_block<(kMaxPacks<T, kBytes> + 1) / 2, kLanesOf<AccumulatorOf<T>>>(
+    each_block<kMaxPacks<T, kBytes>, kLanesOf<AccumulatorOf<T>>>(
         op.of.columns, [&](int64_t column, auto packs, auto lanes) PG_INLINED {
           best_of_row<kNan, T, packs, lanes, kBytes>(op, messages, row, column);
         });
@@ -118,7 +118,7 @@ void extremum_cpu(const Extremum& op, int num_threads) {
   if (op.rows.num_rows == 0 || op.of.columns == 0) return;
   check_degrees(op);
   const bool nan = can_be_nan(op, num_threads);
-  // GCC compares wider vectors lane by lane.
+  // GCC compares wider vectors lane by lane; but there are more of those of 256 bits with AVX-512.
   each_piece_of_messages<32>(
       op.rows, op.of, op.dtype, num_threads,
       [&](const auto& messages, int64_t first, int64_t last) PG_INLINED {
