@@ -66,6 +66,13 @@ class GATv2Conv(FastLayer, dgl_nn.GATv2Conv):  # type: ignore[misc]
 
     dgl_class = dgl_nn.GATv2Conv
 
+    # What DGL's constructor sets; its class says nothing of types.
+    fc_src: Any
+    fc_dst: Any
+    attn: Any
+    share_weights: Any
+    activation: Any
+
     def _fast(self, graph: QuickGraph, feat: Tensor | Pair, get_attention: bool = False) -> Any:
         try:
             if get_attention:
