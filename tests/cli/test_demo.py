@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,8 @@ def test_interrupt_ends_all_processes(tmp_path: Path) -> None:
         text=True,
         start_new_session=True,
         env=environment(),
+        # A shell's background jobs, and what they start, ignore the signal.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     try:
         assert process.stdout is not None
