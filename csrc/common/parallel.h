@@ -20,7 +20,7 @@ inline int64_t pieces_of(int64_t n, int64_t grain, int num_threads) {
 /// a thread that is done with a piece takes the next. An exception of any piece is rethrown here.
 template <typename Body>
 void parallel_pieces(int64_t pieces, int num_threads, const Body& body) {
-  if (pieces == 1 || num_threads <= 1) {
+  if (pieces <= 1 || num_threads <= 1) {
     for (int64_t p = 0; p < pieces; ++p) body(p);
     return;
   }

@@ -1,7 +1,6 @@
 #include "memory/staging.h"
 
 #include <algorithm>
-#include <atomic>
 
 #include "common/check.h"
 #include "common/parallel.h"
@@ -29,16 +28,11 @@ void stage_rows(const TableView& table, const IdList& ids, char* buffer, int num
   if (row_bytes == 0) return;
   const int64_t piece_rows = std::max<int64_t>(1, kPieceBytes / row_bytes);
   const int64_t pieces = (ids.count + piece_rows - 1) / piece_rows;
-  const int64_t workers = std::min<int64_t>(num_threads, pieces);
-  // Threads take pieces as they get ready for them: those that are disturbed hold up no others.
-  std::atomic<int64_t> next{0};
-  parallel_for(workers, 1, num_threads, [&](int64_t, int64_t) {
-    for (int64_t p = next++; p < pieces; p = next++) {
-      const int64_t begin = p * piece_rows;
-      const int64_t count = std::min(piece_rows, ids.count - begin);
-      gather_cpu(table, slice(ids, begin, count), buffer + begin * row_bytes, 1);
-      copy(begin * row_bytes, count * row_bytes);
-    }
+  parallel_pieces(pieces, num_threads, [&](int64_t p) {
+    const int64_t begin = p * piece_rows;
+    const int64_t count = std::min(piece_rows, ids.count - begin);
+    gather_cpu(table, slice(ids, begin, count), buffer + begin * row_bytes, 1);
+    copy(begin * row_bytes, count * row_bytes);
   });
 }
 
