@@ -44,6 +44,33 @@ def test_program(tmp_path: Path, launcher: list[str], ranks: int) -> None:
     assert sorted(path.name for path in results.iterdir()) == expected
 
 
+TRAINING = """
+import os, torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+import peergraph
+
+dist.init_process_group("gloo")
+
+def train():
+    model = DistributedDataParallel(torch.nn.Linear(2, 2))
+    model(torch.ones(3, 2)).sum().backward()
+
+train()
+dist.destroy_process_group()
+threads = [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
+assert not [name for name in threads if "gloo" in name], threads
+"""
+
+
+def test_no_thread_of_gloo_outlives_its_process_group(tmp_path: Path) -> None:
+    """Such a thread aborts the process where it works while the interpreter shuts down."""
+    program = tmp_path / "training.py"
+    program.write_text(TRAINING)
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", str(program)]
+    subprocess.run([sys.executable, *command], check=True, timeout=120)
+
+
 def _spawned(rank: int, store: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     group = Group.current(device="cpu", timeout=60)

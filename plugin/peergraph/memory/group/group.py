@@ -13,6 +13,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+# DistributedDataParallel imports it too. Where that is after init_process_group, its functions keep
+# the process group for good, as a default value, and destroy_process_group leaves Gloo's threads
+# running: one that needs the interpreter while that shuts down aborts the process.
+import torch.distributed.nn.functional
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 import peergraph._C as _C
