@@ -21,6 +21,7 @@ from peergraph.store import EdgeType, Store
 from .attach import find_store
 from .blocks import blocks_of
 from .columns import StoreColumn
+from .from_store import StoreGraph
 from .replacing import Replacements
 
 logger = logging.getLogger("peergraph_dgl")
@@ -75,14 +76,29 @@ def _neighbor_blocks(
 def _labor_blocks(
     dgls: Any, sampler: Any, g: Any, seed_nodes: Any, exclude_eids: Any = None
 ) -> tuple[Any, Any, list[DGLBlock]]:
-    # What the core has of LABOR: no importance sampling, which weights imply, and no dependency
-    # of batches on each other.
-    plain = not sampler.importance_sampling and sampler.prob is None and int(sampler.cnt[1]) == 1
-    if find_store(g) is None or sampler.edge_dir != "in" or not plain:
+    beyond = _beyond_the_core(sampler)
+    if find_store(g) is None or beyond:
+        if isinstance(g, StoreGraph):
+            raise NotImplementedError(
+                f"LaborSampler({', '.join(beyond)}) is not served by a graph without a DGL graph "
+                "inside; peergraph_dgl.share(g) gives a DGLGraph that has it"
+            )
         result: tuple[Any, Any, list[DGLBlock]] = dgls(sampler, g, seed_nodes, exclude_eids)
         return result
     dependent = bool(sampler.layer_dependency)
     return _sample(sampler, g, seed_nodes, exclude_eids, {}, labor=True, layer_dependency=dependent)
+
+
+def _beyond_the_core(sampler: Any) -> list[str]:
+    """What a LABOR sampler asks for that the core has not: importance sampling, which weights
+    imply, and dependency of batches on each other."""
+    given = {
+        "edge_dir": (sampler.edge_dir, "in"),
+        "prob": (sampler.prob, None),
+        "importance_sampling": (int(sampler.importance_sampling), 0),
+        "batch_dependency": (int(sampler.cnt[1]), 1),
+    }
+    return [f"{name}={value!r}" for name, (value, plain) in given.items() if value != plain]
 
 
 def _sample(

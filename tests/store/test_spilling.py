@@ -12,7 +12,7 @@ import torch
 
 from peergraph.memory import Group, Tiers
 from peergraph.sampling import NeighborSampler
-from peergraph.store import EDGE, Plan, Store
+from peergraph.store import EDGE, Plan, Store, Structure
 from peergraph.store.budget.spilling import Spill
 from peergraph.store.planning.plan import Item, Placement
 from tests.store.graphs import homogeneous_source
@@ -133,6 +133,24 @@ def test_structure_stays_in_memory_for_gpus(tmp_path: Path) -> None:
     gpu = SimpleNamespace(device=torch.device("cuda", 0), all_gather=lambda value: [value])
     with pytest.raises(MemoryError, match="needs 12288 bytes .* of the host's memory"):
         Spill(tmp_path, 4096).apply(plan, [item], True, gpu)  # type: ignore[arg-type]
+
+
+def test_structure_on_disk_is_refused_for_gpus(tmp_path: Path) -> None:
+    gpu = SimpleNamespace(device=torch.device("cuda", 0), all_gather=lambda value: [value])
+    degrees, tiers = torch.ones(10, dtype=torch.int64), Tiers(host=4, disk=6)
+    with pytest.raises(NotImplementedError, match=r"structure on disk \(.*6.*\): cuda:0 cannot"):
+        Structure.create(degrees, 10, tiers, gpu, spill=tmp_path)  # type: ignore[arg-type]
+
+
+@pytest.mark.gpus(1)
+def test_plan_by_hand_with_structure_on_disk(tmp_path: Path) -> None:
+    with build(None, None, plan="host", device="cuda") as store:
+        values = store.plan.to_dict()
+    for placement in values["placements"]:
+        if placement["kind"] == "structure":
+            placement["tiers"] = vars(Tiers(disk=Tiers(**placement["tiers"]).rows))
+    with pytest.raises(NotImplementedError, match="structure on disk"):
+        build(None, tmp_path, plan=Plan.from_dict(values), device="cuda")
 
 
 def raises(error: type[Exception], message: str, *arguments: object, **options: object) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +19,10 @@ import torch
 from dgl.dataloading import (
     ClusterGCNSampler,
     DataLoader,
+    LaborSampler,
     MultiLayerFullNeighborSampler,
     NeighborSampler,
+    SAINTSampler,
     ShaDowKHopSampler,
     as_edge_prediction_sampler,
     negative_sampler,
@@ -270,6 +274,51 @@ def test_everything_else_says_the_way_out() -> None:
         typed.sample_neighbors([1], 2)
     with pytest.raises(dgl.DGLError, match="edge type 'sells'"):
         typed.num_edges("sells")
+
+
+@pytest.mark.parametrize(
+    ("mode", "budget", "match"),
+    [
+        ("node", 20, "DGLGraph.out_degrees is not served"),
+        ("edge", 20, r"g.edges\(\) is not served"),
+        ("walk", (4, 3), "DGLGraph._graph"),
+    ],
+)
+def test_saint_is_refused(mode: str, budget: Any, match: str) -> None:
+    _, ours = pair(random_graph())
+    loader = DataLoader(ours, torch.arange(4), SAINTSampler(mode, budget), batch_size=1)
+    with pytest.raises(NotImplementedError, match=match):
+        next(iter(loader))
+
+
+def test_metis_partitions_are_refused(tmp_path: Path) -> None:
+    _, ours = pair(random_graph())
+    path = tmp_path / "clusters.pkl"
+    with pytest.raises(NotImplementedError, match=r"DGLGraph._graph.*share\(g\)"):
+        ClusterGCNSampler(ours, 4, cache_path=str(path))
+    assert not path.exists()
+    with pytest.raises(NotImplementedError, match=r"DGLGraph._graph.*share\(g\)"):
+        dgl.metis_partition_assignment(ours, 4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"prob": "w"},
+        {"importance_sampling": -1},
+        {"batch_dependency": 2},
+        {"edge_dir": "out"},
+        {"prob": "w", "importance_sampling": 1},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("make", [random_graph, random_hetero])
+def test_labor_beyond_the_core_is_refused(make: Callable[[], Any], options: dict[str, Any]) -> None:
+    _, ours = pair(make())
+    seeds = {t: torch.arange(2) for t in ours.ntypes} if len(ours.ntypes) > 1 else torch.arange(2)
+    named = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    with pytest.raises(NotImplementedError, match=rf"LaborSampler\({named}\).*share\(g\)"):
+        LaborSampler([2, 2], **options).sample(ours, seeds)
 
 
 def test_sizes_types_and_data() -> None:

@@ -30,6 +30,7 @@ def plain() -> Any:
     g.ndata["y"] = torch.arange(NODES) % 3
     g.edata["w"] = (torch.arange(EDGES) % 3).float()
     g.edata["half"] = torch.ones(EDGES).half()
+    g.edata["mask"] = torch.arange(EDGES) % 2 == 0
     return g
 
 
@@ -204,8 +205,9 @@ def test_features(shared: Any, device: torch.device) -> None:
     store = shared(g)
     features = StoreFeatures(store)
     assert set(features.keys()) == {
-        ("node", None, "x"), ("node", None, "y"), ("edge", None, "w"), ("edge", None, "half")
-    }  # fmt: skip
+        *(("node", None, name) for name in ("x", "y")),
+        *(("edge", None, name) for name in ("w", "half", "mask")),
+    }
     feature = features["node", None, "x"]
     assert isinstance(feature, StoreFeature)
     assert (feature.size(), feature.count()) == (torch.Size([5]), NODES)
@@ -235,8 +237,10 @@ def test_what_there_is_not(shared: Any) -> None:
         _ = graph.temporal_sample_neighbors
     with pytest.raises(NotImplementedError, match="replace: LABOR"):
         graph.sample_layer_neighbors(torch.arange(3), torch.tensor([2]), replace=True)
-    with pytest.raises(NotImplementedError, match="probs_name: 'half' is torch.float16"):
-        graph.sample_neighbors(torch.arange(3), torch.tensor([2]), probs_name="half")
+    for name, dtype in (("half", "torch.float16"), ("mask", "torch.bool")):
+        for sample in (graph.sample_neighbors, graph.sample_layer_neighbors):
+            with pytest.raises(NotImplementedError, match=f"probs_name: '{name}' is {dtype}"):
+                sample(torch.arange(3), torch.tensor([2]), probs_name=name)
     assert not hasattr(graph, "nonsense")
 
 
