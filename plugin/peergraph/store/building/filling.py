@@ -182,40 +182,37 @@ def build_tables(
     """All node and edge tables. Collective."""
     held = any(b < e for b, e in schema.node_range[group.rank].values())
     given = source if held else None
-    node_tables = {
-        t: {
-            n: build_table(
-                table_name(t, n),
+
+    def build(
+        what: str,
+        kind: NodeType | EdgeType,
+        specs: Mapping[str, TableSpec],
+        rows: Mapping[str, Tensor | RowSource] | None,
+        start: int,
+    ) -> dict[str, Table]:
+        return {
+            name: build_table(
+                table_name(kind, name),
                 spec,
-                plan.tiers("node table", table_name(t, n)),
-                None if given is None else given.node_tables[t][n],
-                schema.node_range[group.rank][t][0],
+                plan.tiers(what, table_name(kind, name)),
+                None if rows is None else rows[name],
+                start,
                 group,
-                ids[t].to_internal,
+                ids[kind].to_internal if isinstance(kind, str) else None,
                 progress,
                 plan.partitions,
                 spill,
             )
-            for n, spec in specs.items()
+            for name, spec in specs.items()
         }
+
+    node_begin, edge_begin = schema.node_range[group.rank], schema.edge_begin[group.rank]
+    node_tables = {
+        t: build("node table", t, specs, given.node_tables[t] if given else None, node_begin[t][0])
         for t, specs in schema.node_tables.items()
     }
     edge_tables = {
-        t: {
-            n: build_table(
-                table_name(t, n),
-                spec,
-                plan.tiers("edge table", table_name(t, n)),
-                None if given is None else given.edge_tables[t][n],
-                schema.edge_begin[group.rank][t],
-                group,
-                None,
-                progress,
-                plan.partitions,
-                spill,
-            )
-            for n, spec in specs.items()
-        }
+        t: build("edge table", t, specs, given.edge_tables[t] if given else None, edge_begin[t])
         for t, specs in schema.edge_tables.items()
     }
     return node_tables, edge_tables
