@@ -14,7 +14,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
@@ -30,6 +30,7 @@ import torch.distributed as dist
 from dgl_scripts import graphs as dgl_graphs
 from dgl_scripts import tasks as dgl_tasks
 from dgl_scripts.tasks import Settings, Side, Training
+from harness.common import words_of
 from harness.sections import write_section
 
 from peergraph.testing import run_ranks
@@ -107,7 +108,7 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True, help="folder of the .npz files")
-    parser.add_argument("--kinds", type=_words(KINDS), default=list(KINDS), help=", ".join(KINDS))
+    parser.add_argument("--kinds", type=words_of(KINDS), default=list(KINDS), help=", ".join(KINDS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, help="of all graphs; default: by graph")
     parser.add_argument("--hidden", type=int, default=64)
@@ -119,16 +120,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--records", type=Path, help="rows are kept there, and not made again")
     parser.add_argument("--out", type=Path, help="Markdown file whose section is replaced")
     return parser.parse_args()
-
-
-def _words(known: Any) -> Callable[[str], list[str]]:
-    def parse(text: str) -> list[str]:
-        words = text.split(",")
-        if not set(words) <= set(known):
-            raise argparse.ArgumentTypeError(f"there are {', '.join(known)}")
-        return words
-
-    return parse
 
 
 def measure(name: str, graph: str, ranks: int, args: argparse.Namespace) -> dict[str, Any]:

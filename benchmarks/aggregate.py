@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from harness.common import integers, main, measure, parser, words
+from harness.common import integers, main, measure, parser, words_of
 from harness.ranks import Session
 from inputs.arrays import fill_features, random_ids
 from inputs.graphs import GraphSpec, make_csc
@@ -29,7 +29,12 @@ from peergraph.aggregate.kernels import sums
 
 _HEADS = 4
 _BLOCK_FANOUT = 20
-_PEERS = ("torch", "scatter", "cupy", "cusparse")
+_PARTS_OF = {
+    "torch": ("forward", "locality"),
+    "scatter": ("training",),
+    "cupy": ("forward",),
+    "cusparse": ("forward",),
+}
 _PARTS = ("forward", "hotness", "locality", "training", "blocks", "edges")
 
 
@@ -297,7 +302,17 @@ def blocks(session: Session, dim: int) -> None:
         time_case(session, case, "peergraph" if number == 0 else f"peergraph, {name}")
 
 
+def skip_peers(session: Session) -> None:
+    """Says which peers have no part in what is measured."""
+    for peer in session.args.peers:
+        if peer in ("cupy", "cusparse") and session.device.type != "cuda":
+            session.recorder.skip(peer, "it needs a GPU")
+        elif not set(_PARTS_OF[peer]) & set(session.args.parts):
+            session.recorder.skip(peer, f"it is a peer of the parts {', '.join(_PARTS_OF[peer])}")
+
+
 def run(session: Session) -> None:
+    skip_peers(session)
     dims, parts = session.args.dims, session.args.parts
     with session.stage("graph"):
         csc = symmetric_graph(session.args.graph, session.device, by_hotness=False)
@@ -335,7 +350,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     result.add_argument("--community", type=int, default=512, help="nodes of a community")
     result.add_argument(
-        "--parts", type=words, default=",".join(_PARTS), help=f"of {', '.join(_PARTS)}"
+        "--parts", type=words_of(_PARTS), default=",".join(_PARTS), help=f"of {', '.join(_PARTS)}"
     )
     result.add_argument("--block", type=int, default=50_000, help="destinations of a block")
     result.set_defaults(world=1)
@@ -343,4 +358,4 @@ def arguments() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main("aggregate", run, arguments(), peers=_PEERS))
+    sys.exit(main("aggregate", run, arguments(), peers=tuple(_PARTS_OF)))

@@ -7,7 +7,8 @@ edge, or (``--kinds block``) on a block of a mini-batch that no call has seen be
 destinations with 10 neighbours each. `peergraph` is Peergraph's kernels, and the layers of
 ``peergraph_dgl.nn``; `kernels` is DGL's layers on Peergraph's kernels; `dgl` runs where DGL's C
 library knows the device. All have the same number of threads. The systems take turns, and the best
-round of each counts: on a machine that does other work too, the others say what that work is.
+round of each counts: on a machine that does other work too, the others say what that work is. OOM
+stands for more memory than there is.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 import torch
 from aggregate import features, symmetric_graph
-from harness.common import integers, main, measure, parser, words
+from harness.common import integers, is_out_of_memory, main, measure, parser, words_of
 from harness.ranks import Session
 from harness.records import Timing
 from torch import Tensor
@@ -31,6 +32,7 @@ OPERATIONS += ("edge_softmax",)
 KINDS = ("whole", "block")
 _BLOCK_ROWS, _BLOCK_FANOUT = 4096, 10
 LAYERS = ("SAGE", "GCN", "GIN", "GAT", "GATv2")
+_NAMES = (*OPERATIONS, *LAYERS)
 
 Step = Callable[[], object]
 Make = Callable[[], Any]
@@ -103,16 +105,26 @@ def time_case(session: Session, name: str, dim: int, kind: str, make: Make, own:
         steps: dict[str, Step] = {}
         for turn in range(session.args.rounds):
             for system, layers in systems.items():
+                if system not in timings:
+                    continue
                 peergraph_dgl.use_kernels("auto" if system == "dgl" else "always")
-                if turn == 0:
-                    build = functools.partial(layer, layers=layers) if name in LAYERS else operation
-                    steps[system] = build(name, make, dim)
-                    # Structures are kept, and get their transpose.
-                    for _ in range(5):
-                        steps[system]()
                 session.note(f"{name} {dim} {kind} {system}")
-                step = steps[system]
-                timings[system].append(measure(session, lambda *_, step=step: step()))
+                try:
+                    if turn == 0:
+                        make_step = functools.partial(layer, layers=layers)
+                        made = (make_step if name in LAYERS else operation)(name, make, dim)
+                        # Structures are kept, and get their transpose.
+                        for _ in range(5):
+                            made()
+                        steps[system] = made
+                    step = steps[system]
+                    timings[system].append(measure(session, lambda *_, step=step: step()))
+                except RuntimeError as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    del timings[system]
+                    session.recorder.note(**fields, system=system, ms="OOM")
+                    session.note("  OOM")
         for system, found in timings.items():
             against = None if system == "peergraph" else "peergraph"
             plan = "peergraph" if against is None else None
@@ -164,8 +176,10 @@ def run(session: Session) -> None:
 def arguments() -> argparse.ArgumentParser:
     result = parser(__doc__.splitlines()[0], (), "", graph="products")
     result.add_argument("--dims", type=integers, default="64,128")
-    result.add_argument("--layers", type=words, default=",".join((*OPERATIONS, *LAYERS)))
-    result.add_argument("--kinds", type=words, default="whole", help=f"of {', '.join(KINDS)}")
+    result.add_argument("--layers", type=words_of(_NAMES), default=",".join(_NAMES))
+    result.add_argument(
+        "--kinds", type=words_of(KINDS), default="whole", help=f"of {', '.join(KINDS)}"
+    )
     result.add_argument(
         "--rounds", type=int, default=3, help="turns of each system; the best counts"
     )

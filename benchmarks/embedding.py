@@ -15,7 +15,7 @@ from contextlib import closing
 from typing import Any
 
 import torch
-from harness.common import Mark, integers, main, measure, parser, words
+from harness.common import Mark, integers, main, measure, parser, words_of
 from harness.ranks import Session
 from inputs.arrays import random_ids
 
@@ -92,7 +92,7 @@ def arguments() -> argparse.ArgumentParser:
     plans = ("replicated", "sharded", "host")
     result = parser(__doc__.splitlines()[0], plans, ",".join(plans))
     result.add_argument("--dims", type=integers, default="64,128")
-    result.add_argument("--optimizers", type=words, default=",".join(_OPTIMIZERS))
+    result.add_argument("--optimizers", type=words_of(_OPTIMIZERS), default=",".join(_OPTIMIZERS))
     result.add_argument("--count", type=int, default=1 << 18, help="ids looked up on each rank")
     result.add_argument("--rows", type=int, default=1 << 22, help="of the table")
     return result

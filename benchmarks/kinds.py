@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from harness.common import PLANS, cases, main, measure, parser, words
+from harness.common import PLANS, cases, main, measure, parser, words_of
 from harness.ranks import Session
 from inputs.counter_hash import hash_range, shift_right, stream_key
 from inputs.graphs import make_csc
@@ -76,6 +76,14 @@ class TorchKinds:
         self.indptr, self.indices = make_csc(session.args.graph, session.device)
         edges, device = self.indices.numel(), session.device
         self.columns = {"w": _weights(0, edges, device), "t": _times(0, edges, device)}
+
+    def sampler(self, kind: str, fanouts: list[int]) -> Callable[[Tensor], Tensor] | None:
+        """What samples so; None for kinds that are not here."""
+        if kind == "walk":
+            return self.walk
+        if kind in ("plain", "weighted", "temporal", "last"):
+            return lambda seeds: self.khop(seeds, fanouts, kind)
+        return None
 
     def khop(self, seeds: Tensor, fanouts: list[int], kind: str) -> Tensor:
         nodes = frontier = seeds
@@ -154,13 +162,14 @@ def run(session: Session) -> None:
             for fanouts, batch in args.cases:
                 seeds = seed_sets(session, args.graph, batch, torch.int64)
                 for kind in args.kinds:
-                    draw = _sampler(store, kind, fanouts)
-                    floor = _floor_ms(store, kind, draw(seeds[0], 0), batch, fanouts)
-                    timing = measure(session, lambda i, _, d=draw, s=seeds: d(s[i % len(s)], i))
                     fields = _fields(session, kind, fanouts, batch)
-                    session.recorder.add(
-                        timing, system="peergraph", plan=plan, floor_ms=floor, **fields
-                    )
+                    with session.section(f"{plan} {kind}", system="peergraph", **fields):
+                        draw = _sampler(store, kind, fanouts)
+                        floor = _floor_ms(store, kind, draw(seeds[0], 0), batch, fanouts)
+                        timing = measure(session, lambda i, _, d=draw, s=seeds: d(s[i % len(s)], i))
+                        session.recorder.add(
+                            timing, system="peergraph", plan=plan, floor_ms=floor, **fields
+                        )
             store.close()
     if session.wants("torch"):
         with session.section("torch", system="torch"):
@@ -172,17 +181,13 @@ def _run_torch(session: Session) -> None:
     for fanouts, batch in args.cases:
         seeds = seed_sets(session, args.graph, batch, torch.int64)
         for kind in args.kinds:
-            if kind in ("plain", "weighted", "temporal", "last"):
-                timing = measure(
-                    session,
-                    lambda i, _, k=kind, f=fanouts, s=seeds: peer.khop(s[i % len(s)], f, k),
-                )
-            elif kind == "walk":
-                timing = measure(session, lambda i, _, s=seeds: peer.walk(s[i % len(s)]))
-            else:
+            draw = peer.sampler(kind, fanouts)
+            if draw is None:
                 continue
             fields = _fields(session, kind, fanouts, batch)
-            session.recorder.add(timing, system="torch", against=args.plans[0], **fields)
+            with session.section(f"torch {kind}", system="torch", **fields):
+                timing = measure(session, lambda i, _, d=draw, s=seeds: d(s[i % len(s)]))
+                session.recorder.add(timing, system="torch", against=args.plans[0], **fields)
 
 
 def _fields(session: Session, kind: str, fanouts: list[int], batch: int) -> dict[str, Any]:
@@ -196,8 +201,8 @@ def _fields(session: Session, kind: str, fanouts: list[int], batch: int) -> dict
 
 def arguments() -> argparse.ArgumentParser:
     result = parser(__doc__.splitlines()[0], PLANS, "replicated", graph="products")
-    known = ",".join([*OPTIONS, *WALKS])
-    result.add_argument("--kinds", type=words, default=known)
+    known = [*OPTIONS, *WALKS]
+    result.add_argument("--kinds", type=words_of(known), default=",".join(known))
     result.add_argument("--cases", type=cases, default="15-10:1024", help="FANOUTS:BATCH,...")
     return result
 

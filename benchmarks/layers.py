@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from aggregate import features, symmetric_graph
-from harness.common import integers, main, measure, parser, words
+from harness.common import integers, is_out_of_memory, main, measure, parser, words_of
 from harness.ranks import Session
 from inputs.graphs import get_spec
 from systems import cusparse
@@ -35,6 +35,7 @@ from peergraph.store import EDGE
 from peergraph_pyg import blocks, nn
 from peergraph_pyg.nn.structure import structure_of
 
+_PARTS = ("graph", "batch")
 _PEERS = ("coo", "csr", "cusparse", "dgl")
 _HEADS = 4
 _RELATIONS = 4
@@ -182,17 +183,10 @@ def time_layer(session: Session, system: str, layer: str, dim: int, graph: Graph
         try:
             _time(session, _SYSTEMS[system](layer, dim, graph), dim, graph, fields)
         except RuntimeError as error:
-            if not _is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
             session.recorder.note(**fields, ms="OOM")
             session.note("  OOM")
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether torch's allocator, or a library beside it, found no memory."""
-    text = str(error).lower()
-    causes = ("out of memory", "insufficient_resources", "alloc_failed", "can't allocate memory")
-    return isinstance(error, torch.OutOfMemoryError) or any(cause in text for cause in causes)
 
 
 def _time(session: Session, run: Run, dim: int, graph: Graph, fields: dict[str, Any]) -> None:
@@ -287,8 +281,8 @@ def run(session: Session) -> None:
 def arguments() -> argparse.ArgumentParser:
     result = parser(__doc__.splitlines()[0], (), "", graph="products")
     result.add_argument("--dims", type=integers, default="64,128,256")
-    result.add_argument("--layers", type=words, default=",".join(LAYERS))
-    result.add_argument("--parts", type=words, default="graph,batch")
+    result.add_argument("--layers", type=words_of(LAYERS), default=",".join(LAYERS))
+    result.add_argument("--parts", type=words_of(_PARTS), default=",".join(_PARTS))
     result.add_argument("--blocks", type=get_spec, default="papers", help="what batches are of")
     result.add_argument("--fanouts", type=_fanouts, default="30-30-30")
     result.add_argument("--batch", type=int, default=1024)

@@ -59,8 +59,9 @@ def _breakdown(rows: list[Record], title: str, path: Path) -> Path:
         for stage, (_, color) in _STAGES.items():
             axes.barh(i, row.get(stage, 0.0), left=left, color=color)
             left += row.get(stage, 0.0)
-        axes.text(left, i, f" {row['wall_ms']:.1f} ms, {row['over_compute']:.2f}x", va="center")
-    axes.set_yticks(range(len(rows)), [row["way"] for row in rows])
+        over = f", {row['over_compute']:.2f}x" if "over_compute" in row else ""
+        axes.text(left, i, f" {row['wall_ms']:.1f} ms{over}", va="center")
+    axes.set_yticks(range(len(rows)), [_label(row) for row in rows], fontsize=7)
     axes.set_xlim(0, 1.25 * max(row["wall_ms"] for row in rows))
     axes.set_xlabel("ms a step")
     axes.set_title(title, fontsize=9)
@@ -82,7 +83,7 @@ def _utilisation(rows: list[Record], title: str, path: Path) -> Path:
         if "utilisation_trace" in row:
             seconds, percent = zip(*row["utilisation_trace"], strict=True)
             mean = row.get("utilisation")
-            label = row["way"] + (f" (mean {mean:.0f} %)" if mean is not None else "")
+            label = _label(row) + (f" (mean {mean:.0f} %)" if mean is not None else "")
             axes.plot(seconds, percent, label=label, color=_COLORS[row["way"]])
     axes.set_ylim(0, 105)
     axes.set_xlabel("seconds")
@@ -90,6 +91,12 @@ def _utilisation(rows: list[Record], title: str, path: Path) -> Path:
     axes.set_title(title, fontsize=9)
     axes.legend(fontsize=7, loc="lower right")
     return _save(figure, path)
+
+
+def _label(row: Record) -> str:
+    """The way of a row, with what was chosen for it."""
+    options = [f"{name} {row[name]}" for name in ("depth", "priority", "blocks") if name in row]
+    return " ".join([str(row["way"]), *options])
 
 
 def _save(figure: plt.Figure, path: Path) -> Path:

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
-from harness.common import cases, draw_pictures, main, parser, words
+from harness.common import cases, draw_pictures, main, parser, words, words_of
 from harness.ranks import Session
 from inputs.arrays import check_rows
 from inputs.graphs import GraphSpec
@@ -157,23 +157,13 @@ def _run_on(session: Session, spec: GraphSpec, parts: list[str], topology: Topol
                 PARTS[part](measurements, topology, Watch(session, session.args.part_limit))
 
 
-def _choice(known: Iterable[str]) -> Callable[[str], list[str]]:
-    def parse(text: str) -> list[str]:
-        unknown = set(words(text)) - set(known)
-        if unknown:
-            raise argparse.ArgumentTypeError(f"unknown {', '.join(unknown)}; of {', '.join(known)}")
-        return words(text)
-
-    return parse
-
-
 def arguments() -> argparse.ArgumentParser:
     result = parser(__doc__.splitlines()[0], (), "", graph="papers")
     result.add_argument(
-        "--parts", type=_choice(PARTS), default=",".join(PARTS), help=f"of {', '.join(PARTS)}"
+        "--parts", type=words_of(PARTS), default=",".join(PARTS), help=f"of {', '.join(PARTS)}"
     )
     result.add_argument(
-        "--settings", type=_choice(SETTINGS), default=",".join(SETTINGS), help="of `budgets`"
+        "--settings", type=words_of(SETTINGS), default=",".join(SETTINGS), help="of `budgets`"
     )
     result.add_argument("--cases", type=cases, default="15-10-5:1024", help="FANOUTS:BATCH")
     result.add_argument("--feature-dim", type=int, default=128, help="float32 a node")

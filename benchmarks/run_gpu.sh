@@ -3,13 +3,15 @@
 #
 #   bash benchmarks/run_gpu.sh [STEP...]
 #
-# STEP is BENCH[:GRAPH][@RANKS]: gather, sampling, minibatch, training, embedding, layers, end_to_end, epoch or placement; graphs
-# are listed by `python benchmarks/sampling.py --help`; as many ranks as GPUs by default. Without
-# steps: the first four, on products. A step that fails or takes too long is reported, and the next one runs.
+# STEP is BENCH[:GRAPH][@RANKS]: gather, sampling, minibatch, training, embedding, aggregate, layers,
+# dgl_layers, kinds, end_to_end, epoch or placement; graphs are listed by `python
+# benchmarks/sampling.py --help`; as many ranks as GPUs by default, on aggregate and the layers one.
+# Without steps: the first four, on products. A step that fails or takes too long is reported, and
+# the next one runs.
 #
 # Environment: PYTHON; RESULTS, the folder; COMMIT, its hash, where this is no git checkout; LIMIT and
-# STEP_LIMIT, seconds for everything and for a step; PEERS, of wholegraph,nccl,torch; and more
-# arguments for a benchmark, ARGS_gather and so on.
+# STEP_LIMIT, seconds for everything and for a step; PEERS, of those
+# that the benchmarks name; and more arguments for a benchmark, ARGS_gather and so on.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 PYTHON=${PYTHON:-python3}
@@ -39,7 +41,8 @@ peers_of() {
   local known=wholegraph
   if [ "$1" = gather ]; then known="wholegraph nccl torch"; fi
   if [ "$1" = embedding ]; then known="torch"; fi
-  if [ "$1" = end_to_end ] || [ "$1" = epoch ]; then known=""; fi
+  if [ "$1" = kinds ]; then known="torch"; fi
+  case $1 in end_to_end|epoch|dgl_layers) known="";; esac
   if [ "$1" = aggregate ]; then known="torch scatter cupy cusparse"; fi
   if [ "$1" = layers ]; then known="coo csr cusparse dgl"; fi
   for peer in $known; do
@@ -53,6 +56,7 @@ run_step() {
   case $step in *@*) ranks=${step##*@}; step=${step%@*};; esac
   case $step in *:*) graph=${step#*:}; step=${step%%:*};; esac
   bench=$step
+  case $bench in aggregate|layers|dgl_layers) case $1 in *@*) ;; *) ranks=1;; esac;; esac
   local more_name=ARGS_$bench
   local command="benchmarks/$bench.py --world $ranks${graph:+ --graph $graph}"
   local peers; peers=$(peers_of "$bench")
@@ -86,7 +90,8 @@ describe() {
 import importlib.metadata
 import platform
 
-names = ("torch", "torch-geometric", "peergraph", "pylibwholegraph-cu13", "pylibwholegraph-cu12")
+names = ("torch", "torch-geometric", "dgl", "peergraph")
+names += ("pylibwholegraph-cu13", "pylibwholegraph-cu12")
 found = [f"Python {platform.python_version()}"]
 for name in names:
     try:

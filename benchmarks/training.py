@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from harness.common import PLANS, Mark, main, measure, parser, words
+from harness.common import PLANS, Mark, main, measure, parser, words_of
 from harness.ranks import Session
 from harness.records import Timing
 from inputs.arrays import label_rows
@@ -248,19 +248,14 @@ def _time_way(session: Session, system: System, way: str) -> Callable[[Case], No
     return lambda case: train_on(session, system, case, way)
 
 
-def _ways(text: str) -> list[str]:
-    unknown = set(words(text)) - set(WAYS)
-    if unknown:
-        raise argparse.ArgumentTypeError(f"unknown {', '.join(unknown)}; there are {WAYS}")
-    return words(text)
-
-
 def arguments() -> argparse.ArgumentParser:
     result = parser(__doc__.splitlines()[0], PLANS, "sharded", graph="products")
     add_arguments(result, case_list="30-30-30:1024,15-10-5:6000")
     result.add_argument("--feature-dim", type=int, default=128, help="float32 a node")
     result.add_argument("--hidden", type=int, default=256)
-    result.add_argument("--ways", type=_ways, default="csr,loader", help=f"of {', '.join(WAYS)}")
+    result.add_argument(
+        "--ways", type=words_of(WAYS), default="csr,loader", help=f"of {', '.join(WAYS)}"
+    )
     return result
 
 

@@ -24,6 +24,19 @@ def words(text: str) -> list[str]:
     return [word for word in text.split(",") if word]
 
 
+def words_of(known: Iterable[str]) -> Callable[[str], list[str]]:
+    """Parses words of which all must be known."""
+    names = list(known)
+
+    def parse(text: str) -> list[str]:
+        unknown = [word for word in words(text) if word not in names]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"unknown {', '.join(unknown)}; of {', '.join(names)}")
+        return words(text)
+
+    return parse
+
+
 def integers(text: str) -> list[int]:
     return [int(word) for word in words(text)]
 
@@ -111,6 +124,13 @@ def draw_pictures(out: str | None) -> None:
         return
     for path in pictures.draw(Path(out), Path(out).parent):
         print(path)
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether torch's allocator, or a library beside it, found no memory."""
+    text = str(error).lower()
+    causes = ("out of memory", "insufficient_resources", "alloc_failed", "can't allocate memory")
+    return isinstance(error, torch.OutOfMemoryError) or any(cause in text for cause in causes)
 
 
 def quantile(values: list[float], fraction: float) -> float:

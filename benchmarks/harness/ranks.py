@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -32,7 +32,7 @@ class Session:
     args: argparse.Namespace
     group: Group
     recorder: Recorder
-    wholegraph: object | None  # a wholegraph.WholeGraph, where asked for and installed
+    wholegraph: Any  # a wholegraph.WholeGraph, where asked for and installed, or None
     started: float
 
     @property
