@@ -4,7 +4,8 @@
 namespace peergraph {
 
 void copy_to_gpu(char* to, const char* from, int64_t num_bytes, int device, uintptr_t stream) {
-  DeviceGuard guard(device);
+  // Not put back: of a new thread that would be GPU 0, where it would make a context.
+  PG_CUDA_CHECK(cudaSetDevice(device));
   PG_CUDA_CHECK(cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyHostToDevice,
                                 reinterpret_cast<cudaStream_t>(stream)));
 }

@@ -42,8 +42,10 @@ class PinnedBuffers:
                 count = min(step, rows - begin)
                 buffer, copied = self._buffers[turn % 2], self._copied[turn % 2]
                 copied.synchronize()
-                yield slice(begin, begin + count), buffer[: count * row_bytes].view(count, -1)
-                copied.record(stream)
+                try:
+                    yield slice(begin, begin + count), buffer[: count * row_bytes].view(count, -1)
+                finally:  # Copies may be under way also where the piece failed.
+                    copied.record(stream)
 
     def _make(self, row_bytes: int) -> None:
         """Makes the buffers, if there are none yet for rows so wide."""
