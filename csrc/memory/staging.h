@@ -19,7 +19,7 @@ void stage_rows(const TableView& table, const IdList& ids, char* buffer, int num
                 const CopyPiece& copy);
 
 #ifdef PEERGRAPH_CUDA
-/// Copies pinned memory to `device`, in `stream`; `device` is the thread's current one from then on.
+/// Copies pinned memory to `device`, in `stream`. Leaves `device` current in the calling thread.
 void copy_to_gpu(char* to, const char* from, int64_t num_bytes, int device, uintptr_t stream);
 #endif
 

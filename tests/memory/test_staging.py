@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pytest
 import torch
 
 from peergraph.memory import Group, Table
 from peergraph.memory.table.access import Access
+from peergraph.memory.table.ids import sorted_by_row
+from peergraph.memory.table.pinned_buffers import PinnedBuffers
 from peergraph.memory.table.staging import AwayRows, disk_launch, staging_launch
 from peergraph.memory.table.views import cpu_view, dense_view
 from tests.memory.small_buffers import small_buffers
@@ -126,3 +129,34 @@ def test_rows_wider_than_a_buffer() -> None:
 def test_threads() -> None:
     assert staging_launch(10**6).num_threads == torch.get_num_threads()
     assert disk_launch().num_threads >= 32
+
+
+def test_a_buffer_whose_piece_failed_waits_for_its_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    marked: list[object] = []
+    monkeypatch.setattr(Nothing, "record", lambda event, stream: marked.append(event))
+    buffers = PinnedBuffers(torch.device("cpu"))
+    stream: Any = Nothing()
+
+    def fail() -> None:
+        for _ in buffers.pieces(3, 8, stream):
+            raise OSError("no such row")
+
+    with pytest.raises(OSError, match="no such row"):
+        fail()
+    assert marked == buffers._copied[:1]
+    # Nor do others wait for ever.
+    assert [part for part, _ in buffers.pieces(3, 8, stream)] == [slice(0, 3)]
+
+
+def test_more_rows_than_int32_counts() -> None:
+    ids = torch.tensor([5, -1, 9, 2**31 - 1, 7], dtype=torch.int32)
+    rows = 3 << 30
+    near, places, far = sorted_by_row(ids, rows, None, 8)
+    assert near.tolist() == [-1, 5, 7, 9, 2**31 - 1]
+    assert places.tolist() == [1, 0, 4, 2, 3]
+    assert far.tolist() == [3]
+    launch, cpu = disk_launch(), torch.device("cpu")
+    view = dense_view(0, rows - 8, 1)
+    places, local = AwayRows(view, 8, rows, 1, None, cpu, launch)._find(ids)
+    assert places.tolist() == [2, 3]
+    assert local.tolist() == [1, 2**31 - 9]

@@ -73,7 +73,7 @@ def sorted_by_row(
         order: [rows] id -> row, None where they are the same.
         first_far: a row.
     """
-    flat = ids.flatten()
+    flat = flat_ids(ids, rows)
     keys = flat.clamp(0, rows - 1)
     keys = keys if order is None else order[keys]
     if rows <= torch.iinfo(torch.int32).max:
@@ -81,6 +81,12 @@ def sorted_by_row(
     keys, places = keys.sort()
     far = torch.searchsorted(keys, keys.new_full((1,), first_far))
     return flat[places], places, far
+
+
+def flat_ids(ids: torch.Tensor, rows: int) -> torch.Tensor:
+    """The ids in one dimension, as int64 where int32 does not hold the number of rows."""
+    flat = ids.flatten()
+    return flat if rows <= torch.iinfo(torch.int32).max else flat.long()
 
 
 def check_device(name: str, tensor: torch.Tensor, device: torch.device) -> None:
