@@ -86,6 +86,12 @@ def test_expected_reads_of_few_rows(counts: list[int]) -> None:
     assert bool(((expected >= 0) & torch.isfinite(expected)).all())
 
 
+def test_the_most_read_rows_of_few_batches_stay_hot() -> None:
+    counts = torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 2], dtype=torch.int64)
+    assert expected_reads(counts).tolist() == [0.75] * 4 + [4 / 3] * 3 + [2.0] * 2
+    assert expected_reads(torch.tensor([0, 1, 1])).tolist() == [1.0, 1.0, 1.0]
+
+
 def share(shares: Shares, budget: int, world: int = 4) -> list[Tiers]:
     partitions = everyone_reaches_all(world)
     topology = machine(f"full{world}")
