@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import peergraph
 from peergraph.memory import Group, Table, measure_topology
 from peergraph.memory.table.host_reads import STREWN_BYTES, Speeds, remember, staged_share
 from peergraph.memory.topology.machine_cache import host_reads_file
+from peergraph.testing import run_ranks
 from tests.memory.tables import plain_gather, random_ids, random_rows, same_bits, split, table_of
 
 
@@ -105,6 +107,28 @@ def test_same_rows(way: str, kind: str, width: int, monkeypatch: pytest.MonkeyPa
     with pytest.raises(IndexError, match=r"ids\[4999\] = 3001 is out of range"):
         gather_and_wait(table, bad)
     table.close()
+
+
+def _on_each_gpu(way: str) -> None:
+    os.environ["PEERGRAPH_HOST_READS"] = way
+    group = Group.current(timeout=60)
+    rows = random_rows((5003, 33), torch.float32)
+    for kind in ("host", "mixed", "all"):
+        table = table_of(rows, split(5003, kind), group)
+        table.gather(torch.arange(9))
+        elsewhere = torch._C._cuda_hasPrimaryContext(1 - group.rank)
+        for turn in range(3):
+            ids = random_ids(5003, (20_000,), torch.int32, seed=2 * turn + group.rank)
+            assert same_bits(table.gather(ids.to(group.device)), plain_gather(rows, ids))
+        # The threads have used no other GPU: a context takes half a gigabyte there.
+        assert torch._C._cuda_hasPrimaryContext(1 - group.rank) == elsewhere
+        table.close()
+
+
+@pytest.mark.gpus(2)
+@pytest.mark.parametrize("way", ["staged", "both"])
+def test_on_each_gpu(way: str) -> None:
+    run_ranks(_on_each_gpu, 2, way, device="cuda")
 
 
 @pytest.mark.gpus(1)
