@@ -20,6 +20,32 @@ void for_each_slot(const Hop& hop, const NodeIndex& index, int64_t begin, int64_
   }
 }
 
+/// All of append_in_turn where a direct map is the index. Whether a node is new is chance, so there
+/// is no branch on it: its row is written either way, and counts if it is.
+template <typename Id>
+void append_directly(const Hop& hop, NodeList& nodes, int64_t begin, int64_t end) {
+  uint32_t* const direct = nodes.index.direct;
+  Id* const sources = static_cast<Id*>(hop.sources);
+  int64_t count = nodes.count;
+  const auto append = [&](int64_t slot) {
+    const Id node = sources[slot];
+    const uint32_t word = direct[node];
+    const bool is_new = word == kUnknown;
+    const uint32_t row = is_new ? static_cast<uint32_t>(count) : word;
+    nodes.ids[count] = node;
+    count += is_new;
+    direct[node] = row;
+    sources[slot] = static_cast<Id>(row);
+  };
+  int64_t slot = begin;
+  for (; slot + kPrefetchAhead < end; ++slot) {
+    __builtin_prefetch(direct + sources[slot + kPrefetchAhead], 1);
+    append(slot);
+  }
+  for (; slot < end; ++slot) append(slot);
+  nodes.count = count;
+}
+
 /// The word of a node, inserted as kUnknown when it is new; several threads at once may.
 uint32_t* find_or_insert(const NodeIndex& index, int64_t tree, int64_t node) {
   if (index.direct != nullptr) return index.direct + node;
@@ -78,6 +104,10 @@ void give_rows(const Hop& hop, const NodeList& nodes, const std::vector<First>& 
 }  // namespace
 
 void append_in_turn(const Hop& hop, NodeList& nodes, int64_t begin, int64_t end) {
+  if (nodes.index.direct != nullptr) {
+    const auto append = hop.index_bytes == 4 ? append_directly<int32_t> : append_directly<int64_t>;
+    return append(hop, nodes, hop.offsets[begin], hop.offsets[end]);
+  }
   for_each_slot(hop, nodes.index, begin, end, [&](int64_t slot, int64_t target, int64_t node) {
     const int64_t tree = hop.tree(target);
     uint32_t& word = nodes.index.insert(tree, node);

@@ -2,6 +2,8 @@
 
 #include <numeric>
 
+#include "common/vectors.h"
+
 namespace peergraph {
 namespace {
 
@@ -9,15 +11,15 @@ namespace {
 constexpr int64_t kLanes = 32;
 
 /// kLanes blocks of philox(), lane by lane in each round.
-void make_blocks(const DrawSource& source, const uint32_t* positions, const uint32_t* blocks,
-                 uint64_t* bits) {
+PG_INLINE void make_blocks(const DrawSource& source, const uint32_t* positions,
+                           const uint32_t* blocks, uint64_t* bits) {
   uint32_t c0[kLanes], c1[kLanes], c2[kLanes], c3[kLanes];
+  const auto stream = static_cast<uint32_t>(source.stream);
   for (int64_t l = 0; l < kLanes; ++l) {
-    const uint64_t high = block_counter(source.stream, 2 * blocks[l]);
     c0[l] = positions[l];
     c1[l] = 0;
-    c2[l] = static_cast<uint32_t>(high);
-    c3[l] = static_cast<uint32_t>(high >> 32);
+    c2[l] = blocks[l];
+    c3[l] = stream;
   }
   PhiloxKey key(source.key());
   for (int round = 0; round < kPhiloxRounds; ++round, key.next())
@@ -31,12 +33,13 @@ void make_blocks(const DrawSource& source, const uint32_t* positions, const uint
 }  // namespace
 
 const uint64_t* DrawBits::make(const DrawSource& source) {
-  const size_t padded = (blocks_.size() + kLanes - 1) / kLanes * kLanes;
-  positions_.resize(padded);
-  blocks_.resize(padded);
+  const size_t padded = (num_blocks_ + kLanes - 1) / kLanes * kLanes;
+  make_room(padded);  // what is made of the blocks behind the last is not read
   if (bits_.size() < 2 * padded) bits_.resize(2 * padded);
-  for (size_t i = 0; i < padded; i += kLanes)
-    make_blocks(source, &positions_[i], &blocks_[i], &bits_[2 * i]);
+  with_vectors<64>([&](auto) PG_INLINED {
+    for (size_t i = 0; i < padded; i += kLanes)
+      make_blocks(source, &positions_[i], &blocks_[i], &bits_[2 * i]);
+  });
   return bits_.data();
 }
 

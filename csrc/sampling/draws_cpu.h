@@ -12,24 +12,34 @@ namespace peergraph {
 /// loop that compilers vectorise.
 class DrawBits {
  public:
-  void clear() { positions_.clear(), blocks_.clear(); }
+  void clear() { num_blocks_ = 0; }
 
   /// Asks for `count` draws at a position of the hop's target list.
   void add(int64_t position, int64_t count) {
-    for (int64_t block = 0; 2 * block < count; ++block) {
-      positions_.push_back(static_cast<uint32_t>(position));
-      blocks_.push_back(static_cast<uint32_t>(block));
+    const size_t wanted = static_cast<size_t>(count + 1) / 2;
+    make_room(num_blocks_ + wanted);
+    for (size_t block = 0; block < wanted; ++block) {
+      positions_[num_blocks_ + block] = static_cast<uint32_t>(position);
+      blocks_[num_blocks_ + block] = static_cast<uint32_t>(block);
     }
+    num_blocks_ += wanted;
   }
 
-  int64_t size() const { return 2 * static_cast<int64_t>(blocks_.size()); }
+  int64_t size() const { return 2 * static_cast<int64_t>(num_blocks_); }
 
   /// Makes them; those of a position follow each other, and begin at an even place.
   const uint64_t* make(const DrawSource& source);
 
  private:
-  std::vector<uint32_t> positions_, blocks_;
+  void make_room(size_t blocks) {
+    if (blocks <= positions_.size()) return;
+    positions_.resize(2 * blocks);
+    blocks_.resize(2 * blocks);
+  }
+
+  std::vector<uint32_t> positions_, blocks_;  // [num_blocks_], and room for more
   std::vector<uint64_t> bits_;
+  size_t num_blocks_ = 0;
 };
 
 /// Turns random bits into picks, one target after the other. Lists of usual lengths are shuffled in

@@ -93,7 +93,7 @@ class KHop : private SampleMemory {
     if (wanted > list.capacity) {
       NodeList grown = list;
       grown.capacity = std::max(wanted, list.capacity + list.capacity / 2);
-      grown.ids = scratch<int64_t>(grown.capacity);
+      grown.ids = scratch<int64_t>(grown.capacity + 1);  // the CPU writes before it counts
       if (list.count > 0) backend_.copy(grown.ids, list.ids, list.count * sizeof(int64_t));
       if (spec_.disjoint) {
         grown.trees = scratch<int32_t>(grown.capacity);
