@@ -1,9 +1,11 @@
 #include "sampling/append_cpu.h"
 
+#include "common/vectors.h"
+
 namespace peergraph {
 namespace {
 
-constexpr int64_t kPrefetchAhead = 16;
+constexpr int64_t kPrefetchAhead = 64;
 
 /// Calls visit(slot, target, node) for all slots of targets [begin, end), in order.
 template <typename Visit>
@@ -14,7 +16,7 @@ void for_each_slot(const Hop& hop, const NodeIndex& index, int64_t begin, int64_
     for (int64_t slot = hop.offsets[t]; slot < hop.offsets[t + 1]; ++slot) {
       const int64_t ahead = slot + kPrefetchAhead;
       if (index.direct != nullptr && ahead < last)
-        __builtin_prefetch(&index.direct[load_id(hop.sources, hop.index_bytes, ahead)]);
+        prefetch_far(&index.direct[load_id(hop.sources, hop.index_bytes, ahead)]);
       visit(slot, t, load_id(hop.sources, hop.index_bytes, slot));
     }
   }
@@ -39,7 +41,7 @@ void append_directly(const Hop& hop, NodeList& nodes, int64_t begin, int64_t end
   };
   int64_t slot = begin;
   for (; slot + kPrefetchAhead < end; ++slot) {
-    __builtin_prefetch(direct + sources[slot + kPrefetchAhead], 1);
+    prefetch_far(direct + sources[slot + kPrefetchAhead]);
     append(slot);
   }
   for (; slot < end; ++slot) append(slot);

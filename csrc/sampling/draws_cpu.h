@@ -58,4 +58,11 @@ class Picker {
   VirtualShuffle shuffle_;
 };
 
+/// What a thread draws with, used again from one part of a hop to the next.
+struct DrawScratch {
+  DrawBits bits;
+  Picker picker;
+  std::vector<int64_t> picks[2];  // of two groups of targets, one behind the other
+};
+
 }  // namespace peergraph

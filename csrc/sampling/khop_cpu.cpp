@@ -8,6 +8,7 @@
 #include "common/workers.h"
 #include "sampling/append_cpu.h"
 #include "sampling/choose.h"
+#include "sampling/draws_cpu.h"
 #include "sampling/induced.h"
 #include "sampling/neighbor.h"
 
@@ -83,13 +84,10 @@ class CpuBackend final : public Backend {
 
   void write_edges(const Hop& hop, const NodeIndex&, const EdgeOutput& out) override {
     workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t)
-        for (int64_t e = hop.offsets[t]; e < hop.offsets[t + 1]; ++e) {
-          store_id(out.row, out.index_bytes, out.begin + e,
-                   load_id(hop.sources, hop.index_bytes, e));
-          store_id(out.col, out.index_bytes, out.begin + e, hop.first_target + t);
-          if (out.edge_ids != nullptr) out.edge_ids[out.begin + e] = hop.edge_ids[e];
-        }
+      if (out.index_bytes == 4)
+        write_targets<int32_t>(hop, out, begin, end);
+      else
+        write_targets<int64_t>(hop, out, begin, end);
     });
     if (out.duplicates == nullptr) return;
     workers_.run(hop.num_edges, kNodesPerThread, [&](int64_t begin, int64_t end) {
@@ -130,6 +128,25 @@ class CpuBackend final : public Backend {
     hop.slots = total;
   }
 
+  /// The edges of targets [begin, end), whose sources are rows already.
+  template <typename Index>
+  static void write_targets(const Hop& hop, const EdgeOutput& out, int64_t begin, int64_t end) {
+    const int64_t first = hop.offsets[begin], last = hop.offsets[end];
+    auto* const row = static_cast<Index*>(out.row) + out.begin;
+    auto* const col = static_cast<Index*>(out.col) + out.begin;
+    if (hop.index_bytes == 4)
+      std::copy(static_cast<const int32_t*>(hop.sources) + first,
+                static_cast<const int32_t*>(hop.sources) + last, row + first);
+    else
+      std::copy(static_cast<const int64_t*>(hop.sources) + first,
+                static_cast<const int64_t*>(hop.sources) + last, row + first);
+    for (int64_t t = begin; t < end; ++t)
+      std::fill(col + hop.offsets[t], col + hop.offsets[t + 1],
+                static_cast<Index>(hop.first_target + t));
+    if (out.edge_ids != nullptr)
+      std::copy(hop.edge_ids + first, hop.edge_ids + last, out.edge_ids + out.begin + first);
+  }
+
   static void push_back(NodeList& nodes, int64_t tree, int64_t node) {
     nodes.ids[nodes.count] = node;
     if (nodes.trees != nullptr) nodes.trees[nodes.count] = static_cast<int32_t>(tree);
@@ -141,9 +158,12 @@ class CpuBackend final : public Backend {
                       int64_t pieces) {
     const auto begin = [](int64_t chunk) { return chunk * kTargetsAtATime; };
     const auto end = [&](int64_t chunk) { return std::min(begin(chunk + 1), hop.num_targets); };
-    const auto fill = [&](int64_t chunk) { fill_slots(relation, hop, begin(chunk), end(chunk)); };
     Relay chunks((hop.num_targets + kTargetsAtATime - 1) / kTargetsAtATime);
     workers_.run_pieces(pieces, [&](int64_t piece) {
+      DrawScratch scratch;
+      const auto fill = [&](int64_t chunk) {
+        fill_slots(relation, hop, begin(chunk), end(chunk), scratch);
+      };
       if (piece > 0) return chunks.help(fill);
       chunks.lead(fill,
                   [&](int64_t chunk) { append_in_turn(hop, sources, begin(chunk), end(chunk)); });
@@ -154,18 +174,20 @@ class CpuBackend final : public Backend {
   void sample_by_claims(const RelationSpec& relation, const Hop& hop, NodeList& sources,
                         int64_t pieces) {
     workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t first, int64_t last) {
+      DrawScratch scratch;
       for (int64_t begin = first; begin < last; begin += kTargetsAtATime) {
         const int64_t end = std::min(begin + kTargetsAtATime, last);
-        fill_slots(relation, hop, begin, end);
+        fill_slots(relation, hop, begin, end, scratch);
         claim_slots(hop, sources.index, begin, end);
       }
     });
     append_claimed(hop, sources, pieces, workers_);
   }
 
-  void fill_slots(const RelationSpec& relation, const Hop& hop, int64_t begin, int64_t end) const {
+  void fill_slots(const RelationSpec& relation, const Hop& hop, int64_t begin, int64_t end,
+                  DrawScratch& scratch) const {
     if (relation.choice.plain())
-      sample_neighbors_cpu(relation.csc, hop, lists_.get(), begin, end);
+      sample_neighbors_cpu(relation.csc, hop, lists_.get(), begin, end, scratch);
     else
       choose_neighbors_cpu(relation.csc, relation.choice, hop, begin, end);
   }

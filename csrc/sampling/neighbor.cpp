@@ -2,65 +2,82 @@
 
 #include <vector>
 
+#include "common/vectors.h"
 #include "sampling/draws_cpu.h"
 
 namespace peergraph {
 namespace {
 
-constexpr int64_t kTargetsAhead = 16;
-constexpr int64_t kEdgesAtATime = 512;
+constexpr int64_t kTargetsAhead = 128;
+constexpr int64_t kEdgesAtATime = 256;
 
 /// Brings what CscView::neighbors will read.
 void prefetch_list(const CscView& csc, int64_t row) {
   const Location at = csc.locate(row);
   const CscPart& part = csc.part(at);
-  __builtin_prefetch(part.indptr + at.local);
-  __builtin_prefetch(part.edge_begin + at.local);
+  prefetch_far(part.indptr + at.local);
+  prefetch_far(part.edge_begin + at.local);
 }
 
 /// The edges of a few targets at a time: first all random numbers, then all picks, then all reads,
-/// so that each is a loop of its own and a core waits for many lists at once.
+/// so that each is a loop of its own and a core waits for many lists at once. The reads of one
+/// group come behind the picks of the next, and meanwhile what they need arrives.
 template <typename Id>
-class Group {
+class Groups {
  public:
-  Group(const CscView& csc, const Hop& hop, const Neighbors* lists)
-      : csc_(csc), hop_(hop), lists_(lists) {}
+  Groups(const CscView& csc, const Hop& hop, const Neighbors* lists, DrawScratch& scratch)
+      : csc_(csc), hop_(hop), lists_(lists), scratch_(scratch) {}
 
-  /// Does as many targets as fit into the core's cache; returns the one behind them.
-  int64_t run(int64_t begin, int64_t end) {
-    begin_ = end_ = begin;
-    const int64_t first_slot = hop_.offsets[begin];
-    bits_.clear();
-    for (; end_ < end && hop_.offsets[end_] - first_slot < kEdgesAtATime; ++end_)
-      if (draws(end_)) bits_.add(end_, count_of(end_));
-    pick();
-    read();
-    return end_;
+  void run(int64_t begin, int64_t end) {
+    int64_t* picks = scratch_.picks[0].data();
+    int64_t middle = pick(begin, end, scratch_.picks[0], picks);
+    for (int next = 1; begin < end; next = 1 - next) {
+      int64_t* next_picks = nullptr;
+      const int64_t behind = pick(middle, end, scratch_.picks[next], next_picks);
+      read(begin, middle, picks);
+      begin = middle;
+      middle = behind;
+      picks = next_picks;
+    }
   }
 
  private:
+  static constexpr int64_t kIdsPerLine = 64 / sizeof(Id);
+
   int64_t count_of(int64_t target) const { return hop_.offsets[target + 1] - hop_.offsets[target]; }
 
   bool draws(int64_t target) const { return count_of(target) < lists_[target].degree; }
 
-  void pick() {
-    picks_.resize(bits_.size());
-    const uint64_t* bits = bits_.make(hop_.source);
-    int64_t* picks = picks_.data();
-    for (int64_t t = begin_; t < end_; ++t) {
-      if (!draws(t)) continue;
+  /// Picks for as many targets from `begin` on as fit into the core's cache, and asks for what they
+  /// read; returns the target behind them.
+  int64_t pick(int64_t begin, int64_t limit, std::vector<int64_t>& room, int64_t*& first_pick) {
+    DrawBits& drawn = scratch_.bits;
+    drawn.clear();
+    int64_t end = begin;
+    for (; end < limit && hop_.offsets[end] - hop_.offsets[begin] < kEdgesAtATime; ++end)
+      if (draws(end)) drawn.add(end, count_of(end));
+    if (static_cast<int64_t>(room.size()) < drawn.size()) room.resize(drawn.size());
+    first_pick = room.data();
+    int64_t* picks = first_pick;
+    const uint64_t* bits = drawn.make(hop_.source);
+    for (int64_t t = begin; t < end; ++t) {
+      const auto* const list = static_cast<const Id*>(lists_[t].indices);
       const int64_t count = count_of(t);
-      picker_.pick(bits, lists_[t].degree, count, picks);
-      for (int64_t i = 0; i < count; ++i)
-        __builtin_prefetch(static_cast<const Id*>(lists_[t].indices) + picks[i]);
-      picks += count;
-      bits += (count + 1) / 2 * 2;
+      if (draws(t)) {
+        scratch_.picker.pick(bits, lists_[t].degree, count, picks);
+        for (int64_t i = 0; i < count; ++i) prefetch_far(list + picks[i]);
+        picks += count;
+        bits += (count + 1) / 2 * 2;
+      } else {
+        for (int64_t i = 0; i < count && i < kEdgesAtATime; i += kIdsPerLine)
+          prefetch_far(list + i);
+      }
     }
+    return end;
   }
 
-  void read() const {
-    const int64_t* picks = picks_.data();
-    for (int64_t t = begin_; t < end_; ++t) {
+  void read(int64_t begin, int64_t end, const int64_t* picks) const {
+    for (int64_t t = begin; t < end; ++t) {
       const Neighbors& list = lists_[t];
       const int64_t slot = hop_.offsets[t], count = count_of(t);
       if (draws(t)) {
@@ -86,18 +103,8 @@ class Group {
   const CscView& csc_;
   const Hop& hop_;
   const Neighbors* const lists_;
-  DrawBits bits_;
-  Picker picker_;
-  std::vector<int64_t> picks_;
-  int64_t begin_ = 0, end_ = 0;
+  DrawScratch& scratch_;
 };
-
-template <typename Id>
-void sample_with(const CscView& csc, const Hop& hop, const Neighbors* lists, int64_t begin,
-                 int64_t end) {
-  Group<Id> group(csc, hop, lists);
-  while (begin < end) begin = group.run(begin, end);
-}
 
 }  // namespace
 
@@ -111,9 +118,11 @@ void count_neighbors_cpu(const CscView& csc, const Hop& hop, int64_t begin, int6
 }
 
 void sample_neighbors_cpu(const CscView& csc, const Hop& hop, const Neighbors* lists, int64_t begin,
-                          int64_t end) {
-  const auto sample = hop.index_bytes == 4 ? sample_with<int32_t> : sample_with<int64_t>;
-  sample(csc, hop, lists, begin, end);
+                          int64_t end, DrawScratch& scratch) {
+  if (hop.index_bytes == 4)
+    Groups<int32_t>(csc, hop, lists, scratch).run(begin, end);
+  else
+    Groups<int64_t>(csc, hop, lists, scratch).run(begin, end);
 }
 
 }  // namespace peergraph

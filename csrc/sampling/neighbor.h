@@ -9,14 +9,16 @@
 
 namespace peergraph {
 
+struct DrawScratch;
+
 /// offsets[t] = edges of target t, lists[t] = its list, for targets [begin, end).
 void count_neighbors_cpu(const CscView& csc, const Hop& hop, int64_t begin, int64_t end,
                          Neighbors* lists);
 
 /// Fills the slots of targets [begin, end) of a hop with dense slots: sources and, when wanted, the
-/// user's edge ids.
+/// user's edge ids. Every thread has a scratch of its own.
 void sample_neighbors_cpu(const CscView& csc, const Hop& hop, const Neighbors* lists, int64_t begin,
-                          int64_t end);
+                          int64_t end, DrawScratch& scratch);
 
 /// offsets[t] = edges of target t, 0 behind the last.
 void count_neighbors_cuda(const CscView& csc, const Hop& hop, uintptr_t stream);
