@@ -33,7 +33,8 @@ void append_directly(const Hop& hop, NodeList& nodes, int64_t begin, int64_t end
     const Id node = sources[slot];
     const uint32_t word = direct[node];
     const bool is_new = word == kUnknown;
-    const uint32_t row = is_new ? static_cast<uint32_t>(count) : word;
+    // The count where kUnknown, which is -1, is the word; a choice would be compiled to a branch.
+    const uint32_t row = word + ((static_cast<uint32_t>(count) + 1) & -uint32_t{is_new});
     nodes.ids[count] = node;
     count += is_new;
     direct[node] = row;

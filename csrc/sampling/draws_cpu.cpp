@@ -56,6 +56,15 @@ void Picker::pick(const uint64_t* bits, int64_t degree, int64_t count, int64_t* 
   const auto draw = [&](int64_t i) {
     return static_cast<int64_t>(mul_high_u64(bits[i], static_cast<uint64_t>(degree - i)));
   };
+  if (count <= kCompared) {
+    // A place that is drawn once picks itself: only what is drawn again was changed before.
+    bool again = false;
+    for (int64_t i = 0; i < count; ++i) {
+      picks[i] = draw(i);
+      for (int64_t j = 0; j < i; ++j) again |= picks[j] == picks[i];
+    }
+    if (!again) return;
+  }
   if (degree > kWrittenOut) {
     shuffle_.run(degree, count, draw, [&](int64_t i, int64_t pick) { picks[i] = pick; });
     return;

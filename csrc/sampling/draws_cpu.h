@@ -53,6 +53,7 @@ class Picker {
 
  private:
   static constexpr int64_t kWrittenOut = 1 << 11;
+  static constexpr int64_t kCompared = 6;  // draws that are mostly distinct, and compared fast
 
   std::vector<uint16_t> order_;  // [kWrittenOut] every place holds itself
   VirtualShuffle shuffle_;

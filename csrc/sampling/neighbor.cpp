@@ -8,7 +8,7 @@
 namespace peergraph {
 namespace {
 
-constexpr int64_t kTargetsAhead = 128;
+constexpr int64_t kTargetsAhead = 32;
 constexpr int64_t kEdgesAtATime = 256;
 
 /// Brings what CscView::neighbors will read.
