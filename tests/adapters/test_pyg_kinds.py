@@ -211,3 +211,10 @@ def test_what_is_no_shared_attribute() -> None:
     halves = peergraph_pyg.share(data, device="cpu")
     with pytest.raises(TypeError, match="weights: expected 'edge_weight' .* got torch.float16"):
         NeighborSampler(halves, [2], weight_attr="edge_weight")
+
+
+def test_unknown_argument_of_a_sample() -> None:
+    shared = peergraph_pyg.share(random_data())
+    sampler = peergraph_pyg.StoreNeighborSampler(shared, [2])
+    with pytest.raises(NotImplementedError, match="sampling by depth is not supported"):
+        sampler._sample(torch.tensor([1]), depth=2)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from peergraph.memory import Group, SharedRegion, Table, Tiers, table_argument
+from peergraph.memory.training.trained_table import TrainedTable
 from tests.memory.small_buffers import small_buffers
 from tests.memory.tables import plain_gather, random_ids, random_rows, same_bits, split, table_of
 
@@ -115,4 +116,11 @@ def test_in_a_side_stream() -> None:
         side.synchronize()
         assert same_bits(found, expected)
         assert same_bits(again, expected)
+    table.close()
+
+
+def test_is_not_trained(group: Group) -> None:
+    table = table_of(random_rows((20, 3), torch.float32), split(20, "all"), group)
+    with pytest.raises(NotImplementedError, match="rows on disk are not trained"):
+        TrainedTable(table)
     table.close()

@@ -130,6 +130,13 @@ def test_edge_softmax_of_types(norm_by: str, device: torch.device) -> None:
     check(run, g, device, *scores)
 
 
+def test_edge_softmax_of_some_edges_of_types(device: torch.device) -> None:
+    g = served(typed_graph(), device)
+    scores = {etype: torch.zeros(1, device=device) for etype in g.canonical_etypes}
+    with pytest.raises(NotImplementedError, match="eids of edge_softmax in a graph of several"):
+        dgl.ops.edge_softmax(g, scores, torch.zeros(1, dtype=torch.int64, device=device))
+
+
 @pytest.mark.parametrize("reduce", ["sum", "max", "min"])
 def test_several_relations_at_once(reduce: str, device: torch.device) -> None:
     g = typed_graph()
