@@ -132,10 +132,11 @@ void each_piece(const Adjacency& rows, int64_t columns, int num_threads, const B
     }
     return low;
   };
-  parallel_pieces(pieces, static_cast<int>(threads), [&](int64_t piece) {
+  const auto visit = [&](int64_t piece) {
     const int64_t first = cut(piece), last = cut(piece + 1);
     if (first < last) body(first, last);
-  });
+  };
+  parallel_pieces(pieces, static_cast<int>(threads), visit, torch_team());
 }
 
 /// What the edges of some rows carry, a few packs of columns at a time. Subtraction is addition of

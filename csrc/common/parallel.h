@@ -1,13 +1,16 @@
-// Splits a range over short-lived threads. No OpenMP: its runtimes do not survive fork(), and data
-// loaders fork.
+// Splits a range over threads: short-lived ones, which work in a forked process as well (data
+// loaders fork, and OpenMP's do not survive it), or those that torch keeps.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <system_error>
 #include <thread>
 #include <vector>
+
+#include "common/openmp.h"
 
 namespace peergraph {
 
@@ -17,39 +20,51 @@ inline int64_t pieces_of(int64_t n, int64_t grain, int num_threads) {
 }
 
 /// Calls body(0), ..., body(pieces - 1) in at most `num_threads` threads, the caller's among them;
-/// a thread that is done with a piece takes the next. An exception of any piece is rethrown here.
+/// a thread that is done with a piece takes the next. With `team` they are its threads, else they
+/// are started here. An exception of any piece is rethrown here.
 template <typename Body>
-void parallel_pieces(int64_t pieces, int num_threads, const Body& body) {
+void parallel_pieces(int64_t pieces, int num_threads, const Body& body, RunTeam team = nullptr) {
   if (pieces <= 1 || num_threads <= 1) {
     for (int64_t p = 0; p < pieces; ++p) body(p);
     return;
   }
+  const int64_t most = std::min<int64_t>(pieces, num_threads);
   std::atomic<int64_t> next{0};
-  std::vector<std::exception_ptr> errors(std::min<int64_t>(pieces, num_threads));
-  const auto work = [&](std::exception_ptr* error) {
+  std::atomic<bool> has_failed{false};
+  std::exception_ptr error;
+  const auto work = [&]() noexcept {
     try {
       for (int64_t p = next++; p < pieces; p = next++) body(p);
     } catch (...) {
-      *error = std::current_exception();
+      if (!has_failed.exchange(true)) error = std::current_exception();
     }
   };
-  std::vector<std::thread> threads;
-  threads.reserve(errors.size() - 1);
-  for (size_t t = 1; t < errors.size(); ++t) threads.emplace_back(work, &errors[t]);
-  work(&errors[0]);
-  for (auto& t : threads) t.join();
-  for (auto& e : errors)
-    if (e) std::rethrow_exception(e);
+  // The work is done however few threads there are.
+  if (team != nullptr) {
+    team([](void* data) { (*static_cast<decltype(work)*>(data))(); },
+         const_cast<void*>(static_cast<const void*>(&work)), static_cast<unsigned>(most), 0);
+  } else {
+    std::vector<std::thread> threads;
+    threads.reserve(most - 1);
+    try {
+      while (static_cast<int64_t>(threads.size()) < most - 1) threads.emplace_back(work);
+    } catch (const std::system_error&) {  // no more threads are to be had
+    }
+    work();
+    for (auto& t : threads) t.join();
+  }
+  if (error) std::rethrow_exception(error);
 }
 
 /// Calls body(begin, end) on pieces of [0, n) in at most `num_threads` threads, each piece at least
 /// `grain` long. An exception of any piece is rethrown here.
 template <typename Body>
-void parallel_for(int64_t n, int64_t grain, int num_threads, const Body& body) {
+void parallel_for(int64_t n, int64_t grain, int num_threads, const Body& body,
+                  RunTeam team = nullptr) {
   const int64_t pieces = pieces_of(n, grain, num_threads);
   if (n > 0)
-    parallel_pieces(pieces, num_threads,
-                    [&](int64_t p) { body(n * p / pieces, n * (p + 1) / pieces); });
+    parallel_pieces(
+        pieces, num_threads, [&](int64_t p) { body(n * p / pieces, n * (p + 1) / pieces); }, team);
 }
 
 }  // namespace peergraph
