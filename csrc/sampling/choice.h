@@ -32,6 +32,7 @@ struct Choice {
 
   PG_HD bool weighted() const { return weight_bytes != 0; }
   PG_HD bool timed() const { return time_bytes != 0; }
+  bool only_weighted() const { return weighted() && !timed() && !by_node; }
   bool plain() const { return !replace && !weighted() && !timed() && !by_node; }
 
   /// Edges of a target with `admitted` neighbours to choose from.
@@ -100,8 +101,15 @@ struct Candidates {
     const uint64_t random = random_of(i);
     if (!choice.weighted()) return random >> 1;
     const double w = weight(i);
-    return w > 0 ? bits_of(divide_exact(exponential(random), w))
-                 : (uint64_t{1} << 63) | (random >> 2);
+    return w > 0 ? weighted_key(exponential(random), w) : weightless_key(random);
+  }
+
+  PG_HD static uint64_t weighted_key(double exponential, double weight) {
+    return bits_of(divide_exact(exponential, weight));
+  }
+
+  PG_HD static uint64_t weightless_key(uint64_t random) {
+    return (uint64_t{1} << 63) | (random >> 2);
   }
 
   /// With replacement a neighbour is drawn with a probability in proportion to its mass: 1, or its

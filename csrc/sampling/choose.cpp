@@ -4,6 +4,9 @@
 #include <numeric>
 #include <vector>
 
+#include "common/vectors.h"
+#include "sampling/draws_cpu.h"
+
 namespace peergraph {
 namespace {
 
@@ -13,6 +16,65 @@ int64_t count_admitted(const Candidates& candidates) {
   for (int64_t i = 0; i < candidates.list.degree; ++i) admitted += candidates.admits(i) ? 1 : 0;
   return admitted;
 }
+
+struct Ranked {
+  uint64_t key;
+  int64_t position;
+};
+
+/// The order in which neighbours are chosen: by keys; equal ones by position, for `last` from
+/// behind.
+struct Before {
+  bool last;
+
+  bool operator()(const Ranked& a, const Ranked& b) const {
+    if (a.key != b.key) return a.key < b.key;
+    return last ? a.position > b.position : a.position < b.position;
+  }
+};
+
+/// Keeps those that come first.
+class Least {
+ public:
+  void begin(int64_t count, int64_t degree, bool last) {
+    count_ = count;
+    // A heap turns most of a long list away by one comparison.
+    as_heap_ = kMuchLonger * count <= degree;
+    last_ = last;
+    kept_.clear();
+  }
+
+  void offer(const Ranked& one) {
+    const Before order{last_};
+    if (!as_heap_ || static_cast<int64_t>(kept_.size()) < count_) {
+      kept_.push_back(one);
+      if (as_heap_) std::push_heap(kept_.begin(), kept_.end(), order);
+    } else if (order(one, kept_.front())) {
+      std::pop_heap(kept_.begin(), kept_.end(), order);
+      kept_.back() = one;
+      std::push_heap(kept_.begin(), kept_.end(), order);
+    }
+  }
+
+  /// Those kept, in the order of the list.
+  const std::vector<Ranked>& end() {
+    if (count_ < static_cast<int64_t>(kept_.size())) {
+      std::nth_element(kept_.begin(), kept_.begin() + count_, kept_.end(), Before{last_});
+      kept_.resize(count_);
+    }
+    std::sort(kept_.begin(), kept_.end(),
+              [](const Ranked& a, const Ranked& b) { return a.position < b.position; });
+    return kept_;
+  }
+
+ private:
+  static constexpr int64_t kMuchLonger = 4;
+
+  int64_t count_ = 0;
+  bool as_heap_ = false;
+  bool last_ = false;
+  std::vector<Ranked> kept_;
+};
 
 /// Chooses for one target after the other; the vectors are reused.
 class Chooser {
@@ -28,34 +90,49 @@ class Chooser {
   }
 
  private:
-  struct Ranked {
-    uint64_t key;
-    int64_t position;
-  };
-
   template <typename Emit>
   void without_replacement(const Candidates& candidates, int64_t count, const Emit& emit) {
     if (count == candidates.list.degree) {
       for (int64_t i = 0; i < count; ++i) emit(i, i);
       return;
     }
-    ranked_.clear();
+    least_.begin(count, candidates.list.degree, candidates.choice.last);
+    if (candidates.choice.only_weighted())
+      rank_by_weights(candidates);
+    else
+      rank(candidates);
+    const std::vector<Ranked>& chosen = least_.end();
+    for (int64_t i = 0; i < count; ++i) emit(i, chosen[i].position);
+  }
+
+  void rank(const Candidates& candidates) {
     for (int64_t i = 0; i < candidates.list.degree; ++i) {
       const uint64_t key = candidates.key(i);
-      if (key != Candidates::kNoKey) ranked_.push_back({key, i});
+      if (key != Candidates::kNoKey) least_.offer({key, i});
     }
-    if (count < static_cast<int64_t>(ranked_.size())) {
-      const bool last = candidates.choice.last;
-      std::nth_element(ranked_.begin(), ranked_.begin() + count, ranked_.end(),
-                       [last](const Ranked& a, const Ranked& b) {
-                         if (a.key != b.key) return a.key < b.key;
-                         return last ? a.position > b.position : a.position < b.position;
-                       });
-      ranked_.resize(count);
-      std::sort(ranked_.begin(), ranked_.end(),
-                [](const Ranked& a, const Ranked& b) { return a.position < b.position; });
-    }
-    for (int64_t i = 0; i < count; ++i) emit(i, ranked_[i].position);
+  }
+
+  /// As rank(), where all neighbours have a draw of their own: random numbers and logarithms are
+  /// made for the whole list, in loops that compilers vectorise.
+  void rank_by_weights(const Candidates& candidates) {
+    const int64_t degree = candidates.list.degree;
+    bits_.clear();
+    bits_.add(candidates.position, degree);
+    const uint64_t* random = bits_.make(candidates.draws);
+    weights_.resize(degree);
+    for (int64_t i = 0; i < degree; ++i) weights_[i] = candidates.weight(i);
+    keys_.resize(degree);
+    exponentials_.resize(degree);
+    const double* weights = weights_.data();
+    double* exponentials = exponentials_.data();
+    uint64_t* keys = keys_.data();
+    with_vectors<64>([&](auto) PG_INLINED {
+      for (int64_t i = 0; i < degree; ++i) exponentials[i] = exponential(random[i]);
+      for (int64_t i = 0; i < degree; ++i)
+        keys[i] = Candidates::weighted_key(exponentials[i], weights[i]);
+    });
+    for (int64_t i = 0; i < degree; ++i)
+      least_.offer({weights[i] > 0 ? keys[i] : Candidates::weightless_key(random[i]), i});
   }
 
   template <typename Emit>
@@ -77,7 +154,10 @@ class Chooser {
     }
   }
 
-  std::vector<Ranked> ranked_;
+  DrawBits bits_;
+  std::vector<double> weights_, exponentials_;
+  std::vector<uint64_t> keys_;
+  Least least_;
   std::vector<uint64_t> sums_;
 };
 
