@@ -1,0 +1,44 @@
+"""On the CPU, samples are the specification's for any width of vectors and number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+
+import peergraph._C as _C
+from peergraph.sampling import NeighborSampler
+from tests.sampling.choice_kinds import prepare
+from tests.sampling.plain_store import LAYOUTS, NODE, PlainStore, random_csc
+from tests.sampling.reference_samples import assert_equals_reference
+
+
+@contextmanager
+def running(vector_bytes: int, threads: int) -> Iterator[None]:
+    widest, most = _C.limit_vector_bytes(vector_bytes), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        _C.limit_vector_bytes(widest)
+        torch.set_num_threads(most)
+
+
+# Few draws, which are compared, many, which are shuffled; lists that are much longer and not.
+@pytest.mark.parametrize("fanouts", [[6, 3], [25, 7], [70]], ids=str)
+@pytest.mark.parametrize("kind", [(), ("weights",)], ids=["uniform", "weights"])
+@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_widths(kind: tuple[str, ...], fanouts: list[int], vector_bytes: int, threads: int) -> None:
+    rng = np.random.default_rng(31)
+    store = PlainStore.homogeneous(
+        random_csc(rng, 1500, 1500, 60), layout=LAYOUTS["three tiers"], device=torch.device("cpu")
+    )
+    options, choices = prepare(store, rng, kind)
+    sampler = NeighborSampler(store, fanouts, **options)
+    seeds = {NODE: torch.from_numpy(rng.integers(0, 1500, 40))}
+    with running(vector_bytes, threads):
+        assert_equals_reference(store, sampler, seeds, 9, choices=choices if kind else None)
