@@ -316,9 +316,15 @@ def metagraph_of(num_ntypes: int) -> Any:
 
 def relation_of(index: Any, etype: int) -> Relation:
     """The edges of one relation of DGL's own index, in the order of their ids."""
-    src, dst, _ = index.edges(etype, "eid")
     source, destination = index.metagraph.find_edge(etype)
-    return Relation(index.num_nodes(source), index.num_nodes(destination), src, dst)
+    ends = index.num_nodes(source), index.num_nodes(destination)
+    if index.formats()["created"] == ["csc"]:
+        # Edges by destination are what the kernels take; DGL would make a list of both ends.
+        _, _, indptr, src, ids = index.adjacency_matrix_tensors(etype, True, "csr")
+        if ids.numel() == 0 or torch.equal(ids, torch.arange(ids.numel(), dtype=ids.dtype)):
+            return Relation(*ends, src, indptr=indptr)
+    src, dst, _ = index.edges(etype, "eid")
+    return Relation(*ends, src, dst)
 
 
 def _unpickle(metagraph: Any, num_nodes: list[int], relations: list[Relation]) -> DeviceIndex:

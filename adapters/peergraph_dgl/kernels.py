@@ -33,7 +33,11 @@ def spmm(relation: Relation, op: str, reduce: str, lhs: Feature, rhs: Feature) -
     """
     out = _reduced(relation.structure(), op, reduce, lhs, rhs)
     if reduce in _WORST and relation.num_edges and relation.may_have_empty_rows():
-        out = out.masked_fill(_like_rows(relation.in_degrees() == 0, out), _WORST[reduce])
+        empty = relation.in_degrees() == 0
+        if out.device.type != "cpu":
+            return out.masked_fill(_like_rows(empty, out), _WORST[reduce])
+        # In place, and few rows; on a GPU their number would have to be waited for.
+        out.index_fill_(0, empty.nonzero().view(-1), _WORST[reduce])
     return out
 
 

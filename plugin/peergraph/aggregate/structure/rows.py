@@ -123,5 +123,8 @@ def group_by(
 
 def begins(ordered: Tensor, num_keys: int, dtype: torch.dtype) -> Tensor:
     """[num_keys + 1] where each key begins in sorted keys."""
+    narrow = dtype == torch.int32
+    if ordered.device.type == "cpu":
+        return torch._convert_indices_from_coo_to_csr(ordered, num_keys, out_int32=narrow)
     bounds = torch.arange(num_keys + 1, dtype=ordered.dtype, device=ordered.device)
-    return torch.searchsorted(ordered, bounds, out_int32=dtype == torch.int32)
+    return torch.searchsorted(ordered, bounds, out_int32=narrow)
