@@ -67,11 +67,12 @@ bool can_be_nan(const Extremum& op, int num_threads) {
     return true;
   std::atomic<bool> found{false};
   const float* x = static_cast<const float*>(op.of.x);
-  parallel_for(count, 1 << 18, num_threads, [&](int64_t first, int64_t last) {
+  const auto look = [&](int64_t first, int64_t last) {
     bool any = false;
     for (int64_t i = first; i < last; ++i) any |= x[i] != x[i];
     if (any) found = true;
-  });
+  };
+  parallel_for(count, 1 << 18, num_threads, look, torch_team());
   return found;
 }
 
@@ -134,9 +135,10 @@ void extremum_grad_cpu(const ExtremumGrad& op, int num_threads) {
   const int64_t groups = op.of.e_columns;
   const int64_t grain = row_grain(groups, 0, op.rows.num_rows * op.of.group());
   with_dtype(op.dtype, [&](auto element) {
-    parallel_for(groups, grain, num_threads, [&](int64_t first, int64_t last) {
+    const auto walk = [&](int64_t first, int64_t last) {
       grad_groups<decltype(element)>(op, first, last);
-    });
+    };
+    parallel_for(groups, grain, num_threads, walk, torch_team());
   });
 }
 

@@ -36,9 +36,10 @@ void spread_cpu(const Spread& op, int num_threads) {
   const int64_t grain = row_grain(op.of.columns, 0, op.rows.num_edges);
   with_dtype(op.dtype, [&](auto element) {
     with_message(op.of.message, [&](auto message) {
-      parallel_for(op.of.columns, grain, num_threads, [&](int64_t first, int64_t last) {
+      const auto walk = [&](int64_t first, int64_t last) {
         spread_columns<decltype(message)::value, decltype(element)>(op, first, last);
-      });
+      };
+      parallel_for(op.of.columns, grain, num_threads, walk, torch_team());
     });
   });
 }
