@@ -13,9 +13,9 @@ namespace {
 /// leaky_relu of each lane and its slope there, without comparisons: GCC makes those of 512 bits
 /// lane by lane.
 template <typename V, int kLanes, int kBytes>
-PG_INLINE void leaky(const Pack<V, kLanes, kBytes>& sum, V slope, Pack<V, kLanes, kBytes>* value,
-                     Pack<V, kLanes, kBytes>* slopes) {
-  using Values = Pack<V, kLanes, kBytes>;
+PG_INLINE void leaky(const WidePack<V, kLanes, kBytes>& sum, V slope,
+                     WidePack<V, kLanes, kBytes>* value, WidePack<V, kLanes, kBytes>* slopes) {
+  using Values = WidePack<V, kLanes, kBytes>;
   using Bits = typename Values::template PartOf<IntegerOf<V>>;
   using Unsigned = typename Values::template PartOf<std::make_unsigned_t<IntegerOf<V>>>;
   Values one, low;
@@ -142,8 +142,8 @@ class Edges {
   }
   /// x of the source plus `right` of the destination: what leaky_relu is taken of.
   template <int kLanes>
-  PG_INLINE void add_ends(int64_t k, int64_t first, Pack<Value, kLanes, kBytes>* sum) const {
-    Pack<Value, kLanes, kBytes> right;
+  PG_INLINE void add_ends(int64_t k, int64_t first, WidePack<Value, kLanes, kBytes>* sum) const {
+    WidePack<Value, kLanes, kBytes> right;
     sum->load(wide(of_.x, column(k)) + first);
     right.load(wide(of_.right, row(k)) + first);
     sum->add(right);
@@ -189,7 +189,7 @@ class Edges {
 
   template <int kLanes>
   PG_INLINE Value score_of(int64_t k, int64_t first) const {
-    Pack<Value, kLanes, kBytes> sum, value, slopes, att;
+    WidePack<Value, kLanes, kBytes> sum, value, slopes, att;
     add_ends(k, first, &sum);
     leaky(sum, slope_, &value, &slopes);
     att.load(static_cast<const Value*>(of_.att) + first);
@@ -200,7 +200,7 @@ class Edges {
   template <int kSums, Layout kLayout, typename Add, typename Finish>
   PG_INLINE void sum_wide_of(const Add& add, const Finish& finish) const {
     each_block<1, kLanesOf<Value>>(of_.columns(), [&](int64_t first, auto, auto lanes) PG_INLINED {
-      using Values = Pack<Value, lanes, kBytes>;
+      using Values = WidePack<Value, lanes, kBytes>;
       Values sums[kSums], weight, grad;
       for (int i = 0; i < kSums; ++i) sums[i].fill(0);
       for (int64_t k = 0; k < count_; ++k) {

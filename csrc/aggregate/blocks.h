@@ -85,7 +85,7 @@ class Runs {
 /// Reads the lanes from column `first` on of a row whose values `value_of` gives.
 template <Layout kLayout, typename V, int kLanes, int kBytes, typename T>
 PG_INLINE void read(const T* row, const int32_t* value_of, int64_t first,
-                    Pack<V, kLanes, kBytes>* pack) {
+                    WidePack<V, kLanes, kBytes>* pack) {
   if constexpr (kLayout == Layout::kSame) {
     pack->load(row + first);
   } else if constexpr (kLayout == Layout::kRuns) {
@@ -161,7 +161,7 @@ class Messages {
   /// Fills `packs` with the message at `position`, columns from `first` on.
   template <int kPacks, int kLanes>
   PG_INLINE void read(int64_t position, int64_t first,
-                      Pack<Value, kLanes, kBytes> (&packs)[kPacks]) const {
+                      WidePack<Value, kLanes, kBytes> (&packs)[kPacks]) const {
     const int64_t ahead = std::min(position + kAhead, last_position_);
     const T* x = nullptr;
     const T* e = nullptr;
@@ -175,7 +175,7 @@ class Messages {
       if (rows_.edge_id_bytes != 0) prefetch(edge(ahead) + values_[first]);
     }
     for (int i = 0; i < kPacks; ++i) {
-      Pack<Value, kLanes, kBytes> other;
+      WidePack<Value, kLanes, kBytes> other;
       if constexpr (uses_u(kMessage)) packs[i].load(x + i * kLanes);
       if constexpr (uses_e(kMessage))
         peergraph::read<kLayout>(e, values_, first + i * kLanes, &other);
@@ -247,7 +247,7 @@ PG_INLINE AccumulatorOf<T> dot(const T* left, const U* right, int64_t count) {
   Value total = 0;
   int64_t c = 0;
   if (count >= kLanes) {
-    Pack<Value, kLanes, kBytes> sums, a, b;
+    WidePack<Value, kLanes, kBytes> sums, a, b;
     sums.fill(0);
     for (; c + kLanes <= count; c += kLanes) {
       a.load(left + c);
@@ -258,7 +258,7 @@ PG_INLINE AccumulatorOf<T> dot(const T* left, const U* right, int64_t count) {
     total = sums.sum();
   }
   for (; c + 4 <= count; c += 4) {
-    Pack<Value, 4, kBytes> a, b;
+    WidePack<Value, 4, kBytes> a, b;
     a.load(left + c);
     b.load(right + c);
     a.multiply(b);

@@ -17,8 +17,8 @@ PG_INLINE void best_of_row(const Extremum& op, const Messages& messages, int64_t
   const int64_t begin = op.rows.begin(row), end = op.rows.end(row);
   const int64_t at = row * op.of.columns + first;
   const Value order = op.minimum ? -1 : 1;
-  Pack<Value, kLanes, kBytes> best[kPacks], message[kPacks];
-  Pack<Position, kLanes, kBytes> positions[kPacks];
+  WidePack<Value, kLanes, kBytes> best[kPacks], message[kPacks];
+  WidePack<Position, kLanes, kBytes> positions[kPacks];
   for (int i = 0; i < kPacks; ++i) {
     best[i].fill(0);
     positions[i].fill(begin == end ? -1 : 0);

@@ -67,7 +67,7 @@ PG_INLINE void by_column(const Edges<T>& edges, int64_t first, int64_t last) {
   edges.each(first, last, [&](const T* left, const T* right, T* out) PG_INLINED {
     each_block<1, kLanesOf<Value>>(edges.op.heads,
                                    [&](int64_t column, auto, auto lanes) PG_INLINED {
-                                     Pack<Value, lanes, kBytes> a, b;
+                                     WidePack<Value, lanes, kBytes> a, b;
                                      read<kLayout>(left, edges.left.values(), column, &a);
                                      if constexpr (kMessage != Message::kCopyU)
                                        read<kLayout>(right, edges.right.values(), column, &b);

@@ -8,7 +8,7 @@ namespace {
 /// Sums the messages of a row, as many columns at a time as the vector registers hold.
 template <typename T, int kPacks, int kLanes, int kBytes, typename Messages>
 PG_INLINE void sum_row(const Spmm& op, const Messages& messages, int64_t row, int64_t first) {
-  using Sums = Pack<AccumulatorOf<T>, kLanes, kBytes>;
+  using Sums = WidePack<AccumulatorOf<T>, kLanes, kBytes>;
   const int64_t begin = op.rows.begin(row), end = op.rows.end(row);
   Sums sums[kPacks], message[kPacks], count;
   for (int i = 0; i < kPacks; ++i) sums[i].fill(0);

@@ -12,8 +12,8 @@ namespace peergraph {
 
 /// exp of each lane, within 2 units of the last place; the same for any width of vectors.
 template <int kLanes, int kBytes>
-PG_INLINE void exp_of(Pack<float, kLanes, kBytes>* pack) {
-  using Floats = Pack<float, kLanes, kBytes>;
+PG_INLINE void exp_of(WidePack<float, kLanes, kBytes>* pack) {
+  using Floats = WidePack<float, kLanes, kBytes>;
   using Part = typename Floats::Part;
   using Bits = typename Floats::template PartOf<int32_t>;
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
@@ -51,7 +51,7 @@ PG_INLINE void exp_of(Pack<float, kLanes, kBytes>* pack) {
 template <int kBytes>
 PG_INLINE void exp_all(float* values, int64_t count) {
   // GCC compares wider vectors lane by lane.
-  Pack<float, 16, std::min(kBytes, 32)> pack;
+  WidePack<float, 16, std::min(kBytes, 32)> pack;
   int64_t at = 0;
   for (; at + 16 <= count; at += 16) {
     pack.load(values + at);

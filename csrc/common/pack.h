@@ -27,7 +27,7 @@ constexpr int kLanesOf = 64 / static_cast<int>(sizeof(Value));
 
 /// `kLanes` values of V, in vectors of at most `kBytes` bytes.
 template <typename V, int kLanes, int kBytes>
-struct Pack {
+struct WidePack {
   static constexpr int kSize = kLanes * static_cast<int>(sizeof(V));
   static constexpr int kPartBytes = kSize < kBytes ? kSize : kBytes;
   static constexpr int kParts = kSize / kPartBytes;
@@ -104,13 +104,13 @@ struct Pack {
     }
   }
 
-  PG_INLINE void add(const Pack& other) {
+  PG_INLINE void add(const WidePack& other) {
     for (int i = 0; i < kParts; ++i) part[i] += other.part[i];
   }
-  PG_INLINE void multiply(const Pack& other) {
+  PG_INLINE void multiply(const WidePack& other) {
     for (int i = 0; i < kParts; ++i) part[i] *= other.part[i];
   }
-  PG_INLINE void divide(const Pack& other) {
+  PG_INLINE void divide(const WidePack& other) {
     for (int i = 0; i < kParts; ++i) part[i] /= other.part[i];
   }
 
@@ -121,8 +121,8 @@ struct Pack {
   /// Takes the lanes of `other` that are larger, or NaN where this is none (kNan: there may be
   /// such), and sets `tag` in those lanes of `tags`.
   template <bool kNan, typename Tag>
-  PG_INLINE void take_larger(const Pack& other, Tag tag, Pack<Tag, kLanes, kBytes>* tags) {
-    Pack<Tag, kLanes, kBytes> given;
+  PG_INLINE void take_larger(const WidePack& other, Tag tag, WidePack<Tag, kLanes, kBytes>* tags) {
+    WidePack<Tag, kLanes, kBytes> given;
     given.fill(tag);
     for (int i = 0; i < kParts; ++i) {
       auto take = other.part[i] > part[i];
@@ -137,7 +137,7 @@ struct Pack {
     if constexpr (kLanes == 1) {
       return part[0];
     } else {
-      Pack<V, kLanes / 2, kBytes> half;
+      WidePack<V, kLanes / 2, kBytes> half;
       if constexpr (kParts > 1) {
         for (int i = 0; i < kParts / 2; ++i) half.part[i] = part[i] + part[i + kParts / 2];
       } else {
@@ -151,7 +151,7 @@ struct Pack {
  private:
   template <int kFirst, int... kLane>
   PG_INLINE auto half_of(std::integer_sequence<int, kLane...>) const {
-    return typename Pack<V, kLanes / 2, kBytes>::Part{part[0][kFirst + kLane]...};
+    return typename WidePack<V, kLanes / 2, kBytes>::Part{part[0][kFirst + kLane]...};
   }
 
   PG_INLINE PartOf<uint32_t> bits(int i) const {
