@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.aggregate import Csc, attention, edge_softmax, g_sddmm, g_spmm
+from tests.vector_width import running
 
 NODES, SOURCES = 70, 400
 # Fewer than a vector, tails, whole vectors, and several blocks of them.
@@ -37,17 +37,6 @@ def graph(id_dtype: torch.dtype, by_edge_id: bool) -> Csc:
 def values(rows: int, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     random = torch.Generator().manual_seed(rows)
     return torch.randn(rows, *shape, generator=random).to(dtype).requires_grad_()
-
-
-@contextmanager
-def running(vector_bytes: int, threads: int) -> Iterator[None]:
-    widest, most = _C.limit_vector_bytes(vector_bytes), torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        _C.limit_vector_bytes(widest)
-        torch.set_num_threads(most)
 
 
 def with_gradients(out: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:

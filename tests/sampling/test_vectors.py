@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 import pytest
 import torch
 
-import peergraph._C as _C
 from peergraph.sampling import NeighborSampler
 from tests.sampling.choice_kinds import prepare
 from tests.sampling.plain_store import LAYOUTS, NODE, PlainStore, random_csc
 from tests.sampling.reference_samples import assert_equals_reference
-
-
-@contextmanager
-def running(vector_bytes: int, threads: int) -> Iterator[None]:
-    widest, most = _C.limit_vector_bytes(vector_bytes), torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        _C.limit_vector_bytes(widest)
-        torch.set_num_threads(most)
+from tests.vector_width import running
 
 
 # Few draws, which are compared, many, which are shuffled; lists that are much longer and not.

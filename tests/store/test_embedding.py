@@ -20,11 +20,10 @@ from tests.store.trained import (
     WIDTH,
     TorchTwin,
     assert_close,
-    batch_of,
     first_rows,
     make,
     make_store,
-    train_step,
+    train_beside,
 )
 
 
@@ -60,9 +59,7 @@ def test_saved_and_restored_with_the_store(
         )
         half = peergraph.Embedding(store, 3, node_type="b", dtype=torch.bfloat16)
         optimizer = ours(embedding, **arguments)
-        for step in range(5):
-            train_step(embedding, optimizer, batch_of(step))
-            twin.step([batch_of(step)])
+        train_beside(twin, embedding, optimizer, range(5))
         half_rows = half.table.read()
         store.save(tmp_path / "store")
     with Store.load(tmp_path / "store", device=device) as store:
@@ -71,9 +68,7 @@ def test_saved_and_restored_with_the_store(
         assert torch.equal(store.embeddings["b", "embedding"].table.read(), half_rows)
         assert_close(embedding.table.read(), twin.weight)
         optimizer = ours(embedding, **arguments)
-        for step in range(5, 10):
-            train_step(embedding, optimizer, batch_of(step))
-            twin.step([batch_of(step)])
+        train_beside(twin, embedding, optimizer, range(5, 10))
         assert_close(embedding.table.read(), twin.weight)
         # A second optimizer starts anew, as torch's does.
         fresh = optim.SparseAdam(embedding)

@@ -22,6 +22,7 @@ from tests.store.trained import (
     loss_of,
     make,
     make_store,
+    train_beside,
     train_step,
 )
 
@@ -33,10 +34,7 @@ def test_matches_torch(ours: Any, theirs: Any, arguments: Any, device: torch.dev
     embedding = make(device)
     optimizer = ours(embedding, **arguments)
     twin = TorchTwin(first_rows(), theirs, arguments)
-    for step in range(25):
-        batch = batch_of(step)
-        train_step(embedding, optimizer, batch)
-        twin.step([batch])
+    train_beside(twin, embedding, optimizer, range(25))
     assert_close(embedding.table.read(), twin.weight)
     embedding.close()
 
@@ -51,10 +49,7 @@ def test_every_plan_in_the_order_of_a_store(
         assert store.id_map("a").to_internal is not None
         optimizer = ours([embedding], **arguments)
         twin = TorchTwin(first_rows(), theirs, arguments)
-        for step in range(10):
-            batch = batch_of(step)
-            train_step(embedding, optimizer, batch)
-            twin.step([batch])
+        train_beside(twin, embedding, optimizer, range(10))
         assert_close(embedding.table.read(), twin.weight)
 
 
@@ -176,9 +171,7 @@ def test_state_dicts_resume(ours: Any, theirs: Any, arguments: Any, device: torc
     embedding, other = make(device), make(device, init=None)
     optimizer = ours(embedding, **arguments)
     twin = TorchTwin(first_rows(), theirs, arguments)
-    for step in range(6):
-        train_step(embedding, optimizer, batch_of(step))
-        twin.step([batch_of(step)])
+    train_beside(twin, embedding, optimizer, range(6))
     model = torch.nn.Sequential(other)
     model.load_state_dict({"0.weight": embedding.state_dict()["weight"]})
     second = ours(other, lr=99.0)

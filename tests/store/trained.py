@@ -80,6 +80,15 @@ def assert_close(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours, theirs.to(ours.dtype), rtol=limit, atol=limit)
 
 
+def train_beside(
+    twin: TorchTwin, embedding: peergraph.Embedding, optimizer: Any, steps: range
+) -> None:
+    for step in steps:
+        batch = batch_of(step)
+        train_step(embedding, optimizer, batch)
+        twin.step([batch])
+
+
 def make(device: torch.device, **arguments: Any) -> peergraph.Embedding:
     """Of ROWS rows without a store."""
     given = {"num_embeddings": ROWS, "init": first_rows(), **arguments}
