@@ -14,6 +14,7 @@ constexpr int64_t kLanes = 32;
 PG_INLINE void make_blocks(const DrawSource& source, const uint32_t* positions,
                            const uint32_t* blocks, uint64_t* bits) {
   uint32_t c0[kLanes], c1[kLanes], c2[kLanes], c3[kLanes];
+  // Halves of block_counter(): words of 32 bits, which fill a vector.
   const auto stream = static_cast<uint32_t>(source.stream);
   for (int64_t l = 0; l < kLanes; ++l) {
     c0[l] = positions[l];

@@ -58,6 +58,9 @@ class Store(Reporting):
         self.build_record = build_record
         """What tables that are added are placed by."""
         self._rank = 0 if group is None else group.rank
+        self.measuring = None
+        self.embeddings = {}
+        self._scratch = []
         self._readers: list[weakref.ref[Any]] = []
         self._turned: Store | None = None
 

@@ -14,14 +14,11 @@ from peergraph.memory import Table
 from peergraph.memory.table.partitions import Partitions
 from peergraph.store.budget.footprint import Extent
 from peergraph.store.contents import Contents
-from peergraph.store.hotness.id_map import IdMap
-from peergraph.store.input.schema import Schema
-from peergraph.store.input.source import EdgeType, NodeType
+from peergraph.store.input.source import NodeType
 from peergraph.store.planning.items import table_name, type_name
 from peergraph.store.planning.plan import Plan
 from peergraph.store.reporting.measuring import Measuring
 from peergraph.store.reporting.memory_use import MemoryUse
-from peergraph.store.structure.structure import Structure
 
 if TYPE_CHECKING:
     from peergraph.store.embedding.embedding import Embedding
@@ -44,21 +41,9 @@ class Reporting(Contents):
     """What counts reads at the moment, if anything."""
     _rank: int
     _turned: Reporting | None
+    _scratch: list[tuple[str, weakref.ref[Scratch]]]
     embeddings: dict[tuple[NodeType, str], Embedding]
     """What is trained, by node type and name; made by :class:`peergraph.Embedding`."""
-
-    def __init__(
-        self,
-        schema: Schema,
-        ids: dict[NodeType, IdMap],
-        structures: dict[EdgeType, Structure],
-        node_tables: dict[NodeType, dict[str, Table]],
-        edge_tables: dict[EdgeType, dict[str, Table]],
-    ) -> None:
-        super().__init__(schema, ids, structures, node_tables, edge_tables)
-        self.measuring = None
-        self.embeddings = {}
-        self._scratch: list[tuple[str, weakref.ref[Scratch]]] = []
 
     def memory(self) -> MemoryUse:
         """Bytes by rank, tier, relation and table: as they were asked for, and as the driver hands
