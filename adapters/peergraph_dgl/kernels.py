@@ -32,13 +32,12 @@ def spmm(relation: Relation, op: str, reduce: str, lhs: Feature, rhs: Feature) -
         edges has 0 throughout.
     """
     out = _reduced(relation.structure(), op, reduce, lhs, rhs)
-    if reduce in _WORST and relation.num_edges and relation.may_have_empty_rows():
-        empty = relation.in_degrees() == 0
-        if out.device.type != "cpu":
-            return out.masked_fill(_like_rows(empty, out), _WORST[reduce])
-        # In place, and few rows; on a GPU their number would have to be waited for.
-        out.index_fill_(0, empty.nonzero().view(-1), _WORST[reduce])
-    return out
+    if reduce not in _WORST or not relation.num_edges:
+        return out
+    if out.device.type != "cpu":  # The number of rows would have to be waited for.
+        return out.masked_fill(_like_rows(relation.in_degrees() == 0, out), _WORST[reduce])
+    empty = relation.empty_rows()
+    return out.index_fill_(0, empty, _WORST[reduce]) if empty.numel() else out
 
 
 def _reduced(csc: Csc, op: str, reduce: str, lhs: Feature, rhs: Feature) -> Tensor:

@@ -46,7 +46,7 @@ class Relation:
         self._by_destination: tuple[Tensor, Tensor, Tensor] | None = None
         self._in_degrees: Tensor | None = None
         self._out_degrees: Tensor | None = None
-        self._empty_rows: bool | None = None
+        self._empty_rows: Tensor | None = None
 
     @property
     def num_edges(self) -> int:
@@ -123,11 +123,10 @@ class Relation:
             self._in_degrees = self._csc().degrees().to(self.src.dtype)
         return self._in_degrees
 
-    def may_have_empty_rows(self) -> bool:
-        """Whether a destination has no edges; a GPU is not waited for to find out."""
+    def empty_rows(self) -> Tensor:
+        """Destinations without edges; a GPU is waited for, to know how many."""
         if self._empty_rows is None:
-            on_cpu = self.device.type == "cpu"
-            self._empty_rows = not on_cpu or bool((self.in_degrees() == 0).any())
+            self._empty_rows = (self.in_degrees() == 0).nonzero().view(-1)
         return self._empty_rows
 
     def out_degrees(self) -> Tensor:

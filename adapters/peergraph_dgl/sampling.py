@@ -77,12 +77,12 @@ def _labor_blocks(
     dgls: Any, sampler: Any, g: Any, seed_nodes: Any, exclude_eids: Any = None
 ) -> tuple[Any, Any, list[DGLBlock]]:
     beyond = _beyond_the_core(sampler)
-    if find_store(g) is None or beyond:
-        if isinstance(g, StoreGraph):
-            raise NotImplementedError(
-                f"LaborSampler({', '.join(beyond)}) is not served by a graph without a DGL graph "
-                "inside; peergraph_dgl.share(g) gives a DGLGraph that has it"
-            )
+    if beyond and isinstance(g, StoreGraph):
+        raise NotImplementedError(
+            f"LaborSampler({', '.join(beyond)}) is not served by a graph without a DGL graph "
+            "inside; peergraph_dgl.share(g) gives a DGLGraph that has it"
+        )
+    if beyond or find_store(g) is None:
         result: tuple[Any, Any, list[DGLBlock]] = dgls(sampler, g, seed_nodes, exclude_eids)
         return result
     dependent = bool(sampler.layer_dependency)
