@@ -168,6 +168,17 @@ def test_write(name: str, device: torch.device) -> None:
     assert torch.equal(handle.clone(), plain)
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_ids_of_more_rows_than_int32_counts(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = 5_000_000_000
+    x, _ = tensors(torch.device("cpu"))
+    monkeypatch.setattr(TableTensor, "size", lambda self, dim: rows)
+    ids = x.row_ids(torch.tensor([-1, 3, -rows // 4], dtype=dtype))
+    assert ids.tolist() == [rows - 1, 3, rows - rows // 4]
+
+
 def test_write_of_one_dimension(device: torch.device) -> None:
     data = random_data()
     shared = peergraph_pyg.share(data, device=device)

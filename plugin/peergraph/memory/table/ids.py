@@ -73,7 +73,7 @@ def sorted_by_row(
         order: [rows] id -> row, None where they are the same.
         first_far: a row.
     """
-    flat = flat_ids(ids, rows)
+    flat = wide_enough(ids.flatten(), rows)
     keys = flat.clamp(0, rows - 1)
     keys = keys if order is None else order[keys]
     if rows <= torch.iinfo(torch.int32).max:
@@ -83,10 +83,9 @@ def sorted_by_row(
     return flat[places], places, far
 
 
-def flat_ids(ids: torch.Tensor, rows: int) -> torch.Tensor:
-    """The ids in one dimension, as int64 where int32 does not hold the number of rows."""
-    flat = ids.flatten()
-    return flat if rows <= torch.iinfo(torch.int32).max else flat.long()
+def wide_enough(ids: torch.Tensor, rows: int) -> torch.Tensor:
+    """The ids, as int64 where int32 does not hold the number of rows, to reckon with it."""
+    return ids if rows <= torch.iinfo(torch.int32).max else ids.long()
 
 
 def check_device(name: str, tensor: torch.Tensor, device: torch.device) -> None:

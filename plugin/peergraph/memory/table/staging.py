@@ -9,7 +9,7 @@ import torch
 
 import peergraph._C as _C
 from peergraph.memory.device.launching import Launch, launch_on
-from peergraph.memory.table.ids import flat_ids, id_list
+from peergraph.memory.table.ids import id_list, wide_enough
 from peergraph.memory.table.pinned_buffers import pinned_buffers
 from peergraph.memory.table.views import dense_view
 
@@ -136,7 +136,7 @@ class AwayRows:
 
         Waits for the current stream.
         """
-        flat = flat_ids(ids, self._rows)
+        flat = wide_enough(ids.flatten(), self._rows)
         rows = flat.clamp(0, self._rows - 1)
         rows = rows if self._order is None else self._order[rows]
         away = (rows >= self._first) & (flat >= 0) & (flat < self._rows)

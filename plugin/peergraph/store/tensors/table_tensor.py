@@ -9,6 +9,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from peergraph.memory import Table
+from peergraph.memory.table.ids import wide_enough
 from peergraph.store.input.source import EdgeType, NodeType
 from peergraph.store.tensors.store_tensor import StoreTensor, implements, plain
 
@@ -94,6 +95,7 @@ class TableTensor(StoreTensor):
             return ids
         if key.dtype not in (torch.int32, torch.int64):
             return None
+        key = wide_enough(key, rows)
         return torch.where(key < 0, key + rows, key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
