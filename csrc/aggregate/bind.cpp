@@ -195,7 +195,7 @@ bool attention_fits(int dtype, int64_t heads, int64_t depth, int device) {
   return device < 0 && dtype >= 0 && heads > 0 && depth > 0;
 }
 
-/// The widest vectors, in bytes, that the operations of this area take from now on, as far as the
+/// The widest vectors, in bytes, that all that runs with_vectors takes from now on, as far as the
 /// CPU has them; results do not depend on it. What it was before.
 int limit_vector_bytes(int bytes) {
   PG_CHECK_ARG(bytes == 16 || bytes == 32 || bytes == 64, "bytes must be 16, 32 or 64");
