@@ -16,10 +16,12 @@ from peergraph.testing import preload
 # Helpers of tests say what they compared, as tests do.
 pytest.register_assert_rewrite(*(f"tests.{p.name}" for p in Path(__file__).parent.iterdir()))
 
-# What most tests of ranks take seconds to import; optimizers import the compiler.
-preload("pytest", "torch._dynamo", "torch_geometric.loader", "peergraph_pyg")
-
 NUM_GPUS = torch.cuda.device_count() if _C.has_cuda else 0
+# What most tests of ranks take seconds to import; optimizers import the compiler.
+preload("pytest", "torch._dynamo")
+if NUM_GPUS == 0:  # importing PyG prints torch's configuration, which initialises CUDA
+    preload("torch_geometric.loader", "peergraph_pyg")
+
 REQUIRED_GPUS = int(os.environ.get("PEERGRAPH_REQUIRE_GPUS", "0"))
 
 

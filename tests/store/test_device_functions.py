@@ -129,7 +129,7 @@ def test_compiles_with_nvcc(tmp_path: Path) -> None:
 
 
 def test_compiles_at_run_time() -> None:
-    nvrtc = pytest.importorskip("cupy.cuda.nvrtc", reason="needs CuPy")
+    nvrtc = pytest.importorskip("cupy", reason="needs CuPy").cuda.nvrtc
     program = nvrtc.createProgram(kernel_source(), "kernel.cu", [], [])
     options = ("-std=c++17", "-arch=compute_90", f"-I{peergraph.include_path()}")
     nvrtc.compileProgram(program, options)
