@@ -44,6 +44,7 @@ def _draw(rows: list[Record], where: str, folder: Path) -> Path:
 
     matplotlib.use("Agg")  # there may be no screen
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
     layers = list(dict.fromkeys(row["layers"] for row in rows))
     dims = sorted({row["dim"] for row in rows})
@@ -64,6 +65,9 @@ def _draw(rows: list[Record], where: str, folder: Path) -> Path:
                 else:
                     panel.bar(at, ms, width, color=_COLORS[system])
         panel.set_yscale("log")
+        panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panel.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        panel.yaxis.set_minor_locator(NullLocator())
         panel.set_xticks(range(len(layers)), layers, fontsize=7)
         panel.set_title(f"{dim} features", fontsize=9)
     first = axes[0] if len(dims) > 1 else axes

@@ -53,38 +53,37 @@ def _draw_steps(records: list[Record], folder: Path) -> list[Path]:
 
 
 def _breakdown(rows: list[Record], title: str, path: Path) -> Path:
-    figure, axes = plt.subplots(figsize=(7, 1.2 + 0.6 * len(rows)))
+    figure, axes = plt.subplots(figsize=(7, 1.6 + 0.3 * len(rows)))
     for i, row in enumerate(rows):
         left = 0.0
         for stage, (_, color) in _STAGES.items():
             axes.barh(i, row.get(stage, 0.0), left=left, color=color)
             left += row.get(stage, 0.0)
         over = f", {row['over_compute']:.2f}x" if "over_compute" in row else ""
-        axes.text(left, i, f" {row['wall_ms']:.1f} ms{over}", va="center")
+        axes.text(left, i, f" {row['wall_ms']:.1f} ms{over}", va="center", fontsize=7)
     axes.set_yticks(range(len(rows)), [_label(row) for row in rows], fontsize=7)
+    axes.invert_yaxis()
     axes.set_xlim(0, 1.25 * max(row["wall_ms"] for row in rows))
     axes.set_xlabel("ms a step")
     axes.set_title(title, fontsize=9)
     handles = [plt.Rectangle((0, 0), 1, 1, color=color) for _, color in _STAGES.values()]
-    axes.legend(
-        handles,
-        [label for label, _ in _STAGES.values()],
-        fontsize=7,
-        ncol=4,
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.25),
-    )
-    return _save(figure, path)
+    labels = [label for label, _ in _STAGES.values()]
+    figure.legend(handles, labels, fontsize=7, ncol=4, loc="lower center")
+    return _save(figure, path, bottom=0.3 / figure.get_figheight())
 
 
 def _utilisation(rows: list[Record], title: str, path: Path) -> Path:
-    figure, axes = plt.subplots(figsize=(7, 3))
-    for row in rows:
+    """Of several runs of a way, the quickest."""
+    best: dict[str, Record] = {}
+    for row in sorted(rows, key=lambda row: row["wall_ms"]):
         if "utilisation_trace" in row:
-            seconds, percent = zip(*row["utilisation_trace"], strict=True)
-            mean = row.get("utilisation")
-            label = _label(row) + (f" (mean {mean:.0f} %)" if mean is not None else "")
-            axes.plot(seconds, percent, label=label, color=_COLORS[row["way"]])
+            best.setdefault(row["way"], row)
+    figure, axes = plt.subplots(figsize=(7, 3))
+    for way, row in best.items():
+        seconds, percent = zip(*row["utilisation_trace"], strict=True)
+        mean = row.get("utilisation")
+        label = _label(row) + (f" (mean {mean:.0f} %)" if mean is not None else "")
+        axes.plot(seconds, percent, label=label, color=_COLORS[way])
     axes.set_ylim(0, 105)
     axes.set_xlabel("seconds")
     axes.set_ylabel("GPU utilisation, %")
@@ -99,8 +98,8 @@ def _label(row: Record) -> str:
     return " ".join([str(row["way"]), *options])
 
 
-def _save(figure: plt.Figure, path: Path) -> Path:
-    figure.tight_layout()
+def _save(figure: plt.Figure, path: Path, bottom: float = 0.0) -> Path:
+    figure.tight_layout(rect=(0, bottom, 1, 1))
     figure.savefig(path)
     plt.close(figure)
     return path
