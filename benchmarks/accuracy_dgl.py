@@ -1,6 +1,7 @@
 """Accuracy of DGL's scripts: on a shared graph with Peergraph's layers, against plain DGL.
 
-    python benchmarks/accuracy_dgl.py --data FOLDER --out docs/accuracy.md
+    python benchmarks/accuracy_dgl.py --data FOLDER --records CPU.json --out docs/accuracy.md
+    python benchmarks/accuracy_dgl.py --data FOLDER --device cuda --plain CPU.json --ranks 1,2,4
 
 Each kind of script (nodes, in DDP, links, several types, GraphBolt) runs twice for each seed, with
 the same code, hyperparameters and initial weights: on DGL's own graph, sampled and computed by DGL
@@ -73,13 +74,13 @@ KINDS = {
 
 def main() -> None:
     args = parse_arguments()
-    known = _read(args.records)
+    known, plain = _read(args.records), _read(args.plain)
     rows = []
     for name, graph, ranks in cases(args):
         key = f"{name} {graph} {ranks}"
         if key not in known:
             begin = time.perf_counter()
-            known[key] = measure(name, graph, ranks, args)
+            known[key] = measure(name, graph, ranks, args, plain.get(key))
             seconds = time.perf_counter() - begin
             print(f"{line(known[key])} {seconds:.0f} s", file=sys.stderr, flush=True)
             if args.records is not None:
@@ -88,7 +89,7 @@ def main() -> None:
     text = report(rows, args)
     print(text)
     if args.out is not None:
-        write_section(args.out, "DGL", text)
+        write_section(args.out, "DGL" if args.device == "cpu" else "DGL on GPUs", text)
 
 
 def _read(path: Path | None) -> dict[str, Any]:
@@ -118,12 +119,20 @@ def parse_arguments() -> argparse.Namespace:
         "--ranks", type=lambda text: [int(n) for n in text.split(",")], default=[2], help="of DDP"
     )
     parser.add_argument("--records", type=Path, help="rows are kept there, and not made again")
+    parser.add_argument(
+        "--plain", type=Path, help="records of another run: its scores of plain DGL are taken"
+    )
     parser.add_argument("--out", type=Path, help="Markdown file whose section is replaced")
     return parser.parse_args()
 
 
-def measure(name: str, graph: str, ranks: int, args: argparse.Namespace) -> dict[str, Any]:
-    """Scores of all seeds on both sides; several ranks are processes of their own."""
+def measure(
+    name: str, graph: str, ranks: int, args: argparse.Namespace, known: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Scores of all seeds on both sides; several ranks are processes of their own.
+
+    Plain DGL's are those of the row `known` if there is one of as many seeds.
+    """
     kind = KINDS[name]
     epochs, batch = kind.schedules[graph]
     settings = Settings(
@@ -134,7 +143,8 @@ def measure(name: str, graph: str, ranks: int, args: argparse.Namespace) -> dict
         lr=0.01,
         dropout=kind.dropout,
     )
-    given = (name, args.data / f"{graph}.npz", settings, args.seeds, args.device)
+    plain = known["plain"] if known is not None and len(known["plain"]) == args.seeds else None
+    given = (name, args.data / f"{graph}.npz", settings, args.seeds, args.device, plain)
     if kind.distributed:
         found = run_ranks(scores, ranks, *given, timeout_s=_TIMEOUT, device=args.device)[0]
     else:
@@ -142,18 +152,24 @@ def measure(name: str, graph: str, ranks: int, args: argparse.Namespace) -> dict
     return {"title": kind.title, "graph": graph, "ranks": ranks, **found}
 
 
-def scores(name: str, path: Path, settings: Settings, seeds: int, device: str) -> dict[str, Any]:
-    """The work of one rank."""
+def scores(
+    name: str,
+    path: Path,
+    settings: Settings,
+    seeds: int,
+    device: str,
+    plain: list[float] | None,
+) -> dict[str, Any]:
+    """The work of one rank; plain DGL's scores where they are not given."""
     kind = KINDS[name]
     rank = dist.get_rank() if dist.is_initialized() else 0
     own = kind.load(path)
     shared = peergraph_dgl.share(own if rank == 0 else None, device=device)
     where = peergraph_dgl.store_of(shared).device
-    sides = {
-        "plain": Side(own, torch.device("cpu"), shared=False),
-        "store": Side(shared, where, shared=True),
-    }
-    found: dict[str, Any] = {side: [] for side in sides}
+    sides = {"store": Side(shared, where, shared=True)}
+    if plain is None:
+        sides["plain"] = Side(own, torch.device("cpu"), shared=False)
+    found: dict[str, Any] = {"plain": plain, **{side: [] for side in sides}}
     for seed in range(seeds):
         for side, given in sides.items():
             found[side].append(kind.train(given, settings, seed))

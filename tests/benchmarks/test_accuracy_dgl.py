@@ -83,6 +83,15 @@ def test_every_kind_is_measured(data: Path) -> None:
             assert all(0 <= score <= 100 for score in row[side])
     # The easiest case is learned in the few steps that there are.
     assert max(measured["nodes cora 1"]["store"]) > 60
+
+    known = ["--plain", str(rows), "--kinds", "nodes"]
+    done = subprocess.run(
+        [*command, *more, *known], capture_output=True, text=True, timeout=400, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    score = measured["nodes cora 1"]["plain"]
+    assert f"{sum(score) / 2:.2f}" in done.stdout
+
     text = page.read_text()
     assert text.count("| cora |") == len(kinds) - 1
     assert "old" not in text
