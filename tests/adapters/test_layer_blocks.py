@@ -74,7 +74,7 @@ def test_blocks_serve_layers(name: str, disjoint: bool, device: torch.device) ->
 def test_blocks_serve_gcn(options: dict[str, Any], device: torch.device) -> None:
     batch = batch_of(device)
     theirs, ours = (layer.to(device) for layer in pair("GCNConv", 6, 5, **options))
-    assert "scaled by the degrees" in explain(ours, batch.x, batch.edge_index)
+    assert "edges weighted by the degrees" in explain(ours, batch.x, batch.edge_index)
     for _ in range(2):
         assert_same(theirs, ours, batch.x, batch.edge_index)
 

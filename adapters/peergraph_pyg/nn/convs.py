@@ -11,14 +11,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import torch_geometric
 from torch import Tensor
 from torch_geometric.nn import conv as pyg
 
-from peergraph.aggregate import Csc, attention, edge_softmax, g_sddmm, g_spmm, message
+from peergraph.aggregate import Csc, attention, edge_softmax, g_sddmm, g_spmm, message, sum_with_own
 
 from ..lazy_rows import gathered
 from .attention import attention_over, finish_attention, with_weights
-from .degrees import degrees_of, normalised_sum
+from .degrees import degrees_of, normalised_sum, weighs_edges, weighted_sum, weights_of
 from .layer import (
     Ends,
     FastLayer,
@@ -32,6 +33,8 @@ from .layer import (
     without_autocast,
 )
 from .notes import note
+from .projected import are_first_rows, check_projection, check_weight, project, run
+from .scores import scores
 from .structure import derived_from
 
 # Values of messages from which on writing them costs more than a transpose.
@@ -43,9 +46,21 @@ class SAGEConv(FastLayer, pyg.SAGEConv):  # type: ignore[misc]
 
     pyg_class = pyg.SAGEConv
 
+    def forward(self, x: Any, edge_index: Any, size: Size = None) -> Any:
+        """As PyG's; where nothing looks at the products of the two maps, they add up as made."""
+
+        def at_once() -> Tensor:
+            refuse(self.project, "features are projected before")
+            refuse(not self.root_weight, "there is no own term")
+            ends = ends_of((x, x) if isinstance(x, Tensor) else x)
+            out = project(self, ends, edge_index, size, self.lin_l, self.lin_r)
+            return F.normalize(out, p=2.0, dim=-1) if self.normalize else out
+
+        return self._at_once(at_once, lambda: super(SAGEConv, self).forward(x, edge_index, size))
+
 
 class GCNConv(FastLayer, pyg.GCNConv):  # type: ignore[misc]
-    """PyG's GCNConv; without weights of edges, rows are scaled by the degrees instead of edges.
+    """PyG's GCNConv; without weights of edges, rows of dense graphs are scaled instead of edges.
 
     With weights, or ``cached=True``, normalisation and its cache are PyG's.
     """
@@ -70,8 +85,13 @@ class GCNConv(FastLayer, pyg.GCNConv):  # type: ignore[misc]
         refuse(csc.num_destinations != csc.num_sources, f"there is {csc}")
         degrees = degrees_of(csc, edge_index, self.add_self_loops, x.dtype)
         h = self.lin(x)
-        out = without_autocast(lambda: normalised_sum(csc, degrees, h, self.bias))
-        note(f"forward: peergraph, sum over {csc}, scaled by the degrees")
+        if weighs_edges(csc):
+            weights = weights_of(csc, edge_index, degrees)
+            out = without_autocast(lambda: weighted_sum(csc, weights, h, self.bias))
+        else:
+            out = without_autocast(lambda: normalised_sum(csc, degrees, h, self.bias))
+        how = "edges weighted" if weighs_edges(csc) else "rows scaled"
+        note(f"forward: peergraph, sum over {csc}, {how} by the degrees")
         return out
 
     def _by_weights(self, x: Any, edge_index: Any, edge_weight: Tensor | None) -> Any:
@@ -132,11 +152,13 @@ class GATConv(FastLayer, pyg.GATConv):  # type: ignore[misc]
         )
         h = to_source(source).view(-1, *heads)
         right = None
-        if target is not None:
-            same = target is source and to_source is to_target
-            of_target = h if same else to_target(target).view(-1, *heads)
-            right = torch.einsum("nhd,hd->nh", of_target, self.att_dst[0])
-        left = torch.einsum("nhd,hd->nh", h, self.att_src[0])
+        if target is source and to_source is to_target:
+            h, left, right = scores(h, self.att_src[0], self.att_dst[0])
+        else:
+            h, left = scores(h, self.att_src[0])
+            if target is not None:
+                of_target = to_target(target).view(-1, *heads)
+                right = scores(of_target, self.att_dst[0])[1]
         out = attention(csc, h, left, right, negative_slope=self.negative_slope, self_loops=loops)
         note(f"forward: peergraph, attention in one pass over {csc}")
         return finish_attention(self, out, target)
@@ -236,6 +258,26 @@ class GINConv(FastLayer, pyg.GINConv):  # type: ignore[misc]
 
     pyg_class = pyg.GINConv
 
+    def forward(self, x: Any, edge_index: Any, size: Size = None) -> Any:
+        """As PyG's; the own term is added to the sums where they are."""
+
+        def at_once() -> Tensor:
+            ends = ends_of((x, x) if isinstance(x, Tensor) else x)
+            refuse(self._check_settings() != "sum", f"aggr is {self.aggr}")
+            self._check_steps("propagate")
+            refuse(not are_first_rows(ends.x_dst, ends.x_src), "destinations are other rows")
+            refuse(ends.x_src.dim() != 2, f"x is {list(ends.x_src.shape)}")
+            csc = self._structure(edge_index, size, ends, None)
+            out = without_autocast(lambda: sum_with_own(csc, ends.x_src, 1 + self.eps))
+            note(f"propagate: peergraph, sum over {csc}")
+            return out
+
+        def in_steps() -> Tensor:
+            result: Tensor = super(GINConv, self).forward(x, edge_index, size)
+            return result
+
+        return self._at_once(lambda: self.nn(at_once()), in_steps)
+
 
 class GINEConv(FastLayer, pyg.GINEConv):  # type: ignore[misc]
     """PyG's GINEConv; where CuPy is there, in one compiled kernel.
@@ -244,6 +286,16 @@ class GINEConv(FastLayer, pyg.GINEConv):  # type: ignore[misc]
     """
 
     pyg_class = pyg.GINEConv
+
+    def forward(
+        self, x: Any, edge_index: Any, edge_attr: Tensor | None = None, size: Size = None
+    ) -> Any:
+        """As PyG's; the own term is added in one pass."""
+        pair = (x, x) if isinstance(x, Tensor) else x
+        if torch.compiler.is_compiling() or not is_plain(pair[1]):
+            return super().forward(x, edge_index, edge_attr, size)
+        out = self.propagate(edge_index, x=pair, edge_attr=edge_attr, size=size)
+        return self.nn(torch.addcmul(out, pair[1], 1 + self.eps))
 
     def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
         x, edge_attr = ends_of(kwargs["x"]), kwargs["edge_attr"]
@@ -276,6 +328,26 @@ class GraphConv(FastLayer, pyg.GraphConv):  # type: ignore[misc]
 
     pyg_class = pyg.GraphConv
 
+    def forward(
+        self,
+        x: Any,
+        edge_index: Any,
+        edge_weight: Tensor | None = None,
+        size: Size = None,
+    ) -> Any:
+        """As PyG's; where nothing looks at the products of the two maps, they add up as made."""
+
+        def at_once() -> Tensor:
+            refuse(edge_weight is not None, "there are weights")
+            ends = ends_of((x, x) if isinstance(x, Tensor) else x)
+            return project(self, ends, edge_index, size, self.lin_rel, self.lin_root)
+
+        def in_steps() -> Tensor:
+            result: Tensor = super(GraphConv, self).forward(x, edge_index, edge_weight, size)
+            return result
+
+        return self._at_once(at_once, in_steps)
+
     def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
         return _weighted(kwargs)
 
@@ -289,8 +361,43 @@ class RGCNConv(FastLayer, pyg.RGCNConv):  # type: ignore[misc]
         """As PyG's. Structures are kept for as long as `edge_index` and `edge_type` live."""
         if edge_type is not None and can_be_kept(edge_index, edge_type):
             with derived_from("RGCNConv", edge_index, edge_type):
-                return super().forward(x, edge_index, edge_type)
+                return self._at_once(
+                    lambda: self._by_relation(x, edge_index, edge_type),
+                    lambda: super(RGCNConv, self).forward(x, edge_index, edge_type),
+                )
         return super().forward(x, edge_index, edge_type)
+
+    def _by_relation(self, x: Any, edge_index: Tensor, edge_type: Tensor) -> Tensor:
+        """PyG's loop over relations, whose products add up as they are made; raises Refusal."""
+        refuse(self.num_blocks is not None or self.num_relations < 1, "weights are blocks")
+        by_segments = torch_geometric.backend.use_segment_matmul is not False
+        refuse(torch_geometric.typing.WITH_SEGMM and by_segments, "pyg-lib may multiply")
+        pair = x if isinstance(x, tuple) else (x, x)
+        refuse(len(pair) != 2 or any(not isinstance(end, Tensor) for end in pair), "x is not given")
+        ends = Ends(*pair)
+        reduce = check_projection(self, ends, edge_index)
+        # PyG starts with zeros of torch's default dtype.
+        dtype = ends.x_src.dtype
+        wide = torch.promote_types(dtype, torch.get_default_dtype()) == dtype
+        refuse(not dtype.is_floating_point or not wide, f"x is {dtype}")
+        check_weight(self.weight, ends.x_src, 1)
+        own_weight = None
+        if self.root is not None:
+            check_weight(self.root, pair[1], 0)
+            own_weight = self.root.t()
+        refuse(edge_index.dim() != 2 or edge_type.shape != edge_index.shape[1:], "types do not fit")
+        size = (pair[0].shape[0], pair[1].shape[0])
+        structures = [
+            self._structure(edge_index[:, edge_type == relation], size, ends, None)
+            for relation in range(self.num_relations)
+        ]
+        weight = self.weight
+        if self.num_bases is not None:
+            check_weight(self.comp, self.comp, 1)
+            flat = self.comp @ weight.view(self.num_bases, -1)
+            weight = flat.view(self.num_relations, self.in_channels_l, self.out_channels)
+        matrices = [each.t() for each in weight.unbind()]
+        return run(structures, reduce, ends, matrices, own_weight, self.bias)
 
     def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
         if kwargs["edge_type_ptr"] is not None:

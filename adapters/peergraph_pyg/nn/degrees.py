@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from peergraph.aggregate import Csc, g_spmm
+from peergraph.aggregate import Csc, g_spmm, sum_with_own
 
 from .structure import plain
 
@@ -23,7 +23,24 @@ class Degrees(NamedTuple):
     Welling count one); None where none are added."""
 
 
+class Weights(NamedTuple):
+    """The same normalisation as weights."""
+
+    of_edges: Tensor
+    """[edges] in the order of the edge index."""
+    of_loops: Tensor | None
+    """[nodes, 1] of self loops that are added."""
+
+
+# Edges for each node up to which edges are weighted. On an H200 at 128 features, scaling the rows
+# takes 1.5 ns more for each node, forward and backward, for they are read and written again; a
+# weight costs 0.04 ns in each direction, and 0.03 ns to be made where a structure serves once.
+_WEIGHED = 8
+
 _kept: weakref.WeakKeyDictionary[Csc, dict[tuple[bool, torch.dtype], Degrees]] = (
+    weakref.WeakKeyDictionary()
+)
+_kept_weights: weakref.WeakKeyDictionary[Csc, dict[tuple[bool, torch.dtype], Weights]] = (
     weakref.WeakKeyDictionary()
 )
 
@@ -65,3 +82,39 @@ def normalised_sum(csc: Csc, degrees: Degrees, x: Tensor, bias: Tensor | None) -
         return out * degrees.inverse_root + bias
     # In one pass over the result.
     return torch.addcmul(bias, out, degrees.inverse_root)
+
+
+def weighs_edges(csc: Csc) -> bool:
+    """Whether weights of edges cost less than passes over the rows."""
+    return csc.num_edges <= _WEIGHED * csc.num_destinations
+
+
+def weights_of(csc: Csc, edge_index: Tensor, degrees: Degrees) -> Weights:
+    """The weights, made once for a structure. Does not synchronise.
+
+    Args:
+        csc, edge_index: as for :func:`degrees_of`.
+        degrees: of these.
+    """
+    kept = _kept_weights.setdefault(csc, {})
+    key = degrees.missing_loops is not None, degrees.inverse_root.dtype
+    if key not in kept:
+        root = degrees.inverse_root
+        source, destination = plain(edge_index)
+        flat = root.squeeze(1)
+        loops = degrees.missing_loops
+        kept[key] = Weights(
+            flat[source] * flat[destination], None if loops is None else root.square() * loops
+        )
+    return kept[key]
+
+
+def weighted_sum(csc: Csc, weights: Weights, x: Tensor, bias: Tensor | None) -> Tensor:
+    """[nodes, features]: as :func:`normalised_sum`, as a sum of weighted edges."""
+    x = x.to(torch.promote_types(x.dtype, weights.of_edges.dtype))
+    edges = weights.of_edges.to(x.dtype)
+    if weights.of_loops is None:
+        out = g_spmm(csc, "mul", "sum", x, edges)
+    else:
+        out = sum_with_own(csc, x, weights.of_loops.to(x.dtype), edges)
+    return out if bias is None else out + bias

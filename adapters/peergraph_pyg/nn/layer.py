@@ -127,6 +127,16 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
             note(f"{step}: PyG, {refusal}")
         return pyg()
 
+    def _at_once(self, fast: Callable[[], Tensor], in_steps: Callable[[], Any]) -> Any:
+        """`fast`, or the steps of PyG's `forward`, which choose their path and say so each."""
+        if torch.compiler.is_compiling():
+            return in_steps()
+        try:
+            return fast()
+        except Refusal:
+            pass
+        return in_steps()
+
     def _check_settings(self, by_columns: bool = False) -> str:
         """The reduction. Raises Refusal if the layer is set to do anything else.
 

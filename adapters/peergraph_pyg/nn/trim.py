@@ -11,6 +11,7 @@ from torch_geometric.utils._trim_to_layer import TrimToLayer, trim_adj, trim_fea
 
 from ..lazy_rows import LazyRows
 from . import convs
+from .projected import first_rows
 
 # Layers that take features of sources and of destinations, and give the same for the pair.
 _PAIRED = (convs.SAGEConv, convs.GINConv, convs.GATConv, convs.GATv2Conv)
@@ -57,7 +58,7 @@ class FastTrim(TrimToLayer):  # type: ignore[misc]
         if edge_attr is not None:
             edge_attr = trim_feat(edge_attr, layer, edges)
         if self.narrow_layers[layer] and x.shape[0] == wanted:
-            return (x, x.narrow(0, 0, sum(nodes[: last - 1]))), edge_index, edge_attr
+            return (x, first_rows(x, sum(nodes[: last - 1]))), edge_index, edge_attr
         return x, edge_index, edge_attr
 
 

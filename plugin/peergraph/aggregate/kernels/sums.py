@@ -115,9 +115,30 @@ def spread(
 
     `counts` [num_columns] int32: where one is 1, the only message is stored without an atomic.
     """
-    x, e = dense(x), dense(e)
     operand = operand_of(x, e)
     out = operand.new_zeros(num_columns, operand.shape[1], dtype=sum_dtype(operand.dtype))
+    spread_onto(out, x, e, counts, indptr, indices, edge_ids, num_columns, max_chunks, message)
+    return out.to(operand.dtype)
+
+
+def spread_onto(
+    out: Tensor,
+    x: Tensor | None,
+    e: Tensor | None,
+    counts: Tensor | None,
+    indptr: Tensor,
+    indices: Tensor,
+    edge_ids: Tensor | None,
+    num_columns: int,
+    max_chunks: int,
+    message: str,
+) -> None:
+    """Adds to `out` [num_columns, columns] of the sums' dtype; no operator.
+
+    `counts` as for :func:`spread`, and only where `out` is zero.
+    """
+    x, e = dense(x), dense(e)
+    operand = operand_of(x, e)
     _C.spread(
         rows=adjacency(indptr, indices, edge_ids, num_columns),
         of=operands(message, x, e, out.shape[1], 1 if e is None else e.shape[1]),
@@ -128,4 +149,3 @@ def spread(
         allocate=Buffers(out.device),
         **place(out.device),
     )
-    return out.to(operand.dtype)

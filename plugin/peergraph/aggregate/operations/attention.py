@@ -9,6 +9,7 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.aggregate.kernels.attention import attend, attend_grad
+from peergraph.aggregate.kernels.edges import sddmm
 from peergraph.aggregate.kernels.native import DTYPES, place, sum_dtype
 from peergraph.aggregate.operations.first_order import first_order
 from peergraph.aggregate.operations.operands import check_operand, use_deterministic
@@ -136,12 +137,22 @@ def _dense(tensor: Tensor | None) -> Tensor | None:
 
 
 def _dots(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-    """[rows, heads]: products summed over the last dimension, a piece of the rows at a time."""
+    """[rows, heads]: products summed over the last dimension."""
     if torch.compiler.is_compiling():
         return (left.to(dtype) * right.to(dtype)).sum(-1)
-    out = left.new_empty(left.shape[:2], dtype=dtype)
-    step = max(1, _PIECE // max(1, left[0].numel()))
-    for first in range(0, left.shape[0], step):
+    rows, heads, depth = left.shape
+    if dtype == left.dtype:
+        # An edge from each row to itself: both are read once, where torch writes the products and
+        # takes longest to sum so few values at a time.
+        ids = torch.int32 if rows < 2**31 - 1 else torch.int64
+        offsets = torch.arange(rows + 1, dtype=ids, device=left.device)
+        matrix = (offsets, offsets[:-1], None, rows, 0)
+        of_left, of_right = left.flatten(1), right.flatten(1)
+        return sddmm(of_left, of_right, *matrix, "mul", "uu", heads, depth)
+    out = left.new_empty((rows, heads), dtype=dtype)
+    # Wider products take memory, so a piece of the rows at a time.
+    step = max(1, _PIECE // max(1, heads * depth))
+    for first in range(0, rows, step):
         piece = slice(first, first + step)
         torch.sum(left[piece].to(dtype) * right[piece].to(dtype), dim=-1, out=out[piece])
     return out

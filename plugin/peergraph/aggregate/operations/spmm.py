@@ -23,7 +23,7 @@ from peergraph.aggregate.operations.operands import (
 )
 from peergraph.aggregate.operations.sddmm import g_sddmm
 from peergraph.aggregate.operations.spmm_of_table import reduce_table
-from peergraph.aggregate.operations.to_sources import sum_to_sources
+from peergraph.aggregate.operations.to_sources import sum_to_sources, sums_of_means
 from peergraph.aggregate.structure.csc import Backward, Csc
 from peergraph.aggregate.structure.rows import Rows
 from peergraph.memory import TableRows
@@ -169,12 +169,15 @@ class _Sum(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, e = ctx.saved_tensors
         csc, message = ctx.csc, ctx.message
-        if ctx.mean:
+        backwards = message if message in ("mul", "div") else "copy_u"
+        weight = e if backwards != "copy_u" else None
+        if ctx.mean and weight is None and not ctx.needs_input_grad[1]:
+            grad, weight = sums_of_means(csc, grad)
+            backwards = "copy_u" if weight is None else "mul"
+        elif ctx.mean:
             grad = grad / csc.degrees().clamp(min=1).unsqueeze(1).to(grad.dtype)
         grad_x = grad_e = None
         if ctx.needs_input_grad[0]:
-            backwards = message if message in ("mul", "div") else "copy_u"
-            weight = e if backwards != "copy_u" else None
             grad_x = sum_to_sources(csc, ctx.transpose, grad, weight, backwards)
         if ctx.needs_input_grad[1]:
             grad_e = _grad_of_edges(csc, message, grad, x, e, ctx.e_columns)

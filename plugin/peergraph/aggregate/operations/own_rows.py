@@ -1,0 +1,138 @@
+"""Sums of neighbours and of a destination's own row, as GIN and GCN take them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peergraph.aggregate.kernels.edges import sddmm
+from peergraph.aggregate.kernels.sums import spmm
+from peergraph.aggregate.operations.first_order import first_order
+from peergraph.aggregate.operations.operands import use_deterministic
+from peergraph.aggregate.operations.spmm import g_spmm
+from peergraph.aggregate.operations.to_sources import (
+    add_to_sources,
+    sum_to_sources,
+    takes_atomics,
+)
+from peergraph.aggregate.structure.csc import Backward, Csc
+from peergraph.aggregate.structure.rows import Rows
+from peergraph.memory import TableRows
+
+
+def sum_with_own(
+    csc: Csc,
+    x: Tensor | TableRows,
+    own: Tensor,
+    e: Tensor | None = None,
+    *,
+    backward: Backward = "auto",
+    deterministic: bool | None = None,
+) -> Tensor:
+    """``g_spmm(csc, "copy_u" or "mul", "sum", x, e) + own * x[:destinations]``.
+
+    The destinations are the first sources, as in a mini-batch and in a whole graph. Gradients reach
+    `x` in the one matrix that the sums need anyhow. Differentiable once in `x`, `own` and `e`, and
+    as often as :func:`g_spmm` where `x` needs no gradient.
+
+    Args:
+        csc: the structure, with at least as many sources as destinations.
+        x: [sources, columns] as for :func:`g_spmm`, or rows of a table.
+        own: [] or [1] for all rows, or [destinations, 1]; on the same device.
+        e: [edges] weights, or None for ones.
+        backward, deterministic: as for :func:`g_spmm`.
+
+    Returns:
+        [destinations, columns].
+
+    Asynchronous on a GPU, but for the making of the transpose.
+
+    Raises:
+        ValueError: shapes or devices that do not go together.
+        TypeError: as :func:`g_spmm`.
+    """
+    check_own_rows(csc, x)
+    count = csc.num_destinations
+    if tuple(own.shape) not in ((), (1,), (count, 1)):
+        raise ValueError(f"own must be [], [1] or [{count}, 1], got {list(own.shape)}")
+    if e is not None and tuple(e.shape) != (csc.num_edges,):
+        raise ValueError(f"e must be [{csc.num_edges}], got {list(e.shape)}")
+    message = "copy_u" if e is None else "mul"
+    same = own.dtype == x.dtype and (e is None or e.dtype == x.dtype)
+    if isinstance(x, TableRows) or not same or not pays_to_fuse(x):
+        out = g_spmm(csc, message, "sum", x, e, backward=backward, deterministic=deterministic)
+        return torch.addcmul(out, own_rows(x, count), own)
+    if x.device != csc.device:
+        raise ValueError(f"x must be on {csc.device} as the structure, got {x.device}")
+    transpose = csc.backward_rows(backward, use_deterministic(deterministic))
+    weight = None if e is None else e.unsqueeze(1)
+    result: Tensor = _SumWithOwn.apply(x, weight, own, csc, transpose)  # type: ignore[no-untyped-call]
+    return result
+
+
+def check_own_rows(csc: Csc, x: Tensor | TableRows) -> None:
+    """Raises ValueError unless the destinations of `csc` can be the first rows of `x`."""
+    if len(x.shape) != 2 or x.shape[0] != csc.num_sources:
+        raise ValueError(f"x must be [{csc.num_sources}, columns], got {list(x.shape)}")
+    if csc.num_sources < csc.num_destinations:
+        raise ValueError(f"destinations must be the first sources, got {csc}")
+
+
+def pays_to_fuse(x: Tensor) -> bool:
+    """Whether there are gradients to save passes of, by a function that differentiates once."""
+    return (
+        x.requires_grad
+        and torch.is_grad_enabled()
+        and x.numel() > 0
+        and not torch.compiler.is_compiling()
+        and not torch.is_autocast_enabled(x.device.type)
+    )
+
+
+def own_rows(x: Tensor | TableRows, count: int) -> Tensor:
+    """The first rows as a tensor."""
+    return x.first(count).gather() if isinstance(x, TableRows) else x[:count]
+
+
+class _SumWithOwn(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, e: Tensor | None, own: Tensor, csc: Csc, transpose: Rows | None
+    ) -> Tensor:
+        ctx.csc, ctx.transpose = csc, transpose
+        ctx.save_for_backward(x if any(ctx.needs_input_grad[1:3]) else None, e, own)
+        message = "copy_u" if e is None else "mul"
+        out = spmm(x, e, *csc.rows.tensors, message, False, csc.rows.numbering)
+        return out.addcmul_(x[: csc.num_destinations], own)
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, e, own = ctx.saved_tensors
+        csc: Csc = ctx.csc
+        count = csc.num_destinations
+        grad = grad.contiguous()
+        grad_x = grad_e = grad_own = None
+        if ctx.needs_input_grad[0]:
+            grad_x = _to_sources(csc, ctx.transpose, grad, e, own)
+        if ctx.needs_input_grad[1]:
+            grad_e = sddmm(x, grad, *csc.rows.tensors, "mul", "uv", 1, grad.shape[1])
+        if ctx.needs_input_grad[2]:
+            grad_own = (grad * x[:count]).sum_to_size(own.shape)
+        return grad_x, grad_e, grad_own, None, None
+
+
+def _to_sources(
+    csc: Csc, transpose: Rows | None, grad: Tensor, e: Tensor | None, own: Tensor
+) -> Tensor:
+    message, count = "copy_u" if e is None else "mul", csc.num_destinations
+    if transpose is None and takes_atomics(grad.dtype):
+        out = grad.new_empty(csc.num_sources, grad.shape[1])
+        torch.mul(grad, own, out=out[:count])
+        out[count:].zero_()
+        return add_to_sources(out, csc, None, grad, e, message)
+    out = sum_to_sources(csc, transpose, grad, e, message)
+    out[:count].addcmul_(grad, own)
+    return out

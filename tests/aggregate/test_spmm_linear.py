@@ -1,0 +1,199 @@
+"""Sums of neighbours that are projected, against the steps in plain torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from peergraph.aggregate import Csc, spmm_linear
+
+from .graphs import DTYPES, TOLERANCE, Graph, features, random_graph
+
+COUNT, SOURCES, WIDTH, OUT = 30, 40, 36, 5
+
+
+def reduced(graph: Graph, reduce: str, x: Tensor) -> Tensor:
+    source, destination = graph.edge_index.long()
+    index = destination.unsqueeze(1).expand(-1, x.shape[1])
+    kinds = {"sum": "sum", "mean": "mean", "max": "amax", "min": "amin"}
+    out = x.new_zeros(COUNT, x.shape[1])
+    return out.scatter_reduce(0, index, x[source], kinds[reduce], include_self=False)
+
+
+def operands(
+    device: torch.device, dtype: torch.dtype, relations: int, own_width: int
+) -> dict[str, Any]:
+    return {
+        "x": features(SOURCES, (WIDTH,), device, dtype),
+        "own": features(COUNT, (own_width,), device, dtype, seed=9),
+        "weights": [features(OUT, (WIDTH,), device, dtype, seed=10 + i) for i in range(relations)],
+        "own_weight": features(OUT, (own_width,), device, dtype, seed=20),
+        "bias": features(OUT, (), device, dtype, seed=21),
+    }
+
+
+def gradients(out: Tensor, wanted: list[Tensor]) -> list[Tensor]:
+    scale = torch.linspace(0.5, 1.5, OUT, device=out.device, dtype=out.dtype)
+    return list(torch.autograd.grad((out * scale).sum(), wanted))
+
+
+def check(
+    device: torch.device,
+    reduce: str = "mean",
+    relations: int = 1,
+    own: str = "first rows",
+    bias: bool = True,
+    dtype: torch.dtype = torch.float64,
+    num_edges: int = 60,
+    **options: Any,
+) -> None:
+    graphs = [
+        random_graph(device, SOURCES, COUNT, num_edges, grouped=bool(i % 2), seed=i)
+        for i in range(relations)
+    ]
+    given = operands(device, dtype, relations, 7 if own == "rows" else WIDTH)
+    x, weights = given["x"], given["weights"]
+    expected = sum(
+        reduced(graph, reduce, x) @ weight.t()
+        for graph, weight in zip(graphs, weights, strict=True)
+    )
+    assert isinstance(expected, Tensor)
+    wanted, own_weight = [x, *weights], None
+    if own != "none":
+        own_weight = given["own_weight"]
+        rows = given["own"] if own == "rows" else x[:COUNT]
+        expected = expected + rows @ own_weight.t()
+        wanted += [own_weight] + ([given["own"]] if own == "rows" else [])
+    if bias:
+        expected = expected + given["bias"]
+        wanted.append(given["bias"])
+    found = spmm_linear(
+        [graph.csc() for graph in graphs],
+        reduce,
+        x,
+        weights,
+        own_weight,
+        given["bias"] if bias else None,
+        own=given["own"] if own == "rows" else None,
+        **options,
+    )
+    tolerance = TOLERANCE[dtype]
+    torch.testing.assert_close(found, expected, **tolerance)
+    torch.testing.assert_close(gradients(found, wanted), gradients(expected, wanted), **tolerance)
+
+
+@pytest.mark.parametrize("backward", ["transpose", "atomic"])
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("relations", [1, 3])
+@pytest.mark.parametrize("own", ["none", "rows", "first rows"])
+def test_equals_the_steps(
+    device: torch.device, backward: str, reduce: str, relations: int, own: str
+) -> None:
+    for num_edges in (0, 60, 400):  # Gradients of means are weighted, or divided.
+        check(device, reduce, relations, own, num_edges=num_edges, backward=backward)
+
+
+@pytest.mark.parametrize("reduce", ["max", "min"])
+def test_extrema(device: torch.device, reduce: str) -> None:
+    check(device, reduce, 2, "first rows", bias=False)
+
+
+@pytest.mark.parametrize("backward", ["transpose", "atomic"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_dtypes(device: torch.device, dtype: torch.dtype, backward: str) -> None:
+    check(device, "mean", 2, "first rows", False, dtype, backward=backward)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("backward", ["transpose", "atomic"])
+def test_low_precision(device: torch.device, dtype: torch.dtype, backward: Any) -> None:
+    csc = random_graph(device, SOURCES, COUNT).csc()
+    x = (features(SOURCES, (8,), device, torch.float64).detach() / 8).to(dtype).requires_grad_()
+    weight = torch.eye(8, device=device, dtype=dtype)
+    found = spmm_linear(csc, "sum", x, weight, weight, backward=backward)
+    wide = x.detach().double().requires_grad_()
+    expected = spmm_linear(csc, "sum", wide, weight.double(), weight.double())
+    tolerance = TOLERANCE[dtype]
+    torch.testing.assert_close(found.double(), expected, **tolerance)
+    (of_found,) = torch.autograd.grad(found.sum(), x)
+    (of_expected,) = torch.autograd.grad(expected.sum(), wide)
+    torch.testing.assert_close(of_found.double(), of_expected, **tolerance)
+
+
+def test_gradcheck(device: torch.device) -> None:
+    csc = random_graph(device, 6, 4, 12).csc()
+    x = torch.randn(6, 33, device=device, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(2, 2, 33, device=device, dtype=torch.float64, requires_grad=True)
+
+    def run(x: Tensor, weights: Tensor) -> Tensor:
+        # x is used twice.
+        return spmm_linear(csc, "mean", x, weights[0], weights[1]) + x[:4, :2]
+
+    assert torch.autograd.gradcheck(run, (x, weights))
+
+
+def test_gradients_can_be_taken_again(device: torch.device) -> None:
+    csc = random_graph(device, SOURCES, COUNT).csc()
+    given = operands(device, torch.float32, 1, WIDTH)
+    wanted = [given["x"], *given["weights"]]
+    out = spmm_linear(csc, "mean", given["x"], given["weights"], given["own_weight"])
+    first, second = (torch.autograd.grad(out.sum(), wanted, retain_graph=True) for _ in range(2))
+    torch.testing.assert_close(first, second)
+
+
+def test_frozen_weights_and_features(device: torch.device) -> None:
+    csc = random_graph(device, SOURCES, COUNT).csc()
+    given = operands(device, torch.float32, 1, WIDTH)
+    x, weight, own_weight = given["x"], given["weights"][0], given["own_weight"]
+    whole = torch.autograd.grad(
+        spmm_linear(csc, "mean", x, weight, own_weight).sum(), [x, weight, own_weight]
+    )
+    for kept in range(3):
+        parts = [t if i == kept else t.detach() for i, t in enumerate((x, weight, own_weight))]
+        out = spmm_linear(csc, "mean", *parts)
+        (found,) = torch.autograd.grad(out.sum(), parts[kept])
+        torch.testing.assert_close(found, whole[kept])
+    with torch.no_grad():
+        assert not spmm_linear(csc, "mean", x, weight, own_weight).requires_grad
+
+
+def test_autocast_and_compilers_see_the_steps(device: torch.device) -> None:
+    csc = random_graph(device, SOURCES, COUNT).csc()
+    given = operands(device, torch.float32, 1, WIDTH)
+    args = (csc, "mean", given["x"], given["weights"][0], given["own_weight"], given["bias"])
+    expected = spmm_linear(*args)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        low = spmm_linear(*args)
+    assert low.dtype == torch.bfloat16
+    torch.testing.assert_close(low.float(), expected, rtol=0.1, atol=0.5)
+    torch.testing.assert_close(torch.compile(spmm_linear, backend="eager")(*args), expected)
+
+
+def test_bad_arguments() -> None:
+    csc = random_graph(torch.device("cpu"), SOURCES, COUNT).csc()
+    x, weight = torch.ones(SOURCES, 4), torch.ones(2, 4)
+    with pytest.raises(ValueError, match="reduce must be one of"):
+        spmm_linear(csc, "median", x, weight)
+    with pytest.raises(ValueError, match="each structure needs a weight, got 1 and 2"):
+        spmm_linear(csc, "sum", x, [weight, weight])
+    other = random_graph(torch.device("cpu"), SOURCES, COUNT - 1).csc()
+    with pytest.raises(ValueError, match="structures must have the same nodes"):
+        spmm_linear([csc, other], "sum", x, [weight, weight])
+    with pytest.raises(ValueError, match=r"x must be \[40, columns\], got \[39, 4\]"):
+        spmm_linear(csc, "sum", x[1:], weight)
+    with pytest.raises(ValueError, match=r"weights\[0\] must be \[2, 4\], got \[2, 3\]"):
+        spmm_linear(csc, "sum", x, weight[:, 1:])
+    with pytest.raises(ValueError, match=r"own_weight must be \[2, 3\], got \[2, 4\]"):
+        spmm_linear(csc, "sum", x, weight, weight, own=x[:COUNT, 1:])
+    with pytest.raises(ValueError, match=r"own must be \[30, columns\], got \[40, 4\]"):
+        spmm_linear(csc, "sum", x, weight, weight, own=x)
+    with pytest.raises(ValueError, match=r"bias must be \[2\], got \[3\]"):
+        spmm_linear(csc, "sum", x, weight, bias=torch.ones(3))
+    with pytest.raises(ValueError, match="own needs own_weight"):
+        spmm_linear(csc, "sum", x, weight, own=x[:COUNT])
+    few = Csc(torch.zeros(4, dtype=torch.int64), torch.zeros(0).long(), 2)
+    with pytest.raises(ValueError, match="destinations must be the first sources"):
+        spmm_linear(few, "sum", x[:2], weight, weight)
