@@ -7,7 +7,8 @@ SAGEConv on them as a CSR matrix or as COO; `blocks` (Peergraph only) aggregates
 blocks, and the first layer reads features from the store where that costs less than a gather;
 `loader` is an unmodified PyG NeighborLoader over the shared store (Peergraph only; it samples with
 PyG's semantics, so its batches are smaller), `accelerated` the same with Peergraph's layers in
-PyG's model, and `lazy` that with features which the first layer reads from the store.
+PyG's model, and `lazy` that with features which the first layer reads from the store. Loaders make
+each batch when it is asked for, so that the stages can be told apart: end_to_end.py has prefetching.
 """
 
 from __future__ import annotations
@@ -195,7 +196,10 @@ def train_on_loader(session: Session, data: Any, case: Case, way: str) -> None:
         batch_size=case.batch,
         input_nodes=torch.cat(case.seeds).cpu(),
     )
-    batches = _again_and_again(loader)
+    # Only the ways of the loader need the adapter.
+    from peergraph_pyg import prefetch
+
+    batches = _again_and_again(prefetch(loader, 0))
 
     def step(i: int, mark: Mark) -> None:
         batch = next(batches)
@@ -206,7 +210,7 @@ def train_on_loader(session: Session, data: Any, case: Case, way: str) -> None:
     trainer.finish(session, measure(session, step), case)
 
 
-def _again_and_again(loader: NeighborLoader) -> Iterator[Any]:
+def _again_and_again(loader: Any) -> Iterator[Any]:
     while True:
         yield from loader
 

@@ -89,12 +89,18 @@ def _wrap_loader(original: Callable[..., None], sampler: str, time: str) -> Call
 def _wrap_iter(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @functools.wraps(original)
     def iterate(self: Any) -> Any:
-        store = None if is_plain() else find_store(self.data)
-        if store is None or store.device.type != "cuda":
-            return original(self)
-        return iter(prefetch(self))
+        return iter(prefetch(self)) if not is_plain() and _makes_ahead(self) else original(self)
 
     return iterate
+
+
+def _makes_ahead(loader: Any) -> bool:
+    """Whether a loader prefetches by itself: it samples a store on a GPU.
+
+    Not with another sampler, which may be no good in a thread, or draw from generators of its own.
+    """
+    sampler = getattr(loader, "node_sampler", None) or getattr(loader, "link_sampler", None)
+    return isinstance(sampler, StoreNeighborSampler) and sampler.store.device.type == "cuda"
 
 
 def _wrap_filter(original: Callable[..., Any]) -> Callable[..., Any]:

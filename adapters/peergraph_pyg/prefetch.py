@@ -20,13 +20,15 @@ from peergraph.store import Store
 
 from .attach import find_store
 from .gpu_share import Share
+from .modes import Modes
 from .own_draws import OwnDraws
-from .side_stream import give_back, take_stream, use_on
+from .side_stream import give_back, take_stream, use_on, working_on
 
 _VARIABLE = "PEERGRAPH_PREFETCH"
-# Off: with PyG's own layers the loop fills the GPU, and a loader that competes with it for memory
-# and for the interpreter's lock makes a step 5 % longer than one that takes its turn.
-_DEFAULT_DEPTH = 0
+# One batch is made while the loop works on another. A second one waiting takes its memory and
+# gained nothing: 121.0 ms a step instead of 121.2, of 136.6 without prefetching (Share.blocks_on
+# says of what).
+_DEFAULT_DEPTH = 1
 # Seconds to wait for a batch that nobody wants any more.
 _PATIENCE = 60.0
 
@@ -48,26 +50,28 @@ def prefetch(
     when it is made, ordered behind its stream; it does not synchronise. An exception of the loader
     is raised by the loop's ``next``. Leaving the loop ends the thread, as does closing the store.
 
-    Loaders over shared data on a GPU do this by themselves where the environment variable
-    ``PEERGRAPH_PREFETCH`` gives a depth (0 by default: not); for these, this function sets another
-    depth. It pays where training leaves the GPU idle, and costs where it does not: measure.
+    Loaders that sample a store on a GPU do this by themselves; for these, this function sets
+    another depth, and the environment variable ``PEERGRAPH_PREFETCH`` that of all of them (0: not).
 
     torch's CPU random numbers are those that the loader would have drawn without prefetching, and
     so are the batches, as long as the loop itself draws none from the CPU's default generator; if
-    it does, the batches are still determined by ``torch.manual_seed``. Values written to shared
+    it does, the batches are still determined by ``torch.manual_seed``. What a transform draws on a
+    GPU is determined by it as well, but other than without prefetching; what it draws from
+    generators of Python and NumPy is interleaved with what the loop draws. Values written to shared
     tensors in the loop may come too late for the batches in the making.
 
     Args:
         loader: any loader of PyG or torch; batches are made in the process that iterates, or by
             the workers of the loader, as it would do itself.
-        depth: batches in the making or waiting, beside the one that the loop works on. 0: none,
-            each is made when it is asked for. None: ``PEERGRAPH_PREFETCH``.
+        depth: batches in the making or waiting, beside the one that the loop works on, each with
+            its memory. 0: none, each is made when it is asked for. None: ``PEERGRAPH_PREFETCH``, by
+            default 1.
         priority: of the side stream on a GPU: -1, its kernels go before those of the model (which
             come in long queues), or 0, they take what the model leaves. None:
             ``PEERGRAPH_PREFETCH_PRIORITY``, by default -1.
         max_blocks: of the kernels that gather, at most so many blocks of 256 threads; the other
             places on the GPU are the model's. 0: no limit. None: ``PEERGRAPH_PREFETCH_BLOCKS``, by
-            default 0.
+            default as many as the GPU has multiprocessors.
 
     Raises:
         ValueError: a negative depth or `max_blocks`, another priority.
@@ -81,7 +85,7 @@ def prefetch(
 
 
 def default_depth() -> int:
-    """Of loaders on a GPU: ``PEERGRAPH_PREFETCH``, or 0."""
+    """``PEERGRAPH_PREFETCH``, or 1."""
     text = os.environ.get(_VARIABLE, str(_DEFAULT_DEPTH))
     if not text.isdecimal():
         raise ValueError(f"{_VARIABLE} must be a number of batches, 0 or more, got {text!r}")
@@ -202,10 +206,11 @@ class AheadIterator:
         self._channel = _Channel()
         self._random_state: Tensor | None = torch.get_rng_state()
         stream = take_stream(device, share.priority) if device.type == "cuda" else None
+        around = OwnDraws(), Modes.current(), share.blocks_on(device)
         # Without a reference to this object: its end is the thread's end.
         self._thread = threading.Thread(
             target=_make_batches,
-            args=(inner, self._channel, stream, OwnDraws(), _Modes.current(), share),
+            args=(inner, self._channel, stream, *around),
             name="peergraph-prefetch",
             daemon=True,
         )
@@ -270,42 +275,21 @@ class AheadIterator:
         return int(torch.randint(0, 2**63 - 1, (), device="cpu"))
 
 
-@dataclass(frozen=True)
-class _Modes:
-    """The modes of torch that matter to a batch; each thread has its own."""
-
-    grad: bool
-    inference: bool
-    device: torch.device
-
-    @classmethod
-    def current(cls) -> _Modes:
-        return cls(
-            torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_device()
-        )
-
-    def enter(self, stack: ExitStack) -> None:
-        stack.enter_context(torch.inference_mode(self.inference))
-        stack.enter_context(torch.set_grad_enabled(self.grad))
-        if self.device.type != "cpu":
-            stack.enter_context(self.device)
-
-
 def _make_batches(
     inner: Iterator[Any],
     channel: _Channel,
     stream: torch.cuda.Stream | None,
     draws: OwnDraws,
-    modes: _Modes,
-    share: Share,
+    modes: Modes,
+    max_blocks: int,
 ) -> None:
     try:
         with ExitStack() as stack:
             if stream is not None:
-                stack.enter_context(torch.cuda.stream(stream))
+                stack.enter_context(working_on(stream))
             stack.enter_context(draws)
             modes.enter(stack)
-            stack.enter_context(limit_blocks(share.max_blocks))
+            stack.enter_context(limit_blocks(max_blocks))
             last = False
             while not last:
                 ticket = channel.tickets.get()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch_geometric.data.data import BaseData
 
-from peergraph.store import StoreTensor
+from peergraph.memory import Table, stay_outside_captures
+from peergraph.store import Store, StoreTensor
 
 from .adjacency import parts
 from .blocks import tensors_behind
@@ -19,6 +22,14 @@ from .lazy_rows import LazyRows
 # Streams that no thread works on, by device and priority. They are used again, as memory that was
 # freed on a stream serves only that one.
 _idle_streams: defaultdict[tuple[torch.device, int], list[torch.cuda.Stream]] = defaultdict(list)
+
+# What a batch may refer to without it being of the batch, and values without parts.
+_NOT_OF_A_BATCH = (
+    *(StoreTensor, Store, Table, torch.nn.Module, ModuleType, FunctionType, MethodType, type),
+    *(str, bytes, int, float, complex, type(None)),
+)
+# Their own method would not know all of what is in them.
+_OF_PARTS = (BaseData, Mapping)
 
 
 def take_stream(device: torch.device, priority: int = -1) -> torch.cuda.Stream:
@@ -40,29 +51,49 @@ def give_back(stream: torch.cuda.Stream, priority: int = -1) -> None:
     _idle_streams[stream.device, priority].append(stream)
 
 
-def use_on(stream: torch.cuda.Stream, value: Any) -> None:
-    """Keeps the memory of a batch's tensors until a stream has used them."""
-    if isinstance(value, StoreTensor):
-        return
-    if isinstance(value, LazyRows):
-        value.record_stream(stream)
-    elif isinstance(value, Tensor):
-        if value.is_cuda:
-            for tensor in (*parts(value), *tensors_behind(value)):
-                tensor.record_stream(stream)
-    elif isinstance(value, (str, bytes, int, float, type(None))):
-        return
-    elif hasattr(value, "stores"):  # Data and HeteroData
-        for storage in value.stores:
-            use_on(stream, storage)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            use_on(stream, item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            use_on(stream, item)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            use_on(stream, getattr(value, field.name))
-    elif hasattr(value, "record_stream"):
-        value.record_stream(stream)
+@contextmanager
+def working_on(stream: torch.cuda.Stream) -> Iterator[None]:
+    """For a new thread: its work goes to the stream, whatever the loop captures meanwhile."""
+    # A thread begins on GPU 0, and leaving the stream would return there: each process would set up
+    # memory of its own on that GPU.
+    torch.cuda.set_device(stream.device)
+    stay_outside_captures()
+    with torch.cuda.stream(stream):
+        yield
+
+
+def use_on(stream: torch.cuda.Stream, batch: Any) -> None:
+    """Keeps the memory of a batch's tensors until a stream has used them.
+
+    Looks for them in containers and in the attributes of objects, whatever a transform made.
+    """
+    found: dict[int, Any] = {}  # holds what it has seen: another object must not get its id
+    ahead = [batch]
+    while ahead:
+        value = ahead.pop()
+        if id(value) in found or isinstance(value, _NOT_OF_A_BATCH):
+            continue
+        found[id(value)] = value
+        if isinstance(value, LazyRows):
+            value.record_stream(stream)
+            continue
+        if isinstance(value, Tensor):
+            if value.is_cuda:
+                for tensor in (*parts(value), *tensors_behind(value)):
+                    tensor.record_stream(stream)
+        elif hasattr(value, "record_stream") and not isinstance(value, _OF_PARTS):
+            value.record_stream(stream)
+        ahead.extend(_inside(value))
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    """The items of a container, and the attributes of any object."""
+    if isinstance(value, Mapping):
+        yield from value.values()
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from value
+    yield from getattr(value, "__dict__", {}).values()
+    for kind in type(value).__mro__:
+        names = kind.__dict__.get("__slots__", ())
+        for name in (names,) if isinstance(names, str) else names:
+            yield getattr(value, name, None)

@@ -106,7 +106,7 @@ def resident_bytes() -> int:
 def test_thousands_of_batches_leak_nothing(device: torch.device, depth: int) -> None:
     shared = peergraph_pyg.share(random_data(), device=device)
     loader = NeighborLoader(shared, [3, 2], batch_size=1)
-    ahead = peergraph_pyg.prefetch(loader, depth) if depth else loader
+    ahead = peergraph_pyg.prefetch(loader, depth)
 
     def run(epochs: int) -> None:
         for _ in range(epochs):

@@ -10,7 +10,9 @@ import sys
 import threading
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,17 +20,21 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torch_geometric.data import Data
-from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
+from torch_geometric.loader import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
+from torch_geometric.sampler import BaseSampler, NeighborSampler
 
 import peergraph_pyg
-from peergraph_pyg.prefetch import AheadIterator
-from peergraph_pyg.side_stream import _idle_streams
+from peergraph_pyg import hooks
+from peergraph_pyg.gpu_share import Share
+from peergraph_pyg.prefetch import AheadIterator, plain_iterator
+from peergraph_pyg.side_stream import _idle_streams, use_on
 from tests.adapters.pyg_graphs import check_batch, random_data, random_hetero
 
 
 @pytest.fixture(autouse=True)
 def _no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv("PEERGRAPH_PREFETCH", raising=False)
+    for name in ("", "_PRIORITY", "_BLOCKS"):
+        monkeypatch.delenv(f"PEERGRAPH_PREFETCH{name}", raising=False)
     gc.collect()
     before = threading.active_count()
     yield
@@ -104,6 +110,21 @@ def test_a_share_of_the_gpu_changes_nothing(
 def test_wrong_share(share: dict[str, Any], error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         peergraph_pyg.prefetch(node_loader("cpu"), 2, **share)
+
+
+def test_share_of_its_own() -> None:
+    share = peergraph_pyg.prefetch(node_loader("cpu"), 2).share
+    assert share == Share(priority=-1, max_blocks=None)
+    assert share.blocks_on(torch.device("cpu")) == 0
+    assert Share(max_blocks=5).blocks_on(torch.device("cuda", 0)) == 5
+
+
+@pytest.mark.gpus(1)
+def test_share_of_its_own_on_a_gpu() -> None:
+    device = torch.device("cuda", 0)
+    count = torch.cuda.get_device_properties(device).multi_processor_count
+    assert Share().blocks_on(device) == count > 0
+    assert Share(max_blocks=0).blocks_on(device) == 0
 
 
 def test_share_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +269,7 @@ def test_lengths(device: torch.device) -> None:
     assert len(ahead) == len(iter(ahead)) == len(loader) == len(list(ahead)) == 9
     assert ahead.batch_size == 7
     assert ahead([5, 6]).batch_size == 2
-    assert peergraph_pyg.prefetch(loader).depth == 0
+    assert peergraph_pyg.prefetch(loader).depth == 1
     with pytest.raises(AttributeError, match="nonsense"):
         _ = ahead.nonsense
 
@@ -400,17 +421,87 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         peergraph_pyg.prefetch(loader)
 
 
-def test_cpu_loaders_do_not_prefetch_by_themselves() -> None:
+def test_cpu_loaders_do_not_prefetch_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not isinstance(iter(node_loader("cpu")), AheadIterator)
+    monkeypatch.setenv("PEERGRAPH_PREFETCH", "2")
     assert not isinstance(iter(node_loader("cpu")), AheadIterator)
 
 
+class OtherSampler(BaseSampler):
+    """Stands where a sampler of the user's own would."""
+
+    def sample_from_nodes(self, index: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    def sample_from_edges(self, index: Any, neg_sampling: Any = None) -> Any:
+        raise NotImplementedError
+
+
+def test_which_loaders_prefetch_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of stores on GPUs; without a GPU, only the device's name is looked at."""
+    shared = peergraph_pyg.share(random_data(), device="cpu")
+    store = peergraph_pyg.store_of(shared)
+    sampler = NeighborSampler(shared, [2])
+    own = [
+        NeighborLoader(shared, [2]),
+        LinkNeighborLoader(shared, [2]),
+        NodeLoader(shared, sampler),
+        LinkLoader(peergraph_pyg.stores(store), sampler),
+    ]
+    other = [NodeLoader(shared, OtherSampler()), NodeLoader(random_data(), OtherSampler())]
+    assert not any(hooks._makes_ahead(loader) for loader in own + other)
+    monkeypatch.setattr(store, "device", torch.device("cuda:0"))
+    assert all(hooks._makes_ahead(loader) for loader in own)
+    assert not any(hooks._makes_ahead(loader) for loader in other)
+
+
+@pytest.fixture
+def all_prefetch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loaders of stores on CPUs do as those of stores on GPUs do."""
+    monkeypatch.setattr(hooks, "_makes_ahead", lambda loader: True)
+
+
+@pytest.mark.usefixtures("all_prefetch")
+def test_the_ordinary_loop(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
+    shared = peergraph_pyg.share(random_data(), device=device)
+    store = peergraph_pyg.store_of(shared)
+    typed = peergraph_pyg.share(random_hetero(), device=device)
+    links = {"batch_size": 90, "shuffle": True, "neg_sampling": "binary"}
+    loaders = [
+        NeighborLoader(shared, [3, 2], batch_size=7, shuffle=True),
+        NeighborLoader(peergraph_pyg.stores(store), [3, 2], batch_size=7),
+        NeighborLoader(typed, [3, 2], input_nodes="paper", batch_size=6, shuffle=True),
+        LinkNeighborLoader(shared, [3, 2], **links),
+    ]
+    for loader in loaders:
+        expected, number = epochs(loader, 0)
+        torch.manual_seed(5)
+        assert isinstance(iter(loader), AheadIterator)
+        torch.manual_seed(5)
+        found = [batch for _ in range(2) for batch in loader]
+        assert_equal(expected, found)
+        assert torch.equal(number, torch.rand(3))
+        monkeypatch.setenv("PEERGRAPH_PREFETCH", "0")
+        assert not isinstance(iter(loader), AheadIterator)
+        monkeypatch.delenv("PEERGRAPH_PREFETCH")
+
+
+@pytest.mark.usefixtures("all_prefetch")
+def test_a_first_batch_alone(device: torch.device) -> None:
+    """`next(iter(loader))` leaves nothing behind."""
+    loader = node_loader(device)
+    before = threading.active_count()
+    torch.manual_seed(2)
+    first, number = next(plain_iterator(loader)), torch.rand(1)
+    torch.manual_seed(2)
+    assert_equal([first], [next(iter(loader))])
+    assert torch.equal(number, torch.rand(1))
+    assert threading.active_count() == before
+
+
 @pytest.mark.gpus(1)
-def test_gpu_loaders_prefetch_where_the_environment_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_gpu_loaders_prefetch_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = node_loader("cuda:0")
-    assert not isinstance(iter(loader), AheadIterator)
-    monkeypatch.setenv("PEERGRAPH_PREFETCH", "2")
     assert isinstance(iter(loader), AheadIterator)
     torch.manual_seed(5)
     found = [batch for _ in range(2) for batch in loader]
@@ -418,6 +509,91 @@ def test_gpu_loaders_prefetch_where_the_environment_says_so(
     monkeypatch.setenv("PEERGRAPH_PREFETCH", "0")
     assert not isinstance(iter(loader), AheadIterator)
     assert not isinstance(iter(peergraph_pyg.prefetch(loader)), AheadIterator)
+
+
+@pytest.mark.gpus(1)
+def test_a_graph_is_captured_in_the_loop() -> None:
+    """What the thread does meanwhile, allocating memory too, neither fails nor breaks it."""
+    data = random_data()
+    loader = peergraph_pyg.prefetch(node_loader("cuda:0"), 2)
+    x = torch.zeros(4, device="cuda:0")
+    for count, batch in enumerate(loader):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            x += 1
+            time.sleep(0.02)
+        graph.replay()
+        check_batch(batch, data)
+        assert x.tolist() == [count + 1.0] * 4
+
+
+@pytest.mark.gpus(2)
+def test_no_memory_is_taken_on_the_first_gpu() -> None:
+    """A thread's work is on its store's GPU alone; processes of other GPUs stay away from GPU 0."""
+    program = """
+import torch, peergraph_pyg
+from torch_geometric.data import Data
+from torch_geometric.loader import NeighborLoader
+torch.cuda.set_device(1)
+data = peergraph_pyg.share(Data(x=torch.rand(50, 2), edge_index=torch.randint(50, (2, 99))),
+                           device="cuda:1")
+before = torch._C._cuda_hasPrimaryContext(0)
+for batch in peergraph_pyg.prefetch(NeighborLoader(data, [2], batch_size=3), 2):
+    pass
+print(torch._C._cuda_hasPrimaryContext(0) == before)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+class Recorded:
+    """Stands for a stream: what is recorded on it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tensors: list[Tensor] = []
+        monkeypatch.setattr(Tensor, "is_cuda", True)
+        monkeypatch.setattr(Tensor, "record_stream", lambda t, stream: stream.tensors.append(t))
+
+
+class Slotted:
+    """An object without a dict."""
+
+    __slots__ = ("t",)
+
+    def __init__(self, t: Tensor) -> None:
+        self.t = t
+
+
+def test_all_tensors_of_a_batch_change_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a transform has put them; each of them once."""
+    x = [torch.full((1,), i) for i in range(10)]
+    loader = node_loader("cpu")
+    batch = Data(x=x[0], own=[x[1], {"a": (x[2],)}], again=x[0])
+    batch._hidden = x[3]
+    batch.thing = SimpleNamespace(t=x[4], deeper=Slotted(x[5]))
+    batch.thing.itself = batch.thing
+    x[6].of_it = x[7]
+    made = (batch, {x[6]}, defaultdict(list, a=[x[8]]), "text", 5, None, loader.data)
+    stream = Recorded(monkeypatch)
+    use_on(stream, made)  # type: ignore[arg-type]
+    numbers = [int(t) for t in stream.tensors if t.dtype == torch.int64 and t.numel() == 1]
+    assert sorted(numbers) == list(range(9))
+
+
+def test_autocast_is_that_of_the_loop() -> None:
+    seen = []
+
+    def look(batch: Data) -> Data:
+        seen.append((batch.x @ batch.x.t()).dtype)
+        return batch
+
+    ahead = peergraph_pyg.prefetch(node_loader("cpu", transform=look, batch_size=60), 1)
+    list(ahead)
+    with torch.autocast("cpu", torch.bfloat16):
+        list(ahead)
+    assert seen == [torch.float32, torch.bfloat16]
 
 
 @pytest.mark.gpus(1)

@@ -1,5 +1,6 @@
 """Memory shared by the ranks of a host, and tables of rows in it (WholeGraph III-B, III-C3)."""
 
+from peergraph.memory.device.captures import stay_outside_captures
 from peergraph.memory.device.cupy_stream import cupy_stream
 from peergraph.memory.device.launching import limit_blocks
 from peergraph.memory.device.pending_errors import synchronize
@@ -26,6 +27,7 @@ __all__ = [
     "limit_blocks",
     "machine",
     "measure_topology",
+    "stay_outside_captures",
     "synchronize",
     "table_argument",
 ]

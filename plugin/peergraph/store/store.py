@@ -250,12 +250,12 @@ class Store(Reporting):
 
         For what reads in the background: it must have ended before memory is freed.
         """
-        self._readers = [ref for ref in self._readers if ref() is not None]
-        self._readers.append(weakref.ref(reader))
+        # Each is one step, since readers may begin and end in several threads.
+        self._readers.append(weakref.ref(reader, self._readers.remove))
 
     def close(self) -> None:
         """Frees everything. Collective, where the ranks built the store together."""
-        for ref in self._readers:
+        for ref in list(self._readers):
             if (reader := ref()) is not None:
                 reader.close()
         if self._turned is not None:
