@@ -7,8 +7,8 @@ SAGEConv on them as a CSR matrix or as COO; `blocks` (Peergraph only) aggregates
 blocks, and the first layer reads features from the store where that costs less than a gather;
 `loader` is an unmodified PyG NeighborLoader over the shared store (Peergraph only; it samples with
 PyG's semantics, so its batches are smaller), `accelerated` the same with Peergraph's layers in
-PyG's model, and `lazy` that with features which the first layer reads from the store. Loaders make
-each batch when it is asked for, so that the stages can be told apart: end_to_end.py has prefetching.
+PyG's model, and `lazy` that with features which the first layer reads from the store. These loaders
+make each batch when it is asked for, to tell the stages apart: end_to_end.py has prefetching.
 """
 
 from __future__ import annotations
