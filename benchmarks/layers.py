@@ -28,6 +28,7 @@ from systems import cusparse
 from systems.systems import PeergraphSystem, build_store, seed_sets
 from torch import Tensor
 from torch_geometric.nn import conv as pyg
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from peergraph.aggregate import g_spmm
 from peergraph.sampling import Sample
@@ -68,15 +69,20 @@ class Graph:
         return edge_index
 
     def matrix(self, layer: str) -> Tensor:
-        """Destinations by sources; GCN's with its weights, but for the self loops."""
-        count, device = self.edge_index.shape[1], self.edge_index.device
-        values = torch.ones(count, device=device)
+        """Destinations by sources; GCN's with the weights and self loops of its normalisation."""
+        indptr, edge_index, values = self.indptr, self.edge_index, None
         if layer == "GCN":
-            root = (self.indptr.diff() + 1).float().rsqrt()
-            values = root[self.edge_index[0]] * root[self.edge_index[1]]
+            edge_index, values = gcn_norm(edge_index, None, self.num_nodes)
+            # PyG appends the self loops.
+            destination, order = edge_index[1].sort(stable=True)
+            edge_index, values = edge_index[:, order], values[order]
+            nodes = torch.arange(self.num_nodes + 1, device=destination.device)
+            indptr = torch.searchsorted(destination, nodes).to(indptr.dtype)
+        if values is None:
+            values = torch.ones(edge_index.shape[1], device=edge_index.device)
         size = (self.num_nodes, self.num_nodes)
         return torch.sparse_csr_tensor(
-            self.indptr, self.edge_index[0].int(), values, size=size, check_invariants=False
+            indptr, edge_index[0].int(), values, size=size, check_invariants=False
         )
 
 
@@ -122,7 +128,8 @@ def by_coo(layer: str, dim: int, graph: Graph) -> Run:
 
 
 def by_csr(layer: str, dim: int, graph: Graph) -> Run:
-    # GCN's weights are made once, which favours this path.
+    # GCN's weights and self loops are made once, which favours this path: the others make them, or
+    # what takes their place, at each step of a mini-batch.
     options = {"normalize": False} if layer == "GCN" else {}
     conv = make_layer(pyg, layer, dim, **options).to(graph.edge_index.device)
     matrix = graph.matrix(layer)

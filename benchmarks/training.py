@@ -40,7 +40,7 @@ from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader
 from torch_geometric.nn import GraphSAGE, SAGEConv
 
-from peergraph.aggregate import Csc, g_spmm
+from peergraph.aggregate import Csc, spmm_linear
 from peergraph.memory import TableRows
 from peergraph.store import EDGE, NODE, Store
 
@@ -91,11 +91,9 @@ def by_coo(conv: SAGEConv, layer: Layer, x: Tensor) -> Tensor:
 
 def by_blocks(conv: SAGEConv, layer: Layer, x: Tensor | TableRows) -> Tensor:
     csc = Csc(layer.indptr, layer.indices, x.shape[0], one_shot=True, check=False)
-    count = layer.num_destinations
     if isinstance(x, TableRows) and not x.pays_to_read(csc.num_edges):
         x = x.gather()
-    own = x.first(count).gather() if isinstance(x, TableRows) else x[:count]
-    return conv.lin_l(g_spmm(csc, "copy_u", "mean", x)) + conv.lin_r(own)
+    return spmm_linear(csc, "mean", x, conv.lin_l.weight, conv.lin_r.weight, conv.lin_l.bias)
 
 
 class LoaderSage(torch.nn.Module):

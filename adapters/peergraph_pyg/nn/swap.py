@@ -9,14 +9,14 @@ import torch
 from torch_geometric.nn.conv import MessagePassing
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
-from . import convs
+from . import attention_convs, convs
 from .layer import FastLayer, become
 from .notes import notes
 from .trim import narrow, widen
 
 _FAST: dict[type[MessagePassing], type[FastLayer]] = {
     layer.pyg_class: layer
-    for layer in vars(convs).values()
+    for layer in (*vars(convs).values(), *vars(attention_convs).values())
     if isinstance(layer, type) and issubclass(layer, FastLayer) and layer is not FastLayer
 }
 _PYG = {fast: pyg for pyg, fast in _FAST.items()}

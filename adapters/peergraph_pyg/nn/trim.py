@@ -10,11 +10,16 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 from torch_geometric.utils._trim_to_layer import TrimToLayer, trim_adj, trim_feat
 
 from ..lazy_rows import LazyRows
-from . import convs
+from . import attention_convs, convs
 from .projected import first_rows
 
 # Layers that take features of sources and of destinations, and give the same for the pair.
-_PAIRED = (convs.SAGEConv, convs.GINConv, convs.GATConv, convs.GATv2Conv)
+_PAIRED = (
+    convs.SAGEConv,
+    convs.GINConv,
+    attention_convs.GATConv,
+    attention_convs.GATv2Conv,
+)
 
 
 class FastTrim(TrimToLayer):  # type: ignore[misc]
