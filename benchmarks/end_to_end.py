@@ -7,7 +7,13 @@ is asked for; `prefetch` is the loader with batches made ahead, for each of --de
 (of the side stream) and --blocks (that its gathers may take):
 
     python benchmarks/end_to_end.py --world 4 --graph products --plans sharded,host \\
-        --depths 1,2 --priorities=-1,0 --blocks 0,32,64,132
+        --depths 1,2 --priorities=-1,0 --blocks 0,32,64,auto
+
+All of them with each of --layers: PyG's own (`loader`), Peergraph's in PyG's model (`accelerated`),
+and those with features that the first layer reads from the store (`lazy`; its training alone does
+so, too). The faster the layers, the more of a step is the loader's:
+
+    python benchmarks/end_to_end.py --world 2 --graph papers --layers loader,accelerated,lazy
 
 With --out, rank 0's utilisation and the breakdown of a step are drawn next to that file, if
 matplotlib is there.
@@ -27,7 +33,17 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from harness.common import PLANS, Mark, draw_pictures, integers, main, measure, parser
+from harness.common import (
+    PLANS,
+    Mark,
+    draw_pictures,
+    integers,
+    main,
+    measure,
+    parser,
+    words,
+    words_of,
+)
 from harness.ranks import Session
 from harness.records import Timing
 from inputs.arrays import batch_nodes
@@ -37,6 +53,7 @@ from training import Trainer, data_of
 
 import peergraph_pyg
 
+_LAYERS = ("loader", "accelerated", "lazy")
 _RESIDENT = 4
 # Seconds between two looks at a GPU's utilisation.
 _PERIOD = 0.1
@@ -102,19 +119,19 @@ class Utilisation:
 class Ways:
     """The ways to train on one case."""
 
-    def __init__(self, session: Session, data: Any, case: Case) -> None:
+    def __init__(self, session: Session, data: Any, case: Case, layers: str) -> None:
         self._session = session
         self._case = case
         # Sampling and gathering are two calls of the loader, which are timed apart.
         self._loader = NeighborLoader(
-            data,
+            peergraph_pyg.lazy(data) if layers == "lazy" else data,
             num_neighbors=case.fanouts,
             batch_size=case.batch,
             input_nodes=_epoch_seeds(session, case.batch),
             shuffle=True,
             filter_per_worker=False,
         )
-        self._trainer = Trainer(session, len(case.fanouts), "loader")
+        self._trainer = Trainer(session, len(case.fanouts), layers)
         self._compute_ms: float | None = None
 
     def compute(self) -> None:
@@ -139,10 +156,11 @@ class Ways:
 
         self._record("plain", step)
 
-    def prefetch(self, depth: int, priority: int, blocks: int) -> None:
-        batches = _again_and_again(
-            peergraph_pyg.prefetch(self._loader, depth, priority=priority, max_blocks=blocks)
+    def prefetch(self, depth: int, priority: int, max_blocks: int | None) -> None:
+        ahead = peergraph_pyg.prefetch(
+            self._loader, depth, priority=priority, max_blocks=max_blocks
         )
+        batches, blocks = _again_and_again(ahead), ahead.share.blocks_on(self._session.device)
 
         def step(_: int, mark: Mark) -> None:
             batch = next(batches)
@@ -195,19 +213,24 @@ def _again_and_again(loader: Any) -> Iterator[Any]:
         yield from loader
 
 
+def _limits(text: str) -> list[int | None]:
+    return [None if word == "auto" else int(word) for word in words(text)]
+
+
 def run(session: Session) -> None:
     args = session.args
     args.semantics = ["pyg"]
     runner = CaseRunner(session)
     for system in systems(session, args.feature_dim, labels=True):
-        runner.run(system, "loader", _time(session, system))
+        for layers in args.layers:
+            runner.run(system, layers, _time(session, system, layers))
 
 
-def _time(session: Session, system: System) -> Callable[[Case], None]:
+def _time(session: Session, system: System, layers: str) -> Callable[[Case], None]:
     args = session.args
 
     def time_case(case: Case) -> None:
-        ways = Ways(session, data_of(system.store), case)
+        ways = Ways(session, data_of(system.store), case, layers)
         ways.compute()
         ways.plain()
         for depth, priority, blocks in itertools.product(args.depths, args.priorities, args.blocks):
@@ -221,9 +244,17 @@ def arguments() -> argparse.ArgumentParser:
     add_arguments(result, case_list="30-30-30:1024")
     result.add_argument("--feature-dim", type=int, default=128, help="float32 a node")
     result.add_argument("--hidden", type=int, default=256)
-    result.add_argument("--depths", type=integers, default="2", help="batches made ahead")
+    result.add_argument(
+        "--layers", type=words_of(_LAYERS), default="loader", help=f"of {', '.join(_LAYERS)}"
+    )
+    result.add_argument("--depths", type=integers, default="1", help="batches made ahead")
     result.add_argument("--priorities", type=integers, default="-1", help="of the side stream")
-    result.add_argument("--blocks", type=integers, default="0", help="of gathers; 0: no limit")
+    result.add_argument(
+        "--blocks",
+        type=_limits,
+        default="auto",
+        help="of gathers; 0: no limit, auto: one for each multiprocessor",
+    )
     result.set_defaults(iterations=100_000, budget=8.0)
     return result
 

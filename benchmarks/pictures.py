@@ -38,13 +38,14 @@ def _draw_steps(records: list[Record], folder: Path) -> list[Path]:
     rows = [r for r in records if r["bench"] == "end_to_end" and "way" in r]
     cases = {}
     for row in rows:
-        cases.setdefault(
-            tuple(row[key] for key in ("graph", "plan", "fanout", "batch")), []
-        ).append(row)
+        case = tuple(row[key] for key in ("graph", "plan", "fanout", "batch", "layers"))
+        cases.setdefault(case, []).append(row)
     paths = []
     for case, of_case in cases.items():
-        name = "_".join(str(part) for part in case).replace("/", "-")
-        title = "{}, {}, fanout {}, batch {}".format(*case)
+        of_pyg = case[-1] == "loader"  # PyG's own layers, as ever
+        shown = case[:-1] if of_pyg else case
+        name = "_".join(str(part) for part in shown).replace("/", "-")
+        title = "{}, {}, fanout {}, batch {}".format(*case) + ("" if of_pyg else f", {case[-1]}")
         title += f", {of_case[0]['world']} x {of_case[0]['device']}"
         paths.append(_breakdown(of_case, title, folder / f"breakdown_{name}.svg"))
         if any("utilisation_trace" in row for row in of_case):

@@ -184,13 +184,21 @@ def test_layers(tmp_path: Path) -> None:
 
 def test_end_to_end(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
-    model = ["--feature-dim", "8", "--hidden", "8"]
-    records, table = run("end_to_end", tmp_path / "out.jsonl", *CASES, *model, "--world", "2")
-    assert [r["way"] for r in records] == ["compute", "plain", "prefetch"]
+    model = ["--feature-dim", "8", "--hidden", "8", "--layers", "loader,accelerated,lazy"]
+    ahead = ["--depths", "1,2", "--blocks", "auto,3"]
+    records, table = run(
+        "end_to_end", tmp_path / "out.jsonl", *CASES, *model, *ahead, "--world", "2"
+    )
+    ways = ["compute", "plain", *["prefetch"] * 4]
+    assert [(r["layers"], r["way"]) for r in records] == [
+        (layers, way) for layers in ("loader", "accelerated", "lazy") for way in ways
+    ]
+    chosen = [(r["depth"], r["blocks"]) for r in records if r["way"] == "prefetch"]
+    assert chosen == [(1, 0), (1, 3), (2, 0), (2, 3)] * 3  # no limit where there is no GPU
     assert all(r["over_compute"] > 0 and r["epoch_s"] > 0 for r in records)
     assert "over_compute" in table
     pytest.importorskip("matplotlib")
-    assert list(tmp_path.glob("breakdown_*.svg"))
+    assert len(list(tmp_path.glob("breakdown_*.svg"))) == 3
 
 
 def test_placement(tmp_path: Path) -> None:
