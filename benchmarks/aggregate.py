@@ -33,7 +33,7 @@ _PARTS_OF = {
     "torch": ("forward", "locality"),
     "scatter": ("training",),
     "cupy": ("forward",),
-    "cusparse": ("forward",),
+    "cusparse": ("forward", "hotness"),
 }
 _PARTS = ("forward", "hotness", "locality", "training", "blocks", "edges")
 
@@ -146,6 +146,8 @@ def by_hotness(session: Session, csc: Csc, dim: int) -> None:
             name = f"hot rows in {percent} % of L2" if percent else "by hotness"
             time_case(session, case, f"peergraph, {name}, slices of {slice_bytes} B")
     sums.SLICE_BYTES, sums.L2_PERCENT = session.args.slices[0], kept
+    ones = torch.ones(csc.num_edges, device=session.device)
+    run_cusparse(session, csc, x, ones, ["sum"], ", by hotness")
 
 
 def locality(session: Session) -> None:
@@ -218,14 +220,7 @@ def run_peers(session: Session, csc: Csc, x: Tensor, weights: Tensor) -> None:
         for name in ("sum", "weighted sum"):
             time_case(session, Case(name, dim, lambda: matrix @ x, num_bytes), "torch csr")
         del matrix
-    if session.wants("cusparse") and session.device.type == "cuda":
-        with session.section("cusparse", system="cusparse", dim=dim):
-            parts = csc.rows.indptr, csc.rows.indices, weights
-            product = cusparse.fastest(*parts, csc.num_sources, dim)
-            name = f"cusparse {product.algorithm}"
-            for case in ("sum", "weighted sum"):
-                time_case(session, Case(case, dim, lambda: product(x), num_bytes), name)
-            del product
+    run_cusparse(session, csc, x, weights, ["sum", "weighted sum"])
     if session.wants("cupy") and session.device.type == "cuda":
         with session.section("cupy", system="cupy", dim=dim):
             import cupy
@@ -236,6 +231,21 @@ def run_peers(session: Session, csc: Csc, x: Tensor, weights: Tensor) -> None:
             stream = cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
             with stream:
                 time_case(session, Case("sum", dim, lambda: sparse @ dense, num_bytes), "cupy")
+
+
+def run_cusparse(
+    session: Session, csc: Csc, x: Tensor, weights: Tensor, cases: list[str], of: str = ""
+) -> None:
+    """The product by the fastest of cuSPARSE's algorithms, on GPUs where it is asked for."""
+    if not session.wants("cusparse") or session.device.type != "cuda":
+        return
+    dim, num_bytes = x.shape[1], spmm_bytes(csc, x.shape[1], 1)
+    with session.section(f"cusparse{of}", system="cusparse", dim=dim):
+        parts = csc.rows.indptr, csc.rows.indices, weights
+        product = cusparse.fastest(*parts, csc.num_sources, dim)
+        for case in cases:
+            name = f"cusparse {product.algorithm}{of}"
+            time_case(session, Case(case, dim, lambda: product(x), num_bytes), name)
 
 
 def training(session: Session, csc: Csc, dim: int) -> None:

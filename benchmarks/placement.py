@@ -7,14 +7,23 @@ each GPU, where a GPU may keep 40 % of it, and where all together keep 25 %; `fa
 Figure 10, one mechanism after the other; `links`, its Figure 13, policies on fully linked GPUs and
 on a ring, for which links are masked. `machines` only predicts, for the machines of that figure.
 Placements are chosen by reads that were counted over an epoch and timed on batches of another one.
+
+WholeGraph keeps a table on the GPUs or on the host, not on both: on the GPUs where their budgets
+together hold structure and features, from which Peergraph's plan has to be made, too. `host_gib` is
+what a gather reads of the host: Peergraph's rows that are on no GPU, or WholeGraph's whole table. A
+large host table is read more slowly than a small one, by the same kernel: 50 GB/s out of 16 GiB and
+less, 27.5 where rows are strewn over 24 GiB and more. So WholeGraph's is the whole table where the
+host has room for it; else it is smaller, ids are taken modulo its rows, and it is at an advantage.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from harness.common import cases, draw_pictures, main, parser, words, words_of
 from harness.ranks import Session
@@ -34,6 +43,7 @@ from placing.stores import (
 from placing.workload import Workload, make_workload
 
 from peergraph.memory import measure_topology
+from peergraph.memory.region.free_memory import free_host_memory
 from peergraph.memory.topology.topology import Topology
 
 SETTINGS = ("fits", "40%", "25%")
@@ -72,12 +82,14 @@ def run_budgets(measurements: Measurements, topology: Topology, watch: Watch) ->
 
 
 def _run_wholegraph(workload: Workload, settings: dict[str, int]) -> None:
-    """The same gathers from WholeGraph's tables: on the GPUs where they fit, else on the host."""
+    """The same gathers from WholeGraph's tables: on the GPUs where their budgets together hold
+    everything, else on the host.
+    """
     session = workload.session
-    share = workload.spec.num_nodes * workload.row_bytes // session.world
     places: dict[str, list[str]] = {"cuda": [], "cpu": []}
     for setting in session.args.settings:
-        places["cuda" if share <= settings[setting] else "cpu"].append(setting)
+        fits = session.world * settings[setting] >= workload.need
+        places["cuda" if fits else "cpu"].append(setting)
     for location, of_location in places.items():
         name = f"wholegraph {location}"
         if not of_location:
@@ -90,9 +102,7 @@ def _run_wholegraph(workload: Workload, settings: dict[str, int]) -> None:
 def _time_wholegraph(workload: Workload, kind: str, location: str, settings: list[str]) -> None:
     session, dim = workload.session, workload.dim
     peer = session.wholegraph
-    rows = workload.spec.num_nodes
-    if location == "cpu":
-        rows = min(rows, int(session.args.wholegraph_gib * 2**30) // workload.row_bytes)
+    rows = workload.spec.num_nodes if location == "cuda" else _rows_on_host(workload)
     with session.stage(f"WholeGraph's {kind} {location} table of {rows} rows made"):
         table = peer.table(kind, location, rows, dim)
     try:
@@ -119,8 +129,40 @@ def _time_wholegraph(workload: Workload, kind: str, location: str, settings: lis
             nodes=count,
             bytes=count * workload.row_bytes,
             table_rows=rows,
+            host_gib=rows * workload.row_bytes / 2**30 if location == "cpu" else 0.0,
         )
 
+
+def _rows_on_host(workload: Workload) -> int:
+    """Of WholeGraph's table: all, where there is room and nobody asked for fewer. Collective."""
+    session = workload.session
+    gib = session.args.wholegraph_gib
+    rows, row_bytes = workload.spec.num_nodes, workload.row_bytes
+    if gib is None:
+        room = session.first_does(_host_room)
+        if _SPARE * rows * row_bytes <= room:
+            return rows
+        gib = _SMALL_HOST_GIB
+    few = min(rows, int(gib * 2**30) // row_bytes)
+    if few < rows:
+        session.note(
+            f"WholeGraph's host table has {few} of {rows} rows: it lies closer together than "
+            "Peergraph's host tier may, and is read faster"
+        )
+    return few
+
+
+def _host_room() -> int:
+    """Bytes that the host has for memory shared by processes."""
+    shared = Path("/dev/shm")
+    sizes = [shutil.disk_usage(shared).free] if shared.is_dir() else []
+    return min([free_host_memory(), *sizes])
+
+
+# What must be left of the host's memory, as a factor.
+_SPARE = 1.2
+# Of a table for which there is no room.
+_SMALL_HOST_GIB = 16.0
 
 Part = Callable[[Measurements, Topology, Watch], None]
 PARTS: dict[str, Part] = {
@@ -173,7 +215,9 @@ def arguments() -> argparse.ArgumentParser:
     )
     result.add_argument("--part-limit", type=float, default=120.0, help="seconds for each part")
     result.add_argument(
-        "--wholegraph-gib", type=float, default=16.0, help="of its host table, at most"
+        "--wholegraph-gib",
+        type=float,
+        help="of its host table, at most; default: all of it, or 16 where there is no room for it",
     )
     result.add_argument("--wholegraph-kinds", type=words, default="chunked", help="or continuous")
     return result

@@ -135,6 +135,7 @@ def _fields(workload: Workload, store: Store, case: Case) -> dict[str, Any]:
         "nodes": inputs,
         "budget_gib": case.budget / 2**30,
         "missing_bytes": hits[2] * inputs * workload.row_bytes,
+        "host_gib": tiers[FEATURES].host * workload.row_bytes / 2**30,
     }
     fields |= {f"hit_{tier}": share for tier, share in zip(_TIERS, hits, strict=True)}
     made = workload.session.first_does(lambda: _predictions(workload, store, case, tiers))
