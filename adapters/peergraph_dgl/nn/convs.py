@@ -134,9 +134,10 @@ class RelGraphConv(FastLayer, dgl_nn.RelGraphConv):  # type: ignore[misc]
         weights = linear.coeff[torch.as_tensor(etypes, device=feat.device).long()]
         if norm is not None:
             weights = weights * norm.reshape(-1, 1)
-        h = feat.new_zeros(())
+        h = None
         for weight, matrix in zip(weights.unbind(1), linear.W, strict=True):
-            h = h + spmm(graph.relation, "mul", "sum", feat, weight) @ matrix
+            h = _plus_product(h, spmm(graph.relation, "mul", "sum", feat, weight), matrix)
+        assert h is not None
         return self._finish(h, feat, graph.num_dst_nodes())
 
     def _finish(self, h: Tensor, feat: Tensor, num_dst: int) -> Tensor:
@@ -146,8 +147,17 @@ class RelGraphConv(FastLayer, dgl_nn.RelGraphConv):  # type: ignore[misc]
         if self.bias:
             h = h + self.h_bias
         if self.self_loop:
-            h = h + feat[:num_dst] @ self.loop_weight
+            h = _plus_product(h, feat[:num_dst], self.loop_weight)
         if self.activation:
             h = self.activation(h)
         result: Tensor = self.dropout(h)
         return result
+
+
+def _plus_product(h: Tensor | None, rows: Tensor, matrix: Tensor) -> Tensor:
+    """``h + rows @ matrix``, in `h` where it can be: the product adds as it is made."""
+    if h is None:
+        return rows @ matrix
+    if torch.is_autocast_enabled(rows.device.type) or rows.dtype != h.dtype:
+        return h + rows @ matrix
+    return h.addmm_(rows, matrix)

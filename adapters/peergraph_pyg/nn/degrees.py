@@ -73,9 +73,10 @@ def degrees_of(csc: Csc, edge_index: Tensor, self_loops: bool, dtype: torch.dtyp
 def normalised_sum(csc: Csc, degrees: Degrees, x: Tensor, bias: Tensor | None) -> Tensor:
     """[nodes, features]: D^-1/2 (A + I) D^-1/2 x + bias, as a plain sum of rows scaled before."""
     scaled = x * degrees.inverse_root
-    out = g_spmm(csc, "copy_u", "sum", scaled)
-    if degrees.missing_loops is not None:
-        out = torch.addcmul(out, scaled, degrees.missing_loops)
+    if degrees.missing_loops is None:
+        out = g_spmm(csc, "copy_u", "sum", scaled)
+    else:
+        out = sum_with_own(csc, scaled, degrees.missing_loops)
     if bias is None:
         return out * degrees.inverse_root
     if bias.dtype != out.dtype:
