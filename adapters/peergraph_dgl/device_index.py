@@ -14,7 +14,7 @@ from dgl.heterograph_index import HeteroGraphIndex
 from dgl.utils import to_dgl_context, toindex
 from torch import Tensor
 
-from .relation import Relation
+from .relation import Relation, relation_of
 
 _FORMATS = ("coo", "csr", "csc")
 
@@ -312,19 +312,6 @@ def is_device_index(index: Any) -> bool:
 def metagraph_of(num_ntypes: int) -> Any:
     """DGL's metagraph of one relation, within a type or between two."""
     return from_coo(num_ntypes, [0], [num_ntypes - 1], True)
-
-
-def relation_of(index: Any, etype: int) -> Relation:
-    """The edges of one relation of DGL's own index, in the order of their ids."""
-    source, destination = index.metagraph.find_edge(etype)
-    ends = index.num_nodes(source), index.num_nodes(destination)
-    if index.formats()["created"] == ["csc"]:
-        # Edges by destination are what the kernels take; DGL would make a list of both ends.
-        _, _, indptr, src, ids = index.adjacency_matrix_tensors(etype, True, "csr")
-        if ids.numel() == 0 or torch.equal(ids, torch.arange(ids.numel(), dtype=ids.dtype)):
-            return Relation(*ends, src, indptr=indptr)
-    src, dst, _ = index.edges(etype, "eid")
-    return Relation(*ends, src, dst)
 
 
 def _unpickle(metagraph: Any, num_nodes: list[int], relations: list[Relation]) -> DeviceIndex:

@@ -31,7 +31,7 @@ def spmm(relation: Relation, op: str, reduce: str, lhs: Feature, rhs: Feature) -
         which DGL's callers write 0 once they have put relations together. A graph without any
         edges has 0 throughout.
     """
-    out = _reduced(relation.structure(), op, reduce, lhs, rhs)
+    out = reduced(relation, op, reduce, lhs, rhs)
     if reduce not in _WORST or not relation.num_edges:
         return out
     if out.device.type != "cpu":  # The number of rows would have to be waited for.
@@ -40,7 +40,9 @@ def spmm(relation: Relation, op: str, reduce: str, lhs: Feature, rhs: Feature) -
     return out.index_fill_(0, empty, _WORST[reduce]) if empty.numel() else out
 
 
-def _reduced(csc: Csc, op: str, reduce: str, lhs: Feature, rhs: Feature) -> Tensor:
+def reduced(relation: Relation, op: str, reduce: str, lhs: Feature, rhs: Feature) -> Tensor:
+    """As :func:`spmm`, but 0 for all destinations without edges."""
+    csc = relation.structure()
     if op == "copy_lhs":
         return g_spmm(csc, "copy_u", reduce, _only(op, lhs))
     if op == "copy_rhs":
@@ -214,6 +216,8 @@ def _only(op: str, feature: Feature) -> Tensor:
 
 
 def _same_rank(lhs: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor]:
+    if lhs.dim() == rhs.dim():
+        return lhs, rhs
     rank = max(lhs.dim(), rhs.dim())
     left, right = (
         tensor.reshape(tensor.shape[0], *[1] * (rank - tensor.dim()), *tensor.shape[1:])
@@ -225,6 +229,8 @@ def _same_rank(lhs: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor]:
 def _aligned(lhs: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor]:
     """Operands whose rows broadcast as the kernels let those of edges: by leading dimensions."""
     x, e = _same_rank(lhs, rhs)
+    if x.shape[1:] == e.shape[1:]:
+        return x, e
     try:
         features = torch.broadcast_shapes(x.shape[1:], e.shape[1:])  # type: ignore[no-untyped-call]
     except RuntimeError:
@@ -236,4 +242,4 @@ def _aligned(lhs: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor]:
         narrow = narrow[:-1]
     if narrow != tuple(features[: len(narrow)]):
         e = e.expand(-1, *features)
-    return x.expand(-1, *features), e
+    return x if x.shape[1:] == features else x.expand(-1, *features), e

@@ -23,8 +23,8 @@ from dgl.storages import TensorStorage
 from torch import Tensor
 
 from . import kernels
-from .device_index import DeviceIndex, is_device_index, relation_of
-from .relation import Relation
+from .device_index import DeviceIndex, is_device_index
+from .relation import Relation, relation_of
 from .replacing import Replacements
 
 _SETTINGS = ("auto", "always")
@@ -109,8 +109,8 @@ def _relations(index: Any) -> list[Relation] | None:
     """The edges of a graph that Peergraph's kernels serve, else None."""
     if is_device_index(index):
         return relations_of(index)
-    on_cpu = F.to_backend_ctx(index.ctx).type == "cpu"
-    return relations_of(index) if _setting == "always" and on_cpu else None
+    served = _setting == "always" and F.to_backend_ctx(index.ctx).type == "cpu"
+    return relations_of(index) if served else None
 
 
 def _is_ours(tensor: Tensor) -> bool:

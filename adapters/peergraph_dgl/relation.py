@@ -7,8 +7,10 @@ from typing import Any
 import dgl.heterograph_index as dgl_index
 import torch
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 
 from peergraph.aggregate import Csc
+from peergraph.aggregate.structure.rows import counts_up
 
 # A structure that was used this often is worth a transpose: a sort costs about as much as a few
 # passes over the edges, and mini-batches are used once.
@@ -85,10 +87,7 @@ class Relation:
             if self._indptr is not None:
                 self._structure = Csc(self._indptr, self.src, self.num_src, check=False)
             else:
-                edges = torch.stack([self.src, self.dst])
-                self._structure = Csc.from_edge_index(
-                    edges, self.num_dst, self.num_src, check=False
-                )
+                self._structure = Csc.from_ends(self.src, self.dst, self.num_dst, self.num_src)
         return self._structure
 
     def reverse(self) -> Relation:
@@ -99,8 +98,8 @@ class Relation:
 
     def in_order(self, edge_ids: Tensor) -> Relation:
         """Edge `edge_ids[i]` of the new relation is edge `i` of this one; no ids: the same."""
-        at = edge_ids.long()
-        if at.numel() == 0 or torch.equal(at, torch.arange(at.numel(), device=at.device)):
+        at = edge_ids.long().contiguous()
+        if counts_up(at):
             return self
         src, dst = torch.empty_like(self.src), torch.empty_like(self.dst)
         src[at], dst[at] = self.src, self.dst
@@ -126,7 +125,8 @@ class Relation:
     def empty_rows(self) -> Tensor:
         """Destinations without edges; a GPU is waited for, to know how many."""
         if self._empty_rows is None:
-            self._empty_rows = (self.in_degrees() == 0).nonzero().view(-1)
+            indptr = self._csc().rows.indptr
+            self._empty_rows = (indptr[1:] == indptr[:-1]).nonzero().view(-1)
         return self._empty_rows
 
     def out_degrees(self) -> Tensor:
@@ -172,3 +172,28 @@ class Relation:
         at = first + torch.arange(total, device=self.device)
         dst = torch.repeat_interleave(nodes, counts, output_size=total).to(self.src.dtype)
         return indices[at], dst, edge_ids[at]
+
+
+def relation_of(index: Any, etype: int) -> Relation:
+    """The edges of one relation of DGL's own index, in the order of their ids."""
+    source, destination = index.metagraph.find_edge(etype)
+    ends = index.num_nodes(source), index.num_nodes(destination)
+    if not index.num_edges(etype):
+        src, dst, _ = index.edges(etype, "eid")
+        return Relation(*ends, src, dst)
+    # By the functions that DGL's methods call: those ask the library for much else, and blocks of
+    # mini-batches are as new as often as they are used.
+    created = dgl_index._CAPI_DGLHeteroGetCreatedFormats(index)
+    if len(created) == 1 and created[0] == "csc":
+        # Edges by destination are what the kernels take; DGL would make a list of both ends.
+        of_adjacency = dgl_index._CAPI_DGLHeteroGetAdj(index, etype, True, "csr")
+        indptr, src, ids = (_tensor(of_adjacency(part)) for part in range(3))
+        if counts_up(ids):
+            return Relation(*ends, src, indptr=indptr)
+    of_edges = dgl_index._CAPI_DGLHeteroEdges(index, etype, "eid")
+    return Relation(*ends, _tensor(of_edges(0)), _tensor(of_edges(1)))
+
+
+def _tensor(array: Any) -> Tensor:
+    """An array of DGL's that is not empty, without a copy."""
+    return from_dlpack(array.to_dlpack())

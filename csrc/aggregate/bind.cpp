@@ -12,6 +12,7 @@
 #include "aggregate/sddmm.h"
 #include "aggregate/spmm.h"
 #include "aggregate/spread.h"
+#include "aggregate/structure.h"
 #include "common/check.h"
 #include "common/on_device.h"
 #include "common/vectors.h"
@@ -187,6 +188,21 @@ void bind_attention_grad(const Attention& of, uintptr_t grad, uintptr_t lse, uin
   }
 }
 
+void bind_transpose(const Adjacency& rows, uintptr_t indptr, uintptr_t indices,
+                    uintptr_t positions) {
+  transpose_cpu(rows, {pointer(indptr), pointer(indices), pointer(positions)});
+}
+
+bool bind_begins(uintptr_t keys, int id_bytes, int64_t count, int64_t num_keys, uintptr_t indptr) {
+  PG_CHECK_ARG(id_bytes == 4 || id_bytes == 8, "ids have 4 or 8 bytes");
+  return begins_cpu(pointer(keys), id_bytes, count, num_keys, pointer(indptr));
+}
+
+bool bind_counts_up(uintptr_t ids, int id_bytes, int64_t count) {
+  PG_CHECK_ARG(id_bytes == 4 || id_bytes == 8, "ids have 4 or 8 bytes");
+  return counts_up(pointer(ids), id_bytes, count);
+}
+
 /// Whether attention() takes heads of these sizes.
 bool attention_fits(int dtype, int64_t heads, int64_t depth, int device) {
 #ifdef PEERGRAPH_CUDA
@@ -245,6 +261,12 @@ void register_aggregate(py::module_& m) {
         py::arg("delta"), py::arg("grad_x"), py::arg("grad_left"), py::arg("grad_right"),
         py::arg("grad_att"), py::arg("transpose"), py::arg("max_chunks"), py::arg("device"),
         py::arg("stream"), py::arg("num_threads"), py::arg("allocate"), ReleaseGil());
+  m.def("transpose", &bind_transpose, py::arg("rows"), py::arg("indptr"), py::arg("indices"),
+        py::arg("positions"), ReleaseGil());
+  m.def("begins", &bind_begins, py::arg("keys"), py::arg("id_bytes"), py::arg("count"),
+        py::arg("num_keys"), py::arg("indptr"), ReleaseGil());
+  m.def("counts_up", &bind_counts_up, py::arg("ids"), py::arg("id_bytes"), py::arg("count"),
+        ReleaseGil());
   m.def("limit_vector_bytes", &limit_vector_bytes, py::arg("bytes"));
   m.def("vector_bytes", &widest_vector_bytes);
   m.def("attention_fits", &attention_fits, py::arg("dtype"), py::arg("heads"), py::arg("depth"),

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from peergraph.aggregate import Csc, g_spmm
+from peergraph.aggregate.structure.rows import begins_if_sorted, counts_up
 from peergraph.sampling import Block
 from tests.aggregate.graphs import features, random_graph
 
@@ -129,3 +130,62 @@ def test_bad_edge_index(device: torch.device) -> None:
         Csc.from_edge_index(edges[:1], 2, 6)
     with pytest.raises(TypeError, match=r"must be int32 or int64, got torch\.float32"):
         Csc.from_edge_index(edges.float(), 2, 6)
+
+
+ID_TYPES = [torch.int32, torch.int64]
+
+
+@pytest.mark.parametrize("offsets", ID_TYPES)
+@pytest.mark.parametrize("ids", ID_TYPES)
+@pytest.mark.parametrize("edges", [0, 1, 300])
+def test_transpose_of_any_id_types(
+    device: torch.device, offsets: torch.dtype, ids: torch.dtype, edges: int
+) -> None:
+    graph = random_graph(device, num_edges=edges, grouped=True)
+    rows = graph.csc().rows
+    csc = Csc(rows.indptr.to(offsets), rows.indices.to(ids), graph.num_sources)
+    indptr, indices, positions = csc.transpose_tensors()
+    assert (indptr.dtype, indices.dtype, positions.dtype) == (offsets, ids, offsets)
+    order = torch.argsort(graph.edge_index[0], stable=True)
+    degrees = torch.bincount(graph.edge_index[0], minlength=graph.num_sources)
+    assert torch.equal(positions.long(), order)
+    assert torch.equal(indices.long(), graph.edge_index[1][order])
+    assert torch.equal(indptr.diff().long(), degrees)
+
+
+@pytest.mark.parametrize("dtype", ID_TYPES)
+def test_begins_of_sorted_keys_only(device: torch.device, dtype: torch.dtype) -> None:
+    def found(*keys: int) -> list[int] | None:
+        begins = begins_if_sorted(torch.tensor(keys, dtype=dtype, device=device), 4)
+        assert begins is None or begins.dtype == dtype
+        return None if begins is None else begins.tolist()
+
+    assert found() == [0, 0, 0, 0, 0]
+    assert found(0) == [0, 1, 1, 1, 1]
+    assert found(1, 1, 3) == [0, 0, 2, 2, 3]
+    assert found(3, 3, 3) == [0, 0, 0, 0, 3]
+    assert found(1, 0) is None
+    assert found(0, 2, 2, 1, 3) is None
+
+
+@pytest.mark.parametrize("key", [-1, 4])
+def test_keys_out_of_range(key: int) -> None:
+    with pytest.raises(IndexError, match=f"destination id {key} is out of range for 4 nodes"):
+        begins_if_sorted(torch.tensor([key]), 4)
+
+
+def test_sources_out_of_range_of_what_is_not_checked() -> None:
+    csc = Csc(torch.tensor([0, 2]), torch.tensor([0, 7]), 5, check=False)
+    with pytest.raises(IndexError, match="edge 1: source id 7 is out of range for 5 nodes"):
+        csc.transpose()
+
+
+@pytest.mark.parametrize("dtype", ID_TYPES)
+@pytest.mark.parametrize("count", [0, 1, 1023, 1024, 1025, 5000])
+def test_counting_up(device: torch.device, dtype: torch.dtype, count: int) -> None:
+    ids = torch.arange(count, dtype=dtype, device=device)
+    assert counts_up(ids)
+    for at in {0, count // 2, count - 1} if count else ():
+        other = ids.clone()
+        other[at] += 1
+        assert not counts_up(other)

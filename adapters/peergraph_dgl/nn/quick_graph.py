@@ -74,7 +74,7 @@ class QuickGraph:
         if not isinstance(reduce_func, SimpleReduceFunction):
             raise Refusal("the reduce function is the user's")
         op, lhs, rhs = self._operands(message_func, "ue")
-        out = kernels.spmm(self.relation, op, reduce_func.name, lhs, rhs)
+        out = kernels.reduced(self.relation, op, reduce_func.name, lhs, rhs)
         if reduce_func.name in ("max", "min"):
             out = out.masked_fill(out.isinf(), 0)
         self.dstdata[reduce_func.out_field] = out

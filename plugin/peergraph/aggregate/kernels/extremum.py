@@ -19,6 +19,8 @@ from peergraph.aggregate.kernels.native import (
 from peergraph.aggregate.kernels.torch_operator import kernel
 from peergraph.sampling.sample import Buffers
 
+_MOST_NARROW = torch.iinfo(torch.int32).max
+
 
 def _fake_extremum(
     x: Tensor | None,
@@ -33,7 +35,13 @@ def _fake_extremum(
 ) -> tuple[Tensor, Tensor]:
     operand = operand_of(x, e)
     out = operand.new_empty(indptr.shape[0] - 1, operand.shape[1])
-    return out, torch.empty_like(out, dtype=indptr.dtype)
+    return out, torch.empty_like(out, dtype=_dtype_of_positions(indptr, indices))
+
+
+def _dtype_of_positions(indptr: Tensor, indices: Tensor) -> torch.dtype:
+    """Narrow on the CPU where they fit: to write them takes about as long as to compare."""
+    narrow = indices.device.type == "cpu" and indices.shape[0] <= _MOST_NARROW
+    return torch.int32 if narrow else indptr.dtype
 
 
 @kernel(
@@ -55,7 +63,7 @@ def extremum(
     x, e = dense(x), dense(e)
     operand = operand_of(x, e)
     out = operand.new_empty(indptr.numel() - 1, operand.shape[1])
-    arg = torch.empty_like(out, dtype=indptr.dtype)
+    arg = torch.empty_like(out, dtype=_dtype_of_positions(indptr, indices))
     _C.extremum(
         rows=adjacency(indptr, indices, edge_ids, num_columns),
         of=operands(message, x, e, out.shape[1], 1 if e is None else e.shape[1]),

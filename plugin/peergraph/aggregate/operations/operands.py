@@ -39,6 +39,8 @@ def columns(shape: torch.Size | tuple[int, ...]) -> int:
 
 def flat(tensor: Tensor) -> Tensor:
     """[rows, columns]."""
+    if tensor.dim() == 2:
+        return tensor
     return tensor.reshape(tensor.shape[0], columns(tensor.shape[1:]))
 
 

@@ -75,7 +75,7 @@ def g_sddmm(
     assert left is not None
     check_same_dtype(lhs=left, rhs=right)
     features = tuple(left.shape[1:])
-    if right is not None:
+    if right is not None and right.shape[1:] != features:
         try:
             features = tuple(torch.broadcast_shapes(features, right.shape[1:]))  # type: ignore[no-untyped-call]
         except RuntimeError:
@@ -122,6 +122,8 @@ def _check(name: str, operand: Tensor, target: str, csc: Csc) -> None:
 
 def _expand(operand: Tensor, features: tuple[int, ...]) -> Tensor:
     """The operand with all features, missing leading ones included."""
+    if operand.shape[1:] == features:
+        return operand
     missing = len(features) - (operand.dim() - 1)
     shape = (operand.shape[0], *[1] * missing, *operand.shape[1:])
     return operand.reshape(shape).expand(-1, *features)

@@ -131,6 +131,8 @@ def _align(
         )
     given, edge = tuple(x.shape[1:]), tuple(e.shape[1:])
     features = given
+    if given == edge:
+        return flat(x), flat(e), features
     if len(given) == len(edge):
         try:
             features = tuple(torch.broadcast_shapes(given, edge))  # type: ignore[no-untyped-call]

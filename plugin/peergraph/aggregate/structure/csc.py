@@ -10,7 +10,7 @@ from torch import Tensor
 
 from peergraph.aggregate.structure.rows import (
     Rows,
-    begins,
+    begins_if_sorted,
     chunk_bound,
     count_chunks,
     group_by,
@@ -113,15 +113,22 @@ class Csc:
         """
         if edge_index.dim() != 2 or edge_index.shape[0] != 2:
             raise ValueError(f"edge_index must be [2, edges], got {list(edge_index.shape)}")
-        source, destination = edge_index[0], edge_index[1]
-        _check_ids("edge_index", source, source.device)
+        _check_ids("edge_index", edge_index[0], edge_index.device)
+        source, destination = edge_index.unbind()
         if check:
             check_range("edge_index[0]", source, num_sources, "sources")
             check_range("edge_index[1]", destination, num_destinations, "destinations")
-        dtype = edge_index.dtype
-        if bool((destination[1:] >= destination[:-1]).all()):
-            indptr = begins(destination.contiguous(), num_destinations, dtype)
-            return cls._checked(indptr, source, num_sources)
+        return cls.from_ends(source, destination, num_destinations, num_sources)
+
+    @classmethod
+    def from_ends(
+        cls, source: Tensor, destination: Tensor, num_destinations: int, num_sources: int
+    ) -> Csc:
+        """As :meth:`from_edge_index` without checks, from two tensors [edges] of one dtype."""
+        sorted_begins = begins_if_sorted(destination, num_destinations)
+        if sorted_begins is not None:
+            return cls._checked(sorted_begins, source, num_sources)
+        dtype = destination.dtype
         indptr, indices, order = group_by(destination, source, num_destinations, num_sources, dtype)
         return cls._checked(indptr, indices, num_sources, order)
 

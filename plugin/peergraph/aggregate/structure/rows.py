@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
+from peergraph.aggregate.kernels.native import adjacency
 from peergraph.aggregate.kernels.torch_operator import kernel
 
 # What csrc/aggregate/neighbor_partition.cuh cuts long rows by.
@@ -85,6 +86,11 @@ def transpose_rows(
     indptr: Tensor, indices: Tensor, num_columns: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """indptr, indices and positions of the transpose, the edges of a row in order of position."""
+    if indices.device.type == "cpu":
+        turned = _fake_transpose(indptr, indices, num_columns)
+        given = adjacency(indptr.contiguous(), indices.contiguous(), None, num_columns)
+        _C.transpose(given, *(tensor.data_ptr() for tensor in turned))
+        return turned
     degrees = indptr.diff()
     rows = torch.arange(degrees.numel(), dtype=indices.dtype, device=indices.device)
     rows = rows.repeat_interleave(degrees, output_size=indices.numel())
@@ -121,10 +127,32 @@ def group_by(
     return begins(ordered, num_keys, dtype), values[order], order.to(dtype)
 
 
+def counts_up(ids: Tensor) -> bool:
+    """Whether contiguous int32 or int64 `ids` are 0, 1, 2, ... Synchronises."""
+    if ids.device.type == "cpu":
+        return _C.counts_up(ids.data_ptr(), ids.element_size(), ids.numel())
+    return torch.equal(ids, torch.arange(ids.numel(), dtype=ids.dtype, device=ids.device))
+
+
+def begins_if_sorted(keys: Tensor, num_keys: int) -> Tensor | None:
+    """[num_keys + 1] where each key begins, of the keys' dtype; None if they are not sorted.
+
+    Synchronises.
+
+    Raises:
+        IndexError: on the CPU, a key out of range.
+    """
+    if keys.device.type != "cpu" or torch.compiler.is_compiling():
+        is_sorted = bool((keys[1:] >= keys[:-1]).all())
+        return begins(keys.contiguous(), num_keys, keys.dtype) if is_sorted else None
+    keys, indptr = keys.contiguous(), keys.new_empty(num_keys + 1)
+    size = keys.element_size()
+    found = _C.begins(keys.data_ptr(), size, keys.numel(), num_keys, indptr.data_ptr())
+    return indptr if found else None
+
+
 def begins(ordered: Tensor, num_keys: int, dtype: torch.dtype) -> Tensor:
     """[num_keys + 1] where each key begins in sorted keys."""
     narrow = dtype == torch.int32
-    if ordered.device.type == "cpu":
-        return torch._convert_indices_from_coo_to_csr(ordered, num_keys, out_int32=narrow)
     bounds = torch.arange(num_keys + 1, dtype=ordered.dtype, device=ordered.device)
     return torch.searchsorted(ordered, bounds, out_int32=narrow)
