@@ -16,6 +16,7 @@ import dgl
 
 from peergraph_dgl import message_passing
 from peergraph_dgl.device_index import is_device_index
+from peergraph_dgl.relation import relation_of
 from tests.adapters.dgl.served import block, plain_graph, served, typed_graph
 from tests.conftest import require_gpus
 
@@ -204,3 +205,34 @@ def test_what_it_does_not_do(device: torch.device) -> None:
         g._graph.pin_memory_()
     with pytest.raises(TypeError, match=r"move it by .to\('cpu'\)"):
         _ = g._graph.handle
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("order", ["none", "same", "turned"])
+@pytest.mark.parametrize("layout", ["coo", "csc", "csr"])
+def test_relations_of_dgls_own_index(layout: str, order: str, dtype: torch.dtype) -> None:
+    """Edges come in the order of their ids, whatever formats there are."""
+    src = torch.tensor([3, 0, 2, 2, 1], dtype=dtype)
+    dst = torch.tensor([0, 0, 1, 3, 3], dtype=dtype)
+    numbers = torch.arange(5, dtype=dtype)
+    numbers = {"none": numbers[:0], "same": numbers, "turned": numbers.flip(0)}[order]
+    offsets = torch.tensor([0, 2, 3, 3, 5, 5], dtype=dtype)
+    if layout == "coo":
+        g = dgl.graph((src, dst), num_nodes=5)
+    else:
+        g = dgl.graph((layout, (offsets, src, numbers)), num_nodes=5)
+    relation = relation_of(g._graph, 0)
+    wanted = g.edges(order="eid")
+    assert (relation.num_src, relation.num_dst, relation.num_edges) == (5, 5, 5)
+    assert torch.equal(relation.src, wanted[0])
+    assert torch.equal(relation.dst, wanted[1])
+    assert (relation.src.dtype, relation.device.type) == (dtype, "cpu")
+
+
+@pytest.mark.parametrize("layout", ["coo", "csc"])
+def test_relations_without_edges(layout: str) -> None:
+    none = torch.zeros(0, dtype=torch.int64)
+    data = (none, none) if layout == "coo" else (layout, (torch.zeros(4).long(), none, none))
+    relation = relation_of(dgl.graph(data, num_nodes=3)._graph, 0)
+    assert (relation.num_src, relation.num_dst, relation.num_edges) == (3, 3, 0)
+    assert relation.in_degrees().tolist() == [0, 0, 0]
