@@ -98,11 +98,12 @@ def test_touches_nothing_where_dgl_imports_by_itself(tmp_path: Path) -> None:
 
 
 SCRIPT = """
-import sys, dgl
+import os, sys, dgl
 import torch.multiprocessing as mp
 
 def child(rank):
-    print("child", rank, dgl.graph(([0], [1])).num_edges())
+    # In one piece: two processes write to the same pipe.
+    os.write(1, f"child {rank} {dgl.graph(([0], [1])).num_edges()}\\n".encode())
 
 if __name__ == "__main__":
     import helper
