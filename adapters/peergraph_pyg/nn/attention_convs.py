@@ -11,10 +11,9 @@ from torch_geometric.nn import conv as pyg
 from peergraph.aggregate import Csc, attention, edge_softmax, g_sddmm
 
 from .attention import attention_over, finish_attention, with_weights
-from .layer import Ends, FastLayer, Size, can_be_kept, ends_of, refuse, without_autocast
+from .layer import Ends, FastLayer, Size, ends_of, known_by, refuse, without_autocast
 from .notes import note
 from .scores import scores
-from .structure import derived_from
 
 
 class GATConv(FastLayer, pyg.GATConv):  # type: ignore[misc]
@@ -37,10 +36,8 @@ class GATConv(FastLayer, pyg.GATConv):  # type: ignore[misc]
 
         def by_edges() -> Any:
             args = (x, edge_index, edge_attr, size, return_attention_weights)
-            if self.add_self_loops and can_be_kept(edge_index):
-                with derived_from("GATConv", edge_index):
-                    return super(GATConv, self).forward(*args)
-            return super(GATConv, self).forward(*args)
+            with known_by(edge_index, "GATConv", self.add_self_loops):
+                return super(GATConv, self).forward(*args)
 
         if edge_attr is not None:
             return by_edges()
@@ -124,10 +121,8 @@ class GATv2Conv(FastLayer, pyg.GATv2Conv):  # type: ignore[misc]
 
         def by_edges() -> Any:
             args = (x, edge_index, edge_attr, return_attention_weights)
-            if self.add_self_loops and can_be_kept(edge_index):
-                with derived_from("GATv2Conv", edge_index):
-                    return super(GATv2Conv, self).forward(*args)
-            return super(GATv2Conv, self).forward(*args)
+            with known_by(edge_index, "GATv2Conv", self.add_self_loops):
+                return super(GATv2Conv, self).forward(*args)
 
         if edge_attr is not None:
             return by_edges()

@@ -28,6 +28,7 @@ from .layer import (
     ends_of,
     is_plain,
     kind_of,
+    known_by,
     refuse,
     without_autocast,
 )
@@ -84,21 +85,19 @@ class GCNConv(FastLayer, pyg.GCNConv):  # type: ignore[misc]
         degrees = degrees_of(csc, edge_index, self.add_self_loops, x.dtype)
         h = self.lin(x)
         if weighs_edges(csc):
-            weights = weights_of(csc, edge_index, degrees)
+            how, weights = "edges weighted", weights_of(csc, edge_index, degrees)
             out = without_autocast(lambda: weighted_sum(csc, weights, h, self.bias))
         else:
+            how = "rows scaled"
             out = without_autocast(lambda: normalised_sum(csc, degrees, h, self.bias))
-        how = "edges weighted" if weighs_edges(csc) else "rows scaled"
         note(f"forward: peergraph, sum over {csc}, {how} by the degrees")
         return out
 
     def _by_weights(self, x: Any, edge_index: Any, edge_weight: Tensor | None) -> Any:
         # What cached=True keeps may come from another edge index than this one.
         changes = self.normalize and self.add_self_loops and not self.cached
-        if changes and can_be_kept(edge_index):
-            with derived_from("GCNConv", edge_index):
-                return super().forward(x, edge_index, edge_weight)
-        return super().forward(x, edge_index, edge_weight)
+        with known_by(edge_index, "GCNConv", changes):
+            return super().forward(x, edge_index, edge_weight)
 
     def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
         return _weighted(kwargs)

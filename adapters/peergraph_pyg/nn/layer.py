@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from peergraph.memory import TableRows
 
 from ..lazy_rows import LazyRows, rows_or_tensor
 from .notes import note
-from .structure import structure_of
+from .structure import derived_from, structure_of
 
 _REDUCE = {
     SumAggregation: "sum",
@@ -255,6 +256,14 @@ def is_plain(value: Any) -> bool:
 def can_be_kept(*tensors: Any) -> bool:
     """Whether structures made from the tensors can be remembered, which no compiler may see."""
     return not torch.compiler.is_compiling() and all(map(is_plain, tensors))
+
+
+def known_by(edge_index: Any, how: str, changes: bool) -> AbstractContextManager[None]:
+    """For PyG's code: the edge index that it makes of this one, if it `changes` it, is known by it
+    (:func:`derived_from`), where it can be kept."""
+    if changes and can_be_kept(edge_index):
+        return derived_from(how, edge_index)
+    return nullcontext()
 
 
 def kind_of(value: Any) -> str:

@@ -52,10 +52,10 @@ class _Scores(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         flat, matrix = ctx.saved_tensors
         heads, depth = ctx.shape
-        none = flat.new_zeros(flat.shape[0], matrix.shape[1])
-        rest = none[:, heads * len(of_scores) :]
-        parts = [none[:, :heads] if part is None else part for part in of_scores]
-        grad = torch.cat([*parts, rest], dim=1)
+        grad = flat.new_zeros(flat.shape[0], matrix.shape[1])
+        for i, part in enumerate(of_scores):
+            if part is not None:
+                grad[:, i * heads : (i + 1) * heads] = part
         of_vectors: list[Tensor | None] = [None] * len(of_scores)
         if any(ctx.needs_input_grad[1:]):
             of_matrix = flat.t() @ grad
