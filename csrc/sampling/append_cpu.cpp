@@ -99,7 +99,7 @@ void give_rows(const Hop& hop, const NodeList& nodes, const std::vector<First>& 
     const int64_t tree = hop.tree(first.target);
     nodes.ids[row] = node;
     if (nodes.trees != nullptr) nodes.trees[row] = static_cast<int32_t>(tree);
-    nodes.index.set(tree, node, static_cast<uint32_t>(row));
+    if (hop.looked_up_later) nodes.index.set(tree, node, static_cast<uint32_t>(row));
     store_id(hop.sources, hop.index_bytes, first.slot, row++);
   }
 }

@@ -1,84 +1,197 @@
 #include <thrust/iterator/counting_iterator.h>
 #include <thrust/iterator/tabulate_output_iterator.h>
+#include <thrust/iterator/transform_iterator.h>
 
 #include <cub/device/device_scan.cuh>
-#include <cub/device/device_select.cuh>
 
 #include "common/cuda_check.cuh"
 #include "common/ids.h"
 #include "sampling/append_unique.h"
 #include "sampling/node_index.cuh"
+#include "sampling/without_replacement.cuh"
 
 namespace peergraph {
 namespace {
 
-/// The target whose slot this is.
-__device__ __forceinline__ int64_t owner(const Hop& hop, uint32_t slot) {
-  return hop.stride > 0 ? slot / static_cast<uint32_t>(hop.stride) : hop.owners[slot];
-}
+// Slots are worked on in tiles, a block for each. A thread has several slots, a block apart from
+// each other, so that their reads of the index, which are reads at random, run at once.
+constexpr int kWarpsPerBlock = kBlockThreads / kWarpLanes;
+constexpr int kSlotsPerThread = 8;
+constexpr int kTileSlots = kBlockThreads * kSlotsPerThread;
+constexpr int kTileMasks = kTileSlots / kWarpLanes;
+static_assert(kTileMasks == 2 * kWarpLanes, "a warp sums the masks of a tile up, two a lane");
 
-/// The tree of the slot's edge; the owner is looked up only if there are several trees.
-__device__ __forceinline__ int64_t tree_of(const Hop& hop, uint32_t slot) {
-  return hop.target_trees == nullptr ? 0 : hop.target_trees[owner(hop, slot)];
-}
+/// Which slots are the first of a new node.
+struct Firsts {
+  int64_t tiles;
+  uint32_t* masks;  // [tiles * kTileMasks] a bit for each slot
+  int64_t* sums;    // [tiles + 1] how many in the tile; later, how many before it
+};
 
-/// Is this slot the first of a new node? Safe beside AppendNode: it replaces the word of a slot
-/// only after that slot was tested, and what it writes is nobody's slot.
-template <bool kDirect>
-struct IsFirst {
-  Hop hop;
-  NodeIndex index;
-
-  __device__ bool operator()(uint32_t slot) const {
-    const int64_t node = load_id(hop.sources, hop.index_bytes, slot);
-    const bool used = node >= 0;
-    if constexpr (kDirect) {
-      // No branch between the loads, so that those of several slots run at once.
-      const uint32_t word = index.direct[used ? node : 0];
-      return used & (word == (kPending | slot));
-    } else {
-      return used && index.get(tree_of(hop, slot), node) == (kPending | slot);
+/// Finds the first slots. The others get their row, where it is known already, or point to the
+/// first slot. Nothing writes to the index meanwhile.
+template <typename Id, bool kDirect>
+__global__ void __launch_bounds__(kBlockThreads)
+    find_firsts_kernel(const __grid_constant__ Hop hop, const __grid_constant__ NodeIndex index,
+                       const Firsts firsts) {
+  __shared__ int found[kWarpsPerBlock];
+  const int warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
+  const int64_t tile = blockIdx.x;
+  const int64_t begin = tile * kTileSlots + threadIdx.x;
+  Id* const sources = static_cast<Id*>(hop.sources);
+  Id nodes[kSlotsPerThread];
+  uint32_t words[kSlotsPerThread];
+  // No branch between the reads: behind the end it is the last slot, whatever it holds by then, and
+  // for an unused slot node 0 that is read and not looked at.
+#pragma unroll
+  for (int k = 0; k < kSlotsPerThread; ++k) {
+    const int64_t slot = begin + k * kBlockThreads;
+    const Id node = sources[slot < hop.slots ? slot : hop.slots - 1];
+    nodes[k] = slot < hop.slots ? node : Id{-1};
+  }
+#pragma unroll
+  for (int k = 0; k < kSlotsPerThread; ++k) {
+    if constexpr (kDirect)
+      words[k] = index.direct[nodes[k] < 0 ? 0 : nodes[k]];
+    else if (nodes[k] >= 0)
+      words[k] = index.get(hop.tree_of(static_cast<uint32_t>(begin + k * kBlockThreads)), nodes[k]);
+    else
+      words[k] = kUnknown;
+  }
+  int count = 0;
+#pragma unroll
+  for (int k = 0; k < kSlotsPerThread; ++k) {
+    const int64_t slot = begin + k * kBlockThreads;
+    const bool used = nodes[k] >= 0;
+    const bool is_first = used && words[k] == (kPending | static_cast<uint32_t>(slot));
+    if (used && !is_first) {
+      const bool is_row = (words[k] & kPending) == 0;
+      sources[slot] =
+          static_cast<Id>(is_row ? int64_t{words[k]} : Hop::repeats(words[k] & ~kPending));
     }
+    const uint32_t mask = __ballot_sync(kWarp, is_first);
+    if (lane == 0) firsts.masks[tile * kTileMasks + k * kWarpsPerBlock + warp] = mask;
+    count += __popc(mask);
+  }
+  if (lane == 0) found[warp] = count;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  int64_t total = 0;
+  for (int w = 0; w < kWarpsPerBlock; ++w) total += found[w];
+  firsts.sums[tile] = total;
+  if (tile == 0) firsts.sums[firsts.tiles] = 0;
+}
+
+/// Gives the new node of a first slot its row.
+__device__ __forceinline__ void append_node(const Hop& hop, const NodeList& nodes, uint32_t slot,
+                                            int64_t node, int64_t row) {
+  if (row >= nodes.capacity) {  // of a fixed shape: the node is left out
+    store_id(hop.sources, hop.index_bytes, slot, nodes.sink);
+    nodes.index.set(hop.tree_of(slot), node, kUnknown);
+    return;
+  }
+  nodes.ids[row] = node;
+  store_id(hop.sources, hop.index_bytes, slot, row);
+  if (nodes.trees != nullptr) nodes.trees[row] = static_cast<int32_t>(hop.tree_of(slot));
+  if (hop.looked_up_later) nodes.index.set(hop.tree_of(slot), node, static_cast<uint32_t>(row));
+}
+
+/// Gives the new nodes their rows, in order of their first slots; these hold the rows then. Each
+/// thread reads and writes its own slots alone.
+template <typename Id>
+__global__ void __launch_bounds__(kBlockThreads)
+    append_firsts_kernel(const __grid_constant__ Hop hop, const __grid_constant__ NodeList nodes,
+                         const Firsts firsts) {
+  __shared__ int before[kTileMasks];
+  const int warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
+  const int64_t tile = blockIdx.x;
+  const int64_t begin = tile * kTileSlots + threadIdx.x;
+  const uint32_t* const masks = firsts.masks + tile * kTileMasks;
+  if (warp == 0) {
+    const int even = __popc(masks[2 * lane]), both = even + __popc(masks[2 * lane + 1]);
+    int sum = both;
+    for (int reach = 1; reach < kWarpLanes; reach *= 2) {
+      const int left = __shfl_up_sync(kWarp, sum, reach);
+      if (lane >= reach) sum += left;
+    }
+    before[2 * lane] = sum - both;
+    before[2 * lane + 1] = sum - both + even;
+  }
+  __syncthreads();
+  // The tiles' sums go on behind those of the edges, where these were summed up with them.
+  const int64_t edges = hop.stride > 0 ? hop.offsets[hop.num_targets] : 0;
+  if (tile == 0 && threadIdx.x == 0)
+    hop.offsets[hop.num_targets + 1] = firsts.sums[firsts.tiles] - edges;
+  const int64_t first_row =
+      nodes.count + (nodes.found == nullptr ? 0 : *nodes.found) + firsts.sums[tile] - edges;
+  const Id* const sources = static_cast<const Id*>(hop.sources);
+  uint32_t mask[kSlotsPerThread];
+  Id node[kSlotsPerThread];
+#pragma unroll
+  for (int k = 0; k < kSlotsPerThread; ++k) {
+    mask[k] = masks[k * kWarpsPerBlock + warp];
+    node[k] = (mask[k] >> lane & 1) == 0 ? Id{-1} : sources[begin + k * kBlockThreads];
+  }
+#pragma unroll
+  for (int k = 0; k < kSlotsPerThread; ++k) {
+    if (node[k] < 0) continue;
+    const int earlier = before[k * kWarpsPerBlock + warp] + __popc(mask[k] & ((1u << lane) - 1));
+    append_node(hop, nodes, static_cast<uint32_t>(begin + k * kBlockThreads), node[k],
+                first_row + earlier);
+  }
+}
+
+/// Counts that are replaced by their exclusive sums in one go: the edges of targets, then the new
+/// nodes of tiles.
+struct Counts {
+  int64_t* offsets;
+  int64_t num_offsets;
+  int64_t* sums;
+
+  __device__ int64_t& at(int64_t i) const {
+    return i < num_offsets ? offsets[i] : sums[i - num_offsets];
   }
 };
 
-/// Gives the i-th new node, the one of `slot`, its row.
-struct AppendNode {
-  Hop hop;
-  NodeList nodes;
-
-  __device__ void operator()(int64_t i, uint32_t slot) const {
-    const int64_t node = load_id(hop.sources, hop.index_bytes, slot);
-    const int64_t tree = tree_of(hop, slot);
-    const int64_t row = nodes.count + (nodes.found == nullptr ? 0 : *nodes.found) + i;
-    if (row >= nodes.capacity) {  // of a fixed shape: the node is left out
-      nodes.index.set(tree, node, kUnknown);
-      return;
-    }
-    nodes.ids[row] = node;
-    if (nodes.trees != nullptr) nodes.trees[row] = static_cast<int32_t>(tree);
-    nodes.index.set(tree, node, static_cast<uint32_t>(row));
-  }
+struct ReadCount {
+  Counts counts;
+  __device__ int64_t operator()(int64_t i) const { return counts.at(i); }
 };
 
-cudaError_t scan(void* scratch, size_t& bytes, const Hop& hop, cudaStream_t stream) {
-  return cub::DeviceScan::ExclusiveSum(scratch, bytes, hop.offsets, hop.offsets,
-                                       hop.num_targets + 1, stream);
+struct WriteSum {
+  Counts counts;
+  __device__ void operator()(int64_t i, int64_t sum) const { counts.at(i) = sum; }
+};
+
+void sum_up(const Counts& counts, int64_t num_sums, Arena& arena, cudaStream_t stream) {
+  const auto scan = [&](void* scratch, size_t& bytes) {
+    return cub::DeviceScan::ExclusiveSum(
+        scratch, bytes,
+        thrust::make_transform_iterator(thrust::counting_iterator<int64_t>(0), ReadCount{counts}),
+        thrust::make_tabulate_output_iterator(WriteSum{counts}), counts.num_offsets + num_sums,
+        stream);
+  };
+  size_t bytes = 0;
+  PG_CUDA_CHECK(scan(nullptr, bytes));
+  void* const scratch = arena.take(static_cast<int64_t>(bytes));
+  PG_CUDA_CHECK(scan(scratch, bytes));
 }
 
-template <bool kDirect>
-cudaError_t select_first(void* scratch, size_t& bytes, const Hop& hop, const NodeList& nodes,
-                         cudaStream_t stream) {
-  return cub::DeviceSelect::If(scratch, bytes, thrust::counting_iterator<uint32_t>(0),
-                               thrust::make_tabulate_output_iterator(AppendNode{hop, nodes}),
-                               hop.offsets + hop.num_targets + 1, hop.slots,
-                               IsFirst<kDirect>{hop, nodes.index}, stream);
-}
-
-cudaError_t select(void* scratch, size_t& bytes, const Hop& hop, const NodeList& nodes,
-                   cudaStream_t stream) {
-  return nodes.index.direct != nullptr ? select_first<true>(scratch, bytes, hop, nodes, stream)
-                                       : select_first<false>(scratch, bytes, hop, nodes, stream);
+template <typename Id>
+void append(const Hop& hop, const NodeList& nodes, Arena& arena, cudaStream_t stream) {
+  Firsts firsts;
+  firsts.tiles = (hop.slots + kTileSlots - 1) / kTileSlots;
+  firsts.masks = static_cast<uint32_t*>(arena.take(firsts.tiles * kTileMasks * sizeof(uint32_t)));
+  firsts.sums = static_cast<int64_t*>(arena.take((firsts.tiles + 1) * sizeof(int64_t)));
+  const auto blocks = static_cast<unsigned>(firsts.tiles);
+  const auto find =
+      nodes.index.direct != nullptr ? find_firsts_kernel<Id, true> : find_firsts_kernel<Id, false>;
+  find<<<blocks, kBlockThreads, 0, stream>>>(hop, nodes.index, firsts);
+  PG_LAUNCH_CHECK("find_firsts_kernel");
+  sum_up({hop.offsets, hop.stride > 0 ? hop.num_targets + 1 : 0, firsts.sums}, firsts.tiles + 1,
+         arena, stream);
+  append_firsts_kernel<Id><<<blocks, kBlockThreads, 0, stream>>>(hop, nodes, firsts);
+  PG_LAUNCH_CHECK("append_firsts_kernel");
 }
 
 __global__ void __launch_bounds__(kBlockThreads)
@@ -104,63 +217,17 @@ __global__ void __launch_bounds__(kBlockThreads) reindex_kernel(const NodeList n
     claim(nodes.index, nodes.tree(row), nodes.ids[row], static_cast<uint32_t>(row));
 }
 
-__global__ void __launch_bounds__(kBlockThreads)
-    write_edges_kernel(const Hop hop, const NodeIndex sources, const EdgeOutput out) {
-  for (int64_t slot = global_thread(); slot < hop.slots; slot += grid_threads()) {
-    const int64_t node = load_id(hop.sources, hop.index_bytes, slot);
-    if (node < 0) continue;
-    const int64_t target = owner(hop, static_cast<uint32_t>(slot));
-    const int64_t within = hop.stride > 0 ? hop.offsets[target] + slot - target * hop.stride : slot;
-    if (within >= out.room) continue;
-    const int64_t edge = out.begin + within;
-    const uint32_t word = sources.get(hop.tree(target), node);
-    const bool known = (word & kPending) == 0;
-    const int64_t row = known ? word : out.sink;
-    store_id(out.row, out.index_bytes, edge, row);
-    store_id(out.col, out.index_bytes, edge, hop.first_target + target);
-    if (out.edge_ids != nullptr) out.edge_ids[edge] = hop.edge_ids[slot];
-    if (out.duplicates != nullptr && known) atomicAdd(out.duplicates + row, 1);
-  }
-}
-
-__global__ void __launch_bounds__(kBlockThreads)
-    write_nodes_kernel(const IdMapView to_user, const NodeList nodes, int64_t* ids,
-                       int64_t* batch) {
-  for (int64_t row = global_thread(); row < nodes.count; row += grid_threads()) {
-    const int64_t node = nodes.ids[row];
-    const bool padding = node < 0;
-    ids[row] = padding ? -1 : to_user(node);
-    if (batch != nullptr) batch[row] = nodes.trees[row];
-    if (nodes.index.direct != nullptr && !padding) nodes.index.direct[node] = kUnknown;
-  }
-}
-
 cudaStream_t as_stream(uintptr_t address) { return reinterpret_cast<cudaStream_t>(address); }
 
 }  // namespace
 
-int64_t scan_offsets_scratch(const Hop& hop, uintptr_t stream) {
-  size_t bytes = 0;
-  PG_CUDA_CHECK(scan(nullptr, bytes, hop, as_stream(stream)));
-  return static_cast<int64_t>(bytes);
+void scan_offsets_cuda(const Hop& hop, Arena& arena, uintptr_t stream) {
+  sum_up({hop.offsets, hop.num_targets + 1, nullptr}, 0, arena, as_stream(stream));
 }
 
-void scan_offsets_cuda(const Hop& hop, void* scratch, int64_t scratch_bytes, uintptr_t stream) {
-  size_t bytes = static_cast<size_t>(scratch_bytes);
-  PG_CUDA_CHECK(scan(scratch, bytes, hop, as_stream(stream)));
-}
-
-int64_t append_unique_scratch(const Hop& hop, const NodeList& nodes, uintptr_t stream) {
-  size_t bytes = 0;
-  PG_CUDA_CHECK(select(nullptr, bytes, hop, nodes, as_stream(stream)));
-  return std::max(static_cast<int64_t>(bytes), scan_offsets_scratch(hop, stream));
-}
-
-void append_unique_cuda(const Hop& hop, const NodeList& nodes, void* scratch, int64_t scratch_bytes,
-                        uintptr_t stream) {
-  if (hop.stride > 0) scan_offsets_cuda(hop, scratch, scratch_bytes, stream);
-  size_t bytes = static_cast<size_t>(scratch_bytes);
-  PG_CUDA_CHECK(select(scratch, bytes, hop, nodes, as_stream(stream)));
+void append_unique_cuda(const Hop& hop, const NodeList& nodes, Arena& arena, uintptr_t stream) {
+  const auto append_ids = hop.index_bytes == 4 ? append<int32_t> : append<int64_t>;
+  append_ids(hop, nodes, arena, as_stream(stream));
 }
 
 void add_seeds_cuda(const NodeTypeSpec& type, const SeedList& seeds, int64_t first_tree,
@@ -175,20 +242,6 @@ void add_seeds_cuda(const NodeTypeSpec& type, const SeedList& seeds, int64_t fir
 void reindex_cuda(const NodeList& nodes, uintptr_t stream) {
   reindex_kernel<<<grid_for(nodes.count), kBlockThreads, 0, as_stream(stream)>>>(nodes);
   PG_LAUNCH_CHECK("reindex_kernel");
-}
-
-void write_edges_cuda(const Hop& hop, const NodeIndex& sources, const EdgeOutput& out,
-                      uintptr_t stream) {
-  write_edges_kernel<<<grid_for(hop.slots), kBlockThreads, 0, as_stream(stream)>>>(hop, sources,
-                                                                                   out);
-  PG_LAUNCH_CHECK("write_edges_kernel");
-}
-
-void write_nodes_cuda(const NodeTypeSpec& type, const NodeList& nodes, const NodesResult& out,
-                      uintptr_t stream) {
-  write_nodes_kernel<<<grid_for(nodes.count), kBlockThreads, 0, as_stream(stream)>>>(
-      type.to_user, nodes, out.ids, out.batch);
-  PG_LAUNCH_CHECK("write_nodes_kernel");
 }
 
 }  // namespace peergraph

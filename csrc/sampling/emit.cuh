@@ -10,15 +10,13 @@
 
 namespace peergraph {
 
-/// Writes one sampled edge to its slot; returns the source.
-__device__ __forceinline__ int64_t write_slot(const CscView& csc, const Hop& hop,
-                                              const Neighbors& list, int64_t target, int64_t slot,
-                                              int64_t pick) {
-  const int64_t source = load_id(list.indices, csc.index_bytes, pick);
+/// Writes one edge to its slot; `source` is its source's id or row.
+__device__ __forceinline__ void write_slot(const CscView& csc, const Hop& hop,
+                                           const Neighbors& list, int64_t target, int64_t slot,
+                                           int64_t pick, int64_t source) {
   store_id(hop.sources, hop.index_bytes, slot, source);
   if (hop.edge_ids != nullptr) hop.edge_ids[slot] = csc.edge_id(list.edge_begin + pick);
   if (hop.owners != nullptr) hop.owners[slot] = static_cast<uint32_t>(target);
-  return source;
 }
 
 /// Writes one sampled edge to its slot and claims the source for it. Where the slots were reserved
@@ -27,7 +25,8 @@ __device__ __forceinline__ void emit_edge(const CscView& csc, const Hop& hop,
                                           const NodeIndex& sources, const Neighbors& list,
                                           int64_t target, int64_t slot, int64_t pick) {
   if (slot >= hop.slots) return;
-  const int64_t source = write_slot(csc, hop, list, target, slot, pick);
+  const int64_t source = load_id(list.indices, csc.index_bytes, pick);
+  write_slot(csc, hop, list, target, slot, pick, source);
   claim(sources, hop.tree(target), source, kPending | static_cast<uint32_t>(slot));
 }
 

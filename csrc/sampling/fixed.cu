@@ -10,6 +10,7 @@
 #include "sampling/fixed_kernels.h"
 #include "sampling/neighbor.h"
 #include "sampling/reserve.h"
+#include "sampling/write_sample.h"
 
 namespace peergraph {
 namespace {
@@ -209,6 +210,7 @@ class FixedKHop : private SampleMemory {
     hop.first_target = first_target(hop_number, r);
     hop.num_targets = num_targets(hop_number, r);
     hop.index_bytes = relation.csc.index_bytes;
+    hop.looked_up_later = spec_.looks_again(hop_number, static_cast<size_t>(r));
     hop.offsets = allocate<int64_t>(hop.num_targets + 2);
     result_.padded.blocks[static_cast<size_t>(hop_number) * spec_.relations.size() + r] = {
         hop.offsets, hop.first_target, hop.num_targets};
@@ -240,8 +242,7 @@ class FixedKHop : private SampleMemory {
         count_neighbors_cuda(relation.csc, hop, stream_);
       else
         count_choices_cuda(relation.csc, relation.choice, hop, stream_);
-      const int64_t bytes = scan_offsets_scratch(hop, stream_);
-      scan_offsets_cuda(hop, arena_.take(bytes), bytes, stream_);
+      scan_offsets_cuda(hop, arena_, stream_);
     }
     if (plain)
       sample_neighbors_cuda(relation.csc, hop, index, arena_, stream_);
@@ -258,9 +259,9 @@ class FixedKHop : private SampleMemory {
     segment.count = segments.begin[hop_number + 1];
     segment.capacity = segments.begin[hop_number + 2];
     segment.found = found;
-    const int64_t bytes = append_unique_scratch(hop, segment, stream_);
-    append_unique_cuda(hop, segment, arena_.take(bytes), bytes, stream_);
-    if (out.room > 0) write_edges_cuda(hop, segment.index, out, stream_);
+    segment.sink = sink(source);
+    append_unique_cuda(hop, segment, arena_, stream_);
+    if (out.room > 0) write_edges_cuda(hop, out, stream_);
     close_hop_cuda(hop, hop_number, edges, out.room, found, segment.capacity - segment.count,
                    device_, stream_);
   }

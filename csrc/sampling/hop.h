@@ -20,6 +20,7 @@ struct NodeList {
   int64_t capacity = 0;
   // Samples of a fixed shape: how many of the rows from `count` on are taken already.
   const int64_t* found = nullptr;
+  int64_t sink = 0;  // of a fixed shape: the row of nodes that there is no room for
   NodeIndex index;
 
   PG_HD int64_t tree(int64_t row) const { return trees == nullptr ? 0 : trees[row]; }
@@ -38,11 +39,14 @@ struct Hop {
   const int64_t* seed_times = nullptr;    // [trees] for choices by time only
   int64_t stride = 0;
   int64_t slots = 0;
-  int64_t* offsets = nullptr;   // [num_targets + 2] first edge of each target; the last is scratch
-  void* sources = nullptr;      // [slots] internal ids, index_bytes each; -1: unused slot
-  int32_t index_bytes = 4;      // of sources
+  int64_t* offsets = nullptr;  // [num_targets + 2] first edge of each target; the last is scratch
+  // [slots] index_bytes each; -1: unused slot. Internal ids until the new nodes are appended, then
+  // rows.
+  void* sources = nullptr;
+  int32_t index_bytes = 4;
   int64_t* edge_ids = nullptr;  // [slots] when asked for
   uint32_t* owners = nullptr;   // [slots] target of each slot, for dense slots on CUDA
+  bool looked_up_later = true;  // does a later hop look for the nodes that this one finds?
   int64_t num_edges = 0;
 
   PG_HD int64_t edges_of(int64_t degree) const {
@@ -54,6 +58,17 @@ struct Hop {
   PG_HD int64_t tree(int64_t target) const {
     return target_trees == nullptr ? 0 : target_trees[target];
   }
+  /// The target whose slot this is.
+  PG_HD int64_t owner(uint32_t slot) const {
+    return stride > 0 ? slot / static_cast<uint32_t>(stride) : owners[slot];
+  }
+  /// The tree of the slot's edge; the owner is looked up only if there are several trees.
+  PG_HD int64_t tree_of(uint32_t slot) const {
+    return target_trees == nullptr ? 0 : target_trees[owner(slot)];
+  }
+  /// On CUDA, what stands in a slot whose node is that of an earlier slot, `first`; and back. It is
+  /// below -1, the mark of an unused slot, and fits 32 bits as slots are fewer than 2^31.
+  PG_HD static int64_t repeats(int64_t first) { return -2 - first; }
   /// What tells the draws of a target apart from those of the others.
   PG_HD int64_t position(int64_t target) const {
     return positions == nullptr ? target : positions[target];
@@ -74,7 +89,7 @@ struct EdgeOutput {
   int32_t* duplicates = nullptr;  // of the source type
   int64_t begin = 0;              // the hop's first edge
   int64_t room = INT64_MAX;       // edges that there is memory for
-  int64_t sink = 0;               // row of sources that there was no room for
+  int64_t sink = 0;               // row of sources of padding
   int32_t index_bytes = 8;
 };
 

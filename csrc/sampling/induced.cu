@@ -18,24 +18,27 @@ struct Induce {
                              const Hop& hop, int64_t t) const {
     const Candidates candidates = candidates_of(csc, choice, hop, t);
     const Neighbors& list = candidates.list;
-    const auto is_edge = [&](int64_t i) {
+    // The source's row, kUnknown where there is no edge.
+    const auto row_of = [&](int64_t i) {
       const int64_t node = load_id(list.indices, csc.index_bytes, i);
-      return sources.look_up(hop.tree(t), node) != kUnknown && candidates.admits(i);
+      const uint32_t row = sources.look_up(hop.tree(t), node);
+      return row != kUnknown && candidates.admits(i) ? row : kUnknown;
     };
     if constexpr (kWrite) {
       uint64_t slot = static_cast<uint64_t>(hop.offsets[t]);
       for (int64_t base = 0; base < list.degree; base += Team::kThreads) {
         const int64_t i = base + team.rank();
-        const bool keep = i < list.degree && is_edge(i);
+        const uint32_t row = i < list.degree ? row_of(i) : kUnknown;
+        const bool keep = row != kUnknown;
         uint64_t kept;
         const uint64_t to = slot + team.exclusive_sum(keep ? 1 : 0, kept);
-        if (keep) write_slot(csc, hop, list, t, static_cast<int64_t>(to), i);
+        if (keep) write_slot(csc, hop, list, t, static_cast<int64_t>(to), i, row);
         slot += kept;
       }
     } else {
       uint64_t count = 0;
       for (int64_t i = team.rank(); i < list.degree; i += Team::kThreads)
-        count += is_edge(i) ? 1 : 0;
+        count += row_of(i) != kUnknown ? 1 : 0;
       count = team.sum(count);
       if (team.rank() == 0) hop.offsets[t] = static_cast<int64_t>(count);
     }

@@ -23,7 +23,7 @@ void induce_cpu(const CscView& csc, const Choice& choice, const Hop& hop, const 
 void count_induced_cuda(const CscView& csc, const Choice& choice, const Hop& hop,
                         const NodeIndex& sources, uintptr_t stream);
 
-/// Fills dense slots with internal ids, edge ids and owners, in order of the lists.
+/// Fills dense slots with rows, edge ids and owners, in order of the lists.
 void induce_cuda(const CscView& csc, const Choice& choice, const Hop& hop, const NodeIndex& sources,
                  uintptr_t stream);
 

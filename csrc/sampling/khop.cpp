@@ -156,6 +156,7 @@ class KHop : private SampleMemory {
     Hop hop;
     hop.source = {seed_, static_cast<uint64_t>(hop_number) * spec_.relations.size() + r};
     hop.fanout = draws_per_target(relation, relation.fanouts[hop_number]);
+    hop.looked_up_later = spec_.looks_again(hop_number, static_cast<size_t>(r));
     if (!set_up(hop, relation, first_target, num_targets)) return hop;
 
     backend_.plan(relation, hop);
@@ -194,7 +195,6 @@ class KHop : private SampleMemory {
 
   void write_edges(size_t r) {
     EdgesResult& edges = result_.edges[r];
-    const NodeList& sources = lists_[spec_.relations[r].source];
     int64_t total = 0;
     for (int64_t count : edges.per_hop) total += count;
     edges.row = allocate<char>(total, spec_.index_bytes);
@@ -208,7 +208,7 @@ class KHop : private SampleMemory {
     out.index_bytes = spec_.index_bytes;
     for (size_t h = 0; h < edges.per_hop.size(); ++h) {
       const Hop& hop = hops_[h * spec_.relations.size() + r];
-      if (hop.num_edges > 0) backend_.write_edges(hop, sources.index, out);
+      if (hop.num_edges > 0) backend_.write_edges(hop, out);
       out.begin += hop.num_edges;
     }
   }

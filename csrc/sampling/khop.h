@@ -38,6 +38,14 @@ struct SamplerSpec {
   bool edge_ids = true;
   bool duplicate_counts = false;
   int index_bytes = 8;  // of row and col
+
+  /// Whether nodes that the r-th relation finds in this hop are looked for afterwards.
+  bool looks_again(int hop, size_t r) const {
+    if (induced || hop + 1 < num_hops) return true;
+    for (size_t later = r + 1; later < relations.size(); ++later)
+      if (relations[later].source == relations[r].source) return true;
+    return false;
+  }
 };
 
 struct SeedList {
@@ -92,9 +100,10 @@ class Backend {
   virtual void sample(const RelationSpec& relation, Hop& hop, NodeList& sources) = 0;
   /// Counts the induced subgraph's edges of a hop from all nodes: writes offsets, sets slots.
   virtual void plan_induced(const RelationSpec& relation, Hop& hop, const NodeIndex& sources) = 0;
-  /// Fills its slots.
+  /// Fills its slots, with rows.
   virtual void induce(const RelationSpec& relation, Hop& hop, const NodeIndex& sources) = 0;
-  virtual void write_edges(const Hop& hop, const NodeIndex& sources, const EdgeOutput& out) = 0;
+  /// Writes the edges of a hop whose slots hold rows.
+  virtual void write_edges(const Hop& hop, const EdgeOutput& out) = 0;
   virtual void write_nodes(const NodeTypeSpec& type, const NodeList& nodes,
                            const NodesResult& out) = 0;
   /// After the last call of a sample.

@@ -82,7 +82,7 @@ class CpuBackend final : public Backend {
     });
   }
 
-  void write_edges(const Hop& hop, const NodeIndex&, const EdgeOutput& out) override {
+  void write_edges(const Hop& hop, const EdgeOutput& out) override {
     workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t begin, int64_t end) {
       if (out.index_bytes == 4)
         write_targets<int32_t>(hop, out, begin, end);

@@ -7,6 +7,7 @@
 #include "sampling/khop_cuda.h"
 #include "sampling/neighbor.h"
 #include "sampling/reserve.h"
+#include "sampling/write_sample.h"
 
 namespace peergraph {
 namespace {
@@ -71,8 +72,7 @@ class CudaBackend final : public Backend {
       sample_neighbors_cuda(relation.csc, hop, sources.index, arena_, stream_);
     else
       choose_neighbors_cuda(relation.csc, relation.choice, hop, sources.index, stream_);
-    const int64_t bytes = append_unique_scratch(hop, sources, stream_);
-    append_unique_cuda(hop, sources, arena_.take(bytes), bytes, stream_);
+    append_unique_cuda(hop, sources, arena_, stream_);
     to_mailbox(kEdges, hop.offsets + hop.num_targets, 2);
     wait();
     hop.num_edges = mailbox_[kEdges];
@@ -89,8 +89,8 @@ class CudaBackend final : public Backend {
     induce_cuda(relation.csc, relation.choice, hop, sources, stream_);
   }
 
-  void write_edges(const Hop& hop, const NodeIndex& sources, const EdgeOutput& out) override {
-    write_edges_cuda(hop, sources, out, stream_);
+  void write_edges(const Hop& hop, const EdgeOutput& out) override {
+    write_edges_cuda(hop, out, stream_);
   }
 
   void write_nodes(const NodeTypeSpec& type, const NodeList& nodes,
@@ -115,8 +115,7 @@ class CudaBackend final : public Backend {
 
   /// Replaces counts by their exclusive sums; waits for their total, the number of slots.
   void scan_offsets(Hop& hop) {
-    const int64_t bytes = scan_offsets_scratch(hop, stream_);
-    scan_offsets_cuda(hop, arena_.take(bytes), bytes, stream_);
+    scan_offsets_cuda(hop, arena_, stream_);
     to_mailbox(kEdges, hop.offsets + hop.num_targets, 1);
     wait();
     hop.slots = mailbox_[kEdges];
