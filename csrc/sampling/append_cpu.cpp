@@ -26,18 +26,19 @@ void for_each_slot(const Hop& hop, const NodeIndex& index, int64_t begin, int64_
 /// is no branch on it: its row is written either way, and counts if it is.
 template <typename Id>
 void append_directly(const Hop& hop, NodeList& nodes, int64_t begin, int64_t end) {
-  uint32_t* const direct = nodes.index.direct;
+  const NodeIndex index = nodes.index;
+  uint32_t* const direct = index.direct;
   Id* const sources = static_cast<Id*>(hop.sources);
   int64_t count = nodes.count;
   const auto append = [&](int64_t slot) {
     const Id node = sources[slot];
-    const uint32_t word = direct[node];
-    const bool is_new = word == kUnknown;
-    // The count where kUnknown, which is -1, is the word; a choice would be compiled to a branch.
-    const uint32_t row = word + ((static_cast<uint32_t>(count) + 1) & -uint32_t{is_new});
+    const uint32_t entry = direct[node] - index.base;
+    const bool is_new = !index.is_row(entry);
+    // A choice between the count and the entry would be compiled to a branch.
+    const uint32_t row = entry + ((static_cast<uint32_t>(count) - entry) & -uint32_t{is_new});
     nodes.ids[count] = node;
     count += is_new;
-    direct[node] = row;
+    direct[node] = index.row_word(row);
     sources[slot] = static_cast<Id>(row);
   };
   int64_t slot = begin;
@@ -49,7 +50,7 @@ void append_directly(const Hop& hop, NodeList& nodes, int64_t begin, int64_t end
   nodes.count = count;
 }
 
-/// The word of a node, inserted as kUnknown when it is new; several threads at once may.
+/// The word of a node; what is new is inserted as kUnknown. Several threads at once may.
 uint32_t* find_or_insert(const NodeIndex& index, int64_t tree, int64_t node) {
   if (index.direct != nullptr) return index.direct + node;
   const uint64_t wanted = index.key(tree, node);
@@ -81,10 +82,10 @@ struct First {
 void select_first(const Hop& hop, const NodeIndex& index, int64_t begin, int64_t end,
                   std::vector<First>& firsts) {
   for_each_slot(hop, index, begin, end, [&](int64_t slot, int64_t target, int64_t node) {
-    const uint32_t word = index.get(hop.tree(target), node);
-    const int64_t claimed = word & ~kPending;
-    if ((word & kPending) == 0)
-      store_id(hop.sources, hop.index_bytes, slot, claimed);
+    const uint32_t entry = index.get(hop.tree(target), node);
+    const int64_t claimed = int64_t{entry} - index.first_claim;
+    if (index.is_row(entry))
+      store_id(hop.sources, hop.index_bytes, slot, entry);
     else if (claimed == slot)
       firsts.push_back({static_cast<uint32_t>(slot), static_cast<uint32_t>(target)});
     else
@@ -99,7 +100,7 @@ void give_rows(const Hop& hop, const NodeList& nodes, const std::vector<First>& 
     const int64_t tree = hop.tree(first.target);
     nodes.ids[row] = node;
     if (nodes.trees != nullptr) nodes.trees[row] = static_cast<int32_t>(tree);
-    if (hop.looked_up_later) nodes.index.set(tree, node, static_cast<uint32_t>(row));
+    if (hop.looked_up_later) nodes.index.set(tree, node, nodes.index.row_word(row));
     store_id(hop.sources, hop.index_bytes, first.slot, row++);
   }
 }
@@ -126,8 +127,7 @@ void append_in_turn(const Hop& hop, NodeList& nodes, int64_t begin, int64_t end)
 
 void claim_slots(const Hop& hop, const NodeIndex& index, int64_t begin, int64_t end) {
   for_each_slot(hop, index, begin, end, [&](int64_t slot, int64_t target, int64_t node) {
-    keep_least(find_or_insert(index, hop.tree(target), node),
-               kPending | static_cast<uint32_t>(slot));
+    keep_least(find_or_insert(index, hop.tree(target), node), index.claim_word(slot));
   });
 }
 

@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   const int64_t begin = tile * kTileSlots + threadIdx.x;
   Id* const sources = static_cast<Id*>(hop.sources);
   Id nodes[kSlotsPerThread];
-  uint32_t words[kSlotsPerThread];
+  uint32_t entries[kSlotsPerThread];
   // No branch between the reads: behind the end it is the last slot, whatever it holds by then, and
   // for an unused slot node 0 that is read and not looked at.
 #pragma unroll
@@ -52,23 +52,22 @@ __global__ void __launch_bounds__(kBlockThreads)
 #pragma unroll
   for (int k = 0; k < kSlotsPerThread; ++k) {
     if constexpr (kDirect)
-      words[k] = index.direct[nodes[k] < 0 ? 0 : nodes[k]];
+      entries[k] = index.direct[nodes[k] < 0 ? 0 : nodes[k]] - index.base;
     else if (nodes[k] >= 0)
-      words[k] = index.get(hop.tree_of(static_cast<uint32_t>(begin + k * kBlockThreads)), nodes[k]);
+      entries[k] =
+          index.get(hop.tree_of(static_cast<uint32_t>(begin + k * kBlockThreads)), nodes[k]);
     else
-      words[k] = kUnknown;
+      entries[k] = 0;
   }
   int count = 0;
 #pragma unroll
   for (int k = 0; k < kSlotsPerThread; ++k) {
     const int64_t slot = begin + k * kBlockThreads;
     const bool used = nodes[k] >= 0;
-    const bool is_first = used && words[k] == (kPending | static_cast<uint32_t>(slot));
-    if (used && !is_first) {
-      const bool is_row = (words[k] & kPending) == 0;
-      sources[slot] =
-          static_cast<Id>(is_row ? int64_t{words[k]} : Hop::repeats(words[k] & ~kPending));
-    }
+    const int64_t claimed = int64_t{entries[k]} - index.first_claim;  // negative for a row
+    const bool is_first = used && claimed == slot;
+    if (used && !is_first)
+      sources[slot] = static_cast<Id>(claimed < 0 ? entries[k] : Hop::repeats(claimed));
     const uint32_t mask = __ballot_sync(kWarp, is_first);
     if (lane == 0) firsts.masks[tile * kTileMasks + k * kWarpsPerBlock + warp] = mask;
     count += __popc(mask);
@@ -93,7 +92,7 @@ __device__ __forceinline__ void append_node(const Hop& hop, const NodeList& node
   nodes.ids[row] = node;
   store_id(hop.sources, hop.index_bytes, slot, row);
   if (nodes.trees != nullptr) nodes.trees[row] = static_cast<int32_t>(hop.tree_of(slot));
-  if (hop.looked_up_later) nodes.index.set(hop.tree_of(slot), node, static_cast<uint32_t>(row));
+  if (hop.looked_up_later) nodes.index.set(hop.tree_of(slot), node, nodes.index.row_word(row));
 }
 
 /// Gives the new nodes their rows, in order of their first slots; these hold the rows then. Each
@@ -208,13 +207,13 @@ __global__ void __launch_bounds__(kBlockThreads)
     const int64_t tree = nodes.trees == nullptr ? 0 : first_tree + i;
     nodes.ids[row] = node;
     if (nodes.trees != nullptr) nodes.trees[row] = static_cast<int32_t>(tree);
-    claim(nodes.index, tree, node, static_cast<uint32_t>(row));
+    claim(nodes.index, tree, node, nodes.index.row_word(row));
   }
 }
 
 __global__ void __launch_bounds__(kBlockThreads) reindex_kernel(const NodeList nodes) {
   for (int64_t row = global_thread(); row < nodes.count; row += grid_threads())
-    claim(nodes.index, nodes.tree(row), nodes.ids[row], static_cast<uint32_t>(row));
+    claim(nodes.index, nodes.tree(row), nodes.ids[row], nodes.index.row_word(row));
 }
 
 cudaStream_t as_stream(uintptr_t address) { return reinterpret_cast<cudaStream_t>(address); }

@@ -27,7 +27,7 @@ void add_seeds_cuda(const NodeTypeSpec& type, const SeedList& seeds, int64_t fir
                     const NodeList& nodes, uint64_t seed_rank, uint64_t* first_bad,
                     uintptr_t stream);
 
-/// Puts all nodes into an empty hash table.
+/// Puts all nodes into an index that holds none.
 void reindex_cuda(const NodeList& nodes, uintptr_t stream);
 
 }  // namespace peergraph

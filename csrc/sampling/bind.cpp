@@ -13,6 +13,7 @@
 #include "sampling/khop.h"
 #include "sampling/khop_cpu.h"
 #include "sampling/khop_cuda.h"
+#include "sampling/node_map.h"
 
 namespace py = pybind11;
 
@@ -91,12 +92,9 @@ std::vector<SeedList> make_seeds(const SamplerSpec& spec, const std::vector<Seed
   return lists;
 }
 
-std::vector<uint32_t*> make_direct(const SamplerSpec& spec, const Addresses& direct) {
-  PG_CHECK_ARG(spec.disjoint || direct.size() == spec.node_types.size(),
+void check_maps(const SamplerSpec& spec, size_t maps) {
+  PG_CHECK_ARG(spec.disjoint || maps == spec.node_types.size(),
                "one direct map for each node type");
-  std::vector<uint32_t*> maps;
-  for (uintptr_t address : direct) maps.push_back(reinterpret_cast<uint32_t*>(address));
-  return maps;
 }
 
 uintptr_t address_of(const void* at) { return reinterpret_cast<uintptr_t>(at); }
@@ -133,8 +131,9 @@ Allocate with_gil(const py::function& allocate) {
 
 /// Samples without the GIL; only the allocator takes it.
 py::tuple sample(const SamplerSpec& spec, const std::vector<SeedTuple>& seeds, uint64_t seed,
-                 uintptr_t seed_times, const Addresses& direct, uintptr_t mailbox,
+                 uintptr_t seed_times, const std::vector<NodeMap*>& maps, uintptr_t mailbox,
                  const py::function& allocate, int device, uintptr_t stream, int num_threads) {
+  check_maps(spec, maps.size());
   const Allocate allocate_with_gil = with_gil(allocate);
   SampleResult result;
   {
@@ -142,8 +141,8 @@ py::tuple sample(const SamplerSpec& spec, const std::vector<SeedTuple>& seeds, u
     Arena arena(allocate_with_gil);
     const auto backend = make_backend(device, stream, mailbox, arena, num_threads);
     result = sample_khop(spec, make_seeds(spec, seeds), seed,
-                         reinterpret_cast<const int64_t*>(seed_times), make_direct(spec, direct),
-                         allocate_with_gil, arena, *backend);
+                         reinterpret_cast<const int64_t*>(seed_times), maps, allocate_with_gil,
+                         arena, *backend);
   }
   return to_python(result);
 }
@@ -176,15 +175,18 @@ py::tuple sample_fixed(const SamplerSpec& spec, const std::vector<FixedSeedTuple
                        const py::function& allocate, int device, uintptr_t stream) {
   check_bounds(spec, max_nodes, spec.node_types.size());
   check_bounds(spec, max_edges, spec.relations.size());
+  check_maps(spec, direct.size());
+  std::vector<uint32_t*> maps;
+  for (uintptr_t address : direct) maps.push_back(reinterpret_cast<uint32_t*>(address));
   const Allocate allocate_with_gil = with_gil(allocate);
   FixedResult result;
   {
     py::gil_scoped_release released;
     Arena arena(allocate_with_gil);
-    result = sample_fixed_cuda(
-        spec, make_fixed_seeds(spec, seeds), seed, reinterpret_cast<const uint64_t*>(seed_at),
-        reinterpret_cast<const int64_t*>(seed_times), make_direct(spec, direct),
-        {max_nodes, max_edges}, allocate_with_gil, arena, device, stream);
+    result = sample_fixed_cuda(spec, make_fixed_seeds(spec, seeds), seed,
+                               reinterpret_cast<const uint64_t*>(seed_at),
+                               reinterpret_cast<const int64_t*>(seed_times), maps,
+                               {max_nodes, max_edges}, allocate_with_gil, arena, device, stream);
   }
   return to_python(result.padded) + py::make_tuple(address_of(result.counts));
 }
@@ -198,12 +200,17 @@ void register_sampling(py::module_& m) {
            py::arg("last") = false, py::arg("weights") = TableView(), py::arg("weight_bytes") = 0,
            py::arg("times") = TableView(), py::arg("time_bytes") = 0, py::arg("edge_time") = false,
            py::arg("by_node") = false, py::arg("alike") = false);
+  py::class_<NodeMap>(m, "NodeMap")
+      .def(py::init([](uintptr_t words, int64_t num_nodes, int least_bits) {
+             return NodeMap(reinterpret_cast<uint32_t*>(words), num_nodes, least_bits);
+           }),
+           py::kw_only(), py::arg("words"), py::arg("num_nodes"), py::arg("least_bits"));
   py::class_<SamplerSpec> spec(m, "KHopSampler");
   spec.def(py::init(&make_spec), py::kw_only(), py::arg("node_types"), py::arg("relations"),
            py::arg("expand_all"), py::arg("disjoint"), py::arg("induced"), py::arg("edge_ids"),
            py::arg("duplicate_counts"), py::arg("index_bytes"));
   spec.def("sample", &sample, py::arg("seeds"), py::arg("seed"), py::arg("seed_times"),
-           py::arg("direct"), py::arg("mailbox"), py::arg("allocate"), py::arg("device"),
+           py::arg("maps"), py::arg("mailbox"), py::arg("allocate"), py::arg("device"),
            py::arg("stream"), py::arg("num_threads"));
 #ifdef PEERGRAPH_CUDA
   spec.def("sample_fixed", &sample_fixed, py::arg("seeds"), py::arg("seed"), py::arg("seed_at"),

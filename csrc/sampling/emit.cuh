@@ -27,7 +27,7 @@ __device__ __forceinline__ void emit_edge(const CscView& csc, const Hop& hop,
   if (slot >= hop.slots) return;
   const int64_t source = load_id(list.indices, csc.index_bytes, pick);
   write_slot(csc, hop, list, target, slot, pick, source);
-  claim(sources, hop.tree(target), source, kPending | static_cast<uint32_t>(slot));
+  claim(sources, hop.tree(target), source, sources.claim_word(slot));
 }
 
 /// With reserved slots nobody has counted before: leaves the count for the scan.

@@ -74,8 +74,11 @@ class FixedKHop : private SampleMemory {
   }
 
   FixedResult finish() {
-    for (size_t type = 0; type < lists_.size(); ++type)
+    for (size_t type = 0; type < lists_.size(); ++type) {
       write_nodes_cuda(spec_.node_types[type], lists_[type], result_.padded.nodes[type], stream_);
+      // A graph is captured with the words of its sample: they cannot tell its samples apart.
+      if (!spec_.disjoint) forget_nodes_cuda(lists_[type], stream_);
+    }
     return std::move(result_);
   }
 

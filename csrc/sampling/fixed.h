@@ -37,7 +37,8 @@ struct FixedResult {
 /// Draws what sample_khop would, by the seed at `seed_at` unless it is null. Seeds that are no
 /// nodes, counts of seeds that are too large and bounds that are too small are recorded in the
 /// device's error slot, which must exist already where a graph is captured; the sample is then
-/// valid memory with undefined contents. `direct` as in sample_khop, but clean after errors, too.
+/// valid memory with undefined contents. `direct` holds one direct map per node type, all kUnknown,
+/// and is left so, also after errors; not used by disjoint samples.
 FixedResult sample_fixed_cuda(const SamplerSpec& spec, const std::vector<FixedSeeds>& seeds,
                               uint64_t seed, const uint64_t* seed_at, const int64_t* seed_times,
                               const std::vector<uint32_t*>& direct, const FixedBounds& bounds,

@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     const int64_t tree = nodes.trees == nullptr ? 0 : first_tree + row;
     nodes.ids[row] = node;
     if (nodes.trees != nullptr) nodes.trees[row] = static_cast<int32_t>(tree);
-    claim(nodes.index, tree, node, static_cast<uint32_t>(row));
+    claim(nodes.index, tree, node, nodes.index.row_word(row));
   }
 }
 
@@ -69,6 +69,11 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
+__global__ void __launch_bounds__(kBlockThreads) forget_nodes_kernel(const NodeList nodes) {
+  for (int64_t row = global_thread(); row < nodes.count; row += grid_threads())
+    if (nodes.ids[row] >= 0) nodes.index.direct[nodes.ids[row]] = kUnknown;
+}
+
 cudaStream_t as_stream(uintptr_t address) { return reinterpret_cast<cudaStream_t>(address); }
 
 }  // namespace
@@ -99,6 +104,11 @@ void pad_edges_cuda(const EdgeOutput& out, const int64_t* edges, int64_t target_
   pad_edges_kernel<<<grid_for(out.room), kBlockThreads, 0, as_stream(stream)>>>(out, edges,
                                                                                 target_sink);
   PG_LAUNCH_CHECK("pad_edges_kernel");
+}
+
+void forget_nodes_cuda(const NodeList& nodes, uintptr_t stream) {
+  forget_nodes_kernel<<<grid_for(nodes.count), kBlockThreads, 0, as_stream(stream)>>>(nodes);
+  PG_LAUNCH_CHECK("forget_nodes_kernel");
 }
 
 }  // namespace peergraph

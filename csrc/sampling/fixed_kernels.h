@@ -33,4 +33,7 @@ void close_hop_cuda(const Hop& hop, int hop_number, int64_t* edges, int64_t edge
 void pad_edges_cuda(const EdgeOutput& out, const int64_t* edges, int64_t target_sink,
                     uintptr_t stream);
 
+/// Takes the nodes out of their direct map.
+void forget_nodes_cuda(const NodeList& nodes, uintptr_t stream);
+
 }  // namespace peergraph

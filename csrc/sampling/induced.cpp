@@ -13,7 +13,7 @@ void for_each_edge(const Candidates& candidates, const NodeIndex& sources, int64
   for (int64_t i = 0; i < list.degree; ++i) {
     const uint32_t row =
         sources.look_up(tree, load_id(list.indices, candidates.csc.index_bytes, i));
-    if (row != kUnknown && candidates.admits(i)) emit(i, row);
+    if (sources.is_row(row) && candidates.admits(i)) emit(i, row);
   }
 }
 

@@ -22,7 +22,7 @@ struct Induce {
     const auto row_of = [&](int64_t i) {
       const int64_t node = load_id(list.indices, csc.index_bytes, i);
       const uint32_t row = sources.look_up(hop.tree(t), node);
-      return row != kUnknown && candidates.admits(i) ? row : kUnknown;
+      return sources.is_row(row) && candidates.admits(i) ? row : kUnknown;
     };
     if constexpr (kWrite) {
       uint64_t slot = static_cast<uint64_t>(hop.offsets[t]);

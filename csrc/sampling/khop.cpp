@@ -14,12 +14,13 @@ namespace {
 /// One call of sample_khop.
 class KHop : private SampleMemory {
  public:
-  KHop(const SamplerSpec& spec, uint64_t seed, const int64_t* seed_times, const Allocate& allocate,
-       Arena& arena, Backend& backend)
+  KHop(const SamplerSpec& spec, uint64_t seed, const int64_t* seed_times,
+       const std::vector<NodeMap*>& maps, const Allocate& allocate, Arena& arena, Backend& backend)
       : SampleMemory(allocate, arena),
         spec_(spec),
         seed_(seed),
         seed_times_(seed_times),
+        maps_(maps),
         backend_(backend),
         lists_(spec.node_types.size()) {
     result_.nodes.resize(spec.node_types.size());
@@ -27,20 +28,22 @@ class KHop : private SampleMemory {
     hops_.reserve(static_cast<size_t>(spec.num_hops) * spec.relations.size());
   }
 
-  void add_seeds(const std::vector<SeedList>& seeds, const std::vector<uint32_t*>& direct) {
+  void add_seeds(const std::vector<SeedList>& seeds) {
     int64_t num_trees = 0;
     for (const SeedList& s : seeds) num_trees += s.count;
     PG_CHECK_ARG(num_trees < kMaxSampleRows, "seeds: too many, " + std::to_string(num_trees));
     for (size_t type = 0; type < lists_.size(); ++type) {
-      if (spec_.disjoint)
+      if (spec_.disjoint) {
         lists_[type].index.node_bits = disjoint_key_bits(spec_.node_types[type], num_trees);
-      else
-        lists_[type].index.direct = direct[type];
+      } else {
+        maps_[type]->begin(clear_);
+        lists_[type].index = maps_[type]->index();
+      }
     }
     int64_t first_tree = 0;
     for (const SeedList& s : seeds) {
       NodeList& list = lists_[s.node_type];
-      reserve(list, s.count);
+      reserve(s.node_type, s.count, 0);
       if (s.count > 0) backend_.add_seeds(spec_.node_types[s.node_type], s, first_tree, list);
       first_tree += s.count;
     }
@@ -76,7 +79,6 @@ class KHop : private SampleMemory {
   SampleResult finish() {
     for (size_t type = 0; type < lists_.size(); ++type) allocate_nodes(type);
     for (size_t r = 0; r < spec_.relations.size(); ++r) write_edges(r);
-    // Last, because it clears the index that the edges are written by.
     for (size_t type = 0; type < lists_.size(); ++type)
       if (lists_[type].count > 0)
         backend_.write_nodes(spec_.node_types[type], lists_[type], result_.nodes[type]);
@@ -87,8 +89,9 @@ class KHop : private SampleMemory {
   }
 
  private:
-  /// Makes room for `extra` more nodes, in the list and in its hash table.
-  void reserve(NodeList& list, int64_t extra) {
+  /// Makes room for `extra` more nodes, in the list and in its index, and there for `slots` claims.
+  void reserve(int type, int64_t extra, int64_t slots) {
+    NodeList& list = lists_[type];
     const int64_t wanted = list.count + extra;
     if (wanted > list.capacity) {
       NodeList grown = list;
@@ -101,16 +104,29 @@ class KHop : private SampleMemory {
       }
       list = grown;
     }
-    if (!spec_.disjoint) return;
+    const bool is_empty =
+        spec_.disjoint ? renew_table(list, wanted) : renew_map(type, wanted, slots);
+    if (is_empty && list.count > 0) backend_.reindex(list);
+  }
+
+  /// Gives a disjoint sample's index a larger table where it needs one.
+  bool renew_table(NodeList& list, int64_t nodes) {
     const uint64_t room = list.index.keys == nullptr ? 0 : list.index.mask + 1;
-    if (static_cast<uint64_t>(2 * wanted) <= room) return;
-    const int64_t size = hash_table_size(wanted);
+    if (static_cast<uint64_t>(2 * nodes) <= room) return false;
+    const int64_t size = hash_table_size(nodes);
     list.index.keys = scratch<uint64_t>(size);
     list.index.values = scratch<uint32_t>(size);
     list.index.mask = static_cast<uint64_t>(size - 1);
     backend_.fill(list.index.keys, 0xFF, size * sizeof(uint64_t));
     backend_.fill(list.index.values, 0xFF, size * sizeof(uint32_t));
-    if (list.count > 0) backend_.reindex(list);
+    return true;
+  }
+
+  /// Gives a direct map's words more bits where they need them.
+  bool renew_map(int type, int64_t nodes, int64_t slots) {
+    if (!maps_[type]->make_room(nodes, slots, clear_)) return false;
+    lists_[type].index = maps_[type]->index();
+    return true;
   }
 
   /// At most this many new nodes can come out of `slots` edges.
@@ -162,7 +178,7 @@ class KHop : private SampleMemory {
     backend_.plan(relation, hop);
     allocate_slots(hop, "hop " + std::to_string(hop_number), spec_.edge_ids && !spec_.induced);
     NodeList& sources = lists_[relation.source];
-    reserve(sources, new_nodes_bound(relation.source, hop.slots));
+    reserve(relation.source, new_nodes_bound(relation.source, hop.slots), hop.slots);
     if (hop.slots > 0) backend_.sample(relation, hop, sources);
     PG_CHECK_ARG(sources.count < kMaxSampleRows, "the sample has too many nodes of type '" +
                                                      spec_.node_types[relation.source].name +
@@ -216,7 +232,11 @@ class KHop : private SampleMemory {
   const SamplerSpec& spec_;
   const uint64_t seed_;
   const int64_t* const seed_times_;
+  const std::vector<NodeMap*>& maps_;
   Backend& backend_;
+  const NodeMap::Clear clear_ = [this](void* words, int64_t num_bytes) {
+    backend_.fill(words, 0xFF, num_bytes);
+  };
   std::vector<NodeList> lists_;
   std::vector<Hop> hops_;
   SampleResult result_;
@@ -230,10 +250,10 @@ void throw_bad_seed(const NodeTypeSpec& type, int64_t position, int64_t id) {
 }
 
 SampleResult sample_khop(const SamplerSpec& spec, const std::vector<SeedList>& seeds, uint64_t seed,
-                         const int64_t* seed_times, const std::vector<uint32_t*>& direct,
+                         const int64_t* seed_times, const std::vector<NodeMap*>& maps,
                          const Allocate& allocate, Arena& arena, Backend& backend) {
-  KHop sample(spec, seed, seed_times, allocate, arena, backend);
-  sample.add_seeds(seeds, direct);
+  KHop sample(spec, seed, seed_times, maps, allocate, arena, backend);
+  sample.add_seeds(seeds);
   sample.run_hops();
   if (spec.induced) sample.induce();
   return sample.finish();

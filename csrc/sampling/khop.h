@@ -9,6 +9,7 @@
 #include "sampling/arena.h"
 #include "sampling/choice.h"
 #include "sampling/hop.h"
+#include "sampling/node_map.h"
 #include "store/csc_view.h"
 
 namespace peergraph {
@@ -92,7 +93,7 @@ class Backend {
   /// Appends seeds (room was made) and puts them into the index; IndexError for a bad id.
   virtual void add_seeds(const NodeTypeSpec& type, const SeedList& seeds, int64_t first_tree,
                          NodeList& nodes) = 0;
-  /// Puts all of `nodes` into its (empty) hash table.
+  /// Puts all of `nodes` into its index, which holds none.
   virtual void reindex(const NodeList& nodes) = 0;
   /// Chooses the layout of the hop's slots: sets stride and slots; writes offsets if stride is 0.
   virtual void plan(const RelationSpec& relation, Hop& hop) = 0;
@@ -110,12 +111,12 @@ class Backend {
   virtual void finish() = 0;
 };
 
-/// Samples. `seed_times` holds a time for each seed where a relation chooses by time. `direct`
-/// holds one direct map per node type, all kUnknown, and leaves it so; after an exception its
-/// contents are undefined. Not used by disjoint samples. Results are allocated one by one by
+/// Samples. `seed_times` holds a time for each seed where a relation chooses by time. `maps` are
+/// one direct map per node type, for this sample alone until it returns; after an exception they
+/// are of no use any more. Not used by disjoint samples. Results are allocated one by one by
 /// `allocate`, the rest comes from the arena.
 SampleResult sample_khop(const SamplerSpec& spec, const std::vector<SeedList>& seeds, uint64_t seed,
-                         const int64_t* seed_times, const std::vector<uint32_t*>& direct,
+                         const int64_t* seed_times, const std::vector<NodeMap*>& maps,
                          const Allocate& allocate, Arena& arena, Backend& backend);
 
 }  // namespace peergraph

@@ -17,6 +17,7 @@ namespace {
 
 constexpr int64_t kTargetsPerThread = 512;
 constexpr int64_t kNodesPerThread = 1 << 15;
+constexpr int64_t kFilledPerThread = 1 << 20;
 constexpr int64_t kTargetsAtATime = 256;
 // Appending in turn costs one thread about a quarter of the work, claims cost every thread more.
 constexpr int64_t kFewThreads = 4;
@@ -25,7 +26,11 @@ class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(int num_threads) : workers_(num_threads) {}
 
-  void fill(void* to, int byte, int64_t num_bytes) override { std::memset(to, byte, num_bytes); }
+  void fill(void* to, int byte, int64_t num_bytes) override {
+    workers_.run(num_bytes, kFilledPerThread, [&](int64_t begin, int64_t end) {
+      std::memset(static_cast<char*>(to) + begin, byte, end - begin);
+    });
+  }
 
   void copy(void* to, const void* from, int64_t num_bytes) override {
     std::memcpy(to, from, num_bytes);
@@ -38,14 +43,14 @@ class CpuBackend final : public Backend {
     for (int64_t i = 0; i < seeds.count; ++i) {
       const int64_t tree = nodes.trees == nullptr ? 0 : first_tree + i;
       const int64_t node = type.to_internal(seeds.ids[i]);
-      keep_first(nodes.index.insert(tree, node), nodes.count);
+      keep_first(nodes.index, tree, node, nodes.count);
       push_back(nodes, tree, node);
     }
   }
 
   void reindex(const NodeList& nodes) override {
     for (int64_t row = 0; row < nodes.count; ++row)
-      keep_first(nodes.index.insert(nodes.tree(row), nodes.ids[row]), row);
+      keep_first(nodes.index, nodes.tree(row), nodes.ids[row], row);
   }
 
   void plan(const RelationSpec& relation, Hop& hop) override {
@@ -103,17 +108,15 @@ class CpuBackend final : public Backend {
       for (int64_t row = begin; row < end; ++row) out.ids[row] = type.to_user(nodes.ids[row]);
       if (out.batch != nullptr)
         for (int64_t row = begin; row < end; ++row) out.batch[row] = nodes.trees[row];
-      if (nodes.index.direct == nullptr) return;
-      for (int64_t row = begin; row < end; ++row)  // seeds given twice are cleared twice
-        __atomic_store_n(nodes.index.direct + nodes.ids[row], kUnknown, __ATOMIC_RELAXED);
     });
   }
 
   void finish() override {}
 
  private:
-  static void keep_first(uint32_t& word, int64_t row) {
-    if (word == kUnknown) word = static_cast<uint32_t>(row);
+  static void keep_first(const NodeIndex& index, int64_t tree, int64_t node, int64_t row) {
+    uint32_t& word = index.insert(tree, node);
+    word = std::min(word, index.row_word(row));
   }
 
   /// Replaces counts by their exclusive sums; their total is the number of slots.

@@ -9,21 +9,31 @@
 
 namespace peergraph {
 
-/// A word of the index: the node's row (below 2^31), or kPending | the first slot of this hop that
-/// holds the node, or kUnknown. The order of these values is such that a minimum keeps what is
-/// already known, and of two claims the earlier one.
+/// A word of a node that no sample knows.
 constexpr uint32_t kUnknown = 0xFFFFFFFFu;
-constexpr uint32_t kPending = 0x80000000u;
 constexpr int64_t kMaxSampleRows = 0x7FFFFFFF;  // of nodes of one type, and of slots of one hop
 
+/// A word, less `base`, is an entry: the node's row, below first_claim, or a claim, first_claim +
+/// the first slot of this hop that holds the node, or unknown, which is greater. So a minimum keeps
+/// what is already known, and of two claims the earlier one.
 struct NodeIndex {
   uint32_t* direct = nullptr;  // [nodes] when not disjoint
+  // Of a direct map that tells samples apart by their words (node_map.h); else all words are this
+  // sample's.
+  uint32_t base = 0;
+  uint32_t first_claim = 0x80000000u;
 
   static constexpr uint64_t kEmpty = ~uint64_t{0};
   uint64_t* keys = nullptr;  // [mask + 1]
   uint32_t* values = nullptr;
   uint64_t mask = 0;
   int32_t node_bits = 0;  // a key is tree << node_bits | node; at most 63 bits, so never kEmpty
+
+  PG_HD uint32_t row_word(int64_t row) const { return base + static_cast<uint32_t>(row); }
+  PG_HD uint32_t claim_word(int64_t slot) const {
+    return base + first_claim + static_cast<uint32_t>(slot);
+  }
+  PG_HD bool is_row(uint32_t entry) const { return entry < first_claim; }
 
   PG_HD uint64_t key(int64_t tree, int64_t node) const {
     return (static_cast<uint64_t>(tree) << node_bits) | static_cast<uint64_t>(node);
@@ -36,15 +46,15 @@ struct NodeIndex {
     return (key ^ (key >> 31)) & mask;
   }
 
-  /// The word of a node that was inserted before.
+  /// The entry of a node that was inserted before.
   PG_HD uint32_t get(int64_t tree, int64_t node) const {
-    if (direct != nullptr) return direct[node];
+    if (direct != nullptr) return direct[node] - base;
     return values[find(key(tree, node))];
   }
 
-  /// The word of a node, kUnknown for one that was not inserted.
+  /// The entry of a node, also of one that was not inserted.
   PG_HD uint32_t look_up(int64_t tree, int64_t node) const {
-    if (direct != nullptr) return direct[node];
+    if (direct != nullptr) return direct[node] - base;
     const uint64_t wanted = key(tree, node);
     uint64_t at = home(wanted);
     while (keys[at] != wanted) {
@@ -62,7 +72,7 @@ struct NodeIndex {
       values[find(key(tree, node))] = word;
   }
 
-  /// The word of a node, inserted as kUnknown when it is new. One thread only.
+  /// The word of a node; what is new is inserted as kUnknown. One thread only.
   uint32_t& insert(int64_t tree, int64_t node) const {
     if (direct != nullptr) return direct[node];
     const uint64_t wanted = key(tree, node);

@@ -28,10 +28,8 @@ __global__ void __launch_bounds__(kBlockThreads)
                        int64_t* batch) {
   for (int64_t row = global_thread(); row < nodes.count; row += grid_threads()) {
     const int64_t node = nodes.ids[row];
-    const bool padding = node < 0;
-    ids[row] = padding ? -1 : to_user(node);
+    ids[row] = node < 0 ? -1 : to_user(node);
     if (batch != nullptr) batch[row] = nodes.trees[row];
-    if (nodes.index.direct != nullptr && !padding) nodes.index.direct[node] = kUnknown;
   }
 }
 

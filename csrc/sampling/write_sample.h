@@ -11,7 +11,7 @@ namespace peergraph {
 /// room for.
 void write_edges_cuda(const Hop& hop, const EdgeOutput& out, uintptr_t stream);
 
-/// Writes the users' ids (-1 for padding), and takes the nodes out of the direct map.
+/// Writes the users' ids, -1 for padding.
 void write_nodes_cuda(const NodeTypeSpec& type, const NodeList& nodes, const NodesResult& out,
                       uintptr_t stream);
 

@@ -244,6 +244,10 @@ class Choice:
         alike: bool = False,
     ) -> None: ...
 
+class NodeMap:
+    # words: address of [num_nodes] int32, all -1. Changed by every sample that it is lent to.
+    def __init__(self, *, words: int, num_nodes: int, least_bits: int) -> None: ...
+
 class KHopSampler:
     def __init__(
         self,
@@ -262,7 +266,7 @@ class KHopSampler:
         seeds: Sequence[tuple[int, int, int]],
         seed: int,
         seed_times: int,
-        direct: Sequence[int],
+        maps: Sequence[NodeMap],
         mailbox: int,
         allocate: Callable[[int], int],
         device: int,

@@ -134,13 +134,13 @@ def test_prediction_of_sorting_and_of_a_samplers_work() -> None:
     found = predict(many, Tiers(host=100), timed, solve(timed))
     assert found.seconds == pytest.approx(4096 * 4 / 10 + 7 + sorting)
     assert predict(many, Tiers(100), timed, solve(timed)).seconds == pytest.approx(40.96 + 3)
-    # Three hops; the cache holds a quarter of the map, so of five sectors three and three quarters.
+    # Three hops; the cache holds a quarter of the map, so of three sectors two and a quarter.
     sampling = replace(many, work=Work(3, 200, 4000))
     beside = predict(sampling, Tiers(100), timed, solve(timed)).seconds - 43.96
-    assert beside == pytest.approx(3 * 2.5 * 3 + 200 * (30 + 3.75 * 32) / 400)
+    assert beside == pytest.approx(3 * 2.5 * 3 + 200 * (30 + 2.25 * 32) / 400)
     assert Work(3, 200, 500).seconds(timed) == pytest.approx(22.5 + 200 * 30 / 400)
     unknown = replace(timed, caches=())
-    assert Work(3, 200, 500).seconds(unknown) == pytest.approx(22.5 + 200 * 190 / 400)
+    assert Work(3, 200, 500).seconds(unknown) == pytest.approx(22.5 + 200 * 126 / 400)
 
 
 def additive_seconds(one: Load, tiers: Tiers, peer: float, host: float, world: int) -> float:

@@ -193,7 +193,7 @@ class FixedNeighborSampler:
                 0 if isinstance(seed, Tensor) else seed,
                 seed.data_ptr() if isinstance(seed, Tensor) else 0,
                 0 if times is None else times.data_ptr(),
-                self._workspace.addresses,
+                [m.data_ptr() for m in self._workspace.maps],
                 [rows[1:] for rows in shape.rows_per_hop.values()],
                 list(shape.edges_per_hop.values()),
                 buffers,

@@ -195,7 +195,7 @@ class NeighborSampler:
                 [(node_type, ids.data_ptr(), ids.numel()) for node_type, ids in near],
                 seed,
                 0 if times is None else times.data_ptr(),
-                workspace.addresses,
+                workspace.node_maps,
                 workspace.mailbox_address,
                 buffers,
                 *workspace.launch(),

@@ -9,8 +9,13 @@ from contextlib import contextmanager
 
 import torch
 
+from peergraph import _C
 from peergraph.memory.device.allocating import empty
 from peergraph.memory.device.launching import Launch, launch_on, stream_address, with_index
+
+# Of a word of a direct map, for what a sample writes there; the others tell 256 samples apart, and
+# then the map is cleared. Samples of more than 2**23 edges a hop get more bits, and more clearing.
+LEAST_ENTRY_BITS = 24
 
 
 class Workspace:
@@ -19,13 +24,19 @@ class Workspace:
     Args:
         map_sizes: nodes of each type; a direct map of 4 bytes a node is made for each.
         device: of the maps.
+
+    Attributes:
+        maps: the direct maps, all -1 at first. Who uses these themselves leaves them so.
+        node_maps: the same for samples that begin with what the one before left in them.
     """
 
     def __init__(self, map_sizes: list[int], device: torch.device) -> None:
         self._device = device
-        # All bits set: a node that is not in the sample. Whoever borrows them leaves them so.
         self.maps = [empty(n, torch.int32, device).fill_(-1) for n in map_sizes]
-        self.addresses = [m.data_ptr() for m in self.maps]
+        self.node_maps = [
+            _C.NodeMap(words=m.data_ptr(), num_nodes=m.numel(), least_bits=LEAST_ENTRY_BITS)
+            for m in self.maps
+        ]
         self._mailbox: torch.Tensor | None = None
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":

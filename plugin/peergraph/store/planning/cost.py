@@ -33,7 +33,7 @@ _LEAST_SORTED, _SORT_CALLS, _SORT_BYTES = 4096, 4, 150
 _TRANSLATED = 1 << 16
 # Of the sampler, for each hop: kernels and waits, in calls. For each edge: bytes that it writes and
 # reads again in order, and sectors of the renumbering that it finds and writes at random.
-_HOP_CALLS, _EDGE_BYTES, _EDGE_SECTORS = 2.5, 30, 5
+_HOP_CALLS, _EDGE_BYTES, _EDGE_SECTORS = 2.5, 30, 3
 
 
 @dataclass(frozen=True)
