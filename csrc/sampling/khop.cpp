@@ -40,6 +40,7 @@ class KHop : private SampleMemory {
         lists_[type].index = maps_[type]->index();
       }
     }
+    reserve_all(seeds);
     int64_t first_tree = 0;
     for (const SeedList& s : seeds) {
       NodeList& list = lists_[s.node_type];
@@ -89,21 +90,47 @@ class KHop : private SampleMemory {
   }
 
  private:
+  /// Gives lists room for all that can be found, where that is little: they need not grow, and be
+  /// copied, from hop to hop.
+  void reserve_all(const std::vector<SeedList>& seeds) {
+    std::vector<int64_t> rows(lists_.size(), 0);
+    for (const SeedList& s : seeds) rows[s.node_type] += s.count;
+    std::vector<int64_t> targets = rows;
+    for (int hop = 0; hop < spec_.num_hops; ++hop) {
+      std::vector<int64_t> found(lists_.size(), 0);
+      for (const RelationSpec& relation : spec_.relations) {
+        const int64_t fanout = draws_per_target(relation, relation.fanouts[hop]);
+        int64_t& sources = found[relation.source];
+        sources += targets[relation.destination] * fanout;
+        if (fanout < 0 || sources > kFewRows) return;
+        if (!spec_.disjoint)
+          sources = std::min(sources, spec_.node_types[relation.source].num_nodes);
+      }
+      for (size_t type = 0; type < rows.size(); ++type) rows[type] += found[type];
+      targets = spec_.expand_all ? rows : found;
+      if (*std::max_element(rows.begin(), rows.end()) > kFewRows) return;
+    }
+    for (size_t type = 0; type < rows.size(); ++type) grow(lists_[type], rows[type]);
+  }
+
+  void grow(NodeList& list, int64_t capacity) {
+    if (capacity <= list.capacity) return;
+    NodeList grown = list;
+    grown.capacity = std::max(capacity, list.capacity + list.capacity / 2);
+    grown.ids = scratch<int64_t>(grown.capacity + 1);  // the CPU writes before it counts
+    if (list.count > 0) backend_.copy(grown.ids, list.ids, list.count * sizeof(int64_t));
+    if (spec_.disjoint) {
+      grown.trees = scratch<int32_t>(grown.capacity);
+      if (list.count > 0) backend_.copy(grown.trees, list.trees, list.count * sizeof(int32_t));
+    }
+    list = grown;
+  }
+
   /// Makes room for `extra` more nodes, in the list and in its index, and there for `slots` claims.
   void reserve(int type, int64_t extra, int64_t slots) {
     NodeList& list = lists_[type];
     const int64_t wanted = list.count + extra;
-    if (wanted > list.capacity) {
-      NodeList grown = list;
-      grown.capacity = std::max(wanted, list.capacity + list.capacity / 2);
-      grown.ids = scratch<int64_t>(grown.capacity + 1);  // the CPU writes before it counts
-      if (list.count > 0) backend_.copy(grown.ids, list.ids, list.count * sizeof(int64_t));
-      if (spec_.disjoint) {
-        grown.trees = scratch<int32_t>(grown.capacity);
-        if (list.count > 0) backend_.copy(grown.trees, list.trees, list.count * sizeof(int32_t));
-      }
-      list = grown;
-    }
+    grow(list, wanted);
     const bool is_empty =
         spec_.disjoint ? renew_table(list, wanted) : renew_map(type, wanted, slots);
     if (is_empty && list.count > 0) backend_.reindex(list);
@@ -228,6 +255,8 @@ class KHop : private SampleMemory {
       out.begin += hop.num_edges;
     }
   }
+
+  static constexpr int64_t kFewRows = int64_t{1} << 21;
 
   const SamplerSpec& spec_;
   const uint64_t seed_;
