@@ -1,6 +1,6 @@
 """Aggregation over a whole graph and over the blocks of mini-batches: forward, and with backward.
 
-    python benchmarks/aggregate.py --graph products --peers torch,cusparse --slices 0,256,512
+    python benchmarks/aggregate.py --graph products --peers torch,cusparse
 
 The graph has both directions of each edge. Peers: `torch` (torch.sparse, which calls cuSPARSE),
 `scatter` (every message written, then index_add_, as PyG does for a list of edges), `cupy`
@@ -25,7 +25,6 @@ from systems import cusparse
 from torch import Tensor
 
 from peergraph.aggregate import Csc, edge_softmax, g_sddmm, g_spmm, reorder
-from peergraph.aggregate.kernels import sums
 
 _HEADS = 4
 _BLOCK_FANOUT = 20
@@ -64,7 +63,7 @@ def symmetric_graph(spec: GraphSpec, device: torch.device, by_hotness: bool) -> 
     order = torch.sort(torch.cat([destination, source])).indices
     both = torch.cat([source, destination])[order]
     indptr = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
-    return Csc(indptr.int(), both, spec.num_nodes, by_hotness=by_hotness)
+    return Csc(indptr.int(), both, spec.num_nodes)
 
 
 def community_graph(spec: GraphSpec, size: int, device: torch.device) -> Csc:
@@ -137,15 +136,7 @@ def by_hotness(session: Session, csc: Csc, dim: int) -> None:
     """A sum of neighbours where the most frequent have the first rows."""
     x = features(csc.num_sources, dim, session.device)
     case = Case("sum", dim, lambda: g_spmm(csc, "copy_u", "sum", x), spmm_bytes(csc, dim))
-    kept = sums.L2_PERCENT
-    for slice_bytes in session.args.slices:
-        sums.SLICE_BYTES = slice_bytes
-        for percent in (0, *session.args.l2):
-            csc.rows = replace(csc.rows, by_hotness=percent > 0)
-            sums.L2_PERCENT = percent or kept
-            name = f"hot rows in {percent} % of L2" if percent else "by hotness"
-            time_case(session, case, f"peergraph, {name}, slices of {slice_bytes} B")
-    sums.SLICE_BYTES, sums.L2_PERCENT = session.args.slices[0], kept
+    time_case(session, case, "peergraph, by hotness")
     ones = torch.ones(csc.num_edges, device=session.device)
     run_cusparse(session, csc, x, ones, ["sum"], ", by hotness")
 
@@ -157,7 +148,6 @@ def locality(session: Session) -> None:
         csc = community_graph(args.graph, args.community, session.device)
     with session.stage("nodes renumbered by communities"):
         renumbered, _ = reorder(csc)
-    tiles = sums.TILE_ROWS
     for dim in args.dims:
         x = features(csc.num_sources, dim, session.device)
         num_bytes = spmm_bytes(csc, dim)
@@ -166,7 +156,6 @@ def locality(session: Session) -> None:
             run = partial(g_spmm, of, "copy_u", "sum", x)
             return Case("sum, communities", x.shape[1], run, num_bytes)
 
-        sums.SLICE_BYTES = 0
         time_case(session, case(csc), "peergraph")
         if session.wants("torch"):
             shape = (csc.num_destinations, csc.num_sources)
@@ -175,13 +164,7 @@ def locality(session: Session) -> None:
             run = partial(torch.matmul, matrix, x)
             time_case(session, Case("sum, communities", dim, run, num_bytes), "torch csr")
             del matrix, ones
-        for slice_bytes in args.slices:
-            sums.SLICE_BYTES = slice_bytes
-            for rows in (0, *args.tiles):
-                sums.TILE_ROWS = rows
-                name = f"peergraph, renumbered, tiles of {rows}, slices of {slice_bytes} B"
-                time_case(session, case(renumbered), name)
-    sums.SLICE_BYTES, sums.TILE_ROWS = args.slices[0], tiles
+        time_case(session, case(renumbered), "peergraph, renumbered")
 
 
 def forward(session: Session, csc: Csc, dim: int) -> None:
@@ -189,11 +172,7 @@ def forward(session: Session, csc: Csc, dim: int) -> None:
     x = features(csc.num_sources, dim, session.device)
     weights = torch.rand(csc.num_edges, device=session.device)
     plain = Case("sum", dim, lambda: g_spmm(csc, "copy_u", "sum", x), spmm_bytes(csc, dim))
-    for number, slice_bytes in enumerate(session.args.slices):
-        sums.SLICE_BYTES = slice_bytes
-        name = "peergraph" if number == 0 else f"peergraph, slices of {slice_bytes} B"
-        time_case(session, plain, name)
-    sums.SLICE_BYTES = session.args.slices[0]
+    time_case(session, plain, "peergraph")
     for half in (torch.float16, torch.bfloat16):
         narrow = x.to(half)
         name = f"sum {str(half).removeprefix('torch.')}"
@@ -349,15 +328,6 @@ def run(session: Session) -> None:
 def arguments() -> argparse.ArgumentParser:
     result = parser(__doc__.splitlines()[0], (), "", graph="products")
     result.add_argument("--dims", type=integers, default="64,128,256")
-    result.add_argument(
-        "--slices", type=integers, default="0", help="bytes of a row worked off at a time; 0: all"
-    )
-    result.add_argument(
-        "--l2", type=integers, default="75", help="percent of the L2 cache that keeps the hottest"
-    )
-    result.add_argument(
-        "--tiles", type=integers, default="256", help="rows of a block, of renumbered graphs"
-    )
     result.add_argument("--community", type=int, default=512, help="nodes of a community")
     result.add_argument(
         "--parts", type=words_of(_PARTS), default=",".join(_PARTS), help=f"of {', '.join(_PARTS)}"

@@ -74,14 +74,11 @@ std::function<void*(int64_t)> with_gil(const py::function& allocate) {
 #endif
 
 void bind_spmm(const Adjacency& rows, const Operands& of, int dtype, bool mean, uintptr_t out,
-               [[maybe_unused]] int64_t slice_bytes, [[maybe_unused]] int l2_percent,
-               [[maybe_unused]] int64_t tile_rows, [[maybe_unused]] int64_t max_chunks, int device,
-               [[maybe_unused]] uintptr_t stream, int num_threads,
-               [[maybe_unused]] const py::function& allocate) {
+               [[maybe_unused]] int64_t max_chunks, int device, [[maybe_unused]] uintptr_t stream,
+               int num_threads, [[maybe_unused]] const py::function& allocate) {
   const Spmm op{rows, of, static_cast<DType>(dtype), mean, pointer(out)};
   PG_ON_DEVICE(device, spmm_cpu(op, num_threads),
-               spmm_cuda(op, {slice_bytes, l2_percent, tile_rows, max_chunks}, with_gil(allocate),
-                         device, stream));
+               spmm_cuda(op, max_chunks, with_gil(allocate), device, stream));
 }
 
 void bind_spread(const Adjacency& rows, const Operands& of, int dtype, uintptr_t counts,
@@ -230,9 +227,8 @@ void register_aggregate(py::module_& m) {
       .def(py::init(&make_operands), py::kw_only(), py::arg("message"), py::arg("x"), py::arg("e"),
            py::arg("columns"), py::arg("e_columns"), py::arg("x_rows") = 0);
   m.def("spmm", &bind_spmm, py::arg("rows"), py::arg("of"), py::arg("dtype"), py::arg("mean"),
-        py::arg("out"), py::arg("slice_bytes"), py::arg("l2_percent"), py::arg("tile_rows"),
-        py::arg("max_chunks"), py::arg("device"), py::arg("stream"), py::arg("num_threads"),
-        py::arg("allocate"), ReleaseGil());
+        py::arg("out"), py::arg("max_chunks"), py::arg("device"), py::arg("stream"),
+        py::arg("num_threads"), py::arg("allocate"), ReleaseGil());
   m.def("spread", &bind_spread, py::arg("rows"), py::arg("of"), py::arg("dtype"), py::arg("counts"),
         py::arg("out"), py::arg("max_chunks"), py::arg("device"), py::arg("stream"),
         py::arg("num_threads"), py::arg("allocate"), ReleaseGil());

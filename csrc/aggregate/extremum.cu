@@ -29,7 +29,7 @@ __device__ __forceinline__ Best<Value> from_lane_xor(const Best<Value>& best, in
   return {value, position};
 }
 
-template <typename Reader, typename T, int kVec, int kItems>
+template <Lie kLie, typename T, int kVec, int kItems>
 __global__ void __launch_bounds__(kRowThreads)
     extremum_rows(const __grid_constant__ RowWork work, const __grid_constant__ Operands of,
                   LaneShape shape, ExtremumOutput<T> to) {
@@ -46,10 +46,10 @@ __global__ void __launch_bounds__(kRowThreads)
     for (int m = 0; m < kItems; ++m)
 #pragma unroll
       for (int i = 0; i < kVec; ++i) best[m][i] = Best<Value>{0, -1};
-    each_message<Known::kNothing, 4, T>(work.rows, of, at, part, Reader(0),
-                                        [&](int64_t position, int m, int i, Value value) {
-                                          best[m][i].offer({value, position}, to.minimum);
-                                        });
+    each_message<Known::kNothing, kLie, 4, T>(work.rows, of, at, part,
+                                              [&](int64_t position, int m, int i, Value value) {
+                                                best[m][i].offer({value, position}, to.minimum);
+                                              });
     // All lanes exchange before any writes: between writes the warp would not be together.
 #pragma unroll
     for (int m = 0; m < kItems; ++m)
@@ -90,17 +90,16 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-template <typename Reader, typename T, int kVec, int kItems>
+template <Lie kLie, typename T, int kVec, int kItems>
 void launch(RowWork work, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
             const ExtremumOutput<T>& to, cudaStream_t stream) {
   const dim3 rows(blocks_for_items(work.rows.num_rows), shape.slices);
-  extremum_rows<Reader, T, kVec, kItems>
-      <<<rows, kRowThreads, 0, stream>>>(work, of, shape.shape, to);
+  extremum_rows<kLie, T, kVec, kItems><<<rows, kRowThreads, 0, stream>>>(work, of, shape.shape, to);
   PG_LAUNCH_CHECK("extremum_rows");
   if (work.queue.capacity == 0) return;
   work.queued = true;
   const unsigned blocks = blocks_for_queue(work.queue);
-  extremum_rows<Reader, T, kVec, kItems>
+  extremum_rows<kLie, T, kVec, kItems>
       <<<dim3(blocks, shape.slices), kRowThreads, 0, stream>>>(work, of, shape.shape, to);
   PG_LAUNCH_CHECK("extremum_rows of chunks");
   combine_extrema<T><<<blocks, kRowThreads, 0, stream>>>(work, of.columns, to);
@@ -118,15 +117,15 @@ void extremum_cuda(const Extremum& op, int64_t max_chunks, const Allocate& alloc
   RowWork work;
   work.rows = op.rows;
   work.queue = make_queue(max_chunks, allocate, stream);
-  with_lanes(op.dtype, op.of, op.out, 0, [&](auto element, auto shape) {
+  with_lanes(op.dtype, op.of, op.out, [&](auto element, auto shape) {
     using T = decltype(element);
     using Slot = Best<AccumulatorOf<T>>;
     ExtremumOutput<T> to{static_cast<T*>(op.out), op.arg, op.arg_bytes, op.minimum, nullptr};
     if (max_chunks > 0)
       to.partial = static_cast<Slot*>(
           allocate(max_chunks * op.of.columns * static_cast<int64_t>(sizeof(Slot))));
-    op.of.x_rows == nullptr ? launch<PlainReader, T>(work, op.of, shape, to, stream)
-                            : launch<AddressReader, T>(work, op.of, shape, to, stream);
+    op.of.x_rows == nullptr ? launch<Lie::kInMatrix, T>(work, op.of, shape, to, stream)
+                            : launch<Lie::kAnywhere, T>(work, op.of, shape, to, stream);
   });
 }
 

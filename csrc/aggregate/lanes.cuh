@@ -60,47 +60,17 @@ __device__ __forceinline__ Value known_apply(Message message, Value u, Value e) 
   return apply(message, u, e);
 }
 
-/// Reads rows without regard to which they are.
-struct PlainReader {
-  static constexpr bool kByAddress = false;
-  static constexpr int kThreads = kRowThreads;
-
-  __device__ __forceinline__ explicit PlainReader(int64_t) {}
-
-  template <typename T, int kVec>
-  __device__ __forceinline__ Pack<T, kVec> load(const T* at, int64_t) const {
-    return load_pack<T, kVec>(at);
-  }
-};
-
-/// Reads rows that lie anywhere, where Operands::x_rows says.
-struct AddressReader : PlainReader {
-  static constexpr bool kByAddress = true;
-
-  __device__ __forceinline__ explicit AddressReader(int64_t) : PlainReader(0) {}
-};
-
-/// Reads rows that other rows of a block's tile read, too: by way of the L1 cache, and with more
-/// warps in a block to share it.
-struct NearReader : PlainReader {
-  static constexpr int kThreads = 8 * kWarp;
-
-  __device__ __forceinline__ explicit NearReader(int64_t) : PlainReader(0) {}
-
-  template <typename T, int kVec>
-  __device__ __forceinline__ Pack<T, kVec> load(const T* at, int64_t) const {
-    return load_shared_pack<T, kVec>(at);
-  }
-};
+/// Where rows lie: in a matrix, or anywhere, where Operands::x_rows says.
+enum class Lie { kInMatrix, kAnywhere };
 
 /// Calls visit(position, item, i, value) for value i of each vector of each message of a part that
 /// is this lane's share.
-template <Known kKnown, int kInFlight, typename T, int kVec, int kItems, typename Reader,
-          typename Visit>
+template <Known kKnown, Lie kLie, int kInFlight, typename T, int kVec, int kItems, typename Visit>
 __device__ __forceinline__ void each_message(const Adjacency& rows, const Operands& of,
                                              const Lanes<kVec, kItems>& at, const Part& part,
-                                             const Reader& reader, const Visit& visit) {
+                                             const Visit& visit) {
   using Value = AccumulatorOf<T>;
+  constexpr bool kByAddress = kLie == Lie::kAnywhere;
   constexpr bool kScales = kKnown == Known::kScale;
   constexpr bool kMayUseE = kKnown != Known::kCopyU && !kScales;
   const bool reads_x = kKnown != Known::kNothing || uses_u(of.message);
@@ -122,7 +92,7 @@ __device__ __forceinline__ void each_message(const Adjacency& rows, const Operan
     const int count = static_cast<int>(part.end - first < kWarp ? part.end - first : kWarp);
     const unsigned own_column = next;
     unsigned long long own_row = 0;
-    if constexpr (Reader::kByAddress) {
+    if constexpr (kByAddress) {
       if (reads_x && lane < count) own_row = static_cast<unsigned long long>(of.x_rows[own_column]);
     }
     int64_t own_edge = 0;
@@ -140,19 +110,18 @@ __device__ __forceinline__ void each_message(const Adjacency& rows, const Operan
 #pragma unroll
         for (int k = 0; k < kInFlight; ++k) {
           const int edge = step + k * at.groups + at.group;
-          int64_t column = 0;
           const T* row;
-          if constexpr (Reader::kByAddress) {
+          if constexpr (kByAddress) {
             row = reinterpret_cast<const T*>(__shfl_sync(kAllLanes, own_row, edge % kWarp));
           } else {
-            column = __shfl_sync(kAllLanes, own_column, edge % kWarp);
+            const int64_t column = __shfl_sync(kAllLanes, own_column, edge % kWarp);
             row = x + column * of.columns;
           }
-          const bool there = !Reader::kByAddress || row != nullptr;
+          const bool there = !kByAddress || row != nullptr;
 #pragma unroll
           for (int m = 0; m < kItems; ++m)
             if (edge < count && at.on[m] && there)
-              us[k][m] = reader.template load<T, kVec>(row + at.columns[m], column);
+              us[k][m] = load_pack<T, kVec>(row + at.columns[m]);
         }
       }
       Value weights[kMayUseE || kScales ? kInFlight : 1] = {};
@@ -208,7 +177,6 @@ template <int kVec, int kItems>
 struct LaneLaunch {
   LaneShape shape;
   unsigned slices;  // of the columns, gridDim.y
-  int64_t slice_columns;
 };
 
 constexpr int kNarrowItems = 4;
@@ -232,35 +200,30 @@ bool can_use_vectors(const Operands& of, const void* out) {
 }
 
 template <int kVec, int kItems>
-LaneLaunch<kVec, kItems> lane_launch(const Operands& of, int64_t columns_at_once) {
+LaneLaunch<kVec, kItems> lane_launch(const Operands& of) {
   LaneLaunch<kVec, kItems> launch;
   const int64_t per_lane = kVec * kItems;
-  const int64_t wanted =
-      columns_at_once > 0 && columns_at_once < of.columns ? columns_at_once : of.columns;
   int32_t log2 = 0;
-  while (log2 < 5 && (int64_t{1} << log2) * per_lane < wanted) ++log2;
+  while (log2 < 5 && (int64_t{1} << log2) * per_lane < of.columns) ++log2;
   launch.shape.lanes_log2 = log2;
   launch.shape.edge_values = edge_values_of(of, kVec > 1);
   const int64_t tile = (int64_t{1} << log2) * per_lane;
   const int64_t slices = (of.columns + tile - 1) / tile;
   PG_CHECK_ARG(slices <= 65535, "features of so many columns are not supported on a GPU");
   launch.slices = static_cast<unsigned>(slices);
-  launch.slice_columns = tile < of.columns ? tile : of.columns;
   return launch;
 }
 
 /// Calls body(T{}, LaneLaunch<kVec, kItems>) for the widest vectors that the operands allow.
 template <typename Body>
-void with_lanes(DType dtype, const Operands& of, const void* out, int64_t slice_bytes,
-                const Body& body) {
+void with_lanes(DType dtype, const Operands& of, const void* out, const Body& body) {
   with_dtype(dtype, [&](auto element) {
     using T = decltype(element);
     constexpr int kVec = 16 / sizeof(T);
-    const int64_t columns_at_once = slice_bytes / static_cast<int64_t>(sizeof(T));
     if (can_use_vectors<T>(of, out)) {
-      body(element, lane_launch<kVec, 1>(of, columns_at_once));
+      body(element, lane_launch<kVec, 1>(of));
     } else {
-      body(element, lane_launch<1, kNarrowItems>(of, columns_at_once));
+      body(element, lane_launch<1, kNarrowItems>(of));
     }
   });
 }

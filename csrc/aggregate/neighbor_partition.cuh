@@ -51,26 +51,11 @@ struct Part {
   int64_t slot;
 };
 
-/// Which items a warp takes: begin, begin + step, ... below end.
-struct Turns {
-  int64_t begin;
-  int64_t end;
-  int64_t step;
-};
-
 /// The work of one launch: all rows, or what an earlier launch has queued.
 struct RowWork {
   Adjacency rows;
   ChunkQueue queue;
   bool queued = false;
-  int64_t tile = 0;  // so many rows behind each other are a block's; 0: dealt to all warps in turn
-
-  __device__ __forceinline__ Turns turns() const {
-    if (queued || tile == 0) return {warp_of_grid(), size(), warps_of_grid()};
-    const int64_t first = static_cast<int64_t>(blockIdx.x) * tile;
-    const int64_t last = first + tile < rows.num_rows ? first + tile : rows.num_rows;
-    return {first + static_cast<int64_t>(threadIdx.x) / kWarp, last, blockDim.x / kWarp};
-  }
 
   __device__ __forceinline__ int64_t size() const {
     if (!queued) return rows.num_rows;

@@ -1,6 +1,5 @@
 // g-SpMM on a GPU: a warp for each row or chunk of a long row, sums in registers, results written
 // once.
-#include "aggregate/hot_rows.cuh"
 #include "aggregate/lanes.cuh"
 #include "aggregate/neighbor_partition.cuh"
 #include "aggregate/spmm.h"
@@ -22,24 +21,22 @@ __device__ __forceinline__ T rounded(AccumulatorOf<T> sum, bool mean, int64_t de
   return out;
 }
 
-template <Known kKnown, typename Reader, typename T, int kVec, int kItems>
-__global__ void __launch_bounds__(Reader::kThreads)
+template <Known kKnown, Lie kLie, typename T, int kVec, int kItems>
+__global__ void __launch_bounds__(kRowThreads)
     sum_rows(const __grid_constant__ RowWork work, const __grid_constant__ Operands of,
-             LaneShape shape, int64_t hot, SumOutput<T> to) {
+             LaneShape shape, SumOutput<T> to) {
   using Value = AccumulatorOf<T>;
   // Twice as many rows in flight where nothing but rows and a number for each is read.
   constexpr bool kFew = kKnown == Known::kCopyU || kKnown == Known::kScale;
   constexpr int kInFlight = kFew && kItems == 1 ? 8 : 4;
   const Lanes<kVec, kItems> at(shape, of);
-  const Reader reader(hot);
-  const Turns turns = work.turns();
-  for (int64_t item = turns.begin; item < turns.end; item += turns.step) {
+  const int64_t size = work.size();
+  for (int64_t item = warp_of_grid(); item < size; item += warps_of_grid()) {
     Part part;
     if (!work.find(item, &part)) continue;
     Value sum[kItems][kVec] = {};
-    each_message<kKnown, kInFlight, T>(
-        work.rows, of, at, part, reader,
-        [&](int64_t, int m, int i, Value value) { sum[m][i] += value; });
+    each_message<kKnown, kLie, kInFlight, T>(
+        work.rows, of, at, part, [&](int64_t, int m, int i, Value value) { sum[m][i] += value; });
     // All lanes exchange before any writes: between writes the warp would not be together.
 #pragma unroll
     for (int m = 0; m < kItems; ++m)
@@ -83,64 +80,48 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-template <Known kKnown, typename Reader, typename T, int kVec, int kItems>
-void launch(RowWork work, const Operands& of, const LaneLaunch<kVec, kItems>& shape, int64_t hot,
+template <Known kKnown, Lie kLie, typename T, int kVec, int kItems>
+void launch(RowWork work, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
             const SumOutput<T>& to, cudaStream_t stream) {
-  const unsigned tiles = work.tile == 0 ? blocks_for_items(work.rows.num_rows)
-                                        : grid_for(work.rows.num_rows, work.tile, 1ll << 31);
-  const dim3 rows(tiles, shape.slices);
-  sum_rows<kKnown, Reader, T, kVec, kItems>
-      <<<rows, Reader::kThreads, 0, stream>>>(work, of, shape.shape, hot, to);
+  const dim3 rows(blocks_for_items(work.rows.num_rows), shape.slices);
+  sum_rows<kKnown, kLie, T, kVec, kItems>
+      <<<rows, kRowThreads, 0, stream>>>(work, of, shape.shape, to);
   PG_LAUNCH_CHECK("sum_rows");
   if (work.queue.capacity == 0) return;
   work.queued = true;
   const unsigned blocks = blocks_for_queue(work.queue);
-  sum_rows<kKnown, Reader, T, kVec, kItems>
-      <<<dim3(blocks, shape.slices), Reader::kThreads, 0, stream>>>(work, of, shape.shape, hot, to);
+  sum_rows<kKnown, kLie, T, kVec, kItems>
+      <<<dim3(blocks, shape.slices), kRowThreads, 0, stream>>>(work, of, shape.shape, to);
   PG_LAUNCH_CHECK("sum_rows of chunks");
   combine_sums<T><<<blocks, kRowThreads, 0, stream>>>(work, of.columns, to);
   PG_LAUNCH_CHECK("combine_sums");
 }
 
 template <Known kKnown, typename T, int kVec, int kItems>
-void launch_reader(RowWork work, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
-                   int l2_percent, const SumOutput<T>& to, int device, cudaStream_t stream) {
-  if (of.x_rows != nullptr && uses_u(of.message)) {
-    work.tile = 0;
-    return launch<kKnown, AddressReader, T>(work, of, shape, 0, to, stream);
-  }
-  if constexpr (kVec > 1) {
-    if (work.tile > 0) return launch<kKnown, NearReader, T>(work, of, shape, 0, to, stream);
-    if (l2_percent > 0) {
-      const int64_t row_bytes = shape.slice_columns * int64_t{sizeof(T)};
-      const int64_t hot = hot_rows(row_bytes, l2_percent, device);
-      return launch<kKnown, HotReader, T>(work, of, shape, hot, to, stream);
-    }
-  }
-  work.tile = 0;
-  launch<kKnown, PlainReader, T>(work, of, shape, 0, to, stream);
+void launch_lying(const RowWork& work, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
+                  const SumOutput<T>& to, cudaStream_t stream) {
+  of.x_rows == nullptr ? launch<kKnown, Lie::kInMatrix, T>(work, of, shape, to, stream)
+                       : launch<kKnown, Lie::kAnywhere, T>(work, of, shape, to, stream);
 }
 
 template <typename T, int kVec, int kItems>
-void launch_known(RowWork work, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
-                  int l2_percent, const SumOutput<T>& to, [[maybe_unused]] int device,
-                  cudaStream_t stream) {
+void launch_known(const RowWork& work, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
+                  const SumOutput<T>& to, cudaStream_t stream) {
   if (of.message == Message::kCopyU) {
-    launch_reader<Known::kCopyU, T>(work, of, shape, l2_percent, to, device, stream);
+    launch_lying<Known::kCopyU, T>(work, of, shape, to, stream);
   } else if (of.message == Message::kMul && shape.shape.edge_values == EdgeValues::kOne) {
-    launch_reader<Known::kScale, T>(work, of, shape, l2_percent, to, device, stream);
+    launch_lying<Known::kScale, T>(work, of, shape, to, stream);
   } else if (of.message == Message::kMul) {
-    launch_reader<Known::kMul, T>(work, of, shape, l2_percent, to, device, stream);
+    launch_lying<Known::kMul, T>(work, of, shape, to, stream);
   } else {
-    work.tile = 0;
     PG_CHECK_ARG(of.x_rows == nullptr, "rows at addresses are copied or scaled only");
-    launch<Known::kNothing, PlainReader, T>(work, of, shape, 0, to, stream);
+    launch<Known::kNothing, Lie::kInMatrix, T>(work, of, shape, to, stream);
   }
 }
 
 }  // namespace
 
-void spmm_cuda(const Spmm& op, const Tuning& tuning, const Allocate& allocate, int device,
+void spmm_cuda(const Spmm& op, int64_t max_chunks, const Allocate& allocate, int device,
                uintptr_t stream_address) {
   if (op.rows.num_rows == 0 || op.of.columns == 0) return;
   check_columns(op.rows);
@@ -148,16 +129,15 @@ void spmm_cuda(const Spmm& op, const Tuning& tuning, const Allocate& allocate, i
   const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
   RowWork work;
   work.rows = op.rows;
-  work.queue = make_queue(tuning.max_chunks, allocate, stream);
-  work.tile = tuning.tile_rows;
-  with_lanes(op.dtype, op.of, op.out, tuning.slice_bytes, [&](auto element, auto shape) {
+  work.queue = make_queue(max_chunks, allocate, stream);
+  with_lanes(op.dtype, op.of, op.out, [&](auto element, auto shape) {
     using T = decltype(element);
     using Value = AccumulatorOf<T>;
     SumOutput<T> to{static_cast<T*>(op.out), nullptr, op.mean};
-    if (tuning.max_chunks > 0)
+    if (max_chunks > 0)
       to.partial = static_cast<Value*>(
-          allocate(tuning.max_chunks * op.of.columns * static_cast<int64_t>(sizeof(Value))));
-    launch_known<T>(work, op.of, shape, tuning.l2_percent, to, device, stream);
+          allocate(max_chunks * op.of.columns * static_cast<int64_t>(sizeof(Value))));
+    launch_known<T>(work, op.of, shape, to, stream);
   });
 }
 

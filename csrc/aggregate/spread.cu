@@ -87,7 +87,7 @@ void spread_cuda(const Spread& op, int64_t max_chunks, const Allocate& allocate,
   RowWork work;
   work.rows = op.rows;
   work.queue = make_queue(max_chunks, allocate, stream);
-  with_lanes(op.dtype, op.of, op.out, 0, [&](auto element, auto shape) {
+  with_lanes(op.dtype, op.of, op.out, [&](auto element, auto shape) {
     using T = decltype(element);
     const SpreadOutput<T> to{static_cast<AccumulatorOf<T>*>(op.out), op.counts};
     launch<T>(work, op.of, shape, to, stream);

@@ -39,8 +39,6 @@ def test_communities_lie_together(device: torch.device) -> None:
     assert torch.equal(order.sort().values, torch.arange(600, device=device))
     assert spread(csc) > 120
     assert spread(found) < 30
-    assert found.rows.near
-    assert found.transpose().near
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])

@@ -178,17 +178,6 @@ def test_unaligned_and_strided_inputs(device: torch.device, offset: int) -> None
         assert_same_with_gradients(found, expected, [given], [twin])
 
 
-@pytest.mark.parametrize("message", ["copy_u", "mul"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_numberings_change_nothing(device: torch.device, message: str, dtype: torch.dtype) -> None:
-    graph = random_graph(device, grouped=True)
-    rows = graph.csc().rows
-    for option in ("by_hotness", "near"):
-        csc = Csc(rows.indptr, rows.indices, graph.num_sources, **{option: True})
-        for shape in ((64,), (5,)):
-            check(graph, message, "mean", shape, (), dtype, csc)
-
-
 @pytest.mark.parametrize("backward", ["transpose", "atomic"])
 @pytest.mark.parametrize("message", ["copy_u", "mul", "div"])
 @pytest.mark.parametrize("shape", [(8,), (3,), (2, 80)])

@@ -125,7 +125,7 @@ def test_training(tmp_path: Path) -> None:
 
 
 def test_aggregate(tmp_path: Path) -> None:
-    sizes = ["--graph", "tiny/20", "--dims", "8", "--block", "50", "--slices", "0,16"]
+    sizes = ["--graph", "tiny/20", "--dims", "8", "--block", "50"]
     records, table = run("aggregate", tmp_path / "out.jsonl", *sizes, "--peers", "torch,scatter")
     assert not [r for r in records if "error" in r]
     timed = {(r["system"], r["semantics"]) for r in records}

@@ -24,14 +24,6 @@ from peergraph.aggregate.kernels.native import (
 from peergraph.aggregate.kernels.torch_operator import kernel
 from peergraph.sampling.sample import Buffers
 
-# Columns that a GPU works off at a time, in bytes of a row: narrow slices of many rows stay in the
-# L2 cache where whole rows would not. 0: all columns at once.
-SLICE_BYTES = 0
-# How much of the L2 cache keeps the hottest rows: from 75 on, an H200 gains no more by more.
-L2_PERCENT = 75
-# Rows of a block where rows behind each other have neighbours in common: these stay in its L1.
-TILE_ROWS = 256
-
 
 def _fake_spmm(
     x: Tensor | None,
@@ -43,15 +35,12 @@ def _fake_spmm(
     max_chunks: int,
     message: str,
     mean: bool,
-    numbering: str,
 ) -> Tensor:
     operand = operand_of(x, e)
     return operand.new_empty(indptr.shape[0] - 1, operand.shape[1])
 
 
-@kernel(
-    f"(Tensor? x, Tensor? e, {ROWS}, str message, bool mean, str numbering) -> Tensor", _fake_spmm
-)
+@kernel(f"(Tensor? x, Tensor? e, {ROWS}, str message, bool mean) -> Tensor", _fake_spmm)
 def spmm(
     x: Tensor | None,
     e: Tensor | None,
@@ -62,7 +51,6 @@ def spmm(
     max_chunks: int,
     message: str,
     mean: bool,
-    numbering: str,
 ) -> Tensor:
     """Sum or mean of the messages in each row, [rows, columns]."""
     x, e = dense(x), dense(e)
@@ -74,9 +62,6 @@ def spmm(
         dtype=DTYPES[out.dtype],
         mean=mean,
         out=out.data_ptr(),
-        slice_bytes=SLICE_BYTES,
-        l2_percent=L2_PERCENT if numbering == "hotness" else 0,
-        tile_rows=TILE_ROWS if numbering == "near" else 0,
         max_chunks=max_chunks,
         allocate=Buffers(out.device),
         **place(out.device),

@@ -104,7 +104,7 @@ class _SumWithOwn(torch.autograd.Function):
         ctx.csc, ctx.transpose = csc, transpose
         ctx.save_for_backward(x if any(ctx.needs_input_grad[1:3]) else None, e, own)
         message = "copy_u" if e is None else "mul"
-        out = spmm(x, e, *csc.rows.tensors, message, False, csc.rows.numbering)
+        out = spmm(x, e, *csc.rows.tensors, message, False)
         return out.addcmul_(x[: csc.num_destinations], own)
 
     @staticmethod

@@ -200,7 +200,7 @@ class _Gradient:
         if target == "u":
             return sum_to_sources(self._csc, self._transpose, x, e, message)
         rows = self._csc.rows
-        return spmm(x, e, *rows.tensors, message, False, rows.numbering)
+        return spmm(x, e, *rows.tensors, message, False)
 
     def _times(self, factor: Tensor, factor_target: str) -> Tensor:
         """The gradient of each edge times the features of `factor_target`, by edge."""

@@ -164,7 +164,7 @@ class _Sum(torch.autograd.Function):
         ctx.save_for_backward(x if keep_x else None, e if keep_e else None)
         ctx.csc, ctx.message, ctx.mean, ctx.transpose = csc, message, mean, transpose
         ctx.e_columns = 1 if e is None else e.shape[1]
-        return spmm(x, e, *csc.rows.tensors, message, mean, csc.rows.numbering)
+        return spmm(x, e, *csc.rows.tensors, message, mean)
 
     @staticmethod
     @first_order

@@ -169,7 +169,7 @@ class _Linear(torch.autograd.Function):
 
         def reduced() -> Iterator[Tensor]:
             for csc, needed in zip(graphs, ctx.needs_input_grad[7:], strict=True):
-                sums = spmm(x, None, *csc.rows.tensors, "copy_u", mean, csc.rows.numbering)
+                sums = spmm(x, None, *csc.rows.tensors, "copy_u", mean)
                 kept.append(sums if needed else None)
                 yield sums
 

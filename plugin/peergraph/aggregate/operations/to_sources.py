@@ -32,7 +32,7 @@ def sum_to_sources(
         message: as in :func:`peergraph.aggregate.g_spmm`.
     """
     if transpose is not None:
-        return spmm(x, e, *transpose.tensors, message, False, transpose.numbering)
+        return spmm(x, e, *transpose.tensors, message, False)
     return spread(x, e, csc.duplicate_counts, *csc.rows.tensors, message)
 
 

@@ -36,11 +36,6 @@ class Csc:
             ``edge_ids[p]``; a permutation (not checked). None: in row p.
         duplicate_counts: [num_sources] int32, how often a source occurs at most: gradients of
             sources that occur once are stored without an atomic (WholeGraph III-C4).
-        by_hotness: nodes are numbered by how often they occur, most often first, as in a store: a
-            GPU keeps the first rows of features in its L2 cache. Changes no result.
-        near: nodes are numbered so that those with near numbers have neighbours in common, as
-            :func:`peergraph.aggregate.reorder` numbers them: a GPU sums them together, from its L1
-            caches. Changes no result.
         one_shot: the structure serves one forward and backward: gradients of sources on a GPU then
             use atomics instead of a transpose.
         check: verify offsets and ids; synchronises with a GPU. Wrong ones that are not checked
@@ -59,8 +54,6 @@ class Csc:
         *,
         edge_ids: Tensor | None = None,
         duplicate_counts: Tensor | None = None,
-        by_hotness: bool = False,
-        near: bool = False,
         one_shot: bool = False,
         check: bool = True,
     ) -> None:
@@ -87,8 +80,6 @@ class Csc:
             None if edge_ids is None else edge_ids.contiguous(),
             num_sources,
             count_chunks(indptr) if exact else chunk_bound(indices.numel()),
-            by_hotness,
-            near,
         )
         self._transpose: Rows | None = None
         self._positions: Tensor | None = None
@@ -191,9 +182,7 @@ class Csc:
             traced = torch.compiler.is_compiling()
             chunks = chunk_bound(rows.num_edges) if traced else count_chunks(indptr)
             self._positions = positions
-            self._transpose = Rows(
-                indptr, indices, edge_ids, rows.num_rows, chunks, rows.by_hotness, rows.near
-            )
+            self._transpose = Rows(indptr, indices, edge_ids, rows.num_rows, chunks)
         return self._transpose
 
     def transpose_tensors(self) -> tuple[Tensor, Tensor, Tensor]:

@@ -103,7 +103,6 @@ def _renumber(csc: Csc, order: Tensor) -> Csc:
         csc.num_sources,
         edge_ids=edge_ids.to(rows.indptr.dtype),
         duplicate_counts=None if counts is None else counts[order],
-        near=True,
         one_shot=csc.one_shot,
         check=False,
     )

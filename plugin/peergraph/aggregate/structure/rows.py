@@ -26,8 +26,6 @@ class Rows:
         edge_ids: [edges] int32 or int64, position -> row of edge tensors; None: the same.
         num_columns: bound of `indices`.
         max_chunks: bound of the pieces that a GPU cuts rows of more than 512 edges into.
-        by_hotness: the columns that occur most have the smallest ids.
-        near: rows behind each other have columns in common.
     """
 
     indptr: Tensor
@@ -35,8 +33,6 @@ class Rows:
     edge_ids: Tensor | None
     num_columns: int
     max_chunks: int
-    by_hotness: bool = False
-    near: bool = False
 
     @property
     def num_rows(self) -> int:
@@ -45,11 +41,6 @@ class Rows:
     @property
     def num_edges(self) -> int:
         return self.indices.shape[0]
-
-    @property
-    def numbering(self) -> str:
-        """What sums on a GPU make use of."""
-        return "near" if self.near else "hotness" if self.by_hotness else "any"
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor | None, int, int]:
