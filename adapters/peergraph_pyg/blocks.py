@@ -54,7 +54,8 @@ class Blocks:
             indptr = self._whole()[: num_destinations + 1].clamp(max=edges)
             self._by_size[key] = Csc(
                 indptr.to(edge_index.dtype),
-                edge_index[0],
+                # A view would keep the edge index alive, whose end is the end of this object.
+                edge_index.data[0],
                 num_sources,
                 one_shot=True,
                 check=False,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -193,6 +195,22 @@ def test_blocks_go_with_the_batch() -> None:
     assert len(blocks._by_edge_index) == before + 1
     del batch
     assert len(blocks._by_edge_index) == before
+
+
+@pytest.mark.parametrize("kind", [GraphSAGE, GIN, GAT])
+def test_blocks_that_served_go_with_the_batch(kind: Any, device: torch.device) -> None:
+    before = len(blocks._by_edge_index), len(structure._structures)
+    batch = batch_of(device)
+    model = accelerate(kind(batch.num_features, 8, 3, 4)).to(device)
+    trimmed(model, batch).sum().backward()
+    edge_index = weakref.ref(batch.edge_index)
+    gc.disable()
+    try:
+        del batch
+        assert edge_index() is None  # not only once cycles are looked for
+    finally:
+        gc.enable()
+    assert (len(blocks._by_edge_index), len(structure._structures)) == before
 
 
 @pytest.mark.parametrize("subgraph_type", ["induced", "bidirectional"])

@@ -153,6 +153,13 @@ def test_structures_are_kept_and_let_go() -> None:
     del edge_index
     gc.collect()
     assert not structure._structures
+    # Edges that are grouped by destination are not copied.
+    edge_index = torch.tensor([[2, 0, 1], [0, 1, 1]])
+    layer(x, edge_index)
+    fast.SAGEConv(WIDTH, 3)(x, edge_index)
+    assert structure._structures
+    del edge_index
+    assert not structure._structures
     many = [edges(count=count) for count in range(3, 45)]
     for each in many:
         fast.SAGEConv(WIDTH, 3)(x, each)

@@ -115,7 +115,8 @@ def structure_of(edge_index: Tensor, num_destinations: int, num_sources: int) ->
         kept = _structures_of(tensors).by_key
         csc, uses = kept.get(key, (None, 0))
     if csc is None:
-        csc = Csc.from_edge_index(plain(edge_index), num_destinations, num_sources)
+        # A structure that holds views of the edge index would keep it alive, and so itself.
+        csc = Csc.from_edge_index(plain(edge_index).data, num_destinations, num_sources)
     csc.one_shot = uses < _USES_BEFORE_TRANSPOSE
     kept[key] = (csc, uses + 1)
     return csc
