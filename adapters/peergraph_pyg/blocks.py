@@ -58,6 +58,7 @@ class Blocks:
                 edge_index.data[0],
                 num_sources,
                 one_shot=True,
+                reached=self._last_target(edges),
                 check=False,
             )
         return self._by_size[key]
@@ -69,11 +70,14 @@ class Blocks:
     def _fit(self, edges: int, num_destinations: int, num_sources: int) -> bool:
         if edges not in self._ends or num_destinations > self._num_targets:
             return False
+        sources = self._num_sources[self._ends.index(edges)]
+        return num_sources >= sources and num_destinations >= self._last_target(edges)
+
+    def _last_target(self, edges: int) -> int:
+        """Targets of the hops of the first edges, all before the last one among them."""
         hops = self._ends.index(edges)
-        last_target = 0
-        for indptr, first in zip(self._indptr[:hops], self._first_target[:hops], strict=True):
-            last_target = max(last_target, first + indptr.numel() - 1)
-        return num_sources >= self._num_sources[hops] and num_destinations >= last_target
+        targets = zip(self._indptr[:hops], self._first_target[:hops], strict=True)
+        return max((first + indptr.numel() - 1 for indptr, first in targets), default=0)
 
     def _whole(self) -> Tensor:
         """[targets + 1] offsets of all hops' edges."""

@@ -45,11 +45,12 @@ def random_graph(
     dtype: torch.dtype = torch.int64,
     grouped: bool = False,
     seed: int = 0,
+    reached: float = 0.8,
 ) -> Graph:
-    """Uniform edges, duplicates likely; the last fifth of the destinations has none."""
+    """Uniform edges, duplicates likely, that end at the first share of the destinations."""
     generator = torch.Generator().manual_seed(seed)
     source = torch.randint(max(1, num_sources), (num_edges,), generator=generator)
-    last = max(1, num_destinations * 4 // 5)
+    last = max(1, int(num_destinations * reached))
     destination = torch.randint(last, (num_edges,), generator=generator)
     if grouped:
         destination = destination.sort().values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -15,10 +16,13 @@ from .graphs import DTYPES, TOLERANCE, features, random_graph
 COUNT, SOURCES = 30, 40
 
 
-def reference(edge_index: Tensor, x: Tensor, own: Tensor, e: Tensor | None) -> Tensor:
+def reference(
+    edge_index: Tensor, x: Tensor, own: Tensor, e: Tensor | None, bias: Tensor | None = None
+) -> Tensor:
     source, destination = edge_index.long()
     messages = x[source] if e is None else x[source] * e.unsqueeze(1)
-    return torch.zeros_like(x[:COUNT]).index_add(0, destination, messages) + own * x[:COUNT]
+    out = torch.zeros_like(x[:COUNT]).index_add(0, destination, messages) + own * x[:COUNT]
+    return out if bias is None else out + bias
 
 
 def gradients(out: Tensor, wanted: list[Tensor]) -> list[Tensor]:
@@ -33,14 +37,15 @@ def gradients(out: Tensor, wanted: list[Tensor]) -> list[Tensor]:
 def test_equals_the_steps(
     device: torch.device, backward: Any, weighted: bool, own_shape: tuple[int, ...], width: int
 ) -> None:
-    for grouped in (True, False):
-        graph = random_graph(device, SOURCES, COUNT, grouped=grouped)
+    for grouped, reached, shifted in product((True, False), (0.8, 0.2), (True, False)):
+        graph = random_graph(device, SOURCES, COUNT, grouped=grouped, reached=reached)
         x = features(SOURCES, (width,), device, torch.float64)
+        bias = features(width, (), device, torch.float64, seed=4) if shifted else None
         own = torch.rand(own_shape, device=device, dtype=torch.float64).requires_grad_()
         e = features(graph.num_edges, (), device, torch.float64, seed=3) if weighted else None
-        wanted = [t for t in (x, own, e) if t is not None]
-        expected = reference(graph.edge_index, x, own, e)
-        found = sum_with_own(graph.csc(), x, own, e, backward=backward)
+        wanted = [t for t in (x, own, e, bias) if t is not None]
+        expected = reference(graph.edge_index, x, own, e, bias)
+        found = sum_with_own(graph.csc(), x, own, e, bias, backward=backward)
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(gradients(found, wanted), gradients(expected, wanted))
 
@@ -113,6 +118,8 @@ def test_bad_arguments() -> None:
         sum_with_own(csc, x, torch.ones(2))
     with pytest.raises(ValueError, match=r"e must be \[300\], got \[300, 1\]"):
         sum_with_own(csc, x, own, torch.ones(300, 1))
+    with pytest.raises(ValueError, match=r"bias must be \[4\], got \[1, 4\]"):
+        sum_with_own(csc, x, own, bias=torch.ones(1, 4))
     with pytest.raises(ValueError, match="destinations must be the first sources"):
         sum_with_own(Csc(torch.zeros(4, dtype=torch.int64), torch.zeros(0).long(), 2), x[:2], own)
     with pytest.raises(TypeError, match="x must be one of"):

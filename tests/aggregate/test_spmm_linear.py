@@ -48,10 +48,13 @@ def check(
     bias: bool = True,
     dtype: torch.dtype = torch.float64,
     num_edges: int = 60,
+    reached: float = 0.8,
     **options: Any,
 ) -> None:
     graphs = [
-        random_graph(device, SOURCES, COUNT, num_edges, grouped=bool(i % 2), seed=i)
+        random_graph(
+            device, SOURCES, COUNT, num_edges, grouped=bool(i % 2), seed=i, reached=reached
+        )
         for i in range(relations)
     ]
     given = operands(device, dtype, relations, 7 if own == "rows" else WIDTH)
@@ -93,12 +96,52 @@ def test_equals_the_steps(
     device: torch.device, backward: str, reduce: str, relations: int, own: str
 ) -> None:
     for num_edges in (0, 60, 400):  # Gradients of means are weighted, or divided.
-        check(device, reduce, relations, own, num_edges=num_edges, backward=backward)
+        for reached in (0.8, 0.2):  # The other rows have no part in products, if they are many.
+            more: dict[str, Any] = {"num_edges": num_edges, "reached": reached}
+            check(device, reduce, relations, own, backward=backward, **more)
 
 
+@pytest.mark.parametrize("reached", [0.8, 0.2])
 @pytest.mark.parametrize("reduce", ["max", "min"])
-def test_extrema(device: torch.device, reduce: str) -> None:
-    check(device, reduce, 2, "first rows", bias=False)
+def test_extrema(device: torch.device, reduce: str, reached: float) -> None:
+    check(device, reduce, 2, "first rows", bias=False, reached=reached)
+    check(device, reduce, 2, "none", reached=reached)
+
+
+def test_relations_reach_differently_far(device: torch.device) -> None:
+    """The first of them no row, the second few, the third all."""
+    graphs = [
+        random_graph(device, SOURCES, COUNT, edges, reached=reached, seed=i)
+        for i, (edges, reached) in enumerate([(0, 1.0), (50, 0.2), (200, 1.0)])
+    ]
+    given = operands(device, torch.float64, 3, WIDTH)
+    wanted = [given["x"], given["bias"], *given["weights"]]
+    for x in (given["x"], given["x"].detach()):
+        sums = [reduced(graph, "sum", x) for graph in graphs]
+        expected = sum(a @ w.t() for a, w in zip(sums, given["weights"], strict=True))
+        assert isinstance(expected, Tensor)
+        expected = expected + given["bias"]
+        found = spmm_linear(
+            [graph.csc() for graph in graphs], "sum", x, given["weights"], bias=given["bias"]
+        )
+        torch.testing.assert_close(found, expected)
+        left = wanted if x.requires_grad else wanted[1:]
+        torch.testing.assert_close(gradients(found, left), gradients(expected, left))
+
+
+def test_features_without_gradients(device: torch.device) -> None:
+    """Products in place have derivatives of any order in the weights."""
+    csc = random_graph(device, SOURCES, COUNT, reached=0.2).csc()
+    given = operands(device, torch.float64, 1, WIDTH)
+    x = given["x"].detach()[:, :3].contiguous()
+    matrices = [torch.randn(2, 3, device=device, dtype=torch.float64) for _ in range(2)]
+
+    def run(weight: Tensor, own_weight: Tensor) -> Tensor:
+        return spmm_linear(csc, "mean", x, weight, own_weight)
+
+    inputs = tuple(matrix.requires_grad_() for matrix in matrices)
+    assert torch.autograd.gradcheck(run, inputs)
+    assert torch.autograd.gradgradcheck(run, inputs)
 
 
 @pytest.mark.parametrize("backward", ["transpose", "atomic"])

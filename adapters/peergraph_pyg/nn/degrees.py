@@ -114,8 +114,7 @@ def weighted_sum(csc: Csc, weights: Weights, x: Tensor, bias: Tensor | None) -> 
     """[nodes, features]: as :func:`normalised_sum`, as a sum of weighted edges."""
     x = x.to(torch.promote_types(x.dtype, weights.of_edges.dtype))
     edges = weights.of_edges.to(x.dtype)
-    if weights.of_loops is None:
-        out = g_spmm(csc, "mul", "sum", x, edges)
-    else:
-        out = sum_with_own(csc, x, weights.of_loops.to(x.dtype), edges)
+    if weights.of_loops is not None:
+        return sum_with_own(csc, x, weights.of_loops.to(x.dtype), edges, bias)
+    out = g_spmm(csc, "mul", "sum", x, edges)
     return out if bias is None else out + bias

@@ -27,21 +27,24 @@ def sum_with_own(
     x: Tensor | TableRows,
     own: Tensor,
     e: Tensor | None = None,
+    bias: Tensor | None = None,
     *,
     backward: Backward = "auto",
     deterministic: bool | None = None,
 ) -> Tensor:
-    """``g_spmm(csc, "copy_u" or "mul", "sum", x, e) + own * x[:destinations]``.
+    """``g_spmm(csc, "copy_u" or "mul", "sum", x, e) + own * x[:destinations] + bias``.
 
     The destinations are the first sources, as in a mini-batch and in a whole graph. Gradients reach
-    `x` in the one matrix that the sums need anyhow. Differentiable once in `x`, `own` and `e`, and
-    as often as :func:`g_spmm` where `x` needs no gradient.
+    `x` in the one matrix that the sums need anyhow, and destinations that no edge reaches have no
+    part in the sums. Differentiable once in `x`, `own`, `e` and `bias`, and as often as
+    :func:`g_spmm` where `x` needs no gradient.
 
     Args:
         csc: the structure, with at least as many sources as destinations.
         x: [sources, columns] as for :func:`g_spmm`, or rows of a table.
         own: [] or [1] for all rows, or [destinations, 1]; on the same device.
         e: [edges] weights, or None for ones.
+        bias: [columns], or None.
         backward, deterministic: as for :func:`g_spmm`.
 
     Returns:
@@ -59,16 +62,22 @@ def sum_with_own(
         raise ValueError(f"own must be [], [1] or [{count}, 1], got {list(own.shape)}")
     if e is not None and tuple(e.shape) != (csc.num_edges,):
         raise ValueError(f"e must be [{csc.num_edges}], got {list(e.shape)}")
+    if bias is not None and tuple(bias.shape) != tuple(x.shape[1:]):
+        raise ValueError(f"bias must be {list(x.shape[1:])}, got {list(bias.shape)}")
     message = "copy_u" if e is None else "mul"
-    same = own.dtype == x.dtype and (e is None or e.dtype == x.dtype)
+    same = {t.dtype for t in (own, e, bias) if t is not None} == {x.dtype}
     if isinstance(x, TableRows) or not same or not pays_to_fuse(x):
         out = g_spmm(csc, message, "sum", x, e, backward=backward, deterministic=deterministic)
-        return torch.addcmul(out, own_rows(x, count), own)
+        out = torch.addcmul(out, own_rows(x, count), own)
+        return out if bias is None else out + bias
     if x.device != csc.device:
         raise ValueError(f"x must be on {csc.device} as the structure, got {x.device}")
+    csc = csc.of_reached()
     transpose = csc.backward_rows(backward, use_deterministic(deterministic))
     weight = None if e is None else e.unsqueeze(1)
-    result: Tensor = _SumWithOwn.apply(x, weight, own, csc, transpose)  # type: ignore[no-untyped-call]
+    result: Tensor = _SumWithOwn.apply(  # type: ignore[no-untyped-call]
+        x, weight, own, bias, count, csc, transpose
+    )
     return result
 
 
@@ -99,20 +108,34 @@ def own_rows(x: Tensor | TableRows, count: int) -> Tensor:
 class _SumWithOwn(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, e: Tensor | None, own: Tensor, csc: Csc, transpose: Rows | None
+        ctx: Any,
+        x: Tensor,
+        e: Tensor | None,
+        own: Tensor,
+        bias: Tensor | None,
+        count: int,
+        csc: Csc,
+        transpose: Rows | None,
     ) -> Tensor:
-        ctx.csc, ctx.transpose = csc, transpose
+        ctx.csc, ctx.transpose, ctx.count = csc, transpose, count
         ctx.save_for_backward(x if any(ctx.needs_input_grad[1:3]) else None, e, own)
         message = "copy_u" if e is None else "mul"
-        out = spmm(x, e, *csc.rows.tensors, message, False)
-        return out.addcmul_(x[: csc.num_destinations], own)
+        sums = spmm(x, e, *csc.rows.tensors, message, False)
+        reached = csc.num_destinations
+        if reached == count:
+            out = sums.addcmul_(x[:count], own)
+            return out if bias is None else out.add_(bias)
+        first = x[:count]
+        out = first * own if bias is None else torch.addcmul(bias, first, own)
+        out[:reached].add_(sums)
+        return out
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, e, own = ctx.saved_tensors
         csc: Csc = ctx.csc
-        count = csc.num_destinations
+        count = ctx.count
         grad = grad.contiguous()
         grad_x = grad_e = grad_own = None
         if ctx.needs_input_grad[0]:
@@ -121,13 +144,14 @@ class _SumWithOwn(torch.autograd.Function):
             grad_e = sddmm(x, grad, *csc.rows.tensors, "mul", "uv", 1, grad.shape[1])
         if ctx.needs_input_grad[2]:
             grad_own = (grad * x[:count]).sum_to_size(own.shape)
-        return grad_x, grad_e, grad_own, None, None
+        grad_bias = grad.sum(0) if ctx.needs_input_grad[3] else None
+        return grad_x, grad_e, grad_own, grad_bias, None, None, None
 
 
 def _to_sources(
     csc: Csc, transpose: Rows | None, grad: Tensor, e: Tensor | None, own: Tensor
 ) -> Tensor:
-    message, count = "copy_u" if e is None else "mul", csc.num_destinations
+    message, count = "copy_u" if e is None else "mul", grad.shape[0]
     if transpose is None and takes_atomics(grad.dtype):
         out = grad.new_empty(csc.num_sources, grad.shape[1])
         torch.mul(grad, own, out=out[:count])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from typing import Any
 
 import torch
@@ -42,7 +41,8 @@ def spmm_linear(
 
     The sum is over pairs of a structure, the edges of one relation, and its weight. Products add
     into one result, and their gradients into one matrix: no sum of two matrices is a pass of its
-    own. Gradients of sums and means differentiate once; the rest as its steps do.
+    own. Destinations that no edge reaches have no part in the products of sums. Gradients of sums
+    and means differentiate once; the rest as its steps do.
 
     Args:
         structures: one, or several of the same numbers of nodes.
@@ -75,15 +75,19 @@ def spmm_linear(
 
     of_x = own is None and own_weight is not None
     same = {t.dtype for t in (*matrices, own_weight, bias, own) if t is not None} == {x.dtype}
+    # Neither a compiler nor autocast looks at what is done in place.
+    traced = torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type)
+    if same and not traced:
+        graphs = [csc.of_reached() for csc in graphs]
     sums = reduce in ("sum", "mean")
     if isinstance(x, TableRows) or not same or not sums or not pays_to_fuse(x):
         if of_x:
             own = own_rows(x, count)
-        return _products(map(reduced, graphs), matrices, own, own_weight, bias)
+        return _products(count, map(reduced, graphs), matrices, own, own_weight, bias)
     fixed = use_deterministic(deterministic)
     turned = [csc.backward_rows(backward, fixed) for csc in graphs]
     result: Tensor = _Linear.apply(  # type: ignore[no-untyped-call]
-        x, own, own_weight, bias, graphs, reduce == "mean", turned, *matrices
+        x, own, own_weight, bias, count, graphs, reduce == "mean", turned, *matrices
     )
     return result
 
@@ -130,25 +134,55 @@ def _check_shape(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
 
 
 def _products(
+    count: int,
     sums: Iterable[Tensor],
     weights: list[Tensor],
     own: Tensor | None,
     own_weight: Tensor | None,
     bias: Tensor | None,
 ) -> Tensor:
-    """The sum of products; each sum is made when it is needed, as a product may be all its use."""
-    out: Tensor | None = None
-    last = [] if own is None or own_weight is None else [(own, own_weight)]
-    for rows, weight in chain(zip(sums, weights, strict=True), last):
-        if out is None:
+    """[count, out] sum of products, those of sums in the first rows.
+
+    Each sum is made when it is needed, as a product may be all its use.
+    """
+    out = None if own is None or own_weight is None else F.linear(own, own_weight, bias)
+    for rows, weight in zip(sums, weights, strict=True):
+        if out is None and rows.shape[0] == count:
             out = F.linear(rows, weight, bias)
+            continue
+        if out is None:
+            out = rows.new_zeros(count, weight.shape[0])
+            out = out if bias is None else out + bias
+        if rows.shape[0] < count:
+            out = _AddProduct.apply(out, rows, weight)  # type: ignore[no-untyped-call]
         elif torch.is_autocast_enabled(rows.device.type) or rows.dtype != out.dtype:
-            # Autocast does not look at what is in place.
             out = out + F.linear(rows, weight)
         else:
             out = out.addmm_(rows, weight.t())
     assert out is not None
     return out
+
+
+class _AddProduct(torch.autograd.Function):
+    """``out[:rows] += rows @ weight.T`` in place; a slice's own gradient would be a copy."""
+
+    @staticmethod
+    def forward(ctx: Any, out: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, weight)
+        ctx.mark_dirty(out)
+        out[: rows.shape[0]].addmm_(rows, weight.t())
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        rows, weight = ctx.saved_tensors
+        _, needs_rows, needs_weight = ctx.needs_input_grad
+        first = grad[: rows.shape[0]]
+        return (
+            grad,
+            first @ weight if needs_rows else None,
+            first.t() @ rows if needs_weight else None,
+        )
 
 
 class _Linear(torch.autograd.Function):
@@ -159,6 +193,7 @@ class _Linear(torch.autograd.Function):
         own: Tensor | None,
         own_weight: Tensor | None,
         bias: Tensor | None,
+        count: int,
         graphs: list[Csc],
         mean: bool,
         turned: list[Rows | None],
@@ -168,13 +203,13 @@ class _Linear(torch.autograd.Function):
         kept: list[Tensor | None] = []
 
         def reduced() -> Iterator[Tensor]:
-            for csc, needed in zip(graphs, ctx.needs_input_grad[7:], strict=True):
+            for csc, needed in zip(graphs, ctx.needs_input_grad[8:], strict=True):
                 sums = spmm(x, None, *csc.rows.tensors, "copy_u", mean)
                 kept.append(sums if needed else None)
                 yield sums
 
-        rows = x[: graphs[0].num_destinations] if own is None else own
-        out = _products(reduced(), list(weights), rows, own_weight, bias)
+        rows = x[:count] if own is None else own
+        out = _products(count, reduced(), list(weights), rows, own_weight, bias)
         ctx.own_of_x = own is None
         of_own = (x if own is None else own) if ctx.needs_input_grad[2] else None
         ctx.save_for_backward(of_own, own_weight, *weights, *kept)
@@ -188,14 +223,14 @@ class _Linear(torch.autograd.Function):
         weights, kept = rest[: len(ctx.graphs)], rest[len(ctx.graphs) :]
         needs = ctx.needs_input_grad
         # As the gradient of a linear layer, which is the kernel that libraries are good at.
-        of_weights = [None if sums is None else grad.t() @ sums for sums in kept]
+        of_weights = [None if sums is None else grad[: sums.shape[0]].t() @ sums for sums in kept]
         of_own_weight = grad.t() @ own[: grad.shape[0]] if needs[2] else None
         of_own = grad @ own_weight if needs[1] else None
         of_x = None
         if needs[0]:
             of_x = _to_sources(ctx, grad, weights, own_weight if ctx.own_of_x else None)
         of_bias = grad.sum(0) if needs[3] else None
-        return of_x, of_own, of_own_weight, of_bias, None, None, None, *of_weights
+        return of_x, of_own, of_own_weight, of_bias, None, None, None, None, *of_weights
 
 
 def _to_sources(ctx: Any, grad: Tensor, weights: list[Tensor], own_weight: Tensor | None) -> Tensor:
@@ -208,7 +243,7 @@ def _to_sources(ctx: Any, grad: Tensor, weights: list[Tensor], own_weight: Tenso
         out[count:].zero_()
         own_weight = None
     for csc, turned, weight in zip(ctx.graphs, ctx.turned, weights, strict=True):
-        rows, e = grad @ weight, None
+        rows, e = grad[: csc.num_destinations] @ weight, None
         if ctx.mean:
             rows, e = sums_of_means(csc, rows)
         message = "copy_u" if e is None else "mul"

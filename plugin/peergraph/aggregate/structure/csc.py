@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 Backward = Literal["auto", "transpose", "atomic"]
 
+# Of all destinations, those with edges, up to which the others are left out where that saves work:
+# a few isolated nodes at the end are not worth a structure of its own.
+_FEW = 0.75
+
 
 class Csc:
     """In-neighbours of each destination, and how edge tensors are ordered.
@@ -38,6 +42,8 @@ class Csc:
             sources that occur once are stored without an atomic (WholeGraph III-C4).
         one_shot: the structure serves one forward and backward: gradients of sources on a GPU then
             use atomics instead of a transpose.
+        reached: destinations from this one on have no edges (not checked), as those of a
+            mini-batch that only the last hop added; None: not known.
         check: verify offsets and ids; synchronises with a GPU. Wrong ones that are not checked
             are undefined behaviour.
 
@@ -55,6 +61,7 @@ class Csc:
         edge_ids: Tensor | None = None,
         duplicate_counts: Tensor | None = None,
         one_shot: bool = False,
+        reached: int | None = None,
         check: bool = True,
     ) -> None:
         _check_ids("indptr", indptr, indices.device)
@@ -81,6 +88,8 @@ class Csc:
             num_sources,
             count_chunks(indptr) if exact else chunk_bound(indices.numel()),
         )
+        self._reached = self.num_destinations if reached is None else reached
+        self._of_reached: Csc | None = None
         self._transpose: Rows | None = None
         self._positions: Tensor | None = None
 
@@ -106,10 +115,13 @@ class Csc:
             raise ValueError(f"edge_index must be [2, edges], got {list(edge_index.shape)}")
         _check_ids("edge_index", edge_index[0], edge_index.device)
         source, destination = edge_index.unbind()
-        if check:
-            check_range("edge_index[0]", source, num_sources, "sources")
-            check_range("edge_index[1]", destination, num_destinations, "destinations")
-        return cls.from_ends(source, destination, num_destinations, num_sources)
+        if not check:
+            return cls.from_ends(source, destination, num_destinations, num_sources)
+        check_range("edge_index[0]", source, num_sources, "sources")
+        last = check_range("edge_index[1]", destination, num_destinations, "destinations")
+        csc = cls.from_ends(source, destination, num_destinations, num_sources)
+        csc._reached = last + 1
+        return csc
 
     @classmethod
     def from_ends(
@@ -173,6 +185,27 @@ class Csc:
         """[destinations] edges of each."""
         return self.rows.indptr.diff()
 
+    def of_reached(self) -> Csc:
+        """The same edges without the last destinations, if many of these have none.
+
+        What follows a sum need then not look at their rows: sums of no edges are zeros.
+        """
+        if self._reached > _FEW * self.num_destinations:
+            return self
+        if self._of_reached is None:
+            rows = self.rows
+            self._of_reached = Csc(
+                rows.indptr[: self._reached + 1],
+                rows.indices,
+                self.num_sources,
+                edge_ids=rows.edge_ids,
+                duplicate_counts=self.duplicate_counts,
+                check=False,
+            )
+            self._of_reached.rows = replace(self._of_reached.rows, max_chunks=rows.max_chunks)
+        self._of_reached.one_shot = self.one_shot
+        return self._of_reached
+
     def transpose(self) -> Rows:
         """The edges by source. Made at the first call: a stable sort; synchronises with a GPU."""
         if self._transpose is None:
@@ -233,12 +266,16 @@ def _check_offsets(indptr: Tensor, num_edges: int) -> None:
         raise ValueError(f"indptr must not fall, it does after position {int(falling[0])}")
 
 
-def check_range(name: str, ids: Tensor, limit: int, what: str) -> None:
-    """Raises IndexError with the first id out of range. Synchronises."""
+def check_range(name: str, ids: Tensor, limit: int, what: str) -> int:
+    """The largest id, -1 if there is none. Synchronises.
+
+    Raises:
+        IndexError: the first id out of range.
+    """
     if ids.numel() == 0:
-        return
-    low, high = torch.aminmax(ids)
-    if int(low) >= 0 and int(high) < limit:
-        return
+        return -1
+    low, high = map(int, torch.aminmax(ids))
+    if low >= 0 and high < limit:
+        return high
     bad = int(((ids < 0) | (ids >= limit)).nonzero()[0])
     raise IndexError(f"{name}[{bad}] = {int(ids[bad])} is out of range for {limit} {what}")
