@@ -30,46 +30,67 @@ class LazyTable(TableTensor):
         return LazyRows(TableRows(self.table, ids))
 
 
-class _Kept:
-    """The gathered rows, once they are; shared by all handles of a tensor."""
+class _Values:
+    """Rows as a matrix, once they are gathered; shared by all handles of a tensor.
 
-    def __init__(self) -> None:
-        self.tensor: Tensor | None = None
+    Args:
+        rows: of a table.
+        base: those of which these are the first, and which change where these do.
+    """
+
+    def __init__(self, rows: TableRows, base: _Values | None = None) -> None:
+        self.rows = rows
+        self.base = base
+        self._tensor: Tensor | None = None
+
+    def found(self) -> Tensor | None:
+        """The matrix, if there is one by now."""
+        of_base = None if self.base is None else self.base.found()
+        return self._tensor if of_base is None else of_base[: self.rows.shape[0]]
+
+    def whole(self) -> Tensor:
+        """The matrix; gathered, at the first call, alone."""
+        found = self.found()
+        if found is None:
+            found = self._tensor = self.rows.gather()
+        return found
+
+    def shared(self) -> Tensor:
+        """The matrix as a view of the base's, which sees what is written to it."""
+        return self.whole() if self.base is None else self.base.shared()[: self.rows.shape[0]]
 
 
 class LazyRows(WithoutStorage):
     """Rows of a table as a tensor ``[rows, ...]`` that is gathered when first used as one.
 
     Size, dtype and device are real. The first rows, ``x[:n]``, are lazy as well. Once gathered the
-    values are kept, and layers use those; in-place operations change them and not the table.
-    Pickles as a plain tensor.
+    values are kept, and layers use those; in-place operations change them, also by way of the first
+    rows, and not the table. Pickles as a plain tensor.
     """
 
     table_rows: TableRows
-    _kept: _Kept
+    _matrix: _Values
 
-    def __new__(cls, rows: TableRows, values: _Kept | None = None) -> Self:
+    def __new__(cls, rows: TableRows, values: _Values | None = None) -> Self:
         """Args:
         rows: of a table.
-        values: those of another handle of the same rows.
+        values: of these rows, where another tensor has them already.
         """
         tensor: Self = Tensor._make_wrapper_subclass(
             cls, rows.shape, dtype=rows.dtype, device=rows.device
         )
         tensor.table_rows = rows
-        tensor._kept = values or _Kept()
+        tensor._matrix = _Values(rows) if values is None else values
         return tensor
 
     @property
     def is_gathered(self) -> bool:
         """Whether there is a matrix of the rows by now."""
-        return self._kept.tensor is not None
+        return self._matrix.found() is not None
 
     def whole(self) -> Tensor:
         """The rows as a plain tensor, gathered at the first call; asynchronous on CUDA."""
-        if self._kept.tensor is None:
-            self._kept.tensor = self.table_rows.gather()
-        return self._kept.tensor
+        return self._matrix.whole()
 
     def source(self, reads: int) -> Tensor | TableRows:
         """What a kernel should read `reads` rows of: the table, or the gathered rows."""
@@ -81,7 +102,8 @@ class LazyRows(WithoutStorage):
         """The first rows."""
         if self.is_gathered:
             return self.whole()[:count]
-        return LazyRows(self.table_rows.first(count))
+        rows = self.table_rows.first(count)
+        return LazyRows(rows, _Values(rows, self._matrix))
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -91,11 +113,18 @@ class LazyRows(WithoutStorage):
         tensor = args[0] if args else None
         if isinstance(tensor, LazyRows):
             if func in (aten.detach.default, aten.alias.default):
-                return LazyRows(tensor.table_rows, tensor._kept)
-            count = _first_rows(func, *args) if not kwargs else None
-            if count is not None:
-                return tensor.first(count)
-        args_, kwargs_ = tree_map_only(LazyRows, lambda lazy: lazy.whole(), (args, kwargs))
+                return LazyRows(tensor.table_rows, tensor._matrix)
+            if func is aten.slice.Tensor:
+                count = _first_rows(*args, **kwargs)
+                if count is not None:
+                    return tensor.first(count)
+        # Views may be written to, later.
+        aliases = any(argument.alias_info is not None for argument in func._schema.arguments)
+
+        def matrix(lazy: LazyRows) -> Tensor:
+            return lazy._matrix.shared() if aliases else lazy.whole()
+
+        args_, kwargs_ = tree_map_only(LazyRows, matrix, (args, kwargs))
         result = func(*args_, **kwargs_)
         # What an in-place operation returns is its argument.
         return tensor if func._schema.name.endswith("_") and result is args_[0] else result
@@ -114,6 +143,13 @@ class LazyRows(WithoutStorage):
         """Of the gathered rows."""
         return self.whole().data_ptr()
 
+    def untyped_storage(self) -> torch.UntypedStorage:
+        """Of the gathered rows."""
+        return self._matrix.shared().untyped_storage()
+
+    def _typed_storage(self) -> Any:
+        return self._matrix.shared()._typed_storage()  # type: ignore[no-untyped-call]
+
     def pin_memory(self, device: Any = None) -> Tensor:
         """The gathered rows, pinned."""
         return self.whole().pin_memory()
@@ -121,16 +157,16 @@ class LazyRows(WithoutStorage):
     def record_stream(self, stream: torch.cuda.Stream) -> None:  # type: ignore[override]
         """Keeps ids, addresses and gathered rows until a stream has used them."""
         rows = self.table_rows
-        for tensor in (rows.ids, rows._addresses, self._kept.tensor):
+        for tensor in (rows.ids, rows._addresses, self._matrix.found()):
             if tensor is not None:
                 tensor.record_stream(stream)
 
 
 def _first_rows(
-    func: Any, tensor: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+    tensor: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> int | None:
     """How many rows a slice takes, if it takes the first ones."""
-    if func is not aten.slice.Tensor or dim not in (0, -tensor.dim()) or start or step != 1:
+    if dim not in (0, -tensor.dim()) or start or step != 1:
         return None
     rows = int(tensor.shape[0])
     return rows if end is None else len(range(rows)[:end])
@@ -138,9 +174,15 @@ def _first_rows(
 
 def rows_or_tensor(x: Tensor, reads: int) -> Tensor | TableRows:
     """What kernels read features from, of which `reads` rows are read in all."""
-    return x.source(reads) if isinstance(x, LazyRows) else x
+    return x.source(reads) if isinstance(x, LazyRows) and not _wants_gradient(x) else gathered(x)
 
 
 def gathered(x: Tensor) -> Tensor:
-    """The features as a plain tensor."""
-    return x.whole() if isinstance(x, LazyRows) else x
+    """The features as a plain tensor, through which gradients reach `x`."""
+    if not isinstance(x, LazyRows):
+        return x
+    return x.clone() if _wants_gradient(x) else x.whole()
+
+
+def _wants_gradient(x: Tensor) -> bool:
+    return x.requires_grad and torch.is_grad_enabled()

@@ -45,7 +45,7 @@ template <typename Value>
 PG_HD Value grad_of_e(Message message, Value grad, Value u, Value e) {
   if (message == Message::kSub) return -grad;
   if (message == Message::kMul) return grad * u;
-  if (message == Message::kDiv) return -grad * u / (e * e);
+  if (message == Message::kDiv) return -(grad * u / e) / e;
   return grad;
 }
 

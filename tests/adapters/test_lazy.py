@@ -107,6 +107,8 @@ def test_any_other_use_gathers(device: torch.device) -> None:
         lambda x: x[torch.tensor([1, 0])],
         lambda x: x.sum(),
         lambda x: F.relu(x),
+        lambda x: torch.nn.BatchNorm1d(6).to(x.device)(x).detach(),
+        lambda x: F.layer_norm(x, (6,)),
         lambda x: torch.cat([x, x]),
         lambda x: x.double(),
         lambda x: x.cpu().numpy().sum(),
@@ -174,3 +176,42 @@ def test_errors() -> None:
     stores = peergraph_pyg.stores(peergraph_pyg.store_of(shared))
     with pytest.raises(ValueError, match="no node or edge type has a shared tensor 'z'"):
         peergraph_pyg.lazy(stores, "z")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_of_features(name: str, device: torch.device) -> None:
+    plain, lazy = batches(device)
+    theirs, ours = (layer.to(device) for layer in pair(name, *arguments(name)))
+    inputs = edge_inputs(name, plain.edge_index.shape[1], device)
+    found = []
+    for layer, batch in ((theirs, plain), (ours, lazy)):
+        x = batch.x.detach().requires_grad_()
+        out = layer(x, batch.edge_index, *inputs)
+        (gradient,) = torch.autograd.grad(out.square().sum(), x)
+        found.append((out, gradient + 0))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
+
+
+def test_writes_by_way_of_the_first_rows(device: torch.device) -> None:
+    def first_then_all(x: Tensor) -> None:
+        first = x[:4]
+        assert first.sum().isfinite()
+        x.mul_(2)
+        first.add_(1)
+
+    def view_of_first(x: Tensor) -> None:
+        x[:4][1:3].fill_(7)
+
+    for write in (
+        lambda x: x[:2].add_(3),
+        lambda x: x[:4][:2].zero_(),
+        lambda x: x[:4].view(-1).fill_(7),
+        lambda x: x.share_memory_()[:3].zero_(),
+        first_then_all,
+        view_of_first,
+    ):
+        plain, lazy = batches(device)
+        for batch in (plain, lazy):
+            write(batch.x)
+        assert torch.equal(lazy.x + 0, plain.x)
+    assert lazy.x.untyped_storage().nbytes() == plain.x.untyped_storage().nbytes()

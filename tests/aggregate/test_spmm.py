@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from peergraph.aggregate import Csc, g_spmm
+from peergraph.aggregate import Csc, g_sddmm, g_spmm
 from peergraph.reference import aggregate as reference
 from tests.aggregate.graphs import (
     DTYPES,
@@ -249,3 +249,41 @@ def test_a_sum_of_half_precision_is_kept_in_float32(device: torch.device) -> Non
     x = torch.ones(1, 8, dtype=torch.bfloat16, device=device)
     assert_same(g_spmm(csc, "copy_u", "sum", x)[0], torch.full((8,), 4992.0, device=device))
     assert torch.equal(g_spmm(csc, "copy_u", "mean", x), x)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_means_of_more_edges_than_float16_can_count(device: torch.device, weighted: bool) -> None:
+    degree = 70_000
+    sources = torch.arange(degree, device=device) % 50
+    csc = Csc(torch.tensor([0, degree], device=device), sources, 50)
+    x = torch.ones(50, 2, dtype=torch.float16, device=device, requires_grad=True)
+    e = torch.ones(degree, dtype=torch.float16, device=device, requires_grad=True)
+    out = g_spmm(csc, "mul", "mean", x, e) if weighted else g_spmm(csc, "copy_u", "mean", x)
+    (of_x,) = torch.autograd.grad(out.sum(), x, retain_graph=True)
+    assert_same(of_x, torch.full((50, 2), 0.02, device=device))
+    if weighted:
+        (of_e,) = torch.autograd.grad(out.sum(), e)
+        assert_same(of_e, torch.full((degree,), 2 / degree, device=device))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(torch.float16, 300.0), (torch.float16, 1e-3), (torch.float32, 1e20)]
+)
+@pytest.mark.parametrize("reduce", ["sum", "max"])
+def test_divisors_whose_squares_are_out_of_range(
+    device: torch.device, dtype: torch.dtype, size: float, reduce: str
+) -> None:
+    csc = Csc(torch.tensor([0, 2], device=device), torch.tensor([0, 1], device=device), 2)
+    small = min(1.0, size)
+    x = (torch.tensor([[1.0], [3.0]], device=device) * max(1.0, size)).to(dtype)
+    e = (torch.tensor([1.0, 2.0], device=device) * size).to(dtype).requires_grad_()
+    (found,) = torch.autograd.grad(g_spmm(csc, "div", reduce, x, e), e, x.new_full((1, 1), small))
+    wanted = -small * x.double().squeeze(1) / e.detach().double().square()
+    if reduce == "max":
+        wanted[0] = 0
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-2, atol=0)
+    right = e.detach().requires_grad_()
+    quotient = g_sddmm(csc, "div", x, right, "u", "u")
+    (found,) = torch.autograd.grad(quotient, right, x.new_full((2, 1), small))
+    wanted = -small * x.double().squeeze(1) / e.detach().double().square()
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-2, atol=0)

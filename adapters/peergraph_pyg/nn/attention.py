@@ -27,8 +27,9 @@ def attention_over(
     layer._check_features(source, edge_index)
     refuse(source.dim() != 2, f"x is {list(source.shape)}")
     refuse(torch.is_autocast_enabled(source.device.type), "there is autocast")
-    parameter = next(layer.parameters())
-    refuse(parameter.dtype != source.dtype, f"x is {source.dtype} and weights {parameter.dtype}")
+    # A replica of DataParallel has no parameters, but tensors in their place.
+    dtype = (layer.att if hasattr(layer, "att") else layer.att_src).dtype
+    refuse(dtype != source.dtype, f"x is {source.dtype} and weights {dtype}")
     heads = source.new_empty(0, layer.heads, layer.out_channels)
     refuse(not attention_fits(heads), f"{layer.heads} heads of {layer.out_channels} do not fit")
     refuse(size is not None and None in size, "size is not all given")

@@ -241,6 +241,8 @@ class RGCNConv(FastLayer, pyg.RGCNConv):  # type: ignore[misc]
             self._structure(edge_index[:, edge_type == relation], size, ends, None)
             for relation in range(self.num_relations)
         ]
+        typed = sum(csc.num_edges for csc in structures)
+        refuse(typed != edge_index.shape[1], "there are types of no relation")
         weight = self.weight
         if self.num_bases is not None:
             check_weight(self.comp, self.comp, 1)

@@ -103,6 +103,16 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         become(layer, self.pyg_class)
         return layer
 
+    def _collect(self, args: Any, edge_index: Any, size: Any, kwargs: Any) -> dict[str, Any]:
+        """As PyG's, which marks a COO matrix as coalesced in place: autograd would take that for a
+        change of the indices that PyG has read before.
+        """
+        marked = isinstance(edge_index, Tensor) and edge_index.layout == torch.sparse_coo
+        unseen = torch.autograd._unsafe_preserve_version_counter  # type: ignore[attr-defined]
+        with unseen(edge_index) if marked else nullcontext():
+            found: dict[str, Any] = super()._collect(args, edge_index, size, kwargs)
+        return found
+
     def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
         """Features of nodes and weights of edges among the arguments of `propagate`."""
         return ends_of(kwargs["x"]), None
@@ -144,7 +154,8 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         `by_columns`: a result's column depends on that column of the features alone, so working off
         a few columns at a time (decomposed_layers), which saves PyG memory, makes no difference.
         """
-        refuse(torch.jit.is_tracing(), "the model is traced")  # type: ignore[attr-defined,no-untyped-call]
+        traced = torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack() > 0  # type: ignore[attr-defined,no-untyped-call]
+        refuse(traced, "the model is traced")
         # Derivatives of these are another mechanism than autograd's.
         refuse(torch._C._are_functorch_transforms_active(), "there is a transform of torch.func")
         refuse(torch.autograd.forward_ad._current_level >= 0, "there is forward-mode autograd")

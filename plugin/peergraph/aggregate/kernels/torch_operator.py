@@ -12,13 +12,20 @@ _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
 
 
+def is_traced() -> bool:
+    """Whether something looks at torch's operations as they run, as torch.compile, ``make_fx`` and
+    fake tensors do: it would not see what kernels write.
+    """
+    return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
+
+
 def kernel(
     schema: str, fake: Callable[_Args, _Result]
 ) -> Callable[[Callable[_Args, _Result]], Callable[_Args, _Result]]:
     """Decorates a function on plain tensors, without autograd, as operator `peergraph::NAME`.
 
-    Only a trace of torch.compile calls the operator. Otherwise the function is called itself: the
-    dispatcher would cost more than the launch of a kernel.
+    Only a trace (:func:`is_traced`) calls the operator. Otherwise the function is called itself:
+    the dispatcher would cost more than the launch of a kernel.
 
     Args:
         schema: of the operator.
@@ -32,7 +39,7 @@ def kernel(
 
         @wraps(function)
         def call(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
-            if torch.compiler.is_compiling():
+            if is_traced():
                 result: _Result = operator(*args, **kwargs)
                 return result
             return function(*args, **kwargs)

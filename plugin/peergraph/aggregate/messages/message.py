@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peergraph.aggregate.kernels.torch_operator import is_traced
 from peergraph.aggregate.messages.expression import SYMBOLS, Expression, parse
 from peergraph.aggregate.messages.launcher import Launcher, has_cupy
 from peergraph.aggregate.operations.first_order import first_order
@@ -38,7 +39,7 @@ class Message:
 
     def is_fused(self, csc: Csc) -> bool:
         """Whether calls over this structure run as one kernel: on a GPU, with CuPy."""
-        return csc.device.type == "cuda" and has_cupy() and not torch.compiler.is_compiling()
+        return csc.device.type == "cuda" and has_cupy() and not is_traced()
 
     def __call__(
         self,

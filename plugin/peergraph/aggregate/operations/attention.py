@@ -11,6 +11,7 @@ import peergraph._C as _C
 from peergraph.aggregate.kernels.attention import attend, attend_grad
 from peergraph.aggregate.kernels.edges import sddmm
 from peergraph.aggregate.kernels.native import DTYPES, place, sum_dtype
+from peergraph.aggregate.kernels.torch_operator import is_traced
 from peergraph.aggregate.operations.first_order import first_order
 from peergraph.aggregate.operations.operands import check_operand, use_deterministic
 from peergraph.aggregate.structure.csc import Csc
@@ -96,7 +97,7 @@ def attention(
     if x.numel() == 0 or csc.num_destinations == 0:
         # No kernel has anything to do; the graph of gradients must hold together all the same.
         return x.new_zeros(csc.num_destinations, heads, depth) + 0 * x.sum()
-    if not torch.compiler.is_compiling() and not attention_fits(x):
+    if not is_traced() and not attention_fits(x):
         raise NotImplementedError(
             f"attention over {heads} heads of {depth} does not fit {x.device}"
         )
@@ -132,13 +133,12 @@ def _dense(tensor: Tensor | None) -> Tensor | None:
     if tensor is None:
         return None
     tensor = tensor.contiguous()
-    traced = torch.compiler.is_compiling()
-    return tensor.clone() if not traced and tensor.data_ptr() % 16 else tensor
+    return tensor.clone() if not is_traced() and tensor.data_ptr() % 16 else tensor
 
 
 def _dots(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
     """[rows, heads]: products summed over the last dimension."""
-    if torch.compiler.is_compiling():
+    if is_traced():
         return (left.to(dtype) * right.to(dtype)).sum(-1)
     rows, heads, depth = left.shape
     if dtype == left.dtype:

@@ -25,6 +25,8 @@ def first_order(backward: Callable[[Any, Tensor], _Gradients]) -> Callable[..., 
             raise NotImplementedError(
                 "create_graph=True: aggregation can be differentiated once only"
             )
+        if not torch.compiler.is_compiling() and not torch._C._has_storage(grad):
+            raise NotImplementedError("is_grads_batched: aggregation takes one gradient at a time")
         return backward(ctx, grad)
 
     return checked

@@ -12,16 +12,29 @@ from peergraph.aggregate.structure.csc import Csc
 
 
 def check_operand(name: str, tensor: Tensor, csc: Csc, rows: int, what: str) -> None:
-    """Raises TypeError or ValueError unless `tensor` has `rows` rows of a dtype that is known."""
+    """Raises TypeError or ValueError unless `tensor` has `rows` rows of a dtype that is known,
+    NotImplementedError if it is one of a transform of ``torch.func``.
+    """
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
     if tensor.dtype not in DTYPES:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
         raise TypeError(f"{name} must be one of {known}, got {tensor.dtype}")
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor, got {tensor.layout}")
+    if is_transformed(tensor):
+        raise NotImplementedError(f"{name}: transforms of torch.func do not know aggregation")
     if tensor.device != csc.device:
         raise ValueError(f"{name} must be on {csc.device} as the structure, got {tensor.device}")
     if tensor.dim() == 0 or tensor.shape[0] != rows:
         raise ValueError(f"{name} must have {rows} rows ({what}), got {list(tensor.shape)}")
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """Whether it is one of a transform of ``torch.func``, whose values have no address."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def check_same_dtype(**operands: Tensor | None) -> None:

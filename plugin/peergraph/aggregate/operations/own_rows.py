@@ -9,8 +9,9 @@ from torch import Tensor
 
 from peergraph.aggregate.kernels.edges import sddmm
 from peergraph.aggregate.kernels.sums import spmm
+from peergraph.aggregate.kernels.torch_operator import is_traced
 from peergraph.aggregate.operations.first_order import first_order
-from peergraph.aggregate.operations.operands import use_deterministic
+from peergraph.aggregate.operations.operands import is_transformed, use_deterministic
 from peergraph.aggregate.operations.spmm import g_spmm
 from peergraph.aggregate.operations.to_sources import (
     add_to_sources,
@@ -95,7 +96,8 @@ def pays_to_fuse(x: Tensor) -> bool:
         x.requires_grad
         and torch.is_grad_enabled()
         and x.numel() > 0
-        and not torch.compiler.is_compiling()
+        and not is_traced()
+        and not is_transformed(x)
         and not torch.is_autocast_enabled(x.device.type)
     )
 

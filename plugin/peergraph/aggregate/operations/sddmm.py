@@ -157,17 +157,16 @@ class _Sddmm(torch.autograd.Function):
         message, (lhs, rhs) = ctx.message, ctx.targets
         gradient = _Gradient(ctx.csc, ctx.transpose, grad)
         grad_left = grad_right = None
-        if message == "div":
-            right = right.reciprocal()
         if ctx.needs_input_grad[0]:
-            grad_left = gradient.of(lhs, right, rhs)
+            factor = right.reciprocal() if message == "div" else right
+            grad_left = gradient.of(lhs, factor, rhs)
         if ctx.needs_input_grad[1]:
             grad_right = gradient.of(rhs, left, lhs)
             if message == "sub":
                 grad_right = -grad_right
             if message == "div":
-                # d(l / r) = -l / r^2
-                grad_right = -grad_right * right.square()
+                # d(l / r) = -l / r^2, whose square may be out of range.
+                grad_right = -(grad_right / right) / right
         return grad_left, grad_right, None, None, None, None, None
 
 

@@ -23,7 +23,7 @@ from peergraph.aggregate.operations.operands import (
 )
 from peergraph.aggregate.operations.sddmm import g_sddmm
 from peergraph.aggregate.operations.spmm_of_table import reduce_table
-from peergraph.aggregate.operations.to_sources import sum_to_sources, sums_of_means
+from peergraph.aggregate.operations.to_sources import by_degrees, sum_to_sources, sums_of_means
 from peergraph.aggregate.structure.csc import Backward, Csc
 from peergraph.aggregate.structure.rows import Rows
 from peergraph.memory import TableRows
@@ -177,7 +177,7 @@ class _Sum(torch.autograd.Function):
             grad, weight = sums_of_means(csc, grad)
             backwards = "copy_u" if weight is None else "mul"
         elif ctx.mean:
-            grad = grad / csc.degrees().clamp(min=1).unsqueeze(1).to(grad.dtype)
+            grad = by_degrees(csc, grad)
         grad_x = grad_e = None
         if ctx.needs_input_grad[0]:
             grad_x = sum_to_sources(csc, ctx.transpose, grad, weight, backwards)
@@ -193,7 +193,7 @@ def _grad_of_edges(
     if message in ("mul", "div"):
         assert e is not None
         product = sddmm(x, grad, *csc.rows.tensors, "mul", "uv", heads, depth)
-        return product if message == "mul" else -product / e.square()
+        return product if message == "mul" else -(product / e) / e
     by_head = grad.reshape(grad.shape[0], heads, depth).sum(-1) if depth != 1 else grad
     by_head = -by_head if message == "sub" else by_head
     return sddmm(by_head, None, *csc.rows.tensors, "copy_u", "vv", heads, 1)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.aggregate.kernels.native import DTYPES, MESSAGES, address, adjacency, place
+from peergraph.aggregate.kernels.torch_operator import is_traced
 from peergraph.aggregate.operations.operands import check_operand, columns, flat, is_prefix
 from peergraph.aggregate.structure.csc import Csc
 from peergraph.memory import TableRows
@@ -89,5 +90,5 @@ def _can_read(message: str, x: TableRows, e: Tensor | None) -> bool:
         and x.can_be_read
         and not wants_gradient
         and not torch.is_autocast_enabled(x.device.type)
-        and not torch.compiler.is_compiling()
+        and not is_traced()
     )

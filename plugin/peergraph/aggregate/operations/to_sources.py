@@ -8,6 +8,7 @@ from torch import Tensor
 from peergraph.aggregate.kernels.edges import sddmm
 from peergraph.aggregate.kernels.native import sum_dtype
 from peergraph.aggregate.kernels.sums import spmm, spread, spread_onto
+from peergraph.aggregate.kernels.torch_operator import is_traced
 from peergraph.aggregate.structure.csc import Csc
 from peergraph.aggregate.structure.rows import Rows
 
@@ -54,6 +55,18 @@ def takes_atomics(dtype: torch.dtype) -> bool:
     return dtype == sum_dtype(dtype)
 
 
+def by_degrees(csc: Csc, grad: Tensor) -> Tensor:
+    """`grad` [destinations, columns] divided by the numbers of edges, which float16 has no room
+    for.
+    """
+    return (grad / _degrees(csc, sum_dtype(grad.dtype))).to(grad.dtype)
+
+
+def _degrees(csc: Csc, dtype: torch.dtype) -> Tensor:
+    """[destinations, 1] what sums are divided by."""
+    return csc.degrees().clamp(min=1).to(dtype).unsqueeze(1)
+
+
 def sums_of_means(csc: Csc, grad: Tensor) -> tuple[Tensor, Tensor | None]:
     """The gradient of sums from that of means: rows, and a weight [edges, 1] or None for ones.
 
@@ -61,13 +74,14 @@ def sums_of_means(csc: Csc, grad: Tensor) -> tuple[Tensor, Tensor | None]:
         csc: the structure.
         grad: [destinations, columns].
     """
-    degrees = csc.degrees().clamp(min=1).to(grad.dtype).unsqueeze(1)
     if (
-        torch.compiler.is_compiling()
+        is_traced()
         or not takes_atomics(grad.dtype)
         or grad.shape[1] < _WEIGHTED_COLUMNS
         or csc.num_edges > _WEIGHTED_EDGES * csc.num_destinations
     ):
-        return grad / degrees, None
-    weight = sddmm(degrees.reciprocal_(), None, *csc.rows.tensors, "copy_u", "vv", 1, 1)
+        return by_degrees(csc, grad), None
+    weight = sddmm(
+        _degrees(csc, grad.dtype).reciprocal_(), None, *csc.rows.tensors, "copy_u", "vv", 1, 1
+    )
     return grad, weight

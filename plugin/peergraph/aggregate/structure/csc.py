@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from peergraph.aggregate.structure.rows import (
     Rows,
@@ -209,14 +211,19 @@ class Csc:
     def transpose(self) -> Rows:
         """The edges by source. Made at the first call: a stable sort; synchronises with a GPU."""
         if self._transpose is None:
-            rows = self.rows
-            indptr, indices, positions = transpose_rows(rows.indptr, rows.indices, rows.num_columns)
-            edge_ids = positions if rows.edge_ids is None else rows.edge_ids[positions]
-            traced = torch.compiler.is_compiling()
-            chunks = chunk_bound(rows.num_edges) if traced else count_chunks(indptr)
-            self._positions = positions
-            self._transpose = Rows(indptr, indices, edge_ids, rows.num_rows, chunks)
+            compiling = torch.compiler.is_compiling()
+            # What is kept must be no tensor of a trace.
+            keeps = not compiling and type(self.rows.indices) is Tensor
+            with _disable_current_modes() if keeps else nullcontext():
+                self._transpose, self._positions = self._turned(compiling)
         return self._transpose
+
+    def _turned(self, compiling: bool) -> tuple[Rows, Tensor]:
+        rows = self.rows
+        indptr, indices, positions = transpose_rows(rows.indptr, rows.indices, rows.num_columns)
+        edge_ids = positions if rows.edge_ids is None else rows.edge_ids[positions]
+        chunks = chunk_bound(rows.num_edges) if compiling else count_chunks(indptr)
+        return Rows(indptr, indices, edge_ids, rows.num_rows, chunks), positions
 
     def transpose_tensors(self) -> tuple[Tensor, Tensor, Tensor]:
         """indptr and indices of the transpose, and the positions in `rows` of its edges."""

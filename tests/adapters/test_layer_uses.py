@@ -1,0 +1,97 @@
+"""What torch and PyG do with layers besides calling them."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.checkpoint import checkpoint
+
+from .layer_cases import (
+    NAMES,
+    arguments,
+    edge_inputs,
+    edges,
+    pair,
+    x_and_edges,
+)
+
+
+def replica(module: Any) -> Any:
+    """As DataParallel makes them: tensors in place of parameters."""
+    found = module._replicate_for_data_parallel()
+    for name, child in module._modules.items():
+        found._modules[name] = None if child is None else replica(child)
+    for name, parameter in module._parameters.items():
+        if parameter is None:
+            found._parameters[name] = None
+        else:
+            setattr(found, name, parameter.view_as(parameter))
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_replicas(name: str) -> None:
+    theirs, ours = pair(name, *arguments(name))
+    inputs = (*x_and_edges(), *edge_inputs(name, 40))
+    found, expected = replica(ours)(*inputs), theirs(*inputs)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    parameters = list(ours.parameters()), list(theirs.parameters())
+    torch.testing.assert_close(
+        torch.autograd.grad(found.square().sum(), parameters[0]),
+        torch.autograd.grad(expected.square().sum(), parameters[1]),
+        rtol=1e-4,
+        atol=1e-4,
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_copies_and_checkpoints(name: str) -> None:
+    theirs, ours = pair(name, *arguments(name))
+    inputs = (*x_and_edges(), *edge_inputs(name, 40))
+    expected = theirs(*inputs)
+    calls: list[Any] = [copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))]
+    calls += [lambda *args: checkpoint(ours, *args, use_reentrant=False)]
+    for call in calls:
+        torch.testing.assert_close(call(*inputs), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "RGCNConv"])
+def test_traces_by_make_fx(name: str) -> None:
+    theirs, ours = pair(name, *arguments(name))
+    x, *inputs = *x_and_edges(), *edge_inputs(name, 40)
+    inputs = [value.detach() for value in inputs]
+
+    def run(x: Tensor) -> Tensor:
+        out: Tensor = ours(x, *inputs)
+        return out
+
+    traced = make_fx(run)(x)
+    torch.testing.assert_close(traced(x + 1), theirs(x + 1, *inputs), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["GATConv", "GATv2Conv", "SAGEConv", "GraphConv"])
+@pytest.mark.parametrize("layout", ["coo", "csr"])
+def test_gradients_over_sparse_matrices(name: str, layout: str) -> None:
+    theirs, ours = pair(name, *arguments(name))
+    dense = torch.zeros(9, 9)
+    dense[edges()[1], edges()[0]] = 1
+    matrix = dense.to_sparse_coo() if layout == "coo" else dense.to_sparse_csr()
+    x = x_and_edges()[0].requires_grad_()
+    found, expected = ours(x, matrix), theirs(x, matrix)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    gradients = [torch.autograd.grad(out.square().sum(), x) for out in (found, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+
+
+def test_types_of_no_relation_are_pygs_to_report() -> None:
+    theirs, ours = pair("RGCNConv", *arguments("RGCNConv"))
+    (edge_type,) = edge_inputs("RGCNConv", 40)
+    for layer in (theirs, ours):
+        with pytest.raises(RuntimeError, match="out of bounds"):
+            layer(*x_and_edges(), edge_type + 3)
