@@ -6,7 +6,12 @@ Each layer has as many features as outputs; `sum` is the sum of neighbours alone
 by its fastest algorithm is a peer, given the transpose of the matrix for the backward pass. It runs
 on a whole graph with both directions of each edge, and on one mini-batch, all hops of it, whose
 features need gradients as those of a hidden layer do; there Peergraph's structure is made anew at
-each step, of what the sampler gave.
+each step, of what the sampler gave. The parts `communities` and `renumbered` are a graph of
+communities whose nodes are numbered at random, and the same as `peergraph.aggregate.reorder`
+numbers them:
+
+    python benchmarks/layers.py --parts communities,renumbered --layers SAGE,GCN --peers csr
+
 `peak_gib` is what a step needs beyond features, parameters and structure; OOM stands for more than
 there is.
 """
@@ -20,23 +25,19 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from aggregate import features, symmetric_graph
+from aggregate import features
 from harness.common import integers, is_out_of_memory, main, measure, parser, words_of
 from harness.ranks import Session
 from inputs.graphs import get_spec
+from layer_graphs import PARTS, Graph
 from systems import cusparse
-from systems.systems import PeergraphSystem, build_store, seed_sets
 from torch import Tensor
 from torch_geometric.nn import conv as pyg
-from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from peergraph.aggregate import g_spmm
-from peergraph.sampling import Sample
-from peergraph.store import EDGE
-from peergraph_pyg import blocks, nn
+from peergraph_pyg import nn
 from peergraph_pyg.nn.structure import structure_of
 
-_PARTS = ("graph", "batch")
 _PEERS = ("coo", "csr", "cusparse", "dgl")
 _HEADS = 4
 _RELATIONS = 4
@@ -45,45 +46,6 @@ _WITH_CSR = ("sum", "SAGE", "GCN", "GIN")
 LAYERS = ("sum", "SAGE", "GCN", "GIN", "GAT", "GATv2", "GINE", "RGCN")
 
 Run = Callable[[Tensor], Tensor]
-
-
-class Graph:
-    """What layers run over: a list of edges, and offsets of the same edges by destination."""
-
-    def __init__(
-        self, name: str, indptr: Tensor, edge_index: Tensor, sample: Sample | None
-    ) -> None:
-        self.name = name
-        self.indptr = indptr
-        self.edge_index = edge_index
-        self.sample = sample
-        self.num_nodes = indptr.numel() - 1
-
-    def for_peergraph(self) -> Tensor:
-        """The list of edges; of a mini-batch a new one, as its loader hands it over."""
-        if self.sample is None:
-            return self.edge_index
-        edge_index = self.edge_index.view(2, -1)
-        blocks.remember(self.sample)
-        blocks.hand_over(self.sample.row[EDGE], edge_index)
-        return edge_index
-
-    def matrix(self, layer: str) -> Tensor:
-        """Destinations by sources; GCN's with the weights and self loops of its normalisation."""
-        indptr, edge_index, values = self.indptr, self.edge_index, None
-        if layer == "GCN":
-            edge_index, values = gcn_norm(edge_index, None, self.num_nodes)
-            # PyG appends the self loops.
-            destination, order = edge_index[1].sort(stable=True)
-            edge_index, values = edge_index[:, order], values[order]
-            nodes = torch.arange(self.num_nodes + 1, device=destination.device)
-            indptr = torch.searchsorted(destination, nodes).to(indptr.dtype)
-        if values is None:
-            values = torch.ones(edge_index.shape[1], device=edge_index.device)
-        size = (self.num_nodes, self.num_nodes)
-        return torch.sparse_csr_tensor(
-            indptr, edge_index[0].int(), values, size=size, check_invariants=False
-        )
 
 
 def make_layer(classes: Any, layer: str, dim: int, **options: Any) -> torch.nn.Module:
@@ -221,34 +183,6 @@ def _time(session: Session, run: Run, dim: int, graph: Graph, fields: dict[str, 
     session.recorder.add(timing, plan=plan, against=against, **fields, **more)
 
 
-def whole_graph(session: Session) -> Graph:
-    csc = symmetric_graph(session.args.graph, session.device, by_hotness=False)
-    nodes = torch.arange(csc.num_destinations, device=session.device)
-    destination = nodes.repeat_interleave(csc.degrees(), output_size=csc.num_edges)
-    edge_index = torch.stack([csc.rows.indices.long(), destination])
-    return Graph("graph", csc.rows.indptr, edge_index, None)
-
-
-def mini_batch(session: Session) -> Graph:
-    """A batch with PyG's semantics: its edges are grouped by destination."""
-    args = session.args
-    spec, args.graph = args.graph, args.blocks
-    try:
-        store = build_store(session, "replicated")
-        system = PeergraphSystem(store, "replicated", "pyg")
-        fanouts, batch = args.fanouts, args.batch
-        system.use_fanouts(fanouts)
-        (seeds, *_) = seed_sets(session, args.blocks, batch, system.id_dtype)
-        sample = system.sample(seeds, 0)
-        store.close()
-    finally:
-        args.graph = spec
-    edge_index = torch.stack([sample.row[EDGE], sample.col[EDGE]])
-    nodes = torch.arange(sum(sum(n) for n in sample.num_sampled_nodes.values()) + 1)
-    indptr = torch.searchsorted(edge_index[1].contiguous(), nodes.to(session.device)).int()
-    return Graph("batch", indptr, edge_index, sample)
-
-
 def why_without_dgl(device: torch.device) -> str | None:
     """Why DGL's own kernels cannot be measured here; None: they can."""
     if importlib.util.find_spec("dgl") is None:
@@ -271,12 +205,10 @@ def run(session: Session) -> None:
         if reason is not None:
             systems.remove(system)
             session.recorder.skip(system, reason)
-    for name, make in (("graph", whole_graph), ("batch", mini_batch)):
-        if name not in session.args.parts:
-            continue
+    for name in session.args.parts:
         with session.section(name):
             with session.stage(name):
-                graph = make(session)
+                graph = PARTS[name](session)
             for layer in session.args.layers:
                 for dim in session.args.dims:
                     for system in systems:
@@ -289,7 +221,8 @@ def arguments() -> argparse.ArgumentParser:
     result = parser(__doc__.splitlines()[0], (), "", graph="products")
     result.add_argument("--dims", type=integers, default="64,128,256")
     result.add_argument("--layers", type=words_of(LAYERS), default=",".join(LAYERS))
-    result.add_argument("--parts", type=words_of(_PARTS), default=",".join(_PARTS))
+    result.add_argument("--parts", type=words_of(PARTS), default="graph,batch")
+    result.add_argument("--community", type=int, default=512, help="nodes of a community")
     result.add_argument("--blocks", type=get_spec, default="papers", help="what batches are of")
     result.add_argument("--fanouts", type=_fanouts, default="30-30-30")
     result.add_argument("--batch", type=int, default=1024)

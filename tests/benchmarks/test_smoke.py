@@ -178,6 +178,9 @@ def test_layers(tmp_path: Path) -> None:
         assert with_csr == {"sum", "SAGE", "GCN", "GIN"}
         assert len([1 for w, s, _ in timed if (w, s) == (where, "peergraph")]) == 8
     assert "GATv2" in table
+    more = ["--dims", "8", "--layers", "SAGE", "--parts", "communities,renumbered"]
+    records, _ = run("layers", tmp_path / "more.jsonl", *sizes, *more, "--community", "16")
+    assert [r["semantics"] for r in records if "ms" in r] == ["communities", "renumbered"]
     pytest.importorskip("matplotlib")
     assert list(tmp_path.glob("layers_*.svg"))
 
