@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from .layer_cases import (
     NAMES,
     arguments,
+    assert_same,
     edge_inputs,
     edges,
     pair,
@@ -95,3 +96,45 @@ def test_types_of_no_relation_are_pygs_to_report() -> None:
     for layer in (theirs, ours):
         with pytest.raises(RuntimeError, match="out of bounds"):
             layer(*x_and_edges(), edge_type + 3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_messages_the_other_way(name: str) -> None:
+    theirs, ours = pair(name, *arguments(name), flow="target_to_source")
+    inputs = (*x_and_edges(), *edge_inputs(name, 40))
+    assert_same(theirs, ours, *inputs)
+    plain = pair(name, *arguments(name))[1]
+    turned = plain(inputs[0], inputs[1].flip(0), *inputs[2:])
+    torch.testing.assert_close(ours(*inputs), turned, rtol=1e-5, atol=1e-5)
+    if name not in ("GCNConv", "RGCNConv"):
+        x = inputs[0]
+        assert_same(theirs, ours, (x, x + 1), *inputs[1:])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hooks_of_the_aggregation(name: str) -> None:
+    theirs, ours = pair(name, *arguments(name))
+    inputs = (*x_and_edges(), *edge_inputs(name, 40))
+
+    def seen(layer: Any) -> list[str]:
+        calls: list[str] = []
+        for part, module in layer.named_modules():
+            module.register_full_backward_hook(lambda *_, part=part: calls.append(part))
+        layer(inputs[0].clone().requires_grad_(), *inputs[1:]).sum().backward()
+        return sorted(calls)
+
+    assert seen(ours) == seen(theirs)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hooks_of_all_modules(name: str) -> None:
+    theirs, ours = pair(name, *arguments(name))
+    inputs = (*x_and_edges(), *edge_inputs(name, 40))
+    hook = torch.nn.modules.module.register_module_forward_hook(
+        lambda module, given, out: out * 1.5 if isinstance(out, Tensor) else None
+    )
+    try:
+        found, expected = ours(*inputs), theirs(*inputs)
+    finally:
+        hook.remove()
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)

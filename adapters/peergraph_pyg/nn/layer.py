@@ -22,6 +22,7 @@ from peergraph.aggregate import Csc, g_spmm, supports
 from peergraph.memory import TableRows
 
 from ..lazy_rows import LazyRows, rows_or_tensor
+from .collecting import collect
 from .notes import note
 from .structure import derived_from, structure_of
 
@@ -104,14 +105,8 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         return layer
 
     def _collect(self, args: Any, edge_index: Any, size: Any, kwargs: Any) -> dict[str, Any]:
-        """As PyG's, which marks a COO matrix as coalesced in place: autograd would take that for a
-        change of the indices that PyG has read before.
-        """
-        marked = isinstance(edge_index, Tensor) and edge_index.layout == torch.sparse_coo
-        unseen = torch.autograd._unsafe_preserve_version_counter  # type: ignore[attr-defined]
-        with unseen(edge_index) if marked else nullcontext():
-            found: dict[str, Any] = super()._collect(args, edge_index, size, kwargs)
-        return found
+        """As the code does that PyG compiles for its class."""
+        return collect(self, super()._collect, args, edge_index, size, kwargs)
 
     def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
         """Features of nodes and weights of edges among the arguments of `propagate`."""
@@ -172,8 +167,7 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         reduce = _REDUCE.get(type(aggregation))
         if reduce is None:
             raise Refusal(f"aggr is {self.aggr}")
-        hooked = bool(aggregation._forward_hooks or aggregation._forward_pre_hooks)
-        refuse(hooked, "there are hooks of the aggregation")
+        refuse(has_hooks(aggregation), "there are hooks of the aggregation")
         return reduce
 
     def _check_steps(self, *names: str) -> None:
@@ -275,6 +269,17 @@ def known_by(edge_index: Any, how: str, changes: bool) -> AbstractContextManager
     if changes and can_be_kept(edge_index):
         return derived_from(how, edge_index)
     return nullcontext()
+
+
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Whether something looks at a module's calls, of this module or of all."""
+    own = (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+    return any(own) or torch.nn.modules.module._has_any_global_hook()  # type: ignore[no-untyped-call]
 
 
 def kind_of(value: Any) -> str:

@@ -12,7 +12,7 @@ from peergraph.aggregate import Csc, spmm_linear
 from peergraph.memory import TableRows
 
 from ..lazy_rows import gathered, rows_or_tensor
-from .layer import Ends, FastLayer, Size, is_plain, kind_of, refuse
+from .layer import Ends, FastLayer, Size, has_hooks, is_plain, kind_of, refuse
 from .notes import note
 
 
@@ -68,7 +68,7 @@ def project(
     maps = [(to_rows, source)] + ([] if target is None else [(to_own, target)])
     for linear, rows in maps:
         refuse(type(linear) is not Linear or "forward" in linear.__dict__, "a map is the user's")
-        refuse(_has_hooks(linear), "there are hooks of a map")
+        refuse(has_hooks(linear), "there are hooks of a map")
         check_weight(linear.weight, rows, 1)
     bias = to_rows.bias
     refuse(bias is not None and not is_plain(bias), "a bias is of another kind")
@@ -97,13 +97,3 @@ def run(
     for csc in structures:
         note(f"propagate: peergraph, {reduce} over {csc}")
     return out
-
-
-def _has_hooks(module: torch.nn.Module) -> bool:
-    own = (
-        module._forward_hooks,
-        module._forward_pre_hooks,
-        module._backward_hooks,
-        module._backward_pre_hooks,
-    )
-    return any(own) or torch.nn.modules.module._has_any_global_hook()  # type: ignore[no-untyped-call]
