@@ -58,9 +58,9 @@ def _block(
         relations.append(
             Relation(num_src[source], num_dst[destination], part.row, indptr=part.indptr)
         )
-        edge_frames.append(_rows(of_edges[i], part.edge_ids.to(graph.idtype), dgl.EID))
+        edge_frames.append(rows_of(of_edges[i], part.edge_ids.to(graph.idtype), dgl.EID))
     node_frames = [
-        _rows(of_nodes[i], nodes[t][: count[t]], dgl.NID)
+        rows_of(of_nodes[i], nodes[t][: count[t]], dgl.NID)
         for count in (num_src, num_dst)
         for i, t in enumerate(graph.ntypes)
     ]
@@ -93,12 +93,13 @@ def _metagraph(num_ntypes: int, ends: Ends) -> Any:
     return from_coo(num_ntypes, [s for s, _ in ends], [d for _, d in ends], True)
 
 
-def _rows(whole: Frame, ids: Tensor, name: str) -> Frame:
-    """Rows `ids` of a frame of the graph."""
+def rows_of(whole: Frame, ids: Tensor, name: str | None) -> Frame:
+    """Rows `ids` of a frame of the graph, read when asked for; `name` is the column of the ids."""
     frame = whole.subframe(ids)
     for column in frame._columns.values():
         # Where the values are, which is not where the block is, is the graph's business.
         if column.device is None and column.storage.device != ids.device:
             column.device = (ids.device, {})
-    frame[name] = ids
+    if name is not None:
+        frame[name] = ids
     return frame

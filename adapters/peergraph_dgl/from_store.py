@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 import dgl
@@ -15,6 +16,7 @@ from peergraph.sampling import NegativeSampler
 from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store
 
 from .attach import attach
+from .blocks import rows_of
 from .endpoints import add_endpoints, endpoints
 from .frontier import FrontierSampler, IdsByType, random_seed
 from .storages import TableStorage
@@ -166,8 +168,7 @@ class StoreGraph:
         fanouts = self._fanouts(fanout)
         excluded = self._by_edge_type(exclude_edges)
         found = self._sampler.sample(nodes, fanouts, prob, bool(replace), excluded)
-        counts = {t: self.num_nodes(t) for t in self.ntypes}
-        return _placed(_graph(found, counts), output_device)
+        return _placed(self._graph_of(found), output_device)
 
     def subgraph(
         self,
@@ -179,18 +180,13 @@ class StoreGraph:
     ) -> DGLGraph:
         """The edges among nodes (ids or masks), as ``dgl.node_subgraph`` gives them."""
         ids, found = self._sampler.induced(nodes)
-        if not relabel_nodes:
-            counts = {t: self.num_nodes(t) for t in self.ntypes}
-            glob = {
-                t: (ids[t[0]][row], ids[t[2]][col], edge_ids)
-                for t, (row, col, edge_ids) in found.items()
-            }
-            return _placed(_graph(glob, counts, store_ids), output_device)
-        result = _graph(found, {t: ids[t].numel() for t in self.ntypes}, store_ids)
-        if store_ids:
-            for node_type in self.ntypes:
-                result.nodes[node_type].data[dgl.NID] = ids[node_type]
-        return _placed(result, output_device)
+        if relabel_nodes:
+            return _placed(self._graph_of(found, ids, store_ids), output_device)
+        glob = {
+            t: (ids[t[0]][row], ids[t[2]][col], edge_ids)
+            for t, (row, col, edge_ids) in found.items()
+        }
+        return _placed(self._graph_of(glob, None, store_ids), output_device)
 
     node_subgraph = subgraph
 
@@ -208,7 +204,7 @@ class StoreGraph:
         for edge_type in self.canonical_etypes:
             ids = wanted.get(edge_type, torch.empty(0, dtype=torch.int64))
             found[edge_type] = (*self.find_edges(ids, edge_type), ids)
-        result = _graph(found, {t: self.num_nodes(t) for t in self.ntypes}, store_ids)
+        result = self._graph_of(found, None, store_ids)
         if relabel_nodes:
             result = dgl.compact_graphs(result)
             if not store_ids:
@@ -220,12 +216,14 @@ class StoreGraph:
         """Sources and destinations of edges; needs ``from_store(edges=True)``."""
         return endpoints(self.store, self.to_canonical_etype(etype), _as_ids(eid))
 
-    def in_degrees(self, v: Any = None, etype: Any = None) -> Tensor:
+    def in_degrees(self, v: Any = None, etype: Any = None) -> Tensor | int:
         """In-degrees of nodes, by default of all; reads those of all nodes (8 bytes each)."""
         degrees = self.store.in_degree(self.to_canonical_etype(etype))
         if v is None or isinstance(v, str):  # DGL's way to say all
             return degrees
-        return degrees[v] if isinstance(v, int) else degrees[_as_ids(v)]
+        # Not by `degrees[v]`, to which -1 is the last node.
+        chosen = degrees.index_select(0, _as_ids(v))
+        return int(chosen) if isinstance(v, Integral) else chosen
 
     def global_uniform_negative_sampling(
         self,
@@ -250,6 +248,34 @@ class StoreGraph:
             pairs = pairs[:, torch.randperm(pairs.size(1))]
         source, destination = pairs[:, :num_samples]
         return source, destination
+
+    def _graph_of(
+        self,
+        edges: Mapping[EdgeType, tuple[Tensor, Tensor, Tensor]],
+        nodes: Mapping[NodeType, Tensor] | None = None,
+        store_ids: bool = True,
+    ) -> DGLGraph:
+        """A DGL graph of (sources, destinations, edge ids) by relation, with their data.
+
+        Args:
+            edges: sources and destinations are positions in `nodes`.
+            nodes: ids; None: all nodes.
+            store_ids: whether ids are data, too.
+        """
+        counts = {t: self.num_nodes(t) if nodes is None else nodes[t].numel() for t in self.ntypes}
+        graph = _graph(edges, counts)
+        for i, edge_type in enumerate(graph.canonical_etypes):
+            whole = self._frames.of(edge_type, self.store.num_edges(edge_type))
+            ids = edges[edge_type][2].cpu()
+            graph._edge_frames[i] = rows_of(whole, ids, dgl.EID if store_ids else None)
+        for i, node_type in enumerate(graph.ntypes):
+            whole = self._frames.of(node_type, self.store.num_nodes(node_type))
+            graph._node_frames[i] = (
+                whole.clone()
+                if nodes is None
+                else rows_of(whole, nodes[node_type], dgl.NID if store_ids else None)
+            )
+        return graph
 
     def _fanouts(self, fanout: Any) -> dict[EdgeType, int]:
         if not isinstance(fanout, Mapping):
@@ -303,23 +329,13 @@ def _as_ids(ids: Any) -> Tensor:
 
 
 def _graph(
-    edges: Mapping[EdgeType, tuple[Tensor, Tensor, Tensor]],
-    counts: Mapping[NodeType, int],
-    store_ids: bool = True,
+    edges: Mapping[EdgeType, tuple[Tensor, Tensor, Tensor]], counts: Mapping[NodeType, int]
 ) -> DGLGraph:
-    """A DGL graph of (sources, destinations, edge ids) by relation."""
     if list(edges) == [EDGE] and list(counts) == [NODE]:
         source, destination, _ = edges[EDGE]
-        graph = dgl.graph((source.cpu(), destination.cpu()), num_nodes=counts[NODE])
-    else:
-        pairs = {
-            t: (source.cpu(), destination.cpu()) for t, (source, destination, _) in edges.items()
-        }
-        graph = dgl.heterograph(pairs, num_nodes_dict=dict(counts))
-    if store_ids:
-        for edge_type, (_, _, ids) in edges.items():
-            graph.edges[edge_type].data[dgl.EID] = ids.cpu()
-    return graph
+        return dgl.graph((source.cpu(), destination.cpu()), num_nodes=counts[NODE])
+    pairs = {t: (source.cpu(), destination.cpu()) for t, (source, destination, _) in edges.items()}
+    return dgl.heterograph(pairs, num_nodes_dict=dict(counts))
 
 
 def _placed(graph: DGLGraph, device: Any) -> DGLGraph:

@@ -14,6 +14,7 @@ from peergraph.sampling import NeighborSampler, Sample
 from peergraph.store import EdgeType, NodeType, Store
 
 from .choosing import choose
+from .storages import in_memory
 
 IdsByType = Any
 """Ids (tensor, list) or a mask; by node type where there are several."""
@@ -94,7 +95,7 @@ class FrontierSampler:
             nodes = {types[0]: nodes}
         seeds = {}
         for node_type, given in nodes.items():
-            ids = torch.as_tensor(given)
+            ids = in_memory(torch.as_tensor(given))
             if ids.dtype == torch.bool:
                 ids = ids.nonzero().view(-1)
             seeds[node_type] = ids if ids.numel() else ids.to(torch.int64)

@@ -23,6 +23,7 @@ from .blocks import blocks_of
 from .columns import StoreColumn
 from .from_store import StoreGraph
 from .replacing import Replacements
+from .storages import in_memory
 
 logger = logging.getLogger("peergraph_dgl")
 
@@ -194,7 +195,7 @@ def _by_type(g: Any, seeds: Any) -> dict[str, Tensor]:
         if len(g.ntypes) != 1:
             raise dgl.DGLError("seed nodes must be a dict by node type, the graph has several")
         seeds = {g.ntypes[0]: seeds}
-    return {ntype: torch.as_tensor(ids) for ntype, ids in seeds.items()}
+    return {ntype: in_memory(torch.as_tensor(ids)) for ntype, ids in seeds.items()}
 
 
 def _unwanted(

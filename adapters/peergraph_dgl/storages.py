@@ -13,7 +13,7 @@ from dgl.storages import FeatureStorage
 from torch import Tensor
 
 from peergraph.memory import Table
-from peergraph.store import NODE, EdgeType, NodeType, Store
+from peergraph.store import NODE, EdgeType, NodeType, Store, StoreTensor
 
 Owner = NodeType | EdgeType
 
@@ -53,6 +53,7 @@ def start_reading(
     current stream, so that several readings overlap.
     """
     target = torch.device(device)
+    ids = in_memory(ids)
     if table.device.type == "cpu":
         return _read_on_cpu(table, ids.cpu(), target, pin_memory)
     if ids.device != table.device:
@@ -62,6 +63,11 @@ def start_reading(
         near = rows.to(target, non_blocking=True)
         return Reading(lambda: near)
     return _copy_to_cpu(rows, pin_memory)
+
+
+def in_memory(ids: Tensor) -> Tensor:
+    """Ids as the core takes them: a column of a shared graph is read."""
+    return ids.whole() if isinstance(ids, StoreTensor) else ids
 
 
 def _read_on_cpu(table: Table, ids: Tensor, target: torch.device, pin_memory: bool) -> Reading:

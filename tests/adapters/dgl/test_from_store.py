@@ -154,6 +154,48 @@ def test_blocks_have_data_that_nothing_prefetched(workers: int) -> None:
     assert torch.equal(first.srcdata["late"], table[first.srcdata[dgl.NID]])
 
 
+@pytest.mark.parametrize("mask", [None, "mask"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_edges_and_subgraphs_have_data_that_nothing_prefetched(
+    mask: str | None, workers: int
+) -> None:
+    """As the batches of DGL's graphs; a mask makes hops that the core does not draw at once."""
+    g, ours = pair(random_graph(), edges=True)
+    base = NeighborSampler([3, 2], mask=mask)
+    for _, positive, (first, second) in DataLoader(
+        ours, torch.arange(40), as_edge_prediction_sampler(base), batch_size=8, num_workers=workers
+    ):
+        assert torch.equal(positive.edata["w"], g.edata["w"][positive.edata[dgl.EID]])
+        assert torch.equal(positive.ndata["y"], g.ndata["y"][positive.ndata[dgl.NID]])
+        assert torch.equal(first.srcdata["x"], g.ndata["x"][first.srcdata[dgl.NID]])
+        assert torch.equal(second.edata["e"], g.edata["e"][second.edata[dgl.EID]])
+    for inputs, _, subgraph in DataLoader(
+        ours, torch.arange(20), ShaDowKHopSampler([3, 2]), batch_size=8, num_workers=workers
+    ):
+        assert torch.equal(subgraph.ndata["x"], g.ndata["x"][inputs])
+        assert torch.equal(subgraph.edata["w"], g.edata["w"][subgraph.edata[dgl.EID]])
+    whole = ours.sample_neighbors([3, 4], 2)
+    assert torch.equal(whole.ndata["x"], g.ndata["x"])
+    whole.nodes[[1]].data["y"] = torch.tensor([9])
+    assert torch.equal(ours.ndata["y"].clone(), g.ndata["y"])
+
+
+def test_columns_as_ids() -> None:
+    """What DGL's functions take as ids may be a column of a shared graph."""
+    g = random_graph()
+    shared = peergraph_dgl.share(g, device="cpu")
+    ours = peergraph_dgl.from_store(peergraph_dgl.store_of(shared))
+    ids, labels = shared.ndata["y"], g.ndata["y"]
+    assert torch.equal(shared.subgraph(ids).ndata["x"], g.subgraph(labels).ndata["x"])
+    assert torch.equal(ours.subgraph(ids).ndata["x"], g.subgraph(labels).ndata["x"])
+    assert ours.sample_neighbors(ids, -1).num_edges() == int(g.in_degrees(labels).sum())
+    for graph in (shared, ours):
+        _, _, (block,) = NeighborSampler([-1]).sample(graph, ids)
+        assert torch.equal(block.dstdata["x"], g.ndata["x"][labels])
+    storage = peergraph_dgl.TableStorage(ours.store, "x")
+    assert torch.equal(storage.fetch(ids, "cpu").wait(), g.ndata["x"][labels])
+
+
 def test_shadow_and_cluster(tmp_path: Any) -> None:
     g, ours = pair(random_graph())
     for inputs, outputs, subgraph in DataLoader(
@@ -331,6 +373,10 @@ def test_sizes_types_and_data() -> None:
     assert ours.nodes("item").tolist() == list(range(50))
     assert torch.equal(ours.in_degrees(etype="buys"), g.in_degrees(etype="buys"))
     assert torch.equal(ours.in_degrees([3, 4], "buys"), g.in_degrees([3, 4], "buys"))
+    assert ours.in_degrees(3, "buys") == g.in_degrees(3, "buys")
+    for wrong in (-1, [50]):
+        with pytest.raises(IndexError, match="out of range"):
+            ours.in_degrees(wrong, "buys")
     feature = ours.nodes["item"].data["x"]
     assert isinstance(feature, StoreTensor)
     assert torch.equal(feature[[4, 2]], g.nodes["item"].data["x"][[4, 2]])
