@@ -182,19 +182,23 @@ def relation_of(index: Any, etype: int) -> Relation:
     source, destination = index.metagraph.find_edge(etype)
     ends = index.num_nodes(source), index.num_nodes(destination)
     if not index.num_edges(etype):
-        src, dst, _ = index.edges(etype, "eid")
+        src, dst, _ = index.edges(etype)
         return Relation(*ends, src, dst)
     # By the functions that DGL's methods call: those ask the library for much else, and blocks of
     # mini-batches are as new as often as they are used.
-    created = dgl_index._CAPI_DGLHeteroGetCreatedFormats(index)
-    if len(created) == 1 and created[0] == "csc":
-        # Edges by destination are what the kernels take; DGL would make a list of both ends.
-        of_adjacency = dgl_index._CAPI_DGLHeteroGetAdj(index, etype, True, "csr")
-        indptr, src, ids = (_tensor(of_adjacency(part)) for part in range(3))
-        if counts_up(ids):
-            return Relation(*ends, src, indptr=indptr)
-    of_edges = dgl_index._CAPI_DGLHeteroEdges(index, etype, "eid")
-    return Relation(*ends, _tensor(of_edges(0)), _tensor(of_edges(1)))
+    created = set(dgl_index._CAPI_DGLHeteroGetCreatedFormats(index))
+    if "coo" in created:
+        of_edges = dgl_index._CAPI_DGLHeteroEdges(index, etype, "eid")
+        return Relation(*ends, _tensor(of_edges(0)), _tensor(of_edges(1)))
+    # Edges by destination are what the kernels take; DGL would make a list of both ends, if the
+    # formats of the graph allow that.
+    by_destination = "csc" in created
+    of_adjacency = dgl_index._CAPI_DGLHeteroGetAdj(index, etype, by_destination, "csr")
+    indptr, others, ids = (_tensor(of_adjacency(part)) for part in range(3))
+    if by_destination:
+        return Relation(*ends, others, indptr=indptr).in_order(ids)
+    turned = Relation(ends[1], ends[0], others, indptr=indptr)
+    return turned.in_order(ids).reverse()
 
 
 def _tensor(array: Any) -> Tensor:

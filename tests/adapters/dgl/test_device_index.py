@@ -229,6 +229,19 @@ def test_relations_of_dgls_own_index(layout: str, order: str, dtype: torch.dtype
     assert (relation.src.dtype, relation.device.type) == (dtype, "cpu")
 
 
+@pytest.mark.parametrize("formats", ["csc", "csr", ["csr", "csc"]], ids=str)
+@pytest.mark.parametrize("created", [False, True])
+def test_relations_of_graphs_that_allow_no_coo(formats: Any, created: bool) -> None:
+    """Of those, DGL gives no edges in the order of their ids."""
+    for g in (plain_graph(), dgl.graph(([], []), num_nodes=3)):
+        limited = g.formats(formats)
+        if created:
+            limited.create_formats_()
+        relation = relation_of(limited._graph, 0)
+        assert torch.equal(torch.stack([relation.src, relation.dst]), torch.stack(g.edges()))
+        assert is_device_index(served(limited, torch.device("cpu"))._graph)
+
+
 @pytest.mark.parametrize("layout", ["coo", "csc"])
 def test_relations_without_edges(layout: str) -> None:
     none = torch.zeros(0, dtype=torch.int64)

@@ -88,6 +88,12 @@ def test_layer(name: str, graph: Callable[..., Any], device: torch.device) -> No
     check(*pair_of(LAYERS[name]), g, device, values(g.num_src_nodes(), 6))
 
 
+@pytest.mark.parametrize("name", ["SAGE mean", "GIN max"])
+def test_graph_that_allows_one_format(name: str, device: torch.device) -> None:
+    g = plain_graph().formats("csc")
+    check(*pair_of(LAYERS[name]), g, device, values(g.num_src_nodes(), 6))
+
+
 @pytest.mark.parametrize("name", ["GraphConv", "SAGE mean", "GIN sum", "GAT"])
 def test_edge_weights(name: str, device: torch.device) -> None:
     g = plain_graph()
