@@ -21,8 +21,15 @@ def weight_tables(data: Any, name: str) -> dict[EdgeType, str]:
     Raises:
         ValueError: no edge type has the attribute, or it was not shared.
     """
-    tables = {t.owner: t.table_name for t in _found(data, name) if isinstance(t.owner, tuple)}
+    found = list(_found(data, name))
+    tables = {t.owner: t.table_name for t in found if isinstance(t.owner, tuple)}
     if not tables:
+        if found and isinstance(data, Data) and data.num_nodes == data.num_edges:
+            # As PyG decides it, for batches too.
+            raise ValueError(
+                f"weight_attr: {name!r} is taken for an attribute of nodes, of which there are as "
+                "many as edges; a name with 'edge' in it says what it is"
+            )
         raise ValueError(f"weight_attr: no edge type has an attribute {name!r}")
     return tables
 

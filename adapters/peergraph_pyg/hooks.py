@@ -12,8 +12,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import LinkLoader, NodeLoader, link_loader, node_loader
 from torch_geometric.loader import utils as loader_utils
 from torch_geometric.sampler import NeighborSampler
@@ -22,8 +20,9 @@ from peergraph.store import Store
 
 from . import blocks
 from .adjacency import adjacencies, without
-from .attach import find_store, has_shared_structure, pair_store
+from .attach import find_store, has_shared_structure
 from .feature_store import PeergraphFeatureStore
+from .inputs import complete_links, complete_nodes
 from .prefetch import is_plain, prefetch
 from .sampler import StoreNeighborSampler
 
@@ -145,38 +144,12 @@ def _wrap_edges(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _complete_inputs(options: dict[str, Any], store: Store) -> None:
-    """Gives "all nodes" and "all edges" where PyG would reject it, or look for an edge_index."""
+    data = options["data"]
     if "node_sampler" in options:
-        options["input_nodes"] = _nodes(options["data"], options.get("input_nodes"), store)
+        given, input_id = options.get("input_nodes"), options.get("input_id")
+        options["input_nodes"] = complete_nodes(data, given, input_id, store)
     else:
-        options["edge_label_index"] = _links(
-            options["data"], options.get("edge_label_index"), store
-        )
-
-
-def _nodes(data: Any, given: Any, store: Store) -> Any:
-    if pair_store(data) is None:
-        return given
-    if not store.is_homogeneous:  # a type and nothing
-        whole = isinstance(given, (tuple, list)) and len(given) == 2 and given[1] is None
-        return given[0] if whole else given
-    return torch.arange(store.num_nodes()) if given is None else torch.as_tensor(given)
-
-
-def _links(data: Any, given: Any, store: Store) -> Any:
-    if isinstance(data, Data):
-        return store.edge_index() if given is None and any(adjacencies(data._store)) else given
-    if not isinstance(data, HeteroData) and store.is_homogeneous:
-        if isinstance(given, (tuple, list)) and given[0] is None:
-            given = given[1]
-        return None, store.edge_index() if given is None else torch.as_tensor(given)
-    if isinstance(data, HeteroData) and isinstance(given, (tuple, list)) and len(given) > 1:
-        # A type alone, or a type and nothing.
-        named = given if isinstance(given[0], str) else given[0] if given[1] is None else None
-        key = None if named is None else data._to_canonical(*named)
-        if key in store.edge_types and any(adjacencies(data[key])):
-            return key, store.edge_index(key)
-    return given
+        options["edge_label_index"] = complete_links(data, options.get("edge_label_index"), store)
 
 
 def _stay_in_process(options: dict[str, Any], store: Store) -> None:

@@ -18,6 +18,7 @@ from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store, TableTensor, 
 from . import blocks
 from .attach import store_of
 from .attributes import Times, time_tables, times_for_negatives, weight_tables
+from .inputs import check_num_neighbors
 from .negatives import NearNegativeSampling
 
 Value = TypeVar("Value")
@@ -154,9 +155,7 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
 
     @num_neighbors.setter
     def num_neighbors(self, num_neighbors: Any) -> None:
-        if not isinstance(num_neighbors, NumNeighbors):
-            num_neighbors = NumNeighbors(num_neighbors)
-        self._num_neighbors = num_neighbors
+        self._num_neighbors = check_num_neighbors(num_neighbors)
         self._core = None
 
     @property
@@ -214,6 +213,8 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
         core = self._core  # another thread may set new fanouts meanwhile
         if core is None:
             core = self._core = self._compile()
+        if seed_time is None and self.is_temporal:
+            self._check_own_times(seed)
         # torch's generator: reproducible by torch.manual_seed, and different in every worker.
         number = int(torch.randint(0, 2**63 - 1, (), device="cpu"))
         sample = core.sample(seed, number, seed_time=seed_time)
@@ -225,6 +226,14 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
         elif not self._backward:  # whose edges are grouped by source
             blocks.remember(sample)
         return out
+
+    def _check_own_times(self, seed: Tensor | dict[NodeType, Tensor]) -> None:
+        for node_type in seed if isinstance(seed, dict) else [NODE]:
+            if node_type not in self._node_time:
+                raise ValueError(
+                    f"input_time, edge_label_time: needed, as seeds of type {node_type!r} have no "
+                    "time_attr of their own"
+                )
 
     def sample_from_edges(
         self, inputs: Any, neg_sampling: NegativeSampling | None = None

@@ -18,7 +18,7 @@ namespace peergraph {
 
 struct Choice {
   bool replace = false;
-  bool last = false;         // the most recent ones, not random ones
+  bool last = false;         // the most recent ones; with `replace`, draws among these
   bool edge_time = false;    // times are those of edges, not of source nodes
   bool by_node = false;      // LABOR: one draw for each source node, whoever's neighbour it is
   bool alike = false;        // LABOR: the same draws in all hops

@@ -83,7 +83,9 @@ class Chooser {
   template <typename Emit>
   void run(const Candidates& candidates, int64_t fanout, int64_t count, const Emit& emit) {
     if (count == 0) return;
-    if (candidates.choice.replace && fanout >= 0)
+    if (candidates.choice.replace && fanout >= 0 && candidates.choice.last)
+      draw_among_last(candidates, count, emit);
+    else if (candidates.choice.replace && fanout >= 0)
       with_replacement(candidates, count, emit);
     else
       without_replacement(candidates, count, emit);
@@ -96,13 +98,26 @@ class Chooser {
       for (int64_t i = 0; i < count; ++i) emit(i, i);
       return;
     }
+    const std::vector<Ranked>& chosen = least_of(candidates, count);
+    for (int64_t i = 0; i < count; ++i) emit(i, chosen[i].position);
+  }
+
+  /// Draws with replacement among the `count` most recent neighbours.
+  template <typename Emit>
+  void draw_among_last(const Candidates& candidates, int64_t count, const Emit& emit) {
+    const std::vector<Ranked>& recent = least_of(candidates, count);
+    for (int64_t i = 0; i < count; ++i)
+      emit(i, recent[candidates.pick_below(recent.size(), i)].position);
+  }
+
+  /// The neighbours with the least keys, at most `count`, in the order of the list.
+  const std::vector<Ranked>& least_of(const Candidates& candidates, int64_t count) {
     least_.begin(count, candidates.list.degree, candidates.choice.last);
     if (candidates.choice.only_weighted())
       rank_by_weights(candidates);
     else
       rank(candidates);
-    const std::vector<Ranked>& chosen = least_.end();
-    for (int64_t i = 0; i < count; ++i) emit(i, chosen[i].position);
+    return least_.end();
   }
 
   void rank(const Candidates& candidates) {

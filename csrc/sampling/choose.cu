@@ -63,7 +63,9 @@ struct Choosing {
     const auto emit = [&](int64_t i, int64_t pick) {
       emit_edge(csc, hop, sources, candidates.list, t, first + i, pick);
     };
-    if (count > 0 && choice.replace && hop.fanout >= 0)
+    if (count > 0 && choice.replace && hop.fanout >= 0 && choice.last)
+      draw_among_last(team, scratch, candidates, count, admitted, emit);
+    else if (count > 0 && choice.replace && hop.fanout >= 0)
       with_replacement(team, scratch, candidates, count, emit);
     else if (count > 0)
       without_replacement(team, scratch, candidates, count, admitted, emit);

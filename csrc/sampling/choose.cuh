@@ -108,6 +108,20 @@ __device__ void without_replacement(const Team& team, const TeamScratch& scratch
   }
 }
 
+/// Draws with replacement among the `count` most recent neighbours. Each of these looks for the
+/// draws that fall on it, so that none has to be kept.
+template <typename Team, typename Emit>
+__device__ void draw_among_last(const Team& team, const TeamScratch& scratch,
+                                const Candidates& candidates, int64_t count, int64_t admitted,
+                                const Emit& emit) {
+  const int64_t recent = admitted < count ? admitted : count;
+  const auto emit_draws = [&](int64_t place, int64_t pick) {
+    for (int64_t draw = 0; draw < count; ++draw)
+      if (candidates.pick_below(static_cast<uint64_t>(recent), draw) == place) emit(draw, pick);
+  };
+  without_replacement(team, scratch, candidates, recent, admitted, emit_draws);
+}
+
 /// Draws by the running sum of the masses: a chunk of it at a time, in which every draw that falls
 /// into the chunk is looked up.
 template <typename Team, typename Emit>

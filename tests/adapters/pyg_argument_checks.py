@@ -249,10 +249,18 @@ def of_custom_cls(case: Case) -> None:
 def of_input_id(case: Case) -> None:
     count = 400 if case.links else 60
     ids = torch.arange(count) + 1000
-    # PyG looks at the ids of nodes only where there are nodes.
-    seeds = {} if case.links else {"input_nodes": torch.arange(60)}
-    found = case.loader(input_id=ids, **seeds)
+    found = case.loader(input_id=ids)
     assert torch.equal(torch.cat([batch.input_id for batch in found]), ids)
+    if case.links:
+        return
+    # PyG looks at the ids of nodes only where there are nodes.
+    found = case.loader(input_id=ids, input_nodes=torch.arange(60))
+    assert torch.equal(torch.cat([batch.input_id for batch in found]), ids)
+    typed = peergraph_pyg.share(random_hetero(), device=case.device)
+    for source in (typed, peergraph_pyg.stores(peergraph_pyg.store_of(typed))):
+        for papers in ("paper", ("paper", None)):
+            found = case.loader(source, input_id=ids[:40], input_nodes=papers)
+            assert torch.equal(torch.cat([b["paper"].input_id for b in found]), ids[:40])
 
 
 def of_edge_label(case: Case) -> None:

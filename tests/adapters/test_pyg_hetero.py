@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch_geometric.data import HeteroData
-from torch_geometric.loader import NeighborLoader
+from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 from torch_geometric.sampler.base import NumNeighbors
 
 import peergraph_pyg
@@ -109,6 +109,28 @@ def test_bad_fanouts() -> None:
         NeighborLoader(shared, {CITES: [1]}, input_nodes="paper")
     with pytest.raises(ValueError, match="Not all edge types"):
         NeighborLoader(shared, {("a", "b", "c"): [1]}, input_nodes="paper")
+    with pytest.raises(TypeError, match="num_neighbors must be a list of ints, or a dict of such"):
+        NeighborLoader(shared, dict.fromkeys(shared.edge_types, 3), input_nodes="paper")
+
+
+@pytest.mark.parametrize("stores", [False, True])
+def test_inputs_without_a_type(stores: bool) -> None:
+    shared = peergraph_pyg.share(random_hetero(), device="cpu")
+    if stores:
+        shared = peergraph_pyg.stores(peergraph_pyg.store_of(shared))
+    some = torch.arange(3)
+    for nodes in (None, "film", ("film", some), some, ("paper", some, some)):
+        with pytest.raises(ValueError, match="input_nodes must be one of the node types .'paper'"):
+            NeighborLoader(shared, [2], input_nodes=nodes)
+    for links in (
+        None,
+        "paper",
+        torch.stack([some, some]),
+        ("a", "b", "c"),
+        (("a", "b", "c"), None),
+    ):
+        with pytest.raises(ValueError, match="edge_label_index must be one of the edge types"):
+            LinkNeighborLoader(shared, [2], edge_label_index=links)
 
 
 def test_bidirectional(device: torch.device) -> None:

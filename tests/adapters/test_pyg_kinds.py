@@ -129,6 +129,36 @@ def test_last_are_the_most_recent() -> None:
         assert torch.equal(got, want)
 
 
+def test_last_with_replacement(device: torch.device) -> None:
+    """As many draws as the fanout says, among as many of the most recent ones."""
+    data = timed_data("edges")
+    data.edge_stamp = torch.randperm(400, generator=torch.Generator().manual_seed(3))
+    shared = peergraph_pyg.share(data, device=device)
+    options = {"input_nodes": torch.arange(60), "input_time": torch.full((60,), 250)}
+    loader = NeighborLoader(
+        shared,
+        [3],
+        replace=True,
+        time_attr="edge_stamp",
+        temporal_strategy="last",
+        batch_size=60,
+        **options,
+    )
+    seen: list[set[int]] = [set() for _ in range(60)]
+    for _ in range(60):
+        (batch,) = loader
+        check_batch(batch, data)
+        for edge, target in zip(batch.e_id.tolist(), batch.edge_index[1].tolist(), strict=True):
+            seen[target].add(edge)
+    drawn = torch.bincount(batch.edge_index[1].cpu(), minlength=60)
+    for node in range(60):
+        into = (data.edge_index[1] == node).nonzero().view(-1)
+        into = into[data.edge_stamp[into] <= 250]
+        recent = into[data.edge_stamp[into].argsort()[-3:]]
+        assert seen[node] == set(recent.tolist())
+        assert int(drawn[node]) == 3 * (len(recent) > 0)
+
+
 @pytest.mark.parametrize("stores", [False, True])
 def test_times_of_several_types(device: torch.device, stores: bool) -> None:
     data = timed_hetero()
@@ -204,9 +234,17 @@ def test_what_is_no_shared_attribute() -> None:
         NeighborSampler(shared, [2], weight_attr="w")
     with pytest.raises(ValueError, match="time_attr: neither nodes nor edges have .* 't'"):
         NeighborSampler(shared, [2], time_attr="t")
+    timed = peergraph_pyg.share(timed_data("edges"), device="cpu")
+    with pytest.raises(ValueError, match="input_time, edge_label_time: needed, as seeds of"):
+        next(iter(NeighborLoader(timed, [2], time_attr="edge_stamp")))
+    ring = torch.arange(9)
+    data = Data(edge_index=torch.stack([ring, ring.roll(1)]), num_nodes=9, w=torch.ones(9))
+    with pytest.raises(ValueError, match="weight_attr: 'w' is taken for an attribute of nodes"):
+        NeighborSampler(peergraph_pyg.share(data, device="cpu"), [2], weight_attr="w")
     shared.own = torch.arange(400.0)
     with pytest.raises(ValueError, match="'own' must be an attribute that was shared, got Tensor"):
         NeighborSampler(shared, [2], weight_attr="own")
+    data = random_data()
     data.edge_weight = data.edge_weight.half()
     halves = peergraph_pyg.share(data, device="cpu")
     with pytest.raises(TypeError, match="weights: expected 'edge_weight' .* got torch.float16"):

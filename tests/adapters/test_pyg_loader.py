@@ -313,7 +313,11 @@ def test_unsupported_inputs() -> None:
         NodeLoader(shared, NeighborSampler(shared, [2]), input_time=torch.arange(60))
     with pytest.raises(ValueError, match="list of ints for a homogeneous graph"):
         NeighborLoader(shared, {("a", "b", "c"): [1]})
-    with pytest.raises(ValueError, match="-2"):
-        NeighborLoader(shared, [-2])
+    for few in ([-2], NumNeighbors([-2])):
+        with pytest.raises(ValueError, match="num_neighbors must be -1 .* got \\[-2\\]"):
+            NeighborLoader(shared, few)
+    for odd in (5, None, ["all"], [2.5], [[1]], NumNeighbors(5)):
+        with pytest.raises(TypeError, match="num_neighbors must be a list of ints"):
+            NeighborLoader(shared, odd)
     with pytest.raises(IndexError, match="60"):
         next(iter(NeighborLoader(shared, [2], input_nodes=torch.tensor([60]))))

@@ -18,6 +18,8 @@ KINDS = {
     "edge time": ("edge_time",),
     "node time, last": ("node_time", "last"),
     "edge time, last": ("edge_time", "last"),
+    "node time, last, replace": ("node_time", "last", "replace"),
+    "edge time, last, replace": ("edge_time", "last", "replace"),
     "edge time, replace": ("edge_time", "replace"),
     "node time, weights": ("node_time", "weights"),
     "edge time, weights, replace": ("edge_time", "weights", "replace"),

@@ -44,12 +44,8 @@ def test_weights_that_are_none(store: PlainStore, bad: float) -> None:
         ({"temporal_strategy": "first"}, "temporal_strategy: expected 'uniform' or 'last'"),
         ({"temporal_strategy": "last"}, "temporal_strategy: 'last' needs node_time or edge_time"),
         (
-            {"temporal_strategy": "last", "node_time": "t", "replace": True},
-            "replace: temporal_strategy='last' leaves nothing to draw",
-        ),
-        (
             {"temporal_strategy": "last", "edge_time": "t", "weights": "w"},
-            "weights: temporal_strategy='last' leaves nothing to draw",
+            "weights: temporal_strategy='last' does not draw by them",
         ),
     ],
     ids=str,

@@ -102,7 +102,8 @@ def test_many_targets_with_a_large_fanout(device: torch.device, kind: tuple[str,
         got = sampler.sample(seeds, 3, seed_time=times)
         admitted = 1
         if times is not None:
-            admitted = int(choices[EDGE].times[44] <= int(times[NODE][20]))
+            by = 44 if choices[EDGE].edge_time else store.relations[EDGE].indices[44]
+            admitted = int(choices[EDGE].times[by] <= int(times[NODE][20]))
         assert got.num_sampled_edges[EDGE] == [fanout * admitted]
         return
     sampler = NeighborSampler(store, [fanout], disjoint=True, **options)

@@ -25,7 +25,8 @@ class Choice:
         weights: by edge id.
         times: by node id of the source, or by edge id with `edge_time`.
         edge_time: whether times are those of edges.
-        last: the most recent ones instead of random ones.
+        last: the most recent ones instead of random ones; with `replace`, draws among as many of
+            them as the fanout says.
         by_node: LABOR: a hop draws one number for each source node.
         alike: LABOR: the same numbers in all hops.
     """
@@ -106,7 +107,7 @@ def choose(
     admitted = candidates.admitted()
     if fanout < 0 or (not choice.replace and len(admitted) <= fanout):
         return admitted
-    if choice.replace:
+    if choice.replace and not choice.last:
         return _with_replacement(candidates, admitted, fanout, seed, stream, position)
 
     def key(i: int) -> tuple[int, int]:
@@ -127,7 +128,11 @@ def choose(
             return float_bits(float(quotient)), i
         return 2**63 | (random >> 2), i
 
-    return sorted(sorted(admitted, key=key)[:fanout])
+    chosen = sorted(sorted(admitted, key=key)[:fanout])
+    if choice.replace and chosen:
+        count = len(chosen)
+        return [chosen[random_below(count, seed, stream, position, k)] for k in range(fanout)]
+    return chosen
 
 
 def _with_replacement(

@@ -52,9 +52,8 @@ class Choices:
         self.last = temporal_strategy == "last"
         if self.last and not self.timed:
             raise ValueError("temporal_strategy: 'last' needs node_time or edge_time")
-        if self.last and (self.replace or self.weights):
-            other = "replace" if self.replace else "weights"
-            raise ValueError(f"{other}: temporal_strategy='last' leaves nothing to draw")
+        if self.last and self.weights:
+            raise ValueError("weights: temporal_strategy='last' does not draw by them")
         self.labor = bool(labor)
         self.layer_dependency = bool(layer_dependency)
         if self.layer_dependency and not self.labor:

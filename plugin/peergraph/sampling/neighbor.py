@@ -58,7 +58,8 @@ class NeighborSampler:
             read, which costs time in proportion to the degree.
         edge_time: the same with a table of the edges' times.
         temporal_strategy: ``"uniform"`` or ``"last"``: the most recent ones, of equals those
-            further behind in the list.
+            further behind in the list. With `replace`, as many draws as the fanout says, among as
+            many of the most recent ones (PyG). Not with `weights`.
         subgraph: ``"directional"``, the sampled edges, or ``"induced"``, instead of them all edges
             among the sampled nodes (in a disjoint sample, of the same seed; with times, none after
             the seed's). The sample then has one block: every node is a target.
