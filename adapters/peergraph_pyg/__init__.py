@@ -6,6 +6,7 @@ shared graphs; they treat everything else as before.
 
 from __future__ import annotations
 
+from peergraph import explaining
 from peergraph.store import Store, StoreTensor, TableTensor
 
 from . import hooks, nn
@@ -42,6 +43,7 @@ __all__ = [
 ]
 
 hooks.install()
+explaining.serve(explain)
 
 
 def stores(store: Store) -> tuple[PeergraphFeatureStore, PeergraphGraphStore]:

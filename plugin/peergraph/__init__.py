@@ -8,10 +8,19 @@ from importlib.metadata import version
 from peergraph import _native as _native
 from peergraph import optim
 from peergraph.errors import PeerLostError
+from peergraph.explaining import explain
 from peergraph.headers import include_path
 from peergraph.memory.device.pending_errors import synchronize
 from peergraph.store.embedding.embedding import Embedding
 
 __version__ = version("peergraph")
 
-__all__ = ["Embedding", "PeerLostError", "__version__", "include_path", "optim", "synchronize"]
+__all__ = [
+    "Embedding",
+    "PeerLostError",
+    "__version__",
+    "explain",
+    "include_path",
+    "optim",
+    "synchronize",
+]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import peergraph
 from peergraph_pyg import accelerate, explain, revert
 from peergraph_pyg import nn as fast
 from peergraph_pyg.nn import structure
@@ -185,6 +188,15 @@ def test_explain_changes_nothing() -> None:
     assert torch.equal(torch.get_rng_state(), state)
     assert "edge_updater: peergraph" in text
     assert "propagate: peergraph, sum over Csc(9 sources" in text
+
+
+def test_explain_of_the_core() -> None:
+    layer = fast.GCNConv(WIDTH, 3)
+    args = x_and_edges()
+    assert peergraph.explain(layer, *args) == explain(layer, *args)
+    alone = "import peergraph\ntry: peergraph.explain(None)\nexcept RuntimeError as e: print(e)"
+    out = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True, check=True)
+    assert "asks peergraph_pyg, which was not imported" in out.stdout
 
 
 def test_explain_of_cached_normalisation_with_gradients() -> None:

@@ -60,7 +60,8 @@ def attention(
         att: [heads, depth].
         negative_slope: of leaky_relu.
         self_loops: None: the edges as they are. Else the first so many destinations have one edge
-            each from the source of the same number, and such edges in `csc` do not count.
+            each from the source of the same number, and no edge of `csc` between a source and a
+            destination of the same number counts.
         deterministic: gradients are summed in a fixed order; default: as
             ``torch.use_deterministic_algorithms`` says.
 
