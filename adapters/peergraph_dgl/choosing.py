@@ -23,9 +23,20 @@ def choose(destinations: Tensor, count: int, replace: bool) -> Tensor:
         offsets = (picks * degrees[:, None]).long().minimum(degrees[:, None] - 1)
         with_repeats: Tensor = in_order[(first[:, None] + offsets).reshape(-1)]
         return with_repeats
-    shuffled = torch.randperm(owner.numel(), device=owner.device)
-    # A stable sort of shuffled edges: those of each destination, in random order.
-    in_order = shuffled[owner[shuffled].argsort(stable=True)]
-    rank = torch.arange(owner.numel(), device=owner.device) - first[owner[in_order]]
-    chosen: Tensor = in_order[rank < count]
+    return first_of_each(torch.randperm(owner.numel(), device=owner.device), owner, first, count)
+
+
+def first_of_each(order: Tensor, owner: Tensor, first: Tensor, count: int) -> Tensor:
+    """The `count` edges of each destination that come first in an order of all edges.
+
+    Args:
+        order: [edges] positions of edges.
+        owner: [edges] destination of each edge.
+        first: [destinations] how many edges the destinations before have.
+        count: edges per destination.
+    """
+    # A stable sort: the edges of each destination, in that order.
+    grouped = order[owner[order].argsort(stable=True)]
+    rank = torch.arange(owner.numel(), device=owner.device) - first[owner[grouped]]
+    chosen: Tensor = grouped[rank < count]
     return chosen

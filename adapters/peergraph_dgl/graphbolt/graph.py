@@ -9,11 +9,12 @@ import torch
 from dgl import graphbolt as gb
 from torch import Tensor
 
-from peergraph.sampling import NeighborSampler, Sample, exclude_edges
-from peergraph.store import EdgeType, Store
+from peergraph.sampling import NeighborSampler, exclude_edges
+from peergraph.store import Store
 
 from ..sampling import weightless
 from .operators import random_number
+from .together import Lists, choose_together, lists_of
 
 Nodes = Tensor | Mapping[str, Tensor]
 
@@ -81,13 +82,13 @@ class StoreSamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
 
         Args:
             nodes: [S] ids, by type where there are several; not repeated.
-            fanouts: one for each edge type; -1: all.
+            fanouts: one for each edge type, or one for the edges of all types together, which are
+                then chosen among whole lists; -1: all.
             replace: with replacement.
             probs_name: an edge table of float32 or float64 to draw by; never what weighs 0.
 
         Raises:
-            NotImplementedError: one fanout for several edge types together; probabilities of
-                another dtype.
+            NotImplementedError: probabilities of another dtype.
         """
         return self._sample(nodes, fanouts, replace, probs_name, labor=False)
 
@@ -142,15 +143,26 @@ class StoreSamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
     def _sample(
         self, nodes: Nodes, fanouts: Tensor, replace: bool, probs_name: str | None, labor: bool
     ) -> gb.SampledSubgraphImpl:
-        core = self._core(self._by_relation(fanouts), bool(replace), probs_name, labor)
-        sample = core.sample(nodes, random_number())
+        together = self._together(fanouts)
+        if together is not None:
+            core = self._core((-1,) * len(self.store.edge_types), False, probs_name, False)
+        else:
+            core = self._core(self._by_relation(fanouts), bool(replace), probs_name, labor)
+        number = random_number()
+        sample = core.sample(nodes, number)
         weights = core.choices.weights if probs_name else {}
         unwanted = weightless(sample, weights, self.store)
         if unwanted:
             sample = exclude_edges(sample, unwanted)
         given = nodes if isinstance(nodes, Tensor) else next(iter(nodes.values()))
-        parts = {t: self._part(sample, t, given) for t in self.store.edge_types}
-        edge_ids = {t: sample.block(0, t).edge_ids.to(given.device) for t in parts}  # type: ignore[union-attr]
+        if together is None:
+            lists = {t: lists_of(sample, t) for t in self.store.edge_types}
+        else:
+            lists = choose_together(
+                sample, self.store, weights, together, number, replace=replace, labor=labor
+            )
+        parts = {t: _csc(sample.nodes[t[0]][part.row], part, given) for t, part in lists.items()}
+        edge_ids = {t: part.edge_ids.to(given.device) for t, part in lists.items()}
         if self.store.is_homogeneous:
             (edge_type,) = parts
             return gb.SampledSubgraphImpl(
@@ -162,23 +174,16 @@ class StoreSamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
             original_edge_ids={name(t): ids for t, ids in edge_ids.items()},
         )
 
-    def _part(self, sample: Sample, edge_type: EdgeType, like: Tensor) -> gb.CSCFormatBase:
-        block = sample.block(0, edge_type)
-        sources = sample.nodes[edge_type[0]][block.row]
-        return gb.CSCFormatBase(
-            indptr=block.indptr.to(like.device, torch.int64), indices=sources.to(like)
-        )
+    def _together(self, fanouts: Tensor) -> int | None:
+        """The fanout of edges of several types, if it is one for all; None for all edges."""
+        alone = len(fanouts) == 1 and len(self.store.edge_types) > 1
+        return int(fanouts[0]) if alone and int(fanouts[0]) > 0 else None
 
     def _by_relation(self, fanouts: Tensor) -> tuple[int, ...]:
         count = len(self.store.edge_types)
         given = [int(fanout) for fanout in fanouts]
-        if len(given) == 1 and (count == 1 or given[0] in (-1, 0)):
-            return tuple(given * count)
         if len(given) == 1:
-            raise NotImplementedError(
-                "fanouts: one for all edge types together; give one for each, in the order of "
-                f"{list(self.edge_type_to_id or [])}"
-            )
+            return tuple(given * count)
         if len(given) != count:
             raise ValueError(f"fanouts: expected {count}, one for each edge type, got {len(given)}")
         return tuple(given)
@@ -205,3 +210,10 @@ class StoreSamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
                 dtype = self.store.edge_table(name, edge_type).dtype
                 if dtype not in (torch.float32, torch.float64):
                     raise NotImplementedError(f"probs_name: {name!r} is {dtype}")
+
+
+def _csc(sources: Tensor, part: Lists, like: Tensor) -> gb.CSCFormatBase:
+    """As GraphBolt has it, on the device and in the id type of the nodes that were given."""
+    return gb.CSCFormatBase(
+        indptr=part.indptr.to(like.device, torch.int64), indices=sources.to(like)
+    )

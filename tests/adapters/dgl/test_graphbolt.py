@@ -112,8 +112,6 @@ def test_types(shared: Any, device: torch.device) -> None:
         key = f"{source}:{name}:{destination}"
         part = found.sampled_csc[key], found.original_edge_ids[key]
         check_edges(g, part, nodes.get(destination, empty), (source, name, destination))
-    with pytest.raises(NotImplementedError, match="fanouts: one for all edge types together"):
-        graph.sample_neighbors(nodes, torch.tensor([2]))
     with pytest.raises(ValueError, match="fanouts: expected 4"):
         graph.sample_neighbors(nodes, torch.tensor([2, 2]))
 
@@ -132,13 +130,88 @@ def test_types(shared: Any, device: torch.device) -> None:
          "user": gb.ItemSet(torch.arange(4), names="seed_nodes")}
     )  # fmt: skip
     pipe = gb.ItemSampler(items, batch_size=4).copy_to(device, extra_attrs=["seed_nodes"])
-    pipe = pipe.sample_neighbor(graph, [torch.full((4,), 2), torch.full((4,), 3)])
+    pipe = pipe.sample_neighbor(graph, [torch.full((4,), 2), 3])
     pipe = pipe.fetch_feature(features, node_feature_keys={"user": ["x"], "maker": ["x"]})
     for batch in gb.DataLoader(pipe):
         assert all(block.device == device for block in batch.blocks)
         ids = batch.input_nodes["user"].cpu()
         got = batch.node_features[("user", "x")].cpu()
         assert torch.equal(got, g.nodes["user"].data["x"][ids])
+
+
+@pytest.mark.parametrize("probs", [None, "w"])
+@pytest.mark.parametrize("how", ["plain", "replace", "layer"])
+def test_one_fanout_for_all_types(
+    shared: Any, device: torch.device, how: str, probs: str | None
+) -> None:
+    """It counts the edges of a node, whatever their types, as GraphBolt's own graph has it."""
+    g = typed_graph()
+    for etype in g.canonical_etypes:
+        g.edges[etype].data["w"] = (torch.arange(g.num_edges(etype)) % 3).float()
+    graph = StoreSamplingGraph(shared(g))
+    nodes = {"game": torch.tensor([2, 0, 5]).to(device), "user": torch.tensor([7, 3]).to(device)}
+    sample = graph.sample_layer_neighbors if how == "layer" else graph.sample_neighbors
+    gb.seed(3)
+    found = sample(nodes, torch.tensor([3]), how == "replace", probs)
+    gb.seed(3)
+    again = sample(nodes, torch.tensor([3]), how == "replace", probs)
+    drawn = {t: torch.zeros(len(ids), dtype=torch.int64) for t, ids in nodes.items()}
+    possible = {t: torch.zeros(len(ids), dtype=torch.int64) for t, ids in nodes.items()}
+    for etype in g.canonical_etypes:
+        key, target = ":".join(etype), etype[2]
+        csc, ids = found.sampled_csc[key], found.original_edge_ids[key]
+        assert csc.indptr.device == csc.indices.device == ids.device == device
+        assert torch.equal(ids, again.original_edge_ids[key])
+        check_edges(g, (csc, ids), nodes[target], etype)
+        weights = g.edges[etype].data["w"]
+        assert probs is None or bool((weights[ids.cpu()] > 0).all())
+        assert how == "replace" or ids.unique().numel() == ids.numel()
+        drawn[target] += csc.indptr.cpu().diff()
+        usable = (weights > 0) | (probs is None)
+        ends = g.edges(etype=etype)[1][usable]
+        counts = torch.bincount(ends, minlength=g.num_nodes(target))
+        possible[target] += counts[nodes[target].cpu()]
+    for target, count in drawn.items():
+        wanted = possible[target].clamp(max=3)
+        assert torch.equal(count, (wanted > 0) * 3 if how == "replace" else wanted)
+
+
+@pytest.mark.parametrize("how", ["plain", "replace", "layer"])
+def test_one_fanout_draws_by_weight(shared: Any, how: str) -> None:
+    """Among edges of two types, each is drawn as often as its weight says."""
+    g = dgl.heterograph(
+        {
+            ("a", "r", "b"): (torch.arange(3), torch.zeros(3).long()),
+            ("c", "s", "b"): (torch.arange(1), torch.zeros(1).long()),
+        }
+    )
+    g.edges["r"].data["w"] = torch.tensor([1.0, 2.0, 1.0])
+    g.edges["s"].data["w"] = torch.tensor([4.0])
+    graph = StoreSamplingGraph(shared(g))
+    sample = graph.sample_layer_neighbors if how == "layer" else graph.sample_neighbors
+    gb.seed(0)
+    for probs, shares in ((None, [1, 1, 1, 1]), ("w", [1, 2, 1, 4])):
+        counts = torch.zeros(4)
+        for _ in range(800):
+            found = sample({"b": torch.tensor([0])}, torch.tensor([1]), how == "replace", probs)
+            ids = found.original_edge_ids
+            counts[ids["a:r:b"]] += 1
+            counts[3 + ids["c:s:b"]] += 1
+        wanted = torch.tensor(shares) / sum(shares) * 800
+        assert bool(((counts - wanted).abs() < 75).all()), counts
+
+
+def test_layer_sampling_of_all_types_shares_sources(shared: Any, device: torch.device) -> None:
+    """LABOR: nodes with the same neighbours choose the same of them."""
+    ends = torch.arange(20).repeat(5), torch.arange(5).repeat_interleave(20)
+    g = dgl.heterograph({("a", "r", "b"): ends, ("c", "s", "b"): ends})
+    graph = StoreSamplingGraph(shared(g))
+    nodes = {"b": torch.arange(5, device=device)}
+    found = graph.sample_layer_neighbors(nodes, torch.tensor([6])).sampled_csc
+    chosen = [[part.indices[part.indptr[i] : part.indptr[i + 1]].sort().values.tolist()
+               for part in found.values()] for i in range(5)]  # fmt: skip
+    assert chosen == [chosen[0]] * 5
+    assert sum(map(len, chosen[0])) == 6
 
 
 @pytest.mark.parametrize("sampler", ["sample_neighbor", "sample_layer_neighbor"])
