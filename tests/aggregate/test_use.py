@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from peergraph.aggregate import Csc, edge_softmax, g_sddmm, g_spmm
+from peergraph.aggregate import Csc, edge_softmax, g_sddmm, g_spmm, message
+from peergraph.aggregate import attention as in_one_pass
 from tests.aggregate.graphs import Graph, assert_same, features, random_graph
 
 
@@ -100,6 +101,26 @@ def test_compile(graph: Graph, layer: Layer, backend: str) -> None:
         found = result_and_gradients(compiled, csc, inputs)
         for one, other in zip(found, expected, strict=True):
             assert_same(one, other)
+
+
+def test_compile_of_operands_that_are_the_same(device: torch.device) -> None:
+    graph = random_graph(device, num_sources=6, num_destinations=6, num_edges=6)
+    of_nodes = message("relu(u * v)", "mean")
+    calls: list[Callable[[Csc, Tensor], Tensor]] = [
+        lambda csc, x: edge_softmax(csc, g_sddmm(csc, "dot", x, x)),
+        lambda csc, x: g_sddmm(csc, "mul", x, x, "u", "u"),
+        lambda csc, x: g_spmm(csc, "mul", "sum", x, x),
+        lambda csc, x: in_one_pass(csc, x.unsqueeze(2), x, x),
+        lambda csc, x: of_nodes(csc, u=x, v=x),
+    ]
+    x = features(6, (2,), device)
+    for call in calls:
+        torch._dynamo.reset()
+        compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+        found, expected = compiled(graph.csc(), x), call(graph.csc(), x)
+        assert_same(found, expected)
+        (one,) = torch.autograd.grad(found.square().sum(), x)
+        assert_same(one, torch.autograd.grad(expected.square().sum(), x)[0])
 
 
 @pytest.mark.parametrize("layer", LAYERS)

@@ -134,6 +134,8 @@ def message(expression: str, reduce: str = "sum") -> Message:
 
     ``message("relu(u * w + v)", reduce="mean")(csc, u=x, v=y, w=weights)``
 
+    Calls of a message can be compiled by ``torch.compile`` in one graph; making one cannot.
+
     Args:
         expression: of ``u`` (features of the source), ``v`` (of the destination), ``e`` and ``w``
             (of the edge), numbers, ``+ - * / **`` and relu, leaky_relu (slope 0.01, or a constant

@@ -13,7 +13,7 @@ from peergraph.aggregate.kernels.edges import sddmm
 from peergraph.aggregate.kernels.native import DTYPES, place, sum_dtype
 from peergraph.aggregate.kernels.torch_operator import is_traced
 from peergraph.aggregate.operations.first_order import first_order
-from peergraph.aggregate.operations.operands import check_operand, use_deterministic
+from peergraph.aggregate.operations.operands import apart, check_operand, use_deterministic
 from peergraph.aggregate.structure.csc import Csc
 from peergraph.aggregate.structure.rows import Rows
 
@@ -104,7 +104,8 @@ def attention(
         )
     kept = sum_dtype(x.dtype)
     left = None if left is None else left.to(kept)
-    right = right.to(kept) if right is not None and not wide else right
+    if right is not None:
+        right = apart(right, x) if left is None else apart(right.to(kept), left)
     att = None if att is None else att.to(kept)
     fixed = use_deterministic(deterministic)
     gradients = torch.is_grad_enabled() and any(

@@ -64,6 +64,12 @@ def is_prefix(narrow: tuple[int, ...], wide: tuple[int, ...]) -> bool:
     return wide[: len(narrow)] == narrow
 
 
+def apart(tensor: Tensor, other: Tensor) -> Tensor:
+    """The tensor, as another one if it is `other`: torch.compile takes none twice in one call."""
+    same = torch.compiler.is_compiling() and tensor is other
+    return tensor.view_as(tensor) if same else tensor
+
+
 def autocast(tensor: Tensor | None) -> Tensor | None:
     """As a matrix product would see the operand under torch.amp."""
     if tensor is None or tensor.dtype == torch.float64:

@@ -12,6 +12,7 @@ from peergraph.aggregate.kernels.native import TARGETS
 from peergraph.aggregate.kernels.sums import spmm
 from peergraph.aggregate.operations.first_order import first_order
 from peergraph.aggregate.operations.operands import (
+    apart,
     autocast,
     check_operand,
     check_same_dtype,
@@ -99,7 +100,7 @@ def g_sddmm(
     shape = (columns(features), depth)
     result: Tensor = _Sddmm.apply(  # type: ignore[no-untyped-call]
         flat(left),
-        None if right is None else flat(right),
+        None if right is None else flat(apart(right, left)),
         csc,
         message,
         lhs_target + rhs_target,

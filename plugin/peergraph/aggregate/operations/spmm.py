@@ -13,6 +13,7 @@ from peergraph.aggregate.kernels.native import MESSAGES
 from peergraph.aggregate.kernels.sums import spmm
 from peergraph.aggregate.operations.first_order import first_order
 from peergraph.aggregate.operations.operands import (
+    apart,
     autocast,
     check_operand,
     check_same_dtype,
@@ -132,7 +133,7 @@ def _align(
     given, edge = tuple(x.shape[1:]), tuple(e.shape[1:])
     features = given
     if given == edge:
-        return flat(x), flat(e), features
+        return flat(x), flat(apart(e, x)), features
     if len(given) == len(edge):
         try:
             features = tuple(torch.broadcast_shapes(given, edge))  # type: ignore[no-untyped-call]
