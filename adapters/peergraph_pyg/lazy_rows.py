@@ -52,7 +52,9 @@ class _Values:
         """The matrix; gathered, at the first call, alone."""
         found = self.found()
         if found is None:
-            found = self._tensor = self.rows.gather()
+            # A tensor of inference mode could not serve gradients later.
+            with torch.inference_mode(False):
+                found = self._tensor = self.rows.gather()
         return found
 
     def shared(self) -> Tensor:

@@ -138,3 +138,30 @@ def test_hooks_of_all_modules(name: str) -> None:
     finally:
         hook.remove()
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"add_self_loops": False}])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("count", [20, 200])
+def test_training_after_inference(name: str, options: dict[str, Any], count: int) -> None:
+    if options and not name.startswith(("GCN", "GAT")):
+        pytest.skip("has no such option")
+    theirs, ours = pair(name, *arguments(name), **options)
+    inputs = [x_and_edges()[0], edges(count=count)]
+    if name in ("GINEConv", "RGCNConv"):
+        inputs += edge_inputs(name, count)
+    with torch.inference_mode():
+        ours(*inputs)
+    for _ in range(6):  # Until gradients run over a transpose.
+        assert_same(theirs, ours, *inputs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_degrees_that_half_precision_cannot_count(dtype: torch.dtype) -> None:
+    count = 70_000
+    edge_index = torch.stack([torch.arange(count) % 7 + 1, torch.zeros(count, dtype=torch.int64)])
+    layer = pair("GCNConv", *arguments("GCNConv"))[1]
+    x = torch.rand(9, 6) + 1
+    expected = layer(x, edge_index)
+    found = layer.to(dtype)(x.to(dtype), edge_index)
+    torch.testing.assert_close(found.float(), expected, rtol=3e-2, atol=3e-2)

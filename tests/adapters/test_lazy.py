@@ -215,3 +215,17 @@ def test_writes_by_way_of_the_first_rows(device: torch.device) -> None:
             write(batch.x)
         assert torch.equal(lazy.x + 0, plain.x)
     assert lazy.x.untyped_storage().nbytes() == plain.x.untyped_storage().nbytes()
+
+
+def test_training_after_inference(device: torch.device) -> None:
+    plain, lazy = batches(device)
+    theirs, ours = (layer.to(device) for layer in pair("SAGEConv", *arguments("SAGEConv")))
+    with torch.inference_mode():
+        assert torch.equal(lazy.x + 0, plain.x)
+    found, expected = ours(lazy.x, lazy.edge_index), theirs(plain.x, plain.edge_index)
+    torch.testing.assert_close(
+        torch.autograd.grad(found.square().sum(), list(ours.parameters())),
+        torch.autograd.grad(expected.square().sum(), list(theirs.parameters())),
+        rtol=1e-4,
+        atol=1e-4,
+    )

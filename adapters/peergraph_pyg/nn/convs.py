@@ -84,7 +84,7 @@ class GCNConv(FastLayer, pyg.GCNConv):  # type: ignore[misc]
         refuse(csc.num_destinations != csc.num_sources, f"there is {csc}")
         degrees = degrees_of(csc, edge_index, self.add_self_loops, x.dtype)
         h = self.lin(x)
-        if weighs_edges(csc):
+        if weighs_edges(csc, x.dtype):
             how, weights = "edges weighted", weights_of(csc, edge_index, degrees)
             out = without_autocast(lambda: weighted_sum(csc, weights, h, self.bias))
         else:

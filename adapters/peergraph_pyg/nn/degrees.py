@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import torch
@@ -57,17 +58,31 @@ def degrees_of(csc: Csc, edge_index: Tensor, self_loops: bool, dtype: torch.dtyp
     kept = _kept.setdefault(csc, {})
     key = self_loops, dtype
     if key not in kept:
-        degree = csc.degrees().to(dtype)
-        missing = None
-        if self_loops:
-            source, destination = plain(edge_index)
-            loops = (source == destination).to(dtype)
-            missing = 1 - torch.zeros_like(degree).index_add_(0, destination, loops)
-            degree = degree + missing
-        root = degree.pow_(-0.5)
-        root.masked_fill_(root == float("inf"), 0)
-        kept[key] = Degrees(root.unsqueeze(1), None if missing is None else missing.unsqueeze(1))
+        with _lasting():
+            kept[key] = _degrees_of(csc, edge_index, self_loops, dtype)
     return kept[key]
+
+
+def _degrees_of(csc: Csc, edge_index: Tensor, self_loops: bool, dtype: torch.dtype) -> Degrees:
+    # In half precision there is no room for large degrees.
+    wide = torch.promote_types(dtype, torch.float32)
+    degree = csc.degrees().to(wide)
+    missing = None
+    if self_loops:
+        source, destination = plain(edge_index)
+        loops = (source == destination).to(wide)
+        missing = 1 - torch.zeros_like(degree).index_add_(0, destination, loops)
+        degree = degree + missing
+        missing = missing.to(dtype).unsqueeze(1)
+    root = degree.pow_(-0.5)
+    root.masked_fill_(root == float("inf"), 0)
+    return Degrees(root.to(dtype).unsqueeze(1), missing)
+
+
+def _lasting() -> AbstractContextManager[None]:
+    """For what is kept: tensors of inference mode could not serve gradients later."""
+    mode: AbstractContextManager[None] = torch.inference_mode(False)
+    return mode
 
 
 def normalised_sum(csc: Csc, degrees: Degrees, x: Tensor, bias: Tensor | None) -> Tensor:
@@ -85,9 +100,11 @@ def normalised_sum(csc: Csc, degrees: Degrees, x: Tensor, bias: Tensor | None) -
     return torch.addcmul(bias, out, degrees.inverse_root)
 
 
-def weighs_edges(csc: Csc) -> bool:
-    """Whether weights of edges cost less than passes over the rows."""
-    return csc.num_edges <= _WEIGHED * csc.num_destinations
+def weighs_edges(csc: Csc, dtype: torch.dtype) -> bool:
+    """Whether weights of edges cost less than passes over the rows, or float16 needs them: sums that
+    are yet to be scaled may be out of its range.
+    """
+    return dtype == torch.float16 or csc.num_edges <= _WEIGHED * csc.num_destinations
 
 
 def weights_of(csc: Csc, edge_index: Tensor, degrees: Degrees) -> Weights:
@@ -100,14 +117,19 @@ def weights_of(csc: Csc, edge_index: Tensor, degrees: Degrees) -> Weights:
     kept = _kept_weights.setdefault(csc, {})
     key = degrees.missing_loops is not None, degrees.inverse_root.dtype
     if key not in kept:
-        root = degrees.inverse_root
-        source, destination = plain(edge_index)
-        flat = root.squeeze(1)
-        loops = degrees.missing_loops
-        kept[key] = Weights(
-            flat[source] * flat[destination], None if loops is None else root.square() * loops
-        )
+        with _lasting():
+            kept[key] = _weights_of(edge_index, degrees)
     return kept[key]
+
+
+def _weights_of(edge_index: Tensor, degrees: Degrees) -> Weights:
+    root = degrees.inverse_root
+    source, destination = plain(edge_index)
+    flat = root.squeeze(1)
+    loops = degrees.missing_loops
+    return Weights(
+        flat[source] * flat[destination], None if loops is None else root.square() * loops
+    )
 
 
 def weighted_sum(csc: Csc, weights: Weights, x: Tensor, bias: Tensor | None) -> Tensor:
