@@ -189,3 +189,13 @@ def test_counting_up(device: torch.device, dtype: torch.dtype, count: int) -> No
         other = ids.clone()
         other[at] += 1
         assert not counts_up(other)
+
+
+def test_default_devices_do_not_matter(device: torch.device) -> None:
+    edge_index = torch.tensor([[0, 2, 1, 2], [1, 0, 1, 0]], device=device)
+    expected = Csc.from_edge_index(edge_index, 2, 3)
+    with torch.device("meta"):
+        found = Csc.from_edge_index(edge_index, 2, 3)
+        turned = found.transpose()
+    assert torch.equal(found.rows.indices, expected.rows.indices)
+    assert torch.equal(turned.indptr, expected.transpose().indptr)

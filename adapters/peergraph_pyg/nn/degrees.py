@@ -101,8 +101,8 @@ def normalised_sum(csc: Csc, degrees: Degrees, x: Tensor, bias: Tensor | None) -
 
 
 def weighs_edges(csc: Csc, dtype: torch.dtype) -> bool:
-    """Whether weights of edges cost less than passes over the rows, or float16 needs them: sums that
-    are yet to be scaled may be out of its range.
+    """Whether weights of edges cost less than passes over the rows, or float16 needs them: sums
+    that are yet to be scaled may be out of its range.
     """
     return dtype == torch.float16 or csc.num_edges <= _WEIGHED * csc.num_destinations
 

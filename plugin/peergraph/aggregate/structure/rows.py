@@ -99,9 +99,9 @@ def group_by(
     """
     if keys.device.type == "cpu":
         keys, values = keys.contiguous(), values.contiguous()
-        indptr = torch.empty(num_keys + 1, dtype=torch.int64)
+        indptr = torch.empty(num_keys + 1, dtype=torch.int64, device=keys.device)
         indices = torch.empty_like(values)
-        order = torch.empty(keys.numel(), dtype=torch.int64)
+        order = torch.empty(keys.numel(), dtype=torch.int64, device=keys.device)
         _C.coo_to_csc(
             values.data_ptr(),
             keys.data_ptr(),
