@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import dgl.backend as F
@@ -271,16 +271,20 @@ class DeviceIndex:
         return bool(self.on_host().is_multigraph())
 
     def node_subgraph(self, induced_nodes: Sequence[Tensor]) -> SubgraphIndex:
-        return self._part(self.on_host().node_subgraph([ids.cpu() for ids in induced_nodes]))
+        part = self.on_host().node_subgraph([ids.cpu() for ids in induced_nodes])
+        return self._part(part, part.induced_nodes)
 
     def edge_subgraph(self, induced_edges: Sequence[Tensor], preserve_nodes: bool) -> SubgraphIndex:
         edges = [ids.cpu() for ids in induced_edges]
-        return self._part(self.on_host().edge_subgraph(edges, preserve_nodes))
+        part = self.on_host().edge_subgraph(edges, preserve_nodes)
+        # With all nodes preserved, DGL says nothing of them: its arrays cannot be read.
+        nodes = map(torch.arange, self._num_nodes) if preserve_nodes else part.induced_nodes
+        return self._part(part, nodes)
 
-    def _part(self, part: Any) -> SubgraphIndex:
+    def _part(self, part: Any, nodes: Iterable[Tensor]) -> SubgraphIndex:
         return SubgraphIndex(
             DeviceIndex.of(part.graph, self.device),
-            [ids.to(self.device) for ids in part.induced_nodes],
+            [ids.to(self.device) for ids in nodes],
             [ids.to(self.device) for ids in part.induced_edges],
         )
 

@@ -72,6 +72,8 @@ def sddmm(
     scalar = left.dim() == 1
     if scalar:
         left, right = left.unsqueeze(-1), right.unsqueeze(-1)
+    if left.shape[-1] != right.shape[-1]:
+        raise ValueError(f"dot: the last dimensions differ, {left.shape[-1]} and {right.shape[-1]}")
     out = g_sddmm(csc, "dot", left, right, lhs_target, rhs_target)
     return out if scalar else out.unsqueeze(-1)
 

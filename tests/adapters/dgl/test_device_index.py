@@ -121,6 +121,24 @@ def test_subgraphs(device: torch.device) -> None:
     assert_same(got.ndata[dgl.NID], wanted.ndata[dgl.NID])
 
 
+@pytest.mark.parametrize("played_by", [0, 14])
+def test_edges_with_all_nodes(played_by: int, device: torch.device) -> None:
+    """Of several relations DGL's index gives no list of the nodes that are preserved."""
+    g = typed_graph(played_by)
+    moved = served(g, device)
+    edges = {"plays": torch.tensor([3, 1]), "makes": torch.tensor([8])}
+    on_device = {etype: ids.to(device) for etype, ids in edges.items()}
+    got = moved.edge_subgraph(on_device, relabel_nodes=False)
+    wanted = g.edge_subgraph(edges, relabel_nodes=False)
+    removed = dgl.remove_edges(moved, on_device["plays"], etype="plays")
+    for ours, theirs in ((got, wanted), (removed, dgl.remove_edges(g, edges["plays"], "plays"))):
+        assert ours.device == device
+        for etype in g.canonical_etypes:
+            assert_same(ours.edges(etype=etype), theirs.edges(etype=etype))
+        for ntype in g.ntypes:
+            assert ours.num_nodes(ntype) == g.num_nodes(ntype)
+
+
 def test_copies(device: torch.device) -> None:
     moved = served(block(), device)
     moved.edata["w"] = torch.rand(70, device=device)

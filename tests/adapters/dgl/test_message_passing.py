@@ -95,6 +95,13 @@ def test_sddmm(op: str, lhs: str, rhs: str, idtype: torch.dtype, device: torch.d
         check(function, g, device, values(rows[lhs], *left), values(rows[rhs], *right))
 
 
+def test_dot_of_different_widths(device: torch.device) -> None:
+    g = served(plain_graph(), device)
+    x, e = values(24, 4).to(device), values(90, 1).to(device)
+    with pytest.raises(ValueError, match="dot: the last dimensions differ, 4 and 1"):
+        dgl.ops.u_dot_e(g, x, e)
+
+
 @pytest.mark.parametrize("target", ["u", "v"])
 def test_copies(target: str, device: torch.device) -> None:
     g = block()
