@@ -41,8 +41,8 @@ _WORKER_OPTIONS = (
 
 def install() -> None:
     """Wraps PyG's functions, once."""
-    if "__new__" not in NeighborSampler.__dict__:
-        NeighborSampler.__new__ = _new_sampler
+    if not hasattr(NeighborSampler.__init__, "__wrapped__"):
+        NeighborSampler.__init__ = _wrap_sampler(NeighborSampler.__init__)
         NodeLoader.__init__ = _wrap_loader(NodeLoader.__init__, "node_sampler", "input_time")
         LinkLoader.__init__ = _wrap_loader(LinkLoader.__init__, "link_sampler", "edge_label_time")
         for loader in (NodeLoader, LinkLoader):
@@ -54,13 +54,18 @@ def install() -> None:
         loader_utils.filter_edge_store_ = _wrap_edges(loader_utils.filter_edge_store_)
 
 
-def _new_sampler(cls: type[Any], *args: Any, **kwargs: Any) -> Any:
-    # Unpickling and copying call __new__ with the class alone.
-    data = args[0] if args else kwargs.get("data")
-    if cls is NeighborSampler and has_shared_structure(data):
-        # A subclass, so Python goes on to call its __init__ with the same arguments.
-        return object.__new__(StoreNeighborSampler)
-    return object.__new__(cls)
+def _wrap_sampler(original: Callable[..., None]) -> Callable[..., None]:
+    # Not `__new__`, which hides the parameters: PyG's Lightning modules look at them.
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        data = args[0] if args else kwargs.get("data")
+        if type(self) is NeighborSampler and has_shared_structure(data):
+            self.__class__ = StoreNeighborSampler
+            self.__init__(*args, **kwargs)
+        else:
+            original(self, *args, **kwargs)
+
+    return init
 
 
 def _wrap_loader(original: Callable[..., None], sampler: str, time: str) -> Callable[..., None]:

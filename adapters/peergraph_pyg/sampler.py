@@ -85,15 +85,16 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
             raise ValueError(
                 f"temporal_strategy must be 'uniform' or 'last', got {temporal_strategy!r}"
             )
+        self._core: NeighborSampler | None = None
         self._backward = sample_direction == "backward"
         if self._backward and time_attr is not None:
             raise NotImplementedError("time_attr: not with sample_direction='backward', as in PyG")
         if not directed:
             warnings.warn(
-                "the argument 'directed' is deprecated; use subgraph_type='induced'", stacklevel=3
+                "the argument 'directed' is deprecated; use subgraph_type='induced'", stacklevel=4
             )
             subgraph_type = "induced"
-        self.subgraph_type = SubgraphType(subgraph_type)
+        self.subgraph_type = subgraph_type
         self.store: Store = store_of(data)
         self._drawn_from = self.store.turned() if self._backward else self.store
         self.data_type = DataType.from_data(data)
@@ -108,7 +109,6 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
 
         # Settings of negatives and what they were made into, once.
         self._negatives: tuple[NegativeSampling | None, NegativeSampling | None] = None, None
-        self._core: NeighborSampler | None = None
         self.disjoint = disjoint
         self.num_neighbors = num_neighbors
         # Compiled now, so that bad fanouts are reported where they are given.
@@ -147,6 +147,19 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
         if self._node_time:
             tables = {t: TableTensor(self.store, t, n) for t, n in self._node_time.items()}
             self.node_time = times_for_negatives(tables, self._homogeneous)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """What PyG reads for each batch takes effect with the next one (its Lightning modules set
+        other values for evaluation); the rest cannot be set.
+        """
+        if name in ("time_attr", "weight_attr"):
+            raise NotImplementedError(
+                f"{name} of a sampler cannot be changed; make another sampler"
+            )
+        if name in ("replace", "subgraph_type", "temporal_strategy"):
+            self._core = None
+            value = SubgraphType(value) if name == "subgraph_type" else value
+        super().__setattr__(name, value)
 
     @property
     def num_neighbors(self) -> NumNeighbors:

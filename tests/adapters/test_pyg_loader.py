@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import logging
 import warnings
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch_geometric.data import Data
+from torch_geometric.data.lightning.datamodule import split_kwargs
 from torch_geometric.loader import NeighborLoader, NodeLoader
 from torch_geometric.nn import SAGEConv
 from torch_geometric.sampler import NeighborSampler
@@ -261,6 +264,58 @@ def test_changing_fanouts_and_disjoint(device: torch.device) -> None:
     check_fanouts(next(iter(loader)), data, [4])
     loader.node_sampler.disjoint = True
     assert next(iter(loader)).batch is not None
+
+
+def test_changing_how_neighbours_are_chosen(device: torch.device) -> None:
+    """As PyG's Lightning modules do with a copy of the sampler, for evaluation."""
+    data = random_data()
+    data.stamp = torch.arange(60) % 7
+    shared = peergraph_pyg.share(data, device=device)
+    degree = torch.bincount(data.edge_index[1], minlength=60)
+    sampler = NeighborSampler(shared, [7])
+    loader = NodeLoader(shared, sampler, batch_size=60)
+    next(iter(loader))
+    other = copy.copy(sampler)
+    other.replace = True
+    (batch,) = NodeLoader(shared, other, batch_size=60)
+    assert batch.num_edges == 7 * int((degree > 0).sum())
+    (batch,) = loader
+    assert batch.num_edges == int(degree.clamp(max=7).sum())
+    sampler.subgraph_type = "induced"
+    (batch,) = loader
+    assert batch.num_edges == data.num_edges
+    timed = NeighborSampler(shared, [2], time_attr="stamp")
+    loader = NodeLoader(
+        shared, timed, input_nodes=torch.arange(60), input_time=torch.full((60,), 5), batch_size=60
+    )
+    next(iter(loader))
+    timed.temporal_strategy = "last"
+    (batch,) = loader
+    row, col = batch.edge_index.cpu()
+    for node in range(60):
+        stamps = data.stamp[data.edge_index[0][data.edge_index[1] == node]]
+        found = batch.stamp.cpu()[row[col == node]].sort().values
+        assert torch.equal(found, stamps[stamps <= 5].sort().values[-2:])
+    for name in ("time_attr", "weight_attr"):
+        with pytest.raises(NotImplementedError, match=f"{name} of a sampler cannot be changed"):
+            setattr(sampler, name, "stamp")
+
+
+def test_parameters_of_pygs_sampler_can_be_read() -> None:
+    """PyG's Lightning modules tell by them what is meant for the sampler."""
+    names = list(inspect.signature(NeighborSampler).parameters)
+    assert names[:2] == ["data", "num_neighbors"]
+    assert names == list(inspect.signature(NeighborSampler.__init__).parameters)[1:]
+
+    class Mine(NeighborSampler):
+        def __init__(self, graph: Any) -> None:
+            super().__init__(graph, [2])
+
+    assert list(inspect.signature(Mine).parameters) == ["graph"]
+    given = {"num_neighbors": [3], "batch_size": 4, "replace": True}
+    of_sampler, of_loader = split_kwargs(given, NeighborSampler)
+    assert of_sampler == {"num_neighbors": [3], "replace": True}
+    assert of_loader == {"batch_size": 4}
 
 
 def test_calling_a_loader(device: torch.device) -> None:
