@@ -65,6 +65,22 @@ def test_block(device: torch.device, dtype: torch.dtype) -> None:
     assert gradient[:, 0].tolist() == [0.0, 1.0, 0.0, 2.0]
 
 
+def test_destinations_that_are_reached(device: torch.device) -> None:
+    indptr = torch.tensor([0, 2, 3, 3, 3, 3, 3], device=device)
+    indices = torch.tensor([0, 1, 1], device=device)
+    csc = Csc(indptr, indices, 2, reached=2, one_shot=True)
+    few = csc.of_reached()
+    assert few is csc.of_reached()
+    assert (few.num_destinations, few.num_edges, few.num_sources) == (2, 3, 2)
+    assert few.one_shot
+    # Not known, or not worth it.
+    for reached in (None, 5, 6):
+        whole = Csc(indptr, indices, 2, reached=reached)
+        assert whole.of_reached() is whole
+    nothing = Csc(indptr[:1], indices[:0], 2).of_reached()
+    assert nothing.num_destinations == 0
+
+
 def test_choice_of_backward(device: torch.device) -> None:
     graph = random_graph(device, grouped=True)
     assert graph.csc().backward_rows("auto", False) is not None
@@ -107,6 +123,8 @@ INDICES = torch.tensor([0, 1, 1])
             ValueError,
             "must not fall, it does after position 1",
         ),
+        ({"reached": 3}, ValueError, "reached must be 0 to 2 destinations, got 3"),
+        ({"reached": 1}, ValueError, "reached is 1, where 1 edges are yet to come"),
         ({"num_sources": 1}, IndexError, "indices[1] = 1 is out of range for 1 sources"),
         ({"indices": -INDICES}, IndexError, "indices[1] = -1 is out of range for 2 sources"),
         ({"edge_ids": INDICES[:2]}, ValueError, "edge_ids must have 3 items, got 2"),

@@ -44,8 +44,8 @@ class Csc:
             sources that occur once are stored without an atomic (WholeGraph III-C4).
         one_shot: the structure serves one forward and backward: gradients of sources on a GPU then
             use atomics instead of a transpose.
-        reached: destinations from this one on have no edges (not checked), as those of a
-            mini-batch that only the last hop added; None: not known.
+        reached: destinations from this one on have no edges, as those of a mini-batch that only
+            the last hop added; None: not known.
         check: verify offsets and ids; synchronises with a GPU. Wrong ones that are not checked
             are undefined behaviour.
 
@@ -76,8 +76,11 @@ class Csc:
             _check_ids("duplicate_counts", duplicate_counts, indices.device, num_sources)
             if duplicate_counts.dtype != torch.int32:
                 raise TypeError(f"duplicate_counts must be int32, got {duplicate_counts.dtype}")
+        count = indptr.numel() - 1
+        if reached is not None and not 0 <= reached <= count:
+            raise ValueError(f"reached must be 0 to {count} destinations, got {reached}")
         if check:
-            _check_offsets(indptr, indices.numel())
+            _check_offsets(indptr, indices.numel(), reached)
             check_range("indices", indices, num_sources, "sources")
         self.num_sources = num_sources
         self.duplicate_counts = duplicate_counts
@@ -90,7 +93,7 @@ class Csc:
             num_sources,
             count_chunks(indptr) if exact else chunk_bound(indices.numel()),
         )
-        self._reached = self.num_destinations if reached is None else reached
+        self._reached = count if reached is None else reached
         self._of_reached: Csc | None = None
         self._transpose: Rows | None = None
         self._positions: Tensor | None = None
@@ -264,13 +267,16 @@ def _check_ids(name: str, ids: Tensor, device: torch.device, count: int | None =
         raise ValueError(f"{name} must have {count} items, got {ids.numel()}")
 
 
-def _check_offsets(indptr: Tensor, num_edges: int) -> None:
+def _check_offsets(indptr: Tensor, num_edges: int, reached: int | None) -> None:
     first, last = int(indptr[0]), int(indptr[-1])
     if first != 0 or last != num_edges:
         raise ValueError(f"indptr must run from 0 to {num_edges} edges, got {first} to {last}")
     falling = (indptr[1:] < indptr[:-1]).nonzero()
     if falling.numel():
         raise ValueError(f"indptr must not fall, it does after position {int(falling[0])}")
+    if reached is not None and int(indptr[reached]) != num_edges:
+        begun = int(indptr[reached])
+        raise ValueError(f"reached is {reached}, where {num_edges - begun} edges are yet to come")
 
 
 def check_range(name: str, ids: Tensor, limit: int, what: str) -> int:
