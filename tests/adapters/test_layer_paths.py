@@ -193,7 +193,11 @@ def test_explain_changes_nothing() -> None:
 def test_explain_of_the_core() -> None:
     layer = fast.GCNConv(WIDTH, 3)
     args = x_and_edges()
-    assert peergraph.explain(layer, *args) == explain(layer, *args)
+    for state in ("made", "kept"):
+        text = peergraph.explain(layer, *args)
+        assert text == explain(layer, *args)
+        assert f"structure: {state} for this edge index; gradients of sources by" in text
+        layer(*args)
     alone = "import peergraph\ntry: peergraph.explain(None)\nexcept RuntimeError as e: print(e)"
     out = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True, check=True)
     assert "asks peergraph_pyg, which was not imported" in out.stdout

@@ -8,6 +8,11 @@ from contextvars import ContextVar
 notes: ContextVar[list[str] | None] = ContextVar("peergraph_pyg_notes", default=None)
 
 
+def is_explaining() -> bool:
+    """Whether a call is being explained."""
+    return notes.get() is not None
+
+
 def note(line: str) -> None:
     """Adds a line."""
     lines = notes.get()

@@ -15,7 +15,7 @@ from torch_geometric import EdgeIndex
 from peergraph.aggregate import Csc
 
 from ..blocks import find as find_blocks
-from .notes import note
+from .notes import is_explaining, note
 
 # Edge indices that are remembered at once: the edge types of a heterogeneous graph, or the layers
 # of a few mini-batches.
@@ -99,7 +99,7 @@ def structure_of(edge_index: Tensor, num_destinations: int, num_sources: int) ->
     blocks = find_blocks(edge_index) if type(edge_index) is Tensor else None
     found = None if blocks is None else blocks.csc(edge_index, num_destinations, num_sources)
     if found is not None:
-        note("structure: the loader's, nothing is sorted or checked")
+        note(f"structure: the loader's, nothing is sorted or checked; {_gradients_of(found)}")
         return found
     origin = _origin.get()
     # The edge index itself, where the layer passes on the user's, is shared by all layers.
@@ -118,8 +118,15 @@ def structure_of(edge_index: Tensor, num_destinations: int, num_sources: int) ->
         # A structure that holds views of the edge index would keep it alive, and so itself.
         csc = Csc.from_edge_index(plain(edge_index).data, num_destinations, num_sources)
     csc.one_shot = uses < _USES_BEFORE_TRANSPOSE
-    kept[key] = (csc, uses + 1)
+    kept[key] = (csc, uses if is_explaining() else uses + 1)
+    note(f"structure: {'kept' if uses else 'made'} for this edge index; {_gradients_of(csc)}")
     return csc
+
+
+def _gradients_of(csc: Csc) -> str:
+    """How gradients reach sources, in words."""
+    atomics = csc.one_shot and csc.device.type != "cpu"
+    return "gradients of sources by atomics" if atomics else "gradients of sources by its transpose"
 
 
 def _structures_of(tensors: tuple[Tensor, ...]) -> _Structures:
