@@ -13,10 +13,11 @@ from dgl import DGLGraph
 from torch import Tensor
 
 from peergraph.memory import Group
-from peergraph.store import EdgeSource, EdgeType, GraphSource, Store
+from peergraph.store import EdgeSource, EdgeType, GraphSource, Store, StoreTensor
 
 from .attach import attach, find_store
 from .columns import store_columns
+from .guard import whole
 from .structure import Packed, make_index, pack, share_arrays
 
 _CPU = torch.device("cpu")
@@ -155,7 +156,8 @@ def _tables(owner: Any, data: Any) -> dict[str, Tensor]:
             raise NotImplementedError(
                 f"{name!r} of {owner!r} requires gradients; a shared tensor cannot be trained"
             )
-        tables[name] = value.detach()
+        # A graph made of a shared one still has columns of that one's store.
+        tables[name] = whole(value) if isinstance(value, StoreTensor) else value.detach()
     return tables
 
 

@@ -265,6 +265,35 @@ def test_attributes_of_the_object_come_along() -> None:
     assert shared(g).num_classes == 4
 
 
+@pytest.mark.parametrize("plan", ["auto", "sharded"])
+def test_graphs_made_of_a_shared_one_can_be_shared(plan: str, device: torch.device) -> None:
+    g = random_graph()
+    first = peergraph_dgl.share(g, plan=plan, device=device)
+    second = peergraph_dgl.share(dgl.add_self_loop(first), plan=plan, device=device)
+    assert_same_graph(second, dgl.add_self_loop(g))
+    first.ndata["x"][[0]] = torch.zeros(1, 5)
+    assert torch.equal(second.ndata["x"].clone(), g.ndata["x"])
+
+
+def test_attached_storages() -> None:
+    """`DataLoader.attach_data`: rows that a sampler asks for by name, of one type and by a dict."""
+
+    class Asking(dgl.dataloading.Sampler):  # type: ignore[misc]
+        def sample(self, graph: Any, ids: torch.Tensor) -> Any:
+            return ids, dgl.frame.LazyFeature("rows", ids), dgl.frame.LazyFeature("by", {"_N": ids})
+
+    g = random_graph()
+    result = shared(g)
+    store = peergraph_dgl.store_of(result)
+    for graph in (g, result, peergraph_dgl.from_store(store)):
+        loader = dgl.dataloading.DataLoader(graph, torch.arange(9), Asking(), batch_size=3)
+        loader.attach_data("rows", peergraph_dgl.TableStorage(store, "x"))
+        loader.attach_data("by", peergraph_dgl.TypedStorage(store, "x"))
+        for ids, rows, by_type in loader:
+            assert torch.equal(rows, g.ndata["x"][ids])
+            assert torch.equal(by_type["_N"], g.ndata["x"][ids])
+
+
 def test_bad_input() -> None:
     g = random_graph()
     with pytest.raises(TypeError, match="g must be a DGLGraph on rank 0, got str"):
