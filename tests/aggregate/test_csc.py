@@ -217,3 +217,12 @@ def test_default_devices_do_not_matter(device: torch.device) -> None:
         turned = found.transpose()
     assert torch.equal(found.rows.indices, expected.rows.indices)
     assert torch.equal(turned.indptr, expected.transpose().indptr)
+
+
+def test_negative_numbers_of_nodes() -> None:
+    edge_index = torch.empty(2, 0, dtype=torch.int64)
+    for name, count in (("num_destinations", (-1, 3)), ("num_sources", (3, -1))):
+        with pytest.raises(ValueError, match=f"{name} must not be negative, got -1"):
+            Csc.from_edge_index(edge_index, *count)
+    with pytest.raises(ValueError, match="num_sources must not be negative, got -3"):
+        Csc(torch.zeros(1, dtype=torch.int64), edge_index[0], -3)

@@ -287,3 +287,9 @@ def test_divisors_whose_squares_are_out_of_range(
     (found,) = torch.autograd.grad(quotient, right, x.new_full((2, 1), small))
     wanted = -small * x.double().squeeze(1) / e.detach().double().square()
     torch.testing.assert_close(found.double(), wanted, rtol=1e-2, atol=0)
+
+
+def test_extrema_over_a_transpose(device: torch.device) -> None:
+    for reduce in ("max", "min"):
+        check(random_graph(device), "mul", reduce, (6,), (), backward="transpose")
+        check(hub_graph(device, 1500), "copy_u", reduce, (6,), (), backward="transpose")

@@ -154,6 +154,18 @@ CPU = random_graph(torch.device("cpu"), num_sources=5, num_destinations=4, num_e
 X, V, E = torch.ones(5, 3), torch.ones(4, 3), torch.ones(6, 3)
 
 
+def test_backward_is_checked_without_gradients(device: torch.device) -> None:
+    csc = random_graph(device, num_sources=5, num_destinations=4, num_edges=6).csc()
+    x = X.to(device)
+    for reduce in ("sum", "max"):
+        with pytest.raises(ValueError, match="backward must be 'auto', 'transpose' or 'atomic'"):
+            g_spmm(csc, "copy_u", reduce, x, backward="other")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="adds in no fixed order"):
+            g_spmm(csc, "copy_u", reduce, x, backward="atomic", deterministic=True)
+    with pytest.raises(ValueError, match="backward must be 'auto', 'transpose' or 'atomic'"):
+        g_sddmm(csc, "copy", x, backward="other")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [

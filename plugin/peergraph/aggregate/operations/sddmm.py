@@ -21,7 +21,7 @@ from peergraph.aggregate.operations.operands import (
     use_deterministic,
 )
 from peergraph.aggregate.operations.to_sources import sum_to_sources
-from peergraph.aggregate.structure.csc import Backward, Csc
+from peergraph.aggregate.structure.csc import Backward, Csc, check_backward
 from peergraph.aggregate.structure.rows import Rows
 
 OPERATIONS = ("copy", "add", "sub", "mul", "div", "dot")
@@ -69,6 +69,8 @@ def g_sddmm(
         raise ValueError(f"op must be one of {', '.join(OPERATIONS)}, got {op!r}")
     if (rhs is None) != (op == "copy"):
         raise ValueError(f"op {op!r} {'does not use' if op == 'copy' else 'needs'} rhs")
+    fixed_order = use_deterministic(deterministic)
+    check_backward(backward, fixed_order)
     _check("lhs", lhs, lhs_target, csc)
     if rhs is not None:
         _check("rhs", rhs, rhs_target, csc)
@@ -95,7 +97,7 @@ def g_sddmm(
     grads = torch.is_grad_enabled()
     for operand, target in ((left, lhs_target), (right, rhs_target)):
         if operand is not None and target == "u" and operand.requires_grad and grads:
-            transpose = csc.backward_rows(backward, use_deterministic(deterministic))
+            transpose = csc.backward_rows(backward, fixed_order)
     message = _MESSAGES.get(op, op)
     shape = (columns(features), depth)
     result: Tensor = _Sddmm.apply(  # type: ignore[no-untyped-call]

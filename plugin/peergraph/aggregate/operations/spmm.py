@@ -25,7 +25,7 @@ from peergraph.aggregate.operations.operands import (
 from peergraph.aggregate.operations.sddmm import g_sddmm
 from peergraph.aggregate.operations.spmm_of_table import reduce_table
 from peergraph.aggregate.operations.to_sources import by_degrees, sum_to_sources, sums_of_means
-from peergraph.aggregate.structure.csc import Backward, Csc
+from peergraph.aggregate.structure.csc import Backward, Csc, check_backward
 from peergraph.aggregate.structure.rows import Rows
 from peergraph.memory import TableRows
 
@@ -85,6 +85,8 @@ def g_spmm(
         if (operand is not None) != needed:
             state = "needs" if needed else "does not use"
             raise ValueError(f"message {message!r} {state} {name}")
+    fixed_order = use_deterministic(deterministic)
+    check_backward(backward, fixed_order)
     if isinstance(x, TableRows):
         direct = reduce_table(csc, message, reduce, x, e)
         if direct is not None:
@@ -96,7 +98,6 @@ def g_spmm(
         check_operand("e", e, csc, csc.num_edges, "edges")
     x, e = autocast(x), autocast(e)
     check_same_dtype(x=x, e=e)
-    fixed_order = use_deterministic(deterministic)
     if message == "dot":
         assert x is not None
         e = g_sddmm(csc, "dot", x, e, "u", "e", backward=backward, deterministic=deterministic)
@@ -106,7 +107,7 @@ def g_spmm(
         # No values, but a place in the graph of gradients, which are zeros.
         nothing = torch.stack([t.sum() for t in (x, e) if t is not None]).sum()
         return nothing.expand(csc.num_destinations, *features)
-    by_atomics_anyway = reduce in ("max", "min") and not fixed_order
+    by_atomics_anyway = reduce in ("max", "min") and not fixed_order and backward != "transpose"
     transpose = None
     if x is not None and x.requires_grad and torch.is_grad_enabled() and not by_atomics_anyway:
         transpose = csc.backward_rows(backward, fixed_order)

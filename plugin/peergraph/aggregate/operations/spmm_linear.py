@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from peergraph.aggregate.kernels.sums import spmm
+from peergraph.aggregate.kernels.torch_operator import is_traced
 from peergraph.aggregate.operations.first_order import first_order
-from peergraph.aggregate.operations.operands import use_deterministic
+from peergraph.aggregate.operations.operands import is_transformed, use_deterministic
 from peergraph.aggregate.operations.own_rows import check_own_rows, own_rows, pays_to_fuse
 from peergraph.aggregate.operations.spmm import REDUCTIONS, g_spmm
 from peergraph.aggregate.operations.to_sources import (
@@ -75,9 +76,9 @@ def spmm_linear(
 
     of_x = own is None and own_weight is not None
     same = {t.dtype for t in (*matrices, own_weight, bias, own) if t is not None} == {x.dtype}
-    # Neither a compiler nor autocast looks at what is done in place.
-    traced = torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type)
-    if same and not traced:
+    # Neither a trace nor autocast looks at what is done in place.
+    looked_at = is_traced() or (isinstance(x, Tensor) and is_transformed(x))
+    if same and not looked_at and not torch.is_autocast_enabled(x.device.type):
         graphs = [csc.of_reached() for csc in graphs]
     sums = reduce in ("sum", "mean")
     if isinstance(x, TableRows) or not same or not sums or not pays_to_fuse(x):

@@ -70,6 +70,8 @@ class Csc:
         _check_ids("indices", indices, indices.device)
         if indptr.numel() == 0:
             raise ValueError("indptr must have at least one offset, got none")
+        if num_sources < 0:
+            raise ValueError(f"num_sources must not be negative, got {num_sources}")
         if edge_ids is not None:
             _check_ids("edge_ids", edge_ids, indices.device, indices.numel())
         if duplicate_counts is not None:
@@ -119,6 +121,9 @@ class Csc:
         if edge_index.dim() != 2 or edge_index.shape[0] != 2:
             raise ValueError(f"edge_index must be [2, edges], got {list(edge_index.shape)}")
         _check_ids("edge_index", edge_index[0], edge_index.device)
+        for name, count in (("num_destinations", num_destinations), ("num_sources", num_sources)):
+            if count < 0:
+                raise ValueError(f"{name} must not be negative, got {count}")
         source, destination = edge_index.unbind()
         if not check:
             return cls.from_ends(source, destination, num_destinations, num_sources)
@@ -216,7 +221,8 @@ class Csc:
         if self._transpose is None:
             compiling = torch.compiler.is_compiling()
             # What is kept must be no tensor of a trace.
-            keeps = not compiling and type(self.rows.indices) is Tensor
+            given = (self.rows.indptr, self.rows.indices)
+            keeps = not compiling and all(type(tensor) is Tensor for tensor in given)
             with _disable_current_modes() if keeps else nullcontext():
                 self._transpose, self._positions = self._turned(compiling)
         return self._transpose
@@ -240,10 +246,7 @@ class Csc:
         Raises:
             ValueError: `backward` is unknown, or "atomic" though `deterministic`.
         """
-        if backward not in ("auto", "transpose", "atomic"):
-            raise ValueError(f"backward must be 'auto', 'transpose' or 'atomic', got {backward!r}")
-        if backward == "atomic" and deterministic:
-            raise ValueError("backward='atomic' adds in no fixed order, got deterministic=True")
+        check_backward(backward, deterministic)
         atomics = self.one_shot and self._transpose is None and self.device.type != "cpu"
         if backward == "atomic" or (backward == "auto" and atomics and not deterministic):
             return None
@@ -254,6 +257,14 @@ class Csc:
             f"Csc({self.num_sources} sources, {self.num_destinations} destinations, "
             f"{self.num_edges} edges, {self.device})"
         )
+
+
+def check_backward(backward: str, deterministic: bool) -> None:
+    """Raises ValueError unless gradients of sources can be had so."""
+    if backward not in ("auto", "transpose", "atomic"):
+        raise ValueError(f"backward must be 'auto', 'transpose' or 'atomic', got {backward!r}")
+    if backward == "atomic" and deterministic:
+        raise ValueError("backward='atomic' adds in no fixed order, got deterministic=True")
 
 
 def _check_ids(name: str, ids: Tensor, device: torch.device, count: int | None = None) -> None:
