@@ -21,10 +21,12 @@ from .prefetch import prefetch
 from .sampler import StoreNeighborSampler
 from .share import share
 from .store_tensor import EdgeIndexTensor
+from .targets import ExcludeTargets
 
 __all__ = [
     "AdjacencyTensor",
     "EdgeIndexTensor",
+    "ExcludeTargets",
     "LazyRows",
     "PeergraphFeatureStore",
     "PeergraphGraphStore",

@@ -1,0 +1,125 @@
+"""Batches of links without the links that are to be predicted."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peergraph.store import EdgeType
+
+
+@dataclass(frozen=True)
+class ExcludeTargets:
+    """For ``transform_sampler_output`` of a link loader: takes the target links out of the batch,
+    lest the model sees what it is to predict (DGL's ``exclude``).
+
+    All sampled edges between the two ends of a positive link go, parallel ones too; nodes stay,
+    negatives need nothing. In a disjoint batch, a link goes from the trees of its own ends only.
+    Runs where the sample is; the host waits for sizes a few times.
+
+    Args:
+        edge_type: of the target links, where the graph has types.
+        reverse: also the edges the other way: True for a graph without types, else the edge type
+            that they are of.
+
+    Raises:
+        ValueError: an edge type that the batch does not have, or none where it has types; a batch
+            that is not of a link loader.
+    """
+
+    edge_type: EdgeType | None = None
+    reverse: bool | EdgeType = False
+
+    def __call__(self, out: Any) -> Any:
+        """The sampler's output without these edges; what was given stays as it is."""
+        sources, targets = _positives(out.metadata)
+        typed = isinstance(out.row, dict)
+        own = self._known("edge_type", self.edge_type, out) if typed else None
+        wanted = [(own, sources, targets)]
+        if self.reverse is not False:
+            back = self._known("reverse", self.reverse, out) if typed else None
+            wanted.append((back, targets, sources))
+        out = copy.copy(out)
+        if typed:
+            for name in ("row", "col", "edge", "num_sampled_edges"):
+                value = getattr(out, name)
+                setattr(out, name, None if value is None else dict(value))
+        for key, begin, end in wanted:
+            _take_out(out, key, begin, end)
+        return out
+
+    def _known(self, name: str, key: Any, out: Any) -> EdgeType:
+        if not isinstance(key, tuple) or key not in out.row:
+            raise ValueError(f"{name} must be one of the edge types {list(out.row)}, got {key!r}")
+        return key
+
+
+def _positives(metadata: Any) -> tuple[Tensor, Tensor]:
+    """The rows of the ends of the positive links."""
+    if not isinstance(metadata, tuple) or len(metadata) < 4:
+        raise ValueError("transform_sampler_output: expected a batch of a link loader")
+    if len(metadata) > 4:  # triplets
+        return metadata[1], metadata[2]
+    index = metadata[1][:, : len(metadata[0])]
+    return index[0], index[1]
+
+
+def _take_out(out: Any, key: EdgeType | None, begin: Tensor, end: Tensor) -> None:
+    if begin.numel() == 0:
+        return
+    kept = ~_between(out, key, begin, end)
+    for name in ("row", "col", "edge"):
+        value = _part(getattr(out, name), key)
+        if value is not None:
+            _put(out, name, key, value[kept])
+    counts = _part(out.num_sampled_edges, key)
+    if counts is not None:
+        before = torch.cat([kept.new_zeros(1, dtype=torch.int64), kept.cumsum(0)])
+        left = before[torch.tensor([0, *accumulate(counts)], device=kept.device)].tolist()
+        _put(out, "num_sampled_edges", key, [b - a for a, b in pairwise(left)])
+
+
+def _between(out: Any, key: EdgeType | None, begin: Tensor, end: Tensor) -> Tensor:
+    """Whether each edge is between the two ends of one of the links."""
+    row, col = _part(out.row, key), _part(out.col, key)
+    first, second = (None, None) if key is None else (key[0], key[2])
+    sources, destinations = _labels(out, first), _labels(out, second)
+    begin, end = begin.to(row.device), end.to(row.device)
+    edges = sources[row] * len(destinations) + destinations[col]
+    links = sources[begin] * len(destinations) + destinations[end]
+    if out.batch is None:
+        return torch.isin(edges, links)
+    links, which = torch.unique(links, return_inverse=True)
+    at = torch.searchsorted(links, edges).clamp(max=len(links) - 1)
+    source_trees, destination_trees = _part(out.batch, first), _part(out.batch, second)
+    # For some amounts of negatives, PyG says that the two ends are of different trees.
+    own = torch.stack([source_trees[begin], destination_trees[end]])
+    count = len(out.metadata[0])
+    in_tree = torch.isin(at * count + source_trees[row], which * count + own)
+    same: Tensor = in_tree & (links[at] == edges)
+    return same
+
+
+def _labels(out: Any, node_type: Any) -> Tensor:
+    """A number for each row, the same for rows of the same node."""
+    nodes = _part(out.node, node_type)
+    if out.batch is None:  # the loaders sample the ends of links once
+        return torch.arange(len(nodes), device=nodes.device)
+    labels: Tensor = torch.unique(nodes, return_inverse=True)[1]
+    return labels
+
+
+def _part(value: Any, key: Any) -> Any:
+    return value.get(key) if isinstance(value, dict) else value
+
+
+def _put(out: Any, name: str, key: EdgeType | None, value: Any) -> None:
+    if key is None:
+        setattr(out, name, value)
+    else:
+        getattr(out, name)[key] = value
