@@ -202,7 +202,7 @@ class StoreGraph:
         wanted = self._by_edge_type(edges) or {}
         found = {}
         for edge_type in self.canonical_etypes:
-            ids = wanted.get(edge_type, torch.empty(0, dtype=torch.int64))
+            ids = wanted.get(edge_type, torch.empty(0, dtype=torch.int64, device="cpu"))
             found[edge_type] = (*self.find_edges(ids, edge_type), ids)
         result = self._graph_of(found, None, store_ids)
         if relabel_nodes:
@@ -245,7 +245,7 @@ class StoreGraph:
         pairs = torch.stack([drawn.source[good], drawn.destination[good]]).cpu()
         if not replace:
             pairs = torch.unique(pairs, dim=1)
-            pairs = pairs[:, torch.randperm(pairs.size(1))]
+            pairs = pairs[:, torch.randperm(pairs.size(1), device="cpu")]
         source, destination = pairs[:, :num_samples]
         return source, destination
 

@@ -146,7 +146,7 @@ class Relation:
         if self._indptr is None:
             return dgl_index.create_unitgraph_from_coo(*ends, self.src, self.dst, formats)
         # Some of DGL's kernels want edge ids where it leaves them out itself.
-        ids = torch.arange(self.num_edges, dtype=self.src.dtype)
+        ids = torch.arange(self.num_edges, dtype=self.src.dtype, device="cpu")
         indptr = self._indptr
         return dgl_index.create_unitgraph_from_csr(*ends, indptr, self.src, ids, formats, True)
 

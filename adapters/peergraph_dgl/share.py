@@ -145,7 +145,9 @@ def _edges(g: DGLGraph, edge_type: EdgeType) -> EdgeSource:
     if "csc" not in allowed["created"] + allowed["not created"]:
         return EdgeSource(coo=torch.stack(g.edges(order="eid", etype=edge_type)))
     indptr, indices, edge_ids = g.adj_tensors("csc", etype=edge_type)
-    in_order = torch.equal(edge_ids, torch.arange(edge_ids.numel(), dtype=edge_ids.dtype))
+    in_order = torch.equal(
+        edge_ids, torch.arange(edge_ids.numel(), dtype=edge_ids.dtype, device="cpu")
+    )
     return EdgeSource(csc=(indptr.long(), indices), edge_ids=None if in_order else edge_ids)
 
 

@@ -79,7 +79,9 @@ def _read_on_cpu(table: Table, ids: Tensor, target: torch.device, pin_memory: bo
         if not pinned:
             return table.gather(ids)
         shape = (*ids.shape, *table.shape[1:])
-        return table.gather(ids, out=torch.empty(shape, dtype=table.dtype, pin_memory=True))
+        return table.gather(
+            ids, out=torch.empty(shape, dtype=table.dtype, pin_memory=True, device="cpu")
+        )
 
     row_bytes = table.dtype.itemsize * math.prod(table.shape[1:])
     large = ids.numel() * row_bytes >= _WORTH_A_THREAD

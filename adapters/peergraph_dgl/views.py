@@ -64,7 +64,7 @@ class NodeView:
     def __call__(self, ntype: NodeType | None = None) -> Tensor:
         """All ids of a type."""
         (only,) = self._store.node_types if ntype is None else [ntype]
-        return torch.arange(self._store.num_nodes(only))
+        return torch.arange(self._store.num_nodes(only), device="cpu")
 
 
 class EdgeView:

@@ -102,6 +102,6 @@ class PeergraphGraphStore(GraphStore):  # type: ignore[misc]
 
 def _offsets(ids: Tensor, count: int) -> Tensor:
     """Where each of ``count`` groups of sorted ids begins, ``[count + 1]``."""
-    offsets = torch.zeros(count + 1, dtype=torch.int64)
+    offsets = torch.zeros(count + 1, dtype=torch.int64, device="cpu")
     torch.cumsum(torch.bincount(ids, minlength=count), 0, out=offsets[1:])
     return offsets

@@ -24,7 +24,11 @@ def complete_nodes(data: Any, given: Any, input_id: Any, store: Store) -> Any:
     if not isinstance(data, HeteroData) and (isinstance(data, Data) or store.is_homogeneous):
         if isinstance(data, Data) and (given is not None or input_id is None):
             return given
-        return torch.arange(store.num_nodes()) if given is None else torch.as_tensor(given)
+        return (
+            torch.arange(store.num_nodes(), device="cpu")
+            if given is None
+            else torch.as_tensor(given)
+        )
     pair = isinstance(given, (tuple, list)) and len(given) == 2
     node_type, nodes = given if pair else (given, None)
     types = data.node_types if isinstance(data, HeteroData) else store.node_types
@@ -35,7 +39,9 @@ def complete_nodes(data: Any, given: Any, input_id: Any, store: Store) -> Any:
         )
     if nodes is None and input_id is not None:
         count = data[node_type].num_nodes if isinstance(data, HeteroData) else None
-        return node_type, torch.arange(store.num_nodes(node_type) if count is None else count)
+        return node_type, torch.arange(
+            store.num_nodes(node_type) if count is None else count, device="cpu"
+        )
     return node_type if nodes is None else given
 
 

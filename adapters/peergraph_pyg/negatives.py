@@ -42,7 +42,7 @@ class NearNegativeSampling(NegativeSampling):  # type: ignore[misc]
         if endpoint not in self._sums:
             self._sums[endpoint] = weights.double().cumsum(0)
         sums = self._sums[endpoint]
-        numbers = torch.rand(num_samples, dtype=torch.float64) * sums[-1]
+        numbers = torch.rand(num_samples, dtype=torch.float64, device="cpu") * sums[-1]
         # Behind the number: what weighs nothing is never it.
         return torch.searchsorted(sums, numbers, right=True).clamp_(max=sums.numel() - 1)
 

@@ -62,7 +62,9 @@ def split(data: Any) -> tuple[Data | HeteroData, GraphSource]:
         _split_nodes(data._store, outline._store, NODE, parts)
         _split_edges(data._store, outline._store, EDGE, parts)
         # A graph without edge_index is one without edges.
-        parts.edges.setdefault(EDGE, EdgeSource(coo=torch.empty(2, 0, dtype=torch.int64)))
+        parts.edges.setdefault(
+            EDGE, EdgeSource(coo=torch.empty(2, 0, dtype=torch.int64, device="cpu"))
+        )
     else:
         for node_type, storage in data.node_items():
             _split_nodes(storage, outline[node_type], node_type, parts)

@@ -106,7 +106,7 @@ class StoreSamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
 
     def in_subgraph(self, nodes: Nodes) -> gb.SampledSubgraphImpl:
         """All edges into the nodes."""
-        return self._sample(nodes, torch.tensor([-1]), False, None, labor=False)
+        return self._sample(nodes, torch.tensor([-1], device="cpu"), False, None, labor=False)
 
     def sample_negative_edges_uniform(
         self, edge_type: str | None, node_pairs: tuple[Tensor, Tensor], negative_ratio: int

@@ -61,7 +61,9 @@ def choose_together(
         chosen = _repeated(owner, weight, fanout, generator)
     else:
         count = sum(ids.numel() for ids in sample.nodes.values()) if labor else owner.numel()
-        times = -torch.log1p(-torch.rand(count, generator=generator, dtype=torch.float64))
+        times = -torch.log1p(
+            -torch.rand(count, generator=generator, dtype=torch.float64, device="cpu")
+        )
         times = times.to(owner.device)
         # Who comes first in a race of exponential times is drawn by weight, without replacement.
         order = ((times[source] if labor else times) / weight).argsort()
@@ -99,7 +101,7 @@ def _repeated(owner: Tensor, weight: Tensor, count: int, generator: torch.Genera
     ends = degrees.cumsum(0)
     sums = torch.cat([weight.new_zeros(1), weight[by_owner].cumsum(0)])
     low, high = sums[ends - degrees], sums[ends]
-    drawn = torch.rand(nodes.numel(), count, generator=generator, dtype=torch.float64)
+    drawn = torch.rand(nodes.numel(), count, generator=generator, dtype=torch.float64, device="cpu")
     at = torch.searchsorted(sums, low[:, None] + drawn.to(owner.device) * (high - low)[:, None])
     # `sums` begins with a zero; rounding must not lead to another destination's edge.
     at = (at - 1).clamp(min=(ends - degrees)[:, None], max=(ends - 1)[:, None])

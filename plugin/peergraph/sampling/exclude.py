@@ -145,7 +145,7 @@ def _contained(elements: Tensor, ids: Tensor) -> Tensor:
         return _find(torch.unique(ids), elements)[1]
     # Most elements are told apart by their last bits, without a search.
     size = max(_FEWEST_SLOTS, 8 << (ids.numel() - 1).bit_length())
-    slots = torch.zeros(size, dtype=torch.bool)
+    slots = torch.zeros(size, dtype=torch.bool, device="cpu")
     slots[ids & (size - 1)] = True
     found = slots[elements & (size - 1)]
     candidates = found.nonzero()[:, 0]

@@ -116,7 +116,7 @@ class Padding:
         degrees = self.sample.indptr[edge_type][hop].diff()
         first = self.sample.first_target[edge_type][hop]
         targets = self.rows[edge_type[2]][first : first + degrees.numel()] - begin
-        indptr = torch.zeros(end - begin + 1, dtype=torch.int64)
+        indptr = torch.zeros(end - begin + 1, dtype=torch.int64, device="cpu")
         indptr[1:].index_copy_(0, targets, degrees)
         return indptr.cumsum(0)
 
@@ -124,9 +124,9 @@ class Padding:
 def _places(rooms: Sequence[int], counts: Sequence[int]) -> Tensor:
     """Where the items of segments lie that begin where the rooms before end."""
     begins = [0, *accumulate(rooms)]
-    pieces = [torch.arange(b, b + n) for b, n in zip(begins, counts, strict=False)]
-    return torch.cat([torch.empty(0, dtype=torch.int64), *pieces])
+    pieces = [torch.arange(b, b + n, device="cpu") for b, n in zip(begins, counts, strict=False)]
+    return torch.cat([torch.empty(0, dtype=torch.int64, device="cpu"), *pieces])
 
 
 def _counts(counts: Sequence[int]) -> Tensor:
-    return torch.tensor(counts, dtype=torch.int64)
+    return torch.tensor(counts, dtype=torch.int64, device="cpu")

@@ -66,7 +66,7 @@ def presample(
         generator = torch.Generator().manual_seed(seed * _MAX_RANKS + group.rank)
         for _ in range(epochs):
             for batch in _batches(store, train_nodes, batch_size, generator):
-                draw = int(torch.randint(2**62, (1,), generator=generator))
+                draw = int(torch.randint(2**62, (1,), generator=generator, device="cpu"))
                 counts.add(sampler.sample(batch, draw))
 
     run_everywhere(group, count)
@@ -138,9 +138,9 @@ def _batches(
     if not train_nodes:
         return
     ids = torch.cat([nodes.cpu() for nodes in train_nodes.values()])
-    sizes = torch.tensor([nodes.numel() for nodes in train_nodes.values()])
-    types = torch.arange(len(sizes)).repeat_interleave(sizes)
-    order = torch.randperm(ids.numel(), generator=generator)
+    sizes = torch.tensor([nodes.numel() for nodes in train_nodes.values()], device="cpu")
+    types = torch.arange(len(sizes), device="cpu").repeat_interleave(sizes)
+    order = torch.randperm(ids.numel(), generator=generator, device="cpu")
     for begin in range(0, ids.numel(), batch_size):
         batch = order[begin : begin + batch_size]
         yield {t: ids[batch[types[batch] == i]] for i, t in enumerate(train_nodes)}

@@ -40,7 +40,7 @@ class Workspace:
         self._mailbox: torch.Tensor | None = None
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
-            self._mailbox = torch.empty(4, dtype=torch.int64, pin_memory=True)
+            self._mailbox = torch.empty(4, dtype=torch.int64, pin_memory=True, device="cpu")
             self._stream = torch.cuda.current_stream(device)
             self._last_use = torch.cuda.Event()  # type: ignore[no-untyped-call]
 

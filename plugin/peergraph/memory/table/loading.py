@@ -65,7 +65,7 @@ def _load_cuda(table: Table, source: Source, start: int, ranges: Iterator[tuple[
             continue
         if len(buffers) < 2:
             shape = (end - begin, *table.shape[1:])
-            pinned = torch.empty(shape, dtype=table.dtype, pin_memory=True)
+            pinned = torch.empty(shape, dtype=table.dtype, pin_memory=True, device="cpu")
             buffers.append((pinned, torch.cuda.Event()))  # type: ignore[no-untyped-call]
         pinned, copied = buffers[i % 2]
         copied.synchronize()

@@ -54,7 +54,9 @@ class PinnedBuffers:
         for copied in self._copied:
             copied.synchronize()
         size, pin = max(_BUFFER_BYTES, row_bytes), self._device.type == "cuda"
-        self._buffers = [torch.empty(size, dtype=torch.uint8, pin_memory=pin) for _ in range(2)]
+        self._buffers = [
+            torch.empty(size, dtype=torch.uint8, pin_memory=pin, device="cpu") for _ in range(2)
+        ]
         self._copied = [torch.cuda.Event() for _ in range(2)]  # type: ignore[no-untyped-call]
 
 

@@ -48,7 +48,9 @@ class ReadCounter:
         self._num_shards = partitions.num_gpus
         self._sharded = (tiers.replicated, tiers.replicated + tiers.sharded)
         behind = [getattr(tiers, field.name) for field in fields(tiers)][2:]
-        ends = torch.tensor([self._sharded[1], *behind[:-1]], dtype=torch.int64).cumsum(0)
+        ends = torch.tensor(
+            [self._sharded[1], *behind[:-1]], dtype=torch.int64, device="cpu"
+        ).cumsum(0)
         self._ends = ends.to(device)
         self._holders = torch.tensor(partitions.source[rank], device=device)
         self._num_sources = 1 + self._num_shards + len(behind)
@@ -111,7 +113,7 @@ class ReadCounter:
             found = list(self._sums.values())
         if found and found[0].device.type == "cuda":
             torch.cuda.synchronize(found[0].device)
-        total = torch.zeros((2, self._num_sources), dtype=torch.int64)
+        total = torch.zeros((2, self._num_sources), dtype=torch.int64, device="cpu")
         for sums in found:
             total += sums.cpu()
         reads, units = total.tolist()

@@ -109,7 +109,7 @@ class Orders:
         if edge_type not in self.lists:
             return None
         order = self.lists[edge_type]
-        rows = torch.empty_like(order).scatter_(0, order, torch.arange(order.numel()))
+        rows = torch.empty_like(order).scatter_(0, order, torch.arange(order.numel(), device="cpu"))
         users = self.nodes.get(edge_type[2])
         return near_table(rows if users is None else rows[users], group)
 

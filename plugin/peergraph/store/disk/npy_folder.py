@@ -122,7 +122,7 @@ def write_tables(tables: dict[str, Table], folder: Path, stem: str) -> list[dict
 
 
 def _write_table(table: Table, path: Path) -> None:
-    first = _to_numpy(torch.empty((0, *table.shape[1:]), dtype=table.dtype))
+    first = _to_numpy(torch.empty((0, *table.shape[1:]), dtype=table.dtype, device="cpu"))
     out = _new_npy(path, first.dtype, tuple(table.shape))
     step = max(1, _CHUNK_BYTES // max(1, table.row_bytes))
     for begin in range(0, table.rows, step):

@@ -56,7 +56,9 @@ def _load_share(table: Table, rows: Tensor, holders: list[bool]) -> None:
 def _draw(table: Table, fill: Callable[[Tensor], Any], what: str) -> None:
     """Piece by piece, each rank every so-manieth: a piece is drawn from a seed of its own."""
     group = table.group
-    first_seed = group.broadcast(int(torch.randint(2**62, ())) if group.rank == 0 else None)
+    first_seed = group.broadcast(
+        int(torch.randint(2**62, (), device="cpu")) if group.rank == 0 else None
+    )
     step = max(1, _PIECE_ELEMENTS // max(1, table.shape[1]))
     starts = range(0, table.rows, step)[group.rank :: group.world_size]
     with (
@@ -67,7 +69,7 @@ def _draw(table: Table, fill: Callable[[Tensor], Any], what: str) -> None:
         for begin in starts:
             torch.default_generator.manual_seed(first_seed + begin // step)
             shape = (min(step, table.rows - begin), table.shape[1])
-            piece = torch.empty(shape, dtype=accumulator(table.dtype))
+            piece = torch.empty(shape, dtype=accumulator(table.dtype), device="cpu")
             fill(piece)
             table.load(piece.to(table.dtype), begin, progress=False)
             moved(step * table.row_bytes)

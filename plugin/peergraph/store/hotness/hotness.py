@@ -70,7 +70,9 @@ def node_hotness(
             return {}
         if given == "out_degree":
             return out_degrees(local, schema, group)
-        found = {t: torch.zeros(n, dtype=torch.int64) for t, n in schema.num_nodes.items()}
+        found = {
+            t: torch.zeros(n, dtype=torch.int64, device="cpu") for t, n in schema.num_nodes.items()
+        }
         for edge_type, of_type in degrees.items():
             found[edge_type[2]] += of_type
         return found

@@ -45,7 +45,9 @@ class IdMap:
         Args:
             order: [num_nodes] internal id -> user id on the CPU, the same on every rank.
         """
-        inverse = torch.empty_like(order).scatter_(0, order, torch.arange(order.numel()))
+        inverse = torch.empty_like(order).scatter_(
+            0, order, torch.arange(order.numel(), device="cpu")
+        )
         return cls(near_table(inverse, group), near_table(order, group))
 
     @property

@@ -51,7 +51,11 @@ def local_structure(
 
 
 def _no_edges() -> LocalCsc:
-    return LocalCsc(torch.zeros(1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), None)
+    return LocalCsc(
+        torch.zeros(1, dtype=torch.int64, device="cpu"),
+        torch.zeros(0, dtype=torch.int64, device="cpu"),
+        None,
+    )
 
 
 def _to_csc(edge_type: EdgeType, edges: EdgeSource, schema: Schema) -> LocalCsc:
@@ -75,9 +79,9 @@ def _sort_coo(
     edge_type: EdgeType, coo: Tensor, num_sources: int, num_destinations: int
 ) -> LocalCsc:
     source, destination = coo[0].contiguous(), coo[1].contiguous()
-    indptr = torch.empty(num_destinations + 1, dtype=torch.int64)
+    indptr = torch.empty(num_destinations + 1, dtype=torch.int64, device="cpu")
     indices = torch.empty_like(source)
-    perm = torch.empty(source.numel(), dtype=torch.int64)
+    perm = torch.empty(source.numel(), dtype=torch.int64, device="cpu")
     try:
         is_sorted = _C.coo_to_csc(
             source.data_ptr(),

@@ -17,7 +17,7 @@ def assemble(group: Group, length: int, write: Callable[[Tensor], None]) -> Tens
         write: changes the vector in place; called on each rank in rank order.
     """
     if length == 0:
-        return torch.zeros(0, dtype=torch.int64)
+        return torch.zeros(0, dtype=torch.int64, device="cpu")
     owned = 8 * length if group.rank == 0 else 0
     region = SharedRegion.create(owned, group, torch.device("cpu"))
     try:

@@ -46,7 +46,7 @@ class PartLayout:
 def structure_bytes(degrees: Tensor, index_dtype: torch.dtype) -> Tensor:
     """[N + 1] bytes of the first k destinations of a structure, hottest first."""
     each = list_bytes(degrees, index_dtype)
-    return torch.cat([torch.zeros(1, dtype=torch.int64), each.cumsum(0)])
+    return torch.cat([torch.zeros(1, dtype=torch.int64, device="cpu"), each.cumsum(0)])
 
 
 def list_bytes(degrees: Tensor, index_dtype: torch.dtype) -> Tensor:

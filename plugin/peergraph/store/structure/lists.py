@@ -64,7 +64,7 @@ def read_lists(
     One-sided; synchronises.
     """
     degrees = read_degrees(structure, destinations)
-    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)])
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64, device="cpu"), degrees.cumsum(0)])
     device = structure.device
     for begin, end in _chunks(indptr):
         near_indptr = (indptr[begin : end + 1] - indptr[begin]).to(device)
@@ -106,11 +106,11 @@ def read_edge_index(structure: Structure, to_user: IdMap, from_user: IdMap) -> T
     Args:
         to_user, from_user: renumberings of destinations and sources.
     """
-    out = torch.empty((2, structure.num_edges), dtype=torch.int64)
+    out = torch.empty((2, structure.num_edges), dtype=torch.int64, device="cpu")
     first, at = 0, 0
     for degrees, sources in read_lists(structure, to_user, from_user):
         piece = slice(at, at + sources.numel())
-        nodes = torch.arange(first, first + degrees.numel())
+        nodes = torch.arange(first, first + degrees.numel(), device="cpu")
         out[0, piece] = sources
         out[1, piece] = nodes.repeat_interleave(degrees)
         first, at = first + degrees.numel(), piece.stop

@@ -1,0 +1,46 @@
+"""torch's default device, which users set, says nothing of where a store's own tensors lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from peergraph.sampling import NeighborSampler, presample
+from peergraph.store import Store
+from tests.store.graphs import build, heterogeneous_source, homogeneous_source
+
+
+@pytest.mark.parametrize("make", [homogeneous_source, heterogeneous_source])
+@pytest.mark.parametrize("plan", ["replicated", "mixed"])
+def test_stores_on_another_device(
+    make: Any, plan: str, device: torch.device, tmp_path: Path
+) -> None:
+    source = make()
+    with build(source, plan=plan, device=device) as store:
+        expected = everything(store, tmp_path / "as ever")
+    with torch.device("meta"), build(source, plan=plan, device=device) as store:
+        found = everything(store, tmp_path / "another")
+    torch.testing.assert_close(found, expected)
+
+
+def everything(store: Store, folder: Path) -> dict[str, Any]:
+    seeds = {t: torch.tensor([0, 3, 3], device="cpu") for t in store.node_types}
+    fanouts = {t: [3, 2] for t in store.edge_types}
+    found: dict[str, Any] = {}
+    for name, options in {
+        "plain": {},
+        "disjoint": {"disjoint": True},
+        "induced": {"subgraph": "induced"},
+        "labor": {"labor": True},
+    }.items():
+        sample = NeighborSampler(store, fanouts, **options).sample(seeds, 7)
+        found[name] = list(sample.nodes.values()), list(sample.row.values())
+    found["edges"] = [store.edge_index(t) for t in store.edge_types]
+    found["tables"] = [store.node_table("x", t).read() for t in store.node_types]
+    heat = presample(store, fanouts, seeds, 2)
+    found["heat"] = list(heat.features.values())
+    store.save(folder)
+    return found
