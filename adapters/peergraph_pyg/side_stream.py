@@ -75,7 +75,8 @@ def use_on(stream: torch.cuda.Stream, batch: Any) -> None:
             continue
         found[id(value)] = value
         if isinstance(value, LazyRows):
-            value.record_stream(stream)
+            if value.is_cuda:
+                value.record_stream(stream)
             continue
         if isinstance(value, Tensor):
             if value.is_cuda:

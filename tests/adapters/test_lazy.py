@@ -16,6 +16,7 @@ from torch_geometric.nn import GraphSAGE
 import peergraph_pyg
 from peergraph.memory import TableRows
 from peergraph_pyg import LazyRows, accelerate, explain
+from peergraph_pyg.side_stream import use_on
 
 from .layer_cases import NAMES, arguments, edge_inputs, gradients, pair
 from .pyg_graphs import random_data, random_hetero
@@ -34,6 +35,12 @@ def batches(device: torch.device, plan: str = "replicated", width: int = 6) -> t
         seeds = torch.tensor([3, 1, 59, 3, 7])
         found.append(next(iter(NeighborLoader(each, [3, 2], input_nodes=seeds, batch_size=5))))
     return found[0], found[1]
+
+
+def test_rows_on_the_cpu_are_of_no_stream() -> None:
+    """Batches of a store on the CPU are made ahead on a stream where the process uses a GPU."""
+    for batch in batches(torch.device("cpu")):
+        use_on(object(), batch)  # type: ignore[arg-type]
 
 
 @pytest.fixture
