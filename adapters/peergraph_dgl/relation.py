@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from peergraph.aggregate import Csc
-from peergraph.aggregate.structure.rows import counts_up
+from peergraph.aggregate.structure.rows import counts_up, row_of_edges
 
 # A structure that was used this often is worth a transpose: a sort costs about as much as a few
 # passes over the edges, and mini-batches are used once.
@@ -64,10 +64,7 @@ class Relation:
         """[edges] destinations."""
         if self._dst is None:
             assert self._indptr is not None
-            nodes = torch.arange(self.num_dst, dtype=self.src.dtype, device=self.device)
-            self._dst = nodes.repeat_interleave(
-                self._indptr.diff().long(), output_size=self.num_edges
-            )
+            self._dst = row_of_edges(self._indptr, self.num_edges, self.src.dtype)
         return self._dst
 
     @property
@@ -99,9 +96,9 @@ class Relation:
 
     def in_order(self, edge_ids: Tensor) -> Relation:
         """Edge `edge_ids[i]` of the new relation is edge `i` of this one; no ids: the same."""
-        at = edge_ids.long().contiguous()
-        if counts_up(at):
+        if counts_up(edge_ids.contiguous()):
             return self
+        at = edge_ids.long()
         src, dst = torch.empty_like(self.src), torch.empty_like(self.dst)
         src[at], dst[at] = self.src, self.dst
         return Relation(self.num_src, self.num_dst, src, dst)

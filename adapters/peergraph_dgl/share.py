@@ -12,6 +12,7 @@ import torch
 from dgl import DGLGraph
 from torch import Tensor
 
+from peergraph.aggregate.structure.rows import counts_up
 from peergraph.memory import Group
 from peergraph.store import EdgeSource, EdgeType, GraphSource, Store, StoreTensor
 
@@ -145,9 +146,7 @@ def _edges(g: DGLGraph, edge_type: EdgeType) -> EdgeSource:
     if "csc" not in allowed["created"] + allowed["not created"]:
         return EdgeSource(coo=torch.stack(g.edges(order="eid", etype=edge_type)))
     indptr, indices, edge_ids = g.adj_tensors("csc", etype=edge_type)
-    in_order = torch.equal(
-        edge_ids, torch.arange(edge_ids.numel(), dtype=edge_ids.dtype, device="cpu")
-    )
+    in_order = counts_up(edge_ids.contiguous())
     return EdgeSource(csc=(indptr.long(), indices), edge_ids=None if in_order else edge_ids)
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from peergraph.aggregate.structure.rows import row_of_edges
 from peergraph.sampling import Sample
 from peergraph.store import EdgeType, NodeType, Store
 
@@ -83,8 +84,7 @@ def _places(counts: Mapping[NodeType, int]) -> dict[NodeType, int]:
 
 def _owners(part: Lists) -> Tensor:
     """[edges] destination of each edge."""
-    nodes = torch.arange(part.indptr.numel() - 1, device=part.indptr.device)
-    return nodes.repeat_interleave(part.indptr.diff().long(), output_size=part.row.numel())
+    return row_of_edges(part.indptr, part.row.numel())
 
 
 def _weights(store: Store, edge_type: EdgeType, part: Lists, name: str | None) -> Tensor:

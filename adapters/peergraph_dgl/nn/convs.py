@@ -8,6 +8,8 @@ import dgl.nn as dgl_nn
 import torch
 from torch import Tensor
 
+from peergraph.aggregate.operations.spmm_linear import plus_product
+
 from ..kernels import spmm
 from ..message_passing import install
 from .attention import Pair, attend, by_head, check_one_pass, ends_of
@@ -136,7 +138,8 @@ class RelGraphConv(FastLayer, dgl_nn.RelGraphConv):  # type: ignore[misc]
             weights = weights * norm.reshape(-1, 1)
         h = None
         for weight, matrix in zip(weights.unbind(1), linear.W, strict=True):
-            h = _plus_product(h, spmm(graph.relation, "mul", "sum", feat, weight), matrix)
+            sums = spmm(graph.relation, "mul", "sum", feat, weight)
+            h = sums @ matrix if h is None else plus_product(h, sums, matrix)
         assert h is not None
         return self._finish(h, feat, graph.num_dst_nodes())
 
@@ -147,17 +150,8 @@ class RelGraphConv(FastLayer, dgl_nn.RelGraphConv):  # type: ignore[misc]
         if self.bias:
             h = h + self.h_bias
         if self.self_loop:
-            h = _plus_product(h, feat[:num_dst], self.loop_weight)
+            h = plus_product(h, feat[:num_dst], self.loop_weight)
         if self.activation:
             h = self.activation(h)
         result: Tensor = self.dropout(h)
         return result
-
-
-def _plus_product(h: Tensor | None, rows: Tensor, matrix: Tensor) -> Tensor:
-    """``h + rows @ matrix``, in `h` where it can be: the product adds as it is made."""
-    if h is None:
-        return rows @ matrix
-    if torch.is_autocast_enabled(rows.device.type) or rows.dtype != h.dtype:
-        return h + rows @ matrix
-    return h.addmm_(rows, matrix)

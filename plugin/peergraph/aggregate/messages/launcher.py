@@ -15,6 +15,7 @@ from peergraph.aggregate.kernels.native import address
 from peergraph.aggregate.messages.cuda_source import source
 from peergraph.aggregate.messages.expression import SYMBOLS, Expression, parse
 from peergraph.aggregate.structure.csc import Csc
+from peergraph.aggregate.structure.rows import row_of_edges
 from peergraph.memory.device.cupy_stream import cupy_stream
 from peergraph.memory.table.kernel_argument import as_argument
 
@@ -82,8 +83,7 @@ class Launcher:
         if SYMBOLS[symbol] == "edges":
             lanes = min(32, 1 << (group - 1).bit_length())
             out = torch.empty_like(operand)
-            row_of = torch.arange(rows.num_rows, dtype=rows.indptr.dtype, device=grad.device)
-            row_of = row_of.repeat_interleave(rows.indptr.diff(), output_size=rows.num_edges)
+            row_of = row_of_edges(rows.indptr, rows.num_edges, rows.indptr.dtype)
             first = [_struct(rows.indptr, rows.indices, rows.edge_ids), row_of]
             arguments = [*first, *self._sizes(rows.num_edges), grad, arg, np.int32(lanes), out]
             self._launch(f"grad_{symbol}", operand.numel() * lanes, arguments)

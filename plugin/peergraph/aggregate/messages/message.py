@@ -23,6 +23,7 @@ from peergraph.aggregate.operations.operands import (
 )
 from peergraph.aggregate.operations.spmm import REDUCTIONS, g_spmm
 from peergraph.aggregate.structure.csc import Csc
+from peergraph.aggregate.structure.rows import row_of_edges
 
 
 class Message:
@@ -208,8 +209,7 @@ def _wide(values: Tensor) -> Tensor:
 def _ends_of_edges(csc: Csc) -> dict[str, Tensor]:
     """[edges] sources and destinations, in the order of edge tensors."""
     rows = csc.rows
-    destinations = torch.arange(rows.num_rows, device=csc.device)
-    destinations = destinations.repeat_interleave(rows.indptr.diff(), output_size=rows.num_edges)
+    destinations = row_of_edges(rows.indptr, rows.num_edges)
     sources = rows.indices.long()
     if rows.edge_ids is not None:
         by_edge = rows.edge_ids.long()

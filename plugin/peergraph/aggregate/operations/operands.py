@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate.kernels.native import DTYPES
+from peergraph.aggregate.kernels.torch_operator import is_traced
 from peergraph.aggregate.structure.csc import Csc
+from peergraph.memory import TableRows
 
 
 def check_operand(name: str, tensor: Tensor, csc: Csc, rows: int, what: str) -> None:
@@ -35,6 +37,17 @@ def is_transformed(tensor: Tensor) -> bool:
     if torch.compiler.is_compiling():
         return False
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def runs_plainly(x: Tensor | TableRows) -> bool:
+    """Whether nothing looks at the operations on `x` as they run: no trace, transform or autocast,
+    which would not see what is done in place.
+    """
+    return (
+        not is_traced()
+        and not torch.is_autocast_enabled(x.device.type)
+        and not (isinstance(x, Tensor) and is_transformed(x))
+    )
 
 
 def check_same_dtype(**operands: Tensor | None) -> None:

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from peergraph.aggregate.kernels.edges import sddmm
 from peergraph.aggregate.kernels.sums import spmm
-from peergraph.aggregate.kernels.torch_operator import is_traced
 from peergraph.aggregate.operations.first_order import first_order
-from peergraph.aggregate.operations.operands import is_transformed, use_deterministic
+from peergraph.aggregate.operations.operands import runs_plainly, use_deterministic
 from peergraph.aggregate.operations.spmm import g_spmm
 from peergraph.aggregate.operations.to_sources import (
     add_to_sources,
@@ -92,14 +91,7 @@ def check_own_rows(csc: Csc, x: Tensor | TableRows) -> None:
 
 def pays_to_fuse(x: Tensor) -> bool:
     """Whether there are gradients to save passes of, by a function that differentiates once."""
-    return (
-        x.requires_grad
-        and torch.is_grad_enabled()
-        and x.numel() > 0
-        and not is_traced()
-        and not is_transformed(x)
-        and not torch.is_autocast_enabled(x.device.type)
-    )
+    return x.requires_grad and torch.is_grad_enabled() and x.numel() > 0 and runs_plainly(x)
 
 
 def own_rows(x: Tensor | TableRows, count: int) -> Tensor:

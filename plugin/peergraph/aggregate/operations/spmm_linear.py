@@ -10,9 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from peergraph.aggregate.kernels.sums import spmm
-from peergraph.aggregate.kernels.torch_operator import is_traced
 from peergraph.aggregate.operations.first_order import first_order
-from peergraph.aggregate.operations.operands import is_transformed, use_deterministic
+from peergraph.aggregate.operations.operands import runs_plainly, use_deterministic
 from peergraph.aggregate.operations.own_rows import check_own_rows, own_rows, pays_to_fuse
 from peergraph.aggregate.operations.spmm import REDUCTIONS, g_spmm
 from peergraph.aggregate.operations.to_sources import (
@@ -76,9 +75,7 @@ def spmm_linear(
 
     of_x = own is None and own_weight is not None
     same = {t.dtype for t in (*matrices, own_weight, bias, own) if t is not None} == {x.dtype}
-    # Neither a trace nor autocast looks at what is done in place.
-    looked_at = is_traced() or (isinstance(x, Tensor) and is_transformed(x))
-    if same and not looked_at and not torch.is_autocast_enabled(x.device.type):
+    if same and runs_plainly(x):
         graphs = [csc.of_reached() for csc in graphs]
     sums = reduce in ("sum", "mean")
     if isinstance(x, TableRows) or not same or not sums or not pays_to_fuse(x):
@@ -156,12 +153,17 @@ def _products(
             out = out if bias is None else out + bias
         if rows.shape[0] < count:
             out = _AddProduct.apply(out, rows, weight)  # type: ignore[no-untyped-call]
-        elif torch.is_autocast_enabled(rows.device.type) or rows.dtype != out.dtype:
-            out = out + F.linear(rows, weight)
         else:
-            out = out.addmm_(rows, weight.t())
+            out = plus_product(out, rows, weight.t())
     assert out is not None
     return out
+
+
+def plus_product(out: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
+    """``out + rows @ matrix``, in `out` where it can be: the product adds as it is made."""
+    if torch.is_autocast_enabled(rows.device.type) or rows.dtype != out.dtype:
+        return out + rows @ matrix
+    return out.addmm_(rows, matrix)
 
 
 class _AddProduct(torch.autograd.Function):

@@ -7,8 +7,13 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.aggregate.kernels.native import DTYPES, MESSAGES, address, adjacency, place
-from peergraph.aggregate.kernels.torch_operator import is_traced
-from peergraph.aggregate.operations.operands import check_operand, columns, flat, is_prefix
+from peergraph.aggregate.operations.operands import (
+    check_operand,
+    columns,
+    flat,
+    is_prefix,
+    runs_plainly,
+)
 from peergraph.aggregate.structure.csc import Csc
 from peergraph.memory import TableRows
 from peergraph.sampling.sample import Buffers
@@ -89,6 +94,5 @@ def _can_read(message: str, x: TableRows, e: Tensor | None) -> bool:
         and x.dtype in DTYPES
         and x.can_be_read
         and not wants_gradient
-        and not torch.is_autocast_enabled(x.device.type)
-        and not is_traced()
+        and runs_plainly(x)
     )

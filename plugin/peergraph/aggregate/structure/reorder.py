@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate.structure.csc import Csc
-from peergraph.aggregate.structure.rows import count_chunks
+from peergraph.aggregate.structure.rows import count_chunks, row_of_edges
 
 # Multipliers of splitmix64, as signed numbers.
 _MIX = (-4658895280553007687, -7723592293110705685)
@@ -56,7 +56,7 @@ def _communities(csc: Csc, rounds: int, largest: int, seed: int) -> Tensor:
     """[nodes] int64 label of each node's community."""
     count, device = csc.num_destinations, csc.device
     nodes = torch.arange(count, device=device)
-    target = nodes.repeat_interleave(csc.degrees(), output_size=csc.num_edges)
+    target = row_of_edges(csc.rows.indptr, csc.num_edges)
     source = csc.rows.indices.long()
     label = nodes
     for turn in range(rounds):

@@ -82,10 +82,14 @@ def transpose_rows(
         given = adjacency(indptr.contiguous(), indices.contiguous(), None, num_columns)
         _C.transpose(given, *(tensor.data_ptr() for tensor in turned))
         return turned
-    degrees = indptr.diff()
-    rows = torch.arange(degrees.numel(), dtype=indices.dtype, device=indices.device)
-    rows = rows.repeat_interleave(degrees, output_size=indices.numel())
-    return group_by(indices, rows, num_columns, degrees.numel(), indptr.dtype)
+    rows = row_of_edges(indptr, indices.numel(), indices.dtype)
+    return group_by(indices, rows, num_columns, indptr.numel() - 1, indptr.dtype)
+
+
+def row_of_edges(indptr: Tensor, num_edges: int, dtype: torch.dtype = torch.int64) -> Tensor:
+    """[edges] the row of each. Does not synchronise."""
+    rows = torch.arange(indptr.numel() - 1, dtype=dtype, device=indptr.device)
+    return rows.repeat_interleave(indptr.diff(), output_size=num_edges)
 
 
 def group_by(
