@@ -193,7 +193,7 @@ def _check_weights(edge_type: EdgeType, table: Table) -> None:
 
 
 def _check_times(times: Tensor, count: int) -> Tensor:
-    check_integers("seed_time", times)
+    times = check_integers("seed_time", times)
     if tuple(times.shape) != (count,):
         raise ValueError(f"seed_time: expected shape ({count},), got {tuple(times.shape)}")
     return times

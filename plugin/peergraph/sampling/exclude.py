@@ -9,6 +9,7 @@ from itertools import accumulate, islice, pairwise
 import torch
 from torch import Tensor
 
+from peergraph.memory.table.ids import integers
 from peergraph.sampling.inputs import check_integers
 from peergraph.sampling.sample import EdgeType, NodeType, Sample
 
@@ -77,7 +78,7 @@ def _by_type(name: str, given: Edges, sample: Sample, dims: int) -> dict[EdgeTyp
     for edge_type, ids in given.items():
         if edge_type not in sample.row:
             raise ValueError(f"{name}: {edge_type!r} is not one of {list(sample.row)}")
-        check_integers(name, ids)
+        ids = check_integers(name, ids)
         if ids.dim() != dims or (dims == 2 and ids.shape[0] != 2):
             expected = "one dimension" if dims == 1 else "shape [2, P]"
             raise ValueError(f"{name}: expected {expected}, got shape {tuple(ids.shape)}")
@@ -107,6 +108,7 @@ def _with_reverse(
 
 
 def _mapped(id_map: Tensor, ids: Tensor) -> Tensor:
+    id_map = integers(id_map)
     if id_map.dim() != 1 or id_map.dtype not in (torch.int32, torch.int64):
         raise TypeError(
             f"reverse: expected an int32 or int64 tensor of one dimension, got {id_map.dtype} of "

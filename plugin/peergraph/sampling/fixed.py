@@ -11,6 +11,7 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.memory.device.launching import launch_on
 from peergraph.memory.device.pending_errors import raise_pending
+from peergraph.memory.table.ids import integers
 from peergraph.memory.table.read_counter import capturing
 from peergraph.sampling.fixed_sample import FixedSample, FixedShape
 from peergraph.sampling.inputs import device_of, random_seed
@@ -92,6 +93,7 @@ class FixedNeighborSampler:
         :func:`peergraph.synchronize`.
         """
         near = self._by_type("seeds", seeds)
+        near = {t: integers(ids) if isinstance(ids, Tensor) else ids for t, ids in near.items()}
         for node_type, ids in near.items():
             self._check(f"seeds of type {node_type!r}", ids, (torch.int32, torch.int64))
             if tuple(ids.shape) != (self._num_seeds[node_type],):

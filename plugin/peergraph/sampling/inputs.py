@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from peergraph.memory.device.launching import with_index
+from peergraph.memory.table.ids import integers
 from peergraph.sampling.sample import EdgeType, NodeType
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ def as_integer(name: str, value: object) -> int:
 
 
 def check_integers(name: str, value: object) -> Tensor:
-    """The value, if it is a tensor of int32 or int64."""
+    """The value, if it is a tensor of int32 or int64, or an empty one."""
+    if isinstance(value, Tensor):
+        value = integers(value)
     if not isinstance(value, Tensor) or value.dtype not in (torch.int32, torch.int64):
         got = value.dtype if isinstance(value, Tensor) else type(value)
         raise TypeError(f"{name}: expected an int32 or int64 tensor, got {got}")
@@ -39,7 +42,7 @@ def check_integers(name: str, value: object) -> Tensor:
 
 
 def check_vector(name: str, value: object) -> Tensor:
-    """The value, if it is a tensor of int32 or int64 with one dimension."""
+    """The value, if it is a tensor of int32 or int64, or an empty one, with one dimension."""
     vector = check_integers(name, value)
     if vector.dim() != 1:
         raise ValueError(f"{name}: expected one dimension, got shape {tuple(vector.shape)}")

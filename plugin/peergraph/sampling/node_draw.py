@@ -70,7 +70,7 @@ def check_times(name: str, times: Tensor | None, count: int, owner: str) -> Tens
     """[count] int64, on whatever device."""
     if times is None:
         return None
-    check_integers(name, times)
+    times = check_integers(name, times)
     if tuple(times.shape) != (count,):
         raise ValueError(
             f"{name}: expected shape ({count},), a time for each {owner}, got {tuple(times.shape)}"

@@ -18,6 +18,7 @@ from peergraph.aggregate.structure.rows import (
     group_by,
     transpose_rows,
 )
+from peergraph.memory.table.ids import integers
 
 if TYPE_CHECKING:
     from peergraph.sampling import Block
@@ -66,6 +67,7 @@ class Csc:
         reached: int | None = None,
         check: bool = True,
     ) -> None:
+        indices = integers(indices)
         _check_ids("indptr", indptr, indices.device)
         _check_ids("indices", indices, indices.device)
         if indptr.numel() == 0:
@@ -73,6 +75,7 @@ class Csc:
         if num_sources < 0:
             raise ValueError(f"num_sources must not be negative, got {num_sources}")
         if edge_ids is not None:
+            edge_ids = integers(edge_ids)
             _check_ids("edge_ids", edge_ids, indices.device, indices.numel())
         if duplicate_counts is not None:
             _check_ids("duplicate_counts", duplicate_counts, indices.device, num_sources)
@@ -120,6 +123,7 @@ class Csc:
         """
         if edge_index.dim() != 2 or edge_index.shape[0] != 2:
             raise ValueError(f"edge_index must be [2, edges], got {list(edge_index.shape)}")
+        edge_index = integers(edge_index)
         _check_ids("edge_index", edge_index[0], edge_index.device)
         for name, count in (("num_destinations", num_destinations), ("num_sources", num_sources)):
             if count < 0:

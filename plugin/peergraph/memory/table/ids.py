@@ -46,11 +46,12 @@ def near_ids(
         padded: whether -1 stands for no row.
 
     Raises:
-        TypeError, ValueError: no tensor of ids.
+        TypeError, ValueError: no tensor of ids; an empty one may have any dtype.
         IndexError: an id on the CPU is out of range.
     """
     if not isinstance(ids, torch.Tensor):
         raise TypeError(f"ids must be a tensor, got {type(ids).__name__}")
+    ids = integers(ids)
     if ids.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"ids must be int32 or int64, got {ids.dtype}")
     check_device("ids", ids, device)
@@ -86,6 +87,13 @@ def sorted_by_row(
 def wide_enough(ids: torch.Tensor, rows: int) -> torch.Tensor:
     """The ids, as int64 where int32 does not hold the number of rows, to reckon with it."""
     return ids if rows <= torch.iinfo(torch.int32).max else ids.long()
+
+
+def integers(ids: torch.Tensor) -> torch.Tensor:
+    """The ids; if there are none, as int64: an empty list becomes a float32 tensor in torch."""
+    if ids.numel() > 0 or ids.dtype in (torch.int32, torch.int64):
+        return ids
+    return ids.to(torch.int64)
 
 
 def check_device(name: str, tensor: torch.Tensor, device: torch.device) -> None:

@@ -6,7 +6,7 @@ import torch
 
 import peergraph._C as _C
 from peergraph.memory.device.launching import launch_on
-from peergraph.memory.table.ids import id_list
+from peergraph.memory.table.ids import id_list, integers
 from peergraph.memory.table.table import Table
 
 # How much longer a GPU takes for a row of another GPU's memory, or of the host's, than of its own.
@@ -31,6 +31,7 @@ class TableRows:
     """
 
     def __init__(self, table: Table, ids: torch.Tensor) -> None:
+        ids = integers(ids) if isinstance(ids, torch.Tensor) else ids
         if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.int32, torch.int64):
             raise TypeError(f"ids must be an int32 or int64 tensor, got {_kind(ids)}")
         if ids.dim() != 1:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from peergraph.memory.table.ids import integers
+
 NodeType = str
 EdgeType = tuple[str, str, str]
 
@@ -59,16 +61,16 @@ class EdgeSource:
         if self.coo is not None:
             if self.edge_ids is not None:
                 raise ValueError("edge_ids goes with csc: the ids of coo are its positions")
-            _check_ids("coo", self.coo, dim=2)
+            self.coo = _checked_ids("coo", self.coo, dim=2)
             if self.coo.size(0) != 2:
                 raise ValueError(f"coo must be [2, E], got {list(self.coo.shape)}")
         if self.csc is not None:
-            indptr, indices = self.csc
-            _check_ids("indptr", indptr, dim=1)
-            _check_ids("indices", indices, dim=1)
+            indptr = _checked_ids("indptr", self.csc[0], dim=1)
+            indices = _checked_ids("indices", self.csc[1], dim=1)
+            self.csc = indptr, indices
             _check_indptr(indptr, indices.numel())
         if self.edge_ids is not None:
-            _check_ids("edge_ids", self.edge_ids, dim=1)
+            self.edge_ids = _checked_ids("edge_ids", self.edge_ids, dim=1)
             if self.edge_ids.numel() != self.num_edges:
                 raise ValueError(
                     f"edge_ids must have one id per edge ({self.num_edges}), "
@@ -161,14 +163,16 @@ class GraphSource:
             )
 
 
-def _check_ids(name: str, ids: Tensor, dim: int) -> None:
+def _checked_ids(name: str, ids: Tensor, dim: int) -> Tensor:
     if not isinstance(ids, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(ids).__name__}")
+    ids = integers(ids)
     if ids.dim() != dim or ids.dtype not in (torch.int32, torch.int64):
         raise ValueError(
             f"{name} must be a {dim}-D int32 or int64 tensor, "
             f"got {ids.dim()}-D {str(ids.dtype).removeprefix('torch.')}"
         )
+    return ids
 
 
 def _check_indptr(indptr: Tensor, num_edges: int) -> None:

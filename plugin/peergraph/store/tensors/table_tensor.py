@@ -9,7 +9,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from peergraph.memory import Table
-from peergraph.memory.table.ids import wide_enough
+from peergraph.memory.table.ids import integers, wide_enough
 from peergraph.store.input.source import EdgeType, NodeType
 from peergraph.store.tensors.store_tensor import StoreTensor, implements, plain
 
@@ -93,6 +93,7 @@ class TableTensor(StoreTensor):
                 raise IndexError(f"a mask over {rows} rows must have as many, got {key.numel()}")
             ids: Tensor = key.nonzero().view(-1)
             return ids
+        key = integers(key)
         if key.dtype not in (torch.int32, torch.int64):
             return None
         key = wide_enough(key, rows)
