@@ -94,7 +94,7 @@ class _GraphBoltLoader(Loader):
                 self._loader.exec_module(module)
         except (ImportError, FileNotFoundError) as error:
             if _LAST_NAME in vars(module):
-                _say_without_native(error)
+                _do_without_native(error)
             else:
                 _replace_by_errors(module, error)
 
@@ -103,7 +103,10 @@ class _GraphBoltLoader(Loader):
         return getattr(self._loader, name)
 
 
-def _say_without_native(error: Exception) -> None:
+def _do_without_native(error: Exception) -> None:
+    from .graphbolt_operators import define_missing
+
+    define_missing()
     _say(
         "GraphBolt's native operators are off: this DGL has no GraphBolt library for torch "
         f"{_torch_version()} ({error}). GraphBolt's Python classes and the rest of DGL work; "

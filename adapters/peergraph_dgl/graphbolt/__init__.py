@@ -13,10 +13,10 @@ except ImportError as error:
 if not hasattr(graphbolt, "SamplingGraph"):
     raise ImportError("peergraph_dgl.graphbolt needs DGL 2.1 or later", name="dgl")
 
-from . import operators
-from .features import StoreFeature, StoreFeatures
+from .. import graphbolt_operators
+from .features import PrivateFeature, StoreFeature, StoreFeatures
 from .graph import StoreSamplingGraph
 
-operators.define_missing()
+graphbolt_operators.define_missing()
 
-__all__ = ["StoreFeature", "StoreFeatures", "StoreSamplingGraph"]
+__all__ = ["PrivateFeature", "StoreFeature", "StoreFeatures", "StoreSamplingGraph"]

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import torch
 from dgl import graphbolt as gb
 from torch import Tensor
 
-from peergraph.sampling import NeighborSampler, exclude_edges
 from peergraph.store import Store
 
-from ..sampling import weightless
-from .operators import random_number
-from .together import Lists, choose_together, lists_of
+from .hop import HopSampler, Nodes, Times
 
-Nodes = Tensor | Mapping[str, Tensor]
+
+class Metadata(NamedTuple):
+    """The ids of node and edge types; None where there is one type."""
+
+    node_type_to_id: dict[str, int] | None
+    edge_type_to_id: dict[str, int] | None
 
 
 class StoreSamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
@@ -33,25 +35,32 @@ class StoreSamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
     def __init__(self, store: Store) -> None:
         super().__init__()
         self.store = store
-        self._samplers: dict[Any, NeighborSampler] = {}
+        self._hops = HopSampler(store)
 
     def __repr__(self) -> str:
         return f"StoreSamplingGraph(num_nodes={self.num_nodes}, num_edges={self.num_edges})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"store": self.store, "_samplers": {}}
 
     @property
     def num_nodes(self) -> int | dict[str, int]:
         """Nodes, by type where there are several."""
         counts = {t: self.store.num_nodes(t) for t in self.store.node_types}
-        return next(iter(counts.values())) if self.store.is_homogeneous else counts
+        return self.total_num_nodes if self.store.is_homogeneous else counts
 
     @property
     def num_edges(self) -> int | dict[str, int]:
         """Edges, by type (``"source:type:destination"``) where there are several."""
         counts = {gb.etype_tuple_to_str(t): self.store.num_edges(t) for t in self.store.edge_types}
-        return next(iter(counts.values())) if self.store.is_homogeneous else counts
+        return self.total_num_edges if self.store.is_homogeneous else counts
+
+    @property
+    def total_num_nodes(self) -> int:
+        """Nodes of all types."""
+        return sum(self.store.num_nodes(t) for t in self.store.node_types)
+
+    @property
+    def total_num_edges(self) -> int:
+        """Edges of all types."""
+        return sum(self.store.num_edges(t) for t in self.store.edge_types)
 
     @property
     def node_type_to_id(self) -> dict[str, int] | None:
@@ -67,12 +76,39 @@ class StoreSamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
             return None
         return {gb.etype_tuple_to_str(t): i for i, t in enumerate(self.store.edge_types)}
 
+    @property
+    def metadata(self) -> Metadata:
+        """The ids of types, as DGL 2.0 gives them."""
+        return Metadata(self.node_type_to_id, self.edge_type_to_id)
+
+    @property
+    def node_type_offset(self) -> Tensor | None:
+        """[node types + 1] int64: where each type begins, counting all nodes; None for one type."""
+        if self.store.is_homogeneous:
+            return None
+        counts = [self.store.num_nodes(t) for t in self.store.node_types]
+        return torch.tensor([0, *accumulate(counts)], dtype=torch.int64, device="cpu")
+
+    @property
+    def node_attributes(self) -> None:
+        """None: tables of the store are features, and go by their names in samplers."""
+        return
+
+    @property
+    def edge_attributes(self) -> None:
+        """None, as :attr:`node_attributes`; samples have the edge ids without being asked."""
+        return
+
     def copy_to_shared_memory(self, shared_memory_name: str) -> StoreSamplingGraph:
         """Itself: the store is shared by all processes of the machine already."""
         return self
 
     def to(self, device: Any) -> StoreSamplingGraph:
         """Itself: a store stays where its plan says."""
+        return self
+
+    def pin_memory_(self) -> StoreSamplingGraph:
+        """Itself: GPUs reach the store without being told."""
         return self
 
     def sample_neighbors(
@@ -85,10 +121,12 @@ class StoreSamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
             fanouts: one for each edge type, or one for the edges of all types together, which are
                 then chosen among whole lists; -1: all.
             replace: with replacement.
-            probs_name: an edge table of float32 or float64 to draw by; never what weighs 0.
+            probs_name: an edge table to draw by; never what weighs 0. Values that are not float32
+                or float64 (masks, half precision) are drawn by among whole lists.
 
         Raises:
-            NotImplementedError: probabilities of another dtype.
+            ValueError: no edge type has such a table, or it has values that are negative or not
+                finite; another number of fanouts.
         """
         return self._sample(nodes, fanouts, replace, probs_name, labor=False)
 
@@ -103,6 +141,35 @@ class StoreSamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
         if replace:
             raise NotImplementedError("replace: LABOR draws each node once")
         return self._sample(nodes, fanouts, False, probs_name, labor=True)
+
+    def temporal_sample_neighbors(
+        self,
+        nodes: Nodes,
+        input_nodes_timestamp: Nodes,
+        fanouts: Tensor,
+        replace: bool = False,
+        probs_name: str | None = None,
+        node_timestamp_attr_name: str | None = None,
+        edge_timestamp_attr_name: str | None = None,
+    ) -> gb.SampledSubgraphImpl:
+        """As :meth:`sample_neighbors`, of edges that are older than the nodes they lead to.
+
+        With times of both nodes and edges, and with one fanout for several edge types, edges are
+        chosen among whole lists.
+
+        Args:
+            nodes: may be repeated, with other times.
+            input_nodes_timestamp: [S] int32 or int64 times, by type as `nodes`.
+            node_timestamp_attr_name: a node table of int32 or int64: only sources whose time is
+                smaller than the node's. Node types without such a table are not filtered.
+            edge_timestamp_attr_name: an edge table likewise, of the edges' times.
+
+        Raises:
+            ValueError: no type has such a table; times of another shape; as there.
+            TypeError: times of another dtype.
+        """
+        times = Times(input_nodes_timestamp, node_timestamp_attr_name, edge_timestamp_attr_name)
+        return self._sample(nodes, fanouts, replace, probs_name, labor=False, times=times)
 
     def in_subgraph(self, nodes: Nodes) -> gb.SampledSubgraphImpl:
         """All edges into the nodes."""
@@ -125,9 +192,16 @@ class StoreSamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
         return torch.cat([node_pairs, negatives])
 
     def __getattr__(self, name: str) -> Any:
+        if name in _STRUCTURE:
+            raise NotImplementedError(
+                f"{name}: the structure is spread over the memory of the ranks; "
+                "store.edge_index(edge_type) reads all edges of a relation, store.in_degree() "
+                "their numbers. DataLoader(overlap_graph_fetch=True) needs it: leave that off, "
+                "GPUs read the store by themselves"
+            )
         if not name.startswith("_") and hasattr(gb.FusedCSCSamplingGraph, name):
             raise NotImplementedError(f"{name}: a store has no such thing to give to GraphBolt")
-        raise AttributeError(name)
+        raise AttributeError(f"'StoreSamplingGraph' object has no attribute {name!r}")
 
     def _any_destinations(self, edge_type: str | None, sources: Tensor, ratio: int) -> Tensor:
         types = self.store.edge_types
@@ -141,28 +215,27 @@ class StoreSamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
         )
 
     def _sample(
-        self, nodes: Nodes, fanouts: Tensor, replace: bool, probs_name: str | None, labor: bool
+        self,
+        nodes: Nodes,
+        fanouts: Tensor,
+        replace: bool,
+        probs_name: str | None,
+        labor: bool,
+        times: Times | None = None,
     ) -> gb.SampledSubgraphImpl:
-        together = self._together(fanouts)
-        if together is not None:
-            core = self._core((-1,) * len(self.store.edge_types), False, probs_name, False)
-        else:
-            core = self._core(self._by_relation(fanouts), bool(replace), probs_name, labor)
-        number = random_number()
-        sample = core.sample(nodes, number)
-        weights = core.choices.weights if probs_name else {}
-        unwanted = weightless(sample, weights, self.store)
-        if unwanted:
-            sample = exclude_edges(sample, unwanted)
-        given = nodes if isinstance(nodes, Tensor) else next(iter(nodes.values()))
-        if together is None:
-            lists = {t: lists_of(sample, t) for t in self.store.edge_types}
-        else:
-            lists = choose_together(
-                sample, self.store, weights, together, number, replace=replace, labor=labor
+        counts = [int(fanout) for fanout in fanouts]
+        hop = self._hops.draw(nodes, counts, bool(replace), probs_name, labor, times)
+        # As GraphBolt has it, on the device and in the id type of the nodes that were given. For
+        # types that have none, it gives an empty tensor on the CPU.
+        given = [nodes] if isinstance(nodes, Tensor) else list(nodes.values())
+        like = next((ids for ids in given if ids.numel()), given[0])
+        parts = {
+            t: gb.CSCFormatBase(
+                indptr=part.indptr.to(like.device, torch.int64), indices=hop.sources[t].to(like)
             )
-        parts = {t: _csc(sample.nodes[t[0]][part.row], part, given) for t, part in lists.items()}
-        edge_ids = {t: part.edge_ids.to(given.device) for t, part in lists.items()}
+            for t, part in hop.lists.items()
+        }
+        edge_ids = {t: part.edge_ids.to(like.device) for t, part in hop.lists.items()}
         if self.store.is_homogeneous:
             (edge_type,) = parts
             return gb.SampledSubgraphImpl(
@@ -174,46 +247,6 @@ class StoreSamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
             original_edge_ids={name(t): ids for t, ids in edge_ids.items()},
         )
 
-    def _together(self, fanouts: Tensor) -> int | None:
-        """The fanout of edges of several types, if it is one for all; None for all edges."""
-        alone = len(fanouts) == 1 and len(self.store.edge_types) > 1
-        return int(fanouts[0]) if alone and int(fanouts[0]) > 0 else None
 
-    def _by_relation(self, fanouts: Tensor) -> tuple[int, ...]:
-        count = len(self.store.edge_types)
-        given = [int(fanout) for fanout in fanouts]
-        if len(given) == 1:
-            return tuple(given * count)
-        if len(given) != count:
-            raise ValueError(f"fanouts: expected {count}, one for each edge type, got {len(given)}")
-        return tuple(given)
-
-    def _core(
-        self, fanouts: tuple[int, ...], replace: bool, weights: str | None, labor: bool
-    ) -> NeighborSampler:
-        key = (fanouts, replace, weights, labor)
-        if key not in self._samplers:
-            self._check_weights(weights)
-            by_type = zip(self.store.edge_types, fanouts, strict=True)
-            self._samplers[key] = NeighborSampler(
-                self.store,
-                {edge_type: [fanout] for edge_type, fanout in by_type},
-                replace=replace,
-                weights=weights,
-                labor=labor,
-            )
-        return self._samplers[key]
-
-    def _check_weights(self, name: str | None) -> None:
-        for edge_type in self.store.edge_types if name else ():
-            if name in self.store.edge_table_names(edge_type):
-                dtype = self.store.edge_table(name, edge_type).dtype
-                if dtype not in (torch.float32, torch.float64):
-                    raise NotImplementedError(f"probs_name: {name!r} is {dtype}")
-
-
-def _csc(sources: Tensor, part: Lists, like: Tensor) -> gb.CSCFormatBase:
-    """As GraphBolt has it, on the device and in the id type of the nodes that were given."""
-    return gb.CSCFormatBase(
-        indptr=part.indptr.to(like.device, torch.int64), indices=sources.to(like)
-    )
+# What GraphBolt's own graph holds as tensors.
+_STRUCTURE = ("csc_indptr", "indices", "type_per_edge")

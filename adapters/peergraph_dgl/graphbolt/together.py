@@ -1,4 +1,4 @@
-"""One fanout for the edges of all types together: chosen among whole lists."""
+"""Choosing among whole lists of neighbours: of one relation, or of several together."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate.structure.rows import row_of_edges
-from peergraph.sampling import Sample
-from peergraph.store import EdgeType, NodeType, Store
+from peergraph.store import EdgeType, NodeType
 
 from ..choosing import first_of_each
 
@@ -22,46 +21,51 @@ class Lists(NamedTuple):
     row: Tensor
     edge_ids: Tensor
 
+    @property
+    def owners(self) -> Tensor:
+        """[edges] destination of each edge."""
+        return row_of_edges(self.indptr, self.row.numel())
 
-def lists_of(sample: Sample, edge_type: EdgeType) -> Lists:
-    """The edges of the first hop."""
-    block = sample.block(0, edge_type)
-    assert block.edge_ids is not None
-    return Lists(block.indptr, block.row, block.edge_ids)
+    def at(self, positions: Tensor) -> Lists:
+        """The edges at these ascending positions."""
+        counts = torch.bincount(self.owners[positions], minlength=self.indptr.numel() - 1)
+        indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        return Lists(indptr, self.row[positions], self.edge_ids[positions])
 
 
-def choose_together(
-    sample: Sample,
-    store: Store,
-    weights: Mapping[EdgeType, str],
+def choose_among(
+    given: Mapping[EdgeType, Lists],
+    num_sources: Mapping[NodeType, int],
+    weights: Mapping[EdgeType, Tensor],
     fanout: int,
-    number: int,
+    generator: torch.Generator,
     *,
     replace: bool,
     labor: bool,
 ) -> dict[EdgeType, Lists]:
-    """At most `fanout` edges for each node, of all its edges whatever their types.
+    """At most `fanout` edges for each node, of all its edges in `given` whatever their types.
 
     Args:
-        sample: one hop, all edges of the nodes.
-        weights: names of edge tables to draw by; relations without one weigh 1.
+        given: all edges of the nodes.
+        num_sources: how many sources of each type the rows of `given` count.
+        weights: [edges] float64, positive, to draw by; relations without weigh 1.
         fanout: edges per node; exactly as many with `replace`, where there is one.
-        number: of the draw; the same edges on any device.
+        generator: on the CPU; the same edges on any device.
         replace: draw with replacement.
         labor: one random number for each source node instead of one for each edge.
     """
-    given = {t: lists_of(sample, t) for t in store.edge_types}
-    sources = _places({t: ids.numel() for t, ids in sample.nodes.items()})
+    sources = _places(num_sources)
     targets = _places({t[2]: part.indptr.numel() - 1 for t, part in given.items()})
     source = torch.cat([part.row.long() + sources[t[0]] for t, part in given.items()])
-    owner = torch.cat([_owners(part) + targets[t[2]] for t, part in given.items()])
-    weight = torch.cat([_weights(store, t, part, weights.get(t)) for t, part in given.items()])
+    owner = torch.cat([part.owners + targets[t[2]] for t, part in given.items()])
+    weight = torch.cat(
+        [weights.get(t, torch.ones_like(p.row, dtype=torch.float64)) for t, p in given.items()]
+    )
     # On the CPU: a GPU's generator has other numbers, and another logarithm.
-    generator = torch.Generator().manual_seed(number)
     if replace:
         chosen = _repeated(owner, weight, fanout, generator)
     else:
-        count = sum(ids.numel() for ids in sample.nodes.values()) if labor else owner.numel()
+        count = sum(num_sources.values()) if labor else owner.numel()
         times = -torch.log1p(
             -torch.rand(count, generator=generator, dtype=torch.float64, device="cpu")
         )
@@ -80,18 +84,6 @@ def _places(counts: Mapping[NodeType, int]) -> dict[NodeType, int]:
         places[node_type] = total
         total += count
     return places
-
-
-def _owners(part: Lists) -> Tensor:
-    """[edges] destination of each edge."""
-    return row_of_edges(part.indptr, part.row.numel())
-
-
-def _weights(store: Store, edge_type: EdgeType, part: Lists, name: str | None) -> Tensor:
-    if name is None:
-        return torch.ones(part.row.numel(), dtype=torch.float64, device=part.row.device)
-    values = store.edge_table(name, edge_type).gather(part.edge_ids).reshape(-1)
-    return values.to(part.row.device, torch.float64)
 
 
 def _repeated(owner: Tensor, weight: Tensor, count: int, generator: torch.Generator) -> Tensor:
@@ -114,10 +106,7 @@ def _parted(given: Mapping[EdgeType, Lists], chosen: Tensor) -> dict[EdgeType, L
     sizes = torch.tensor([part.row.numel() for part in given.values()], device=chosen.device)
     ends = sizes.cumsum(0)
     cuts = [0, *torch.searchsorted(chosen, ends).tolist()]
-    result = {}
-    for i, (edge_type, part) in enumerate(given.items()):
-        at = chosen[cuts[i] : cuts[i + 1]] - (ends[i] - sizes[i])
-        counts = torch.bincount(_owners(part)[at], minlength=part.indptr.numel() - 1)
-        indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-        result[edge_type] = Lists(indptr, part.row[at], part.edge_ids[at])
-    return result
+    return {
+        edge_type: part.at(chosen[cuts[i] : cuts[i + 1]] - (ends[i] - sizes[i]))
+        for i, (edge_type, part) in enumerate(given.items())
+    }

@@ -16,7 +16,7 @@ import dgl
 from dgl import graphbolt as gb
 
 import peergraph_dgl
-from peergraph_dgl.graphbolt import StoreFeature, StoreFeatures, StoreSamplingGraph, operators
+from peergraph_dgl.graphbolt import StoreFeatures, StoreSamplingGraph
 from tests.adapters.dgl.served import typed_graph
 
 NODES, EDGES = 120, 900
@@ -273,50 +273,6 @@ def test_negatives(shared: Any, device: torch.device) -> None:
     assert torch.equal(seeds[48:, 0], pairs[:, 0].repeat_interleave(3))
 
 
-def test_features(shared: Any, device: torch.device) -> None:
-    g = plain()
-    store = shared(g)
-    features = StoreFeatures(store)
-    assert set(features.keys()) == {
-        *(("node", None, name) for name in ("x", "y")),
-        *(("edge", None, name) for name in ("w", "half", "mask")),
-    }
-    feature = features["node", None, "x"]
-    assert isinstance(feature, StoreFeature)
-    assert (feature.size(), feature.count()) == (torch.Size([5]), NODES)
-    assert features.size("edge", None, "w") == torch.Size([])
-    assert features.count("node", None, "y") == NODES
-    assert features.metadata("node", None, "y") == {}
-    assert torch.equal(feature.read(), g.ndata["x"])
-    ids = torch.tensor([3, 3, 0], device=device)
-    rows = feature.read(ids)
-    assert rows.device == device
-    assert torch.equal(rows.cpu(), g.ndata["x"][[3, 3, 0]])
-    assert feature.read_async_num_stages(device) == 1
-    assert torch.equal(list(feature.read_async(ids))[-1].wait(), rows)
-    features.update("node", None, "x", torch.ones(2, 5, device=device), torch.tensor([1, 2]))
-    assert bool((feature.read(torch.tensor([1, 2])) == 1).all())
-    features.update("node", None, "x", torch.zeros(NODES, 5))
-    assert not bool(feature.read().any())
-    with pytest.raises(ValueError, match="value: expected 120 rows, got 3"):
-        feature.update(torch.zeros(3, 5))
-    with pytest.raises(KeyError, match="domain: expected"):
-        features.read("graph", None, "x")
-
-
-def test_what_there_is_not(shared: Any) -> None:
-    graph = StoreSamplingGraph(shared(plain()))
-    with pytest.raises(NotImplementedError, match="temporal_sample_neighbors"):
-        _ = graph.temporal_sample_neighbors
-    with pytest.raises(NotImplementedError, match="replace: LABOR"):
-        graph.sample_layer_neighbors(torch.arange(3), torch.tensor([2]), replace=True)
-    for name, dtype in (("half", "torch.float16"), ("mask", "torch.bool")):
-        for sample in (graph.sample_neighbors, graph.sample_layer_neighbors):
-            with pytest.raises(NotImplementedError, match=f"probs_name: '{name}' is {dtype}"):
-                sample(torch.arange(3), torch.tensor([2]), probs_name=name)
-    assert not hasattr(graph, "nonsense")
-
-
 def test_pickles_as_a_handle(shared: Any, device: torch.device) -> None:
     if device.type != "cpu":
         pytest.skip("GPU memory is not mapped twice by one process")
@@ -328,25 +284,3 @@ def test_pickles_as_a_handle(shared: Any, device: torch.device) -> None:
     gb.seed(1)
     got = again.sample_neighbors(torch.arange(30), torch.tensor([2])).original_edge_ids
     assert torch.equal(got, wanted)
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_operators(dtype: torch.dtype, device: torch.device) -> None:
-    def ids(*values: int) -> torch.Tensor:
-        return torch.tensor(values, dtype=dtype, device=device)
-
-    unique, src, dst = operators.unique_and_compact(ids(9, 4, 7, 9, 1), ids(4, 5), ids(5, 4))
-    assert unique.tolist() == [5, 4, 9, 7, 1]
-    assert src.tolist() == [2, 1, 3, 2, 4]
-    assert dst.tolist() == [1, 0]
-    assert {unique.dtype, src.dtype, dst.dtype} == {dtype}
-    nothing = operators.unique_and_compact(ids(), ids(), ids())
-    assert [tensor.numel() for tensor in nothing] == [0, 0, 0]
-    indptr = ids(0, 2, 2, 5)
-    assert gb.expand_indptr(indptr, dtype=dtype).tolist() == [0, 0, 2, 2, 2]
-    assert gb.expand_indptr(indptr, node_ids=ids(8, 9, 7), output_size=5).tolist() == [
-        8, 8, 7, 7, 7
-    ]  # fmt: skip
-    assert gb.isin(ids(1, 2, 3), ids(2, 5)).tolist() == [False, True, False]
-    rows = torch.arange(6.0).view(3, 2)
-    assert gb.index_select(rows, torch.tensor([2, 0], device=device)).tolist() == [[4, 5], [0, 1]]

@@ -88,6 +88,18 @@ def unique_and_compact(
     return ascending[order], src, dst
 
 
+def _absent(what: str, instead: str) -> Callable[..., Any]:
+    def refuse(*args: Any) -> Any:
+        raise NotImplementedError(
+            f"{what} needs GraphBolt's native library, which this DGL does not have for torch "
+            f"{torch.__version__}: {instead}"
+        )
+
+    return refuse
+
+
+_GRAPH = "peergraph_dgl.graphbolt.StoreSamplingGraph(store_of(share(g))) gives a sampling graph"
+
 _OPERATORS: dict[str, Callable[..., Any]] = {
     "set_seed(int seed) -> ()": set_seed,
     "set_max_uva_threads(int count) -> ()": set_max_uva_threads,
@@ -97,4 +109,13 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     " -> Tensor": expand_indptr,
     "unique_and_compact(Tensor src_ids, Tensor dst_ids, Tensor unique_dst_ids)"
     " -> (Tensor, Tensor, Tensor)": unique_and_compact,
+    "fused_csc_sampling_graph(Tensor indptr, Tensor indices, Tensor? node_type_offset, "
+    "Tensor? type_per_edge, Dict(str, int)? node_type_to_id, Dict(str, int)? edge_type_to_id, "
+    "Dict(str, Tensor)? node_attributes, Dict(str, Tensor)? edge_attributes) -> Tensor": _absent(
+        "FusedCSCSamplingGraph (fused_csc_sampling_graph, from_dglgraph)", _GRAPH
+    ),
+    "load_from_shared_memory(str name) -> Tensor": _absent("load_from_shared_memory", _GRAPH),
+    "gpu_cache(int[] shape, ScalarType dtype) -> Tensor": _absent(
+        "GPUCachedFeature", "the plan of a peergraph.Store says which rows lie on the GPUs"
+    ),
 }
