@@ -325,6 +325,8 @@ def _as_ids(ids: Any) -> Tensor:
     tensor: Tensor = torch.as_tensor(ids)
     if tensor.dtype == torch.bool:
         return tensor.nonzero().view(-1)
+    if tensor.is_floating_point() and tensor.numel():  # an empty list is one of floats, to torch
+        raise dgl.DGLError(f"ids must be integers or a mask, got {tensor.dtype}")
     return tensor.reshape(-1).to(torch.int64)
 
 

@@ -166,11 +166,12 @@ def segment_reduce(op: str, values: Tensor, offsets: Tensor) -> Tensor:
     Args:
         op: ``sum``, ``max`` or ``min``; 0 for empty runs.
         values: [rows, *features].
-        offsets: [runs + 1] int32 or int64.
+        offsets: [runs + 1] int32 or int64, from 0 to the rows; verified on the CPU only.
     """
     # The kernels copy from edges, so what the sources are does not matter.
     sources = torch.zeros(values.shape[0], dtype=torch.int64, device=values.device)
-    return g_spmm(Csc(offsets, sources, 1, check=False), "copy_e", op, e=values)
+    near = values.device.type == "cpu"
+    return g_spmm(Csc(offsets, sources, 1, check=near), "copy_e", op, e=values)
 
 
 def segment_mm(a: Tensor, b: Tensor, lengths: Tensor) -> Tensor:

@@ -105,6 +105,19 @@ def test_inference_makes_no_transpose(device: torch.device) -> None:
     assert csc._transpose is None
 
 
+def test_a_block_with_more_sources_than_were_said() -> None:
+    block = Block(torch.tensor([0, 2]), torch.tensor([0, 3]), None, 0)
+    with pytest.raises(IndexError, match=r"block\.row\[1\] = 3 is out of range for 3 sources"):
+        Csc.from_block(block, 3)
+
+
+def test_structures_with_edge_ids_are_checked_on_their_device(device: torch.device) -> None:
+    indptr, indices = INDPTR.to(device), INDICES.to(device)
+    with pytest.raises(ValueError, match=r"edge_ids\[1\] = 2 repeats an earlier id"):
+        Csc(indptr, indices, 2, edge_ids=torch.tensor([2, 2, 0], device=device))
+    Csc(indptr, indices, 2, edge_ids=torch.tensor([2, 1, 0], dtype=torch.int32, device=device))
+
+
 INDPTR = torch.tensor([0, 2, 3])
 INDICES = torch.tensor([0, 1, 1])
 
@@ -128,6 +141,16 @@ INDICES = torch.tensor([0, 1, 1])
         ({"num_sources": 1}, IndexError, "indices[1] = 1 is out of range for 1 sources"),
         ({"indices": -INDICES}, IndexError, "indices[1] = -1 is out of range for 2 sources"),
         ({"edge_ids": INDICES[:2]}, ValueError, "edge_ids must have 3 items, got 2"),
+        ({"edge_ids": INDICES}, ValueError, "edge_ids[2] = 1 repeats an earlier id"),
+        ({"edge_ids": INDICES + 2}, IndexError, "edge_ids[1] = 3 is out of range for 3 edges"),
+        ({"edge_ids": INDICES - 1}, IndexError, "edge_ids[0] = -1 is out of range for 3 edges"),
+        ({"indices": [0, 1, 1]}, TypeError, "indices must be a tensor, got list"),
+        ({"num_sources": 2.0}, TypeError, "num_sources must be an int, got 2.0"),
+        (
+            {"duplicate_counts": torch.ones(2, dtype=torch.int32)},
+            ValueError,
+            "duplicate_counts[1] must be at least 2, as often as the source occurs, got 1",
+        ),
         ({"duplicate_counts": INDICES[:2]}, TypeError, "duplicate_counts must be int32"),
         ({"duplicate_counts": INDICES.int()}, ValueError, "must have 2 items, got 3"),
     ],

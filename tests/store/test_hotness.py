@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -212,3 +214,20 @@ def test_no_nodes() -> None:
     with Store.build(source, plan="sharded", hotness=torch.zeros(0), device="cpu") as store:
         assert store.num_nodes() == 0
     assert Hotness({}, {}, 0, {}).batches == 0
+
+
+@pytest.mark.parametrize(
+    ("train_nodes", "error", "message"),
+    [
+        ([1, 2], TypeError, "train_nodes: expected a tensor or a dict of tensors, got list"),
+        (torch.tensor(3), ValueError, r"train_nodes: expected one dimension, got shape \(\)"),
+        (torch.rand(3), TypeError, "train_nodes: expected an int32 or int64 tensor"),
+    ],
+)
+def test_presample_of_what_are_no_nodes(
+    train_nodes: Any, error: type[Exception], message: str
+) -> None:
+    edges = EdgeSource(coo=torch.tensor([[0, 1], [1, 0]]))
+    source = GraphSource.homogeneous(2, edges)
+    with Store.build(source, device="cpu") as store, pytest.raises(error, match=message):
+        presample(store, [1], train_nodes, 2)

@@ -219,3 +219,13 @@ def test_bad_optimizers(device: torch.device) -> None:
     with pytest.raises(ValueError, match=r"'exp_avg' of embedding 0 must have shape \(37, 6\)"):
         adam.load_state_dict({**adam.state_dict(), "state": wrong})
     embedding.close()
+
+
+def test_gradients_of_other_shapes_than_the_rows(device: torch.device) -> None:
+    embedding = make(device)
+    optimizer = optim.SparseAdam(embedding)
+    ids = torch.arange(4, device=device)
+    embedding.pending.append((ids, torch.ones(3, 6, device=device)))
+    with pytest.raises(ValueError, match=r"ids \[4\] must be \[4, 6\], got \[3, 6\]"):
+        optimizer.step()
+    embedding.close()

@@ -207,7 +207,13 @@ def test_bad_edge_sources(make, error: type[Exception], message: str) -> None:  
                 ),
             ),
             ValueError,
-            "permutation",
+            r"edge_ids\[1\] = 1 repeats an earlier id",
+        ),
+        (lambda: GraphSource({"a": -1}, {}), ValueError, "num_nodes of 'a' must not be negative"),
+        (
+            lambda: GraphSource({"a": 1.5}, {}),
+            TypeError,
+            "num_nodes of 'a' must be an int, got 1.5",
         ),
         (
             lambda: GraphSource.homogeneous(3, coo((0, 1)), {"x": torch.zeros(2, 4)}),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.sampling.fanouts import Fanouts
+from peergraph.sampling.inputs import check_vector
 from peergraph.sampling.neighbor import NeighborSampler, Seeds
 from peergraph.sampling.sample import NodeType, Sample
 from peergraph.store.hotness.hotness import Hotness
@@ -135,8 +136,13 @@ def _batches(
         if len(store.node_types) != 1:
             raise ValueError(f"train_nodes: expected a dict, the store has {store.node_types}")
         train_nodes = {store.node_types[0]: train_nodes}
+    if not isinstance(train_nodes, Mapping):
+        kind = type(train_nodes).__name__
+        raise TypeError(f"train_nodes: expected a tensor or a dict of tensors, got {kind}")
     if not train_nodes:
         return
+    for nodes in train_nodes.values():
+        check_vector("train_nodes", nodes)
     ids = torch.cat([nodes.cpu() for nodes in train_nodes.values()])
     sizes = torch.tensor([nodes.numel() for nodes in train_nodes.values()], device="cpu")
     types = torch.arange(len(sizes), device="cpu").repeat_interleave(sizes)

@@ -264,6 +264,12 @@ def test_segment_reduce(reduce: str, device: torch.device) -> None:
     assert_close(got, wanted)
 
 
+@pytest.mark.usefixtures("always")
+def test_segments_of_more_rows_than_there_are() -> None:
+    with pytest.raises(ValueError, match="indptr must run from 0 to 9 edges, got 0 to 10"):
+        dgl.ops.segment_reduce(torch.tensor([3, 7]), values(9, 4), "sum")
+
+
 @pytest.mark.parametrize("width", [4, 20])
 def test_gather_mm(width: int, device: torch.device) -> None:
     a, b = values(30, width), values(3, width, 6)

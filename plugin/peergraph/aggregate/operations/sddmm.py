@@ -21,7 +21,8 @@ from peergraph.aggregate.operations.operands import (
     use_deterministic,
 )
 from peergraph.aggregate.operations.to_sources import sum_to_sources
-from peergraph.aggregate.structure.csc import Backward, Csc, check_backward
+from peergraph.aggregate.structure.checks import check_backward
+from peergraph.aggregate.structure.csc import Backward, Csc
 from peergraph.aggregate.structure.rows import Rows
 
 OPERATIONS = ("copy", "add", "sub", "mul", "div", "dot")

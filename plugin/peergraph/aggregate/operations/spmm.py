@@ -25,7 +25,8 @@ from peergraph.aggregate.operations.operands import (
 from peergraph.aggregate.operations.sddmm import g_sddmm
 from peergraph.aggregate.operations.spmm_of_table import reduce_table
 from peergraph.aggregate.operations.to_sources import by_degrees, sum_to_sources, sums_of_means
-from peergraph.aggregate.structure.csc import Backward, Csc, check_backward
+from peergraph.aggregate.structure.checks import check_backward
+from peergraph.aggregate.structure.csc import Backward, Csc
 from peergraph.aggregate.structure.rows import Rows
 from peergraph.memory import TableRows
 

@@ -10,6 +10,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from peergraph.aggregate.structure.checks import (
+    check_backward,
+    check_counts,
+    check_ids,
+    check_offsets,
+    check_range,
+    check_size,
+)
 from peergraph.aggregate.structure.rows import (
     Rows,
     begins_if_sorted,
@@ -18,7 +26,7 @@ from peergraph.aggregate.structure.rows import (
     group_by,
     transpose_rows,
 )
-from peergraph.memory.table.ids import integers
+from peergraph.memory.table.ids import check_distinct, integers
 
 if TYPE_CHECKING:
     from peergraph.sampling import Block
@@ -40,19 +48,20 @@ class Csc:
         indices: [edges] int32 or int64 sources, on the same device.
         num_sources: bound of `indices`.
         edge_ids: [edges] int32 or int64: edge tensors hold the edge at CSC position p in row
-            ``edge_ids[p]``; a permutation (not checked). None: in row p.
+            ``edge_ids[p]``; a permutation. None: in row p.
         duplicate_counts: [num_sources] int32, how often a source occurs at most: gradients of
             sources that occur once are stored without an atomic (WholeGraph III-C4).
         one_shot: the structure serves one forward and backward: gradients of sources on a GPU then
             use atomics instead of a transpose.
         reached: destinations from this one on have no edges, as those of a mini-batch that only
             the last hop added; None: not known.
-        check: verify offsets and ids; synchronises with a GPU. Wrong ones that are not checked
-            are undefined behaviour.
+        check: verify offsets, ids and counts; synchronises with a GPU. Wrong ones that are not
+            checked are undefined behaviour.
 
     Raises:
-        TypeError, ValueError: an argument of another dtype, shape or device; bad offsets.
-        IndexError: the first source out of range.
+        TypeError, ValueError: an argument of another dtype, shape or device; bad offsets; the first
+            edge id that repeats another; a source that occurs more often than was said.
+        IndexError: the first source or edge id out of range.
     """
 
     def __init__(
@@ -67,26 +76,27 @@ class Csc:
         reached: int | None = None,
         check: bool = True,
     ) -> None:
-        indices = integers(indices)
-        _check_ids("indptr", indptr, indices.device)
-        _check_ids("indices", indices, indices.device)
+        indices = check_ids("indices", indices)
+        check_ids("indptr", indptr, indices.device)
         if indptr.numel() == 0:
             raise ValueError("indptr must have at least one offset, got none")
-        if num_sources < 0:
-            raise ValueError(f"num_sources must not be negative, got {num_sources}")
+        check_size("num_sources", num_sources)
         if edge_ids is not None:
-            edge_ids = integers(edge_ids)
-            _check_ids("edge_ids", edge_ids, indices.device, indices.numel())
+            edge_ids = check_ids("edge_ids", edge_ids, indices.device, indices.numel())
         if duplicate_counts is not None:
-            _check_ids("duplicate_counts", duplicate_counts, indices.device, num_sources)
+            check_ids("duplicate_counts", duplicate_counts, indices.device, num_sources)
             if duplicate_counts.dtype != torch.int32:
                 raise TypeError(f"duplicate_counts must be int32, got {duplicate_counts.dtype}")
         count = indptr.numel() - 1
         if reached is not None and not 0 <= reached <= count:
             raise ValueError(f"reached must be 0 to {count} destinations, got {reached}")
         if check:
-            _check_offsets(indptr, indices.numel(), reached)
+            check_offsets(indptr, indices.numel(), reached)
             check_range("indices", indices, num_sources, "sources")
+            if edge_ids is not None:
+                check_distinct("edge_ids", edge_ids, indices.numel(), "edges")
+            if duplicate_counts is not None:
+                check_counts(duplicate_counts, indices)
         self.num_sources = num_sources
         self.duplicate_counts = duplicate_counts
         self.one_shot = one_shot
@@ -124,10 +134,9 @@ class Csc:
         if edge_index.dim() != 2 or edge_index.shape[0] != 2:
             raise ValueError(f"edge_index must be [2, edges], got {list(edge_index.shape)}")
         edge_index = integers(edge_index)
-        _check_ids("edge_index", edge_index[0], edge_index.device)
-        for name, count in (("num_destinations", num_destinations), ("num_sources", num_sources)):
-            if count < 0:
-                raise ValueError(f"{name} must not be negative, got {count}")
+        check_ids("edge_index", edge_index[0], edge_index.device)
+        check_size("num_destinations", num_destinations)
+        check_size("num_sources", num_sources)
         source, destination = edge_index.unbind()
         if not check:
             return cls.from_ends(source, destination, num_destinations, num_sources)
@@ -168,9 +177,15 @@ class Csc:
 
         Args:
             block: of :meth:`peergraph.sampling.Sample.block`.
-            num_sources: the sample's nodes of the source type.
+            num_sources: the sample's nodes of the source type; on a GPU it is not verified that the
+                block has no others.
             duplicate_counts: the sample's, of the source type.
+
+        Raises:
+            IndexError: on the CPU, the first source that is not below `num_sources`.
         """
+        if block.row.device.type == "cpu" and not torch.compiler.is_compiling():
+            check_range("block.row", block.row, num_sources, "sources")
         return cls(
             block.indptr,
             block.row,
@@ -261,49 +276,3 @@ class Csc:
             f"Csc({self.num_sources} sources, {self.num_destinations} destinations, "
             f"{self.num_edges} edges, {self.device})"
         )
-
-
-def check_backward(backward: str, deterministic: bool) -> None:
-    """Raises ValueError unless gradients of sources can be had so."""
-    if backward not in ("auto", "transpose", "atomic"):
-        raise ValueError(f"backward must be 'auto', 'transpose' or 'atomic', got {backward!r}")
-    if backward == "atomic" and deterministic:
-        raise ValueError("backward='atomic' adds in no fixed order, got deterministic=True")
-
-
-def _check_ids(name: str, ids: Tensor, device: torch.device, count: int | None = None) -> None:
-    if ids.dtype not in (torch.int32, torch.int64):
-        raise TypeError(f"{name} must be int32 or int64, got {ids.dtype}")
-    if ids.dim() != 1:
-        raise ValueError(f"{name} must have one dimension, got {list(ids.shape)}")
-    if ids.device != device:
-        raise ValueError(f"{name} must be on {device}, got {ids.device}")
-    if count is not None and ids.numel() != count:
-        raise ValueError(f"{name} must have {count} items, got {ids.numel()}")
-
-
-def _check_offsets(indptr: Tensor, num_edges: int, reached: int | None) -> None:
-    first, last = int(indptr[0]), int(indptr[-1])
-    if first != 0 or last != num_edges:
-        raise ValueError(f"indptr must run from 0 to {num_edges} edges, got {first} to {last}")
-    falling = (indptr[1:] < indptr[:-1]).nonzero()
-    if falling.numel():
-        raise ValueError(f"indptr must not fall, it does after position {int(falling[0])}")
-    if reached is not None and int(indptr[reached]) != num_edges:
-        begun = int(indptr[reached])
-        raise ValueError(f"reached is {reached}, where {num_edges - begun} edges are yet to come")
-
-
-def check_range(name: str, ids: Tensor, limit: int, what: str) -> int:
-    """The largest id, -1 if there is none. Synchronises.
-
-    Raises:
-        IndexError: the first id out of range.
-    """
-    if ids.numel() == 0:
-        return -1
-    low, high = map(int, torch.aminmax(ids))
-    if low >= 0 and high < limit:
-        return high
-    bad = int(((ids < 0) | (ids >= limit)).nonzero()[0])
-    raise IndexError(f"{name}[{bad}] = {int(ids[bad])} is out of range for {limit} {what}")

@@ -10,6 +10,7 @@ import torch
 
 import peergraph._C as _C
 from peergraph.memory.group.group import Group
+from peergraph.memory.table.ids import check_distinct
 from peergraph.memory.table.partitions import Partitions
 from peergraph.memory.table.tiers import Tiers
 
@@ -22,8 +23,13 @@ def check_table(
     order: torch.Tensor | None,
     partitions: Partitions | None,
     spill: str | PathLike[str] | None,
+    check_values: bool,
 ) -> tuple[tuple[int, ...], torch.dtype, Tiers, Partitions | None]:
-    """Checks the arguments of Table.create; returns what all ranks must agree on."""
+    """Checks the arguments of Table.create; returns what all ranks must agree on.
+
+    Args:
+        check_values: whether to look at the values of `order`, too.
+    """
     checked = _check_shape(shape)
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"dtype must be a torch.dtype, got {dtype!r}")
@@ -33,6 +39,8 @@ def check_table(
         raise ValueError(f"{tiers} do not add up to the table's {checked[0]} rows")
     if order is not None:
         _check_order(order, checked[0], group)
+        if check_values:
+            check_distinct("order", order, checked[0], "rows")
     check_partitions(partitions, group)
     check_spill(spill, tiers)
     return checked, dtype, tiers, partitions

@@ -117,3 +117,29 @@ def out_tensor(
         raise ValueError("out must be contiguous")
     check_device("out", out, device)
     return out
+
+
+def check_distinct(name: str, ids: torch.Tensor, count: int, what: str) -> None:
+    """Checks that `ids` are different numbers of 0 to `count` - 1: a permutation, where they are as
+    many. Synchronises with a GPU.
+
+    Args:
+        name: of the argument.
+        ids: [n] int32 or int64.
+        what: is numbered by them, in plural.
+
+    Raises:
+        IndexError: the first id out of range.
+        ValueError: the first id that repeats an earlier one.
+    """
+    bad = (ids < 0) | (ids >= count)
+    if bool(bad.any()):
+        first = int(bad.nonzero()[0])
+        raise IndexError(f"{name}[{first}] = {int(ids[first])} is out of range for {count} {what}")
+    seen = torch.zeros(count, dtype=torch.bool, device=ids.device)
+    seen[ids.long()] = True
+    if int(seen.count_nonzero()) == ids.numel():
+        return
+    ordered, places = ids.sort(stable=True)
+    first = int(places[1:][ordered[1:] == ordered[:-1]].min())
+    raise ValueError(f"{name}[{first}] = {int(ids[first])} repeats an earlier id")

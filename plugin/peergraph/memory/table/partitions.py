@@ -23,6 +23,28 @@ class Partitions:
     stored: tuple[tuple[int, ...], ...]
     source: tuple[tuple[int, ...], ...]
 
+    def __post_init__(self) -> None:
+        """Raises ValueError unless every GPU reads every partition from one that stores it."""
+        count = len(self.stored)
+        for gpu, parts in enumerate(self.stored):
+            if any(not 0 <= part < count for part in parts) or len(set(parts)) < len(parts):
+                raise ValueError(
+                    f"stored[{gpu}] must be different partitions of 0..{count - 1}, got {parts}"
+                )
+        if len(self.source) != count:
+            raise ValueError(f"source must be given for {count} GPUs, got {len(self.source)}")
+        for gpu, holders in enumerate(self.source):
+            if len(holders) != count:
+                raise ValueError(
+                    f"source[{gpu}] must name a GPU for each of {count} partitions, got {holders}"
+                )
+            for part, holder in enumerate(holders):
+                if not 0 <= holder < count or part not in self.stored[holder]:
+                    raise ValueError(
+                        f"source[{gpu}][{part}] must be a GPU that stores the partition, "
+                        f"got {holder}"
+                    )
+
     @property
     def num_gpus(self) -> int:
         """GPUs, and partitions."""

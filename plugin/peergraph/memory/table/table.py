@@ -75,6 +75,7 @@ class Table:
         order: Table | torch.Tensor | None = None,
         partitions: Partitions | None = None,
         spill: str | PathLike[str] | None = None,
+        check: bool = True,
     ) -> Table:
         """Allocates a table. Collective; all ranks pass the same shape, dtype and tiers.
 
@@ -84,28 +85,33 @@ class Table:
             tiers: rows per tier; they add up to the rows.
             group: the ranks.
             order: user id -> internal row; int32 or int64 [rows] on the group's device, kept and
-                not copied. A permutation; it is not checked. Give a table whose rows are all local
-                (:meth:`as_tensor`) rather than a tensor where this table is to be pickled. None:
-                the users' ids are the rows.
+                not copied; a permutation. Give a table whose rows are all local (:meth:`as_tensor`)
+                rather than a tensor where this table is to be pickled. None: the users' ids are the
+                rows.
             partitions: which ranks store copies of which shards, and who reads it from where (XGNN
                 4.2); None: rank i stores shard i.
             spill: folder for the rows on disk: a file without a name there, which ends with the
                 table or with the ranks.
+            check: verify that `order`, whose values must be there on all ranks, is a permutation;
+                synchronises with a GPU. One that is not and is not checked is undefined behaviour.
 
         Rows on the replicated tier are stored once per rank, row j behind them on shard
         j % world_size. On CUDA the host tier is pinned. Contents are undefined until written.
 
         Raises:
-            ValueError: shape, dtype or tiers do not fit together, or ranks disagree about them.
+            ValueError: shape, dtype or tiers do not fit together, or ranks disagree about them; the
+                first id of `order` that repeats another.
+            IndexError: the first id of `order` out of range.
             MemoryError: the memory does not suffice.
             OSError: the room in `spill` does not.
             PeerLostError: a rank is missing.
         """
 
-        def check() -> tuple[tuple[int, ...], torch.dtype, Tiers, Partitions | None]:
-            return check_table(shape, dtype, tiers, group, _values(order), partitions, spill)
+        def describe() -> tuple[tuple[int, ...], torch.dtype, Tiers, Partitions | None]:
+            values = _values(order)
+            return check_table(shape, dtype, tiers, group, values, partitions, spill, check)
 
-        wanted = run_everywhere(group, check)
+        wanted = run_everywhere(group, describe)
         for rank, other in enumerate(group.all_gather(wanted)):
             if other != wanted:
                 raise ValueError(f"rank {rank} creates a table {other}, this rank {wanted}")

@@ -51,7 +51,8 @@ class TrainedTable:
         near = self.table.tiers.replicated + self.table.tiers.sharded
         tiers = Tiers(sharded=near, host=self.table.tiers.host)
         shape = self.table.shape
-        state = Table.create(shape, self.accumulator, tiers, self.group, order=self.table._order)
+        order = self.table._order
+        state = Table.create(shape, self.accumulator, tiers, self.group, order=order, check=False)
         _fill(state, value)
         return state
 
@@ -62,8 +63,15 @@ class TrainedTable:
             ids: int32 or int64 user ids, any shape, on the CPU or the table's device.
             grads: one for each, [*ids.shape, width] of the table's dtype.
 
-        Raises IndexError where an id is out of range.
+        Raises IndexError where an id is out of range, ValueError where gradients are of other
+        shapes than the rows.
         """
+        for of_ids, grad in zip(ids, grads, strict=True):
+            if grad.shape != (*of_ids.shape, self.width):
+                raise ValueError(
+                    f"gradients of ids {list(of_ids.shape)} must be "
+                    f"{[*of_ids.shape, self.width]}, got {list(grad.shape)}"
+                )
         device = self.table.device
         none = torch.empty(0, dtype=torch.int64, device=device)
         flat = torch.cat([none, *(i.flatten().to(device, torch.int64) for i in ids)])

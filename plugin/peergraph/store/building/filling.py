@@ -109,7 +109,14 @@ def build_table(
         start: the first of them.
     """
     table = Table.create(
-        spec.shape, spec.dtype, tiers, group, order=order, partitions=partitions, spill=spill.folder
+        spec.shape,
+        spec.dtype,
+        tiers,
+        group,
+        order=order,
+        partitions=partitions,
+        spill=spill.folder,
+        check=False,  # IdMap has checked the order
     )
     if isinstance(rows, RowSource):
         _load_pieces(table, what, rows, start, progress)

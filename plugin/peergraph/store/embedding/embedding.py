@@ -133,6 +133,7 @@ class Embedding(nn.Module):
             group,
             order=order,
             partitions=partitions,
+            check=False,  # IdMap has checked the order
         )
         self.trained = TrainedTable(table)
         write_initial(table, init, table_name(node_type, name))

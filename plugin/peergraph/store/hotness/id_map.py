@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from peergraph.memory import Group, Table, Tiers
+from peergraph.memory.table.ids import check_distinct
 
 IDENTITY = (0, 0)
 
@@ -44,7 +45,11 @@ class IdMap:
 
         Args:
             order: [num_nodes] internal id -> user id on the CPU, the same on every rank.
+
+        Raises:
+            IndexError, ValueError: the first id that makes it no permutation.
         """
+        check_distinct("order", order, order.numel(), "nodes")
         inverse = torch.empty_like(order).scatter_(
             0, order, torch.arange(order.numel(), device="cpu")
         )

@@ -11,6 +11,7 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.memory import Group
 from peergraph.memory.group.run_everywhere import run_everywhere
+from peergraph.memory.table.ids import check_distinct
 from peergraph.store.input.schema import Schema
 from peergraph.store.input.shared_vector import assemble
 from peergraph.store.input.source import EdgeSource, EdgeType, GraphSource, NodeType
@@ -39,7 +40,7 @@ def local_structure(
 
     Raises:
         IndexError: a node id out of range; every rank raises it.
-        ValueError: edge_ids is no permutation.
+        ValueError: edge ids repeat.
     """
 
     def convert() -> dict[EdgeType, LocalCsc]:
@@ -71,7 +72,9 @@ def _to_csc(edge_type: EdgeType, edges: EdgeSource, schema: Schema) -> LocalCsc:
             f"is out of range for {num_sources} source nodes"
         )
     if edges.edge_ids is not None:
-        _check_edge_ids(edge_type, edges.edge_ids, schema.num_edges[edge_type])
+        # Of a split source the shares may have ids in common, which is not found.
+        name = f"edges of {edge_type}: edge_ids"
+        check_distinct(name, edges.edge_ids, schema.num_edges[edge_type], "edges")
     return LocalCsc(indptr.long(), indices, edges.edge_ids)
 
 
@@ -97,18 +100,6 @@ def _sort_coo(
     except IndexError as error:
         raise IndexError(f"edges of {edge_type}: {error}") from None
     return LocalCsc(indptr, indices, None if is_sorted else perm)
-
-
-def _check_edge_ids(edge_type: EdgeType, ids: Tensor, num_edges: int) -> None:
-    if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= num_edges):
-        bad = int(((ids < 0) | (ids >= num_edges)).nonzero()[0])
-        raise IndexError(
-            f"edges of {edge_type}: edge_ids[{bad}] = {int(ids[bad])} "
-            f"is out of range for {num_edges} edges"
-        )
-    # A share of a split source cannot be told to be part of a permutation: only repeats in it.
-    if torch.unique(ids).numel() != ids.numel():
-        raise ValueError(f"edge_ids of {edge_type} must be a permutation, some ids repeat")
 
 
 def out_degrees(

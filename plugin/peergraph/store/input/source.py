@@ -135,7 +135,14 @@ class GraphSource:
         return self.node_range[node_type]
 
     def validate(self) -> None:
-        """Raises ``ValueError`` where parts do not fit together."""
+        """Raises ``ValueError`` where parts do not fit together, ``TypeError`` for numbers of nodes
+        that are no integers.
+        """
+        for node_type, count in self.num_nodes.items():
+            if isinstance(count, bool) or not hasattr(count, "__index__"):
+                raise TypeError(f"num_nodes of {node_type!r} must be an int, got {count!r}")
+            if count < 0:
+                raise ValueError(f"num_nodes of {node_type!r} must not be negative, got {count}")
         for edge_type, edges in self.edges.items():
             self._validate_edges(edge_type, edges)
         for node_type, node_tables in self.node_tables.items():
