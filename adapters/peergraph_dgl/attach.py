@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import torch
 from dgl import DGLGraph
 
 from peergraph.store import Store
@@ -14,6 +16,9 @@ from .replacing import Replacements
 
 _ATTRIBUTE = "_peergraph"
 _replacements = Replacements()
+
+# Of the graphs that stores were made of, in this process.
+_idtypes: WeakKeyDictionary[Store, torch.dtype] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,16 @@ def find_store(graph: Any) -> Store | None:
     """Like :func:`store_of`, ``None`` where there is no store."""
     shared = getattr(graph, _ATTRIBUTE, None)
     return shared.store if isinstance(shared, Shared) else None
+
+
+def remember_idtype(store: Store, idtype: torch.dtype) -> None:
+    """Notes the id type of the graph that a store was made of."""
+    _idtypes[store] = idtype
+
+
+def idtype_of(store: Store) -> torch.dtype:
+    """The id type of the graph that a store was made of in this process; int64 of other stores."""
+    return _idtypes.get(store, torch.int64)
 
 
 def install() -> None:

@@ -13,12 +13,12 @@ from dgl.frame import Frame
 from torch import Tensor
 
 from peergraph.sampling import NegativeSampler
-from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store
+from peergraph.store import EdgeType, NodeType, Store
 
-from .attach import attach
-from .blocks import rows_of
+from .attach import attach, idtype_of
 from .endpoints import add_endpoints, endpoints
 from .frontier import FrontierSampler, IdsByType, random_seed
+from .parts import IdTypes, Parts, checked_idtype
 from .storages import TableStorage
 from .views import EdgeView, Frames, NodeView, TypeData
 
@@ -26,7 +26,9 @@ _CPU = torch.device("cpu")
 _REDUNDANCY = 1.3  # DGL's
 
 
-def from_store(store: Store, *, edges: bool = False) -> StoreGraph:
+def from_store(
+    store: Store, *, edges: bool = False, idtype: torch.dtype | None = None
+) -> StoreGraph:
     """A graph for ``dgl.dataloading.DataLoader`` whose structure is in the store only.
 
     For structures too large to lie in DGL's formats, too. One-sided, unless ``edges``.
@@ -36,18 +38,24 @@ def from_store(store: Store, *, edges: bool = False) -> StoreGraph:
         edges: whether edges must be found by their ids: for edge prediction, ``find_edges`` and
             ``edge_subgraph``. Adds two ids an edge to the store, once; collective then: rank 0
             reads all edges (16 bytes each) to write them.
+        idtype: ``torch.int32`` or ``torch.int64``, of all ids that the graph gives; default: that
+            of the graph of which :func:`share` made the store in this process, else int64.
+
+    Raises:
+        ValueError: another `idtype`, or nodes or edges that int32 does not count.
     """
+    idtype = checked_idtype(store, idtype_of(store) if idtype is None else idtype)
     if edges:
         for edge_type in store.edge_types:
             add_endpoints(store, edge_type)
-    return StoreGraph(store)
+    return StoreGraph(store, idtype)
 
 
 class UnsupportedError(NotImplementedError, AttributeError):
     """A method of ``DGLGraph`` that needs more than a store serves one-sided."""
 
 
-class StoreGraph:
+class StoreGraph(IdTypes):
     """DGL's protocol of custom graphs over a store; made by :func:`from_store`.
 
     Serves ``DataLoader`` with ``NeighborSampler``, ``MultiLayerFullNeighborSampler``,
@@ -59,10 +67,10 @@ class StoreGraph:
 
     is_block = False
     is_homogeneous: bool
-    idtype = torch.int64
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, idtype: torch.dtype = torch.int64) -> None:
         self.store = store
+        self.idtype = idtype
         self.device = _CPU
         self.ntypes: list[NodeType] = list(store.node_types)
         self.canonical_etypes: list[EdgeType] = list(store.edge_types)
@@ -70,6 +78,7 @@ class StoreGraph:
         self.is_homogeneous = len(self.ntypes) == 1 and len(self.etypes) == 1
         self._sampler = FrontierSampler(store)
         self._frames = Frames(store)
+        self._parts = Parts(store, self._frames, idtype)
         attach(self, store)
 
     @property
@@ -84,7 +93,7 @@ class StoreGraph:
     @property
     def nodes(self) -> NodeView:
         """``g.nodes()`` and ``g.nodes[ntype].data``."""
-        return NodeView(self.store)
+        return NodeView(self.store, self.idtype)
 
     @property
     def edges(self) -> EdgeView:
@@ -168,7 +177,7 @@ class StoreGraph:
         fanouts = self._fanouts(fanout)
         excluded = self._by_edge_type(exclude_edges)
         found = self._sampler.sample(nodes, fanouts, prob, bool(replace), excluded)
-        return _placed(self._graph_of(found), output_device)
+        return _placed(self._parts.graph(found), output_device)
 
     def subgraph(
         self,
@@ -181,12 +190,12 @@ class StoreGraph:
         """The edges among nodes (ids or masks), as ``dgl.node_subgraph`` gives them."""
         ids, found = self._sampler.induced(nodes)
         if relabel_nodes:
-            return _placed(self._graph_of(found, ids, store_ids), output_device)
+            return _placed(self._parts.graph(found, ids, store_ids), output_device)
         glob = {
             t: (ids[t[0]][row], ids[t[2]][col], edge_ids)
             for t, (row, col, edge_ids) in found.items()
         }
-        return _placed(self._graph_of(glob, None, store_ids), output_device)
+        return _placed(self._parts.graph(glob, None, store_ids), output_device)
 
     node_subgraph = subgraph
 
@@ -203,8 +212,8 @@ class StoreGraph:
         found = {}
         for edge_type in self.canonical_etypes:
             ids = wanted.get(edge_type, torch.empty(0, dtype=torch.int64, device="cpu"))
-            found[edge_type] = (*self.find_edges(ids, edge_type), ids)
-        result = self._graph_of(found, None, store_ids)
+            found[edge_type] = (*endpoints(self.store, edge_type, ids), ids)
+        result = self._parts.graph(found, None, store_ids)
         if relabel_nodes:
             result = dgl.compact_graphs(result)
             if not store_ids:
@@ -214,11 +223,12 @@ class StoreGraph:
 
     def find_edges(self, eid: Any, etype: Any = None) -> tuple[Tensor, Tensor]:
         """Sources and destinations of edges; needs ``from_store(edges=True)``."""
-        return endpoints(self.store, self.to_canonical_etype(etype), _as_ids(eid))
+        source, destination = endpoints(self.store, self.to_canonical_etype(etype), _as_ids(eid))
+        return source.to(self.idtype), destination.to(self.idtype)
 
     def in_degrees(self, v: Any = None, etype: Any = None) -> Tensor | int:
         """In-degrees of nodes, by default of all; reads those of all nodes (8 bytes each)."""
-        degrees = self.store.in_degree(self.to_canonical_etype(etype))
+        degrees = self.store.in_degree(self.to_canonical_etype(etype)).to(self.idtype)
         if v is None or isinstance(v, str):  # DGL's way to say all
             return degrees
         # Not by `degrees[v]`, to which -1 is the last node.
@@ -242,40 +252,12 @@ class StoreGraph:
         good = ~drawn.is_edge
         if exclude_self_loops and edge_type[0] == edge_type[2]:
             good &= drawn.source != drawn.destination
-        pairs = torch.stack([drawn.source[good], drawn.destination[good]]).cpu()
+        pairs = torch.stack([drawn.source[good], drawn.destination[good]]).to("cpu", self.idtype)
         if not replace:
             pairs = torch.unique(pairs, dim=1)
             pairs = pairs[:, torch.randperm(pairs.size(1), device="cpu")]
         source, destination = pairs[:, :num_samples]
         return source, destination
-
-    def _graph_of(
-        self,
-        edges: Mapping[EdgeType, tuple[Tensor, Tensor, Tensor]],
-        nodes: Mapping[NodeType, Tensor] | None = None,
-        store_ids: bool = True,
-    ) -> DGLGraph:
-        """A DGL graph of (sources, destinations, edge ids) by relation, with their data.
-
-        Args:
-            edges: sources and destinations are positions in `nodes`.
-            nodes: ids; None: all nodes.
-            store_ids: whether ids are data, too.
-        """
-        counts = {t: self.num_nodes(t) if nodes is None else nodes[t].numel() for t in self.ntypes}
-        graph = _graph(edges, counts)
-        for i, edge_type in enumerate(graph.canonical_etypes):
-            whole = self._frames.of(edge_type, self.store.num_edges(edge_type))
-            ids = edges[edge_type][2].cpu()
-            graph._edge_frames[i] = rows_of(whole, ids, dgl.EID if store_ids else None)
-        for i, node_type in enumerate(graph.ntypes):
-            whole = self._frames.of(node_type, self.store.num_nodes(node_type))
-            graph._node_frames[i] = (
-                whole.clone()
-                if nodes is None
-                else rows_of(whole, nodes[node_type], dgl.NID if store_ids else None)
-            )
-        return graph
 
     def _fanouts(self, fanout: Any) -> dict[EdgeType, int]:
         if not isinstance(fanout, Mapping):
@@ -312,10 +294,10 @@ class StoreGraph:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"store": self.store}
+        return {"store": self.store, "idtype": self.idtype}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["store"])  # type: ignore[misc]
+        self.__init__(**state)  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"StoreGraph({self.store!r})"
@@ -328,16 +310,6 @@ def _as_ids(ids: Any) -> Tensor:
     if tensor.is_floating_point() and tensor.numel():  # an empty list is one of floats, to torch
         raise dgl.DGLError(f"ids must be integers or a mask, got {tensor.dtype}")
     return tensor.reshape(-1).to(torch.int64)
-
-
-def _graph(
-    edges: Mapping[EdgeType, tuple[Tensor, Tensor, Tensor]], counts: Mapping[NodeType, int]
-) -> DGLGraph:
-    if list(edges) == [EDGE] and list(counts) == [NODE]:
-        source, destination, _ = edges[EDGE]
-        return dgl.graph((source.cpu(), destination.cpu()), num_nodes=counts[NODE])
-    pairs = {t: (source.cpu(), destination.cpu()) for t, (source, destination, _) in edges.items()}
-    return dgl.heterograph(pairs, num_nodes_dict=dict(counts))
 
 
 def _placed(graph: DGLGraph, device: Any) -> DGLGraph:

@@ -16,7 +16,7 @@ from peergraph.aggregate.structure.rows import counts_up
 from peergraph.memory import Group
 from peergraph.store import EdgeSource, EdgeType, GraphSource, Store, StoreTensor
 
-from .attach import attach, find_store
+from .attach import attach, find_store, remember_idtype
 from .columns import store_columns
 from .guard import whole
 from .structure import Packed, make_index, pack, share_arrays
@@ -142,9 +142,14 @@ def _own_attributes(g: DGLGraph) -> dict[str, Any]:
 
 
 def _edges(g: DGLGraph, edge_type: EdgeType) -> EdgeSource:
-    allowed = g.formats()
-    if "csc" not in allowed["created"] + allowed["not created"]:
-        return EdgeSource(coo=torch.stack(g.edges(order="eid", etype=edge_type)))
+    formats = g.formats()
+    allowed = formats["created"] + formats["not created"]
+    if "csc" not in allowed:
+        if "coo" in allowed:
+            return EdgeSource(coo=torch.stack(g.edges(order="eid", etype=edge_type)))
+        # DGL knows edges by source in no other order than that.
+        source, destination, edge_ids = g.edges(form="all", order=None, etype=edge_type)
+        return EdgeSource(coo=torch.stack([source, destination])[:, edge_ids.argsort()])
     indptr, indices, edge_ids = g.adj_tensors("csc", etype=edge_type)
     in_order = counts_up(edge_ids.contiguous())
     return EdgeSource(csc=(indptr.long(), indices), edge_ids=None if in_order else edge_ids)
@@ -174,4 +179,5 @@ def _join(outline: _Outline, index: Any, store: Store) -> DGLGraph:
     graph._batch_num_edges = outline.num_edges
     vars(graph).update(outline.attributes)
     attach(graph, store)
+    remember_idtype(store, graph.idtype)
     return graph

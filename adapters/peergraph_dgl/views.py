@@ -54,8 +54,9 @@ class Space(NamedTuple):
 class NodeView:
     """``g.nodes``."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, idtype: torch.dtype) -> None:
         self._store = store
+        self._idtype = idtype
 
     def __getitem__(self, node_type: NodeType) -> Space:
         self._store.num_nodes(node_type)  # KeyError for an unknown one
@@ -64,7 +65,7 @@ class NodeView:
     def __call__(self, ntype: NodeType | None = None) -> Tensor:
         """All ids of a type."""
         (only,) = self._store.node_types if ntype is None else [ntype]
-        return torch.arange(self._store.num_nodes(only), device="cpu")
+        return torch.arange(self._store.num_nodes(only), dtype=self._idtype, device="cpu")
 
 
 class EdgeView:
