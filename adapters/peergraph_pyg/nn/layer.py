@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.modules import module as nn_module
 from torch_geometric import EdgeIndex
 from torch_geometric.nn.aggr import (
     MaxAggregation,
@@ -38,6 +39,10 @@ _HOOKS = tuple(
     f"_{place}_forward{kind}_hooks"
     for place in ("propagate", "message", "aggregate", "message_and_aggregate", "edge_update")
     for kind in ("_pre", "")
+)
+# Where torch keeps the hooks of all modules; only releases after 2.4 have a function that looks there.
+_GLOBAL_HOOKS = tuple(
+    f"_global_{kind}_hooks" for kind in ("forward", "forward_pre", "backward", "backward_pre")
 )
 
 Size = tuple[int | None, int | None] | None
@@ -279,7 +284,8 @@ def has_hooks(module: torch.nn.Module) -> bool:
         module._backward_hooks,
         module._backward_pre_hooks,
     )
-    return any(own) or torch.nn.modules.module._has_any_global_hook()  # type: ignore[no-untyped-call]
+    # A release of torch that keeps hooks elsewhere may have some that we do not see.
+    return any(own) or any(getattr(nn_module, name, True) for name in _GLOBAL_HOOKS)
 
 
 def kind_of(value: Any) -> str:
