@@ -12,6 +12,7 @@ import torch
 
 import peergraph._C as _C
 from peergraph.testing import preload
+from tests.gpu_turns import turn
 
 # Helpers of tests say what they compared, as tests do.
 pytest.register_assert_rewrite(*(f"tests.{p.name}" for p in Path(__file__).parent.iterdir()))
@@ -46,6 +47,7 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpus(n): the test needs n GPUs")
+    config.addinivalue_line("markers", "alone: on GPUs, no other test runs beside it")
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
@@ -75,3 +77,13 @@ def _gpus_marker(request: pytest.FixtureRequest) -> None:
     marker = request.node.get_closest_marker("gpus")
     if marker is not None:
         require_gpus(marker.args[0])
+
+
+@pytest.fixture(autouse=True)
+def _turn_on_gpus(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Without GPUs nothing is measured that other tests change."""
+    if NUM_GPUS == 0:
+        yield
+        return
+    with turn(alone=request.node.get_closest_marker("alone") is not None):
+        yield

@@ -110,9 +110,11 @@ def test_places(group: Group) -> None:
     table = table_of(rows, split(20, "mixed"), group)
     ids, places = torch.tensor([7, 3, 3, 19]), torch.tensor([2, 0, 3, 1])
     out = torch.empty(4, 3, device=group.device)
-    on_device = id_list(ids.to(group.device), near := places.to(group.device))
+    # An id list has addresses only, so the tensors must outlive the call.
+    near_ids, near_places = ids.to(group.device), places.to(group.device)
+    on_device = id_list(near_ids, near_places)
     _C.gather(table.view, on_device, out.data_ptr(), *launch_on(table.device))
-    assert same_bits(out[near], rows[ids])
+    assert same_bits(out[near_places], rows[ids])
     table.close()
 
 

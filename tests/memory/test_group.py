@@ -71,6 +71,7 @@ def test_region_of_one_rank(device: torch.device) -> None:
     assert local.sum() == 42  # the view keeps its memory
 
 
+@pytest.mark.alone
 @pytest.mark.gpus(1)
 def test_gpu_memory_of_one_rank_is_freed_with_the_region() -> None:
     group = Group.current("cuda:0")

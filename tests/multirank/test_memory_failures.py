@@ -109,11 +109,12 @@ def test_nothing_is_left_when_all_ranks_are_killed() -> None:
     assert run_ranks(_all_die, 2, "cpu", 1 << 20, may_die=[0, 1]) == [None, None]
 
 
+@pytest.mark.alone
 @pytest.mark.gpus(1)
 def test_nothing_is_left_when_all_ranks_on_a_gpu_are_killed() -> None:
     torch.cuda.init()
     free_before = torch.cuda.mem_get_info(0)[0]
-    # So much that whatever else runs on the GPU meanwhile makes no difference.
+    # So much that what other users of the GPU do meanwhile makes no difference.
     num_bytes = free_before // 4
     run_ranks(_all_die, 2, "cuda:0", num_bytes, device="cuda", may_die=[0, 1])
     assert torch.cuda.mem_get_info(0)[0] > free_before - num_bytes

@@ -219,12 +219,14 @@ def test_gpu_memory_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         check_room([fits], OnGpus(["cuda:0", "cuda:0"]))  # type: ignore[arg-type]
 
 
+@pytest.mark.alone
 @pytest.mark.gpus(1)
 def test_the_driver_agrees() -> None:
     """Every tier on a GPU, some 300 MB: what it says is what the driver misses."""
     _compare_with_driver("cuda")
 
 
+@pytest.mark.alone
 @pytest.mark.gpus(2)
 def test_the_driver_agrees_on_two_gpus() -> None:
     run_ranks(_compare_with_driver, 2, "cuda", device="cuda")
