@@ -19,12 +19,12 @@ def turn(alone: bool, folder: Path = FOLDER) -> Iterator[None]:
     Tests of all processes of this user that are not `alone` hold them together. The locks are
     files': they go with a process, however it ends.
     """
-    with _locked(folder, "door") as door:
-        # Whoever waits to be alone keeps the door shut, so only those inside have to end.
-        with _locked(folder, "gpus", fcntl.LOCK_EX if alone else fcntl.LOCK_SH):
-            if not alone:
-                fcntl.flock(door, fcntl.LOCK_UN)
-            yield
+    how = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
+    # Whoever waits to be alone keeps the door shut, so only those inside have to end.
+    with _locked(folder, "door") as door, _locked(folder, "gpus", how):
+        if not alone:
+            fcntl.flock(door, fcntl.LOCK_UN)
+        yield
 
 
 @contextmanager

@@ -140,6 +140,17 @@ def test_hooks_of_all_modules(name: str) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_torch_without_a_function_that_finds_such_hooks(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torch 2.4 is."""
+    monkeypatch.delattr(torch.nn.modules.module, "_has_any_global_hook", raising=False)
+    theirs, ours = pair(name, *arguments(name))
+    inputs = (*x_and_edges(), *edge_inputs(name, 40))
+    torch.testing.assert_close(ours(*inputs), theirs(*inputs), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("options", [{}, {"add_self_loops": False}])
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("count", [20, 200])

@@ -40,7 +40,7 @@ _HOOKS = tuple(
     for place in ("propagate", "message", "aggregate", "message_and_aggregate", "edge_update")
     for kind in ("_pre", "")
 )
-# Where torch keeps the hooks of all modules; only releases after 2.4 have a function that looks there.
+# Where torch keeps the hooks of all modules; torch 2.4 has no function that looks there.
 _GLOBAL_HOOKS = tuple(
     f"_global_{kind}_hooks" for kind in ("forward", "forward_pre", "backward", "backward_pre")
 )
