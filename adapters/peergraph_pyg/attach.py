@@ -7,12 +7,15 @@ from typing import Any
 
 from torch_geometric.data import Data, HeteroData
 
-from peergraph.store import Store, StoreTensor
+from peergraph.store import EDGE, NODE, EdgeType, Store, StoreTensor
 
 from .adjacency import KEYS, Adjacency
 from .feature_store import PeergraphFeatureStore
 from .graph_store import PeergraphGraphStore
+from .origin import is_marked, kept_store
 from .store_tensor import EdgeIndexTensor
+
+_EDGE_KINDS = (EdgeIndexTensor, *Adjacency)
 
 
 def store_of(data: Any) -> Store:
@@ -36,9 +39,12 @@ def store_of(data: Any) -> Store:
 
 def find_store(data: Any) -> Store | None:
     """Like :func:`store_of`, ``None`` where there is no store."""
-    if isinstance(data, (Data, HeteroData)):
-        return next((tensor.store for tensor in _store_tensors(data)), None)
-    return pair_store(data)
+    if not isinstance(data, (Data, HeteroData)):
+        return pair_store(data)
+    # Features may be of a store from which edges were taken that were shared again.
+    edges = (edge for _, edge in _edges(data) if isinstance(edge, _EDGE_KINDS))
+    found = next((tensor.store for tensor in (*edges, *_store_tensors(data))), None)
+    return kept_store(data) if found is None else found
 
 
 def pair_store(data: Any) -> Store | None:
@@ -54,29 +60,70 @@ def pair_store(data: Any) -> Store | None:
 
 
 def has_shared_structure(data: Any) -> bool:
-    """Whether the edges of ``data`` are those of its store, so that the store can sample it.
+    """Whether nodes and edges of ``data`` are those of its store, so that the store can sample it.
 
-    False for foreign data, and for shared features with an ``edge_index`` of the user's own.
-
-    Raises:
-        NotImplementedError: if some edge types are shared and others are not.
+    Edge types may have been deleted since. False for foreign data, and for data whose structure was
+    changed after it was shared.
     """
     if not isinstance(data, (Data, HeteroData)):
         return pair_store(data) is not None
-    if find_store(data) is None:
-        return False
-    edges = {str(s._key): value for s in data.edge_stores if (value := _edges(s)) is not None}
-    own = [name for name, v in edges.items() if not isinstance(v, (EdgeIndexTensor, *Adjacency))]
-    if own and len(own) < len(edges):
-        raise NotImplementedError(
-            f"edge types {own} were added after share(); build the whole graph, then share it"
+    return find_store(data) is not None and not _changes(data)
+
+
+def refuse_changed(data: Any) -> None:
+    """Raises ``ValueError`` for data that was shared and has another structure now."""
+    if not isinstance(data, (Data, HeteroData)):
+        return
+    changed = _changes(data)
+    if changed and (is_marked(data) or find_store(data) is not None):
+        names, verb = " and ".join(changed), "is" if len(changed) == 1 else "are"
+        raise ValueError(
+            f"this data was changed after share(): {names} {verb} no longer the store's; "
+            "call peergraph_pyg.share(data) again, on all ranks"
         )
-    return not own
 
 
-def _edges(storage: Any) -> Any:
-    """What PyG's loaders read the edges of a type from."""
-    return next((storage[key] for key in (*KEYS, "edge_index") if key in storage), None)
+def _changes(data: Data | HeteroData) -> list[str]:
+    """The names of what says other things about nodes and edges than the data's store."""
+    store = find_store(data)
+    changed = [] if store is None else _other_num_nodes(data, store)
+    if isinstance(data, Data) and next(_edges(data), None) is None:
+        # Without edge_index there are no edges; the store of a graph that had some has them.
+        empty = store is not None and store.is_homogeneous and store.num_edges() == 0
+        return changed if empty else [*changed, "edge_index"]
+    for key, value in _edges(data):
+        of_store = isinstance(value, _EDGE_KINDS) and value.store is store
+        if not of_store or _type_of(value) != (key or EDGE):
+            changed.append("edge_index" if key is None else f"edge_index of {key}")
+    return changed
+
+
+def _other_num_nodes(data: Data | HeteroData, store: Store) -> list[str]:
+    """Where ``num_nodes`` was set to another number."""
+    if isinstance(data, Data):
+        named: dict[str, Any] = {NODE: ("num_nodes", data._store)}
+    else:
+        named = {key: (f"num_nodes of {key!r}", storage) for key, storage in data.node_items()}
+    return [
+        name
+        for key, (name, storage) in named.items()
+        if key in store.node_types
+        and storage._mapping.get("num_nodes") not in (None, store.num_nodes(key))
+    ]
+
+
+def _edges(data: Data | HeteroData) -> Iterator[tuple[EdgeType | None, Any]]:
+    """What PyG's loaders read the edges of each type from; types without edges are left out."""
+    for storage in data.edge_stores:
+        value = next((storage[key] for key in (*KEYS, "edge_index") if key in storage), None)
+        if value is not None:
+            yield storage._key, value
+
+
+def _type_of(edges: Any) -> EdgeType:
+    owner = edges if isinstance(edges, EdgeIndexTensor) else edges.form
+    edge_type: EdgeType = owner.edge_type
+    return edge_type
 
 
 def _store_tensors(data: Any) -> Iterator[Any]:

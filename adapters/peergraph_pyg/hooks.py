@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from torch_geometric import typing
 from torch_geometric.loader import LinkLoader, NodeLoader, link_loader, node_loader
 from torch_geometric.loader import utils as loader_utils
 from torch_geometric.sampler import NeighborSampler
@@ -20,7 +21,7 @@ from peergraph.store import Store
 
 from . import blocks
 from .adjacency import adjacencies, without
-from .attach import find_store, has_shared_structure
+from .attach import find_store, has_shared_structure, refuse_changed
 from .feature_store import PeergraphFeatureStore
 from .inputs import complete_links, complete_nodes
 from .prefetch import is_plain, prefetch
@@ -43,6 +44,7 @@ def install() -> None:
     """Wraps PyG's functions, once."""
     if not hasattr(NeighborSampler.__init__, "__wrapped__"):
         NeighborSampler.__init__ = _wrap_sampler(NeighborSampler.__init__)
+        NeighborSampler._sample = _wrap_sample(NeighborSampler._sample)
         NodeLoader.__init__ = _wrap_loader(NodeLoader.__init__, "node_sampler", "input_time")
         LinkLoader.__init__ = _wrap_loader(LinkLoader.__init__, "link_sampler", "edge_label_time")
         for loader in (NodeLoader, LinkLoader):
@@ -62,10 +64,32 @@ def _wrap_sampler(original: Callable[..., None]) -> Callable[..., None]:
         if type(self) is NeighborSampler and has_shared_structure(data):
             self.__class__ = StoreNeighborSampler
             self.__init__(*args, **kwargs)
-        else:
-            original(self, *args, **kwargs)
+            return
+        if not _pyg_can_sample():
+            refuse_changed(data)
+        original(self, *args, **kwargs)
 
     return init
+
+
+def _pyg_can_sample() -> bool:
+    """Whether PyG's own sampler has one of the libraries that it needs."""
+    return bool(typing.WITH_PYG_LIB or typing.WITH_TORCH_SPARSE)
+
+
+def _wrap_sample(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def sample(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(self, *args, **kwargs)
+        except ImportError as error:
+            # Data may have lost every trace of the store that it came from.
+            raise ImportError(
+                f"{error}. Graphs that peergraph_pyg.share(data) returns are sampled without them; "
+                "what is made of these is shared again"
+            ) from error
+
+    return sample
 
 
 def _wrap_loader(original: Callable[..., None], sampler: str, time: str) -> Callable[..., None]:

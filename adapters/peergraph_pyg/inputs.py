@@ -12,7 +12,7 @@ from torch_geometric.sampler.base import NumNeighbors
 
 from peergraph.store import Store
 
-from .adjacency import adjacencies
+from .adjacency import KEYS, adjacencies
 
 
 def complete_nodes(data: Any, given: Any, input_id: Any, store: Store) -> Any:
@@ -50,9 +50,11 @@ def complete_links(data: Any, given: Any, store: Store) -> Any:
     edge_index.
 
     Raises:
-        ValueError: no edge type for a graph with types.
+        ValueError: no edge type for a graph with types, or a type without edges.
     """
     if isinstance(data, Data):
+        if given is None and not _has_edges(data._store):
+            raise ValueError("edge_label_index is needed: data has no edges")
         return store.edge_index() if given is None and any(adjacencies(data._store)) else given
     if not isinstance(data, HeteroData) and store.is_homogeneous:
         if isinstance(given, (tuple, list)) and given[0] is None:
@@ -69,9 +71,16 @@ def complete_links(data: Any, given: Any, store: Store) -> Any:
             f"edge_label_index must be one of the edge types {list(types)}, or a pair of a type "
             f"and its edges, got {_brief(given if named is None else named)}"
         )
-    if edges is None and isinstance(data, HeteroData) and any(adjacencies(data[key])):
-        return key, store.edge_index(key)
+    if edges is None and isinstance(data, HeteroData):
+        if not _has_edges(data[key]):
+            raise ValueError(f"edge_label_index is needed: {key} has no edges")
+        if any(adjacencies(data[key])):
+            return key, store.edge_index(key)
     return given
+
+
+def _has_edges(storage: Any) -> bool:
+    return any(key in storage for key in ("edge_index", *KEYS))
 
 
 def check_num_neighbors(given: Any) -> NumNeighbors:

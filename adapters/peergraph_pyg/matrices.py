@@ -13,7 +13,7 @@ from torch_geometric.typing import SparseTensor
 
 from peergraph.store import EdgeSource, EdgeType, NodeType
 
-from .adjacency import KEYS, Form, parts
+from .adjacency import KEYS, AdjacencyTensor, Form, parts
 
 _LAYOUTS = (torch.sparse_csr, torch.sparse_csc, torch.sparse_coo)
 
@@ -49,6 +49,8 @@ def read_matrix(
         ValueError: its size is not that of the node types.
     """
     value = storage[key]
+    if isinstance(value, AdjacencyTensor):
+        value = value.whole(torch.device("cpu"))
     if isinstance(value, SparseTensor):
         sizes, layout, coalesced = tuple(value.sparse_sizes()), None, True
         rows, col, values = value.csr()
@@ -96,7 +98,7 @@ def check_same_edges(key: str, edges: EdgeSource, edge_index: Tensor) -> None:
 
 
 def check_beside(
-    key: str, edges: EdgeSource, tables: Mapping[str, Tensor], name: str, value: Any
+    key: str, edges: EdgeSource, tables: Mapping[str, Any], name: str, value: Any
 ) -> None:
     """Raises ``ValueError`` if an edge attribute cannot be that of the entries of a matrix."""
     if value.shape[0] != edges.num_edges:

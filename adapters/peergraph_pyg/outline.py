@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,12 +22,16 @@ from peergraph.store import (
     EdgeType,
     GraphSource,
     NodeType,
+    RowSource,
     Store,
+    StoreTensor,
     TableTensor,
 )
 
 from .adjacency import KEYS, Form
+from .attach import find_store, has_shared_structure
 from .matrices import check_beside, check_same_edges, matrix_of, read_matrix
+from .origin import mark
 from .store_tensor import EdgeIndexTensor
 
 
@@ -48,8 +53,8 @@ class _Placeholder:
 class _Parts:
     num_nodes: dict[NodeType, int] = field(default_factory=dict)
     edges: dict[EdgeType, EdgeSource] = field(default_factory=dict)
-    node_tables: dict[NodeType, dict[str, Tensor]] = field(default_factory=dict)
-    edge_tables: dict[EdgeType, dict[str, Tensor]] = field(default_factory=dict)
+    node_tables: dict[NodeType, dict[str, Tensor | RowSource]] = field(default_factory=dict)
+    edge_tables: dict[EdgeType, dict[str, Tensor | RowSource]] = field(default_factory=dict)
 
 
 def split(data: Any) -> tuple[Data | HeteroData, GraphSource]:
@@ -59,6 +64,8 @@ def split(data: Any) -> tuple[Data | HeteroData, GraphSource]:
     parts = _Parts()
     outline = copy.copy(data)
     if isinstance(data, Data):
+        if data.num_nodes is None:
+            raise ValueError("data.num_nodes is not set and cannot be inferred")
         _split_nodes(data._store, outline._store, NODE, parts)
         _split_edges(data._store, outline._store, EDGE, parts)
         # A graph without edge_index is one without edges.
@@ -70,6 +77,7 @@ def split(data: Any) -> tuple[Data | HeteroData, GraphSource]:
             _split_nodes(storage, outline[node_type], node_type, parts)
         for edge_type, storage in data.edge_items():
             _split_edges(storage, outline[edge_type], edge_type, parts)
+    _read_handles(outline)
     return outline, GraphSource(
         num_nodes=parts.num_nodes,
         edges=parts.edges,
@@ -84,7 +92,35 @@ def join(outline: Any, store: Store) -> Any:
         for key, value in list(storage.items()):
             if isinstance(value, (_Placeholder, Form)):
                 storage[key] = value.tensor(store)
+    mark(outline, store, keep=find_store(outline) is None)
     return outline
+
+
+def is_shared(data: Data | HeteroData) -> bool:
+    """Whether all that a store would hold of the data is in a store."""
+    if not has_shared_structure(data):
+        return False
+    values = [value for s in data.node_stores for _, value in _rows(s, s.is_node_attr)]
+    values += [value for s in data.edge_stores for _, value in _rows(s, s.is_edge_attr)]
+    return all(isinstance(value, StoreTensor) for value in values)
+
+
+def _read_handles(outline: Any) -> None:
+    """Reads what is neither of nodes nor of edges any more, and is of another store still."""
+    for storage in outline.stores:
+        for key, value in list(storage.items()):
+            if isinstance(value, StoreTensor):
+                storage[key] = value.whole(torch.device("cpu"))
+
+
+def _rows(storage: Any, is_of: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
+    """The attributes with a row for each node, or each edge but for the edges themselves."""
+    for key, value in storage.items():
+        # PyG 2.6 cannot ask this of a matrix.
+        if key in KEYS or key == "edge_index" or not is_of(key):
+            continue
+        if _is_rows(storage, key, value):
+            yield key, value
 
 
 def _split_nodes(storage: Any, outline: Any, node_type: NodeType, parts: _Parts) -> None:
@@ -96,15 +132,13 @@ def _split_nodes(storage: Any, outline: Any, node_type: NodeType, parts: _Parts)
         # PyG would infer it from the whole edge_index every time it is asked for.
         outline.num_nodes = int(num_nodes)
     tables = parts.node_tables.setdefault(node_type, {})
-    for key, value in storage.items():
-        # PyG 2.6 cannot ask this of a matrix.
-        if key not in KEYS and storage.is_node_attr(key) and _is_rows(storage, key, value):
-            tables[key] = _to_tensor(key, value)
-            outline._mapping[key] = _Placeholder(node_type, key)
+    for key, value in _rows(storage, storage.is_node_attr):
+        tables[key] = _to_rows(key, value)
+        outline._mapping[key] = _Placeholder(node_type, key)
 
 
 def _split_edges(storage: Any, outline: Any, edge_type: EdgeType, parts: _Parts) -> None:
-    tables = parts.edge_tables.setdefault(edge_type, {})
+    tables: dict[str, Tensor | RowSource] = {}
     key = matrix_of(storage)
     if key is not None:
         matrix = read_matrix(storage, key, edge_type, parts.num_nodes)
@@ -118,16 +152,17 @@ def _split_edges(storage: Any, outline: Any, edge_type: EdgeType, parts: _Parts)
         else:
             check_same_edges(key, parts.edges[edge_type], edge_index)
         outline._mapping["edge_index"] = _Placeholder(edge_type)
+    of_edges = list(_rows(storage, storage.is_edge_attr))
     if edge_type not in parts.edges:
+        if of_edges and edge_type != EDGE:
+            raise ValueError(f"{edge_type} has {of_edges[0][0]!r}, but no edge_index")
         return
-    for name, value in storage.items():
-        if name in ("edge_index", key) or not storage.is_edge_attr(name):
-            continue
-        if _is_rows(storage, name, value):
-            if key is not None:
-                check_beside(key, parts.edges[edge_type], tables, name, value)
-            tables[name] = _to_tensor(name, value)
-            outline._mapping[name] = _Placeholder(edge_type, name)
+    parts.edge_tables[edge_type] = tables
+    for name, value in of_edges:
+        if key is not None:
+            check_beside(key, parts.edges[edge_type], tables, name, value)
+        tables[name] = _to_rows(name, value)
+        outline._mapping[name] = _Placeholder(edge_type, name)
 
 
 def _tells_num_nodes(key: str, value: Any) -> bool:
@@ -143,6 +178,14 @@ def _is_rows(storage: Any, key: str, value: Any) -> bool:
     return dense and storage._parent().__cat_dim__(key, value, storage) in (0, -value.ndim)
 
 
+def _to_rows(key: str, value: Any) -> Tensor | RowSource:
+    """What the table of an attribute is filled with."""
+    if isinstance(value, TableTensor):
+        # Of another store: piece by piece, as the whole of it may not fit beside the two stores.
+        return RowSource(tuple(value.shape), value.dtype, value.table.read)
+    return _to_tensor(key, value)
+
+
 def _to_tensor(key: str, value: Any) -> Tensor:
     if isinstance(value, np.ndarray):
         with warnings.catch_warnings():
@@ -151,6 +194,8 @@ def _to_tensor(key: str, value: Any) -> Tensor:
             return torch.from_numpy(value)
     if value.requires_grad:
         raise NotImplementedError(f"'{key}' requires gradients; a shared tensor cannot be trained")
+    if isinstance(value, StoreTensor):
+        return value.whole(torch.device("cpu"))
     if isinstance(value, EdgeIndex):
         value = value.as_tensor()
     tensor: Tensor = value.detach().cpu()

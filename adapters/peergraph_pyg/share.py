@@ -11,8 +11,7 @@ from torch_geometric.data import Data, HeteroData
 from peergraph.memory import Group
 from peergraph.store import Store
 
-from .attach import find_store
-from .outline import join, split
+from .outline import is_shared, join, split
 
 DataT = TypeVar("DataT", Data, HeteroData)
 
@@ -60,8 +59,14 @@ def share(
     PyG's ``NeighborLoader`` and ``LinkNeighborLoader`` take it as they are. The memory is freed by
     ``store_of(data).close()`` (collective), or with the last rank.
 
+    Data made of shared data is shared again where a transform gave it other nodes or edges, or
+    columns that all ranks are to have once. It gets a store of its own, filled from the first one;
+    close that one when it is needed no more.
+
     Args:
-        data: the graph, on rank 0. What other ranks pass is not used; they may pass ``None``.
+        data: the graph, on rank 0. What other ranks pass is not used; they may pass ``None``, or
+            what the same transforms made of their data: where these draw random numbers, all ranks
+            get rank 0's.
         plan: where structure and tables lie: ``"auto"``, ``"replicated"``, ``"sharded"``,
             ``"host"`` or a ``peergraph.store.Plan``.
         memory_budget: for ``"auto"``, as ``peergraph.store.Store.build`` takes it.
@@ -75,8 +80,8 @@ def share(
     Raises:
         TypeError: if rank 0's data is neither ``Data`` nor ``HeteroData``. This and the following
             are raised on all ranks.
-        ValueError: if it is shared already, a number of nodes is unknown, or the parts contradict
-            each other.
+        ValueError: if all of it is in a store already, a number of nodes is unknown, or the parts
+            contradict each other.
         MemoryError, OSError: the host, or the folder `spill`, has less room than the plan needs.
         NotImplementedError: for tensors that require gradients, and for ``adj`` and ``adj_t`` in
             other forms than torch's CSR, CSC and COO and torch-sparse's ``SparseTensor``.
@@ -86,8 +91,11 @@ def share(
     message, source = None, None
     if group.rank == 0:
         try:
-            if find_store(data) is not None:
-                raise ValueError("data is shared already")
+            if isinstance(data, (Data, HeteroData)) and is_shared(data):
+                raise ValueError(
+                    "data is shared already; to place it otherwise, share data.clone(), which "
+                    "reads all of it, or save its store and load it with another plan"
+                )
             outline, source = split(data)
             message = pickle.dumps(outline)
         except Exception as error:

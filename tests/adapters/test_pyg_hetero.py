@@ -159,13 +159,6 @@ def test_deleted_edge_types_are_not_sampled(device: torch.device) -> None:
     assert batch.node_types == data.node_types
 
 
-def test_added_edge_types_are_refused() -> None:
-    shared = peergraph_pyg.share(random_hetero(), device="cpu")
-    shared["author", "knows", "author"].edge_index = torch.tensor([[0], [1]])
-    with pytest.raises(NotImplementedError, match=r"knows.*after share"):
-        NeighborLoader(shared, [2], input_nodes="paper")
-
-
 def test_one_node_type_is_still_heterogeneous(device: torch.device) -> None:
     data = HeteroData()
     data["page"].x = torch.rand(5, 2)

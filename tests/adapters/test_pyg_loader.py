@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch_geometric.typing
 from torch_geometric.data import Data
 from torch_geometric.data.lightning.datamodule import split_kwargs
 from torch_geometric.loader import NeighborLoader, NodeLoader
@@ -351,11 +352,11 @@ def test_other_data_is_untouched() -> None:
     assert loader.filter_per_worker
 
 
-def test_own_edges_are_not_replaced_by_the_stores() -> None:
+def test_own_edges_are_sampled_by_pyg_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     shared = peergraph_pyg.share(random_data(), device="cpu")
     shared.edge_index = torch.tensor([[0], [1]])
-    with pytest.warns(UserWarning, match="pyg-lib"):
-        assert type(NeighborSampler(shared, [2])) is NeighborSampler
+    monkeypatch.setattr(torch_geometric.typing, "WITH_PYG_LIB", True)
+    assert type(NeighborSampler(shared, [2])) is NeighborSampler
 
 
 class StubSampler:

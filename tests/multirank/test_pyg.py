@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.multiprocessing as mp
+import torch_geometric.transforms as T
 from torch_geometric.data import Data
 from torch_geometric.loader import LinkNeighborLoader, NeighborLoader, NodeLoader
 from torch_geometric.nn import SAGEConv
@@ -53,6 +54,54 @@ def _check_share(plan: str, device: str) -> None:
 
 def test_share() -> None:
     run_ranks(_check_plans, 2, "cpu")
+
+
+def _check_shared_again(device: str) -> None:
+    """Every rank transforms what it has, by random numbers of its own; rank 0's is shared."""
+    group = Group.current(device=device)
+    first = peergraph_pyg.share(random_data() if group.rank == 0 else None, device=device)
+    torch.manual_seed(group.rank)
+    train, _, test = T.RandomLinkSplit()(T.ToUndirected()(first))
+    of_rank_0 = group.broadcast((train.edge_index.cpu(), test.edge_label_index.cpu()))
+    assert torch.equal(train.edge_index.cpu(), of_rank_0[0]) == (group.rank == 0)
+    second = peergraph_pyg.share(train, device=device)
+    third = peergraph_pyg.share(test, device=device)
+    peergraph_pyg.store_of(first).close()
+    assert torch.equal(second.edge_index.cpu(), of_rank_0[0])
+    assert torch.equal(third.edge_label_index.cpu(), of_rank_0[1])
+    with pytest.raises(ValueError, match="shared already"):
+        peergraph_pyg.share(second, device=device)
+    x = random_data().x
+    for data in (second, third):
+        for batch in NeighborLoader(data, [3, 2], batch_size=7, shuffle=True):
+            assert torch.equal(batch.x.cpu(), x[batch.n_id.cpu()])
+    group.barrier()
+    for data in (second, third):
+        peergraph_pyg.store_of(data).close()
+
+
+def _check_without_tensors(device: str) -> None:
+    group = Group.current(device=device)
+    given = Data(num_nodes=100) if group.rank == 0 else None
+    shared = peergraph_pyg.share(given, device=device)
+    seen = [batch.n_id for batch in NeighborLoader(shared, [2], batch_size=30)]
+    assert torch.equal(torch.cat(seen).cpu(), torch.arange(100))
+    group.barrier()
+    peergraph_pyg.store_of(shared).close()
+
+
+def test_share_again() -> None:
+    run_ranks(_check_shared_again, 2, "cpu")
+
+
+def test_share_without_tensors() -> None:
+    run_ranks(_check_without_tensors, 2, "cpu")
+
+
+@pytest.mark.gpus(2)
+def test_share_again_on_gpus() -> None:
+    run_ranks(_check_shared_again, 2, "cuda")
+    run_ranks(_check_without_tensors, 2, "cuda")
 
 
 @pytest.mark.parametrize(
