@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import io
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch.package import PackageExporter, PackageImporter
+from torch.package.package_exporter import PackagingError
 from torch_geometric import nn as pyg
 from torch_geometric.data import HeteroData
 from torch_geometric.loader import NeighborLoader
@@ -138,3 +141,30 @@ def test_heterogeneous(build: str) -> None:
     for model in (ours, again):
         assert all(type(layer).__module__.startswith("peergraph_pyg") for layer in layers(model))
         torch.testing.assert_close(model(data.x_dict, data.edge_index_dict), expected)
+
+
+def packaged(model: torch.nn.Module, *interned: str) -> Any:
+    """The model out of a `torch.package`, all modules but the interned ones left out."""
+    file = io.BytesIO()
+    with PackageExporter(file) as exporter:
+        if interned:
+            exporter.intern(interned)
+        exporter.extern("**")
+        exporter.save_pickle("model", "model.pkl", model)
+    file.seek(0)
+    return PackageImporter(file).load_pickle("model", "model.pkl")
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+def test_torch_package() -> None:
+    """Accelerated models are packaged without the code of peergraph; reverted ones need none."""
+    model = accelerate(MODELS["sage"]())
+    expected = model(*x_and_edges())
+    loaded = packaged(model)
+    assert [type(layer) for layer in layers(loaded)] == [peergraph_pyg.nn.SAGEConv] * 2
+    torch.testing.assert_close(loaded(*x_and_edges()), expected)
+    with pytest.raises(PackagingError, match=r"C extension module.*\s+peergraph\._C"):
+        packaged(model, "peergraph.**", "peergraph_pyg.**")
+    loaded = packaged(revert(model))
+    assert [type(layer) for layer in layers(loaded)] == [pyg.SAGEConv] * 2
+    torch.testing.assert_close(loaded(*x_and_edges()), expected)
