@@ -9,6 +9,7 @@ from torch import Tensor
 
 from peergraph.aggregate import Csc, edge_softmax, g_sddmm, g_spmm
 
+from .one_function import as_inputs_of_one
 from .relation import Relation
 
 Feature = Tensor | None
@@ -78,6 +79,32 @@ def sddmm(
     return out if scalar else out.unsqueeze(-1)
 
 
+def sddmm_of_types(
+    relations: Sequence[tuple[int, int, Relation]],
+    op: str,
+    lhs: Sequence[Feature] | None,
+    rhs: Sequence[Feature] | None,
+    lhs_target: str,
+    rhs_target: str,
+) -> tuple[Tensor, ...]:
+    """As :func:`sddmm`, for each of several relations.
+
+    Args:
+        relations: with the types of their ends.
+        lhs, rhs: features by node type or, of edges, by relation.
+    """
+    left, right = lhs or (), rhs or ()
+    inputs = as_inputs_of_one([*left, *right])
+    left, right = inputs[: len(left)], inputs[len(left) :]
+    result = []
+    for etype, (source, destination, relation) in enumerate(relations):
+        at = {"u": source, "v": destination, "e": etype}
+        x = left[at[lhs_target]] if left else None
+        y = right[at[rhs_target]] if right else None
+        result.append(sddmm(relation, op, x, y, lhs_target, rhs_target))
+    return tuple(result)
+
+
 def softmax(relation: Relation, scores: Tensor, edges: Tensor | None, norm_by: str) -> Tensor:
     """Softmax of edge scores over the edges at each destination, or at each source.
 
@@ -115,6 +142,8 @@ def spmm_of_types(
     """
     if reduce == "mean":
         raise NotImplementedError("reduce 'mean' over several relations at once")
+    inputs = as_inputs_of_one([*lhs, *rhs])
+    lhs, rhs = inputs[: len(lhs)], inputs[len(lhs) :]
     parts: dict[int, list[Tensor]] = {}
     empty: dict[int, Tensor] = {}
     for etype, (source, destination, relation) in enumerate(relations):
@@ -141,6 +170,7 @@ def softmax_of_types(
     """
     if norm_by not in ("dst", "src"):
         raise ValueError(f"norm_by: expected 'dst' or 'src', got {norm_by!r}")
+    scores = as_inputs_of_one(scores)
     groups: dict[int, list[int]] = {}
     for etype, (source, destination, _) in enumerate(relations):
         groups.setdefault(destination if norm_by == "dst" else source, []).append(etype)

@@ -113,6 +113,11 @@ def _relations(index: Any) -> list[Relation] | None:
     return relations_of(index) if served else None
 
 
+def _typed(index: Any, relations: list[Relation]) -> list[tuple[int, int, Relation]]:
+    """Relations with the types of their ends."""
+    return [(*index.metagraph.find_edge(i), relation) for i, relation in enumerate(relations)]
+
+
 def _is_ours(tensor: Tensor) -> bool:
     return _setting == "always" or is_foreign(tensor.device)
 
@@ -123,8 +128,7 @@ def _gspmm(dgls: Any, g: Any, op: str, reduce_op: str, lhs_data: Any, rhs_data: 
         return dgls(g, op, reduce_op, lhs_data, rhs_data)
     if len(relations) == 1:
         return kernels.spmm(relations[0], op, reduce_op, lhs_data, rhs_data)
-    ends = [g._graph.metagraph.find_edge(etype) for etype in range(len(relations))]
-    typed = [(*end, relation) for end, relation in zip(ends, relations, strict=True)]
+    typed = _typed(g._graph, relations)
     lhs = [None] * g._graph.number_of_ntypes() if lhs_data is None else lhs_data
     rhs = [None] * len(relations) if rhs_data is None else rhs_data
     return kernels.spmm_of_types(typed, op, reduce_op, lhs, rhs)
@@ -145,23 +149,8 @@ def _gsddmm(
     if len(relations) == 1:
         return kernels.sddmm(relations[0], op, lhs_data, rhs_data, lhs_target, rhs_target)
 
-    def feature(data: Any, target: str, etype: int) -> Any:
-        if data is None:
-            return None
-        source, destination = g._graph.metagraph.find_edge(etype)
-        return data[{"u": source, "v": destination, "e": etype}[target]]
-
-    return tuple(
-        kernels.sddmm(
-            relation,
-            op,
-            feature(lhs_data, lhs_target, etype),
-            feature(rhs_data, rhs_target, etype),
-            lhs_target,
-            rhs_target,
-        )
-        for etype, relation in enumerate(relations)
-    )
+    typed = _typed(g._graph, relations)
+    return kernels.sddmm_of_types(typed, op, lhs_data, rhs_data, lhs_target, rhs_target)
 
 
 def _edge_softmax(
@@ -180,9 +169,7 @@ def _edge_softmax_hetero(dgls: Any, gidx: Any, eids: Any, norm_by: str, *logits:
         return dgls(gidx, eids, norm_by, *logits)
     if not is_all(eids):
         raise NotImplementedError("eids of edge_softmax in a graph of several relations")
-    ends = [gidx.metagraph.find_edge(etype) for etype in range(len(relations))]
-    typed = [(*end, relation) for end, relation in zip(ends, relations, strict=True)]
-    return kernels.softmax_of_types(typed, logits, norm_by)
+    return kernels.softmax_of_types(_typed(gidx, relations), logits, norm_by)
 
 
 def _segment_reduce(dgls: Any, op: str, x: Tensor, offsets: Tensor) -> Any:

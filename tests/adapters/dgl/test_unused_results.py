@@ -1,0 +1,89 @@
+"""Gradients where only some results of an operation on several relations are used: as DGL's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("peergraph_dgl", exc_type=ImportError)
+
+import dgl
+import dgl.function as fn
+import torch
+from torch import Tensor
+
+from tests.adapters.dgl.served import assert_close, grads, leaf, served, typed_graph
+
+MESSAGES = {
+    "copy_u": fn.copy_u("h", "m"),
+    "copy_e": fn.copy_e("w", "m"),
+    "u_mul_e": fn.u_mul_e("h", "w", "m"),
+    "u_add_v": fn.u_add_v("h", "h", "m"),
+    "e_sub_v": fn.e_sub_v("w", "h", "m"),
+}
+
+
+def with_data(g: Any, device: torch.device) -> tuple[Any, list[Tensor]]:
+    """The graph on the device with leaves as data, and the leaves."""
+    torch.manual_seed(0)
+    g = served(g, device)
+    leaves = []
+    for ntype in g.ntypes:
+        leaves.append(leaf(torch.randn(g.num_nodes(ntype), 3), device))
+        g.nodes[ntype].data["h"] = leaves[-1]
+    for etype in g.canonical_etypes:
+        leaves.append(leaf(torch.randn(g.num_edges(etype), 3), device))
+        g.edges[etype].data["w"] = leaves[-1]
+    return g, leaves
+
+
+def compare(run: Any, device: torch.device) -> None:
+    """Results and gradients of a function of a graph, ours and DGL's."""
+    plain = typed_graph()
+    torch.manual_seed(0)
+    wanted_leaves = []
+    for frames, name in ((plain._node_frames, "h"), (plain._edge_frames, "w")):
+        for frame in frames:
+            wanted_leaves.append(torch.randn(frame.num_rows, 3, requires_grad=True))
+            frame[name] = wanted_leaves[-1]
+    wanted = run(plain)
+    g, leaves = with_data(typed_graph(), device)
+    got = run(g)
+    assert_close(got, wanted)
+    for ours, theirs in zip(grads(got, leaves), grads(wanted, wanted_leaves), strict=True):
+        assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("used", [0, 1, 3])
+@pytest.mark.parametrize("norm_by", ["dst", "src"])
+def test_edge_softmax(used: int, norm_by: str, device: torch.device) -> None:
+    def run(g: Any) -> Tensor:
+        scores = {etype: g.edges[etype].data["w"] for etype in g.canonical_etypes}
+        weights = dgl.ops.edge_softmax(g, scores, norm_by=norm_by)
+        result: Tensor = weights[g.canonical_etypes[used]]
+        return result
+
+    compare(run, device)
+
+
+@pytest.mark.parametrize("used", ["user", "game"])
+@pytest.mark.parametrize("message", ["copy_u", "copy_e", "u_mul_e", "u_add_v"])
+def test_update_all(used: str, message: str, device: torch.device) -> None:
+    def run(g: Any) -> Tensor:
+        g.update_all(MESSAGES[message], fn.sum("m", "out"))
+        result: Tensor = g.nodes[used].data["out"]
+        return result
+
+    compare(run, device)
+
+
+@pytest.mark.parametrize("used", [0, 1, 3])
+@pytest.mark.parametrize("message", list(MESSAGES))
+def test_apply_edges(used: int, message: str, device: torch.device) -> None:
+    def run(g: Any) -> Tensor:
+        g.apply_edges(MESSAGES[message])
+        result: Tensor = g.edges[g.canonical_etypes[used]].data["m"]
+        return result
+
+    compare(run, device)
