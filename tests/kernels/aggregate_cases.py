@@ -1,0 +1,97 @@
+"""Sums, extrema, products and attention over edges, with gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peergraph.aggregate import attention, edge_softmax, g_sddmm, g_spmm
+from tests.aggregate.graphs import Graph, features, hub_graph, random_graph
+from tests.kernels.cases import case
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+
+
+def graphs(device: torch.device) -> list[Graph]:
+    """Rows that a warp reduces, a row that is cut in chunks, and no edge at all."""
+    return [random_graph(device), hub_graph(device, 1100), random_graph(device, num_edges=0)]
+
+
+def with_gradients(found: Tensor, *inputs: Tensor) -> Iterator[Tensor]:
+    yield found
+    weight = features(found.shape[0], tuple(found.shape[1:]), found.device, seed=9, grad=False)
+    yield from torch.autograd.grad(found, inputs, weight.to(found.dtype))
+
+
+@case("sum_rows", "combine_sums", "spread_rows", "edge_values", exact=False)
+def sums(device: torch.device) -> Iterator[Tensor]:
+    for graph in graphs(device):
+        for shape, edge_shape in (((1,), ()), ((33,), ()), ((3, 5), (3,)), ((4, 8), (4, 8))):
+            x = features(graph.num_sources, shape, device)
+            e = features(graph.num_edges, edge_shape, device, seed=6)
+            for backward in ("atomic", "transpose"):
+                options: dict[str, Any] = {"backward": backward}
+                yield from with_gradients(g_spmm(graph.csc(), "copy_u", "mean", x, **options), x)
+                yield from with_gradients(g_spmm(graph.csc(), "mul", "sum", x, e, **options), x, e)
+                yield from with_gradients(g_spmm(graph.csc(), "add", "sum", x, e, **options), x, e)
+
+
+@case("sum_rows", "spread_rows", exact=False)
+def sums_of_each_dtype(device: torch.device) -> Iterator[Tensor]:
+    for dtype in DTYPES:
+        graph = random_graph(device, dtype=torch.int32)
+        x = features(graph.num_sources, (7,), device, dtype)
+        yield from with_gradients(g_spmm(graph.csc(), "copy_u", "sum", x, backward="atomic"), x)
+
+
+@case(
+    *("extremum_rows", "combine_extrema", "add_to_columns", "gather_by_column", "add_to_edges"),
+    exact=False,
+)
+def extrema(device: torch.device) -> Iterator[Tensor]:
+    for graph in graphs(device):
+        for shape in ((1,), (33,), (4, 8)):
+            x = features(graph.num_sources, shape, device)
+            e = features(graph.num_edges, shape, device, seed=6)
+            for backward in ("atomic", "transpose"):
+                options: dict[str, Any] = {"backward": backward}
+                yield from with_gradients(g_spmm(graph.csc(), "copy_u", "max", x, **options), x)
+                yield from with_gradients(g_spmm(graph.csc(), "add", "min", x, e, **options), x, e)
+
+
+@case("edge_values", exact=False)
+def values_of_edges(device: torch.device) -> Iterator[Tensor]:
+    for graph in graphs(device):
+        left = features(graph.num_sources, (3, 5), device)
+        right = features(graph.num_destinations, (3, 5), device, seed=6)
+        for message in ("dot", "add", "div"):
+            yield from with_gradients(g_sddmm(graph.csc(), message, left, right), left, right)
+
+
+@case("softmax_rows", "softmax_long_rows", exact=False)
+def softmax(device: torch.device) -> Iterator[Tensor]:
+    for graph in graphs(device):
+        for heads in ((), (3,), (40,)):
+            scores = features(graph.num_edges, heads, device)
+            yield from with_gradients(edge_softmax(graph.csc(), scores), scores)
+
+
+@case("attend", "combine_attention", "attention_grad", "combine_grad", exact=False)
+def attentions(device: torch.device) -> Iterator[Tensor]:
+    """GAT's scores and GATv2's; gradients of sources with atomics and over the transpose."""
+    for graph in graphs(device):
+        for heads, depth in ((4, 8), (1, 64), (2, 4)):
+            x = features(graph.num_sources, (heads, depth), device)
+            left = features(graph.num_sources, (heads,), device, seed=6)
+            right = features(graph.num_destinations, (heads,), device, seed=7)
+            wide = features(graph.num_destinations, (heads, depth), device, seed=7)
+            att = features(heads, (depth,), device, seed=8)
+            for deterministic in (False, True):
+                options: dict[str, Any] = {"deterministic": deterministic}
+                gat = attention(graph.csc(), x, left, right, **options)
+                yield from with_gradients(gat, x, left, right)
+                gatv2 = attention(graph.csc(), x, right=wide, att=att, **options)
+                yield from with_gradients(gatv2, x, wide, att)

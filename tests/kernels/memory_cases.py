@@ -1,0 +1,90 @@
+"""Tables and stores: reads, writes, updates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+import peergraph._C as _C
+from peergraph.aggregate import g_spmm
+from peergraph.memory import Group, TableRows
+from peergraph.memory.training.coalesce import SparseRows, coalesce
+from peergraph.memory.training.trained_table import TrainedTable
+from tests.aggregate.graphs import random_graph
+from tests.kernels.cases import case
+from tests.memory.tables import random_ids, random_rows, split, table_of
+from tests.store.graphs import build, homogeneous_source
+
+
+@case("copy_rows")
+def gather(device: torch.device) -> Iterator[Tensor]:
+    """Rows of a byte, of odd and of even sizes, and some for which a warp takes turns."""
+    for width in (1, 3, 12, 64, 528, 4100):
+        rows = random_rows((41, width), torch.uint8)
+        table = table_of(rows, split(41, "mixed"), Group.current(device=device))
+        for count, dtype in ((300, torch.int64), (7, torch.int32), (0, torch.int64)):
+            ids = random_ids(41, (count,), dtype)
+            yield table.gather(ids.to(device))
+            ids[::3] = -1
+            yield table.gather(ids.to(device), padded=True)
+        table.close()
+
+
+@case("copy_rows")
+def gather_far_rows(device: torch.device) -> Iterator[Tensor]:
+    """So many that rows on the host are read in order of address."""
+    rows = random_rows((1001, 3), torch.int32)
+    order = torch.randperm(1001, generator=torch.Generator().manual_seed(1)).to(device)
+    table = table_of(rows, split(1001, "mixed"), Group.current(device=device), order=order)
+    yield table.gather(random_ids(1001, (9000,), torch.int64).to(device))
+    table.close()
+
+
+@case("copy_rows")
+def scatter(device: torch.device) -> Iterator[Tensor]:
+    for width in (1, 7, 64, 513):
+        table = table_of(
+            random_rows((70, width), torch.uint8),
+            split(70, "mixed"),
+            Group.current(device=device),
+        )
+        ids = torch.randperm(70, generator=torch.Generator().manual_seed(2))[:40]
+        table.scatter(ids.to(device), random_rows((40, width), torch.uint8, seed=1).to(device))
+        yield table.read()
+        table.close()
+
+
+@case("find_rows", "sum_rows")
+def rows_where_they_lie(device: torch.device) -> Iterator[Tensor]:
+    rows = torch.randint(9, (70, 5), generator=torch.Generator().manual_seed(3)).float()
+    table = table_of(rows, split(70, "mixed"), Group.current(device=device))
+    ids = random_ids(70, (40,), torch.int64).to(device)
+    yield g_spmm(random_graph(device).csc(), "copy_u", "sum", TableRows(table, ids))
+    table.close()
+
+
+@case("sum_runs", "update_rows")
+def sparse_update(device: torch.device) -> Iterator[Tensor]:
+    """Small whole numbers, so that sums are the same in any order."""
+    generator = torch.Generator().manual_seed(4)
+    for optimizer, width in ((0, 1), (1, 33), (2, 4)):
+        weights = torch.randint(5, (23, width), generator=generator).float()
+        table = table_of(weights, split(23, "mixed"), Group.current(device=device))
+        trained = TrainedTable(table)
+        states = [trained.new_state(0.25) for _ in range(optimizer)]
+        rule = _C.UpdateRule(optimizer=optimizer, step_size=0.5, eps=0.5, beta1=0.5, beta2=0.5)
+        rows = torch.randint(23, (90,), generator=generator).to(device)
+        grads = torch.randint(-3, 4, (90, width), generator=generator).float().to(device)
+        trained.update([coalesce(SparseRows(rows, grads))], rule, states)
+        for updated in (table, *states):
+            yield updated.read()
+            updated.close()
+
+
+@case("scatter_lists_kernel", "gather_lists_kernel", "degrees_kernel", "copy_rows")
+def store(device: torch.device) -> Iterator[Tensor]:
+    with build(homogeneous_source(), "mixed", device=device) as built:
+        yield built.edge_index()
+        yield built.node_table("x").gather(torch.arange(60, device=device))
