@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,9 +24,25 @@ _idtypes: WeakKeyDictionary[Store, torch.dtype] = WeakKeyDictionary()
 
 @dataclass(frozen=True)
 class Shared:
-    """What a shared graph carries, and its copies."""
+    """What a shared graph carries, and its copies.
+
+    Where a graph is pickled with its values, this becomes None.
+    """
 
     store: Store
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Shared:
+        return self
+
+    def __reduce__(self) -> Any:
+        return type(None), ()
+
+    def reduce_to_process(self) -> Any:
+        """What ``__reduce__`` returns, for a process of this machine."""
+        return Shared, (self.store,)
+
+
+ForkingPickler.register(Shared, Shared.reduce_to_process)
 
 
 def attach(graph: DGLGraph, store: Store) -> None:

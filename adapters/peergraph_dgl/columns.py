@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import copyreg
 from collections.abc import Iterable
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -22,8 +25,12 @@ class StoreColumn(Column):  # type: ignore[misc]
     ``fetch`` reads rows straight to the device that a loader wants them on. Changing rows by
     ``g.nodes[ids].data[name] = values`` writes them to the store, for all ranks; in a local scope,
     on a copy of the graph, or with values that have gradients, it does what DGL does, out of place:
-    the whole column is read into this process. Operations on all values (``clone``, conversion,
-    moving to a device) read all of them.
+    the whole column is read into this process. Operations on all values (conversion, moving to a
+    device) read all of them.
+
+    ``copy.deepcopy`` gives a column that reads the same table, and whose changes stay on this
+    rank. Sent to a process of this machine by ``multiprocessing``, a column stays what it is;
+    ``pickle`` and ``torch.save`` make it a column of DGL's with the values.
     """
 
     storage: Any
@@ -74,6 +81,23 @@ class StoreColumn(Column):  # type: ignore[misc]
         """Another column of the same values."""
         return StoreColumn(self.storage, self.scheme, self.index, self.device, self.deferred_dtype)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> StoreColumn:
+        return StoreColumn(*copy.deepcopy(self._flushed(), memo))
+
+    def _flushed(self) -> tuple[Any, ...]:
+        """What a column is made of, nothing of it pending, as DGL pickles it; a column without
+        storage, as DGL sends it from its workers, keeps its index."""
+        if self.storage is not None:
+            _ = self.data
+        return self.storage, self.scheme, self.index, self.device, self.deferred_dtype
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return Column, self._flushed()
+
+    def reduce_to_process(self) -> Any:
+        """What ``__reduce_ex__`` returns, for a process of this machine."""
+        return copyreg.__newobj__, (StoreColumn,), self.__getstate__()  # type: ignore[attr-defined]
+
     def subcolumn(self, rowids: Tensor) -> StoreColumn:
         """Rows of this column, read when they are asked for, to the device of ``rowids``."""
         index: Any = rowids
@@ -100,6 +124,9 @@ class StoreColumn(Column):  # type: ignore[misc]
         """Nothing to do while the values are in the store."""
         if not isinstance(self.storage, TableTensor):
             super().unpin_memory_()
+
+
+ForkingPickler.register(StoreColumn, StoreColumn.reduce_to_process)
 
 
 def store_columns(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from multiprocessing.reduction import ForkingPickler
 from numbers import Integral
-from typing import Any
+from typing import Any, NoReturn
 
 import dgl
 import torch
@@ -62,7 +63,8 @@ class StoreGraph(IdTypes):
     ``ShaDowKHopSampler``, ``ClusterGCNSampler`` with a partition at hand,
     ``as_edge_prediction_sampler`` and DGL's negative samplers; with workers and in DDP. What it
     samples is real: ``DGLGraph`` on the CPU. Every other method of ``DGLGraph`` raises
-    ``NotImplementedError``. Pickles as a handle.
+    ``NotImplementedError``. Copies, and what ``multiprocessing`` sends to another process of the
+    machine, are handles of the same store; ``pickle`` and ``torch.save`` raise ``TypeError``.
     """
 
     is_block = False
@@ -293,14 +295,27 @@ class StoreGraph(IdTypes):
             "peergraph_dgl.share(g) gives a DGLGraph that has it, g.subgraph(nodes) one of a part"
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"store": self.store, "idtype": self.idtype}
+    def __copy__(self) -> StoreGraph:
+        return StoreGraph(self.store, self.idtype)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+    def __deepcopy__(self, memo: dict[int, Any]) -> StoreGraph:
+        return StoreGraph(self.store, self.idtype)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(
+            "a StoreGraph is pickled by multiprocessing only, as a handle that lives as long as "
+            "its store: save the store (store.save(folder), then Store.load and from_store)"
+        )
+
+    def reduce_to_process(self) -> Any:
+        """What ``__reduce_ex__`` returns, for a process of this machine."""
+        return StoreGraph, (self.store, self.idtype)
 
     def __repr__(self) -> str:
         return f"StoreGraph({self.store!r})"
+
+
+ForkingPickler.register(StoreGraph, StoreGraph.reduce_to_process)
 
 
 def _as_ids(ids: Any) -> Tensor:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, NoReturn, TypeVar
 
 import torch
 import torch_geometric.typing
@@ -154,23 +156,22 @@ class AdjacencyTensor(StoreTensor):
         store: the store.
         form: the rest.
         """
-        tensor: Self = Tensor._make_wrapper_subclass(
-            cls, _shape(store, form), dtype=form.dtype, device=store.device, dispatch_layout=True
-        )
-        tensor.store, tensor.form = store, form
+        tensor = cls._wrap(store, _shape(store, form), form.dtype, dispatch_layout=True)
+        tensor.form = form
         return tensor
 
-    def handle(self) -> Self:
-        """Another tensor object of the same edges."""
-        return type(self)(self.store, self.form)
+    def _arguments(self) -> tuple[Any, ...]:
+        return self.store, self.form
+
+    def _whole_bytes(self) -> int:
+        # Two int64 and the values of each entry.
+        width = math.prod(self.shape[2:]) * self.element_size()
+        return self.store.num_edges(self.form.edge_type) * (16 + width)
 
     def whole(self, device: torch.device | None = None) -> Tensor:
         """The matrix as a plain tensor on ``device`` (default: the store's). Synchronises."""
         matrix: Tensor = self.form.whole(self.store, self.device if device is None else device)
         return matrix
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return type(self), (self.store, self.form)
 
     def _source(self) -> str:
         return f"{self.form.edge_type!r}, {self.form.layout}"
@@ -194,7 +195,12 @@ def _is_coalesced(tensor: Any) -> Any:
 
 
 class StoreSparseTensor(SparseTensor):  # type: ignore[misc]
-    """A ``SparseTensor`` of torch-sparse of the edges of one type; its methods read it whole."""
+    """A ``SparseTensor`` of torch-sparse of the edges of one type; its methods read it whole.
+
+    Results have values of their own; ``pickle`` and ``torch.save`` write the values, and processes
+    of ``multiprocessing`` get a handle. ``set_value_``, ``fill_value_`` and ``requires_grad_``,
+    which would change a copy, raise ``NotImplementedError``.
+    """
 
     def __init__(self, store: Store, form: Form) -> None:
         self.store = store
@@ -221,11 +227,39 @@ class StoreSparseTensor(SparseTensor):  # type: ignore[misc]
         """Where results are."""
         return self.store.device
 
+    def set_value_(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """The values cannot be changed: raises ``NotImplementedError``."""
+        raise NotImplementedError(
+            "a shared SparseTensor is not changed in place; set_value, fill_value and clone give "
+            "one of your own"
+        )
+
+    fill_value_ = requires_grad_ = set_value_
+
+    def is_shared(self) -> bool:
+        """Always true."""
+        return True
+
+    def share_memory_(self) -> StoreSparseTensor:
+        """Nothing to do: the entries are shared."""
+        return self
+
     def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.form.whole(self.store, torch.device("cpu")).__reduce_ex__(protocol)
+
+    def reduce_to_process(self) -> Any:
+        """A handle: another process of the machine reads the same memory."""
         return type(self), (self.store, self.form)
 
-    def __deepcopy__(self, memo: Any) -> StoreSparseTensor:
+    def __copy__(self) -> StoreSparseTensor:
         return type(self)(self.store, self.form)
+
+    def __deepcopy__(self, memo: Any) -> StoreSparseTensor:
+        # Nothing can be written to it.
+        return type(self)(self.store, self.form)
+
+
+ForkingPickler.register(StoreSparseTensor, StoreSparseTensor.reduce_to_process)
 
 
 Adjacency = (AdjacencyTensor, StoreSparseTensor)

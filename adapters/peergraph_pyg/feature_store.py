@@ -28,7 +28,7 @@ class PeergraphFeatureStore(FeatureStore):  # type: ignore[misc]
     all ranks. Putting a new one adds a table to the store and is collective: every rank calls it,
     and rank 0's values are kept; rows outside a partial index are zero. ``remove_tensor`` takes the
     name out of this object's list and keeps the memory, which a later put under that name fills
-    again.
+    again. Pickles as a handle, as the store does.
 
     Args:
         store: the store.
@@ -55,6 +55,20 @@ class PeergraphFeatureStore(FeatureStore):  # type: ignore[misc]
         for (owner, name), tensor in self._tensors.items():
             if name in lazy:
                 self._tensors[owner, name] = LazyTable.of(tensor)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A handle by any pickler, as the store is; the tensors alone would be written as values.
+        return {
+            **self.__dict__,
+            "_tensors": {key: t.reduce_to_process() for key, t in self._tensors.items()},
+            "_removed": {key: t.reduce_to_process() for key, t in self._removed.items()},
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        for tensors in (self._tensors, self._removed):
+            for key, (make, arguments) in list(tensors.items()):
+                tensors[key] = make(*arguments)
 
     def _key(self, attr: TensorAttr) -> tuple[Owner, str]:
         group = attr.group_name

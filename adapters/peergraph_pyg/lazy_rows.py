@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch.utils._pytree import tree_map_only
 from typing_extensions import Self
 
 from peergraph.memory import TableRows
-from peergraph.store import TableTensor, WithoutStorage
+from peergraph.store import TableTensor, WithoutStorage, mode_for
 
 aten = torch.ops.aten
 
@@ -66,8 +67,9 @@ class LazyRows(WithoutStorage):
     """Rows of a table as a tensor ``[rows, ...]`` that is gathered when first used as one.
 
     Size, dtype and device are real. The first rows, ``x[:n]``, are lazy as well. Once gathered the
-    values are kept, and layers use those; in-place operations change them, also by way of the first
-    rows, and not the table. Pickles as a plain tensor.
+    values are kept, and layers use those; in-place operations change them, also by way of views and
+    of ``x.numpy()``, and not the table. Those that change a shape in place raise
+    ``NotImplementedError``. Pickles, and is deep-copied, as a plain tensor.
     """
 
     table_rows: TableRows
@@ -78,9 +80,7 @@ class LazyRows(WithoutStorage):
         rows: of a table.
         values: of these rows, where another tensor has them already.
         """
-        tensor: Self = Tensor._make_wrapper_subclass(
-            cls, rows.shape, dtype=rows.dtype, device=rows.device
-        )
+        tensor = cls._make(rows.shape, rows.dtype, rows.device)
         tensor.table_rows = rows
         tensor._matrix = _Values(rows) if values is None else values
         return tensor
@@ -120,6 +120,10 @@ class LazyRows(WithoutStorage):
                 count = _first_rows(*args, **kwargs)
                 if count is not None:
                     return tensor.first(count)
+            if torch.Tag.inplace_view in func.tags:
+                raise NotImplementedError(
+                    f"{func} changes the shape of a LazyRows in place; work on x.clone()"
+                )
         # Views may be written to, later.
         aliases = any(argument.alias_info is not None for argument in func._schema.arguments)
 
@@ -127,15 +131,26 @@ class LazyRows(WithoutStorage):
             return lazy._matrix.shared() if aliases else lazy.whole()
 
         args_, kwargs_ = tree_map_only(LazyRows, matrix, (args, kwargs))
-        result = func(*args_, **kwargs_)
+        with mode_for(func):
+            result = func(*args_, **kwargs_)
         # What an in-place operation returns is its argument.
         return tensor if func._schema.name.endswith("_") and result is args_[0] else result
 
+    def __copy__(self) -> LazyRows:
+        copied = LazyRows(self.table_rows, self._matrix)
+        copied.requires_grad = self.requires_grad
+        return copied
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        return self.whole().clone()
+        return self.whole().clone().requires_grad_(self.requires_grad)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.whole().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+        values = self.whole().detach().requires_grad_(self.requires_grad)
+        return values.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+
+    def reduce_to_process(self) -> Any:
+        """The values, as a plain tensor in memory that both processes map."""
+        return self.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         state = "gathered" if self.is_gathered else "not gathered"
@@ -143,7 +158,14 @@ class LazyRows(WithoutStorage):
 
     def data_ptr(self) -> int:
         """Of the gathered rows."""
-        return self.whole().data_ptr()
+        return self._matrix.shared().data_ptr()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """The gathered rows as a NumPy array; to write to it changes them."""
+        return self._matrix.shared().numpy(force=force)
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self._matrix.shared().__dlpack__(**kwargs)
 
     def untyped_storage(self) -> torch.UntypedStorage:
         """Of the gathered rows."""

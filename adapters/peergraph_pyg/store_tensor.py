@@ -28,16 +28,12 @@ class EdgeIndexTensor(StoreTensor):
         tensor.edge_type = edge_type
         return tensor
 
-    def handle(self) -> Self:
-        """Another tensor object of the same edges."""
-        return type(self)(self.store, self.edge_type)
+    def _arguments(self) -> tuple[Any, ...]:
+        return self.store, self.edge_type
 
     def whole(self, device: torch.device | None = None) -> Tensor:
         """All edges as a plain tensor on ``device`` (default: the store's). Synchronises."""
         return self.store.edge_index(self.edge_type).to(self.device if device is None else device)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return type(self), (self.store, self.edge_type)
 
     def _source(self) -> str:
         return repr(self.edge_type)

@@ -163,8 +163,12 @@ def test_several_hosts(device: torch.device, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_cannot_be_done(device: torch.device) -> None:
     embedding = make(device)
-    with pytest.raises(TypeError, match="cannot be copied"):
+    with pytest.raises(TypeError, match="is not copied with a model"):
         copy.deepcopy(torch.nn.Sequential(embedding))
+    (same,) = copy.deepcopy(torch.nn.Sequential(embedding), {id(embedding): embedding})
+    assert same is embedding
+    kept = copy.deepcopy(embedding.state_dict())["weight"]
+    assert torch.equal(kept, embedding.table.read())
     with pytest.raises(TypeError, match="save its state_dict, or the store"):
         pickle.dumps(embedding)
     with pytest.raises(RuntimeError, match="weight must have shape"):

@@ -19,7 +19,7 @@ from peergraph.store.store import Store
 from peergraph.store.structure.structure import Structure
 from peergraph.store.tensors.store_tensor import StoreTensor, implements, plain
 from peergraph.store.tensors.table_tensor import TableTensor
-from peergraph.store.tensors.without_storage import WithoutStorage
+from peergraph.store.tensors.without_storage import WithoutStorage, mode_for
 from peergraph.store.turned import turned_type
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "WithoutStorage",
     "graph_argument",
     "implements",
+    "mode_for",
     "plain",
     "turned_type",
 ]

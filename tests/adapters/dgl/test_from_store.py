@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -381,9 +383,13 @@ def test_sizes_types_and_data() -> None:
     assert isinstance(feature, StoreTensor)
     assert torch.equal(feature[[4, 2]], g.nodes["item"].data["x"][[4, 2]])
     assert set(ours.edges["buys"].data) == {"w"}
-    other = pickle.loads(pickle.dumps(ours))
-    assert isinstance(other, StoreGraph)
-    assert other.sample_neighbors({"item": [1]}, -1).num_edges("buys") == g.in_degrees(1, "buys")
+    sent = ForkingPickler.loads(ForkingPickler.dumps(ours))
+    for other in (sent, copy.copy(ours), copy.deepcopy(ours)):
+        assert isinstance(other, StoreGraph)
+        edges = other.sample_neighbors({"item": [1]}, -1).num_edges("buys")
+        assert edges == g.in_degrees(1, "buys")
+    with pytest.raises(TypeError, match=r"save the store \(store\.save\(folder\)"):
+        pickle.dumps(ours)
 
 
 def test_attached_features() -> None:

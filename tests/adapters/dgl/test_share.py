@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -305,24 +304,6 @@ def test_bad_input() -> None:
     g.ndata["x"].requires_grad_()
     with pytest.raises(NotImplementedError, match="'x' of '_N' requires gradients"):
         shared(g)
-
-
-def test_saved_graphs_have_values(tmp_path: Path) -> None:
-    g = random_graph()
-    del g.ndata["half"]  # DGL cannot save it
-    dgl.save_graphs(str(tmp_path / "graph"), [shared(g)])
-    (loaded,), _ = dgl.load_graphs(str(tmp_path / "graph"))
-    assert torch.equal(loaded.ndata["x"], g.ndata["x"])
-    assert torch.equal(loaded.edata["w"], g.edata["w"])
-
-
-def test_pickled_graphs_are_handles() -> None:
-    g = random_hetero()
-    result = shared(g)
-    other = pickle.loads(pickle.dumps(result))
-    assert_same_graph(other, g)
-    result.nodes["user"].data["x"][[2]] = 5.0
-    assert other.nodes["user"].data["x"][2].tolist() == [5.0] * 3
 
 
 def _child(rank: int, graph: Any, queue: Any) -> None:

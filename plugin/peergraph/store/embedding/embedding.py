@@ -221,7 +221,10 @@ class Embedding(nn.Module):
         load_rows(self.table, weight.to(self.table.dtype))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
-        raise TypeError("an Embedding is shared memory of all ranks, and cannot be copied")
+        raise TypeError(
+            "an Embedding is memory of all ranks, and is not copied with a model: keep a copy of "
+            "its state_dict(), or have both models use it: copy.deepcopy(model, {id(e): e})"
+        )
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError("an Embedding is not pickled: save its state_dict, or the store")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 from torch.utils._pytree import tree_map_only
 from typing_extensions import Self
 
-from peergraph.store.tensors.without_storage import WithoutStorage
+from peergraph.memory.region.free_memory import free_host_memory
+from peergraph.store.tensors.without_storage import WithoutStorage, mode_for
 
 if TYPE_CHECKING:
     from peergraph.store.store import Store
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 _HANDLERS: dict[Any, list[Callable[..., Any]]] = {}
+_CPU = torch.device("cpu")
 
 
 def implements(operation: Any) -> Callable[[Handler], Handler]:
@@ -40,32 +43,51 @@ class StoreTensor(WithoutStorage):
     Shape and dtype are real; the device is where results are wanted, by default the store's. An
     operation that selects rows of a table gathers just those; any other operation reads the whole
     tensor to the device and runs on it.
-    Results are ordinary tensors: a slice is a copy, not a view. ``x[ids] = values``,
-    ``x.index_put_`` and ``x.copy_`` write to the store, for all ranks; every other in-place
-    operation raises ``NotImplementedError``.
 
-    ``copy.deepcopy`` and pickling give another handle of the same shared values; ``clone()``
-    gives a plain tensor of one's own.
+    Results are plain tensors with values of their own, also where torch would give a view: writing
+    to ``x[:10]``, ``x[:]``, ``x.T`` or ``x.view(...)`` does not change the store. ``x.detach()``
+    and ``x.data`` are the shared tensor again.
+    ``x[ids] = values``, ``x.index_put_`` and ``x.copy_`` write to the store, for all ranks; every
+    other in-place operation raises ``NotImplementedError``. ``x.numpy()`` and ``np.asarray(x)`` are
+    read-only copies. Storages and DLPack, through which a write would be lost, are refused.
+
+    ========================================  ====================================================
+    ``copy.copy``                             another handle of the same values
+    ``copy.deepcopy``                         a read-only handle: it reads what the store has then;
+                                              writing to it raises ``RuntimeError``
+    ``clone()``                               a plain tensor
+    ``pickle``, ``torch.save``                the values, as a plain tensor on the CPU;
+                                              ``MemoryError`` where they are more than the memory
+                                              that is free
+    ``multiprocessing`` (processes, queues)   a handle
+    ========================================  ====================================================
     """
 
     store: Store
+    read_only: bool = False
+    """Whether writing raises; so for copies by ``copy.deepcopy``."""
 
     @classmethod
     def _wrap(
         cls,
         store: Store,
         shape: tuple[int, ...],
-        dtype: torch.dtype,
+        dtype: torch.dtype | None,
         device: torch.device | None = None,
+        **more: Any,
     ) -> Self:
-        near = store.device if device is None else device
-        tensor: Self = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=near)
+        tensor = cls._make(shape, dtype, store.device if device is None else device, **more)
         tensor.store = store
         return tensor
 
+    def _arguments(self) -> tuple[Any, ...]:
+        """What the class makes such a tensor of."""
+        raise NotImplementedError
+
     def handle(self) -> Self:
         """Another tensor object of the same shared values."""
-        raise NotImplementedError
+        tensor: Self = _make_handle(type(self), self._arguments(), self.read_only)
+        return tensor
 
     def whole(self, device: torch.device | None = None) -> Tensor:
         """All values as a plain tensor on ``device`` (default: this tensor's). Synchronises."""
@@ -76,16 +98,58 @@ class StoreTensor(WithoutStorage):
         cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        for handler in _HANDLERS.get(func, ()):
-            result = handler(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
-        _refuse_writes(func, args, kwargs)
-        args, kwargs = plain((args, kwargs))
-        return func(*args, **kwargs)
+        with mode_for(func):
+            for handler in _HANDLERS.get(func, ()):
+                result = handler(*args, **kwargs)
+                if result is not NotImplemented:
+                    return result
+            _refuse_writes(func, args, kwargs)
+            args, kwargs = plain((args, kwargs))
+            return func(*args, **kwargs)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        rows: Tensor = super().__getitem__(key)
+        if not rows._is_view() or rows.requires_grad:
+            return rows
+        tangent = unpack_dual(rows).tangent  # type: ignore[no-untyped-call]
+        if tangent is not None:
+            return rows
+        # Autograd takes a slice for a view: what is written to it would have this tensor require
+        # gradients.
+        return rows.data
+
+    def __copy__(self) -> Self:
+        return self.handle()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self.handle()
+        tensor: Self = _make_handle(type(self), self._arguments(), True)
+        return tensor
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        needed, free = self._whole_bytes(), free_host_memory()
+        if needed > free:
+            raise MemoryError(
+                f"pickling {self!r} reads all its values, {needed} bytes, and {free} are free; "
+                "Store.save writes a store to a folder without reading it whole"
+            )
+        values = self.whole(_CPU).requires_grad_(self.requires_grad)
+        return values.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+
+    def reduce_to_process(self) -> Any:
+        """A handle: another process of the machine reads the same memory."""
+        return _make_handle, (type(self), self._arguments(), self.read_only)
+
+    def _whole_bytes(self) -> int:
+        return self.numel() * self.element_size()
+
+    def refuse_if_read_only(self) -> None:
+        """Raises ``RuntimeError`` where this is a copy by ``copy.deepcopy``."""
+        if self.read_only:
+            raise RuntimeError(
+                f"{self!r} is a copy by copy.deepcopy, and writing to it would change the original "
+                "for all ranks: give the copy values of its own (x = x.clone()), or write to the "
+                "original"
+            )
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         # Printing must not read a table that may be larger than this process's memory.
@@ -96,12 +160,35 @@ class StoreTensor(WithoutStorage):
     def _source(self) -> str:
         raise NotImplementedError
 
+    def numpy(self, *, force: bool = False) -> Any:
+        """A read-only NumPy array with a copy of the values: a write to it would be lost."""
+        array = super().numpy(force=force)
+        array.flags.writeable = False
+        return array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        if copy is False:
+            raise ValueError(f"{type(self).__name__} has no array without a copy: np.asarray(x)")
+        array = super().__array__(dtype, copy)
+        array.flags.writeable = bool(copy)
+        return array
+
+    def __dlpack__(self, **kwargs: Any) -> NoReturn:
+        raise BufferError(
+            f"{type(self).__name__} is not exported by DLPack: a write through it would be lost; "
+            "export x.clone()"
+        )
+
     def data_ptr(self) -> int:
         """There is no single address: raises ``RuntimeError``."""
-        raise RuntimeError(
-            f"{type(self).__name__} has no data_ptr: its values lie in several memory regions; "
-            "read them into a plain tensor with clone()"
-        )
+        _refuse_memory(type(self).__name__, "data_ptr")
+
+    def untyped_storage(self) -> Any:
+        """There is none: its use raises ``RuntimeError``, but for making storages for results."""
+        return _NoStorage(type(self).__name__)
+
+    def _typed_storage(self) -> NoReturn:
+        _refuse_memory(type(self).__name__, "storage")
 
     def is_shared(self) -> bool:
         """Always true: the store is shared by the ranks and their worker processes."""
@@ -118,6 +205,32 @@ class StoreTensor(WithoutStorage):
     def pin_memory(self, device: Any = None) -> Self:
         """Nothing to do: what is gathered lands on the store's device, and can be pinned there."""
         return self
+
+
+class _NoStorage:
+    """In the place of a storage."""
+
+    # By this, loaders of PyG make the memory for a batch in a worker process.
+    _new_shared = torch.UntypedStorage._new_shared
+
+    def __init__(self, of: str) -> None:
+        self._of = of
+
+    def __getattr__(self, name: str) -> NoReturn:
+        _refuse_memory(self._of, f"storage to take {name!r} of")
+
+
+def _refuse_memory(kind: str, what: str) -> NoReturn:
+    raise RuntimeError(
+        f"{kind} has no {what}: its values lie in several memory regions; read them into a plain "
+        "tensor with clone()"
+    )
+
+
+def _make_handle(kind: Any, arguments: tuple[Any, ...], read_only: bool) -> Any:
+    tensor = kind(*arguments)
+    tensor.read_only = read_only
+    return tensor
 
 
 def plain(tree: Any) -> Any:
@@ -146,7 +259,6 @@ def _bind(arguments: Any, args: Any, kwargs: dict[str, Any]) -> Iterator[tuple[A
 
 
 @implements(torch.ops.aten.detach.default)
-@implements(torch.ops.aten.alias.default)
 def _detach(tensor: StoreTensor) -> StoreTensor:
     return tensor.handle()
 

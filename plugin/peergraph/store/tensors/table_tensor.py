@@ -25,6 +25,9 @@ class TableTensor(StoreTensor):
     Reads are one-sided: no other rank takes part. Ids may lie on the CPU or on the store's
     device; results are on this tensor's device. An id out of range raises ``IndexError`` (on CUDA
     at a later operation of the store).
+
+    ``x[ids] = values``, ``x[ids] += values`` and ``x[:] = values`` write rows for all ranks: whole
+    rows, and without gradients.
     """
 
     owner: NodeType | EdgeType
@@ -50,12 +53,8 @@ class TableTensor(StoreTensor):
         tensor.owner, tensor.table_name, tensor.table = owner, name, table
         return tensor
 
-    def handle(self) -> Self:
-        """Another tensor object of the same table."""
-        return type(self)(self.store, self.owner, self.table_name, self.device)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return type(self), (self.store, self.owner, self.table_name, self.device)
+    def _arguments(self) -> tuple[Any, ...]:
+        return self.store, self.owner, self.table_name, self.device
 
     def whole(self, device: torch.device | None = None) -> Tensor:
         """All rows in the user's order as a plain tensor. Synchronises unless it stays on a GPU."""
@@ -85,7 +84,7 @@ class TableTensor(StoreTensor):
         if isinstance(key, slice):
             return _range(key, rows, self.device)
         if not isinstance(key, Tensor):
-            key = torch.as_tensor(key)
+            key = torch.as_tensor(key, device="cpu")
         if key.dtype == torch.bool:
             if key.dim() != 1:
                 return None
@@ -103,7 +102,8 @@ class TableTensor(StoreTensor):
         """Writes rows, for all ranks (one-sided). Columns cannot be selected."""
         key = plain(key)
         if key is Ellipsis or (isinstance(key, slice) and key == slice(None)):
-            self.copy_(torch.as_tensor(value))
+            self._refuse_gradients(value)
+            self.copy_(value if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu"))
             return
         if isinstance(key, tuple) or key is None:
             raise NotImplementedError(f"x[{key!r}] = values: a shared tensor is written by rows")
@@ -113,9 +113,23 @@ class TableTensor(StoreTensor):
         self.write(ids, value)
 
     def write(self, ids: Tensor, value: Any) -> None:
-        """Sets the rows ``ids`` to ``value``, which is broadcast to ``[*ids.shape, ...]``."""
+        """Sets the rows ``ids`` to ``value``, which is broadcast to ``[*ids.shape, ...]``.
+
+        Raises:
+            RuntimeError: this is a copy by ``copy.deepcopy``, or gradients would be lost.
+        """
+        self.refuse_if_read_only()
+        self._refuse_gradients(value)
         value = torch.as_tensor(plain(value), dtype=self.dtype, device=self.device)
         self.table.scatter(ids, value.expand((*ids.shape, *self.shape[1:])))
+
+    def _refuse_gradients(self, value: Any) -> None:
+        wanted = self.requires_grad or (isinstance(value, Tensor) and value.requires_grad)
+        if wanted and torch.is_grad_enabled():
+            raise RuntimeError(
+                f"gradients do not go through rows that are written to {self!r}: write "
+                "values.detach(), or within torch.no_grad()"
+            )
 
     def _source(self) -> str:
         return f"{self.table_name!r} of {self.owner!r}"
@@ -171,8 +185,7 @@ def _slice(
 ) -> Any:
     if not _along_rows(tensor, dim):
         return NotImplemented
-    ids = _range(slice(start, end, step), tensor.size(0), tensor.device)
-    return tensor.handle() if ids.numel() == tensor.size(0) else tensor.rows(ids)
+    return tensor.rows(_range(slice(start, end, step), tensor.size(0), tensor.device))
 
 
 @implements(aten.select.int)
@@ -200,6 +213,10 @@ def _index_put_(
 def _copy_(tensor: Any, source: Tensor, non_blocking: bool = False) -> Any:
     if not isinstance(tensor, TableTensor):
         return NotImplemented
+    if isinstance(source, TableTensor) and source.table is tensor.table:
+        # So AveragedModel keeps the buffers of its copy of a model.
+        return tensor
+    tensor.refuse_if_read_only()
     source = plain(source).to(dtype=tensor.dtype)
     if source.device != tensor.device:
         source = source.cpu()

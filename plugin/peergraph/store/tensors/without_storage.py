@@ -2,33 +2,73 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 
 class WithoutStorage(Tensor):
     """A wrapper subclass whose values come of :meth:`whole`.
 
     Subclasses implement ``__torch_dispatch__``. Here are the methods that torch runs on the storage
-    without dispatching.
+    without dispatching, and how such a tensor goes to another process: by the pickler of
+    ``multiprocessing`` as :meth:`reduce_to_process` says, by any other as ``__reduce_ex__`` does.
     """
 
     # Results of operations are plain tensors: nothing to wrap.
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
+    def __init_subclass__(cls) -> None:
+        # The pickler looks the exact class up, as it does for torch's own tensors.
+        ForkingPickler.register(cls, cls.reduce_to_process)
+
+    @classmethod
+    def _make(
+        cls, shape: tuple[int, ...], dtype: torch.dtype | None, device: torch.device, **more: Any
+    ) -> Self:
+        # A tensor of inference mode could not serve gradients later.
+        with torch.inference_mode(False):
+            tensor: Self = Tensor._make_wrapper_subclass(
+                cls, shape, dtype=dtype, device=device, **more
+            )
+        if guard := getattr(torch._C, "_set_throw_on_mutable_data_ptr", None):
+            # What asks for the address in C++ gets an error instead of a null pointer.
+            guard(tensor)
+        return tensor
+
     def whole(self) -> Tensor:
         """The values as a plain tensor."""
         raise NotImplementedError
+
+    def reduce_to_process(self) -> Any:
+        """What ``__reduce_ex__`` returns, for a process of this machine."""
+        raise NotImplementedError
+
+    @property
+    def data(self) -> Tensor:
+        """The same values, without gradients; cannot be assigned."""
+        return self.detach()
+
+    @data.setter
+    def data(self, values: Tensor) -> NoReturn:
+        raise NotImplementedError(
+            f"x.data = values: {type(self).__name__} has no memory to exchange; write to it by "
+            "x.copy_(values), or put a plain tensor in its place"
+        )
 
     def numpy(self, *, force: bool = False) -> Any:
         """A NumPy array of :meth:`whole`."""
         return self.whole().numpy(force=force)
 
-    def __array__(self, dtype: Any = None) -> Any:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         array = self.numpy()
-        return array if dtype is None else array.astype(dtype)
+        if dtype is not None and array.dtype != dtype:
+            return array.astype(dtype)
+        return array.copy() if copy else array
 
     def __dlpack__(self, **kwargs: Any) -> Any:
         return self.whole().__dlpack__(**kwargs)
@@ -36,3 +76,22 @@ class WithoutStorage(Tensor):
     def tolist(self) -> Any:
         """The values as nested lists."""
         return self.whole().tolist()
+
+    def apply_(self, function: Any) -> NoReturn:
+        """Not supported: raises ``NotImplementedError``."""
+        raise NotImplementedError(
+            f"apply_ is not supported by {type(self).__name__}; work on x.clone()"
+        )
+
+
+def mode_for(func: Any) -> AbstractContextManager[Any]:
+    """The mode in which an operation makes what torch expects of it.
+
+    In inference mode, too, a view of a normal tensor is a normal tensor. Operations on whole
+    values make results that torch takes for views of the tensor without storage.
+    """
+    if torch.is_inference_mode_enabled() and any(
+        returned.alias_info is not None for returned in func._schema.returns
+    ):
+        return torch.inference_mode(False)
+    return nullcontext()
