@@ -233,8 +233,12 @@ class StoreGraph(IdTypes):
         degrees = self.store.in_degree(self.to_canonical_etype(etype)).to(self.idtype)
         if v is None or isinstance(v, str):  # DGL's way to say all
             return degrees
-        # Not by `degrees[v]`, to which -1 is the last node.
-        chosen = degrees.index_select(0, _as_ids(v))
+        ids = _as_ids(v)
+        bad = ((ids < 0) | (ids >= degrees.numel())).nonzero()
+        if bad.numel():
+            at = int(bad[0])
+            raise IndexError(f"v[{at}] = {ids[at]} is out of range for {degrees.numel()} nodes")
+        chosen = degrees[ids]
         return int(chosen) if isinstance(v, Integral) else chosen
 
     def global_uniform_negative_sampling(
@@ -281,6 +285,12 @@ class StoreGraph(IdTypes):
         if len(types) != 1:
             raise dgl.DGLError(f"{what} is needed: the graph has the types {types}")
         return types[0]
+
+    def __getitem__(self, key: Any) -> Any:
+        raise UnsupportedError(
+            f"g[{key!r}]: a graph without a DGL graph inside has no parts by relation; "
+            "peergraph_dgl.share(g) gives a DGLGraph that has"
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name == "_graph":

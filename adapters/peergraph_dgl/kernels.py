@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate import Csc, edge_softmax, g_sddmm, g_spmm
+from peergraph.store import StoreTensor
 
+from .guard import whole
 from .one_function import as_inputs_of_one
 from .relation import Relation
 
@@ -121,7 +123,7 @@ def softmax(relation: Relation, scores: Tensor, edges: Tensor | None, norm_by: s
         relation = Relation(relation.num_src, relation.num_dst, relation.src[at], relation.dst[at])
     if norm_by == "src":
         relation = relation.reverse()
-    return edge_softmax(relation.structure(), scores)
+    return edge_softmax(relation.structure(), _in_memory(scores))
 
 
 def spmm_of_types(
@@ -201,7 +203,7 @@ def segment_reduce(op: str, values: Tensor, offsets: Tensor) -> Tensor:
     # The kernels copy from edges, so what the sources are does not matter.
     sources = torch.zeros(values.shape[0], dtype=torch.int64, device=values.device)
     near = values.device.type == "cpu"
-    return g_spmm(Csc(offsets, sources, 1, check=near), "copy_e", op, e=values)
+    return g_spmm(Csc(offsets, sources, 1, check=near), "copy_e", op, e=_in_memory(values))
 
 
 def segment_mm(a: Tensor, b: Tensor, lengths: Tensor) -> Tensor:
@@ -245,7 +247,12 @@ def _like_rows(flags: Tensor, values: Tensor) -> Tensor:
 def _only(op: str, feature: Feature) -> Tensor:
     if feature is None:
         raise ValueError(f"op {op!r}: an operand is missing")
-    return feature
+    return _in_memory(feature)
+
+
+def _in_memory(values: Tensor) -> Tensor:
+    """What a kernel can take the address of: a column of a shared graph is read."""
+    return whole(values) if isinstance(values, StoreTensor) else values
 
 
 def _same_rank(lhs: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor]:

@@ -69,6 +69,7 @@ def _neighbor_blocks(
 ) -> tuple[Any, Any, list[DGLBlock]]:
     weights = _weights(g, sampler.prob)
     if find_store(g) is None or sampler.edge_dir != "in" or weights is None:
+        _check_seeds(g, seed_nodes)
         result: tuple[Any, Any, list[DGLBlock]] = dgls(sampler, g, seed_nodes, exclude_eids)
         return result
     return _sample(sampler, g, seed_nodes, exclude_eids, weights, replace=sampler.replace)
@@ -84,6 +85,7 @@ def _labor_blocks(
             "inside; peergraph_dgl.share(g) gives a DGLGraph that has it"
         )
     if beyond or find_store(g) is None:
+        _check_seeds(g, seed_nodes)
         result: tuple[Any, Any, list[DGLBlock]] = dgls(sampler, g, seed_nodes, exclude_eids)
         return result
     dependent = bool(sampler.layer_dependency)
@@ -196,6 +198,21 @@ def _by_type(g: Any, seeds: Any) -> dict[str, Tensor]:
             raise dgl.DGLError("seed nodes must be a dict by node type, the graph has several")
         seeds = {g.ntypes[0]: seeds}
     return {ntype: in_memory(torch.as_tensor(ids)) for ntype, ids in seeds.items()}
+
+
+def _check_seeds(g: Any, seeds: Any) -> None:
+    """Raises IndexError for seeds of a shared graph that DGL's C library would look for outside of
+    its memory."""
+    if find_store(g) is None:
+        return
+    for node_type, ids in _by_type(g, seeds).items():
+        count = g.num_nodes(node_type)
+        bad = ((ids < 0) | (ids >= count)).nonzero().view(-1)
+        if bad.numel():
+            at = int(bad[0])
+            raise IndexError(
+                f"seeds[{at}] = {ids[at]} is out of range for {count} nodes of type {node_type!r}"
+            )
 
 
 def _unwanted(

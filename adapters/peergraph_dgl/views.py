@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from dgl.frame import Frame
@@ -38,6 +38,17 @@ class TypeData(Mapping[str, TableTensor]):
             "on all ranks"
         )
 
+    def __delitem__(self, name: str) -> None:
+        self._refuse()
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError(
+            "columns are the tables of the store, which ranks neither take away nor replace each "
+            "by itself; peergraph_dgl.share(g) gives a DGLGraph whose columns come and go"
+        )
+
+    pop = update = clear = _refuse
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._names())
 
@@ -58,7 +69,15 @@ class NodeView:
         self._store = store
         self._idtype = idtype
 
-    def __getitem__(self, node_type: NodeType) -> Space:
+    def __getitem__(self, node_type: NodeType | None) -> Space:
+        """The data of a type; None: of the only one."""
+        if node_type is None and len(self._store.node_types) == 1:
+            node_type = self._store.node_types[0]
+        if not isinstance(node_type, str):
+            raise NotImplementedError(
+                f"g.nodes[{node_type!r}]: expected a node type; "
+                "g.nodes[ntype].data[name][ids] reads and writes rows"
+            )
         self._store.num_nodes(node_type)  # KeyError for an unknown one
         return Space(TypeData(self._store, node_type))
 
@@ -76,6 +95,13 @@ class EdgeView:
         self._canonical = canonical
 
     def __getitem__(self, edge_type: Any) -> Space:
+        """The data of a type; None: of the only one."""
+        named = isinstance(edge_type, tuple) and all(isinstance(name, str) for name in edge_type)
+        if not (named or edge_type is None or isinstance(edge_type, str)):
+            raise NotImplementedError(
+                f"g.edges[{edge_type!r}]: expected an edge type; "
+                "g.edges[etype].data[name][ids] reads and writes rows"
+            )
         return Space(TypeData(self._store, self._canonical(edge_type)))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
