@@ -10,6 +10,7 @@
 #include "common/on_device.h"
 #include "memory/id_map.h"
 #include "store/coo_to_csc.h"
+#include "store/crc32c.h"
 #include "store/csc_view.h"
 #include "store/neighbor_lists.h"
 #include "store/peergraph.cuh"
@@ -145,6 +146,12 @@ void register_store(py::module_& m) {
   m.def("coo_to_csc", &sort_coo, nogil, py::arg("source"), py::arg("destination"),
         py::arg("id_bytes"), py::arg("num_edges"), py::arg("num_sources"),
         py::arg("num_destinations"), py::arg("indptr"), py::arg("indices"), py::arg("perm"));
+  m.def(
+      "crc32c",
+      [](uintptr_t address, int64_t num_bytes, uint32_t previous) {
+        return crc32c(reinterpret_cast<const void*>(address), num_bytes, previous);
+      },
+      nogil, py::arg("address"), py::arg("num_bytes"), py::arg("previous"));
 }
 
 }  // namespace peergraph

@@ -218,6 +218,7 @@ def coo_to_csc(
     indices: int,
     perm: int,
 ) -> bool: ...
+def crc32c(address: int, num_bytes: int, previous: int) -> int: ...
 
 # sampling
 

@@ -9,7 +9,7 @@ import torch
 
 from peergraph.memory import Group
 from peergraph.store import EDGE, NODE
-from peergraph.store.disk.npy_folder import open_source
+from peergraph.store.disk.loading import SavedStore
 from peergraph.store.hotness.id_map import hottest_first
 from peergraph.store.input.local_csc import any_permuted, in_degrees, local_structure, out_degrees
 from peergraph.store.input.schema import Schema, TableSpec, agree
@@ -26,7 +26,7 @@ def saved_graph(folder: str | PathLike[str]) -> tuple[list[Item], Reads]:
     Raises:
         FileNotFoundError, ValueError: as :meth:`Store.load`.
     """
-    source = open_source(folder, _ALONE)
+    source = SavedStore.open(folder, True, _ALONE).source(_ALONE)
     schema = agree(source, _ALONE)
     local = local_structure(source, schema, _ALONE)
     heat = out_degrees(local, schema, _ALONE)

@@ -16,7 +16,8 @@ from peergraph.store.budget.adding_tables import BuildRecord
 from peergraph.store.budget.spilling import Spill
 from peergraph.store.building.assembling import Wishes, assemble
 from peergraph.store.building.filling import add_table
-from peergraph.store.disk import embeddings, npy_folder
+from peergraph.store.disk import embeddings, saving
+from peergraph.store.disk.loading import SavedStore
 from peergraph.store.hotness.hotness import Given
 from peergraph.store.hotness.id_map import IdMap
 from peergraph.store.input.schema import Schema
@@ -146,6 +147,7 @@ class Store(Reporting):
         cls,
         folder: str | PathLike[str],
         *,
+        verify: bool = True,
         plan: str | Plan = "auto",
         memory_budget: int | None = None,
         hotness: Given = "out_degree",
@@ -163,16 +165,25 @@ class Store(Reporting):
     ) -> Store:
         """Builds a store from a folder that :meth:`save` wrote. Collective; synchronises.
 
-        Each rank reads its share of the rows by memory map. Arguments as for :meth:`build`.
+        Each rank reads its share of the rows. Nothing outside the folder is read, no symbolic link
+        in it, and nothing is unpickled. See docs/disk.md.
+
+        Args:
+            verify: compare the checksums of everything that is read, and of the manifest.
+
+        Other arguments are those of :meth:`build`.
 
         Raises:
-            FileNotFoundError: no such folder or an incomplete one.
-            ValueError: a folder of another format version.
+            FileNotFoundError: no such folder, or a file is missing.
+            ValueError: a folder of another format version, or a manifest or file that is not as
+                :meth:`save` wrote it: it names the file, what was expected and what was found. On
+                every rank.
+            OSError: a file cannot be read.
         """
         group = group or Group.current(device=device, timeout=timeout)
-        source = npy_folder.open_source(folder, group)
+        saved = SavedStore.open(folder, verify, group)
         store = cls.build(
-            source,
+            saved.source(group),
             plan=plan,
             memory_budget=memory_budget,
             hotness=hotness,
@@ -186,18 +197,23 @@ class Store(Reporting):
             group=group,
             progress=progress,
         )
-        embeddings.restore(store, folder)
+        embeddings.restore(store, saved)
         return store
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Writes the store into a new folder of ``.npy`` files and a manifest: structure, tables,
         and embeddings with the state of their optimizers. Collective over the node group (rank 0
-        writes); synchronises.
+        writes); synchronises. See docs/disk.md.
+
+        The folder is on the disk, with all files, when this returns. Until then it is a folder
+        ``<name>.part-...`` beside it, which an error removes, and after a kill the next save of
+        the same name.
 
         Raises:
             FileExistsError: the folder exists.
+            OSError: the disk is full, or cannot be written. On every rank.
         """
-        npy_folder.save(self, folder, lambda part: embeddings.write(self, part))
+        saving.save(self, folder)
 
     def add_node_table(
         self, name: str, values: Tensor | None, node_type: NodeType = NODE, *, plan: str = "auto"

@@ -102,7 +102,8 @@ def build_table(
     partitions: Partitions | None,
     spill: Spill,
 ) -> Table:
-    """Allocates one table and writes what this rank brings of it. Collective.
+    """Allocates one table and writes what this rank brings of it. Collective; what the source of
+    one rank raises, every rank raises.
 
     Args:
         rows: this rank's rows, None where it brings none.
@@ -118,10 +119,15 @@ def build_table(
         spill=spill.folder,
         check=False,  # IdMap has checked the order
     )
-    if isinstance(rows, RowSource):
-        _load_pieces(table, what, rows, start, progress)
-    elif rows is not None:
-        table.load(rows, start, progress=progress)
+
+    def load() -> None:
+        if isinstance(rows, RowSource):
+            _load_pieces(table, what, rows, start, progress)
+        elif rows is not None:
+            table.load(rows, start, progress=progress)
+
+    # A source may fail on one rank: in a function of users, in a damaged file.
+    run_everywhere(group, load)
     return table
 
 

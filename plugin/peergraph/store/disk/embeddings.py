@@ -2,65 +2,102 @@
 
 from __future__ import annotations
 
-from os import PathLike
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from peergraph.store.disk import npy_folder
+from peergraph.memory import Table
+from peergraph.memory.group.run_everywhere import run_everywhere
+from peergraph.memory.training.coalesce import accumulator
+from peergraph.store.disk.loading import SavedStore
+from peergraph.store.disk.manifest import ArrayEntry, EmbeddingEntry, TableEntry
 
 if TYPE_CHECKING:
-    from peergraph.store.embedding.embedding import Embedding
     from peergraph.store.store import Store
 
 
-def write(store: Store, folder: Path) -> dict[str, Any]:
-    """Writes all embeddings; returns their entry of the manifest."""
-    entries = [
-        _write_embedding(embedding, folder, f"embedding{number}")
-        for number, embedding in enumerate(store.embeddings.values())
-    ]
-    return {"embeddings": entries}
+def describe(store: Store, write: Callable[[Table, str], ArrayEntry]) -> tuple[EmbeddingEntry, ...]:
+    """Writes all embeddings' tables; returns their entries of the manifest.
+
+    Args:
+        write: writes a table into a file of this name.
+    """
+    entries = []
+    for number, embedding in enumerate(store.embeddings.values()):
+        arrays = {
+            name: write(table, f"embedding{number}.table{at}.npy")
+            for at, (name, table) in enumerate(embedding.tables().items())
+        }
+        state = embedding.row_state
+        entry = EmbeddingEntry(
+            name=embedding.name,
+            type=embedding.node_type,
+            plan=embedding.plan,
+            in_state_dict=embedding.in_state_dict,
+            optimizer=state.optimizer if state else None,
+            step=state.step if state else 0,
+            weight=arrays.pop("weight"),
+            state=tuple(TableEntry(name, array) for name, array in arrays.items()),
+        )
+        entries.append(entry)
+    return tuple(entries)
 
 
-def restore(store: Store, folder: str | PathLike[str]) -> None:
-    """Makes the embeddings of a saved store. Collective."""
-    for entry in npy_folder.read_manifest(Path(folder)).get("embeddings", []):
-        _restore_embedding(store, Path(folder), entry)
+def restore(store: Store, saved: SavedStore) -> None:
+    """Makes the embeddings of a saved store. Collective.
+
+    Raises ValueError on every rank where a checksum differs, or state is not the optimizer's.
+    """
+    for entry in saved.manifest.embeddings:
+        _restore_embedding(store, saved, entry)
 
 
-def _write_embedding(embedding: Embedding, folder: Path, stem: str) -> dict[str, Any]:
-    state = embedding.row_state
-    return {
-        "name": embedding.name,
-        "type": embedding.node_type,
-        "plan": embedding.plan,
-        "in_state_dict": embedding.in_state_dict,
-        "optimizer": state.optimizer if state else None,
-        "step": state.step if state else 0,
-        "tables": npy_folder.write_tables(embedding.tables(), folder, stem),
-    }
-
-
-def _restore_embedding(store: Store, folder: Path, entry: dict[str, Any]) -> None:
+def _restore_embedding(store: Store, saved: SavedStore, entry: EmbeddingEntry) -> None:
     # Here, for an embedding needs the store.
     from peergraph.store.embedding.embedding import Embedding, RowState, load_rows
 
-    saved = {table["name"]: npy_folder.map_table(folder, table) for table in entry["tables"]}
-    weight = saved.pop("weight")
+    group = store.group
+    assert group is not None
+
+    def check() -> None:
+        _check_state(saved, entry)
+        # The rows that this rank will write.
+        for array in (entry.weight, *(table.array for table in entry.state)):
+            rows = array.shape[0]
+            bounds = (rows * rank // group.world_size for rank in (group.rank, group.rank + 1))
+            saved.arrays[array.file].verify_rows(*bounds)
+
+    run_everywhere(group, check)
+    weight = saved.arrays[entry.weight.file]
     embedding = Embedding(
         store,
-        weight.size(1),
-        name=entry["name"],
-        node_type=entry["type"],
-        plan=entry["plan"],
+        entry.weight.shape[1],
+        name=entry.name,
+        node_type=entry.type,
+        plan=entry.plan,
         dtype=weight.dtype,
-        init=weight,
-        in_state_dict=entry["in_state_dict"],
+        init=weight.map(),
+        in_state_dict=entry.in_state_dict,
     )
-    if entry["optimizer"] is None:
+    if entry.optimizer is None:
         return
-    tables = {name: embedding.trained.new_state(0.0) for name in saved}
+    tables = {table.name: embedding.trained.new_state(0.0) for table in entry.state}
     embedding.trained.group.barrier()
-    for name, rows in saved.items():
-        load_rows(tables[name], rows)
-    embedding.row_state = RowState(entry["optimizer"], entry["step"], tables, restored=True)
+    for table in entry.state:
+        load_rows(tables[table.name], saved.arrays[table.array.file].map())
+    embedding.row_state = RowState(entry.optimizer, entry.step, tables, restored=True)
+
+
+def _check_state(saved: SavedStore, entry: EmbeddingEntry) -> None:
+    """Raises ValueError where the state is none of the optimizer."""
+    from peergraph.store.embedding.optimizers import STATE_NAMES
+
+    where = f"{saved.folder}: state of embedding {entry.name!r} of {entry.type!r}"
+    names = tuple(table.name for table in entry.state)
+    expected = () if entry.optimizer is None else STATE_NAMES.get(entry.optimizer, names)
+    if names != expected:
+        raise ValueError(f"{where} must be {expected} for {entry.optimizer}, is {names}")
+    dtype = accumulator(saved.arrays[entry.weight.file].dtype)
+    for table in entry.state:
+        found = saved.arrays[table.array.file].dtype
+        if found != dtype:
+            raise ValueError(f"{where}: {table.name!r} must be {dtype}, is {found}")

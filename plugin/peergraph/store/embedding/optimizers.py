@@ -160,3 +160,7 @@ class SparseAdam(SparseOptimizer):
             beta1=beta1,
             beta2=beta2,
         )
+
+
+STATE_NAMES = {kind.__name__: kind._state_names for kind in (SparseSGD, SparseAdagrad, SparseAdam)}
+"""What each keeps for an embedding, by the optimizer's name."""

@@ -1,0 +1,174 @@
+"""JSON that others may have written: read with the name and the kind of each value checked."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+_MAX_INT = 2**63 - 1
+
+
+def parse_json(text: str | bytes, where: str) -> Any:
+    """The value that `text` is the JSON of.
+
+    Args:
+        where: what the text is, for errors.
+
+    Raises:
+        ValueError: no JSON, not UTF-8, nested too deeply, or an object names a key twice.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise ValueError(f"the key {twice!r} occurs twice in one object")
+        return found
+
+    try:
+        return json.loads(text, object_pairs_hook=unique)
+    except RecursionError:
+        raise ValueError(f"{where} is not valid: its JSON is nested too deeply") from None
+    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError, too
+        raise ValueError(f"{where} is not valid JSON: {error}") from error
+
+
+class Fields:
+    """The values of a JSON object. Every method raises ValueError that says where the value stands,
+    what was expected and what was found.
+
+    Args:
+        value: what should be the object.
+        where: names it in errors, such as ``"manifest.json: nodes[0]"``.
+    """
+
+    def __init__(self, value: Any, where: str) -> None:
+        self.where = where
+        if not isinstance(value, dict):
+            raise ValueError(f"{where} must be an object, got {_short(value)}")
+        self._values: dict[str, Any] = value
+
+    def fail(self, key: str, expected: str) -> NoReturn:
+        """Raises ValueError: the value of `key` is not what was expected."""
+        raise ValueError(f"{self._at(key)} must be {expected}, got {_short(self._values.get(key))}")
+
+    def only(self, *keys: str) -> None:
+        """Raises where the object has other keys."""
+        unknown = [key for key in self._values if key not in keys]
+        if unknown:
+            raise ValueError(f"{self.where} has an unknown key {unknown[0]!r}")
+
+    def get(self, key: str) -> Any:
+        """The value, of any kind."""
+        if key not in self._values:
+            raise ValueError(f"{self.where} has no key {key!r}")
+        return self._values[key]
+
+    def has(self, key: str) -> bool:
+        """Whether the key is there."""
+        return key in self._values
+
+    def text(self, key: str) -> str:
+        """A string."""
+        value = self.get(key)
+        if not isinstance(value, str):
+            self.fail(key, "a string")
+        return value
+
+    def one_of(self, key: str, names: Iterable[str]) -> str:
+        """One of some strings."""
+        value, known = self.text(key), list(names)
+        if value not in known:
+            self.fail(key, f"one of {', '.join(known)}")
+        return value
+
+    def flag(self, key: str) -> bool:
+        """True or false."""
+        value = self.get(key)
+        if not isinstance(value, bool):
+            self.fail(key, "true or false")
+        return value
+
+    def integer(self, key: str) -> int:
+        """An integer from 0 to 2**63 - 1."""
+        value = self.get(key)
+        if not _is_count(value):
+            self.fail(key, "an integer from 0 to 2**63 - 1")
+        return int(value)
+
+    def integers(self, key: str) -> tuple[int, ...]:
+        """A list of such integers."""
+        value = self.get(key)
+        if not isinstance(value, (list, tuple)) or not all(map(_is_count, value)):
+            self.fail(key, "a list of integers from 0 to 2**63 - 1")
+        return tuple(value)
+
+    def number(self, key: str) -> float:
+        """A finite number."""
+        value = self.get(key)
+        if not _is_number(value):
+            self.fail(key, "a finite number")
+        return float(value)
+
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """A list of finite numbers."""
+        value = self.get(key)
+        if not isinstance(value, (list, tuple)) or not all(map(_is_number, value)):
+            self.fail(key, "a list of finite numbers")
+        return tuple(value)
+
+    def matrix(self, key: str) -> tuple[tuple[float, ...], ...]:
+        """A list of lists of finite numbers."""
+        value = self.get(key)
+        if not isinstance(value, (list, tuple)) or not all(
+            isinstance(row, (list, tuple)) and all(map(_is_number, row)) for row in value
+        ):
+            self.fail(key, "a list of lists of finite numbers")
+        return tuple(map(tuple, value))
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of strings."""
+        value = self.get(key)
+        if not isinstance(value, (list, tuple)) or not all(isinstance(text, str) for text in value):
+            self.fail(key, "a list of strings")
+        return tuple(value)
+
+    def object(self, key: str) -> Fields:
+        """An object."""
+        return Fields(self.get(key), self._at(key))
+
+    def objects(self, key: str) -> list[Fields]:
+        """A list of objects."""
+        return [Fields(value, f"{self._at(key)}[{i}]") for i, value in enumerate(self.items(key))]
+
+    def items(self, key: str) -> list[Any]:
+        """A list of anything."""
+        value = self.get(key)
+        if not isinstance(value, (list, tuple)):
+            self.fail(key, "a list")
+        return list(value)
+
+    def _at(self, key: str) -> str:
+        return f"{self.where}{'' if self.where.endswith(': ') else '.'}{key}"
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _MAX_INT
+
+
+def _is_number(value: Any) -> bool:
+    return _is_count(abs(value)) if type(value) is int else _is_finite(value)
+
+
+def _is_finite(value: Any) -> bool:
+    return type(value) is float and math.isfinite(value)
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "null"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."

@@ -1,0 +1,70 @@
+"""Reading of files that others may have damaged or replaced."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def open_regular(path: Path) -> Iterator[int]:
+    """The descriptor of a regular file, for reading. Does not wait where it is a FIFO.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it is a symbolic link or no regular file.
+        OSError: it cannot be opened.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ValueError(
+                f"{path} must be a regular file, got a symbolic link: a saved store is read from "
+                "its own folder only"
+            ) from None
+        if error.errno == errno.ENXIO:
+            raise ValueError(f"{path} must be a regular file, got a socket or device") from None
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise ValueError(f"{path} must be a regular file")
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def read_into(fd: int, path: Path, offset: int, buffer: memoryview) -> None:
+    """Fills the buffer with the bytes of a file from `offset` on.
+
+    Raises:
+        ValueError: the file ends before.
+        OSError: it cannot be read.
+    """
+    done = 0
+    while done < len(buffer):
+        count = os.preadv(fd, [buffer[done:]], offset + done)
+        if count == 0:
+            raise ValueError(
+                f"{path} ends at byte {offset + done}, {len(buffer) - done} more were expected"
+            )
+        done += count
+
+
+def read_all(path: Path, most: int) -> bytes:
+    """The contents of a regular file of at most so many bytes.
+
+    Raises:
+        FileNotFoundError, ValueError, OSError: as :func:`open_regular`; or the file is larger.
+    """
+    with open_regular(path) as fd:
+        size = os.fstat(fd).st_size
+        if size > most:
+            raise ValueError(f"{path} must have at most {most} bytes, has {size}")
+        contents = bytearray(size)
+        read_into(fd, path, 0, memoryview(contents))
+    return bytes(contents)

@@ -1,0 +1,146 @@
+"""Loading: a saved store as what a store is built from, after its files have been checked."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from peergraph.memory import Group
+from peergraph.memory.group.run_everywhere import run_everywhere
+from peergraph.store.disk.manifest import (
+    FILE_NAME,
+    ArrayEntry,
+    EdgeEntry,
+    Manifest,
+    TableEntry,
+    read_manifest,
+)
+from peergraph.store.disk.saved_array import SavedArray
+from peergraph.store.input.source import EdgeSource, EdgeType, GraphSource, RowSource
+
+_CHUNK_IDS = 1 << 22
+
+
+@dataclass(frozen=True)
+class SavedStore:
+    """A saved store whose manifest fits its files.
+
+    Args:
+        folder: where it lies.
+        manifest: what it says.
+        arrays: its files, by name.
+    """
+
+    folder: Path
+    manifest: Manifest
+    arrays: dict[str, SavedArray]
+
+    @classmethod
+    def open(cls, folder: str | PathLike[str], verify: bool, group: Group) -> SavedStore:
+        """Checks the manifest, and header and length of every file. Collective.
+
+        Args:
+            verify: compare checksums, too, here and as rows are read.
+
+        Raises, on every rank:
+            FileNotFoundError: there is no saved store, or a file of it is missing.
+            ValueError: a part of it is not as :meth:`Store.save` writes it, or the ranks name
+                different stores.
+        """
+        if not isinstance(verify, bool):
+            raise TypeError(f"verify must be True or False, got {verify!r}")
+        path = Path(folder)
+
+        def check() -> SavedStore:
+            manifest = read_manifest(path, verify)
+            arrays = {e.file: SavedArray.check(path, e, verify) for e in manifest.arrays()}
+            return cls(path, manifest, arrays)
+
+        saved = run_everywhere(group, check)
+        everyone = group.all_gather(zlib.crc32(saved.manifest.to_json().encode()))
+        if len(set(everyone)) > 1:
+            raise ValueError(f"the ranks load different stores: {path / FILE_NAME} differs")
+        return saved
+
+    def source(self, group: Group) -> GraphSource:
+        """This rank's share: about as many destinations as the others', with their edges, and
+        table rows, which are read when they are needed. Collective; reads the structure.
+
+        Raises ValueError on every rank where the structure is none, or a checksum differs.
+        """
+        return run_everywhere(group, lambda: self._share(group.rank, group.world_size))
+
+    def _share(self, rank: int, parts: int) -> GraphSource:
+        num_nodes = self.manifest.num_nodes
+        ranges = {t: (n * rank // parts, n * (rank + 1) // parts) for t, n in num_nodes.items()}
+        edges: dict[EdgeType, EdgeSource] = {}
+        edge_tables = {}
+        for entry in self.manifest.edges:
+            shared, positions = self._edges(entry, num_nodes[entry.type[0]], ranges[entry.type[2]])
+            edges[entry.type] = shared
+            edge_tables[entry.type] = self._rows(entry.tables, *positions)
+        node_tables = {e.type: self._rows(e.tables, *ranges[e.type]) for e in self.manifest.nodes}
+        return GraphSource(num_nodes, edges, node_tables, edge_tables, ranges)
+
+    def _edges(
+        self, entry: EdgeEntry, num_sources: int, nodes: tuple[int, int]
+    ) -> tuple[EdgeSource, tuple[int, int]]:
+        """In-edges of a range of destinations, and the range of their CSC positions."""
+        file = self.arrays[entry.indptr.file]
+        indptr = file.read(nodes[0], nodes[1] + 1)
+        _check_indptr(indptr, nodes, file, entry.count)
+        first, last = int(indptr[0]), int(indptr[-1])
+        indices = self._ids(entry.indices, first, last, num_sources)
+        edge_ids = None
+        if entry.edge_ids is not None:
+            edge_ids = self._ids(entry.edge_ids, first, last, entry.count)
+        return EdgeSource(csc=(indptr - first, indices), edge_ids=edge_ids), (first, last)
+
+    def _ids(self, entry: ArrayEntry, first: int, last: int, limit: int) -> Tensor:
+        """Positions first..last of ids below a limit, by memory map."""
+        file = self.arrays[entry.file]
+        file.verify_rows(first, last)
+        ids = file.map(first, last)
+        for begin in range(0, ids.numel(), _CHUNK_IDS):
+            piece = ids[begin : begin + _CHUNK_IDS]
+            if int(piece.min()) < 0 or int(piece.max()) >= limit:
+                at = begin + int(((piece < 0) | (piece >= limit)).nonzero()[0])
+                raise ValueError(
+                    f"{file.path}: entry {first + at} must be from 0 to {limit - 1}, "
+                    f"is {int(ids[at])}"
+                )
+        return ids
+
+    def _rows(
+        self, tables: tuple[TableEntry, ...], begin: int, end: int
+    ) -> dict[str, Tensor | RowSource]:
+        return {t.name: _source(self.arrays[t.array.file], begin, end) for t in tables}
+
+
+def _source(file: SavedArray, begin: int, end: int) -> RowSource:
+    rows: Callable[[int, int], Tensor] = file.read
+    return RowSource((end - begin, *file.entry.shape[1:]), file.dtype, rows)
+
+
+def _check_indptr(indptr: Tensor, nodes: tuple[int, int], file: SavedArray, num_edges: int) -> None:
+    """Raises ValueError where a piece of it is not what it must be."""
+    begin, end = nodes
+    ends = [(begin, indptr[0], 0, 0 if begin == 0 else num_edges)]
+    ends += [(end, indptr[-1], num_edges if end == file.rows - 1 else 0, num_edges)]
+    for at, value, least, most in ends:
+        if not least <= int(value) <= most:
+            wanted = f"{least}" if least == most else f"from {least} to {most}"
+            raise ValueError(f"{file.path}: entry {at} must be {wanted}, is {int(value)}")
+    falls = indptr[1:] < indptr[:-1]
+    if bool(torch.any(falls)):
+        at = int(falls.nonzero()[0])
+        raise ValueError(
+            f"{file.path} must not fall, entry {begin + at} is {int(indptr[at])} and the next one "
+            f"{int(indptr[at + 1])}"
+        )

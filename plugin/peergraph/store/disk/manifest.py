@@ -1,0 +1,278 @@
+"""The manifest of a saved store: what is in its files, checked as it is read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import peergraph._C as _C
+from peergraph.json_fields import Fields, parse_json
+from peergraph.memory.device.launching import DTYPES
+from peergraph.store.disk.checked_file import read_all
+from peergraph.store.input.source import EdgeType, NodeType
+
+FORMAT_VERSION = 2
+FILE_NAME = "manifest.json"
+BLOCK_BYTES = 4 << 20
+"""A file has a checksum for each so many bytes, from its first byte on, and one for the rest."""
+
+DTYPE_NAMES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype) and not str(dtype).startswith(("torch.q", "torch.bits"))
+}
+"""Of the tables that can be saved."""
+
+_MAX_BYTES = 1 << 30
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.npy")
+_IDS = ("int32", "int64")
+
+
+@dataclass(frozen=True)
+class ArrayEntry:
+    """One ``.npy`` file.
+
+    Args:
+        file: its name in the folder.
+        dtype: torch's name.
+        shape: ``(rows, ...)``.
+        crc32c: checksums of its blocks of :data:`BLOCK_BYTES`, header included.
+    """
+
+    file: str
+    dtype: str
+    shape: tuple[int, ...]
+    crc32c: tuple[int, ...]
+
+    @classmethod
+    def read(cls, given: Fields, dtypes: Iterable[str], rows: int) -> ArrayEntry:
+        """From an entry of JSON, which must be of one of the dtypes and have so many rows."""
+        given.only("name", "file", "dtype", "shape", "crc32c")
+        if not _PLAIN_NAME.fullmatch(given.text("file")):
+            given.fail("file", "the plain name of a .npy file in the folder")
+        shape = given.integers("shape")
+        if shape[:1] != (rows,):
+            given.fail("shape", f"of {rows} rows")
+        dtype = given.one_of("dtype", dtypes)
+        crc32c = given.integers("crc32c")
+        return cls(given.text("file"), dtype, shape, crc32c)
+
+
+@dataclass(frozen=True)
+class TableEntry:
+    """A table's name and rows."""
+
+    name: str
+    array: ArrayEntry
+
+
+@dataclass(frozen=True)
+class NodeEntry:
+    """A node type."""
+
+    type: NodeType
+    count: int
+    tables: tuple[TableEntry, ...]
+
+
+@dataclass(frozen=True)
+class EdgeEntry:
+    """An edge type: its CSC, the ids of the edges (None: the position is the id), its tables."""
+
+    type: EdgeType
+    count: int
+    indptr: ArrayEntry
+    indices: ArrayEntry
+    edge_ids: ArrayEntry | None
+    tables: tuple[TableEntry, ...]
+
+
+@dataclass(frozen=True)
+class EmbeddingEntry:
+    """An embedding, and what its optimizer (None: it had none) keeps."""
+
+    name: str
+    type: NodeType
+    plan: str
+    in_state_dict: bool
+    optimizer: str | None
+    step: int
+    weight: ArrayEntry
+    state: tuple[TableEntry, ...]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All of a saved store but the contents of its files."""
+
+    nodes: tuple[NodeEntry, ...]
+    edges: tuple[EdgeEntry, ...]
+    embeddings: tuple[EmbeddingEntry, ...]
+
+    @property
+    def num_nodes(self) -> dict[NodeType, int]:
+        """By type."""
+        return {entry.type: entry.count for entry in self.nodes}
+
+    def arrays(self) -> list[ArrayEntry]:
+        """Of all files."""
+        found = []
+        for nodes in self.nodes:
+            found += [table.array for table in nodes.tables]
+        for edges in self.edges:
+            found += [edges.indptr, edges.indices]
+            found += [edges.edge_ids] if edges.edge_ids is not None else []
+            found += [table.array for table in edges.tables]
+        for embedding in self.embeddings:
+            found += [embedding.weight, *(table.array for table in embedding.state)]
+        return found
+
+    def to_json(self) -> str:
+        """What :func:`read_manifest` reads."""
+        values = {"format": FORMAT_VERSION, **_plain(self)}
+        values["crc32c"] = _checksum(values)
+        return json.dumps(values, indent=1)
+
+
+def read_manifest(folder: Path, verify: bool) -> Manifest:
+    """The manifest of a folder.
+
+    Args:
+        verify: compare its checksum, too.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it is not as :meth:`Manifest.to_json` writes it.
+    """
+    path = folder / FILE_NAME
+    try:
+        text = read_all(path, _MAX_BYTES)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"no saved store: {path} is missing") from None
+    values = parse_json(text, str(path))
+    given = Fields(values, f"{path}: ")
+    version = given.get("format")
+    if type(version) is not int or version != FORMAT_VERSION:
+        raise ValueError(f"{path}: format {version!r}, this version reads {FORMAT_VERSION}")
+    manifest = _read(given)
+    if verify and values["crc32c"] != _checksum(values):
+        raise ValueError(
+            f"{path} has been changed since it was saved: its checksum is {_checksum(values)}, "
+            f"it says {values['crc32c']}"
+        )
+    return manifest
+
+
+def _plain(value: Any) -> Any:
+    """Entries as dicts; a table's array is in the table's own dict."""
+    if isinstance(value, TableEntry):
+        return {"name": value.name, **_plain(value.array)}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    return value
+
+
+def _checksum(values: dict[str, Any]) -> int:
+    """Of everything but itself, however it is written."""
+    rest = {key: value for key, value in values.items() if key != "crc32c"}
+    text = torch.frombuffer(bytearray(json.dumps(rest, sort_keys=True).encode()), dtype=torch.uint8)
+    return _C.crc32c(text.data_ptr(), text.numel(), 0)
+
+
+def _read(given: Fields) -> Manifest:
+    given.only("format", "nodes", "edges", "embeddings", "crc32c")
+    given.integer("crc32c")
+    nodes = tuple(map(_read_nodes, given.objects("nodes")))
+    counts = {entry.type: entry.count for entry in nodes}
+    edges = tuple(_read_edges(entry, counts) for entry in given.objects("edges"))
+    embeddings = tuple(_read_embedding(entry, counts) for entry in given.objects("embeddings"))
+    manifest = Manifest(nodes, edges, embeddings)
+    for what, names in (
+        ("nodes: the type", [entry.type for entry in nodes]),
+        ("edges: the type", [entry.type for entry in edges]),
+        ("embeddings: the node type and name", [(e.type, e.name) for e in embeddings]),
+        ("the file", [entry.file for entry in manifest.arrays()]),
+    ):
+        _check_unique(names, f"{given.where}{what}")
+    return manifest
+
+
+def _read_nodes(given: Fields) -> NodeEntry:
+    given.only("type", "count", "tables")
+    count = given.integer("count")
+    return NodeEntry(given.text("type"), count, _read_tables(given, "tables", count))
+
+
+def _read_edges(given: Fields, counts: dict[NodeType, int]) -> EdgeEntry:
+    given.only("type", "count", "indptr", "indices", "edge_ids", "tables")
+    kind = given.texts("type")
+    if len(kind) != 3 or kind[0] not in counts or kind[2] not in counts:
+        given.fail("type", "a node type, a relation and a node type")
+    count = given.integer("count")
+    edge_ids = None
+    if given.get("edge_ids") is not None:
+        edge_ids = _read_ids(given.object("edge_ids"), _IDS, count)
+    return EdgeEntry(
+        (kind[0], kind[1], kind[2]),
+        count,
+        _read_ids(given.object("indptr"), ("int64",), counts[kind[2]] + 1),
+        _read_ids(given.object("indices"), _IDS, count),
+        edge_ids,
+        _read_tables(given, "tables", count),
+    )
+
+
+def _read_ids(given: Fields, dtypes: Iterable[str], count: int) -> ArrayEntry:
+    entry = ArrayEntry.read(given, dtypes, count)
+    if len(entry.shape) != 1:
+        given.fail("shape", f"[{count}]")
+    return entry
+
+
+def _read_tables(given: Fields, key: str, rows: int) -> tuple[TableEntry, ...]:
+    tables = tuple(
+        TableEntry(entry.text("name"), ArrayEntry.read(entry, DTYPE_NAMES, rows))
+        for entry in given.objects(key)
+    )
+    _check_unique([table.name for table in tables], f"{given.where}.{key}: the name")
+    return tables
+
+
+def _read_embedding(given: Fields, counts: dict[NodeType, int]) -> EmbeddingEntry:
+    given.only("name", "type", "plan", "in_state_dict", "optimizer", "step", "weight", "state")
+    node_type = given.one_of("type", counts)
+    rows = counts[node_type]
+    names = [name for name, dtype in DTYPE_NAMES.items() if dtype in DTYPES]
+    weight = ArrayEntry.read(given.object("weight"), names, rows)
+    if len(weight.shape) != 2 or weight.shape[1] < 1:
+        given.object("weight").fail("shape", f"[{rows}, width of a row]")
+    state = _read_tables(given, "state", rows)
+    for table, entry in zip(state, given.objects("state"), strict=True):
+        if table.array.shape != weight.shape:
+            entry.fail("shape", f"{list(weight.shape)}, as the embedding's")
+    return EmbeddingEntry(
+        given.text("name"),
+        node_type,
+        given.one_of("plan", ("auto", "replicated", "sharded", "host")),
+        given.flag("in_state_dict"),
+        None if given.get("optimizer") is None else given.text("optimizer"),
+        given.integer("step"),
+        weight,
+        state,
+    )
+
+
+def _check_unique(names: list[Any], what: str) -> None:
+    seen: set[Hashable] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"{what} {name!r} occurs twice")
+        seen.add(name)

@@ -1,0 +1,225 @@
+"""The ``.npy`` files of saved stores, compared with what the manifest says of them."""
+
+from __future__ import annotations
+
+import io
+import math
+import mmap
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import peergraph._C as _C
+from peergraph.store.disk.checked_file import open_regular, read_into
+from peergraph.store.disk.manifest import BLOCK_BYTES, DTYPE_NAMES, ArrayEntry
+
+_HEADER_BYTES = 1 << 16  # of the longest header of version 1.0, and of nothing to be read for more
+_MOST_THREADS = 8
+
+
+def stored_dtype(dtype: torch.dtype) -> torch.dtype:
+    """How a dtype's elements lie in a file: those that NumPy does not know as integers."""
+    try:
+        torch.empty(0, dtype=dtype, device="cpu").numpy()
+        return dtype
+    except TypeError:
+        return {1: torch.uint8, 2: torch.int16}[dtype.itemsize]
+
+
+def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    """Of the elements of a file."""
+    return torch.empty(0, dtype=stored_dtype(dtype), device="cpu").numpy().dtype
+
+
+def as_bytes(values: Tensor) -> Tensor:
+    """The elements of a contiguous CPU tensor as uint8, without a copy."""
+    return values.reshape(-1).view(torch.uint8)
+
+
+@dataclass(frozen=True)
+class SavedArray:
+    """A file whose header and length are those that the manifest says.
+
+    Args:
+        path: the file.
+        entry: of the manifest.
+        header_bytes: before the first row.
+        num_bytes: of the file.
+        verify: whether checksums are compared as rows are read.
+    """
+
+    path: Path
+    entry: ArrayEntry
+    header_bytes: int
+    num_bytes: int
+    verify: bool
+
+    @classmethod
+    def check(cls, folder: Path, entry: ArrayEntry, verify: bool) -> SavedArray:
+        """Looks at the header and the length; where the file has no rows, at its checksum, too.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: it is not as the manifest says.
+        """
+        path = folder / entry.file
+        try:
+            with open_regular(path) as fd:
+                num_bytes = os.fstat(fd).st_size
+                header_bytes = _check_header(fd, path, num_bytes, entry)
+        except FileNotFoundError:
+            raise FileNotFoundError(f"incomplete store: {path} is missing") from None
+        array = cls(path, entry, header_bytes, num_bytes, verify)
+        expected = header_bytes + array.row_bytes * array.rows
+        if num_bytes != expected:
+            raise ValueError(f"{path} must have {expected} bytes, has {num_bytes}")
+        blocks = -(-num_bytes // BLOCK_BYTES)
+        if len(entry.crc32c) != blocks:
+            raise ValueError(
+                f"{path}: the manifest must have {blocks} checksums, has {len(entry.crc32c)}"
+            )
+        if num_bytes == header_bytes:
+            array.verify_rows(0, 0)
+        return array
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the rows."""
+        return DTYPE_NAMES[self.entry.dtype]
+
+    @property
+    def rows(self) -> int:
+        """Rows of the file."""
+        return self.entry.shape[0]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return math.prod(self.entry.shape[1:]) * self.dtype.itemsize
+
+    def read(self, begin: int, end: int) -> Tensor:
+        """A copy of rows begin..end, on the CPU; their blocks' checksums are compared.
+
+        Raises:
+            ValueError: a block is not as it was saved, or the file has been cut since.
+            OSError: it cannot be read.
+        """
+        out = torch.empty((end - begin, *self.entry.shape[1:]), dtype=self.dtype, device="cpu")
+        self._read_blocks(begin, end, as_bytes(out))
+        return out
+
+    def verify_rows(self, begin: int, end: int) -> None:
+        """Compares the checksums of the blocks that hold rows begin..end. Raises as :meth:`read`;
+        does nothing where nothing is to be verified.
+        """
+        if self.verify:
+            self._read_blocks(begin, end, None)
+
+    def map(self, begin: int = 0, end: int | None = None) -> Tensor:
+        """Rows begin..end (default: all) by memory map, not verified. Not to be written to."""
+        end = self.rows if end is None else end
+        shape = (end - begin, *self.entry.shape[1:])
+        if 0 in shape:
+            return torch.empty(shape, dtype=self.dtype, device="cpu")
+        with open_regular(self.path) as fd:
+            # Private: torch warns of memory that it may not write to.
+            mapped = mmap.mmap(fd, self.num_bytes, mmap.MAP_PRIVATE)
+        values = torch.frombuffer(
+            mapped,
+            dtype=torch.uint8,
+            count=(end - begin) * self.row_bytes,
+            offset=self.header_bytes + begin * self.row_bytes,
+        )
+        return values.view(self.dtype).view(shape)
+
+    def _read_blocks(self, begin: int, end: int, out: Tensor | None) -> None:
+        """Reads the bytes of rows into `out`, if given, and verifies their blocks."""
+        first, last = (self.header_bytes + row * self.row_bytes for row in (begin, end))
+        if begin == end > 0:
+            return
+        # The header is in the first row's block.
+        blocks = range(first // BLOCK_BYTES, -(-last // BLOCK_BYTES))
+        with open_regular(self.path) as fd:
+
+            def read(block: int) -> None:
+                self._read_block(fd, block, first, last, out)
+
+            _for_each(read, blocks)
+
+    def _read_block(self, fd: int, block: int, first: int, last: int, out: Tensor | None) -> None:
+        start = block * BLOCK_BYTES
+        stop = min(start + BLOCK_BYTES, self.num_bytes)
+        begin, end = max(start, first), min(stop, last)
+        if not self.verify:
+            assert out is not None
+            if begin < end:
+                read_into(fd, self.path, begin, _memory(out[begin - first : end - first]))
+            return
+        within = out is not None and (begin, end) == (start, stop)
+        target = out[start - first : stop - first] if within and out is not None else None
+        if target is None:
+            target = torch.empty(stop - start, dtype=torch.uint8, device="cpu")
+        read_into(fd, self.path, start, _memory(target))
+        self._compare(block, _C.crc32c(target.data_ptr(), stop - start, 0))
+        if out is not None and not within and begin < end:
+            out[begin - first : end - first] = target[begin - start : end - start]
+
+    def _compare(self, block: int, found: int) -> None:
+        saved = self.entry.crc32c[block]
+        if found != saved:
+            start = block * BLOCK_BYTES
+            stop = min(start + BLOCK_BYTES, self.num_bytes)
+            raise ValueError(
+                f"{self.path} is damaged: bytes {start} to {stop} have checksum {found:#010x}, "
+                f"they were saved with {saved:#010x}"
+            )
+
+
+def _memory(values: Tensor) -> memoryview:
+    return values.numpy().data
+
+
+def _for_each(work: Callable[[int], None], blocks: range) -> None:
+    """Calls `work` with each block, in several threads; the first error is raised."""
+    threads = min(torch.get_num_threads(), _MOST_THREADS, len(blocks))
+    if threads <= 1:
+        for block in blocks:
+            work(block)
+        return
+    with ThreadPoolExecutor(threads, "peergraph_read") as pool:
+        for _ in pool.map(work, blocks):
+            pass
+
+
+def _check_header(fd: int, path: Path, num_bytes: int, entry: ArrayEntry) -> int:
+    """Returns the header's length."""
+    start = bytearray(min(num_bytes, _HEADER_BYTES))
+    read_into(fd, path, 0, memoryview(start))
+    stream = io.BytesIO(start)
+    try:
+        version = np.lib.format.read_magic(stream)
+        if version != (1, 0):
+            raise ValueError(f"format version {version[0]}.{version[1]}, expected 1.0")
+        shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(stream)
+    except Exception as error:  # what NumPy raises for damaged headers is not documented
+        raise ValueError(f"{path} has no valid .npy header: {error}") from error
+    expected = (entry.shape, False, numpy_dtype(DTYPE_NAMES[entry.dtype]))
+    # Byte orders compare as different, too.
+    if (shape, fortran_order, dtype) != expected or dtype.str != expected[2].str:
+        raise ValueError(
+            f"{path} must be {_described(*expected)}, as the manifest says, "
+            f"is {_described(shape, fortran_order, dtype)}"
+        )
+    return stream.tell()
+
+
+def _described(shape: tuple[int, ...], fortran_order: bool, dtype: np.dtype[Any]) -> str:
+    order = " in Fortran order" if fortran_order else ""
+    return f"{dtype.str!r} of shape {list(shape)}{order}"
