@@ -5,3 +5,7 @@ from __future__ import annotations
 
 class PeerLostError(RuntimeError):
     """A rank died, or did not join a collective in time. The group is of no use afterwards."""
+
+
+class CollectiveMismatchError(PeerLostError):
+    """The ranks called different collectives. The group is of no use afterwards."""

@@ -12,7 +12,6 @@ def impatient_group(timeout: float) -> Group:
     for each other afterwards.
     """
     group = Group.current(timeout=60)
-    channel = group._collective_channel()
     dist.barrier()
-    channel._timeout = group.timeout = timeout
+    group.timeout = timeout
     return group

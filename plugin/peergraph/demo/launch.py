@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.multiprocessing.spawn import spawn
 
 from peergraph.demo.inputs import prepare
@@ -18,6 +17,7 @@ from peergraph.demo.options import DemoOptions, usable_gpus
 from peergraph.demo.report import summary
 from peergraph.demo.result import DemoResult
 from peergraph.demo.train import train
+from peergraph.memory.group.store_file import StoreFile, open_store
 
 _STOP_SECONDS = 5
 # The first rank may have a large graph to generate while the others wait.
@@ -58,24 +58,28 @@ def run_demo(options: DemoOptions, device: str, ranks: int) -> None:
 
 
 def _spawn(options: DemoOptions, device: str, ranks: int) -> None:
-    # The parent serves the rendezvous: no port to guess, and it outlives every rank.
-    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    arguments = (options, device, ranks, server.port)
+    # The parent holds the rendezvous: no port to guess, and it outlives every rank.
+    store = StoreFile()
+    arguments = (options, device, ranks, store.path)
     context = spawn(_child, arguments, nprocs=ranks, join=False)  # type: ignore[no-untyped-call]
     try:
         while not context.join():
             pass
     finally:
         _stop(context.processes)
+        store.close()
 
 
-def _child(rank: int, options: DemoOptions, device: str, ranks: int, port: int) -> None:
+def _child(rank: int, options: DemoOptions, device: str, ranks: int, store: str) -> None:
     if device == "cpu":
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks))
     chosen = _choose_device(device, rank)
-    client = TCPStore("127.0.0.1", port, is_master=False)
     dist.init_process_group(
-        _backend(device), store=client, rank=rank, world_size=ranks, timeout=_TIMEOUT
+        _backend(device),
+        store=open_store(store, ranks),
+        rank=rank,
+        world_size=ranks,
+        timeout=_TIMEOUT,
     )
     _run_rank(options, chosen)
 

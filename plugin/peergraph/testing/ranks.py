@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable, Collection
@@ -15,8 +16,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from peergraph.memory.group.store_file import StoreFile, open_store
 from peergraph.testing.starting import Start, context_of
 
 
@@ -45,14 +46,14 @@ def run_ranks(
             in seconds.
 
     Raises:
-        RuntimeError: a rank raised (with its traceback), or died.
+        RuntimeError: a rank raised (with its traceback), died, or gave what cannot be unpickled.
         TimeoutError: a rank took longer.
     """
     if device not in ("cpu", "cuda"):
         raise ValueError(f'device must be "cpu" or "cuda", got {device!r}')
     deadline = time.monotonic() + timeout_s
     # Served from here, so that the death of a rank, any rank, does not take it away.
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = StoreFile()
     context = context_of(start)
     # Not by multiprocessing: the environment is set before the function's module is imported, and
     # tensors are not file descriptors of a process that may end.
@@ -64,7 +65,7 @@ def run_ranks(
             receiver, sender = context.Pipe(duplex=False)
             process: BaseProcess = context.Process(
                 target=_run,
-                args=(sender, dict(os.environ), task, rank, world_size, store.port, device),
+                args=(sender, dict(os.environ), task, rank, world_size, store.path, device),
             )
             process.start()
             sender.close()
@@ -78,6 +79,7 @@ def run_ranks(
                 process.kill()
         for process in processes:
             process.join()
+        store.close()
 
 
 def _run(
@@ -86,7 +88,7 @@ def _run(
     task: bytes,
     rank: int,
     world_size: int,
-    port: int,
+    store: str,
     device: str,
 ) -> None:
     try:
@@ -97,7 +99,7 @@ def _run(
             torch.cuda.set_device(rank % torch.cuda.device_count())
         dist.init_process_group(
             "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl",
-            store=TCPStore("127.0.0.1", port),
+            store=open_store(store, world_size),
             rank=rank,
             world_size=world_size,
             timeout=timedelta(seconds=60),
@@ -105,11 +107,14 @@ def _run(
         fn, args = pickle.loads(task)
         message = pickle.dumps((True, fn(*args)))
     except Exception:
-        message = pickle.dumps((False, traceback.format_exc()))
-    sender.send_bytes(message)
-    sender.close()
-    if dist.is_initialized():
-        dist.destroy_process_group()
+        sender.send_bytes(pickle.dumps((False, traceback.format_exc())))
+        sys.exit(1)  # for the other ranks this is a death
+    else:
+        sender.send_bytes(message)
+    finally:
+        sender.close()
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def _collect(
@@ -129,11 +134,15 @@ def _collect(
             assert isinstance(pipe, Connection)
             rank = waiting.pop(pipe)
             try:
-                succeeded, value = pickle.loads(pipe.recv_bytes())
+                message = pipe.recv_bytes()
             except EOFError:
                 if rank not in may_die:
                     raise RuntimeError(f"rank {rank} {_end_of(processes[rank])}") from None
                 continue
+            try:
+                succeeded, value = pickle.loads(message)
+            except Exception as error:
+                raise RuntimeError(f"the result of rank {rank} cannot be unpickled") from error
             if not succeeded:
                 raise RuntimeError(f"rank {rank} raised:\n{value}")
             results[rank] = value

@@ -1,7 +1,8 @@
-"""Collectives between the ranks of one host: exact about who is missing, bounded in time.
+"""Exchanges of byte strings between the ranks of one host: exact about who is missing, bounded in
+time, ended at once by a signal.
 
-A key-value store (torch's TCPStore, served by local rank 0) carries them rather than Gloo, whose
-collectives cannot say which rank is missing and notice a dead one only where they talk to it.
+Every two ranks have a connection: no rank serves the others, a death is the end of a stream, and
+values go straight from process to process.
 Nothing here is on a hot path: loads from shared memory are one-sided.
 """
 
@@ -9,175 +10,120 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
-from datetime import timedelta
-from typing import TypeVar
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from torch.distributed import Store  # type: ignore[attr-defined]
+from peergraph.errors import CollectiveMismatchError, PeerLostError
+from peergraph.memory.group.calls import Call, difference
+from peergraph.memory.group.connection import Kind, Part
+from peergraph.memory.group.peers import Peers
 
-from peergraph.errors import PeerLostError
-from peergraph.memory.group.process import ProcessId
-
-T = TypeVar("T")
-
-_FIRST_POLL_S = 1e-4
-_LAST_POLL_S = 5e-3
-_LIVENESS_INTERVAL_S = 0.05
-# How long the death of a process may lag behind the loss of its connection.
-_DEATH_LAG_S = 1.0
-# TCPStore refuses messages above 8 MiB.
-_MAX_VALUE_BYTES = 4 << 20
-
-
-def wait_for_keys(
-    store: Store,
-    keys: Sequence[str],
-    deadline: float,
-    check_peers: Callable[[list[int]], None],
-) -> list[int]:
-    """Polls until all keys are set or the deadline has passed; returns the positions still missing.
-
-    `check_peers(missing)` runs now and then meanwhile, and may raise.
-    """
-    missing = list(range(len(keys)))
-    pause, next_check = _FIRST_POLL_S, time.monotonic() + _LIVENESS_INTERVAL_S
-    while True:
-        while missing and store.check([keys[missing[0]]]):
-            missing.pop(0)
-        now = time.monotonic()
-        if not missing or now >= deadline:
-            return [i for i in missing if not store.check([keys[i]])]
-        if now >= next_check:
-            check_peers([i for i in missing if not store.check([keys[i]])])
-            next_check = now + _LIVENESS_INTERVAL_S
-        time.sleep(pause)
-        pause = min(2 * pause, _LAST_POLL_S)
+# How long a wait goes on elsewhere before the peers are looked at.
+_LOOK_INTERVAL_S = 0.05
 
 
 class Channel:
-    """Exchanges byte strings between `size` ranks; every method is collective."""
+    """What a rank has to talk to the other ranks of its host."""
 
-    def __init__(self, store: Store, rank: int, size: int, timeout: float) -> None:
-        store.set_timeout(timedelta(seconds=timeout))
-        self._store = store
-        self._rank = rank
-        self._size = size
-        self._timeout = timeout
-        self._round = 0
+    def __init__(self, peers: Peers) -> None:
+        self.peers = peers
         self._pid = os.getpid()
-        self._lost: str | None = None
-        self._peers: list[ProcessId] = []
-        own = ProcessId.own()
-        records = self.exchange(f"{own.pid} {own.start} {own.namespace}".encode())
-        for record in records:
-            pid, start, namespace = record.decode().split(" ")
-            self._peers.append(ProcessId(int(pid), int(start), namespace))
+        self._busy = False
+        # A rank that has dropped its group takes no further part.
+        weakref.finalize(self, _leave, self._pid, peers).atexit = False
 
-    def exchange(self, value: bytes) -> list[bytes]:
-        """Returns every rank's value, in order of rank. Raises PeerLostError."""
-        return self._guarded(lambda deadline: self._exchange(value, deadline))
+    def exchange(self, call: Call, value: bytes, timeout: float) -> list[memoryview]:
+        """Returns every rank's value, in order of rank. Collective.
 
-    def await_ranks(self, missing: Callable[[float], list[int]]) -> None:
+        Raises PeerLostError where a rank is missing, CollectiveMismatchError where one is in
+        another collective.
+        """
+        with self._collective(call, timeout) as deadline:
+            encoded = call.encode()
+            for connection in self.peers.connections.values():
+                connection.send(Kind.VALUE, value, encoded)
+            parts = {self.peers.rank: Part(encoded, memoryview(value))}
+            for rank, part in self._arrivals(call, deadline, timeout):
+                parts[rank] = part
+            in_order = [parts[rank] for rank in sorted(parts)]
+            different = difference([part.call for part in in_order])
+            if different:
+                raise CollectiveMismatchError(different)
+            return [part.value for part in in_order]
+
+    def await_ranks(
+        self, call: Call, missing: Callable[[float], list[int]], timeout: float
+    ) -> None:
         """Waits for ranks that announce themselves elsewhere. Raises PeerLostError.
 
         Args:
             missing: waits for so many seconds and returns the ranks that have not come.
         """
-
-        def wait(deadline: float) -> None:
-            while ranks := missing(_LIVENESS_INTERVAL_S):
+        with self._collective(call, timeout) as deadline:
+            while ranks := missing(_LOOK_INTERVAL_S):
+                self.peers.look()
+                self.peers.raise_if_gone(ranks, call)
                 if time.monotonic() >= deadline:
-                    raise PeerLostError(f"{_ranks(ranks)} did not join within {self._timeout:g} s")
-                self._raise_if_lost(ranks)
+                    raise self.peers.lateness(ranks, call, timeout)
 
-        self._guarded(wait)
+    def break_off(self, call: Call, error: BaseException) -> None:
+        """This rank does not finish the collective: the group is of no use any more."""
+        if os.getpid() == self._pid:
+            reason = f"rank {self.peers.rank} broke off {call}: {type(error).__name__}"
+            with self.peers.lock:
+                self.peers.give_up(PeerLostError(reason))
 
-    def _guarded(self, work: Callable[[float], T]) -> T:
-        """Gives `work` a deadline; the loss of a rank is told to the others, and stays."""
+    def _arrivals(self, call: Call, deadline: float, timeout: float) -> Iterator[tuple[int, Part]]:
+        """The other ranks' parts as they come, until all are there and this rank's is sent."""
+        connections = self.peers.connections
+        missing = set(connections)
+        while True:
+            for rank in sorted(missing):
+                part = connections[rank].take()
+                if part is not None:
+                    missing.remove(rank)
+                    yield rank, part
+            awaited = sorted(missing | {r for r, c in connections.items() if c.is_sending})
+            if not awaited:
+                return
+            self.peers.raise_if_gone(awaited, call)
+            if time.monotonic() >= deadline:
+                raise self.peers.lateness(awaited, call, timeout)
+            self.peers.wait(deadline)
+
+    @contextmanager
+    def _collective(self, call: Call, timeout: float) -> Iterator[float]:
+        """Gives a deadline. Where the collective fails, the group is of no use afterwards, and the
+        others are told: a rank that came again would get in the way of what they do next.
+        """
         if os.getpid() != self._pid:
             raise RuntimeError(
                 "collectives are for the ranks themselves: this process was forked from one"
             )
-        if self._lost is not None:
-            raise PeerLostError(self._lost)
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + timeout
+        if not self.peers.lock.acquire(timeout=timeout):
+            raise RuntimeError(f"another thread was in a collective when this one called {call}")
+        if self._busy:
+            self.peers.lock.release()
+            raise RuntimeError(f"{call} was called within another collective, by a signal handler")
+        self._busy = True
         try:
-            return work(deadline)
+            if self.peers.lost is not None:
+                raise type(self.peers.lost)(*self.peers.lost.args)
+            yield deadline
         except PeerLostError as error:
-            self._lost = str(error)
-            self._tell_others(self._lost)
+            self.peers.give_up(error)
+            self.peers.when_raised()
             raise
-        except RuntimeError as error:
-            self._lost = self._explain_broken_store(str(error))
-            raise PeerLostError(self._lost) from error
-
-    def _exchange(self, value: bytes, deadline: float) -> list[bytes]:
-        prefix = f"{self._round}/"
-        self._round += 1
-        ranks = range(self._size)
-        self._put(f"{prefix}{self._rank}", value)
-        self._wait([f"{prefix}{r}" for r in ranks], deadline)
-        values = [self._get(f"{prefix}{r}") for r in ranks]
-        acks = [f"{prefix}read/{r}" for r in ranks]
-        self._set(acks[self._rank], b"")
-        if self._rank == 0:
-            # The server leaves a round last: it may be about to exit.
-            self._wait(acks, deadline)
-            self._forget(prefix, values)
-        return values
-
-    def _set(self, key: str, value: bytes) -> None:
-        self._store.set(key, value)  # type: ignore[arg-type]  # torch's stubs forget bytes
-
-    def _put(self, key: str, value: bytes) -> None:
-        chunks = range(_MAX_VALUE_BYTES, len(value), _MAX_VALUE_BYTES)
-        for i, begin in enumerate(chunks):
-            self._set(f"{key}/{i}", value[begin : begin + _MAX_VALUE_BYTES])
-        self._set(key, b"%d " % len(chunks) + value[:_MAX_VALUE_BYTES])
-
-    def _get(self, key: str) -> bytes:
-        count, _, head = self._store.get(key).partition(b" ")
-        return b"".join([head, *(self._store.get(f"{key}/{i}") for i in range(int(count)))])
-
-    def _forget(self, prefix: str, values: list[bytes]) -> None:
-        for r, value in enumerate(values):
-            self._store.delete_key(f"{prefix}{r}")
-            self._store.delete_key(f"{prefix}read/{r}")
-            for i in range(len(range(_MAX_VALUE_BYTES, len(value), _MAX_VALUE_BYTES))):
-                self._store.delete_key(f"{prefix}{r}/{i}")
-
-    def _wait(self, keys: list[str], deadline: float) -> None:
-        missing = wait_for_keys(self._store, keys, deadline, self._raise_if_lost)
-        if missing:
-            raise PeerLostError(f"{_ranks(missing)} did not join within {self._timeout:g} s")
-
-    def _raise_if_lost(self, missing: list[int]) -> None:
-        dead = [r for r in missing if self._peers and not self._peers[r].is_alive()]
-        if dead:
-            raise PeerLostError(self._dead_message(dead))
-        if self._store.check(["lost"]):
-            raise PeerLostError(self._store.get("lost").decode())
-
-    def _dead_message(self, dead: list[int]) -> str:
-        return f"{_ranks(dead)} died (pid {', '.join(str(self._peers[r].pid) for r in dead)})"
-
-    def _tell_others(self, message: str) -> None:
-        try:
-            self._set("lost", message.encode())
-        except RuntimeError:
-            return  # the server died: the others learn it from their own connections
-
-    def _explain_broken_store(self, error: str) -> str:
-        deadline = time.monotonic() + _DEATH_LAG_S
-        while self._peers:
-            dead = [r for r, peer in enumerate(self._peers) if not peer.is_alive()]
-            if dead:
-                return self._dead_message(dead)
-            if time.monotonic() > deadline:
-                break
-            time.sleep(_LIVENESS_INTERVAL_S)
-        return f"rank 0 closed the connection ({error.splitlines()[0]})"
+        except BaseException as error:
+            self.break_off(call, error)
+            raise
+        finally:
+            self._busy = False
+            self.peers.lock.release()
 
 
-def _ranks(ranks: list[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+def _leave(pid: int, peers: Peers) -> None:
+    if os.getpid() == pid:
+        peers.leave()

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import pickle
-import time
-import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -18,12 +15,13 @@ import torch.distributed as dist
 # the process group for good, as a default value, and destroy_process_group leaves Gloo's threads
 # running: one that needs the interpreter while that shuts down aborts the process.
 import torch.distributed.nn.functional
-from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 import peergraph._C as _C
 from peergraph.errors import PeerLostError
-from peergraph.memory.group.channel import Channel, wait_for_keys
-from peergraph.memory.group.process import host_identity
+from peergraph.memory.group.calls import Call, Calls
+from peergraph.memory.group.channel import Channel
+from peergraph.memory.group.rendezvous import join
+from peergraph.memory.group.values import disagreement, pack, unpack
 
 _DEFAULT_TIMEOUT_S = 300.0
 _TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -52,22 +50,23 @@ class Group:
         device: torch.device,
         timeout: float,
         channel: Channel | None = None,
+        calls: Calls | None = None,
     ) -> None:
         self.rank = rank
         self.world_size = world_size
         self.device = device
         self.timeout = timeout
         self._channel = channel
+        self._calls = calls or Calls()
 
     @classmethod
     def current(
         cls, device: str | torch.device | None = None, timeout: float | None = None
     ) -> Group:
-        """Returns the group of this host's ranks, made at the first call. Collective.
+        """Returns the group of this host's ranks. The first call for a process group is collective.
 
         Uses torch.distributed where it is initialised; else initialises it from torchrun's
-        environment variables; else the process is the only rank. Calls with the same arguments
-        return the same group until the process group changes.
+        environment variables; else the process is the only rank.
 
         Args:
             device: "cpu", "cuda" or "cuda:i". Default: the GPU of this local rank if the process
@@ -85,39 +84,75 @@ class Group:
         _initialise_from_torchrun(timeout)
         if not dist.is_initialized():
             return cls(0, 1, _resolve_device(wanted, 0), timeout)
-        joined = _join(timeout)
+        joined = join(timeout)
         return cls(
             joined.rank,
             joined.world_size,
             _resolve_device(wanted, joined.rank),
             timeout,
             joined.channel,
+            joined.calls,
         )
 
     def barrier(self) -> None:
         """Waits for all ranks, and for this rank's GPU: what was written before is seen after.
 
-        Collective. Raises PeerLostError naming the ranks that died or did not come in time.
+        Collective. Raises PeerLostError naming the ranks that died or did not come in time, and
+        CollectiveMismatchError, which is one, where ranks called another collective.
         """
         self.synchronize()
-        self._exchange(b"")
+        self._exchange("Group.barrier", b"")
 
     def all_gather(self, value: Any) -> list[Any]:
         """Returns every rank's value in order of rank. Collective; any picklable object.
 
-        Raises PeerLostError as :meth:`barrier` does.
+        Raises PeerLostError as :meth:`barrier` does. A value that cannot be pickled is an error on
+        every rank: pickle's own on the rank that has it, RuntimeError on the others.
         """
-        return [pickle.loads(data) for data in self._exchange(pickle.dumps(value))]
+        data, error = pack(value)
+        parts = self._exchange("Group.all_gather", data)
+        if error is not None:
+            raise error
+        return [unpack(part, rank) for rank, part in enumerate(parts)]
 
     def broadcast(self, value: Any, src: int = 0) -> Any:
         """Returns rank `src`'s value on every rank. Collective; any picklable object.
 
-        Raises PeerLostError as :meth:`barrier` does, ValueError where there is no rank `src`.
+        Raises as :meth:`all_gather` does, and ValueError where there is no rank `src`.
         """
         if not 0 <= src < self.world_size:
             raise ValueError(f"src must be a rank of 0..{self.world_size - 1}, got {src}")
-        data = pickle.dumps(value) if self.rank == src else b""
-        return pickle.loads(self._exchange(data)[src])
+        data, error = pack(value) if self.rank == src else (b"", None)
+        parts = self._exchange(f"Group.broadcast from rank {src}", data)
+        if error is not None:
+            raise error
+        return unpack(parts[src], src)
+
+    def agree(self, **arguments: object) -> None:
+        """Raises ValueError on every rank where their arguments differ, by their `repr`.
+
+        Collective. The error names the first argument that differs and who has what.
+        """
+        with self.collective("Group.agree"):
+            texts = {name: repr(value) for name, value in arguments.items()}
+            message = disagreement(self.all_gather(texts))
+        if message is not None:
+            raise ValueError(message)
+
+    @contextmanager
+    def collective(self, name: str) -> Iterator[None]:
+        """Within the context this rank is in a collective of that name, which errors tell.
+
+        Where a signal ends it (KeyboardInterrupt, SystemExit), the others' waits end, too.
+        """
+        with self._calls.enter(name) as call:
+            try:
+                yield
+            except Exception:
+                raise
+            except BaseException as error:
+                self._break_off(call, error)
+                raise
 
     def await_ranks(self, missing: Callable[[float], list[int]]) -> None:
         """Waits until `missing(seconds)`, which waits so long itself, returns no rank. Collective.
@@ -125,17 +160,23 @@ class Group:
         Raises PeerLostError as :meth:`barrier` does.
         """
         if self.world_size > 1:
-            self._collective_channel().await_ranks(missing)
+            with self._calls.enter("Group.await_ranks") as call:
+                self._collective_channel().await_ranks(call, missing, self.timeout)
 
     def synchronize(self) -> None:
         """Waits until this rank's device has finished. Not collective."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def _exchange(self, value: bytes) -> list[bytes]:
+    def _exchange(self, name: str, value: bytes) -> Sequence[bytes | memoryview]:
         if self.world_size == 1:
             return [value]
-        return self._collective_channel().exchange(value)
+        with self._calls.enter(name) as call:
+            return self._collective_channel().exchange(call, value, self.timeout)
+
+    def _break_off(self, call: Call, error: BaseException) -> None:
+        if self._channel is not None:
+            self._channel.break_off(call, error)
 
     def _collective_channel(self) -> Channel:
         if self._channel is None:
@@ -149,72 +190,6 @@ class Group:
 
     def __repr__(self) -> str:
         return f"Group(rank={self.rank}, world_size={self.world_size}, device={self.device})"
-
-
-@dataclass(frozen=True)
-class _Joined:
-    rank: int
-    world_size: int
-    channel: Channel | None
-
-
-class _Rendezvous:
-    """What this process has joined: one channel per timeout, for one process group."""
-
-    def __init__(self) -> None:
-        self.process_group: weakref.ref[Any] | None = None
-        self.joined: dict[float, _Joined] = {}
-        self.count = 0
-
-
-_rendezvous = _Rendezvous()
-
-
-def _join(timeout: float) -> _Joined:
-    world = dist.group.WORLD
-    if _rendezvous.process_group is None or _rendezvous.process_group() is not world:
-        _rendezvous.__init__()  # type: ignore[misc]
-        _rendezvous.process_group = weakref.ref(world)
-    if timeout not in _rendezvous.joined:
-        _rendezvous.count += 1
-        try:
-            _rendezvous.joined[timeout] = _meet(f"peergraph/{_rendezvous.count}", timeout)
-        except PeerLostError:
-            raise
-        except RuntimeError as error:
-            raise PeerLostError(f"the store of torch.distributed was lost: {error}") from error
-    return _rendezvous.joined[timeout]
-
-
-def _meet(prefix: str, timeout: float) -> _Joined:
-    """Finds the ranks of this host through torch.distributed's store and opens their channel."""
-    deadline = time.monotonic() + timeout
-    store = dist.distributed_c10d._get_default_store()
-    rank, size = dist.get_rank(), dist.get_world_size()
-    store.set(f"{prefix}/host/{rank}", host_identity())
-    keys = [f"{prefix}/host/{r}" for r in range(size)]
-    _wait(store, keys, deadline, timeout)
-    hosts = [store.get(key).decode() for key in keys]
-    local = [r for r in range(size) if hosts[r] == hosts[rank]]
-    if len(local) == 1:
-        return _Joined(0, 1, None)
-    port_key = f"{prefix}/port/{local[0]}"
-    if rank == local[0]:
-        server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        store.set(port_key, str(server.port))
-        channel = Channel(server, 0, len(local), timeout)
-    else:
-        _wait(store, [port_key], deadline, timeout)
-        client = TCPStore("127.0.0.1", int(store.get(port_key)), timeout=timedelta(seconds=timeout))
-        channel = Channel(client, local.index(rank), len(local), timeout)
-    return _Joined(local.index(rank), len(local), channel)
-
-
-def _wait(store: Store, keys: list[str], deadline: float, timeout: float) -> None:
-    missing = wait_for_keys(store, keys, deadline, lambda _: None)
-    if missing:
-        names = ", ".join(keys[i].rpartition("/")[2] for i in missing)
-        raise PeerLostError(f"rank {names} did not join within {timeout:g} s")
 
 
 def _initialise_from_torchrun(timeout: float) -> None:

@@ -15,6 +15,11 @@ def host_identity() -> str:
         return f"{socket.gethostname()}/{file.read().strip()}"
 
 
+def pid_namespace() -> str:
+    """Processes with the same one know each other by the same numbers."""
+    return os.readlink("/proc/self/ns/pid")
+
+
 def _state_and_start(pid: int) -> tuple[str, int] | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -23,10 +28,6 @@ def _state_and_start(pid: int) -> tuple[str, int] | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return fields[0].decode(), int(fields[19])
-
-
-def _pid_namespace() -> str:
-    return os.readlink("/proc/self/ns/pid")
 
 
 @functools.cache
@@ -45,18 +46,23 @@ class ProcessId:
 
     pid: int
     start: int
-    namespace: str
 
     @classmethod
-    def own(cls) -> ProcessId:
-        """This process."""
-        state = _state_and_start(os.getpid())
-        assert state is not None
-        return cls(os.getpid(), state[1], _pid_namespace())
+    def of(cls, pid: int) -> ProcessId | None:
+        """None where this process cannot see it: it has ended, or lives in another PID namespace
+        (the system gives 0 for it)."""
+        state = _state_and_start(pid) if pid > 0 else None
+        return None if state is None else cls(pid, state[1])
 
     def is_alive(self) -> bool:
-        """False once the process has ended, reaped or not. True where it cannot be seen."""
-        if self.namespace != _pid_namespace():
-            return True
+        """False once the process has ended, reaped or not."""
+        return self._state() not in "ZX"
+
+    def is_stopped(self) -> bool:
+        """Whether a signal (SIGSTOP) or a debugger has stopped it."""
+        return self._state() in "Tt"
+
+    def _state(self) -> str:
+        """The letter of `ps`; X where it is gone."""
         state = _state_and_start(self.pid)
-        return state is not None and state[1] == self.start and state[0] not in "ZX"
+        return "X" if state is None or state[1] != self.start else state[0]

@@ -6,24 +6,29 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from peergraph.memory.group.group import Group
+from peergraph.memory.group.values import Failure
 
 T = TypeVar("T")
 
 
 def run_everywhere(group: Group, work: Callable[[], T]) -> T:
-    """Runs `work` on every rank; if it fails on one, every rank raises that error. Collective."""
+    """Runs `work` on every rank; if it fails on one, every rank raises that error. Collective.
+
+    An error that cannot be pickled is a RuntimeError with its type and text on the other ranks.
+    """
     result: T | None = None
-    failure: Exception | None = None
-    try:
-        result = work()
-    except Exception as error:
-        failure = error
-    failures = group.all_gather(failure)
+    error: Exception | None = None
+    with group.collective("run_everywhere"):
+        try:
+            result = work()
+        except Exception as caught:
+            error = caught
+        failures: list[Failure | None] = group.all_gather(error and Failure.of(error))
     if any(failures):
         result = None  # the error's traceback refers to this frame
-    if failure is not None:
-        raise failure
-    for rank, other in enumerate(failures):
-        if other is not None:
-            raise other from RuntimeError(f"on rank {rank}")
+    if error is not None:
+        raise error
+    for rank, failure in enumerate(failures):
+        if failure is not None:
+            raise failure.exception(rank)
     return result  # type: ignore[return-value]

@@ -1,0 +1,156 @@
+"""A stream of messages between this rank and another one of the host, over a Unix socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections import deque
+from enum import IntEnum
+from typing import NamedTuple
+
+from peergraph.memory.group.process import ProcessId
+
+# Kind, bytes of the call, bytes of the value.
+_HEADER = struct.Struct("!BIQ")
+
+
+class Kind(IntEnum):
+    """What a message is about."""
+
+    VALUE = 1
+    """A rank's part in an exchange."""
+    LOST = 2
+    """The value says why the sender gave the group up."""
+    FAREWELL = 3
+    """The sender leaves; the value says of what it died, and is empty where all went well."""
+
+
+class Part(NamedTuple):
+    """A rank's part in an exchange: the collective that it is in, encoded, and its value."""
+
+    call: bytes
+    value: memoryview
+
+
+class Connection:
+    """One other rank: what has come from it, what is still to be sent, and whether it is there.
+
+    Nothing here waits. The socket has been checked: what comes over it is the rank's.
+    """
+
+    def __init__(self, rank: int, connected: socket.socket, pid: int) -> None:
+        connected.setblocking(False)
+        self.rank = rank
+        self.socket = connected
+        self.pid = pid
+        self.process = ProcessId.of(pid)
+        self.pidfd = _open_pidfd(pid)
+        """Readable once the process has ended; None where the system has no such thing."""
+        self.ended = False
+        """Nothing more will come."""
+        self.farewell: str | None = None
+        """What its last message said; None where it ended without one."""
+        self.lost: str | None = None
+        """Why it gave the group up; None while it has not."""
+        self._parts: deque[Part] = deque()
+        self._outgoing: deque[memoryview] = deque()
+        self._header = bytearray()
+        self._body: memoryview | None = None
+        self._filled = 0
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether something is still to be sent to a rank that is there."""
+        return bool(self._outgoing) and not self.ended
+
+    def send(self, kind: Kind, value: bytes, call: bytes = b"") -> None:
+        """Sends as much as the system takes now; :meth:`flush` sends the rest."""
+        self._outgoing.append(memoryview(_HEADER.pack(kind, len(call), len(value)) + call))
+        if value:
+            self._outgoing.append(memoryview(value))
+        self.flush()
+
+    def flush(self) -> None:
+        """Sends as much as the system takes now."""
+        while self.is_sending:
+            try:
+                sent = self.socket.sendmsg(list(self._outgoing)[:2])
+            except BlockingIOError:
+                return
+            except OSError:
+                # The other end is closed. What it sent before can still be read.
+                self._outgoing.clear()
+                return
+            while sent:
+                first = self._outgoing.popleft()
+                if sent < len(first):
+                    self._outgoing.appendleft(first[sent:])
+                sent -= min(sent, len(first))
+
+    def receive(self) -> None:
+        """Takes in whatever has come."""
+        while not self.ended:
+            try:
+                if not self._receive_some():
+                    self.ended = True
+            except BlockingIOError:
+                return
+            except OSError:
+                self.ended = True
+
+    def take(self) -> Part | None:
+        """The rank's part in the next exchange, if it has come."""
+        return self._parts.popleft() if self._parts else None
+
+    def look(self) -> None:
+        """Takes in whatever has come, and finds out whether the process has ended."""
+        was_alive = self.process is None or self.process.is_alive()
+        self.receive()
+        if not was_alive:
+            # A process that it forked may hold the socket open.
+            self.ended = True
+
+    def close(self) -> None:
+        """Closes the descriptors."""
+        self.ended = True
+        self.socket.close()
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
+
+    def _receive_some(self) -> int:
+        """Reads once; returns the number of bytes, 0 at the end of the stream."""
+        if self._body is None:
+            data = self.socket.recv(_HEADER.size - len(self._header))
+            self._header += data
+            if len(self._header) == _HEADER.size:
+                _, call_bytes, value_bytes = _HEADER.unpack(self._header)
+                self._body, self._filled = memoryview(bytearray(call_bytes + value_bytes)), 0
+                self._finish_if_complete()
+            return len(data)
+        count = self.socket.recv_into(self._body[self._filled :])
+        self._filled += count
+        self._finish_if_complete()
+        return count
+
+    def _finish_if_complete(self) -> None:
+        if self._body is None or self._filled < len(self._body):
+            return
+        kind, call_bytes, _ = _HEADER.unpack(self._header)
+        call, value = bytes(self._body[:call_bytes]), self._body[call_bytes:]
+        self._header.clear()
+        self._body = None
+        if kind == Kind.VALUE:
+            self._parts.append(Part(call, value))
+        elif kind == Kind.LOST:
+            self.lost = str(value, "utf-8", "replace")
+        else:
+            self.farewell = str(value, "utf-8", "replace")
+
+
+def _open_pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None

@@ -1,0 +1,138 @@
+"""The other ranks of the host, as one of them sees them: who is there, and why one is not."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+
+from peergraph.errors import PeerLostError
+from peergraph.memory.group.calls import Call, name_ranks
+from peergraph.memory.group.connection import Connection, Kind
+
+# How often a process is looked at that gives no notice of its end.
+_LOOK_INTERVAL_S = 0.2
+
+
+class Peers:
+    """A connection to every other rank, and whether the group still is of use."""
+
+    def __init__(self, rank: int, connections: Iterable[Connection]) -> None:
+        self.rank = rank
+        self.connections = {c.rank: c for c in sorted(connections, key=lambda c: c.rank)}
+        self.lock = threading.RLock()
+        """Of everything here: a thread may watch while another one is in a collective."""
+        self.lost: PeerLostError | None = None
+        """What collectives raise once the group is of no use."""
+        self.when_raised: Callable[[], None] = lambda: None
+        """Called before a collective raises :attr:`lost`."""
+        # Closed by `leave`: whoever waits for messages outside of `wait` has to look here, too.
+        self.left, self._open = socket.socketpair()
+        _all.add(self)
+
+    def look(self) -> None:
+        """Takes in what has come, and finds out who has ended."""
+        for connection in self.connections.values():
+            connection.look()
+
+    def wait(self, deadline: float) -> None:
+        """Waits until something has come or can be sent, or somebody has ended, or the deadline."""
+        poll = select.poll()
+        seconds = deadline - time.monotonic()
+        for connection in self.connections.values():
+            if connection.ended:
+                continue
+            events = select.POLLIN | (select.POLLOUT if connection.is_sending else 0)
+            poll.register(connection.socket, events)
+            if connection.pidfd is not None:
+                poll.register(connection.pidfd, select.POLLIN)
+            else:
+                seconds = min(seconds, _LOOK_INTERVAL_S)
+        ready = dict(poll.poll(max(0.0, 1e3 * seconds)))
+        for connection in self.connections.values():
+            connection.flush()
+            if not ready or connection.pidfd in ready:
+                connection.look()
+            elif not connection.ended and connection.socket.fileno() in ready:
+                connection.receive()
+
+    def raise_if_gone(self, awaited: Sequence[int], call: Call) -> None:
+        """Raises PeerLostError where one of these ranks will not come to the collective."""
+        for connection in self.connections.values():
+            if connection.lost is not None:
+                raise PeerLostError(connection.lost)
+        gone = [r for r in awaited if self.connections[r].ended]
+        if gone:
+            raise PeerLostError(self.death_of(gone) or self._departure(gone, call))
+
+    def death_of(self, ranks: Iterable[int]) -> str | None:
+        """Which of these ranks have died, and of what; None where all who ended ended well."""
+        ended = [self.connections[r] for r in ranks if self.connections[r].ended]
+        for connection in ended:
+            if connection.farewell:
+                return connection.farewell
+        dead = [c for c in ended if c.farewell is None]
+        if not dead:
+            return None
+        return f"{name_ranks([c.rank for c in dead])} died (pid {_pids(dead)})"
+
+    def lateness(self, ranks: Sequence[int], call: Call, timeout: float) -> PeerLostError:
+        """The error where ranks have not come to a collective in time."""
+        text = f"{name_ranks(ranks)} did not join within {timeout:g} s: {call}"
+        late = [self.connections[r] for r in ranks]
+        stopped = [c for c in late if c.process is not None and c.process.is_stopped()]
+        if stopped:
+            names = name_ranks([c.rank for c in stopped])
+            verb = "are" if len(stopped) > 1 else "is"
+            text += f"; {names} {verb} stopped (pid {_pids(stopped)}; by SIGSTOP or a debugger)"
+        return PeerLostError(text)
+
+    def give_up(self, error: PeerLostError) -> None:
+        """From now on the group is of no use; tells the others why."""
+        if self.lost is not None:
+            return
+        self.lost = error
+        for connection in self.connections.values():
+            connection.send(Kind.LOST, str(error).encode())
+
+    def leave(self, cause: str = "") -> None:
+        """Tells the others that this rank leaves: of what it died, or that all went well."""
+        with self.lock:
+            for connection in self.connections.values():
+                if not connection.ended:
+                    connection.send(Kind.FAREWELL, cause.encode())
+            self.close()
+
+    def close(self) -> None:
+        """Closes all descriptors, without a word."""
+        self._open.close()
+        self.left.close()
+        for connection in self.connections.values():
+            connection.close()
+
+    def _departure(self, ranks: Sequence[int], call: Call) -> str:
+        pids = _pids([self.connections[r] for r in ranks])
+        return f"{name_ranks(ranks)} left the group (pid {pids}) without joining {call}"
+
+
+def all_peers() -> list[Peers]:
+    """Those of all groups that this process is in."""
+    return list(_all)
+
+
+def _close_all() -> None:
+    for peers in all_peers():
+        peers.close()
+
+
+def _pids(connections: Sequence[Connection]) -> str:
+    return ", ".join(str(c.pid) for c in connections)
+
+
+_all: weakref.WeakSet[Peers] = weakref.WeakSet()
+# A forked child is no rank. While it held the sockets, others would not see the rank's end.
+os.register_at_fork(after_in_child=_close_all)

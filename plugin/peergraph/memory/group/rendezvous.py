@@ -1,0 +1,171 @@
+"""Which ranks are on this host, and a connection to each: found through torch.distributed's store.
+
+Whoever reaches that store can read and write it. So nothing of it is unpickled: it tells names,
+which are checked, and the ranks of a host then make sure of each other by themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from peergraph.errors import PeerLostError
+from peergraph.memory.group.calls import Calls, name_ranks
+from peergraph.memory.group.channel import Channel
+from peergraph.memory.group.departure import tell_at_exit
+from peergraph.memory.group.handshake import Card, Door, Meeting
+from peergraph.memory.group.peers import Peers
+from peergraph.memory.group.process import host_identity
+
+T = TypeVar("T")
+
+_FIRST_POLL_S, _LAST_POLL_S = 1e-4, 5e-3
+# For a store that answers, but late.
+_GRACE_S = 1.0
+_MOST_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Joined:
+    """This process among the ranks of its host."""
+
+    rank: int
+    world_size: int
+    calls: Calls
+    channel: Channel | None
+    """None for the only rank of a host."""
+
+
+class _Latest:
+    """What this process has joined, for one process group."""
+
+    process_group: weakref.ref[Any] | None = None
+    joined: Joined | None = None
+    error: PeerLostError | None = None
+
+
+_latest = _Latest()
+
+
+def join(timeout: float) -> Joined:
+    """This process among the ranks of its host; found out once for a process group. Collective.
+
+    Raises PeerLostError where a rank does not come, then and in later calls.
+    """
+    world = dist.group.WORLD
+    if _latest.process_group is None or _latest.process_group() is not world:
+        _latest.process_group = weakref.ref(world)
+        _latest.joined, _latest.error = None, None
+    if _latest.error is not None:
+        raise PeerLostError(str(_latest.error))
+    if _latest.joined is None:
+        try:
+            _latest.joined = _meet(timeout)
+        except PeerLostError as error:
+            _latest.error = error
+            raise
+        except RuntimeError as error:
+            _latest.error = PeerLostError(f"the store of torch.distributed was lost: {error}")
+            raise _latest.error from error
+        except BaseException as error:
+            _latest.error = PeerLostError(f"joining was broken off: {type(error).__name__}")
+            raise
+    return _latest.joined
+
+
+def _meet(timeout: float) -> Joined:
+    deadline = time.monotonic() + timeout
+    store = dist.distributed_c10d._get_default_store()
+    rank, size = dist.get_rank(), dist.get_world_size()
+    door = Door()
+    try:
+        mine = json.dumps({"host": host_identity(), "card": door.card.to_dict()})
+        texts = _answer(
+            lambda: _exchange(store, rank, size, mine, deadline, timeout), deadline, timeout
+        )
+        found = [_parse(r, text) for r, text in enumerate(texts)]
+        local = [r for r in range(size) if found[r][0] == found[rank][0]]
+        if len(local) == 1:
+            return Joined(0, 1, Calls(), None)
+        own = local.index(rank)
+        connections = Meeting(own, [found[r][1] for r in local], door).hold(timeout, deadline)
+    finally:
+        door.close()
+    tell_at_exit()
+    return Joined(own, len(local), Calls(), Channel(Peers(own, connections)))
+
+
+def _answer(work: Callable[[], T], deadline: float, timeout: float) -> T:
+    """What `work` returns; calls of the store have no time limit of their own where the rank that
+    serves it is stopped, and no signal ends them.
+    """
+    results: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            results.put((work(), None))
+        except BaseException as error:
+            results.put((None, error))
+
+    threading.Thread(target=run, name="peergraph rendezvous", daemon=True).start()
+    try:
+        result, error = results.get(timeout=max(0.0, deadline - time.monotonic()) + _GRACE_S)
+    except queue.Empty:
+        raise PeerLostError(
+            f"the store of torch.distributed did not answer within {timeout:g} s: is the process "
+            "that serves it (rank 0, or the launcher) stopped?"
+        ) from None
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]
+
+
+def _exchange(
+    store: Store, rank: int, size: int, mine: str, deadline: float, timeout: float
+) -> list[bytes]:
+    """Every rank's text."""
+    # A store may serve several process groups, one after the other.
+    generation = store.add(f"peergraph/joins/{rank}", 1)
+    keys = [f"peergraph/{generation}/{r}" for r in range(size)]
+    store.set(keys[rank], mine)
+    missing = _wait(store, keys, deadline)
+    if missing:
+        raise PeerLostError(f"{name_ranks(missing)} did not join within {timeout:g} s")
+    return [store.get(key) for key in keys]
+
+
+def _wait(store: Store, keys: Sequence[str], deadline: float) -> list[int]:
+    """Waits until the keys are set; returns the positions of those that are not at the deadline."""
+    pause = _FIRST_POLL_S
+    while not store.check(list(keys)):
+        if time.monotonic() >= deadline:
+            return [i for i, key in enumerate(keys) if not store.check([key])]
+        time.sleep(pause)
+        pause = min(2 * pause, _LAST_POLL_S)
+    return []
+
+
+def _parse(rank: int, text: bytes) -> tuple[str, Card]:
+    """A rank's host and card. RuntimeError for anything else."""
+    try:
+        if len(text) > _MOST_BYTES:
+            raise ValueError("it is too long")
+        found = json.loads(text)
+        if not isinstance(found, dict) or not isinstance(found.get("host"), str):
+            raise ValueError("it names no host")
+        if not isinstance(found.get("card"), dict):
+            raise ValueError("it names no socket")
+        return found["host"], Card.from_dict(found["card"])
+    except ValueError as error:
+        raise RuntimeError(
+            f"what torch.distributed's store has of rank {rank} is not Peergraph's: {error}"
+        ) from error

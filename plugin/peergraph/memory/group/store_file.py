@@ -1,0 +1,31 @@
+"""A store for torch.distributed that no other user and no other machine reaches.
+
+torch's TCPStore listens on every address of the machine, and asks nobody who he is.
+"""
+
+from __future__ import annotations
+
+import os
+
+from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
+
+
+class StoreFile:
+    """A file without a name that holds a store, for processes of this host and user.
+
+    There while the process that made it keeps it open, whichever rank dies.
+    """
+
+    def __init__(self) -> None:
+        self._fd = os.memfd_create("peergraph-store", os.MFD_CLOEXEC)
+        os.fchmod(self._fd, 0o600)
+        self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
+
+    def close(self) -> None:
+        """Processes that have the store open keep it."""
+        os.close(self._fd)
+
+
+def open_store(path: str, world_size: int) -> Store:
+    """The store in such a file, for so many ranks."""
+    return FileStore(path, world_size)

@@ -1,0 +1,95 @@
+"""Values that ranks send each other: pickled, and what is sent in the place of one that cannot be.
+
+Only values of ranks come here: :mod:`peergraph.memory.group.handshake` lets in nothing else.
+"""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from peergraph.memory.group.calls import name_ranks
+
+
+@dataclass(frozen=True)
+class _Unsendable:
+    """In the place of a value that cannot be pickled."""
+
+    reason: str
+
+
+def pack(value: Any) -> tuple[bytes, Exception | None]:
+    """The pickled value; where that fails, what tells the others so, and the error."""
+    try:
+        return pickle.dumps(value), None
+    except Exception as error:
+        return pickle.dumps(_Unsendable(summary(error))), error
+
+
+def unpack(data: bytes | memoryview, rank: int) -> Any:
+    """The value that a rank packed. RuntimeError where it cannot be had here."""
+    try:
+        value = pickle.loads(data)
+    except Exception as error:
+        raise RuntimeError(
+            f"the value of rank {rank} cannot be unpickled here: {summary(error)}"
+        ) from error
+    if isinstance(value, _Unsendable):
+        raise RuntimeError(f"rank {rank} could not send its value: {value.reason}")
+    return value
+
+
+def disagreement(arguments: Sequence[Mapping[str, str]]) -> str | None:
+    """Which argument differs between the ranks, and how; None where none does."""
+    for name in arguments[0]:
+        texts = [given[name] for given in arguments]
+        if len(set(texts)) > 1:
+            said = [
+                f"{text} on {name_ranks([r for r, other in enumerate(texts) if other == text])}"
+                for text in dict.fromkeys(texts)
+            ]
+            return f"the ranks disagree about {name}: {', '.join(said)}"
+    return None
+
+
+def summary(error: BaseException) -> str:
+    """Type and text, as the last line of a traceback has them."""
+    return "".join(traceback.format_exception_only(type(error), error)).strip()
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exception on its way to other ranks."""
+
+    pickled: bytes | None
+    """None for one that does not come out of pickle as it went in."""
+    summary: str
+    traceback: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """Never fails, whatever the exception."""
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        return cls(_pickled(error), summary(error), text)
+
+    def exception(self, rank: int) -> Exception:
+        """The exception, or a RuntimeError that names it; its cause has the traceback there."""
+        error: Exception = RuntimeError(f"rank {rank} raised {self.summary}")
+        if self.pickled is not None:
+            with suppress(Exception):
+                error = pickle.loads(self.pickled)
+        error.__cause__ = RuntimeError(f"on rank {rank}:\n{self.traceback}")
+        return error
+
+
+def _pickled(error: BaseException) -> bytes | None:
+    try:
+        data = pickle.dumps(error)
+        copy = pickle.loads(data)
+    except Exception:
+        return None
+    return data if type(copy) is type(error) and str(copy) == str(error) else None
