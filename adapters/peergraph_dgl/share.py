@@ -14,6 +14,7 @@ from torch import Tensor
 
 from peergraph.aggregate.structure.rows import counts_up
 from peergraph.memory import Group
+from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.store import EdgeSource, EdgeType, GraphSource, Store, StoreTensor
 
 from .attach import attach, find_store, remember_idtype
@@ -67,32 +68,28 @@ def share(
         pickle.PicklingError, AttributeError: for an attribute of the graph that cannot be sent.
     """
     group = Group.current(device=device, timeout=timeout)
-    message: Any = None
-    source, arrays = None, None
-    if group.rank == 0:
-        try:
-            outline, source, arrays = _split(g)
-            message = pickle.dumps(outline)
-        except Exception as error:
-            # The others wait for the outline: they must learn that there is none.
-            group.broadcast(error)
-            raise
-    message = group.broadcast(message)
-    if isinstance(message, Exception):
-        raise message
-    outline = pickle.loads(message)
-    store = Store.build(
-        source,
-        plan=plan,
-        memory_budget=memory_budget,
-        spill=spill,
-        host_budget=host_budget,
-        group=group,
-        progress=progress,
-    )
-    # Graphs of DGL's PyPI wheels are on the CPU: their memory is not pinned for GPUs.
-    on_cpu = Group.current(device="cpu", timeout=timeout)
-    index = make_index(outline.packed, share_arrays(outline.packed, arrays, on_cpu))
+
+    def describe() -> tuple[bytes, GraphSource, list[Tensor]]:
+        outline, source, arrays = _split(g)
+        return pickle.dumps(outline), source, arrays
+
+    with group.collective("share"):
+        message, source, arrays = run_everywhere(
+            group, lambda: describe() if group.rank == 0 else (None, None, None)
+        )
+        outline = pickle.loads(group.broadcast(message))
+        store = Store.build(
+            source,
+            plan=plan,
+            memory_budget=memory_budget,
+            spill=spill,
+            host_budget=host_budget,
+            group=group,
+            progress=progress,
+        )
+        # Graphs of DGL's PyPI wheels are on the CPU: their memory is not pinned for GPUs.
+        on_cpu = Group.current(device="cpu", timeout=timeout)
+        index = make_index(outline.packed, share_arrays(outline.packed, arrays, on_cpu))
     return _join(outline, index, store)
 
 

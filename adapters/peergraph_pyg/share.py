@@ -9,7 +9,8 @@ from typing import Any, TypeVar, overload
 from torch_geometric.data import Data, HeteroData
 
 from peergraph.memory import Group
-from peergraph.store import Store
+from peergraph.memory.group.run_everywhere import run_everywhere
+from peergraph.store import GraphSource, Store
 
 from .outline import is_shared, join, split
 
@@ -88,30 +89,28 @@ def share(
         pickle.PicklingError, AttributeError: for an attribute that cannot be sent to other ranks.
     """
     group = Group.current(device=device, timeout=timeout)
-    message, source = None, None
-    if group.rank == 0:
-        try:
-            if isinstance(data, (Data, HeteroData)) and is_shared(data):
-                raise ValueError(
-                    "data is shared already; to place it otherwise, share data.clone(), which "
-                    "reads all of it, or save its store and load it with another plan"
-                )
-            outline, source = split(data)
-            message = pickle.dumps(outline)
-        except Exception as error:
-            # The others wait for the outline: they must learn that there is none.
-            group.broadcast(error)
-            raise
-    message = group.broadcast(message)
-    if isinstance(message, Exception):
-        raise message
-    store = Store.build(
-        source,
-        plan=plan,
-        memory_budget=memory_budget,
-        spill=spill,
-        host_budget=host_budget,
-        group=group,
-        progress=progress,
-    )
+
+    def describe() -> tuple[bytes, GraphSource]:
+        if isinstance(data, (Data, HeteroData)) and is_shared(data):
+            raise ValueError(
+                "data is shared already; to place it otherwise, share data.clone(), which "
+                "reads all of it, or save its store and load it with another plan"
+            )
+        outline, source = split(data)
+        return pickle.dumps(outline), source
+
+    with group.collective("share"):
+        message, source = run_everywhere(
+            group, lambda: describe() if group.rank == 0 else (None, None)
+        )
+        message = group.broadcast(message)
+        store = Store.build(
+            source,
+            plan=plan,
+            memory_budget=memory_budget,
+            spill=spill,
+            host_budget=host_budget,
+            group=group,
+            progress=progress,
+        )
     return join(pickle.loads(message), store)

@@ -20,7 +20,6 @@ from peergraph.memory.training.rounds import Rounds
 from peergraph.memory.training.trained_table import TrainedTable, owned_tiers
 from peergraph.store import Store
 from peergraph.testing import run_ranks
-from tests.multirank.impatient import impatient_group
 from tests.store.trained import (
     KINDS,
     ROWS,
@@ -328,7 +327,8 @@ def _dies() -> Any:
 def _late() -> None:
     group = Group.current(timeout=60)
     rounds = Rounds(group, 1)
-    impatient_group(2)
+    dist.barrier()
+    group.timeout = 2
     if group.rank == 0:
         with pytest.raises(PeerLostError, match="rank 1 did not join within 2 s"):
             rounds.exchange([2])

@@ -33,7 +33,7 @@ def _lost(collective: Any, *args: Any) -> tuple[str, float]:
 
 
 def _one_rank_dies(victim: int, how: int | None) -> tuple[str, float]:
-    group = Group.current(timeout=LONG_S)
+    group = Group.current(timeout=LONG_S, watch=False)
     table = Table.create((100, 4), torch.float32, Tiers(30, 30, 40), group)
     if group.rank == victim:
         if how is None:

@@ -6,11 +6,15 @@ A process that is killed tells nothing; the others see that from the end of its 
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import os
 import sys
 import time
+from collections.abc import Callable
 from multiprocessing.util import Finalize
+from types import TracebackType
 
+from peergraph.errors import PeerLostError
 from peergraph.memory.group.peers import Peers, all_peers
 
 # How long the end of a process may lag behind what torch's own connections show of it.
@@ -20,20 +24,48 @@ _LONGEST_TEXT = 300
 
 
 def tell_at_exit() -> None:
-    """Has this process say farewell to all its peers when it ends."""
+    """Has this process say farewell to all its peers when it ends, and name who died first."""
     _register(os.getpid())
 
 
 @functools.cache
 def _register(pid: int) -> None:
-    # Runs in processes of multiprocessing, too, where atexit does not.
+    # Runs in processes of multiprocessing, too, where atexit and sys.excepthook do not.
     Finalize(None, _leave_all, exitpriority=-1)
+    sys.excepthook = functools.partial(_name_the_cause, sys.excepthook)
+
+
+def _name_the_cause(
+    show: Callable[..., object],
+    kind: type[BaseException],
+    error: BaseException,
+    trace: TracebackType | None,
+) -> None:
+    """Shows an exception that ends this process; one of torch, whose other end died, as the cause
+    of a PeerLostError."""
+    lost = _lost(error)
+    if lost is None:
+        show(kind, error, trace)
+        return
+    named = PeerLostError(lost)
+    named.__cause__ = error
+    show(PeerLostError, named, None)
+
+
+def _lost(error: BaseException) -> str | None:
+    """Whose death has led to an error that does not name it."""
+    if isinstance(error, PeerLostError) or not isinstance(error, RuntimeError):
+        return None
+    return next((lost for peers in all_peers() if (lost := _first_death(peers))), None)
 
 
 def _leave_all() -> None:
     error = _ends_with()
     for peers in all_peers():
-        peers.leave("" if error is None else _cause(peers, error))
+        cause = "" if error is None else _cause(peers, error)
+        if multiprocessing.parent_process() is not None and error is not None and _lost(error):
+            print(f"peergraph: PeerLostError: {cause}", file=sys.stderr, flush=True)
+        peers.leave(cause)
 
 
 def _ends_with() -> BaseException | None:
@@ -53,17 +85,22 @@ def _ends_with() -> BaseException | None:
 
 def _cause(peers: Peers, error: BaseException) -> str:
     """Who died first: a rank that ends because another one has died says so."""
-    deadline = time.monotonic() + _DEATH_LAG_S
-    with peers.lock:
-        while isinstance(error, RuntimeError) and peers.lost is None:
-            peers.look()
-            found = peers.death_of(peers.connections)
-            if found is not None:
-                return found
-            if time.monotonic() > deadline:
-                break
-            time.sleep(_LOOK_INTERVAL_S)
-        if peers.lost is not None:
-            return str(peers.lost)
+    if isinstance(error, RuntimeError) and (lost := _first_death(peers)):
+        return lost
     text = f"{type(error).__name__}: {error}".splitlines()[0][:_LONGEST_TEXT]
     return f"rank {peers.rank} died (pid {os.getpid()}) of {text}"
+
+
+def _first_death(peers: Peers) -> str | None:
+    """Why the group is lost; waits a moment for what torch has seen first."""
+    deadline = time.monotonic() + _DEATH_LAG_S
+    with peers.lock:
+        while peers.lost is None and not peers.closed and time.monotonic() < deadline:
+            peers.look()
+            cause = peers.death_of(peers.connections)
+            if cause is not None:
+                peers.give_up(PeerLostError(cause))
+                break
+            time.sleep(_LOOK_INTERVAL_S)
+        peers.when_raised()
+        return None if peers.lost is None else str(peers.lost)

@@ -61,7 +61,10 @@ class Group:
 
     @classmethod
     def current(
-        cls, device: str | torch.device | None = None, timeout: float | None = None
+        cls,
+        device: str | torch.device | None = None,
+        timeout: float | None = None,
+        watch: bool | None = None,
     ) -> Group:
         """Returns the group of this host's ranks. The first call for a process group is collective.
 
@@ -73,6 +76,11 @@ class Group:
                 group uses NCCL or, without a process group, if there is a GPU; else the CPU.
             timeout: seconds that collectives wait for other ranks. Default: the environment
                 variable PEERGRAPH_TIMEOUT, else 300.
+            watch: whether a thread watches the other ranks' processes. Where one dies, it ends what
+                this rank waits for, in torch.distributed, too (NCCL's communicators are aborted),
+                and the main thread raises PeerLostError, at any line, as for KeyboardInterrupt.
+                A process that ends without an exception has not died. The first call for a process
+                group decides. Default: the environment variable PEERGRAPH_WATCH, else yes.
 
         Raises:
             PeerLostError: a rank died or did not call this within the timeout.
@@ -80,11 +88,12 @@ class Group:
             RuntimeError: the device is a GPU, and this build or machine has none.
         """
         timeout = _check_timeout(timeout)
+        watches = _check_watch(watch)
         wanted = _check_device(device)
         _initialise_from_torchrun(timeout)
         if not dist.is_initialized():
             return cls(0, 1, _resolve_device(wanted, 0), timeout)
-        joined = join(timeout)
+        joined = join(timeout, watches)
         return cls(
             joined.rank,
             joined.world_size,
@@ -224,6 +233,15 @@ def _check_timeout(timeout: float | None) -> float:
     if not 0 < timeout < float("inf"):
         raise ValueError(f"{source} must be a positive number of seconds, got {timeout}")
     return float(timeout)
+
+
+def _check_watch(watch: bool | None) -> bool:
+    if watch is not None:
+        return watch
+    text = os.environ.get("PEERGRAPH_WATCH", "1")
+    if text not in ("0", "1"):
+        raise ValueError(f"PEERGRAPH_WATCH must be 0 or 1, got {text!r}")
+    return text == "1"
 
 
 def _check_device(device: str | torch.device | None) -> torch.device | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 import threading
 import time
 import weakref
@@ -30,8 +29,9 @@ class Peers:
         """What collectives raise once the group is of no use."""
         self.when_raised: Callable[[], None] = lambda: None
         """Called before a collective raises :attr:`lost`."""
-        # Closed by `leave`: whoever waits for messages outside of `wait` has to look here, too.
-        self.left, self._open = socket.socketpair()
+        self.when_closed: Callable[[], None] = lambda: None
+        """Called before the descriptors are closed."""
+        self.closed = False
         _all.add(self)
 
     def look(self) -> None:
@@ -103,14 +103,16 @@ class Peers:
         """Tells the others that this rank leaves: of what it died, or that all went well."""
         with self.lock:
             for connection in self.connections.values():
-                if not connection.ended:
+                if not self.closed:
                     connection.send(Kind.FAREWELL, cause.encode())
             self.close()
 
     def close(self) -> None:
         """Closes all descriptors, without a word."""
-        self._open.close()
-        self.left.close()
+        if self.closed:
+            return
+        self.closed = True
+        self.when_closed()
         for connection in self.connections.values():
             connection.close()
 

@@ -25,6 +25,7 @@ from peergraph.memory.group.departure import tell_at_exit
 from peergraph.memory.group.handshake import Card, Door, Meeting
 from peergraph.memory.group.peers import Peers
 from peergraph.memory.group.process import host_identity
+from peergraph.memory.group.watcher import Watcher
 
 T = TypeVar("T")
 
@@ -44,6 +45,12 @@ class Joined:
     channel: Channel | None
     """None for the only rank of a host."""
 
+    def watch(self) -> None:
+        """From now on, sees the death of another rank."""
+        if self.channel is not None:
+            assert _latest.process_group is not None
+            Watcher(self.channel.peers, _latest.process_group)
+
 
 class _Latest:
     """What this process has joined, for one process group."""
@@ -56,8 +63,11 @@ class _Latest:
 _latest = _Latest()
 
 
-def join(timeout: float) -> Joined:
+def join(timeout: float, watch: bool) -> Joined:
     """This process among the ranks of its host; found out once for a process group. Collective.
+
+    Args:
+        watch: whether to see the death of others from then on.
 
     Raises PeerLostError where a rank does not come, then and in later calls.
     """
@@ -70,6 +80,8 @@ def join(timeout: float) -> Joined:
     if _latest.joined is None:
         try:
             _latest.joined = _meet(timeout)
+            if watch:
+                _latest.joined.watch()
         except PeerLostError as error:
             _latest.error = error
             raise

@@ -1,0 +1,233 @@
+"""Ranks that end in the middle of something: the waits of the others end, naming who died."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from peergraph import PeerLostError
+from peergraph.memory import Group, SharedRegion
+from peergraph.sampling import NeighborSampler
+from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Store
+from peergraph.testing import run_ranks
+
+# Whatever waits longer than this has not noticed.
+LONG_S = 100.0
+
+
+def _dies(how: str) -> None:
+    if how == "exception":
+        try:
+            raise LookupError("on purpose")
+        except LookupError:
+            sys.exit(1)  # as torch.multiprocessing.spawn does
+    if how == "exit":
+        raise SystemExit(3)
+    os.kill(os.getpid(), getattr(signal, how))
+    time.sleep(LONG_S)
+
+
+def _all_reduces(group: Group) -> Callable[[], None]:
+    def work() -> None:
+        while True:
+            values = torch.ones(4, device=group.device)
+            dist.all_reduce(values)
+            values[0].item()
+
+    return work
+
+
+def _trains(group: Group) -> Callable[[], None]:
+    model = DistributedDataParallel(torch.nn.Linear(4, 4).to(group.device))
+
+    def work() -> None:
+        while True:
+            loss = model(torch.ones(2, 4, device=group.device)).sum()
+            loss.backward()
+            loss.item()
+
+    return work
+
+
+def _waits_at_barriers(group: Group) -> Callable[[], None]:
+    def work() -> None:
+        while True:
+            group.barrier()
+
+    return work
+
+
+def _store(group: Group) -> Store:
+    source = None
+    if group.rank == 0:
+        edges = EdgeSource(torch.randint(100, (2, 500)), None)
+        source = GraphSource({NODE: 100}, {EDGE: edges}, {NODE: {"x": torch.rand(100, 4)}}, {})
+    plan = "sharded" if group.device.type == "cuda" else "host"
+    return Store.build(source, group=group, plan=plan)
+
+
+def _builds(group: Group) -> Callable[[], None]:
+    def work() -> None:
+        while True:
+            _store(group).close()
+
+    return work
+
+
+def _saves(group: Group, folder: str) -> Callable[[], None]:
+    store = _store(group)
+
+    def work() -> None:
+        for i in range(10_000):
+            store.save(f"{folder}/{i}")
+
+    return work
+
+
+def _closes(group: Group) -> Callable[[], None]:
+    stores = [_store(group) for _ in range(20)]
+
+    def work() -> None:
+        for store in stores:
+            store.close()
+        group.barrier()
+
+    return work
+
+
+def _samples(group: Group) -> Callable[[], None]:
+    """What is one-sided waits for nobody: the watcher interrupts it."""
+    store = _store(group)
+    sampler = NeighborSampler(store, [3, 3])
+
+    def work() -> None:
+        while True:
+            store.node_table("x").gather(sampler.sample(torch.arange(10), 1).nodes[NODE])
+
+    return work
+
+
+def _lost_in(stage: str, victim: int, how: str, folder: str, ballast: int = 0) -> tuple[str, float]:
+    group = Group.current(timeout=LONG_S)
+    if ballast:
+        SharedRegion.create(ballast, group)
+    work = {
+        "all_reduce": _all_reduces,
+        "training": _trains,
+        "barrier": _waits_at_barriers,
+        "build": _builds,
+        "save": lambda group: _saves(group, folder),
+        "close": _closes,
+        "sampling": _samples,
+    }[stage](group)
+    if group.rank == victim:
+        if stage == "close":
+            _dies(how)
+        signal.signal(signal.SIGALRM, lambda *_: _dies(how))
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+    begin = time.monotonic()
+    try:
+        try:
+            work()
+        except RuntimeError as error:
+            if group.rank == victim or isinstance(error, PeerLostError):
+                raise
+            # torch's own, where it saw the end first: the watcher's follows at once.
+            while time.monotonic() < begin + LONG_S:
+                time.sleep(0.001)
+    except PeerLostError as error:
+        return str(error), time.monotonic() - begin
+    raise AssertionError("no rank was lost")
+
+
+def _check_named(results: list[Any], victim: int) -> None:
+    for rank, result in enumerate(results):
+        if rank != victim:
+            message, seconds = result
+            assert message.startswith(f"rank {victim} "), message
+            assert "died (pid" in message or "broke off" in message, message
+            assert seconds < LONG_S / 2
+
+
+@pytest.mark.parametrize(
+    ("stage", "ranks", "victim", "how"),
+    [
+        ("all_reduce", 4, 2, "SIGKILL"),
+        ("training", 3, 1, "SIGKILL"),
+        ("barrier", 3, 0, "SIGKILL"),
+        ("build", 2, 0, "SIGKILL"),
+        ("save", 2, 1, "SIGKILL"),
+        ("close", 3, 1, "SIGKILL"),
+        ("sampling", 2, 0, "SIGKILL"),
+        ("training", 2, 0, "exception"),
+        ("barrier", 3, 1, "SIGINT"),
+        ("sampling", 3, 1, "exit"),
+        ("close", 2, 0, "exit"),
+        ("save", 2, 1, "exception"),
+        ("build", 2, 1, "SIGINT"),
+    ],
+)
+def test_a_death_ends_every_wait_and_is_named(
+    tmp_path: Path, stage: str, ranks: int, victim: int, how: str
+) -> None:
+    results = run_ranks(_lost_in, ranks, stage, victim, how, str(tmp_path), may_die=[victim])
+    _check_named(results, victim)
+
+
+def _check_on_gpus(ranks: int, stage: str, victim: int, folder: str) -> None:
+    torch.cuda.init()
+    before = [torch.cuda.mem_get_info(i)[0] for i in range(ranks)]
+    # So much that whatever else runs on the GPUs meanwhile makes no difference.
+    ballast = min(before) // 4
+    results = run_ranks(
+        _lost_in,
+        ranks,
+        stage,
+        victim,
+        "SIGKILL",
+        folder,
+        ballast,
+        device="cuda",
+        may_die=[victim],
+    )
+    _check_named(results, victim)
+    for i, free in enumerate(before):
+        assert torch.cuda.mem_get_info(i)[0] > free - ballast
+
+
+@pytest.mark.gpus(2)
+@pytest.mark.parametrize("stage", ["all_reduce", "training", "sampling", "build", "close", "save"])
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_death_of_one_of_two_gpus(tmp_path: Path, stage: str, victim: int) -> None:
+    _check_on_gpus(2, stage, victim, str(tmp_path))
+
+
+@pytest.mark.gpus(4)
+@pytest.mark.parametrize("stage", ["all_reduce", "training", "sampling", "build", "close", "save"])
+def test_a_death_of_one_of_four_gpus(tmp_path: Path, stage: str) -> None:
+    _check_on_gpus(4, stage, 2, str(tmp_path))
+
+
+def _makes_a_communicator(victim: int) -> None:
+    group = Group.current(timeout=LONG_S)
+    if group.rank == victim:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(torch.ones(4, device=group.device))
+
+
+@pytest.mark.gpus(2)
+def test_a_wait_that_nothing_ends_ends_the_process(capfd: pytest.CaptureFixture[str]) -> None:
+    """NCCL gives no way out of making a communicator with a rank that has died."""
+    with pytest.raises(RuntimeError, match="rank 0 ended with exit code 1"):
+        run_ranks(_makes_a_communicator, 2, 1, device="cuda", may_die=[1])
+    assert "PeerLostError: rank 1 died (pid " in capfd.readouterr().err
