@@ -48,7 +48,8 @@ class Fields:
     def __init__(self, value: Any, where: str) -> None:
         self.where = where
         if not isinstance(value, dict):
-            raise ValueError(f"{where} must be an object, got {_short(value)}")
+            what = where.removesuffix(": ")
+            raise ValueError(f"{what} must be an object, got {_short(value)}")
         self._values: dict[str, Any] = value
 
     def fail(self, key: str, expected: str) -> NoReturn:
@@ -68,8 +69,12 @@ class Fields:
         return self._values[key]
 
     def has(self, key: str) -> bool:
-        """Whether the key is there."""
-        return key in self._values
+        """Whether the key is there, and not null."""
+        return self._values.get(key) is not None
+
+    def names(self) -> list[str]:
+        """All keys."""
+        return list(self._values)
 
     def text(self, key: str) -> str:
         """A string."""
@@ -129,6 +134,15 @@ class Fields:
             self.fail(key, "a list of lists of finite numbers")
         return tuple(map(tuple, value))
 
+    def integer_lists(self, key: str) -> tuple[tuple[int, ...], ...]:
+        """A list of lists of integers from 0 to 2**63 - 1."""
+        value = self.get(key)
+        if not isinstance(value, (list, tuple)) or not all(
+            isinstance(row, (list, tuple)) and all(map(_is_count, row)) for row in value
+        ):
+            self.fail(key, "a list of lists of integers from 0 to 2**63 - 1")
+        return tuple(map(tuple, value))
+
     def texts(self, key: str) -> tuple[str, ...]:
         """A list of strings."""
         value = self.get(key)
@@ -143,6 +157,16 @@ class Fields:
     def objects(self, key: str) -> list[Fields]:
         """A list of objects."""
         return [Fields(value, f"{self._at(key)}[{i}]") for i, value in enumerate(self.items(key))]
+
+    def entries(self, key: str, length: int) -> list[Fields]:
+        """A list of lists of so many values, whose keys are ``"0"``, ``"1"`` and so on."""
+        entries = self.items(key)
+        if not all(isinstance(e, (list, tuple)) and len(e) == length for e in entries):
+            self.fail(key, f"a list of lists of {length}")
+        return [
+            Fields({str(at): value for at, value in enumerate(entry)}, f"{self._at(key)}[{i}]")
+            for i, entry in enumerate(entries)
+        ]
 
     def items(self, key: str) -> list[Any]:
         """A list of anything."""

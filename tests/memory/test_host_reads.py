@@ -61,12 +61,26 @@ def test_the_fastest_way_by_width(tmp_path: Path) -> None:
         '[{"1": [1, 2]}, {}]',
         "[{}]",
         '[{"1": 2}, {}]',
+        '[{"1": [0, 0, 0]}, {}]',
+        '[{"1": [1, NaN, 1]}, {}]',
+        '[{"0": [1, 9, 1]}, {}]',
+        '[{"a": [1, 9, 1]}, {}]',
+        f'[{{"1": [1, 1{"0" * 400}, 1]}}, {{}}]',
+        "[" * 100_000,
     ],
 )
 def test_a_damaged_file_is_none(tmp_path: Path, text: str) -> None:
     file = tmp_path / "rates.json"
     file.write_text(text)
     assert staged_share(file, 512, 1) == 0
+
+
+def test_a_file_that_cannot_be_read_or_written(tmp_path: Path) -> None:
+    (tmp_path / "rates.json").mkdir()
+    assert staged_share(tmp_path / "rates.json", 512, 1) == 0
+    (tmp_path / "file").touch()
+    with pytest.warns(UserWarning, match="cannot be kept: .*file"):
+        remember(tmp_path / "file" / "rates.json", {64: Speeds(10.0, 40.0, 20.0)}, {})
 
 
 def test_the_environment_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -71,6 +72,22 @@ def test_two_ranks(tmp_path: Path) -> None:
 @pytest.mark.gpus(2)
 def test_two_gpus(tmp_path: Path) -> None:
     run_ranks(_measure, 2, "cuda", str(tmp_path), device="cuda")
+
+
+def test_a_cache_that_cannot_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    group = Group.current(device="cpu")
+    with pytest.warns(UserWarning, match="cannot be kept: .*No space left on device"):
+        measure_topology(group)
+    assert list((tmp_path / "peergraph").iterdir()) == []
+    (tmp_path / "peergraph").rmdir()
+    (tmp_path / "peergraph").touch()
+    with pytest.warns(UserWarning, match="cannot be kept"):
+        measure_topology(group)
+    assert cached_topology(group) is None
 
 
 def test_force_and_a_broken_cache(tmp_path: Path) -> None:

@@ -120,7 +120,10 @@ def _topology(args: argparse.Namespace) -> Topology | None:
                 "(torchrun --nproc-per-node), or --topology"
             )
     elif Path(args.topology).is_file():
-        found = Topology.from_json(Path(args.topology).read_text())
+        try:
+            found = Topology.from_json(Path(args.topology).read_text())
+        except ValueError as error:
+            raise ValueError(f"{args.topology}: {error}") from error
     else:
         found = machine(args.topology)
     assert found is not None

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
+from peergraph.atomic_write import write_atomically
 from peergraph.demo.inputs import prepare
 from peergraph.demo.options import DemoOptions, usable_gpus
 from peergraph.demo.report import summary
@@ -105,7 +106,7 @@ def _backend(device: str) -> str:
 def _report(options: DemoOptions, result: DemoResult) -> None:
     print(summary(result), flush=True)
     if options.json is not None:
-        Path(options.json).write_text(json.dumps(result.to_dict(), indent=2) + "\n")
+        write_atomically(Path(options.json), json.dumps(result.to_dict(), indent=2) + "\n")
 
 
 def _stop(processes: list[Any]) -> None:

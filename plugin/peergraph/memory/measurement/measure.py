@@ -10,7 +10,7 @@ import torch
 import peergraph._C as _C
 from peergraph.memory.group.group import Group
 from peergraph.memory.measurement.probe import Probe
-from peergraph.memory.topology.machine_cache import cache_file, identity
+from peergraph.memory.topology.machine_cache import cache_file, identity, keep
 from peergraph.memory.topology.topology import Topology
 
 ROW_BYTES = (16, 32, 64, 128, 512, 1024)
@@ -48,10 +48,7 @@ def measure_topology(group: Group, *, force: bool = False) -> Topology:
     topology = _measure(group)
     path = _cache_file(group)
     if group.rank == 0:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f".part-{os.getpid()}")
-        part.write_text(topology.to_json())
-        part.replace(path)
+        keep(path, topology.to_json())
     group.barrier()
     return topology
 
@@ -75,7 +72,7 @@ def known_topology() -> Topology | None:
 def _read(path: Path) -> Topology | None:
     try:
         return Topology.from_json(path.read_text())
-    except (FileNotFoundError, ValueError):  # ValueError: of another version, measured anew
+    except (OSError, ValueError):  # ValueError: damaged or of another version, measured anew
         return None
 
 

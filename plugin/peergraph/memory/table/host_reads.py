@@ -15,6 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from peergraph.json_fields import Fields, parse_json
+from peergraph.memory.topology.machine_cache import keep
+
 KERNEL, STAGED, BOTH = "kernel", "staged", "both"
 # Staging occupies CPU threads and waits on the host: it must be worth that.
 _LEAST_GAIN = 1.1
@@ -78,22 +81,29 @@ def remember(file: Path, close: Rates, strewn: Rates) -> None:
         strewn: of rows far from each other, as a mini-batch's in a table of
             :data:`STREWN_BYTES` or more.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_suffix(f".part-{os.getpid()}")
-    part.write_text(
-        json.dumps([{str(w): speeds for w, speeds in r.items()} for r in (close, strewn)])
-    )
-    part.replace(file)
+    by_width = [{str(w): speeds for w, speeds in r.items()} for r in (close, strewn)]
+    keep(file, json.dumps(by_width))
     _known.cache_clear()
 
 
 @cache
 def _known(file: Path) -> tuple[Rates, Rates]:
     try:
-        close, strewn = (
-            {int(width): Speeds(*map(float, speeds)) for width, speeds in values.items()}
-            for values in json.loads(file.read_text())
-        )
+        values = parse_json(file.read_bytes(), str(file))
+        if not isinstance(values, list) or len(values) != 2:
+            raise ValueError(f"{file} must be a list of two objects")
+        close, strewn = (_rates(Fields(of_kind, str(file))) for of_kind in values)
         return close, strewn
-    except (FileNotFoundError, ValueError, TypeError, AttributeError):  # damaged: measured anew
+    except (OSError, ValueError):  # damaged: measured anew
         return {}, {}
+
+
+def _rates(given: Fields) -> Rates:
+    return {int(width): _speeds(given, width) for width in given.names()}
+
+
+def _speeds(given: Fields, width: str) -> Speeds:
+    speeds = given.numbers(width)
+    if len(speeds) != 3 or min(speeds) < 0 or min(speeds[:2]) == 0 or int(width) < 1:
+        given.fail(width, "three speeds of rows of so many bytes")
+    return Speeds(*speeds)

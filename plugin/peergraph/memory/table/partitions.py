@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from peergraph.json_fields import Fields
 from peergraph.memory.topology.rates import Matrix
 
 
@@ -61,10 +61,11 @@ class Partitions:
         return self.copies / self.num_gpus
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Partitions:
-        """From plain values, as JSON keeps them."""
-        stored, source = (tuple(map(tuple, values[name])) for name in ("stored", "source"))
-        return cls(values["policy"], stored, source)
+    def from_fields(cls, given: Fields) -> Partitions:
+        """From plain values, as JSON keeps them. Raises ValueError where they are none."""
+        given.only("policy", "stored", "source")
+        stored, source = (given.integer_lists(name) for name in ("stored", "source"))
+        return cls(given.text("policy"), stored, source)
 
     def held_bytes(self, gpu: int, sizes: Sequence[int]) -> int:
         """Bytes on a GPU, for partitions of these sizes laid one after the other."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+
+from peergraph.atomic_write import write_atomically
 
 
 def cache_file(name: str, parts: Sequence[str]) -> Path:
@@ -29,6 +32,16 @@ def identity(device: torch.device) -> str:
 def host_reads_file(device: torch.device, world_size: int) -> Path:
     """What is known of a GPU's reads of the host's memory, beside so many ranks' reads of it."""
     return cache_file("host-reads", [identity(device), str(world_size)])
+
+
+def keep(path: Path, text: str) -> None:
+    """Keeps a measurement. Where it cannot be written, a warning says why, and it is measured again
+    the next time.
+    """
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        warnings.warn(f"a measurement of this machine cannot be kept: {error}", stacklevel=2)
 
 
 def _driver() -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from peergraph.json_fields import Fields
 
 Vector = tuple[float, ...]
 
@@ -73,11 +74,6 @@ def mix(low: Rates, high: Rates, share: float, scale: float) -> Rates:
     )
 
 
-def as_matrix(values: Sequence[Sequence[float]]) -> Matrix:
-    """Nested lists, as JSON has them, as tuples."""
-    return tuple(tuple(row) for row in values)
-
-
-def as_rates(values: dict[str, Any]) -> Rates:
-    """What :func:`dataclasses.asdict` made of rates."""
-    return Rates(as_matrix(values["bandwidth"]), tuple(values["ingress"]), tuple(values["host"]))
+def read_rates(given: Fields) -> Rates:
+    """What :func:`dataclasses.asdict` made of rates. Raises ValueError where it is none."""
+    return Rates(given.matrix("bandwidth"), given.numbers("ingress"), given.numbers("host"))

@@ -7,7 +7,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from peergraph.memory.topology.rates import Matrix, Rates, Vector, as_matrix, as_rates, mix
+from peergraph.json_fields import Fields, parse_json
+from peergraph.memory.topology.rates import Matrix, Rates, Vector, mix, read_rates
 
 
 @dataclass(frozen=True)
@@ -183,26 +184,24 @@ class Topology:
         """What :meth:`to_json` wrote.
 
         Raises:
-            ValueError: the text is no such JSON.
+            ValueError: the text is no such JSON; it says which value, what was expected and what
+                was found.
         """
-        try:
-            values = json.loads(text)
-            rates = as_rates(values["bulk"])
-            rows = tuple((int(width), as_rates(entry)) for width, entry in values["rows"])
-            return cls(
-                str(values["name"]),
-                rates,
-                as_matrix(values["latency"]),
-                tuple(values["host_latency"]),
-                tuple(values["memory"]),
-                int(values["host_memory"]),
-                rows,
-                tuple(values["host_reads"]),
-                tuple(values["caches"]),
-                tuple((int(width), tuple(of_width)) for width, of_width in values["staged"]),
-            )
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
-            raise ValueError(f"not a topology: {error!r}") from error
+        given = Fields(parse_json(text, "not a topology: the text"), "not a topology: ")
+        rows = given.entries("rows", 2)
+        staged = given.entries("staged", 2)
+        return cls(
+            given.text("name"),
+            read_rates(given.object("bulk")),
+            given.matrix("latency"),
+            given.numbers("host_latency"),
+            tuple(map(int, given.numbers("memory"))),
+            int(given.number("host_memory")),
+            tuple((of.integer("0"), read_rates(of.object("1"))) for of in rows),
+            given.numbers("host_reads"),
+            tuple(map(int, given.numbers("caches"))),
+            tuple((of.integer("0"), of.numbers("1")) for of in staged),
+        )
 
     def __str__(self) -> str:
         count = self.num_gpus

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import accumulate, pairwise
 from typing import Any
 
+from peergraph.json_fields import Fields
 from peergraph.memory import Tiers
 from peergraph.memory.table.partitions import Partitions, everyone_reaches_all
 from peergraph.store.input.source import NODE, EdgeType, NodeType
@@ -74,6 +75,23 @@ class Placement:
         upto = [item.bytes_of(end) for end in accumulate(counts, initial=0)]
         return cls(item.kind, item.name, tiers, *(b - a for a, b in pairwise(upto)))
 
+    @classmethod
+    def from_fields(cls, given: Fields) -> Placement:
+        """From plain values, as JSON keeps them. Raises ValueError where they are none."""
+        given.only(*(field.name for field in fields(cls)))
+        tiers = given.object("tiers")
+        names = [field.name for field in fields(Tiers)]
+        tiers.only(*names)
+        return cls(
+            given.text("kind"),
+            given.text("name"),
+            Tiers(**{name: tiers.integer(name) for name in names if tiers.has(name)}),
+            given.integer("bytes_replicated"),
+            given.integer("bytes_sharded"),
+            given.integer("bytes_host"),
+            given.integer("bytes_disk") if given.has("bytes_disk") else 0,
+        )
+
     def bytes_per_rank(self, world_size: int, copies: int = 1) -> int:
         """Bytes of replicated and sharded rows on each rank, of whose partitions it has copies."""
         return self.bytes_replicated + -(-self.bytes_sharded * copies // world_size)
@@ -134,15 +152,29 @@ class Plan:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Plan:
-        """The reverse of :meth:`to_dict`."""
-        placements = tuple(
-            Placement(**{**p, "tiers": Tiers(**p["tiers"])}) for p in values["placements"]
+        """The reverse of :meth:`to_dict`.
+
+        Raises:
+            ValueError: the values are no plan; it says which one, what was expected and what was
+                found.
+        """
+        given = Fields(values, "not a plan: ")
+        given.only(*(field.name for field in fields(cls)))
+        predictions = given.objects("predictions") if given.has("predictions") else []
+        partitions = None
+        if given.has("partitions"):
+            partitions = Partitions.from_fields(given.object("partitions"))
+        plan = cls(
+            given.text("name"),
+            given.integer("world_size"),
+            given.integer("memory_budget") if given.has("memory_budget") else None,
+            tuple(map(Placement.from_fields, given.objects("placements"))),
+            partitions,
+            tuple(map(Prediction.from_fields, predictions)),
         )
-        predictions = tuple(Prediction.from_dict(p) for p in values.get("predictions", ()))
-        partitions = values.get("partitions")
-        made = None if partitions is None else Partitions.from_dict(partitions)
-        changed = {"placements": placements, "predictions": predictions, "partitions": made}
-        return cls(**{**values, **changed})
+        if plan.world_size < 1:
+            given.fail("world_size", "at least 1")
+        return plan
 
     def __str__(self) -> str:
         tiers = ["replicated", "sharded", "host"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from peergraph.json_fields import Fields
 
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
 
@@ -27,10 +28,19 @@ class Prediction:
     link_bytes: tuple[tuple[float, ...], ...]
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Prediction:
-        """From plain values, as JSON keeps them."""
-        links = tuple(map(tuple, values["link_bytes"]))
-        return cls(**{**values, "hits": tuple(values["hits"]), "link_bytes": links})
+    def from_fields(cls, given: Fields) -> Prediction:
+        """From plain values, as JSON keeps them. Raises ValueError where they are none."""
+        given.only("kind", "name", "hits", "seconds", "link_bytes")
+        hits = given.numbers("hits")
+        if len(hits) != 3:
+            given.fail("hits", "three shares")
+        return cls(
+            given.text("kind"),
+            given.text("name"),
+            (hits[0], hits[1], hits[2]),
+            given.number("seconds"),
+            given.matrix("link_bytes"),
+        )
 
 
 def format_predictions(predictions: Sequence[Prediction]) -> str:
