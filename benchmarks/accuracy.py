@@ -26,8 +26,9 @@ from torch_geometric.nn import GraphSAGE
 from tqdm import tqdm
 
 import peergraph_pyg
-from peergraph.demo.graph import NodeGraph, load_npz
+from peergraph.demo.graph import NodeGraph
 from peergraph.demo.inputs import to_pyg
+from peergraph.demo.npz_file import load_npz
 
 
 @dataclass(frozen=True)

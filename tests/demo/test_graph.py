@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from peergraph.demo.graph import load_npz, random_split, save_npz
+from peergraph.demo.graph import random_split
+from peergraph.demo.npz_file import load_npz, save_npz
 
 SHARED_DATA = Path(__file__).parents[2].parent / "shared" / "data"
 
@@ -98,6 +100,55 @@ def test_other_files_are_refused(tmp_path: Path, changes: dict[str, Any], messag
     path = write(tmp_path / "file.npz", small(**changes))
     with pytest.raises(ValueError, match=message):
         load_npz(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"y": np.array([0, 1, 1, {}], object)}, "is damaged: y: Object arrays cannot be loaded"),
+        ({"y": np.array([0.5, 1, 1, -1])}, "y must be integers or unsigned integers of 1"),
+        ({"indptr": np.array([[0, 1, 1, 3, 3]])}, r"indptr must be .*got int64 of shape \[1, 5\]"),
+        ({"indptr": np.array([])}, "indptr must be integers"),
+        ({"indices": np.array(["a", "b", "c"])}, "indices must be integers"),
+        ({"x": np.array([["a"] * 2] * 4)}, "x must be bool or integers"),
+        ({"train_mask": np.ones(4)}, "train_mask must be bool of 1 dimensions, got float64"),
+        ({"num_classes": np.array([1, 2])}, "num_classes must be integers"),
+        ({"class_names": np.array([1, 2])}, "class_names must be text"),
+        ({"directed": np.array("yes")}, "directed must be bool"),
+        ({"edge_type": np.array([0, 1])}, "edge_type must have 3 entries"),
+        ({"x": None, "x_data": np.ones(3)}, "has no x_indptr, x_indices, x_shape"),
+        ({"x_shape": np.array([4])}, "x_indptr must have one entry more"),
+        ({"x_indptr": np.array([0, 2, 1, 3, 3])}, "x_indptr must rise from 0"),
+        ({"x_indptr": np.array([0, 2, 2, 3, 4])}, "x_indptr must rise from 0 to the lengths"),
+        ({"x_indices": np.array([0, 2, 3])}, "x_indices must be columns below 3"),
+        ({"x_indices": np.array([0, 2, -1])}, "x_indices must be columns below 3"),
+    ],
+)
+def test_malformed_arrays(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    sparse = {
+        "x": None,
+        "x_indptr": np.array([0, 2, 2, 3, 3]),
+        "x_indices": np.array([0, 2, 1]),
+        "x_data": np.array([3.0, 4, 7]),
+        "x_shape": np.array([4, 3]),
+    }
+    base = sparse if any(k.startswith("x_") for k in changes) and "x" not in changes else {}
+    path = write(tmp_path / "file.npz", small(**{**base, **changes}))
+    with pytest.raises(ValueError, match=rf"file\.npz.*{message}"):
+        load_npz(path)
+
+
+def test_every_damaged_byte_is_an_error_of_the_file_or_harmless(tmp_path: Path) -> None:
+    whole = write(tmp_path / "whole.npz", small()).read_bytes()
+    path = tmp_path / "damaged.npz"
+    for offset in range(0, len(whole), 7):
+        path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 0x24]) + whole[offset + 1 :])
+        with suppress(ValueError):  # some bytes mean nothing
+            load_npz(path)
+    for length in range(0, len(whole), 97):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match=r"damaged\.npz"):
+            load_npz(path)
 
 
 def test_missing_and_broken_files(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from peergraph.demo.bars import progress_bar
-from peergraph.demo.graph import NodeGraph, load_npz, random_split, save_npz
+from peergraph.demo.graph import NodeGraph, random_split
+from peergraph.demo.npz_file import load_npz, save_npz
 from peergraph.demo.parse import FileFacts, SourceFile, parse_file, parse_files
 from peergraph.demo.resolve import resolve_edges
 from peergraph.demo.sources import find_sources, installation_key, installation_roots
@@ -41,7 +42,7 @@ def load_code_graph(*, rebuild: bool = False, progress: bool = True) -> NodeGrap
     if not rebuild and path.exists():
         try:
             return load_npz(path, name="code graph")
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             print(f"peergraph: rebuilding the code graph: {error}", file=sys.stderr)
     sources = find_sources(installation_roots())
     graph = build_code_graph(sources, min_class_nodes=MIN_CLASS_NODES, progress=progress)

@@ -1,29 +1,15 @@
-"""A labelled graph in memory, and its `.npz` file."""
+"""A labelled graph in memory."""
 
 from __future__ import annotations
 
-import os
-import tempfile
-import zipfile
-import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-
-_KEYS = ("indptr", "indices", "y", "train_mask", "val_mask", "test_mask")
-_OTHER_FORMATS = {
-    "node_types": "a heterogeneous graph",
-    "relation_names": "a knowledge graph",
-    "t": "a temporal graph",
-    "edge_index": "an edge list without labels",
-}
 
 
 @dataclass
@@ -87,6 +73,8 @@ class NodeGraph:
             raise ValueError(f"x must have {n} rows, one a node, got shape {self.x.shape}")
         if self.y.shape != (n,) or self.y.min() < -1 or self.y.max() >= self.num_classes:
             raise ValueError(f"y must be [{n}] labels from -1 to {self.num_classes - 1}")
+        if self.edge_type is not None and len(self.edge_type) != self.num_edges:
+            raise ValueError(f"edge_type must have {self.num_edges} entries, one an edge")
         for mask in self._masks():
             if mask.shape != (n,) or mask.dtype != bool or not mask.any():
                 raise ValueError(f"masks must be bool [{n}], each with a node in it")
@@ -102,104 +90,3 @@ def random_split(y: Array, seed: int) -> tuple[Array, Array, Array]:
     for mask, part in zip(masks, np.split(nodes, bounds), strict=True):
         mask[part] = True
     return masks[0], masks[1], masks[2]
-
-
-def save_npz(graph: NodeGraph, path: Path) -> None:
-    """Writes `path` at once: a reader sees the old file, the new one or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    arrays: dict[str, Any] = {key: getattr(graph, key) for key in (*_KEYS, "x")}
-    arrays["directed"] = np.array(graph.directed)
-    arrays["num_classes"] = np.array(graph.num_classes)
-    arrays["class_names"] = np.array(graph.class_names)
-    if graph.edge_type is not None:
-        arrays["edge_type"] = graph.edge_type
-        arrays["edge_type_names"] = np.array(graph.edge_type_names)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez_compressed(file, **arrays)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def load_npz(path: Path, *, name: str | None = None) -> NodeGraph:
-    """Reads a homogeneous labelled graph.
-
-    Sparse features (`x_indptr`, `x_indices`, `x_data`, `x_shape`) become dense float32 with rows
-    of Euclidean length 1; empty rows stay empty. Dense features are taken as they are.
-
-    Raises FileNotFoundError, and ValueError if the file is not such a graph.
-    """
-    with _open_npz(path) as file:
-        return _read(file, path, name)
-
-
-def check_npz(path: Path) -> None:
-    """Raises what `load_npz` would, as far as the names of the file's arrays tell."""
-    with _open_npz(path) as file:
-        _check_keys(file, path)
-
-
-@contextmanager
-def _open_npz(path: Path) -> Iterator[Any]:
-    with open(path, "rb") as handle:
-        if not zipfile.is_zipfile(handle):
-            raise ValueError(f"{path} is not a .npz file")
-        try:
-            with np.load(handle, allow_pickle=False) as file:
-                yield file
-        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-            raise ValueError(f"{path} is damaged: {error}") from error
-
-
-def _check_keys(file: Any, path: Path) -> None:
-    for key, what in _OTHER_FORMATS.items():
-        if key in file:
-            raise ValueError(f"{path} holds {what}; the demo takes homogeneous labelled graphs")
-    missing = [key for key in _KEYS if key not in file]
-    if "x" not in file and "x_data" not in file:
-        missing.append("x")
-    if missing:
-        raise ValueError(f"{path} has no {', '.join(missing)}: not a homogeneous labelled graph")
-
-
-def _read(file: Any, path: Path, name: str | None) -> NodeGraph:
-    _check_keys(file, path)
-    y = file["y"].astype(np.int64, copy=False)
-    num_classes = int(file["num_classes"]) if "num_classes" in file else int(y.max()) + 1
-    class_names = (
-        [str(c) for c in file["class_names"]]
-        if "class_names" in file
-        else [str(c) for c in range(num_classes)]
-    )
-    graph = NodeGraph(
-        name=name or path.stem,
-        indptr=file["indptr"],
-        indices=file["indices"],
-        x=file["x"] if "x" in file else _dense_features(file),
-        y=y,
-        train_mask=file["train_mask"],
-        val_mask=file["val_mask"],
-        test_mask=file["test_mask"],
-        class_names=class_names,
-        directed=bool(file["directed"]) if "directed" in file else True,
-        edge_type=file.get("edge_type"),
-        edge_type_names=[str(t) for t in file.get("edge_type_names", [])],
-    )
-    try:
-        graph.check()
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-    return graph
-
-
-def _dense_features(file: Any) -> npt.NDArray[np.float32]:
-    rows, columns = (int(n) for n in file["x_shape"])
-    indptr, data = file["x_indptr"], file["x_data"].astype(np.float32)
-    row = np.repeat(np.arange(rows), np.diff(indptr))
-    norm = np.sqrt(np.bincount(row, weights=data.astype(np.float64) ** 2, minlength=rows))
-    x = np.zeros((rows, columns), np.float32)
-    x[row, file["x_indices"]] = data / norm[row]
-    return x

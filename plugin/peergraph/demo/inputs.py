@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from peergraph.demo.code_graph import load_code_graph
-from peergraph.demo.graph import NodeGraph, check_npz, load_npz
+from peergraph.demo.graph import NodeGraph
+from peergraph.demo.npz_file import check_npz, load_npz
 from peergraph.demo.options import CODE, PRODUCTS, DemoOptions
 from peergraph.demo.products import products_graph
 
