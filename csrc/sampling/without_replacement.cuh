@@ -95,7 +95,7 @@ template <typename Emit>
 __device__ void draw_by_block(const DrawSource& source, int64_t degree, int64_t fanout,
                               int64_t target, const BlockScratch& scratch, const Emit& emit) {
   uint64_t* keys = scratch.keys;
-  volatile int* chain = scratch.chain;
+  int* chain = scratch.chain;
   const int bits = scratch.draw_bits;
   for (int64_t i = threadIdx.x; i < scratch.capacity; i += blockDim.x) {
     keys[i] = i < fanout ? (static_cast<uint64_t>(source.draw(degree, target, i)) << bits) | i
@@ -112,10 +112,16 @@ __device__ void draw_by_block(const DrawSource& source, int64_t degree, int64_t 
       chain[degree - 1 - r] = static_cast<int>(keys[k] & draw_mask);
   }
   __syncthreads();
-  // In place: a thread may read a link that was doubled already; that only takes it further.
+  // In place, as many links at a time as there are threads. A link that was doubled already only
+  // takes those that follow it further.
   for (int64_t reach = 1; reach < fanout; reach *= 2) {
-    for (int64_t i = threadIdx.x; i < fanout; i += blockDim.x) chain[i] = chain[chain[i]];
-    __syncthreads();
+    for (int64_t begin = 0; begin < fanout; begin += blockDim.x) {
+      const int64_t i = begin + threadIdx.x;
+      const int further = i < fanout ? chain[chain[i]] : 0;
+      __syncthreads();
+      if (i < fanout) chain[i] = further;
+      __syncthreads();
+    }
   }
   for (int64_t k = threadIdx.x; k < fanout; k += blockDim.x) {
     const int64_t r = static_cast<int64_t>(keys[k] >> bits);
