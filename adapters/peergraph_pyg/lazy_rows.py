@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils._pytree import tree_map_only
 from typing_extensions import Self
 
@@ -145,12 +145,14 @@ class LazyRows(WithoutStorage):
         return self.whole().clone().requires_grad_(self.requires_grad)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        values = self.whole().detach().requires_grad_(self.requires_grad)
-        return values.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+        return self._values().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
     def reduce_to_process(self) -> Any:
         """The values, as a plain tensor in memory that both processes map."""
-        return self.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        return reduce_tensor(self._values())  # type: ignore[no-untyped-call]
+
+    def _values(self) -> Tensor:
+        return self.whole().detach().requires_grad_(self.requires_grad)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         state = "gathered" if self.is_gathered else "not gathered"

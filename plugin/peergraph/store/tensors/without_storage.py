@@ -31,7 +31,7 @@ class WithoutStorage(Tensor):
         cls, shape: tuple[int, ...], dtype: torch.dtype | None, device: torch.device, **more: Any
     ) -> Self:
         # A tensor of inference mode could not serve gradients later.
-        with torch.inference_mode(False):
+        with _outside_inference():
             tensor: Self = Tensor._make_wrapper_subclass(
                 cls, shape, dtype=dtype, device=device, **more
             )
@@ -93,5 +93,9 @@ def mode_for(func: Any) -> AbstractContextManager[Any]:
     if torch.is_inference_mode_enabled() and any(
         returned.alias_info is not None for returned in func._schema.returns
     ):
-        return torch.inference_mode(False)
+        return _outside_inference()
     return nullcontext()
+
+
+def _outside_inference() -> AbstractContextManager[Any]:
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
