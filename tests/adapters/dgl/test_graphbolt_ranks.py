@@ -1,0 +1,67 @@
+"""GraphBolt over a store of several ranks, each going at its own pace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+# First: it skips where there is no DGL.
+from tests.adapters.dgl.graphs import random_graph
+
+pytest.importorskip("peergraph_dgl.graphbolt", exc_type=ImportError)
+
+# isort: split
+
+import torch
+from dgl import graphbolt as gb
+
+import peergraph_dgl
+from peergraph.memory import Group
+from peergraph.testing import run_ranks
+from peergraph_dgl.graphbolt import StoreFeatures, StoreSamplingGraph
+
+NODES = 60
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torchrun has it: torch's threads spin, and the ranks' would wait for each other."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def _check(device: str) -> list[int]:
+    """The seeds of this rank; no collective hides in an update, nor in a batch."""
+    group = Group.current(device=device)
+    g: Any = random_graph().int()
+    shared = peergraph_dgl.share(g if group.rank == 0 else None, device=device)
+    store = peergraph_dgl.store_of(shared)
+    assert peergraph_dgl.from_store(store).idtype == torch.int32
+    graph, features = StoreSamplingGraph(store), StoreFeatures(store)
+    for _ in range(group.rank + 1):
+        features.update("node", None, "h", torch.full((NODES, 7), float(group.rank)))
+    items = gb.ItemSet(torch.arange(NODES), names="seed_nodes")
+    pipe = gb.DistributedItemSampler(items, batch_size=8)
+    pipe = pipe.copy_to(torch.device(store.device), extra_attrs=["seed_nodes"])
+    pipe = pipe.sample_neighbor(graph, [3, 2])
+    loader = gb.DataLoader(pipe.fetch_feature(features, node_feature_keys=["x", "h"]))
+    seen: list[int] = []
+    for batch in loader:  # To begin is a collective of torch's, so all ranks pass as often.
+        assert bool((batch.node_features["h"] == group.rank).all())
+        rows = g.ndata["x"][batch.input_nodes.cpu()]
+        assert torch.equal(batch.node_features["x"].cpu(), rows)
+        seen += batch.seed_nodes.tolist()
+    group.barrier()
+    store.close()
+    return seen
+
+
+def test_ranks() -> None:
+    first, second = run_ranks(_check, 2, "cpu")
+    assert sorted(first + second) == list(range(NODES))
+
+
+@pytest.mark.gpus(2)
+def test_ranks_on_gpus() -> None:
+    first, second = run_ranks(_check, 2, "cuda", device="cuda")
+    assert sorted(first + second) == list(range(NODES))
