@@ -19,7 +19,7 @@ from torch_geometric.sampler import NeighborSampler
 
 from peergraph.store import Store
 
-from . import blocks
+from . import blocks, other_loaders
 from .adjacency import adjacencies, without
 from .attach import find_store, has_shared_structure, refuse_changed
 from .feature_store import PeergraphFeatureStore
@@ -54,6 +54,7 @@ def install() -> None:
                 setattr(module, name, _wrap_filter(getattr(module, name)))
         loader_utils.filter_node_store_ = _wrap_nodes(loader_utils.filter_node_store_)
         loader_utils.filter_edge_store_ = _wrap_edges(loader_utils.filter_edge_store_)
+        other_loaders.install()
 
 
 def _wrap_sampler(original: Callable[..., None]) -> Callable[..., None]:
