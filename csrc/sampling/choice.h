@@ -75,6 +75,11 @@ struct Candidates {
     return load_id(choice.times.row(choice.times.order(id)), choice.time_bytes, 0);
   }
 
+  /// The time as an unsigned number of the same order.
+  PG_HD uint64_t time_key(int64_t i) const {
+    return static_cast<uint64_t>(time(i)) ^ (uint64_t{1} << 63);
+  }
+
   PG_HD bool admits(int64_t i) const { return !choice.timed() || time(i) <= latest; }
 
   /// 0 for what is not a weight above 0.

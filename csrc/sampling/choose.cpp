@@ -94,12 +94,30 @@ class Chooser {
  private:
   template <typename Emit>
   void without_replacement(const Candidates& candidates, int64_t count, const Emit& emit) {
-    if (count == candidates.list.degree) {
+    if (candidates.choice.timed()) {
+      const std::vector<Ranked>& chosen = in_order_of_time(candidates, count);
+      for (int64_t i = 0; i < count; ++i) emit(i, chosen[i].position);
+    } else if (count == candidates.list.degree) {
       for (int64_t i = 0; i < count; ++i) emit(i, i);
-      return;
+    } else {
+      const std::vector<Ranked>& chosen = least_of(candidates, count);
+      for (int64_t i = 0; i < count; ++i) emit(i, chosen[i].position);
     }
-    const std::vector<Ranked>& chosen = least_of(candidates, count);
-    for (int64_t i = 0; i < count; ++i) emit(i, chosen[i].position);
+  }
+
+  /// The neighbours with the least keys, by their times; of equal times in the order of the list.
+  const std::vector<Ranked>& in_order_of_time(const Candidates& candidates, int64_t count) {
+    by_time_.clear();
+    const auto add = [&](int64_t i) { by_time_.push_back({candidates.time_key(i), i}); };
+    if (count == candidates.list.degree)
+      for (int64_t i = 0; i < count; ++i) add(i);
+    else
+      for (const Ranked& one : least_of(candidates, count)) add(one.position);
+    // Lists often are in the order of their times, as edges are when they are recorded.
+    const Before order{false};
+    if (!std::is_sorted(by_time_.begin(), by_time_.end(), order))
+      std::sort(by_time_.begin(), by_time_.end(), order);
+    return by_time_;
   }
 
   /// Draws with replacement among the `count` most recent neighbours.
@@ -173,6 +191,7 @@ class Chooser {
   std::vector<double> weights_, exponentials_;
   std::vector<uint64_t> keys_;
   Least least_;
+  std::vector<Ranked> by_time_;
   std::vector<uint64_t> sums_;
 };
 

@@ -67,8 +67,16 @@ struct Choosing {
       draw_among_last(team, scratch, candidates, count, admitted, emit);
     else if (count > 0 && choice.replace && hop.fanout >= 0)
       with_replacement(team, scratch, candidates, count, emit);
-    else if (count > 0)
-      without_replacement(team, scratch, candidates, count, admitted, emit);
+    else if (count > 0) {
+      const PickSlots picks{hop.sources, hop.index_bytes, first, hop.slots - first};
+      without_replacement(team, scratch, candidates, count, admitted,
+                          [&](int64_t i, int64_t pick) { picks.set(i, pick); });
+      team.sync();
+      if (choice.timed() && count <= picks.room)
+        sort_by_time(team, scratch, candidates, picks, count);
+      for (int64_t i = team.rank(); i < count && i < picks.room; i += Team::kThreads)
+        emit(i, picks.get(i));
+    }
     for (int64_t i = count + team.rank(); i < hop.stride; i += Team::kThreads)
       store_id(hop.sources, hop.index_bytes, first + i, -1);
   }

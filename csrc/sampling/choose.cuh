@@ -1,5 +1,5 @@
-// Choosing among the neighbours of one target by a team of threads: in order of the list, with
-// nothing but a fixed amount of shared memory, whatever the degree and the fanout.
+// Choosing among the neighbours of one target by a team of threads, with nothing but a fixed amount
+// of shared memory, whatever the degree and the fanout.
 #pragma once
 
 #include <cstdint>
@@ -82,6 +82,58 @@ __device__ void choose_least(const Team& team, const TeamScratch& scratch, bool 
     const uint64_t to = emitted + team.exclusive_sum(take ? 1 : 0, taken);
     if (take) emit(static_cast<int64_t>(to), i);
     emitted += taken;
+  }
+}
+
+/// The slots of a target, which hold the picks until edges are written there.
+struct PickSlots {
+  void* slots;
+  int32_t bytes;
+  int64_t first;
+  int64_t room;  // may be less than there are picks, in samples of a fixed shape
+
+  __device__ int64_t get(int64_t i) const { return load_id(slots, bytes, first + i); }
+  __device__ void set(int64_t i, int64_t pick) const {
+    if (i < room) store_id(slots, bytes, first + i, pick);
+  }
+};
+
+/// Puts `count` picks in the order of their times, of equal ones in the order of the list: bitonic
+/// sorting, in which every comparison moves what is less to the front, so that the count need not
+/// be a power of two. Times are kept in shared memory as far as there is room.
+template <typename Team>
+__device__ void sort_by_time(const Team& team, const TeamScratch& scratch,
+                             const Candidates& candidates, const PickSlots& picks, int64_t count) {
+  const bool kept = count <= scratch.capacity;
+  const auto time_at = [&](int64_t i) {
+    return kept ? scratch.keys[i] : candidates.time_key(picks.get(i));
+  };
+  if (kept) {
+    for (int64_t i = team.rank(); i < count; i += Team::kThreads)
+      scratch.keys[i] = candidates.time_key(picks.get(i));
+    team.sync();
+  }
+  // Lists often are in the order of their times, as edges are when they are recorded.
+  uint64_t falls = 0;
+  for (int64_t i = team.rank(); i + 1 < count; i += Team::kThreads)
+    falls |= time_at(i) > time_at(i + 1) ? 1 : 0;
+  if (team.max(falls) == 0) return;
+  const auto exchange = [&](int64_t low, int64_t high) {
+    const uint64_t early = time_at(low), late = time_at(high);
+    const int64_t pick = picks.get(low), other = picks.get(high);
+    if (early < late || (early == late && pick < other)) return;
+    picks.set(low, other);
+    picks.set(high, pick);
+    if (!kept) return;
+    scratch.keys[low] = late;
+    scratch.keys[high] = early;
+  };
+  for (int64_t width = 2; width < 2 * count; width *= 2) {
+    for (int64_t flips = width - 1, step = width / 2; step > 0; step /= 2, flips = step) {
+      for (int64_t i = team.rank(); i < count; i += Team::kThreads)
+        if (const int64_t other = i ^ flips; i < other && other < count) exchange(i, other);
+      team.sync();
+    }
   }
 }
 

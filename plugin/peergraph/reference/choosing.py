@@ -106,7 +106,7 @@ def choose(
     """Which neighbours a target gets, as positions in its list."""
     admitted = candidates.admitted()
     if fanout < 0 or (not choice.replace and len(admitted) <= fanout):
-        return admitted
+        return _in_order_of_time(candidates, admitted)
     if choice.replace and not choice.last:
         return _with_replacement(candidates, admitted, fanout, seed, stream, position)
 
@@ -132,7 +132,13 @@ def choose(
     if choice.replace and chosen:
         count = len(chosen)
         return [chosen[random_below(count, seed, stream, position, k)] for k in range(fanout)]
-    return chosen
+    return _in_order_of_time(candidates, chosen)
+
+
+def _in_order_of_time(candidates: Candidates, chosen: list[int]) -> list[int]:
+    """Positions in ascending order, by their times where there are any."""
+    times = candidates.times
+    return chosen if times is None else sorted(chosen, key=lambda i: times[i])
 
 
 def _with_replacement(

@@ -69,7 +69,8 @@ class NeighborSampler:
             random as without, but targets tend to take the same nodes: fewer nodes to gather.
         layer_dependency: with `labor`, all hops use the same numbers: fewer nodes still.
 
-    With weights, times or labor, what a target gets is in the order of its list.
+    With weights or labor, what a target gets is in the order of its list; with times, in the order
+    of these, of equal ones in the order of its list. With `replace`, in the order of the draws.
 
     Raises:
         ValueError: a fanout below -1, lists of different lengths, a relation missing or unknown,
