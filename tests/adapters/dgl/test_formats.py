@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import pytest
@@ -69,7 +69,7 @@ def test_id_types_of_graphs_over_stores() -> None:
     store = peergraph_dgl.store_of(result)
     over = peergraph_dgl.from_store(store, edges=True)
     assert over.idtype == result.idtype == torch.int32
-    assert pickle.loads(pickle.dumps(over)).idtype == torch.int32
+    assert ForkingPickler.loads(ForkingPickler.dumps(over)).idtype == torch.int32
     assert over.long().idtype == peergraph_dgl.from_store(store, idtype=torch.int64).idtype
     assert over.long().idtype == torch.int64
     assert over.long().int().idtype == torch.int32
