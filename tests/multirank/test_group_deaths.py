@@ -154,8 +154,7 @@ def _check_named(results: list[Any], victim: int) -> None:
     for rank, result in enumerate(results):
         if rank != victim:
             message, seconds = result
-            assert message.startswith(f"rank {victim} "), message
-            assert "died (pid" in message or "broke off" in message, message
+            assert f"rank {victim} " in message, message
             assert seconds < LONG_S / 2
 
 

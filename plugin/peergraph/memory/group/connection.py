@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 from collections import deque
+from contextlib import suppress
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -58,6 +59,10 @@ class Connection:
         self._header = bytearray()
         self._body: memoryview | None = None
         self._filled = 0
+        self._blocked = False
+        # Set while something is under way that must not be broken off.
+        self._sending = self._receiving = False
+        self._garbled = False
 
     @property
     def is_sending(self) -> bool:
@@ -74,30 +79,33 @@ class Connection:
     def flush(self) -> None:
         """Sends as much as the system takes now."""
         while self.is_sending:
-            try:
-                sent = self.socket.sendmsg(list(self._outgoing)[:2])
-            except BlockingIOError:
-                return
-            except OSError:
-                # The other end is closed. What it sent before can still be read.
+            if self._sending:
+                # A signal's exception came in between: how much was sent is not known any more.
                 self._outgoing.clear()
+                with suppress(OSError):
+                    self.socket.shutdown(socket.SHUT_WR)
                 return
-            while sent:
-                first = self._outgoing.popleft()
-                if sent < len(first):
-                    self._outgoing.appendleft(first[sent:])
-                sent -= min(sent, len(first))
+            self._sending = True
+            self._send_some()
+            self._sending = False
+            if self._blocked:
+                return
 
     def receive(self) -> None:
         """Takes in whatever has come."""
         while not self.ended:
+            # A signal's exception came in between: messages cannot be told apart any more.
+            self._garbled |= self._receiving
+            self._receiving = True
             try:
-                if not self._receive_some():
-                    self.ended = True
+                count = self._skip_some() if self._garbled else self._receive_some()
             except BlockingIOError:
-                return
+                break
             except OSError:
-                self.ended = True
+                count = 0
+            self.ended = count == 0
+            self._receiving = False
+        self._receiving = False
 
     def take(self) -> Part | None:
         """The rank's part in the next exchange, if it has come."""
@@ -118,6 +126,26 @@ class Connection:
         if self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None
+
+    def _send_some(self) -> None:
+        self._blocked = False
+        try:
+            sent = self.socket.sendmsg(list(self._outgoing)[:2])
+        except BlockingIOError:
+            self._blocked = True
+            return
+        except OSError:
+            # The other end is closed. What it sent before can still be read.
+            self._outgoing.clear()
+            return
+        while sent:
+            first = self._outgoing.popleft()
+            if sent < len(first):
+                self._outgoing.appendleft(first[sent:])
+            sent -= min(sent, len(first))
+
+    def _skip_some(self) -> int:
+        return len(self.socket.recv(1 << 16))
 
     def _receive_some(self) -> int:
         """Reads once; returns the number of bytes, 0 at the end of the stream."""

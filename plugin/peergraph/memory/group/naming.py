@@ -1,0 +1,40 @@
+"""Names for collectives that are functions or methods."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar
+
+from peergraph.memory.group.group import Group
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def collective(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Has errors call the function by this name, as :meth:`Group.collective` does.
+
+    The group is that of the first argument that is or has one; without one nothing is named.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def named(*args: P.args, **kwargs: P.kwargs) -> T:
+            group = _group_of((*args, *kwargs.values()))
+            if group is None:
+                return function(*args, **kwargs)
+            with group.collective(name):
+                return function(*args, **kwargs)
+
+        return named
+
+    return decorate
+
+
+def _group_of(arguments: Iterable[object]) -> Group | None:
+    for argument in arguments:
+        found = argument if isinstance(argument, Group) else getattr(argument, "group", None)
+        if isinstance(found, Group):
+            return found
+    return None
