@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from peergraph.memory.group.naming import collective
 from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.sampling.fanouts import Fanouts
 from peergraph.sampling.inputs import check_vector
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from peergraph.store import Store
 
 
+@collective("presample")
 def presample(
     store: Store,
     fanouts: Fanouts,

@@ -9,6 +9,7 @@ import torch
 
 import peergraph._C as _C
 from peergraph.memory.group.group import Group
+from peergraph.memory.group.naming import collective
 from peergraph.memory.measurement.probe import Probe
 from peergraph.memory.topology.machine_cache import cache_file, identity, keep
 from peergraph.memory.topology.topology import Topology
@@ -22,6 +23,7 @@ _METHOD = "4"
 _BULK_BYTES = 1 << 16  # rows so wide that they count as bulk
 
 
+@collective("measure_topology")
 def measure_topology(group: Group, *, force: bool = False) -> Topology:
     """The links of the group's GPUs: measured once per machine, then read from the cache.
 
@@ -53,6 +55,7 @@ def measure_topology(group: Group, *, force: bool = False) -> Topology:
     return topology
 
 
+@collective("cached_topology")
 def cached_topology(group: Group) -> Topology | None:
     """What :meth:`measure_topology` found earlier for these GPUs, or None. Collective."""
     path = _cache_file(group)

@@ -59,6 +59,7 @@ def assemble(
     source: GraphSource | None, wishes: Wishes, group: Group, progress: bool | None
 ) -> Parts:
     """Plans, allocates and fills. Collective; raises as :meth:`Store.build`."""
+    group.agree(plan=wishes.plan, shares=wishes.shares)
     schema = agree(source, group)
     local = local_csc.local_structure(source, schema, group)
     ordered = may_split(wishes.plan, wishes.shares, wishes.topology, wishes.spill, group)

@@ -150,6 +150,7 @@ def add_table(
     group = store.group
     if group is None:
         raise RuntimeError("only the ranks that built a store can add to it")
+    group.agree(name=name, type=kind, plan=plan)
     rows = store.num_nodes(kind) if isinstance(kind, str) else store.num_edges(kind)
     taken = store.node_table_names(kind) if isinstance(kind, str) else store.edge_table_names(kind)
 

@@ -42,6 +42,8 @@ def save(store: Store, folder: str | PathLike[str]) -> None:
             "only the ranks that built a store can save it, not a process it was sent to"
         )
 
+    group.agree(folder=os.fspath(folder))
+
     def write() -> None:
         if group.rank == 0:
             _write_folder(store, Path(folder))

@@ -93,13 +93,14 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
             with torch.enable_grad():
                 loss = closure()
         Join.notify_join_context(self)
-        self._check_states()
-        for anchor, incoming in zip(self._of_anchor, self._collect(), strict=True):
-            if incoming is not None:
-                self._states[anchor].step += 1
-                self._update(anchor, incoming)
-        if self._exchange is not None:
-            self._exchange.wait()
+        with self._group.collective("SparseOptimizer.step"):
+            self._check_states()
+            for anchor, incoming in zip(self._of_anchor, self._collect(), strict=True):
+                if incoming is not None:
+                    self._states[anchor].step += 1
+                    self._update(anchor, incoming)
+            if self._exchange is not None:
+                self._exchange.wait()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
