@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,6 +67,17 @@ def test_room_is_taken_at_once(
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=99))
     with pytest.raises(OSError, match=r"100 bytes on disk were asked for, 99 are available in"):
         SharedRegion.create(100, group, "cpu", tmp_path)
+
+
+def test_a_folder_whose_room_is_taken_meanwhile(
+    group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match=f"bytes on disk cannot be had: No space.*{tmp_path}"):
+        Table.create((10, 2), torch.float32, Tiers(disk=10), group, spill=tmp_path)
 
 
 def test_host_memory_is_not_asked_for(

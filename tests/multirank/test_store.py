@@ -98,6 +98,15 @@ def _errors_reach_all() -> None:
     )
     with pytest.raises(ValueError, match=r"node_range of '_N' must cover 0..4 in rank order"):
         Store.build(gap, group=group)
+    # Ids 0 and 1 on both ranks, or ids on one of them that the other has by default.
+    for last_has_ids in (True, False):
+        ids = torch.tensor([0, 1]) if group.rank == 0 or last_has_ids else None
+        if not last_has_ids and ids is not None:
+            ids += 2
+        edges = EdgeSource(csc=(torch.tensor([0, 2]), torch.zeros(2).long()), edge_ids=ids)
+        twice = GraphSource.homogeneous(2, edges, node_range=(group.rank, group.rank + 1))
+        with pytest.raises(ValueError, match="edge_ids of the ranks must be a permutation"):
+            Store.build(twice, group=group)
 
 
 def test_errors_reach_all_ranks() -> None:

@@ -311,6 +311,19 @@ def test_every_rank_raises_what_one_finds(folder: Path) -> None:
     assert first == second
 
 
+def _load_repeated(folder: str) -> None:
+    with pytest.raises(ValueError, match="edge_ids of the ranks must be a permutation together"):
+        Store.load(folder, group=Group.current(device="cpu"), verify=False)
+
+
+def test_edge_ids_that_repeat_on_another_rank(folder: Path) -> None:
+    path = folder / "edge0.edge_ids.npy"
+    array = np.load(path)
+    array[0] = array[-1]
+    np.save(path, array)
+    run_ranks(_load_repeated, 2, str(folder))
+
+
 def _load_different(folder: str, other: str) -> None:
     group = Group.current(device="cpu")
     with pytest.raises(ValueError, match="the ranks load different stores"):

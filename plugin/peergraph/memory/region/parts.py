@@ -157,7 +157,11 @@ def _disk_file(num_bytes: int, folder: str | PathLike[str]) -> int:
         )
     with tempfile.TemporaryFile(dir=folder) as file:
         # Taken now: of a file that finds no room later, the system kills who writes to it.
-        os.posix_fallocate(file.fileno(), 0, num_bytes)
+        try:
+            os.posix_fallocate(file.fileno(), 0, num_bytes)
+        except OSError as error:
+            what = f"{num_bytes} bytes on disk cannot be had: {error.strerror}"
+            raise OSError(error.errno, what, str(folder)) from error
         return os.dup(file.fileno())
 
 

@@ -17,6 +17,7 @@ from peergraph.store.input.shared_vector import assemble
 from peergraph.store.input.source import EdgeSource, EdgeType, GraphSource, NodeType
 
 _BINCOUNT_CHUNK = 1 << 28
+_ID_CHUNK = 1 << 24
 
 
 @dataclass
@@ -48,7 +49,36 @@ def local_structure(
             return {t: _no_edges() for t in schema.num_edges}
         return {t: _to_csc(t, e, schema) for t, e in source.edges.items()}
 
-    return run_everywhere(group, convert)
+    local = run_everywhere(group, convert)
+    _check_split_edge_ids(local, schema, group)
+    return local
+
+
+def _check_split_edge_ids(local: Mapping[EdgeType, LocalCsc], schema: Schema, group: Group) -> None:
+    """Raises ValueError on every rank where the shares of a split source have edge ids in common,
+    which differ within each of them. Collective.
+    """
+    mine = {t: (csc.edge_ids is not None, csc.indices.numel()) for t, csc in local.items()}
+    everyone = group.all_gather(mine)
+    for edge_type, csc in local.items():
+        shares = [given[edge_type] for given in everyone if given[edge_type][1]]
+        if len(shares) < 2 or not any(has_ids for has_ids, _ in shares):
+            continue
+        begin = schema.edge_begin[group.rank][edge_type]
+
+        def mark(seen: Tensor, csc: LocalCsc = csc, begin: int = begin) -> None:
+            if csc.edge_ids is None:
+                seen[begin : begin + csc.indices.numel()] = True
+                return
+            for piece in torch.split(csc.edge_ids, _ID_CHUNK):
+                seen[piece.long()] = True
+
+        seen = assemble(group, schema.num_edges[edge_type], mark, torch.bool)
+        if not bool(seen.all()):
+            raise ValueError(
+                f"edges of {edge_type}: edge_ids of the ranks must be a permutation together, "
+                f"some are on two ranks and id {int((~seen).nonzero()[0])} is on none"
+            )
 
 
 def _no_edges() -> LocalCsc:
@@ -72,7 +102,6 @@ def _to_csc(edge_type: EdgeType, edges: EdgeSource, schema: Schema) -> LocalCsc:
             f"is out of range for {num_sources} source nodes"
         )
     if edges.edge_ids is not None:
-        # Of a split source the shares may have ids in common, which is not found.
         name = f"edges of {edge_type}: edge_ids"
         check_distinct(name, edges.edge_ids, schema.num_edges[edge_type], "edges")
     return LocalCsc(indptr.long(), indices, edges.edge_ids)

@@ -10,18 +10,23 @@ from torch import Tensor
 from peergraph.memory import Group, SharedRegion
 
 
-def assemble(group: Group, length: int, write: Callable[[Tensor], None]) -> Tensor:
-    """[length] int64, zero at first, that the ranks write one after the other. Collective.
+def assemble(
+    group: Group,
+    length: int,
+    write: Callable[[Tensor], None],
+    dtype: torch.dtype = torch.int64,
+) -> Tensor:
+    """[length], zero at first, that the ranks write one after the other. Collective.
 
     Args:
         write: changes the vector in place; called on each rank in rank order.
     """
     if length == 0:
-        return torch.zeros(0, dtype=torch.int64, device="cpu")
-    owned = 8 * length if group.rank == 0 else 0
+        return torch.zeros(0, dtype=dtype, device="cpu")
+    owned = dtype.itemsize * length if group.rank == 0 else 0
     region = SharedRegion.create(owned, group, torch.device("cpu"))
     try:
-        vector = region.part(0, torch.int64, (length,))
+        vector = region.part(0, dtype, (length,))
         for rank in range(group.world_size):
             if rank == group.rank:
                 write(vector)
