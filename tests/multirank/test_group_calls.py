@@ -16,6 +16,7 @@ from peergraph.errors import CollectiveMismatchError, PeerLostError
 from peergraph.memory import Group
 from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.testing import run_ranks
+from tests.multirank.processes import interrupt_when_it_waits, is_running
 
 LONG_S = 100.0
 
@@ -204,15 +205,7 @@ def _interrupted() -> bool:
         with pytest.raises(KeyboardInterrupt):
             group.barrier()
     else:
-        assert group._channel is not None
-        peers = group._channel.peers
-        while not peers.connections[0]._parts:
-            peers.wait(begin + LONG_S)
-        while _state(pids[0]) != "S":
-            time.sleep(0.001)
-        os.kill(pids[0], signal.SIGINT)
-        while _is_running(pids[0]) and peers.connections[0].lost is None:
-            peers.wait(begin + LONG_S)
+        interrupt_when_it_waits(group, pids[0])
     with pytest.raises(PeerLostError, match=r"rank 0 broke off Group.barrier \(call 2\): Keyb"):
         _barriers(group)
     return time.monotonic() - begin < LONG_S / 2
@@ -238,23 +231,11 @@ def _follows() -> str | None:
             group.barrier()
         except PeerLostError:
             raise SystemExit(1) from None
-    while any(_is_running(pid) for pid in pids[1:]):
+    while any(is_running(pid) for pid in pids[1:]):
         time.sleep(0.01)
     with pytest.raises(PeerLostError) as caught:
         group.barrier()
     return str(caught.value)
-
-
-def _state(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return "X"
-
-
-def _is_running(pid: int) -> bool:
-    return _state(pid) not in "ZX"
 
 
 def test_the_rank_that_died_first_is_blamed() -> None:
@@ -267,7 +248,7 @@ def _ends_early() -> str | None:
     pids = group.all_gather(os.getpid())
     if group.rank == 1:
         return None
-    while _is_running(pids[1]):
+    while is_running(pids[1]):
         time.sleep(0.01)
     with pytest.raises(PeerLostError) as caught:
         group.barrier()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from peergraph.memory import Group, Table
+from peergraph.memory.group.naming import collective
 from peergraph.memory.topology.topology import Topology
 from peergraph.store.budget.adding_tables import BuildRecord
 from peergraph.store.budget.spilling import Spill
@@ -139,7 +140,8 @@ class Store(Reporting):
             Spill(spill, host_budget),
         )
         group = group or Group.current(device=device, timeout=timeout)
-        parts = assemble(source, wishes, group, progress)
+        with group.collective("Store.build"):
+            parts = assemble(source, wishes, group, progress)
         return cls(group, group.device, **vars(parts))
 
     @classmethod
@@ -181,25 +183,27 @@ class Store(Reporting):
             OSError: a file cannot be read.
         """
         group = group or Group.current(device=device, timeout=timeout)
-        saved = SavedStore.open(folder, verify, group)
-        store = cls.build(
-            saved.source(group),
-            plan=plan,
-            memory_budget=memory_budget,
-            hotness=hotness,
-            structure_hotness=structure_hotness,
-            graph_ratio=graph_ratio,
-            feature_ratio=feature_ratio,
-            first=first,
-            topology=topology,
-            spill=spill,
-            host_budget=host_budget,
-            group=group,
-            progress=progress,
-        )
-        embeddings.restore(store, saved)
+        with group.collective("Store.load"):
+            saved = SavedStore.open(folder, verify, group)
+            store = cls.build(
+                saved.source(group),
+                plan=plan,
+                memory_budget=memory_budget,
+                hotness=hotness,
+                structure_hotness=structure_hotness,
+                graph_ratio=graph_ratio,
+                feature_ratio=feature_ratio,
+                first=first,
+                topology=topology,
+                spill=spill,
+                host_budget=host_budget,
+                group=group,
+                progress=progress,
+            )
+            embeddings.restore(store, saved)
         return store
 
+    @collective("Store.save")
     def save(self, folder: str | PathLike[str]) -> None:
         """Writes the store into a new folder of ``.npy`` files and a manifest: structure, tables,
         and embeddings with the state of their optimizers. Collective over the node group (rank 0
@@ -215,6 +219,7 @@ class Store(Reporting):
         """
         saving.save(self, folder)
 
+    @collective("Store.add_node_table")
     def add_node_table(
         self, name: str, values: Tensor | None, node_type: NodeType = NODE, *, plan: str = "auto"
     ) -> Table:
@@ -233,6 +238,7 @@ class Store(Reporting):
         self._node_tables.setdefault(node_type, {})[name] = table
         return table
 
+    @collective("Store.add_edge_table")
     def add_edge_table(
         self, name: str, values: Tensor | None, edge_type: EdgeType = EDGE, *, plan: str = "auto"
     ) -> Table:
@@ -243,6 +249,7 @@ class Store(Reporting):
         self._edge_tables.setdefault(edge_type, {})[name] = table
         return table
 
+    @collective("Store.turned")
     def turned(self) -> Store:
         """The same graph with every edge turned round: what is drawn of it are out-neighbours.
 
@@ -269,6 +276,7 @@ class Store(Reporting):
         # Each is one step, since readers may begin and end in several threads.
         self._readers.append(weakref.ref(reader, self._readers.remove))
 
+    @collective("Store.close")
     def close(self) -> None:
         """Frees everything. Collective, where the ranks built the store together."""
         for ref in list(self._readers):

@@ -30,6 +30,7 @@ class Channel:
         self.peers = peers
         self._pid = os.getpid()
         self._busy = False
+        self._broken_off: tuple[int, BaseException] | None = None
         # A rank that has dropped its group takes no further part.
         weakref.finalize(self, _leave, self._pid, peers).atexit = False
 
@@ -70,9 +71,18 @@ class Channel:
     def break_off(self, call: Call, error: BaseException) -> None:
         """This rank does not finish the collective: the group is of no use any more."""
         if os.getpid() == self._pid:
+            self._broken_off = self._broken_off or (call.number, error)
             reason = f"rank {self.peers.rank} broke off {call}: {type(error).__name__}"
             with self.peers.lock:
                 self.peers.give_up(PeerLostError(reason))
+
+    def end_of(self, call: Call, error: Exception) -> BaseException:
+        """What a collective raises in the end: what broke it off, also where cleaning up after that
+        has failed, as it must."""
+        if self._broken_off is None or not isinstance(error, PeerLostError):
+            return error
+        number, first = self._broken_off
+        return first if number == call.number else error
 
     def _arrivals(self, call: Call, deadline: float, timeout: float) -> Iterator[tuple[int, Part]]:
         """The other ranks' parts as they come, until all are there and this rank's is sent."""

@@ -18,7 +18,7 @@ import torch.distributed.nn.functional
 
 import peergraph._C as _C
 from peergraph.errors import PeerLostError
-from peergraph.memory.group.calls import Call, Calls
+from peergraph.memory.group.calls import Calls
 from peergraph.memory.group.channel import Channel
 from peergraph.memory.group.rendezvous import join
 from peergraph.memory.group.values import disagreement, pack, unpack
@@ -157,10 +157,14 @@ class Group:
         with self._calls.enter(name) as call:
             try:
                 yield
-            except Exception:
+            except Exception as error:
+                found = error if self._channel is None else self._channel.end_of(call, error)
+                if found is not error:
+                    raise found from None
                 raise
             except BaseException as error:
-                self._break_off(call, error)
+                if self._channel is not None:
+                    self._channel.break_off(call, error)
                 raise
 
     def await_ranks(self, missing: Callable[[float], list[int]]) -> None:
@@ -182,10 +186,6 @@ class Group:
             return [value]
         with self._calls.enter(name) as call:
             return self._collective_channel().exchange(call, value, self.timeout)
-
-    def _break_off(self, call: Call, error: BaseException) -> None:
-        if self._channel is not None:
-            self._channel.break_off(call, error)
 
     def _collective_channel(self) -> Channel:
         if self._channel is None:

@@ -12,6 +12,7 @@ import torch
 
 import peergraph._C as _C
 from peergraph.memory.group.group import Group
+from peergraph.memory.group.naming import collective
 from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.memory.region.parts import CudaPart, Handle, HostPart, Part, close_later
 
@@ -49,6 +50,7 @@ class SharedRegion:
         self._own: _Own | None = None
 
     @classmethod
+    @collective("SharedRegion.create")
     def create(
         cls,
         num_bytes: int,
@@ -75,6 +77,7 @@ class SharedRegion:
             PeerLostError: a rank is missing.
         """
         target = _check_device(device, group)
+        group.agree(device=target.type, folder=folder is not None)
         own = _Own()
         try:
             run_everywhere(group, lambda: own.allocate(num_bytes, group, target, folder))

@@ -14,6 +14,7 @@ import torch
 
 import peergraph._C as _C
 from peergraph.memory.group.group import Group
+from peergraph.memory.group.naming import collective
 from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.memory.region.region import SharedRegion
 from peergraph.memory.table import loading
@@ -65,6 +66,7 @@ class Table:
         )
 
     @classmethod
+    @collective("Table.create")
     def create(
         cls,
         shape: Sequence[int],
@@ -112,6 +114,7 @@ class Table:
             return check_table(shape, dtype, tiers, group, values, partitions, spill, check)
 
         wanted = run_everywhere(group, describe)
+        group.agree(order=order is not None)
         for rank, other in enumerate(group.all_gather(wanted)):
             if other != wanted:
                 raise ValueError(f"rank {rank} creates a table {other}, this rank {wanted}")
@@ -281,6 +284,7 @@ class Table:
         rank = 0 if names[0] in ("host", "disk") else self.group.rank
         return self._regions[names[0]].part(rank, self.dtype, self.shape)
 
+    @collective("Table.close")
     def close(self) -> None:
         """Releases the memory. Collective, except on a copy that came by pickle; idempotent.
 

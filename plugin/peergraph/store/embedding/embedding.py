@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from peergraph.memory import Group, Table
 from peergraph.memory.device.launching import DTYPES
+from peergraph.memory.group.naming import collective
 from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.memory.training.coalesce import accumulator
 from peergraph.memory.training.trained_table import TrainedTable, owned_tiers
@@ -62,6 +63,7 @@ class Embedding(nn.Module):
     DistributedDataParallel do not see them, and :meth:`torch.nn.Module.to` does not move them.
     """
 
+    @collective("Embedding")
     def __init__(
         self,
         store: Store | Group,
