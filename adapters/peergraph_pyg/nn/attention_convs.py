@@ -37,7 +37,7 @@ class GATConv(FastLayer, pyg.GATConv):  # type: ignore[misc]
         def by_edges() -> Any:
             args = (x, edge_index, edge_attr, size, return_attention_weights)
             with known_by(edge_index, "GATConv", self.add_self_loops):
-                return super(GATConv, self).forward(*args)
+                return pyg.GATConv.forward(self, *args)
 
         if edge_attr is not None:
             return by_edges()
@@ -122,7 +122,7 @@ class GATv2Conv(FastLayer, pyg.GATv2Conv):  # type: ignore[misc]
         def by_edges() -> Any:
             args = (x, edge_index, edge_attr, return_attention_weights)
             with known_by(edge_index, "GATv2Conv", self.add_self_loops):
-                return super(GATv2Conv, self).forward(*args)
+                return pyg.GATv2Conv.forward(self, *args)
 
         if edge_attr is not None:
             return by_edges()

@@ -55,7 +55,7 @@ class SAGEConv(FastLayer, pyg.SAGEConv):  # type: ignore[misc]
             out = project(self, ends, edge_index, size, self.lin_l, self.lin_r)
             return F.normalize(out, p=2.0, dim=-1) if self.normalize else out
 
-        return self._at_once(at_once, lambda: super(SAGEConv, self).forward(x, edge_index, size))
+        return self._at_once(at_once, lambda: pyg.SAGEConv.forward(self, x, edge_index, size))
 
 
 class GCNConv(FastLayer, pyg.GCNConv):  # type: ignore[misc]
@@ -123,7 +123,7 @@ class GINConv(FastLayer, pyg.GINConv):  # type: ignore[misc]
             return out
 
         def in_steps() -> Tensor:
-            result: Tensor = super(GINConv, self).forward(x, edge_index, size)
+            result: Tensor = pyg.GINConv.forward(self, x, edge_index, size)
             return result
 
         return self._at_once(lambda: self.nn(at_once()), in_steps)
@@ -193,7 +193,7 @@ class GraphConv(FastLayer, pyg.GraphConv):  # type: ignore[misc]
             return project(self, ends, edge_index, size, self.lin_rel, self.lin_root)
 
         def in_steps() -> Tensor:
-            result: Tensor = super(GraphConv, self).forward(x, edge_index, edge_weight, size)
+            result: Tensor = pyg.GraphConv.forward(self, x, edge_index, edge_weight, size)
             return result
 
         return self._at_once(at_once, in_steps)
@@ -213,7 +213,7 @@ class RGCNConv(FastLayer, pyg.RGCNConv):  # type: ignore[misc]
             with derived_from("RGCNConv", edge_index, edge_type):
                 return self._at_once(
                     lambda: self._by_relation(x, edge_index, edge_type),
-                    lambda: super(RGCNConv, self).forward(x, edge_index, edge_type),
+                    lambda: pyg.RGCNConv.forward(self, x, edge_index, edge_type),
                 )
         return super().forward(x, edge_index, edge_type)
 

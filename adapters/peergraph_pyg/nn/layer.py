@@ -62,7 +62,8 @@ class Ends(NamedTuple):
 class FastLayer(MessagePassing):  # type: ignore[misc]
     """A layer whose aggregation runs on Peergraph where it can, and on PyG's code elsewhere.
 
-    Mixed into a subclass of one of PyG's layers, before it; has no state of its own.
+    Mixed into a subclass of one of PyG's layers, before it; has no state of its own. Functions
+    within `forward` name PyG's class where they call it: torch 2.4 cannot compile ``super`` there.
     """
 
     pyg_class: type[MessagePassing]
