@@ -106,7 +106,9 @@ def main() -> None:
         dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     train(device, args.epochs, ranks, args.dgl_graph)
     if ranks > 1:
-        # After the model is gone: the last owner of a process group must not be DDP's reducer.
+        # After the model is gone: the last owner of a process group must not be DDP's reducer. And
+        # after a barrier: torch 2.4 waits for Gloo's threads, which may wait for the interpreter.
+        dist.barrier()
         dist.destroy_process_group()
 
 

@@ -111,7 +111,9 @@ def main() -> None:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     train(device, args.epochs)
-    # After the model is gone: the last owner of a process group must not be DDP's reducer.
+    # After the model is gone: the last owner of a process group must not be DDP's reducer. And
+    # after a barrier: torch 2.4 waits for Gloo's threads, which may wait for the interpreter.
+    dist.barrier()
     dist.destroy_process_group()
 
 
