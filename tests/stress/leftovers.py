@@ -1,0 +1,107 @@
+"""What ranks leave behind: files in shared memory, processes, open files, memory of GPUs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import torch
+
+from peergraph.testing import run_ranks
+from tests.shared_memory import in_use, shared_files
+
+_BECOME_PARENT_OF_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER
+# What a driver rounds sizes to, and other users of a GPU may take meanwhile.
+_GPU_SLACK = 512 << 20
+
+
+def adopt_orphans() -> None:
+    """Has processes whose parents have ended become children of this one, so that it sees them."""
+    ctypes.CDLL(None).prctl(_BECOME_PARENT_OF_ORPHANS, 1, 0, 0, 0)
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Processes begun by this one, directly or not, that have not ended: command by pid."""
+    children: dict[int, list[int]] = {}
+    names = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            text = (process / "stat").read_text()
+            name, rest = text[text.index("(") + 1 :].rsplit(")", 1)
+            state, parent = rest.split()[:2]
+            if state != "Z":
+                children.setdefault(int(parent), []).append(int(process.name))
+                names[int(process.name)] = name
+    found, todo = {}, [pid]
+    while todo:
+        for child in children.get(todo.pop(), []):
+            found[child] = names[child]
+            todo.append(child)
+    return found
+
+
+def _free_memory() -> list[int]:
+    return [torch.cuda.mem_get_info(gpu)[0] for gpu in range(torch.cuda.device_count())]
+
+
+def _fill(sizes: list[int]) -> None:
+    for gpu, size in enumerate(sizes):
+        torch.empty(size, dtype=torch.uint8, device=f"cuda:{gpu}").fill_(1)
+        torch.cuda.synchronize(gpu)
+
+
+class Watch:
+    """Compares what there is now with what there was at the beginning."""
+
+    def __init__(self, device: str) -> None:
+        # A run that fails nowhere, so that what stays for the next one is there.
+        run_ranks(_free_memory, 1, device=device)
+        self.on_gpus = device == "cuda"
+        self.files = shared_files()
+        self.processes = set(descendants(os.getpid()))
+        self.open_files = len(os.listdir("/proc/self/fd"))
+        self.gpu_memory = run_ranks(_free_memory, 1, device=device)[0] if self.on_gpus else []
+
+    def leftovers(self) -> Iterator[str]:
+        """What is there that was not there at the beginning, in words."""
+        if files := _settled(lambda: shared_files() - self.files - in_use()):
+            yield f"/dev/shm: {', '.join(sorted(files))}"
+        if new := _settled(self._new_processes):
+            yield f"processes: {', '.join(new)}"
+        if (count := len(os.listdir("/proc/self/fd"))) > self.open_files:
+            yield f"{count - self.open_files} open files"
+        if self.on_gpus:
+            try:
+                run_ranks(_fill, 1, [size - _GPU_SLACK for size in self.gpu_memory], device="cuda")
+            except RuntimeError as error:
+                yield f"GPU memory: {str(error).strip().splitlines()[-1]}"
+
+    def _new_processes(self) -> list[str]:
+        found = descendants(os.getpid()).items()
+        return [f"{name} {pid}" for pid, name in found if pid not in self.processes]
+
+
+def _settled(left: Callable[[], Collection[str]]) -> Collection[str]:
+    """What is left, once that which is about to go is gone."""
+    deadline = time.monotonic() + 5
+    while (found := left()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
+@contextmanager
+def open_files_and_memory() -> Iterator[dict[str, int]]:
+    """Fills the dictionary with the growth of both from the begin of the context to its end."""
+    found: dict[str, int] = {}
+    files, pages = len(os.listdir("/proc/self/fd")), _resident()
+    yield found
+    found["files"] = len(os.listdir("/proc/self/fd")) - files
+    found["bytes"] = _resident() - pages
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
