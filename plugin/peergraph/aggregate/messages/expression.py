@@ -14,6 +14,13 @@ SYMBOLS = {"u": "sources", "v": "destinations", "e": "edges", "w": "edges"}
 """What a name stands for a row of."""
 
 
+def rows_of(symbol: str) -> str:
+    """What the rows of an operand are of. A function: torch 2.4 cannot compile what reads one
+    dictionary as a global of two modules.
+    """
+    return SYMBOLS[symbol]
+
+
 @dataclass(frozen=True)
 class Operation:
     """One operation, for torch and for CUDA.

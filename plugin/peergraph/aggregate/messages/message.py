@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate.kernels.torch_operator import is_traced
-from peergraph.aggregate.messages.expression import SYMBOLS, Expression, parse
+from peergraph.aggregate.messages.expression import Expression, parse, rows_of
 from peergraph.aggregate.messages.launcher import Launcher, has_cupy
 from peergraph.aggregate.operations.first_order import first_order
 from peergraph.aggregate.operations.operands import (
@@ -99,7 +99,7 @@ class Message:
                 state = "does not use" if operand is not None else "needs"
                 raise ValueError(f"message {self.expression!r} {state} {name}")
             if operand is not None:
-                what = SYMBOLS[name]
+                what = rows_of(name)
                 check_operand(name, operand, csc, rows[what], what)
                 operands[name] = operand
         cast = {name: autocast(operand) for name, operand in operands.items()}
@@ -112,7 +112,8 @@ class Message:
         dtype = next(iter(values.values())).dtype
         at_edges = {}
         for name, value in values.items():
-            narrow = _wide(value if SYMBOLS[name] == "edges" else value[ends[SYMBOLS[name]]])
+            rows = rows_of(name)
+            narrow = _wide(value if rows == "edges" else value[ends[rows]])
             group = num_columns // max(1, narrow.shape[1])
             full = narrow.unsqueeze(2).expand(-1, -1, group)
             at_edges[name] = full.reshape(csc.num_edges, num_columns)

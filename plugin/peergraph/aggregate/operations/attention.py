@@ -113,8 +113,11 @@ def attention(
     )
     transpose = csc.backward_rows("auto", fixed) if gradients else None
     loops = -1 if self_loops is None else self_loops
+    # Not in the function itself: torch 2.4 compiles wrong gradients where forward and backward call
+    # operations of the same name, and the incoming gradient is made dense, too.
+    given = map(_dense, (x, left, right, att))
     result: Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
-        x, left, right, att, csc, loops, float(negative_slope), transpose, fixed
+        *given, csc, loops, float(negative_slope), transpose, fixed
     )
     return result
 
@@ -174,11 +177,8 @@ class _Attention(torch.autograd.Function):
         transpose: Rows | None,
         fixed: bool,
     ) -> Tensor:
-        dense = _dense(x)
-        assert dense is not None
-        left, right, att = _dense(left), _dense(right), _dense(att)
-        out, lse = attend(dense, left, right, att, loops, slope, *csc.rows.tensors)
-        ctx.save_for_backward(dense, left, right, att, out, lse)
+        out, lse = attend(x, left, right, att, loops, slope, *csc.rows.tensors)
+        ctx.save_for_backward(x, left, right, att, out, lse)
         ctx.csc, ctx.loops, ctx.slope, ctx.transpose, ctx.fixed = (
             csc, loops, slope, transpose, fixed
         )  # fmt: skip
