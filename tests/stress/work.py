@@ -18,7 +18,7 @@ from peergraph.memory import Group, Table, Tiers
 from peergraph.sampling import NeighborSampler
 from peergraph.store import Store
 from tests.store.graphs import build, homogeneous_source
-from tests.stress.scenarios import Scenario
+from tests.stress.scenarios import STAGES, Scenario
 
 NODES = 2000
 _ROUNDS = 5
@@ -85,11 +85,18 @@ class Rank:
 
 def run_stages(scenario: Scenario, folder: str) -> Outcome:
     """Does the stages until something happens to this rank, or it hears of another's."""
+    try:
+        return _until_something_happens(scenario, folder)
+    except PeerLostError as error:  # the watcher raises it at whatever line this rank is
+        return Outcome("PeerLostError", str(error), "another line")
+
+
+def _until_something_happens(scenario: Scenario, folder: str) -> Outcome:
     stage = ""
     rank: Rank | None = None
     try:
         rank = Rank(scenario, folder)
-        for stage in ("join", "build", "gather", "sample", "train", "save", "close"):
+        for stage in STAGES:
             struck = stage == scenario.stage and rank.group.rank == scenario.victim
             if struck:
                 scenario.strike()
@@ -98,10 +105,14 @@ def run_stages(scenario: Scenario, folder: str) -> Outcome:
                 scenario.outlast()
         rank.group.barrier()
     except Exception as error:
-        if rank is not None and rank.group.rank == scenario.victim and scenario.kind == "raise":
+        if rank is None:
+            raise
+        if rank.group.rank == scenario.victim and scenario.kind == "raise":
             raise SystemExit(1) from None
-        if scenario.kind == "freeze" and rank is not None:
+        if scenario.kind == "freeze":
             os.kill(rank.pids[scenario.victim], signal.SIGCONT)
+        elif not isinstance(error, PeerLostError):
+            rank.group.barrier()  # torch saw a connection end; this says who died
         return Outcome(type(error).__name__, str(error), stage)
     return Outcome()
 

@@ -1,0 +1,159 @@
+"""Names that are private to another library: each is listed, with an object that must have it.
+
+The list is gone through in every environment of tests/versions.py, so that a release which lacks
+one is told of here, and not by a layer at work.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parent.parent
+LIBRARIES = ("torch", "torch_geometric", "dgl")
+# Of Python itself, which documents them.
+PYTHONS = {"_asdict", "_current_frames", "_exit", "_fields", "_replace"}
+
+
+def own_and_used() -> tuple[set[str], set[str]]:
+    """Private names that our modules give to something, and those that they ask for."""
+    own, used = set(), set()
+    for path in [*ROOT.glob("plugin/**/*.py"), *ROOT.glob("adapters/**/*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                own.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                own.add(node.id)
+            elif isinstance(node, ast.Attribute):
+                is_ours = isinstance(node.ctx, ast.Store) and ast.unparse(node.value) in (
+                    "self",
+                    "cls",
+                )
+                (own if is_ours else used).add(node.attr)
+            elif isinstance(node, ast.ImportFrom):
+                used.update(_imported(node))
+    return own, {name for name in used if name.startswith("_") and not name.startswith("__")}
+
+
+def _imported(node: ast.ImportFrom) -> Iterator[str]:
+    module = node.module or ""
+    if node.level == 0 and module.split(".")[0] in LIBRARIES:
+        for alias in node.names:
+            yield from f"{module}.{alias.name}".split(".")
+
+
+def _geometric(path: str) -> Callable[[], Any]:
+    def find() -> Any:
+        pyg = pytest.importorskip("torch_geometric")
+        from torch_geometric.nn.models import GraphSAGE
+
+        data = pyg.data.Data(x=torch.ones(1), edge_index=torch.zeros(2, 1, dtype=torch.int64))
+        return {
+            "data": data,
+            "storage": data._store,
+            "graph store": pyg.data.HeteroData(),
+            "hetero": pyg.data.HeteroData(),
+            "layer": pyg.nn.SAGEConv(1, 1),
+            "model": GraphSAGE(1, 1, 2),
+            "utils": pyg.utils,
+        }[path]
+
+    return find
+
+
+def _dgl(path: str) -> Callable[[], Any]:
+    def find() -> Any:
+        pytest.importorskip("peergraph_dgl", exc_type=ImportError)  # DGL alone asks for GraphBolt
+        import dgl
+        from dgl.nn.pytorch import GATConv, SAGEConv
+
+        graph = dgl.graph((torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)))
+        return {
+            "graph": graph,
+            "frame": graph._node_frames[0],
+            "frames": dgl.frame,
+            "index": dgl.heterograph_index,
+            "pickled": graph._graph,
+            "attention": GATConv(1, 1, 1),
+            "sage": SAGEConv(1, 1, "mean"),
+        }[path]
+
+    return find
+
+
+def _torch(path: str) -> Callable[[], Any]:
+    def find() -> Any:
+        found: Any = torch
+        for name in path.split(".")[1:]:
+            found = getattr(found, name)
+        return found
+
+    return find
+
+
+TENSOR, MODULE = _torch("torch.Tensor"), lambda: torch.nn.Linear(1, 1)
+KNOWN: dict[str, Callable[[], Any]] = {
+    "_C": _torch("torch"),
+    "_are_functorch_transforms_active": _torch("torch._C"),
+    "_backward_hooks": MODULE,
+    "_backward_pre_hooks": MODULE,
+    "_base": TENSOR,
+    "_current_level": _torch("torch.autograd.forward_ad"),
+    "_disable_current_modes": _torch("torch.utils._python_dispatch"),
+    "_disabled_torch_function_impl": _torch("torch._C"),
+    "_forward_hooks": MODULE,
+    "_forward_pre_hooks": MODULE,
+    "_functorch": _torch("torch._C"),
+    "_get_backend": _torch("torch.distributed.ProcessGroup"),
+    "_get_default_store": _torch("torch.distributed.distributed_c10d"),
+    "_has_storage": _torch("torch._C"),
+    "_indices": TENSOR,
+    "_is_view": TENSOR,
+    "_len_torch_dispatch_stack": _torch("torch._C"),
+    "_make_wrapper_subclass": TENSOR,
+    "_python_dispatch": _torch("torch.utils"),
+    "_pytree": _torch("torch.utils"),
+    "_unsafe_preserve_version_counter": _torch("torch.autograd"),
+    "_version": TENSOR,
+    "_edge_attr_cls": _geometric("graph store"),
+    "_global_store": _geometric("hetero"),
+    "_lift": _geometric("layer"),
+    "_mapping": _geometric("storage"),
+    "_parent": _geometric("storage"),
+    "_set_size": _geometric("layer"),
+    "_tensor_attr_cls": _geometric("data"),
+    "_to_canonical": _geometric("hetero"),
+    "_trim": _geometric("model"),
+    "_trim_to_layer": _geometric("utils"),
+    "_CAPI_DGLCreateHeteroPickleStates": _dgl("index"),
+    "_CAPI_DGLHeteroEdges": _dgl("index"),
+    "_CAPI_DGLHeteroForkingPickle": _dgl("index"),
+    "_CAPI_DGLHeteroForkingUnpickle": _dgl("index"),
+    "_CAPI_DGLHeteroGetAdj": _dgl("index"),
+    "_CAPI_DGLHeteroGetCreatedFormats": _dgl("index"),
+    "_LazyIndex": _dgl("frames"),
+    "_aggre_type": _dgl("sage"),
+    "_allow_zero_in_degree": _dgl("attention"),
+    "_batch_num_edges": _dgl("graph"),
+    "_batch_num_nodes": _dgl("graph"),
+    "_columns": _dgl("frame"),
+    "_num_heads": _dgl("attention"),
+    "_out_feats": _dgl("attention"),
+}
+# Ours and DGL's: we give it to an index that a child process is to have.
+WRITTEN = {"_forking_pk_state"}
+
+
+def test_all_are_listed() -> None:
+    own, used = own_and_used()
+    assert used - own - PYTHONS - WRITTEN == set(KNOWN)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_there_is_one(name: str) -> None:
+    assert hasattr(KNOWN[name](), name)
