@@ -132,7 +132,8 @@ def _open_session(rank: int, args: argparse.Namespace, beat: str) -> Session:
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     if wholegraph is not None:
         wholegraph.connect()
-    group = Group.current(device)
+    # Ranks end without a word to each other (os._exit): that is no reason to interrupt one.
+    group = Group.current(device, watch=False)
     recorder = Recorder(Path(args.out), group, args.bench, beat)
     session = Session(args, group, recorder, wholegraph, started)
     if missing is not None:

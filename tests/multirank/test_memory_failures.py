@@ -99,7 +99,7 @@ def test_a_rank_that_never_joins_is_named() -> None:
 
 
 def _all_die(device: str, num_bytes: int) -> None:
-    group = Group.current(device=device, timeout=LONG_S)
+    group = Group.current(device=device, timeout=LONG_S, watch=False)
     SharedRegion.create(num_bytes, group)
     SharedRegion.create(1 << 20, group, "cpu")
     os.kill(os.getpid(), signal.SIGKILL)
