@@ -1,0 +1,84 @@
+"""Scripts of several ranks, as users start them: what is shown where one dies, and how they end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_BEGIN = """
+import os, signal, sys, time, torch
+import torch.distributed as dist
+from peergraph.memory import Group
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+group = Group.current(timeout=60)
+pids = group.all_gather(os.getpid())
+"""
+
+_DIES = """
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+while True:
+    dist.all_reduce(torch.ones(4))
+"""
+
+_RAISES = """
+if rank == 1:
+    raise LookupError("on purpose")
+while True:
+    dist.all_reduce(torch.ones(4))
+"""
+
+_ENDS_EARLY = """
+if rank == 0:
+    while os.path.exists(f"/proc/{pids[1]}/fd/0"):
+        time.sleep(0.01)
+    for _ in range(100):
+        time.sleep(0.01)
+    print("finished")
+"""
+
+
+def _run(program: str, folder: Path) -> list[tuple[int, str, str]]:
+    """Exit code, output and errors of both ranks."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", _BEGIN + program]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), str(folder / "store")],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        texts = [process.communicate(timeout=100) for process in ranks]
+        return [(p.returncode, *text) for p, text in zip(ranks, texts, strict=True)]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize(
+    ("program", "named"),
+    [(_DIES, "rank 1 died (pid {})"), (_RAISES, "rank 1 died (pid {}) of LookupError: on purpose")],
+    ids=["killed", "raises"],
+)
+def test_what_is_shown_where_a_rank_dies(tmp_path: Path, program: str, named: str) -> None:
+    program = "print(pids[1], flush=True)\n" + program
+    (code, out, errors), _ = _run(program, tmp_path)
+    assert code == 1
+    assert f"PeerLostError: {named.format(out.strip())}" in errors
+
+
+def test_ranks_may_end_at_different_times(tmp_path: Path) -> None:
+    (first, out, errors), (second, _, _) = _run(_ENDS_EARLY, tmp_path)
+    assert (first, second, out) == (0, 0, "finished\n")
+    assert "PeerLostError" not in errors
