@@ -114,7 +114,7 @@ class Prefetched:
         if self.depth == 0:
             return iterator
         store = find_store(getattr(self.loader, "data", None))
-        ahead = AheadIterator(iterator, self.depth, _device_of(store), self.share)
+        ahead = AheadIterator(iterator, self.depth, _device_of(store), self.share, store)
         if store is not None:
             store.close_first(ahead)
         self._last = weakref.ref(ahead)
@@ -195,13 +195,21 @@ class AheadIterator:
         depth: at most as many are made ahead.
         device: of the thread's stream; no stream if it is a CPU.
         share: what the thread takes of the GPU.
+        store: that the batches are of; when it is closed, asking for another one is an error.
     """
 
     def __init__(
-        self, inner: Iterator[Any], depth: int, device: torch.device, share: Share | None = None
+        self,
+        inner: Iterator[Any],
+        depth: int,
+        device: torch.device,
+        share: Share | None = None,
+        store: Store | None = None,
     ) -> None:
         share = share or Share()
         self._inner = inner
+        self._store = store
+        self._is_over = False
         self._device = device
         self._channel = _Channel()
         self._random_state: Tensor | None = torch.get_rng_state()
@@ -227,11 +235,17 @@ class AheadIterator:
         return len(self._inner)  # type: ignore[arg-type]
 
     def __next__(self) -> Any:
-        if not self._close.alive:
+        if self._is_over:
             raise StopIteration
         made = self._channel.results.get()
+        if self._channel.stopped:
+            self._is_over = True
+            if self._store is not None and self._store.closed:
+                raise RuntimeError("this store has been closed: there are no more batches of it")
+            raise StopIteration
         seed = self._follow(made.random_state)
         if made.last:
+            self._is_over = True
             self.close()
         else:
             self._channel.tickets.put(_Ticket(seed, self._all_so_far()))
@@ -324,6 +338,8 @@ def _stop(
 ) -> None:
     channel.stopped = True
     channel.tickets.put(_Ticket())
+    # A loop in another thread may be waiting for a batch.
+    channel.results.put(_Made(None, None, True, None, None))
     # Garbage may be collected by the thread itself.
     if thread is not threading.current_thread():
         thread.join(_PATIENCE)

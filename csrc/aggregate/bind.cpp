@@ -16,6 +16,7 @@
 #include "common/check.h"
 #include "common/on_device.h"
 #include "common/vectors.h"
+#include "memory/lease.h"
 
 namespace py = pybind11;
 
@@ -24,6 +25,7 @@ namespace {
 
 using OperandTuple = std::tuple<uintptr_t, int, int64_t>;  // address, Target, columns
 using ReleaseGil = py::call_guard<py::gil_scoped_release>;
+using LeasedOperands = Leased<Operands>;
 
 template <typename T = void>
 T* pointer(uintptr_t address) {
@@ -50,11 +52,13 @@ Adjacency make_adjacency(uintptr_t indptr, int indptr_bytes, uintptr_t indices, 
   return rows;
 }
 
-Operands make_operands(int message, uintptr_t x, uintptr_t e, int64_t columns, int64_t e_columns,
-                       uintptr_t x_rows) {
+/// `leases` are of the table that `x_rows` are addresses of.
+LeasedOperands make_operands(int message, uintptr_t x, uintptr_t e, int64_t columns,
+                             int64_t e_columns, uintptr_t x_rows, const Leases& leases) {
   PG_CHECK_ARG(e_columns > 0 && columns % e_columns == 0, "e_columns must divide columns");
-  return {static_cast<Message>(message), pointer(x), pointer(e), columns, e_columns,
-          pointer<const int64_t>(x_rows)};
+  const Operands of{static_cast<Message>(message), pointer(x), pointer(e), columns, e_columns,
+                    pointer<const int64_t>(x_rows)};
+  return {of, leases};
 }
 
 EdgeOperand make_operand(const OperandTuple& operand) {
@@ -73,46 +77,46 @@ std::function<void*(int64_t)> with_gil(const py::function& allocate) {
 }
 #endif
 
-void bind_spmm(const Adjacency& rows, const Operands& of, int dtype, bool mean, uintptr_t out,
-               [[maybe_unused]] int64_t max_chunks, int device, [[maybe_unused]] uintptr_t stream,
-               int num_threads, [[maybe_unused]] const py::function& allocate) {
-  const Spmm op{rows, of, static_cast<DType>(dtype), mean, pointer(out)};
+void bind_spmm(const Adjacency& rows, const LeasedOperands& operands, int dtype, bool mean,
+               uintptr_t out, [[maybe_unused]] int64_t max_chunks, int device,
+               [[maybe_unused]] uintptr_t stream, int num_threads,
+               [[maybe_unused]] const py::function& allocate) {
+  const Opened of(operands);
+  const Spmm op{rows, *of, static_cast<DType>(dtype), mean, pointer(out)};
   PG_ON_DEVICE(device, spmm_cpu(op, num_threads),
                spmm_cuda(op, max_chunks, with_gil(allocate), device, stream));
 }
 
-void bind_spread(const Adjacency& rows, const Operands& of, int dtype, uintptr_t counts,
+void bind_spread(const Adjacency& rows, const LeasedOperands& operands, int dtype, uintptr_t counts,
                  uintptr_t out, [[maybe_unused]] int64_t max_chunks, int device,
                  [[maybe_unused]] uintptr_t stream, int num_threads,
                  [[maybe_unused]] const py::function& allocate) {
-  const Spread op{rows, of, static_cast<DType>(dtype), pointer<const int32_t>(counts),
+  const Opened of(operands);
+  const Spread op{rows, *of, static_cast<DType>(dtype), pointer<const int32_t>(counts),
                   pointer(out)};
   PG_ON_DEVICE(device, spread_cpu(op, num_threads),
                spread_cuda(op, max_chunks, with_gil(allocate), device, stream));
 }
 
-void bind_extremum(const Adjacency& rows, const Operands& of, int dtype, bool minimum,
+void bind_extremum(const Adjacency& rows, const LeasedOperands& operands, int dtype, bool minimum,
                    uintptr_t out, uintptr_t arg, int arg_bytes, [[maybe_unused]] int64_t max_chunks,
                    int device, [[maybe_unused]] uintptr_t stream, int num_threads,
                    [[maybe_unused]] const py::function& allocate) {
-  const Extremum op{rows,         of,       static_cast<DType>(dtype), minimum, pointer(out),
+  const Opened of(operands);
+  const Extremum op{rows,         *of,      static_cast<DType>(dtype), minimum, pointer(out),
                     pointer(arg), arg_bytes};
   PG_ON_DEVICE(device, extremum_cpu(op, num_threads),
                extremum_cuda(op, max_chunks, with_gil(allocate), device, stream));
 }
 
-void bind_extremum_grad(const Adjacency& rows, const Operands& of, int dtype, uintptr_t arg,
-                        int arg_bytes, uintptr_t grad, uintptr_t grad_x, uintptr_t grad_e,
+void bind_extremum_grad(const Adjacency& rows, const LeasedOperands& operands, int dtype,
+                        uintptr_t arg, int arg_bytes, uintptr_t grad, uintptr_t grad_x,
+                        uintptr_t grad_e,
                         [[maybe_unused]] const std::optional<Adjacency>& transpose, int device,
                         [[maybe_unused]] uintptr_t stream, int num_threads) {
-  const ExtremumGrad op{rows,
-                        of,
-                        static_cast<DType>(dtype),
-                        pointer(arg),
-                        arg_bytes,
-                        pointer(grad),
-                        pointer(grad_x),
-                        pointer(grad_e)};
+  const Opened of(operands);
+  const ExtremumGrad op{rows,      *of,           static_cast<DType>(dtype), pointer(arg),
+                        arg_bytes, pointer(grad), pointer(grad_x),           pointer(grad_e)};
   PG_ON_DEVICE(device, extremum_grad_cpu(op, num_threads),
                extremum_grad_cuda(op, transpose ? &*transpose : nullptr, device, stream));
 }
@@ -223,9 +227,10 @@ void register_aggregate(py::module_& m) {
            py::arg("indices"), py::arg("index_bytes"), py::arg("edge_ids"),
            py::arg("edge_id_bytes"), py::arg("num_rows"), py::arg("num_columns"),
            py::arg("num_edges"));
-  py::class_<Operands>(m, "Operands")
+  py::class_<LeasedOperands>(m, "Operands")
       .def(py::init(&make_operands), py::kw_only(), py::arg("message"), py::arg("x"), py::arg("e"),
-           py::arg("columns"), py::arg("e_columns"), py::arg("x_rows") = 0);
+           py::arg("columns"), py::arg("e_columns"), py::arg("x_rows") = 0,
+           py::arg("leases") = Leases{});
   m.def("spmm", &bind_spmm, py::arg("rows"), py::arg("of"), py::arg("dtype"), py::arg("mean"),
         py::arg("out"), py::arg("max_chunks"), py::arg("device"), py::arg("stream"),
         py::arg("num_threads"), py::arg("allocate"), ReleaseGil());

@@ -15,6 +15,7 @@
 #include "memory/gather.h"
 #include "memory/host_region.h"
 #include "memory/huge_pages.h"
+#include "memory/lease.h"
 #include "memory/row_addresses.h"
 #include "memory/staging.h"
 #include "memory/table_view.h"
@@ -24,10 +25,14 @@ namespace py = pybind11;
 namespace peergraph {
 namespace {
 
-TableView make_table_view(int64_t replicated, int64_t sharded, int64_t rows, int64_t row_bytes,
-                          int rank, const std::vector<uintptr_t>& replicas,
-                          const std::vector<uintptr_t>& shards, uintptr_t host, uintptr_t order,
-                          int order_bytes, int64_t rows_on_disk, uintptr_t disk) {
+using LeasedTable = Leased<TableView>;
+using LeasedIdMap = Leased<IdMapView>;
+
+LeasedTable make_table_view(int64_t replicated, int64_t sharded, int64_t rows, int64_t row_bytes,
+                            int rank, const std::vector<uintptr_t>& replicas,
+                            const std::vector<uintptr_t>& shards, uintptr_t host, uintptr_t order,
+                            int order_bytes, int64_t rows_on_disk, uintptr_t disk,
+                            const Leases& leases) {
   PG_CHECK_ARG(replicas.size() <= kMaxShards && shards.size() <= kMaxShards,
                "a table spreads over at most " + std::to_string(kMaxShards) + " ranks");
   TableView view;
@@ -45,7 +50,12 @@ TableView make_table_view(int64_t replicated, int64_t sharded, int64_t rows, int
   view.host = reinterpret_cast<char*>(host);
   view.disk = reinterpret_cast<char*>(disk);
   view.order = {reinterpret_cast<const void*>(order), order_bytes};
-  return view;
+  return {view, leases};
+}
+
+LeasedIdMap make_id_map(uintptr_t address, int value_bytes, const Leases& leases) {
+  PG_CHECK_ARG(value_bytes == 0 || value_bytes == 4 || value_bytes == 8, "ids have 4 or 8 bytes");
+  return {{reinterpret_cast<const void*>(address), value_bytes}, leases};
 }
 
 IdList make_id_list(uintptr_t ids, int id_bytes, int64_t first, int64_t count, uintptr_t places,
@@ -116,23 +126,25 @@ void register_ops(py::module_& m) {
         ReleaseGil());
   m.def(
       "gather",
-      [](const TableView& table, const IdList& ids, uintptr_t out, int device, uintptr_t stream,
+      [](const LeasedTable& leased, const IdList& ids, uintptr_t out, int device, uintptr_t stream,
          int num_threads) {
+        const Opened table(leased);
         char* rows = reinterpret_cast<char*>(out);
         (void)stream;  // unused in a CPU-only build
-        PG_ON_DEVICE(device, gather_cpu(table, ids, rows, num_threads),
-                     gather_cuda(table, ids, rows, device, stream));
+        PG_ON_DEVICE(device, gather_cpu(*table, ids, rows, num_threads),
+                     gather_cuda(*table, ids, rows, device, stream));
       },
       py::arg("table"), py::arg("ids"), py::arg("out"), py::arg("device"), py::arg("stream"),
       py::arg("num_threads"), ReleaseGil());
   m.def(
       "stage",
-      [](const TableView& table, const IdList& ids, uintptr_t buffer, uintptr_t out, int device,
+      [](const LeasedTable& leased, const IdList& ids, uintptr_t buffer, uintptr_t out, int device,
          uintptr_t stream, int num_threads) {
+        const Opened table(leased);
         char* pinned = reinterpret_cast<char*>(buffer);
         char* rows = reinterpret_cast<char*>(out);
         (void)stream;  // unused in a CPU-only build
-        stage_rows(table, ids, pinned, num_threads, [=](int64_t offset, int64_t num_bytes) {
+        stage_rows(*table, ids, pinned, num_threads, [=](int64_t offset, int64_t num_bytes) {
           const char* from = pinned + offset;
           PG_ON_DEVICE(device, std::memcpy(rows + offset, from, num_bytes),
                        copy_to_gpu(rows + offset, from, num_bytes, device, stream));
@@ -140,26 +152,30 @@ void register_ops(py::module_& m) {
       },
       py::arg("table"), py::arg("ids"), py::arg("buffer"), py::arg("out"), py::arg("device"),
       py::arg("stream"), py::arg("num_threads"), ReleaseGil());
-  m.def("alignment_bits", &alignment_bits, py::arg("table"));
+  m.def(
+      "alignment_bits", [](const LeasedTable& table) { return alignment_bits(*Opened(table)); },
+      py::arg("table"));
   m.def(
       "row_addresses",
-      [](const TableView& table, const IdList& ids, uintptr_t out, int device, uintptr_t stream,
+      [](const LeasedTable& leased, const IdList& ids, uintptr_t out, int device, uintptr_t stream,
          int num_threads) {
+        const Opened table(leased);
         int64_t* addresses = reinterpret_cast<int64_t*>(out);
         (void)stream;  // unused in a CPU-only build
-        PG_ON_DEVICE(device, row_addresses_cpu(table, ids, addresses, num_threads),
-                     row_addresses_cuda(table, ids, addresses, device, stream));
+        PG_ON_DEVICE(device, row_addresses_cpu(*table, ids, addresses, num_threads),
+                     row_addresses_cuda(*table, ids, addresses, device, stream));
       },
       py::arg("table"), py::arg("ids"), py::arg("out"), py::arg("device"), py::arg("stream"),
       py::arg("num_threads"), ReleaseGil());
   m.def(
       "scatter",
-      [](const TableView& table, const IdList& ids, uintptr_t values, int device, uintptr_t stream,
-         int num_threads) {
+      [](const LeasedTable& leased, const IdList& ids, uintptr_t values, int device,
+         uintptr_t stream, int num_threads) {
+        const Opened table(leased);
         const char* rows = reinterpret_cast<const char*>(values);
         (void)stream;  // unused in a CPU-only build
-        PG_ON_DEVICE(device, scatter_cpu(table, ids, rows, num_threads),
-                     scatter_cuda(table, ids, rows, device, stream));
+        PG_ON_DEVICE(device, scatter_cpu(*table, ids, rows, num_threads),
+                     scatter_cuda(*table, ids, rows, device, stream));
       },
       py::arg("table"), py::arg("ids"), py::arg("values"), py::arg("device"), py::arg("stream"),
       py::arg("num_threads"), ReleaseGil());
@@ -189,16 +205,29 @@ void register_cuda(py::module_& m) {
 
 void register_memory(py::module_& m) {
   m.attr("max_shards") = kMaxShards;
-  py::class_<TableView>(m, "TableView")
+  py::class_<Lease, std::shared_ptr<Lease>>(m, "Lease")
+      .def(py::init<>())
+      .def("close", &Lease::close, py::arg("why"))
+      .def("check", &Lease::check)
+      .def_property_readonly("closed", &Lease::closed)
+      .def_property_readonly("used_here", &Lease::used_here)
+      .def_property_readonly("used_elsewhere", &Lease::used_elsewhere);
+  py::class_<LeasedIdMap>(m, "IdMapView")
+      .def(py::init(&make_id_map), py::arg("address") = 0, py::arg("value_bytes") = 0,
+           py::arg("leases") = Leases{});
+  py::class_<LeasedTable>(m, "TableView")
       .def(py::init<>())
       .def(py::init(&make_table_view), py::kw_only(), py::arg("replicated"), py::arg("sharded"),
            py::arg("rows"), py::arg("row_bytes"), py::arg("rank"), py::arg("replicas"),
            py::arg("shards"), py::arg("host"), py::arg("order") = 0, py::arg("order_bytes") = 0,
-           py::arg("rows_on_disk") = 0, py::arg("disk") = 0)
-      .def_property_readonly("rows", [](const TableView& v) { return v.map.rows; })
-      .def_readonly("row_bytes", &TableView::row_bytes)
-      .def("to_bytes", [](const TableView& v) {
-        return py::bytes(reinterpret_cast<const char*>(&v), sizeof(v));
+           py::arg("rows_on_disk") = 0, py::arg("disk") = 0, py::arg("leases") = Leases{})
+      .def_property_readonly("rows", [](const LeasedTable& v) { return v.unopened().map.rows; })
+      .def_property_readonly("row_bytes",
+                             [](const LeasedTable& v) { return v.unopened().row_bytes; })
+      .def_property_readonly("leases", &LeasedTable::leases)
+      .def("to_bytes", [](const LeasedTable& leased) {
+        const Opened view(leased);
+        return py::bytes(reinterpret_cast<const char*>(&*view), sizeof(TableView));
       });
   py::class_<IdList>(m, "IdList")
       .def(py::init(&make_id_list), py::kw_only(), py::arg("ids") = 0, py::arg("id_bytes") = 0,

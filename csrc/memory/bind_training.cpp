@@ -2,10 +2,12 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <memory>
 #include <vector>
 
 #include "common/check.h"
 #include "common/on_device.h"
+#include "memory/lease.h"
 #include "memory/rounds.h"
 #include "memory/sparse_update.h"
 
@@ -34,18 +36,36 @@ void sum_runs(uintptr_t values, int dtype, int64_t width, uintptr_t places, uint
                sum_runs_cuda(from, element, width, runs, to, device, stream));
 }
 
-void sparse_update(const TableView& table, int dtype, const std::vector<TableView>& states,
-                   const UpdateRule& rule, uintptr_t rows, uintptr_t grads, int64_t count,
-                   int64_t width, int device, uintptr_t stream, int num_threads) {
+void sparse_update(const Leased<TableView>& leased, int dtype,
+                   const std::vector<Leased<TableView>>& states, const UpdateRule& rule,
+                   uintptr_t rows, uintptr_t grads, int64_t count, int64_t width, int device,
+                   uintptr_t stream, int num_threads) {
   (void)stream;  // unused in a CPU-only build
   PG_CHECK_ARG(states.size() <= kMaxStates, "there are at most 2 states");
-  TrainedRows trained{table, static_cast<DType>(dtype), {}};
-  for (size_t s = 0; s < states.size(); ++s) trained.states[s] = states[s];
+  Leases leases = leased.leases();
+  for (const auto& state : states) add_leases(leases, state.leases());
+  const Entered entered(leases);
+  TrainedRows trained{leased.unopened(), static_cast<DType>(dtype), {}};
+  for (size_t s = 0; s < states.size(); ++s) trained.states[s] = states[s].unopened();
   const RowGradients gradients{reinterpret_cast<const int64_t*>(rows),
                                reinterpret_cast<const void*>(grads), count, width};
   check_update(trained, gradients, rule, static_cast<int>(states.size()));
   PG_ON_DEVICE(device, sparse_update_cpu(trained, gradients, rule, num_threads),
                sparse_update_cuda(trained, gradients, rule, device, stream));
+}
+
+/// The counters are in the memory of the lease.
+void post(uintptr_t address, int64_t round, const std::shared_ptr<Lease>& lease) {
+  const Leases leases{lease};
+  const Entered entered(leases);
+  post_round(address, round);
+}
+
+std::vector<int> await(const std::vector<uintptr_t>& addresses, int64_t round, double seconds,
+                       const std::shared_ptr<Lease>& lease) {
+  const Leases leases{lease};
+  const Entered entered(leases);
+  return await_round(addresses, round, seconds);
 }
 
 }  // namespace
@@ -61,9 +81,9 @@ void register_training(py::module_& m) {
   m.def("sparse_update", &sparse_update, py::arg("table"), py::arg("dtype"), py::arg("states"),
         py::arg("rule"), py::arg("rows"), py::arg("grads"), py::arg("count"), py::arg("width"),
         py::arg("device"), py::arg("stream"), py::arg("num_threads"), ReleaseGil());
-  m.def("post_round", &post_round, py::arg("address"), py::arg("round"));
-  m.def("await_round", &await_round, py::arg("addresses"), py::arg("round"), py::arg("seconds"),
-        ReleaseGil());
+  m.def("post_round", &post, py::arg("address"), py::arg("round"), py::arg("lease"));
+  m.def("await_round", &await, py::arg("addresses"), py::arg("round"), py::arg("seconds"),
+        py::arg("lease"), ReleaseGil());
 }
 
 }  // namespace peergraph

@@ -9,6 +9,7 @@
 
 #include "common/check.h"
 #include "common/on_device.h"
+#include "memory/lease.h"
 #include "sampling/fixed.h"
 #include "sampling/khop.h"
 #include "sampling/khop_cpu.h"
@@ -20,46 +21,51 @@ namespace py = pybind11;
 namespace peergraph {
 namespace {
 
-using NodeTypeTuple = std::tuple<std::string, int64_t, uintptr_t, int, uintptr_t, int>;
-using RelationTuple = std::tuple<int, int, CscView, std::vector<int64_t>, Choice>;
+using LeasedIdMap = Leased<IdMapView>;
+using LeasedSpec = Leased<SamplerSpec>;
+using NodeTypeTuple = std::tuple<std::string, int64_t, LeasedIdMap, LeasedIdMap>;
+using RelationTuple = std::tuple<int, int, Leased<CscView>, std::vector<int64_t>, Leased<Choice>>;
 using SeedTuple = std::tuple<int, uintptr_t, int64_t>;
 using FixedSeedTuple = std::tuple<int, uintptr_t, int64_t, uintptr_t>;
 using Bounds = std::vector<std::vector<int64_t>>;
 using Addresses = std::vector<uintptr_t>;
 
-IdMapView make_id_map(uintptr_t address, int bytes) {
-  PG_CHECK_ARG(bytes == 0 || bytes == 4 || bytes == 8, "ids have 4 or 8 bytes");
-  return {reinterpret_cast<const void*>(address), bytes};
-}
-
 /// Item sizes of 0 stand for no weights or no times.
-Choice make_choice(bool replace, bool last, const TableView& weights, int weight_bytes,
-                   const TableView& times, int time_bytes, bool edge_time, bool by_node,
-                   bool alike) {
+Leased<Choice> make_choice(bool replace, bool last, const Leased<TableView>& weights,
+                           int weight_bytes, const Leased<TableView>& times, int time_bytes,
+                           bool edge_time, bool by_node, bool alike) {
   for (int bytes : {weight_bytes, time_bytes})
     PG_CHECK_ARG(bytes == 0 || bytes == 4 || bytes == 8, "weights and times have 4 or 8 bytes");
   Choice choice;
   choice.replace = replace;
   choice.last = last;
-  choice.weights = weights;
+  choice.weights = weights.unopened();
   choice.weight_bytes = weight_bytes;
-  choice.times = times;
+  choice.times = times.unopened();
   choice.time_bytes = time_bytes;
   choice.edge_time = edge_time;
   choice.by_node = by_node;
   choice.alike = alike;
-  return choice;
+  Leases leases = weights.leases();
+  add_leases(leases, times.leases());
+  return {choice, std::move(leases)};
 }
 
-SamplerSpec make_spec(const std::vector<NodeTypeTuple>& node_types,
-                      const std::vector<RelationTuple>& relations, bool expand_all, bool disjoint,
-                      bool induced, bool edge_ids, bool duplicate_counts, int index_bytes) {
+LeasedSpec make_spec(const std::vector<NodeTypeTuple>& node_types,
+                     const std::vector<RelationTuple>& relations, bool expand_all, bool disjoint,
+                     bool induced, bool edge_ids, bool duplicate_counts, int index_bytes) {
   SamplerSpec spec;
-  for (const auto& [name, num_nodes, to_internal, internal_bytes, to_user, user_bytes] : node_types)
-    spec.node_types.push_back({name, num_nodes, make_id_map(to_internal, internal_bytes),
-                               make_id_map(to_user, user_bytes)});
-  for (const auto& [source, destination, csc, fanouts, choice] : relations)
-    spec.relations.push_back({source, destination, csc, fanouts, choice});
+  Leases leases;  // of structures first: what they say when they are closed names the store
+  for (const auto& [source, destination, csc, fanouts, choice] : relations) {
+    spec.relations.push_back({source, destination, csc.unopened(), fanouts, choice.unopened()});
+    add_leases(leases, csc.leases());
+    add_leases(leases, choice.leases());
+  }
+  for (const auto& [name, num_nodes, to_internal, to_user] : node_types) {
+    spec.node_types.push_back({name, num_nodes, to_internal.unopened(), to_user.unopened()});
+    add_leases(leases, to_internal.leases());
+    add_leases(leases, to_user.leases());
+  }
   if (!spec.relations.empty())
     spec.num_hops = static_cast<int>(spec.relations.front().fanouts.size());
   const int num_types = static_cast<int>(node_types.size());
@@ -79,7 +85,7 @@ SamplerSpec make_spec(const std::vector<NodeTypeTuple>& node_types,
   spec.edge_ids = edge_ids;
   spec.duplicate_counts = duplicate_counts;
   spec.index_bytes = index_bytes;
-  return spec;
+  return {std::move(spec), std::move(leases)};
 }
 
 std::vector<SeedList> make_seeds(const SamplerSpec& spec, const std::vector<SeedTuple>& seeds) {
@@ -130,9 +136,11 @@ Allocate with_gil(const py::function& allocate) {
 }
 
 /// Samples without the GIL; only the allocator takes it.
-py::tuple sample(const SamplerSpec& spec, const std::vector<SeedTuple>& seeds, uint64_t seed,
+py::tuple sample(const LeasedSpec& leased, const std::vector<SeedTuple>& seeds, uint64_t seed,
                  uintptr_t seed_times, const std::vector<NodeMap*>& maps, uintptr_t mailbox,
                  const py::function& allocate, int device, uintptr_t stream, int num_threads) {
+  const Opened opened(leased);
+  const SamplerSpec& spec = *opened;
   check_maps(spec, maps.size());
   const Allocate allocate_with_gil = with_gil(allocate);
   SampleResult result;
@@ -169,10 +177,12 @@ void check_bounds(const SamplerSpec& spec, const Bounds& bounds, size_t lists) {
 }
 
 /// As sample, of a fixed shape; the last item is the address of the counts.
-py::tuple sample_fixed(const SamplerSpec& spec, const std::vector<FixedSeedTuple>& seeds,
+py::tuple sample_fixed(const LeasedSpec& leased, const std::vector<FixedSeedTuple>& seeds,
                        uint64_t seed, uintptr_t seed_at, uintptr_t seed_times,
                        const Addresses& direct, const Bounds& max_nodes, const Bounds& max_edges,
                        const py::function& allocate, int device, uintptr_t stream) {
+  const Opened opened(leased);
+  const SamplerSpec& spec = *opened;
   check_bounds(spec, max_nodes, spec.node_types.size());
   check_bounds(spec, max_edges, spec.relations.size());
   check_maps(spec, direct.size());
@@ -195,17 +205,18 @@ py::tuple sample_fixed(const SamplerSpec& spec, const std::vector<FixedSeedTuple
 }  // namespace
 
 void register_sampling(py::module_& m) {
-  py::class_<Choice>(m, "Choice")
+  py::class_<Leased<Choice>>(m, "Choice")
       .def(py::init(&make_choice), py::kw_only(), py::arg("replace") = false,
-           py::arg("last") = false, py::arg("weights") = TableView(), py::arg("weight_bytes") = 0,
-           py::arg("times") = TableView(), py::arg("time_bytes") = 0, py::arg("edge_time") = false,
-           py::arg("by_node") = false, py::arg("alike") = false);
+           py::arg("last") = false, py::arg("weights") = Leased<TableView>{},
+           py::arg("weight_bytes") = 0, py::arg("times") = Leased<TableView>{},
+           py::arg("time_bytes") = 0, py::arg("edge_time") = false, py::arg("by_node") = false,
+           py::arg("alike") = false);
   py::class_<NodeMap>(m, "NodeMap")
       .def(py::init([](uintptr_t words, int64_t num_nodes, int least_bits) {
              return NodeMap(reinterpret_cast<uint32_t*>(words), num_nodes, least_bits);
            }),
            py::kw_only(), py::arg("words"), py::arg("num_nodes"), py::arg("least_bits"));
-  py::class_<SamplerSpec> spec(m, "KHopSampler");
+  py::class_<LeasedSpec> spec(m, "KHopSampler");
   spec.def(py::init(&make_spec), py::kw_only(), py::arg("node_types"), py::arg("relations"),
            py::arg("expand_all"), py::arg("disjoint"), py::arg("induced"), py::arg("edge_ids"),
            py::arg("duplicate_counts"), py::arg("index_bytes"));

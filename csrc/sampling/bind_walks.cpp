@@ -8,6 +8,7 @@
 
 #include "common/check.h"
 #include "common/on_device.h"
+#include "memory/lease.h"
 #include "sampling/negative.h"
 #include "sampling/pinsage.h"
 #include "sampling/random_walk.h"
@@ -17,11 +18,12 @@ namespace py = pybind11;
 namespace peergraph {
 namespace {
 
-using MapAddress = std::pair<uintptr_t, int>;  // address, bytes per value (0: identity)
+using LeasedIdMap = Leased<IdMapView>;
 
-IdMapView make_id_map(const MapAddress& map) {
-  PG_CHECK_ARG(map.second == 0 || map.second == 4 || map.second == 8, "ids have 4 or 8 bytes");
-  return {reinterpret_cast<const void*>(map.first), map.second};
+Leases leases_of(const LeasedIdMap& first, const LeasedIdMap& second) {
+  Leases leases = first.leases();
+  add_leases(leases, second.leases());
+  return leases;
 }
 
 template <typename T>
@@ -29,11 +31,11 @@ T* as(uintptr_t address) {
   return reinterpret_cast<T*>(address);
 }
 
-Walks make_walks(int64_t count, int64_t length, int64_t first_step, int64_t steps, uintptr_t nodes,
-                 uintptr_t edge_ids, uintptr_t positions, const MapAddress& to_internal,
-                 const MapAddress& to_user, uint64_t seed, uint64_t stream, uint64_t restart_below,
-                 int64_t restart_every, bool jump, bool stay,
-                 const std::array<uint64_t, 3>& accept) {
+Leased<Walks> make_walks(int64_t count, int64_t length, int64_t first_step, int64_t steps,
+                         uintptr_t nodes, uintptr_t edge_ids, uintptr_t positions,
+                         const LeasedIdMap& to_internal, const LeasedIdMap& to_user, uint64_t seed,
+                         uint64_t stream, uint64_t restart_below, int64_t restart_every, bool jump,
+                         bool stay, const std::array<uint64_t, 3>& accept) {
   PG_CHECK_ARG(first_step >= 0 && steps >= 0 && first_step + steps <= length,
                "steps outside of the walk");
   PG_CHECK_ARG(restart_every > 0, "restart_every must be positive");
@@ -45,8 +47,8 @@ Walks make_walks(int64_t count, int64_t length, int64_t first_step, int64_t step
   walks.nodes = as<int64_t>(nodes);
   walks.edge_ids = as<int64_t>(edge_ids);
   walks.positions = as<int64_t>(positions);
-  walks.to_internal = make_id_map(to_internal);
-  walks.to_user = make_id_map(to_user);
+  walks.to_internal = to_internal.unopened();
+  walks.to_user = to_user.unopened();
   walks.seed = seed;
   walks.stream = stream;
   walks.restart_below = restart_below;
@@ -59,13 +61,15 @@ Walks make_walks(int64_t count, int64_t length, int64_t first_step, int64_t step
   walks.biased = accept != std::array<uint64_t, 3>{kCertain, kCertain, kCertain};
   // The node before is not kept between calls.
   PG_CHECK_ARG(!walks.biased || first_step == 0, "second-order walks are taken in one call");
-  return walks;
+  return {walks, leases_of(to_internal, to_user)};
 }
 
-void random_walk(const CscView& csc, const Walks& walks, int device,
+void random_walk(const Leased<CscView>& structure, const Leased<Walks>& wanted, int device,
                  [[maybe_unused]] uintptr_t stream, int num_threads) {
-  PG_ON_DEVICE(device, random_walk_cpu(csc, walks, num_threads),
-               random_walk_cuda(csc, walks, device, stream));
+  const Opened csc(structure);
+  const Opened walks(wanted);
+  PG_ON_DEVICE(device, random_walk_cpu(*csc, *walks, num_threads),
+               random_walk_cuda(*csc, *walks, device, stream));
 }
 
 void top_visits(uintptr_t nodes, int64_t targets, int64_t per_target, int64_t keep,
@@ -96,12 +100,12 @@ NodeDraw make_draw(const DrawTuple& draw) {
   return {num_nodes, as<const int64_t>(ends), as<const int64_t>(times), earliest};
 }
 
-Negatives make_negatives(int64_t count, const DrawTuple& source, const DrawTuple& destination,
-                         bool draw_sources, uintptr_t sources, uintptr_t destinations,
-                         uintptr_t latest, uintptr_t is_edge, uint32_t tries,
-                         const MapAddress& source_to_internal,
-                         const MapAddress& destination_to_internal, uint64_t seed,
-                         uint64_t stream) {
+Leased<Negatives> make_negatives(int64_t count, const DrawTuple& source,
+                                 const DrawTuple& destination, bool draw_sources, uintptr_t sources,
+                                 uintptr_t destinations, uintptr_t latest, uintptr_t is_edge,
+                                 uint32_t tries, const LeasedIdMap& source_to_internal,
+                                 const LeasedIdMap& destination_to_internal, uint64_t seed,
+                                 uint64_t stream) {
   Negatives negatives;
   negatives.count = count;
   negatives.source = make_draw(source);
@@ -118,29 +122,31 @@ Negatives make_negatives(int64_t count, const DrawTuple& source, const DrawTuple
   negatives.latest = as<const int64_t>(latest);
   negatives.is_edge = as<uint8_t>(is_edge);
   negatives.tries = tries;
-  negatives.source_to_internal = make_id_map(source_to_internal);
-  negatives.destination_to_internal = make_id_map(destination_to_internal);
+  negatives.source_to_internal = source_to_internal.unopened();
+  negatives.destination_to_internal = destination_to_internal.unopened();
   negatives.seed = seed;
   negatives.stream = stream;
-  return negatives;
+  return {negatives, leases_of(source_to_internal, destination_to_internal)};
 }
 
-void sample_negatives(const CscView& csc, const Negatives& negatives, int device,
+void sample_negatives(const Leased<CscView>& structure, const Leased<Negatives>& wanted, int device,
                       [[maybe_unused]] uintptr_t stream, int num_threads) {
-  PG_ON_DEVICE(device, negatives_cpu(csc, negatives, num_threads),
-               negatives_cuda(csc, negatives, device, stream));
+  const Opened csc(structure);
+  const Opened negatives(wanted);
+  PG_ON_DEVICE(device, negatives_cpu(*csc, *negatives, num_threads),
+               negatives_cuda(*csc, *negatives, device, stream));
 }
 
 }  // namespace
 
 void register_walks(py::module_& m) {
-  py::class_<Walks>(m, "Walks")
+  py::class_<Leased<Walks>>(m, "Walks")
       .def(py::init(&make_walks), py::kw_only(), py::arg("count"), py::arg("length"),
            py::arg("first_step"), py::arg("steps"), py::arg("nodes"), py::arg("edge_ids"),
            py::arg("positions"), py::arg("to_internal"), py::arg("to_user"), py::arg("seed"),
            py::arg("stream"), py::arg("restart_below"), py::arg("restart_every"), py::arg("jump"),
            py::arg("stay"), py::arg("accept"));
-  py::class_<Negatives>(m, "Negatives")
+  py::class_<Leased<Negatives>>(m, "Negatives")
       .def(py::init(&make_negatives), py::kw_only(), py::arg("count"), py::arg("source"),
            py::arg("destination"), py::arg("draw_sources"), py::arg("sources"),
            py::arg("destinations"), py::arg("latest"), py::arg("is_edge"), py::arg("tries"),

@@ -9,6 +9,7 @@
 #include "common/check.h"
 #include "common/on_device.h"
 #include "memory/id_map.h"
+#include "memory/lease.h"
 #include "store/coo_to_csc.h"
 #include "store/crc32c.h"
 #include "store/csc_view.h"
@@ -28,17 +29,14 @@ CscPart make_part(const PartAddresses& a) {
           reinterpret_cast<int64_t*>(a[2])};
 }
 
-using MapAddress = std::pair<uintptr_t, int>;  // address, bytes per value (0: identity)
+using LeasedIdMap = Leased<IdMapView>;
+using LeasedCsc = Leased<CscView>;
 
-IdMapView make_id_map(const MapAddress& map) {
-  return {reinterpret_cast<const void*>(map.first), map.second};
-}
-
-CscView make_csc_view(int64_t replicated, int64_t sharded, int64_t rows, int64_t num_edges,
-                      int index_bytes, int rank, const std::vector<PartAddresses>& replicas,
-                      const std::vector<PartAddresses>& shards, const PartAddresses& host,
-                      const TableView& edge_ids, int64_t rows_on_disk, const PartAddresses& disk,
-                      const MapAddress& order) {
+LeasedCsc make_csc_view(int64_t replicated, int64_t sharded, int64_t rows, int64_t num_edges,
+                        int index_bytes, int rank, const std::vector<PartAddresses>& replicas,
+                        const std::vector<PartAddresses>& shards, const PartAddresses& host,
+                        const Leased<TableView>& edge_ids, int64_t rows_on_disk,
+                        const PartAddresses& disk, const LeasedIdMap& order, Leases leases) {
   PG_CHECK_ARG(replicas.size() <= kMaxShards && shards.size() <= kMaxShards,
                "a store spreads over at most " + std::to_string(kMaxShards) + " ranks");
   PG_CHECK_ARG(index_bytes == 4 || index_bytes == 8, "index_bytes must be 4 or 8");
@@ -56,15 +54,20 @@ CscView make_csc_view(int64_t replicated, int64_t sharded, int64_t rows, int64_t
   view.host = make_part(host);
   view.disk = make_part(disk);
   view.num_edges = num_edges;
-  view.edge_ids = edge_ids;
-  view.order = make_id_map(order);
-  return view;
+  view.edge_ids = edge_ids.unopened();
+  view.order = order.unopened();
+  add_leases(leases, edge_ids.leases());
+  add_leases(leases, order.leases());
+  return {view, std::move(leases)};
 }
 
 /// `destinations` from users' ids, `sources` to users' ids.
-GraphView make_graph_view(const CscView& lists, const MapAddress& destinations,
-                          const MapAddress& sources) {
-  return {lists, make_id_map(destinations), make_id_map(sources)};
+Leased<GraphView> make_graph_view(const LeasedCsc& lists, const LeasedIdMap& destinations,
+                                  const LeasedIdMap& sources) {
+  Leases leases = lists.leases();
+  add_leases(leases, destinations.leases());
+  add_leases(leases, sources.leases());
+  return {{lists.unopened(), destinations.unopened(), sources.unopened()}, std::move(leases)};
 }
 
 ListChunk make_chunk(int64_t first, int64_t count, uintptr_t indptr, uintptr_t indices,
@@ -77,28 +80,31 @@ ListChunk make_chunk(int64_t first, int64_t count, uintptr_t indptr, uintptr_t i
           edge_begin};
 }
 
-void scatter_lists(const CscView& view, const ListChunk& chunk, const MapAddress& destinations,
-                   const MapAddress& sources, int device, [[maybe_unused]] uintptr_t stream,
+void scatter_lists(const LeasedCsc& view, const ListChunk& chunk, const LeasedIdMap& destinations,
+                   const LeasedIdMap& sources, int device, [[maybe_unused]] uintptr_t stream,
                    int num_threads) {
-  const IdMapView to = make_id_map(destinations), from = make_id_map(sources);
-  PG_ON_DEVICE(device, scatter_lists_cpu(view, chunk, to, from, num_threads),
-               scatter_lists_cuda(view, chunk, to, from, device, stream));
+  const Opened lists(view);
+  const Opened to(destinations), from(sources);
+  PG_ON_DEVICE(device, scatter_lists_cpu(*lists, chunk, *to, *from, num_threads),
+               scatter_lists_cuda(*lists, chunk, *to, *from, device, stream));
 }
 
-void gather_lists(const CscView& view, const ListChunk& chunk, const MapAddress& destinations,
-                  const MapAddress& sources, int device, [[maybe_unused]] uintptr_t stream,
+void gather_lists(const LeasedCsc& view, const ListChunk& chunk, const LeasedIdMap& destinations,
+                  const LeasedIdMap& sources, int device, [[maybe_unused]] uintptr_t stream,
                   int num_threads) {
-  const GraphView graph = make_graph_view(view, destinations, sources);
-  PG_ON_DEVICE(device, gather_lists_cpu(graph, chunk, num_threads),
-               gather_lists_cuda(graph, chunk, device, stream));
+  const auto leased = make_graph_view(view, destinations, sources);
+  const Opened graph(leased);
+  PG_ON_DEVICE(device, gather_lists_cpu(*graph, chunk, num_threads),
+               gather_lists_cuda(*graph, chunk, device, stream));
 }
 
-void degrees(const CscView& view, int64_t first, int64_t count, const MapAddress& destinations,
+void degrees(const LeasedCsc& view, int64_t first, int64_t count, const LeasedIdMap& destinations,
              uintptr_t out, int device, [[maybe_unused]] uintptr_t stream, int num_threads) {
-  const GraphView graph = make_graph_view(view, destinations, {0, 0});
+  const auto leased = make_graph_view(view, destinations, {});
+  const Opened graph(leased);
   int64_t* into = reinterpret_cast<int64_t*>(out);
-  PG_ON_DEVICE(device, degrees_cpu(graph, first, count, into, num_threads),
-               degrees_cuda(graph, first, count, into, device, stream));
+  PG_ON_DEVICE(device, degrees_cpu(*graph, first, count, into, num_threads),
+               degrees_cuda(*graph, first, count, into, device, stream));
 }
 
 bool sort_coo(uintptr_t source, uintptr_t destination, int id_bytes, int64_t num_edges,
@@ -113,21 +119,24 @@ bool sort_coo(uintptr_t source, uintptr_t destination, int id_bytes, int64_t num
 }  // namespace
 
 void register_store(py::module_& m) {
-  py::class_<CscView>(m, "CscView")
+  py::class_<LeasedCsc>(m, "CscView")
       .def(py::init<>())
       .def(py::init(&make_csc_view), py::kw_only(), py::arg("replicated"), py::arg("sharded"),
            py::arg("rows"), py::arg("num_edges"), py::arg("index_bytes"), py::arg("rank"),
            py::arg("replicas"), py::arg("shards"), py::arg("host"),
-           py::arg("edge_ids") = TableView{}, py::arg("rows_on_disk") = 0,
-           py::arg("disk") = PartAddresses{}, py::arg("order") = MapAddress{0, 0})
-      .def_property_readonly("rows", [](const CscView& v) { return v.map.rows; })
-      .def_readonly("num_edges", &CscView::num_edges)
-      .def_readonly("index_bytes", &CscView::index_bytes);
-  py::class_<GraphView>(m, "GraphView")
+           py::arg("edge_ids") = Leased<TableView>{}, py::arg("rows_on_disk") = 0,
+           py::arg("disk") = PartAddresses{}, py::arg("order") = LeasedIdMap{},
+           py::arg("leases") = Leases{})
+      .def_property_readonly("rows", [](const LeasedCsc& v) { return v.unopened().map.rows; })
+      .def_property_readonly("num_edges", [](const LeasedCsc& v) { return v.unopened().num_edges; })
+      .def_property_readonly("index_bytes",
+                             [](const LeasedCsc& v) { return v.unopened().index_bytes; });
+  py::class_<Leased<GraphView>>(m, "GraphView")
       .def(py::init(&make_graph_view), py::kw_only(), py::arg("lists"), py::arg("destinations"),
            py::arg("sources"))
-      .def("to_bytes", [](const GraphView& v) {
-        return py::bytes(reinterpret_cast<const char*>(&v), sizeof(v));
+      .def("to_bytes", [](const Leased<GraphView>& leased) {
+        const Opened view(leased);
+        return py::bytes(reinterpret_cast<const char*>(&*view), sizeof(GraphView));
       });
   py::class_<ListChunk>(m, "ListChunk")
       .def(py::init(&make_chunk), py::kw_only(), py::arg("first"), py::arg("count"),

@@ -11,6 +11,25 @@ max_shards: int
 
 # memory
 
+class Lease:
+    """Is entered by all work with the memory that it is of, and closed before that is unmapped."""
+
+    def __init__(self) -> None: ...
+    def close(self, why: str) -> bool: ...
+    def check(self) -> None: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def used_here(self) -> bool: ...
+    @property
+    def used_elsewhere(self) -> bool: ...
+
+class IdMapView:
+    # value_bytes: 4 or 8; 0 is the identity
+    def __init__(
+        self, address: int = 0, value_bytes: int = 0, leases: Sequence[Lease] = ...
+    ) -> None: ...
+
 class TableView:
     @overload
     def __init__(self) -> None: ...
@@ -30,11 +49,14 @@ class TableView:
         order_bytes: int = 0,
         rows_on_disk: int = 0,
         disk: int = 0,
+        leases: Sequence[Lease] = ...,
     ) -> None: ...
     @property
     def rows(self) -> int: ...
     @property
     def row_bytes(self) -> int: ...
+    @property
+    def leases(self) -> list[Lease]: ...
     def to_bytes(self) -> bytes: ...
 
 class IdList:
@@ -114,8 +136,10 @@ def sparse_update(
     stream: int,
     num_threads: int,
 ) -> None: ...
-def post_round(address: int, round: int) -> None: ...
-def await_round(addresses: Sequence[int], round: int, seconds: float) -> list[int]: ...
+def post_round(address: int, round: int, lease: Lease) -> None: ...
+def await_round(
+    addresses: Sequence[int], round: int, seconds: float, lease: Lease
+) -> list[int]: ...
 
 # The rest of the memory area exists where has_cuda is true.
 def cuda_malloc(device: int, bytes: int) -> int: ...
@@ -151,7 +175,8 @@ class CscView:
         edge_ids: TableView = ...,
         rows_on_disk: int = 0,
         disk: tuple[int, int, int] = ...,
-        order: tuple[int, int] = ...,
+        order: IdMapView = ...,
+        leases: Sequence[Lease] = ...,
     ) -> None: ...
     @property
     def rows(self) -> int: ...
@@ -161,9 +186,7 @@ class CscView:
     def index_bytes(self) -> int: ...
 
 class GraphView:
-    def __init__(
-        self, *, lists: CscView, destinations: tuple[int, int], sources: tuple[int, int]
-    ) -> None: ...
+    def __init__(self, *, lists: CscView, destinations: IdMapView, sources: IdMapView) -> None: ...
     def to_bytes(self) -> bytes: ...
 
 class ListChunk:
@@ -182,8 +205,8 @@ class ListChunk:
 def scatter_lists(
     view: CscView,
     chunk: ListChunk,
-    destinations: tuple[int, int],
-    sources: tuple[int, int],
+    destinations: IdMapView,
+    sources: IdMapView,
     device: int,
     stream: int,
     num_threads: int,
@@ -191,8 +214,8 @@ def scatter_lists(
 def gather_lists(
     view: CscView,
     chunk: ListChunk,
-    destinations: tuple[int, int],
-    sources: tuple[int, int],
+    destinations: IdMapView,
+    sources: IdMapView,
     device: int,
     stream: int,
     num_threads: int,
@@ -201,7 +224,7 @@ def degrees(
     view: CscView,
     first: int,
     count: int,
-    destinations: tuple[int, int],
+    destinations: IdMapView,
     out: int,
     device: int,
     stream: int,
@@ -253,7 +276,7 @@ class KHopSampler:
     def __init__(
         self,
         *,
-        node_types: Sequence[tuple[str, int, int, int, int, int]],
+        node_types: Sequence[tuple[str, int, IdMapView, IdMapView]],
         relations: Sequence[tuple[int, int, CscView, Sequence[int], Choice]],
         expand_all: bool,
         disjoint: bool,
@@ -300,8 +323,8 @@ class Walks:
         nodes: int,
         edge_ids: int,
         positions: int,
-        to_internal: tuple[int, int],
-        to_user: tuple[int, int],
+        to_internal: IdMapView,
+        to_user: IdMapView,
         seed: int,
         stream: int,
         restart_below: int,
@@ -327,8 +350,8 @@ class Negatives:
         latest: int,
         is_edge: int,
         tries: int,
-        source_to_internal: tuple[int, int],
-        destination_to_internal: tuple[int, int],
+        source_to_internal: IdMapView,
+        destination_to_internal: IdMapView,
         seed: int,
         stream: int,
     ) -> None: ...
@@ -377,6 +400,7 @@ class Operands:
         columns: int,
         e_columns: int,
         x_rows: int = 0,
+        leases: Sequence[Lease] = ...,
     ) -> None: ...
 
 def transpose(rows: Adjacency, indptr: int, indices: int, positions: int) -> None: ...

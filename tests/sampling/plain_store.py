@@ -43,12 +43,12 @@ class IdMap:
     to_user: Tensor | None
 
     @property
-    def internal_address(self) -> tuple[int, int]:
-        return _address(self.to_internal)
+    def internal_view(self) -> _C.IdMapView:
+        return _C.IdMapView(*_address(self.to_internal))
 
     @property
-    def user_address(self) -> tuple[int, int]:
-        return _address(self.to_user)
+    def user_view(self) -> _C.IdMapView:
+        return _C.IdMapView(*_address(self.to_user))
 
 
 def _address(ids: Tensor | None) -> tuple[int, int]:

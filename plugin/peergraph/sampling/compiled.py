@@ -25,8 +25,8 @@ def make_native(sampler: NeighborSampler, *, positions: bool = False) -> _C.KHop
             (
                 node_type,
                 store.num_nodes(node_type),
-                *store.id_map(node_type).internal_address,
-                *store.id_map(node_type).user_address,
+                store.id_map(node_type).internal_view,
+                store.id_map(node_type).user_view,
             )
             for node_type in store.node_types
         ],

@@ -190,8 +190,8 @@ class NegativeSampler:
             latest=0 if latest is None else latest.data_ptr(),
             is_edge=0 if is_edge is None else is_edge.data_ptr(),
             tries=self.tries,
-            source_to_internal=store.id_map(source_type).internal_address,
-            destination_to_internal=store.id_map(destination_type).internal_address,
+            source_to_internal=store.id_map(source_type).internal_view,
+            destination_to_internal=store.id_map(destination_type).internal_view,
             seed=seed,
             stream=NEGATIVE_STREAM,
         )

@@ -29,7 +29,7 @@ def graph_argument(store: Store, edge_type: EdgeType = EDGE) -> np.ndarray[Any, 
     """
     view = _C.GraphView(
         lists=store.structure(edge_type).view,
-        destinations=store.id_map(edge_type[2]).internal_address,
-        sources=store.id_map(edge_type[0]).user_address,
+        destinations=store.id_map(edge_type[2]).internal_view,
+        sources=store.id_map(edge_type[0]).user_view,
     )
     return as_argument(view.to_bytes())

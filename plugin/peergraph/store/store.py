@@ -5,13 +5,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping
 from os import PathLike
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from peergraph.memory import Group, Table
 from peergraph.memory.group.naming import collective
+from peergraph.memory.region.closing import close_all
 from peergraph.memory.topology.topology import Topology
 from peergraph.store.budget.adding_tables import BuildRecord
 from peergraph.store.budget.spilling import Spill
@@ -28,6 +29,10 @@ from peergraph.store.planning.plan import Plan
 from peergraph.store.planning.shares import Shares
 from peergraph.store.reporting.reporting import Reporting
 from peergraph.store.structure.structure import Structure
+
+
+class _Closes(Protocol):
+    def close(self) -> None: ...
 
 
 class Store(Reporting):
@@ -65,6 +70,8 @@ class Store(Reporting):
         self._scratch = []
         self._readers: list[weakref.ref[Any]] = []
         self._turned: Store | None = None
+        self.closed = False
+        """Whether :meth:`close` has been called."""
 
     @classmethod
     def build(
@@ -278,21 +285,29 @@ class Store(Reporting):
 
     @collective("Store.close")
     def close(self) -> None:
-        """Frees everything. Collective, where the ranks built the store together."""
+        """Frees everything. Collective, where the ranks built the store together; idempotent.
+
+        Waits for what other threads read of the store now; whatever reads it later, samplers and
+        loaders among them, raises RuntimeError. Raises as :meth:`SharedRegion.close`, after closing
+        the rest.
+        """
+        self.closed = True
         for ref in list(self._readers):
             if (reader := ref()) is not None:
                 reader.close()
-        if self._turned is not None:
-            self._turned.close()
-        for embedding in self.embeddings.values():
-            embedding.close()
-        for tables in (*self._node_tables.values(), *self._edge_tables.values()):
-            for table in tables.values():
-                table.close()
-        for structure in self._structures.values():
-            structure.close()
-        for ids in self._ids.values():
-            ids.close()
+        tables = [
+            table
+            for by_name in (*self._node_tables.values(), *self._edge_tables.values())
+            for table in by_name.values()
+        ]
+        parts: list[_Closes] = [
+            *([] if self._turned is None else [self._turned]),
+            *self.embeddings.values(),
+            *tables,
+            *self._structures.values(),
+            *self._ids.values(),
+        ]
+        close_all(part.close for part in parts)
 
     def __enter__(self) -> Store:
         return self
@@ -304,7 +319,7 @@ class Store(Reporting):
             self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        fresh: dict[str, Any] = {"_readers": [], "_scratch": [], "embeddings": {}}
+        fresh: dict[str, Any] = {"closed": False, "_readers": [], "_scratch": [], "embeddings": {}}
         return {**self.__dict__, "group": None, "measuring": None, **fresh}
 
     def __repr__(self) -> str:

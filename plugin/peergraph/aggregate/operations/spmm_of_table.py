@@ -55,6 +55,7 @@ def reduce_table(
         columns=width,
         e_columns=1 if e is None else e.shape[1],
         x_rows=addresses.data_ptr(),
+        leases=x.table.view.leases,
     )
     matrix = adjacency(rows.indptr, rows.indices, rows.edge_ids, rows.num_columns)
     dtype, allocate = DTYPES[out.dtype], Buffers(out.device)

@@ -122,7 +122,7 @@ class Probe:
         tiers, regions = Tiers.all_host(self.host_size // width), {"host": self.host}
 
         def speed(share: float) -> float:
-            access = Access(tiers, width, self.group, regions, None, None, share)
+            access = Access(tiers, width, self.group, regions, None, None, staged=share)
             return out.numel() / self._seconds(partial(access.gather, ids, out.data_ptr()))
 
         alone = Speeds(speed(0.0), speed(1.0), 0.0)

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 
 import peergraph._C as _C
+from peergraph.errors import PeerLostError
 from peergraph.memory.group.group import Group
 from peergraph.memory.group.naming import collective
 from peergraph.memory.group.run_everywhere import run_everywhere
+from peergraph.memory.region.closing import is_used, wait_until_unused
 from peergraph.memory.region.parts import CudaPart, Handle, HostPart, Part, close_later
 
 
@@ -44,7 +46,8 @@ class SharedRegion:
         self._parts: list[Part | None] = [
             None if handle is None else handle.open(group.device) for handle in handles
         ]
-        self._closed = False
+        self.lease = _C.Lease()
+        """What works with the memory is inside of it; views of the memory carry it."""
         self._pid = os.getpid()
         # Only on the region that `create` returned, which closes collectively.
         self._own: _Own | None = None
@@ -94,7 +97,7 @@ class SharedRegion:
     @property
     def addresses(self) -> list[int]:
         """Address of each rank's part in this process; 0 where a part is empty."""
-        self._check_open()
+        self.lease.check()
         return [0 if part is None else part.address for part in self._parts]
 
     def local(self, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
@@ -111,7 +114,7 @@ class SharedRegion:
 
         Raises ValueError where there is no such rank, or its part is too small.
         """
-        self._check_open()
+        self.lease.check()
         if not 0 <= rank < len(self.sizes):
             raise ValueError(f"rank must be one of 0..{len(self.sizes) - 1}, got {rank}")
         num_bytes = math.prod(shape) * dtype.itemsize
@@ -125,34 +128,54 @@ class SharedRegion:
             return torch.empty(tuple(shape), dtype=dtype, device=self.device)
         return part.tensor()[:num_bytes].view(dtype).view(tuple(shape))
 
-    def close(self) -> None:
+    def close(self, why: str = "this shared memory has been closed") -> None:
         """Unmaps the other ranks' parts, waits for all ranks, frees this one's. Collective.
 
-        Waits for the GPU first. A second call does nothing. A copy that came by pickle, or lives in
-        a forked process, closes on its own. Raises PeerLostError where a rank is missing, after
-        releasing what no other rank can be using.
-        """
-        if self._closed:
-            return
-        self._closed = True
-        own, self._own = self._own, None
-        if own is None or os.getpid() != self._pid:
-            self._parts.clear()
-            return
-        try:
-            # Nobody may unmap or free what another rank's kernels still touch.
-            self.group.barrier()
-        finally:
-            self._parts.clear()
-            own.release(self.group)
+        Waits for what other threads of this process do with the memory, at most half as long as for
+        ranks, and for the GPU; what begins later raises RuntimeError. A second call does nothing. A
+        copy that came by pickle, or lives in a forked process, closes on its own.
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise RuntimeError("this shared memory has been closed")
+        Args:
+            why: what those who use the memory later are told.
+
+        Raises:
+            PeerLostError: a rank is missing; what no other rank can be using is released.
+            RuntimeError: on a rank, work with the memory does not end, or is what called this (by
+                way of the garbage collector). All ranks raise it, and the memory stays until they
+                end.
+        """
+        if not self.lease.close(why):
+            return
+        own, self._own = self._own, None
+        parts, self._parts = self._parts, []
+        try:
+            if own is None or os.getpid() != self._pid:
+                self._settle()
+                return
+            # Nobody may unmap or free what another rank's kernels still touch.
+            run_everywhere(self.group, self._settle)
+        except PeerLostError:
+            if own is None or is_used(self.lease):
+                _never_released.append((parts, own))
+                raise
+        except BaseException:
+            _never_released.append((parts, own))
+            raise
+        parts.clear()
+        own.release(self.group)
+
+    def _settle(self) -> None:
+        """Waits for what this process does with the memory."""
+        wait_until_unused(self.lease, self.group.timeout / 2)
+        self.group.synchronize()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        self._check_open()
+        self.lease.check()
         return (SharedRegion, (self.group, self.device, self._handles))
+
+
+# Memory that work may still be under way with.
+_never_released: list[object] = []
 
 
 class _Own:

@@ -3,7 +3,7 @@ CPU threads for the others."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -31,6 +31,7 @@ class Access:
         regions: by tier, those that are not empty.
         order: [rows] user id -> row, None where they are the same.
         partitions: which ranks store which shards; None: rank i stores shard i.
+        order_leases: of the memory of `order`, where it is a table's.
         staged: the share of the rows on the host that CPU threads bring a GPU, while its kernels
             read the others; None: as was measured to be fastest.
     """
@@ -43,6 +44,7 @@ class Access:
         regions: Mapping[str, SharedRegion],
         order: torch.Tensor | None,
         partitions: Partitions | None,
+        order_leases: Sequence[_C.Lease] = (),
         staged: float | None = None,
     ) -> None:
         self._tiers = tiers
@@ -54,7 +56,9 @@ class Access:
         bases = regions["sharded"].addresses if "sharded" in regions else [0] * group.world_size
 
         def make_view(shards: list[int]) -> _C.TableView:
-            return table_view(tiers, row_bytes, group, regions, shards, order)
+            return table_view(
+                tiers, row_bytes, group, regions, shards, order, order_leases=order_leases
+            )
 
         read = placed.read_addresses(group.rank, bases, sizes)
         self._near = make_view(read)
@@ -74,7 +78,16 @@ class Access:
         if staged > 0:
             self._share = 1.0 if tiers.disk else staged
             launch = disk_launch() if tiers.disk else staging_launch(group.world_size)
-            near = table_view(tiers, row_bytes, group, regions, read, order, with_host=False)
+            near = table_view(
+                tiers,
+                row_bytes,
+                group,
+                regions,
+                read,
+                order,
+                with_host=False,
+                order_leases=order_leases,
+            )
             self._staged = near, self._away(group, regions, launch, with_host=True)
 
     def _away(

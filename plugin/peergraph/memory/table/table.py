@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import fields
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -16,6 +17,7 @@ import peergraph._C as _C
 from peergraph.memory.group.group import Group
 from peergraph.memory.group.naming import collective
 from peergraph.memory.group.run_everywhere import run_everywhere
+from peergraph.memory.region.closing import close_all
 from peergraph.memory.region.region import SharedRegion
 from peergraph.memory.table import loading
 from peergraph.memory.table.access import Access
@@ -25,6 +27,7 @@ from peergraph.memory.table.ids import check_device, near_ids, out_tensor
 from peergraph.memory.table.partitions import Partitions, everyone_reaches_all
 from peergraph.memory.table.read_counter import ReadCounter
 from peergraph.memory.table.tiers import Tiers
+from peergraph.memory.table.views import leases_of
 
 
 class Table:
@@ -62,7 +65,13 @@ class Table:
         self._order_values = _values(order)
         self._partitions = partitions
         self._access: Access | None = Access(
-            tiers, self.row_bytes, group, regions, self._order_values, partitions
+            tiers,
+            self.row_bytes,
+            group,
+            regions,
+            self._order_values,
+            partitions,
+            order.leases if isinstance(order, Table) else (),
         )
 
     @classmethod
@@ -147,6 +156,11 @@ class Table:
         NotImplementedError for a table with rows on disk on a GPU, where kernels cannot read them.
         """
         return self._opened().view
+
+    @property
+    def leases(self) -> list[_C.Lease]:
+        """Of the memory of the rows: kernels that get addresses in it must be inside of them."""
+        return leases_of(self._regions)
 
     @property
     def num_bytes(self) -> int:
@@ -288,13 +302,15 @@ class Table:
     def close(self) -> None:
         """Releases the memory. Collective, except on a copy that came by pickle; idempotent.
 
-        Waits for the GPU. An `order` is not closed. Raises PeerLostError where a rank is missing.
+        Waits for gathers of other threads, and for the GPU; later ones raise RuntimeError. An
+        `order` is not closed. Raises as :meth:`SharedRegion.close`.
         """
         self._access = None
         self._order_values = None
-        with ExitStack() as stack:  # closes them all, even where a rank is missing
-            while self._regions:
-                stack.callback(self._regions.popitem()[1].close)
+        # Not emptied: another thread may be looking into it.
+        regions, self._regions = self._regions, {}
+        why = "this table has been closed"
+        close_all(partial(region.close, why) for region in regions.values())
 
     def _opened(self) -> Access:
         if self._access is None:

@@ -21,6 +21,7 @@ def table_view(
     order: torch.Tensor | None,
     *,
     with_host: bool = True,
+    order_leases: Sequence[_C.Lease] = (),
 ) -> _C.TableView:
     """A whole table, as this rank's device reads it: a GPU does not read the rows on disk.
 
@@ -29,6 +30,7 @@ def table_view(
         regions: by tier, those that are not empty.
         shards: addresses.
         order: user id -> row.
+        order_leases: of the memory of `order`.
     """
     replicas = regions.get("replicated")
     return _C.TableView(
@@ -44,6 +46,7 @@ def table_view(
         order_bytes=0 if order is None else order.dtype.itemsize,
         rows_on_disk=tiers.disk,
         disk=_address(regions, "disk") if group.device.type == "cpu" else 0,
+        leases=[*leases_of(regions), *order_leases],
     )
 
 
@@ -62,6 +65,7 @@ def cpu_view(
         host=_address(regions, "host") if with_host else 0,
         rows_on_disk=tiers.disk,
         disk=_address(regions, "disk"),
+        leases=leases_of(regions),
     )
 
 
@@ -77,6 +81,11 @@ def dense_view(address: int, rows: int, row_bytes: int) -> _C.TableView:
         shards=[0],
         host=0,
     )
+
+
+def leases_of(regions: Mapping[str, SharedRegion]) -> list[_C.Lease]:
+    """Of all regions."""
+    return [region.lease for region in regions.values()]
 
 
 def _address(regions: Mapping[str, SharedRegion], tier: str) -> int:

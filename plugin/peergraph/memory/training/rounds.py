@@ -43,8 +43,9 @@ class Rounds:
         first = 1 + self._round % 2 * self._words
         self._round += 1
         self._parts[rank][first : first + len(values)] = values
-        _C.post_round(addresses[rank], self._round)
-        self._group.await_ranks(lambda s: _C.await_round(addresses, self._round, s))
+        lease = self._region.lease
+        _C.post_round(addresses[rank], self._round, lease)
+        self._group.await_ranks(lambda s: _C.await_round(addresses, self._round, s, lease))
         return [part[first : first + len(values)].tolist() for part in self._parts]
 
     def close(self) -> None:

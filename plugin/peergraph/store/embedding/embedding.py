@@ -15,6 +15,7 @@ from peergraph.memory import Group, Table
 from peergraph.memory.device.launching import DTYPES
 from peergraph.memory.group.naming import collective
 from peergraph.memory.group.run_everywhere import run_everywhere
+from peergraph.memory.region.closing import close_all
 from peergraph.memory.training.coalesce import accumulator
 from peergraph.memory.training.trained_table import TrainedTable, owned_tiers
 from peergraph.store.budget.plan_choice import place_table
@@ -48,9 +49,7 @@ class RowState:
 
     def close(self) -> None:
         """Collective."""
-        self.release()
-        for table in self.tables.values():
-            table.close()
+        close_all((self.release, *(table.close for table in self.tables.values())))
 
 
 class Embedding(nn.Module):
@@ -182,9 +181,8 @@ class Embedding(nn.Module):
     def close(self) -> None:
         """Frees rows and optimizer state. Collective."""
         self._pending = []
-        if self.row_state is not None:
-            self.row_state.close()
-        self.table.close()
+        state = () if self.row_state is None else (self.row_state.close,)
+        close_all((*state, self.table.close))
 
     def extra_repr(self) -> str:
         """Sizes and tiers."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+import peergraph._C as _C
 from peergraph.memory import Group, Table, Tiers
+from peergraph.memory.region.closing import close_all
 from peergraph.memory.table.ids import check_distinct
-
-IDENTITY = (0, 0)
 
 
 def id_dtype(num_ids: int) -> torch.dtype:
@@ -56,20 +56,19 @@ class IdMap:
         return cls(near_table(inverse, group), near_table(order, group))
 
     @property
-    def internal_address(self) -> tuple[int, int]:
-        """Address and bytes per id of `to_internal`, as the compiled module takes them."""
-        return map_address(self.to_internal)
+    def internal_view(self) -> _C.IdMapView:
+        """`to_internal` as the compiled module takes it."""
+        return map_view(self.to_internal)
 
     @property
-    def user_address(self) -> tuple[int, int]:
-        """Address and bytes per id of `to_user`, as the compiled module takes them."""
-        return map_address(self.to_user)
+    def user_view(self) -> _C.IdMapView:
+        """`to_user` as the compiled module takes it."""
+        return map_view(self.to_user)
 
     def close(self) -> None:
         """Collective, where the ranks made the map together."""
-        for table in (self.to_internal, self.to_user):
-            if table is not None:
-                table.close()
+        tables = (self.to_internal, self.to_user)
+        close_all(table.close for table in tables if table is not None)
 
 
 def near_table(ids: Tensor, group: Group) -> Table:
@@ -81,8 +80,8 @@ def near_table(ids: Tensor, group: Group) -> Table:
     return table
 
 
-def map_address(table: Table | None) -> tuple[int, int]:
-    """Address and bytes per id of a table of ids, as the compiled module takes them."""
+def map_view(table: Table | None) -> _C.IdMapView:
+    """A table of ids as the compiled module takes it; without a table, the identity."""
     if table is None or table.rows == 0:
-        return IDENTITY
-    return table.as_tensor().data_ptr(), table.row_bytes
+        return _C.IdMapView()
+    return _C.IdMapView(table.as_tensor().data_ptr(), table.row_bytes, table.leases)

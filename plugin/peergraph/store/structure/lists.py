@@ -50,8 +50,8 @@ def write_lists(
             _C.scatter_lists(
                 view,
                 chunk,
-                destinations.internal_address,
-                sources.internal_address,
+                destinations.internal_view,
+                sources.internal_view,
                 *launch_on(device),
             )
         yield edge_to - edge_from
@@ -79,8 +79,8 @@ def read_lists(
         _C.gather_lists(
             structure.view,
             chunk,
-            destinations.internal_address,
-            sources.user_address,
+            destinations.internal_view,
+            sources.user_view,
             *launch_on(device),
         )
         yield degrees[begin:end], ids.cpu()
@@ -93,7 +93,7 @@ def read_degrees(structure: Structure, destinations: IdMap) -> Tensor:
         structure.view,
         0,
         degrees.numel(),
-        destinations.internal_address,
+        destinations.internal_view,
         degrees.data_ptr(),
         *launch_on(structure.device),
     )

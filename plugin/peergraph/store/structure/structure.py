@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from os import PathLike
 
 import torch
@@ -10,9 +11,11 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.memory import Group, SharedRegion, Table, Tiers
+from peergraph.memory.region.closing import close_all
 from peergraph.memory.table.checks import check_spill
 from peergraph.memory.table.partitions import Partitions, everyone_reaches_all
-from peergraph.store.hotness.id_map import id_dtype, map_address
+from peergraph.memory.table.views import leases_of
+from peergraph.store.hotness.id_map import id_dtype, map_view
 from peergraph.store.structure.layout import PartLayout, dealt
 
 
@@ -154,7 +157,8 @@ class Structure:
             edge_ids=edge_ids,
             rows_on_disk=self.tiers.disk,
             disk=self._addresses("disk", self._bases("disk"))[0],
-            order=map_address(self.order),
+            order=map_view(self.order),
+            leases=leases_of(self.regions),
         )
 
     def set_edge_ids(self, edge_ids: Table) -> None:
@@ -185,11 +189,10 @@ class Structure:
     def close(self) -> None:
         """Collective, where the structure was created by the ranks together."""
         self._view = None
-        for region in self.regions.values():
-            region.close()
-        for table in (self.edge_ids, self.order):
-            if table is not None:
-                table.close()
+        why = "this store has been closed"
+        regions = (partial(region.close, why) for region in self.regions.values())
+        tables = (table.close for table in (self.edge_ids, self.order) if table is not None)
+        close_all((*regions, *tables))
 
 
 def _write_indptr(indptr: Tensor, degrees: Tensor) -> None:
