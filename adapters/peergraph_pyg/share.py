@@ -58,7 +58,8 @@ def share(
     node-level and edge-level tensors (and NumPy arrays) are store tensors, everything else is a
     copy of what rank 0 has.
     PyG's ``NeighborLoader`` and ``LinkNeighborLoader`` take it as they are. The memory is freed by
-    ``store_of(data).close()`` (collective), or with the last rank.
+    ``store_of(data).close()`` (collective), or with the last rank; what reads it later, a loader
+    that is being iterated too, raises ``RuntimeError``.
 
     Data made of shared data is shared again where a transform gave it other nodes or edges, or
     columns that all ranks are to have once. It gets a store of its own, filled from the first one;

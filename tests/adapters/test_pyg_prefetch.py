@@ -372,14 +372,52 @@ def test_grad_modes_are_those_of_the_loop() -> None:
     assert torch.is_grad_enabled()
 
 
-def test_closing_the_store_ends_loops(device: torch.device) -> None:
+def test_closing_the_store_is_told_to_loops(device: torch.device) -> None:
     before = threading.active_count()
     loader = node_loader(device)
     iterator = iter(peergraph_pyg.prefetch(loader, 5))
     next(iterator)
     peergraph_pyg.store_of(loader.data).close()
     assert threading.active_count() == before
+    # Not as at the end of an epoch.
+    with pytest.raises(RuntimeError, match="this store has been closed: there are no more batches"):
+        next(iterator)
     assert list(iterator) == []
+
+
+def test_a_loop_that_has_ended_stays_so_when_its_store_is_closed() -> None:
+    loader = node_loader("cpu")
+    iterator = iter(peergraph_pyg.prefetch(loader, 1))
+    assert len(list(iterator)) == 9
+    peergraph_pyg.store_of(loader.data).close()
+    assert list(iterator) == []
+
+
+def test_a_loop_that_waits_for_a_batch_is_told_of_closing() -> None:
+    going = threading.Event()
+
+    def wait(batch: Data) -> Data:
+        going.wait()
+        return batch
+
+    loader = node_loader("cpu", transform=wait)
+    iterator = iter(peergraph_pyg.prefetch(loader, 1))
+    errors = []
+
+    def loop() -> None:
+        try:
+            list(iterator)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    waiting = threading.Thread(target=loop)
+    waiting.start()
+    closing = threading.Thread(target=peergraph_pyg.store_of(loader.data).close)
+    closing.start()
+    going.set()
+    for thread in (waiting, closing):
+        thread.join()
+    assert errors == ["this store has been closed: there are no more batches of it"]
 
 
 def test_copies() -> None:
