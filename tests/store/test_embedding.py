@@ -178,6 +178,21 @@ def test_what_cannot_be_done(device: torch.device) -> None:
     embedding.close()
 
 
+@pytest.mark.parametrize(
+    ("init", "message"),
+    [
+        (lambda x: x.normal_() * 0.1, "init must fill its argument in place, it returned another"),
+        (
+            lambda x: x.resize_(3, WIDTH).zero_(),
+            r"init must fill \[37, \d+\] in place, it left \[3",
+        ),
+    ],
+)
+def test_functions_that_do_not_fill_all_rows(init: Any, message: str, device: torch.device) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(device, init=init)
+
+
 def test_bad_ids(device: torch.device) -> None:
     embedding = make(device)
     optimizer = optim.SparseSGD(embedding, lr=1.0)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from peergraph.memory import Group
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Plan, RowSource, Store
+from peergraph.testing import run_ranks
 from tests.store.graphs import PLANS, build, heterogeneous_source, homogeneous_source
 from tests.store.same_graph import assert_same_graph
 
@@ -106,6 +109,47 @@ def test_rows_made_piece_by_piece(device: torch.device) -> None:
         assert torch.equal(store.node_table("x").read(), values)
     assert pieces[0][0] == 0
     assert pieces[-1][1] == 60
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (torch.ones(59, 7), ValueError, r"\[60, 7\] of torch.float32, got \[59, 7\] of"),
+        (torch.ones(61, 7), ValueError, r"got \[61, 7\]"),
+        (torch.ones(0, 7), ValueError, r"got \[0, 7\]"),
+        (torch.ones(60, 6), ValueError, r"got \[60, 6\]"),
+        (torch.ones(60), ValueError, r"got \[60\]"),
+        (torch.ones(60, 7).double(), ValueError, r"got \[60, 7\] of torch.float64"),
+        (None, TypeError, "a tensor, got NoneType"),
+    ],
+)
+def test_sources_that_give_other_rows(
+    given: Any, error: type[Exception], message: str, device: torch.device
+) -> None:
+    source = homogeneous_source()
+    source.node_tables = {NODE: {"x": RowSource((60, 7), torch.float32, lambda b, e: given)}}
+    with pytest.raises(error, match=rf"'?_N\.x'?: rows\(0, 60\) must be .*{message}"):
+        Store.build(source, plan="sharded", device=device)
+
+
+def _build_of_too_few_rows(device: str) -> str:
+    group = Group.current(device=device)
+    begin, end = 30 * group.rank, 30 * group.rank + 30
+    # Only the last rank's source gives too few.
+    few = group.rank == group.world_size - 1
+    rows = RowSource((30, 3), torch.float32, lambda b, e: torch.ones(e - b - few, 3))
+    edges = EdgeSource(csc=(torch.zeros(31).long(), torch.zeros(0).long()))
+    source = GraphSource.homogeneous(60, edges, {"x": rows}, node_range=(begin, end))
+    try:
+        Store.build(source, plan="sharded", group=group)
+    except ValueError as error:
+        return str(error)
+    return "built"
+
+
+def test_too_few_rows_on_one_rank_are_an_error_on_all() -> None:
+    for message in run_ranks(_build_of_too_few_rows, 2, "cpu"):
+        assert "rows(30, 60) must be [30, 3] of torch.float32, got [29, 3]" in message
 
 
 def test_tables_can_be_added(device: torch.device) -> None:

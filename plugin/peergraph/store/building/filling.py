@@ -139,8 +139,22 @@ def _load_pieces(
     with progress_bar(what, table.row_bytes * source.shape[0], progress) as moved:
         for begin in range(start, stop, step):
             end = min(begin + step, stop)
-            table.load(source.rows(begin, end), begin, progress=False)
+            rows = source.rows(begin, end)
+            _check_piece(what, rows, begin, end, table)
+            table.load(rows, begin, progress=False)
             moved(table.row_bytes * (end - begin))
+
+
+def _check_piece(what: str, rows: Tensor, begin: int, end: int, table: Table) -> None:
+    """Raises unless a source gave the rows that it was asked for."""
+    if not isinstance(rows, Tensor):
+        raise TypeError(f"{what}: rows({begin}, {end}) must be a tensor, got {type(rows).__name__}")
+    shape = (end - begin, *table.shape[1:])
+    if tuple(rows.shape) != shape or rows.dtype != table.dtype:
+        raise ValueError(
+            f"{what}: rows({begin}, {end}) must be {list(shape)} of {table.dtype}, "
+            f"got {list(rows.shape)} of {rows.dtype}"
+        )
 
 
 def add_table(

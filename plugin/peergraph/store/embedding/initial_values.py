@@ -59,6 +59,12 @@ def _draw(table: Table, fill: Callable[[Tensor], Any], what: str) -> None:
     first_seed = group.broadcast(
         int(torch.randint(2**62, (), device="cpu")) if group.rank == 0 else None
     )
+    # A function may fail on one rank.
+    run_everywhere(group, lambda: _draw_share(table, fill, first_seed, what))
+
+
+def _draw_share(table: Table, fill: Callable[[Tensor], Any], first_seed: int, what: str) -> None:
+    group = table.group
     step = max(1, _PIECE_ELEMENTS // max(1, table.shape[1]))
     starts = range(0, table.rows, step)[group.rank :: group.world_size]
     with (
@@ -70,6 +76,18 @@ def _draw(table: Table, fill: Callable[[Tensor], Any], what: str) -> None:
             torch.default_generator.manual_seed(first_seed + begin // step)
             shape = (min(step, table.rows - begin), table.shape[1])
             piece = torch.empty(shape, dtype=accumulator(table.dtype), device="cpu")
-            fill(piece)
+            _check_filled(what, fill(piece), piece, shape)
             table.load(piece.to(table.dtype), begin, progress=False)
             moved(step * table.row_bytes)
+
+
+def _check_filled(what: str, returned: Any, piece: Tensor, shape: tuple[int, int]) -> None:
+    """Raises ValueError unless a function has filled its argument, rather than made a tensor."""
+    if tuple(piece.shape) != shape:
+        raise ValueError(
+            f"{what}: init must fill {list(shape)} in place, it left {list(piece.shape)}"
+        )
+    if isinstance(returned, Tensor) and returned.data_ptr() != piece.data_ptr():
+        raise ValueError(
+            f"{what}: init must fill its argument in place, it returned another tensor"
+        )

@@ -29,7 +29,8 @@ class RowSource:
             source is split over ranks, those of this rank's range.
         dtype: of the rows.
         rows: called with ``(begin, end)``, positions in the whole table; returns those rows as a
-            tensor ``[end - begin, ...]`` on the CPU or on the rank's GPU.
+            tensor ``[end - begin, ...]`` on the CPU or on the rank's GPU. What it raises, and
+            ``ValueError`` for rows of another number, shape or dtype, all ranks raise.
     """
 
     shape: tuple[int, ...]
