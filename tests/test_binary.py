@@ -26,14 +26,66 @@ def readelf(*options: str) -> str:
 
 def test_needs_system_libraries_only() -> None:
     needed = re.findall(r"\(NEEDED\).*\[(.*?\.so)[.\d]*\]", readelf("--dynamic"))
-    assert "libstdc++.so" in needed
+    assert "libc.so" in needed  # libstdc++.so too, unless the compiler has a static one
     assert set(needed) <= SYSTEM_LIBRARIES
 
 
+def dynamic_symbols() -> list[tuple[str, str]]:
+    """Sections and names; the section of what the module does not define itself is UND."""
+    rows = [line.split() for line in readelf("--dyn-syms").splitlines()]
+    return [(row[6], row[7]) for row in rows if len(row) >= 8 and row[0][:-1].isdigit()]
+
+
+def test_exports_nothing_but_its_entry() -> None:
+    """Whatever else it exported, a library loaded later would take for its own (libstdc++'s)."""
+    assert [name for section, name in dynamic_symbols() if section != "UND"] == ["PyInit__C"]
+
+
 def test_has_no_torch_symbol() -> None:
-    symbols = [line.split()[-1] for line in readelf("--dyn-syms").splitlines() if line.split()]
-    assert "PyInit__C" in symbols
-    assert [s for s in symbols if re.search(r"torch|c10|_ZNK?2at", s)] == []
+    names = [name for _, name in dynamic_symbols()]
+    assert "PyInit__C" in names
+    assert [name for name in names if re.search(r"torch|c10|_ZNK?2at", name)] == []
+
+
+# The package loads the module before it loads torch.
+ERRORS_LEAVE = """
+from array import array
+from concurrent.futures import ThreadPoolExecutor
+import pytest
+from peergraph import _C
+import torch
+
+ids = array("q", range(100_000))
+
+def module_raises(bad_id):
+    found = _C.IdList(ids=ids.buffer_info()[0], id_bytes=8, count=len(ids))
+    _C.check_ids(found, len(ids), 2)
+    with pytest.raises(IndexError, match=str(bad_id)):
+        _C.check_ids(found, bad_id, 2)
+    with pytest.raises(ValueError, match="id_bytes"):
+        _C.IdList(ids=0, id_bytes=3, count=1)
+    with pytest.raises(TypeError, match="incompatible"):
+        _C.check_ids("ids", 1, 1)
+
+def torch_raises(index):
+    with pytest.raises(RuntimeError, match="must match"):
+        torch.zeros(2) + torch.zeros(3)
+    with pytest.raises(IndexError):
+        torch.zeros(2)[index]
+    torch.zeros(3, requires_grad=True).sum().backward()
+
+with ThreadPoolExecutor(4) as pool:
+    for function in (module_raises, torch_raises, module_raises):
+        list(pool.map(function, range(50_000, 50_008)))
+"""
+
+
+@pytest.mark.parametrize("first", ["import torch", ""])
+def test_errors_leave_it_beside_torch(first: str) -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", first + ERRORS_LEAVE], capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stderr
 
 
 def test_loads_without_torch() -> None:

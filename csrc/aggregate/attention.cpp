@@ -55,7 +55,7 @@ class Edges {
  public:
   using Value = AccumulatorOf<T>;
 
-  PG_INLINE Edges(const Attention& of, const Runs& heads, Scratch<Value>* scratch)
+  PG_INLINE Edges(const Attention& of, const ColumnRuns& heads, Scratch<Value>* scratch)
       : of_(of), heads_(heads), slope_(static_cast<Value>(of.slope)), scratch_(*scratch) {}
 
   /// Collects the edges of `node` in `rows`, its self loop included, and their scores.
@@ -213,7 +213,7 @@ class Edges {
   }
 
   const Attention& of_;
-  const Runs& heads_;
+  const ColumnRuns& heads_;
   const Value slope_;
   Scratch<Value>& scratch_;
   int64_t node_ = 0, count_ = 0;
@@ -223,7 +223,7 @@ class Edges {
 template <bool kToRow, typename Body>
 void each_node(const Attention& of, const Adjacency& rows, int num_threads, const Body& body) {
   if (rows.num_rows == 0 || of.columns() == 0) return;
-  const Runs heads(of.columns(), of.heads);
+  const ColumnRuns heads(of.columns(), of.heads);
   with_dtype(of.dtype, [&](auto element) {
     using T = decltype(element);
     each_piece(rows, 2 * of.columns(), num_threads, [&](int64_t first, int64_t last) {

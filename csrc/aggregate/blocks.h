@@ -61,10 +61,10 @@ PG_INLINE void each_block(int64_t columns, const Visit& visit) {
 enum class Layout { kSame, kRuns, kAny };
 
 /// Values of an operand for runs of columns.
-class Runs {
+class ColumnRuns {
  public:
   /// `values` go to `columns`, which they divide.
-  Runs(int64_t columns, int64_t values) : group_(columns / values), value_of_(columns) {
+  ColumnRuns(int64_t columns, int64_t values) : group_(columns / values), value_of_(columns) {
     for (int64_t c = 0; c < columns; ++c) value_of_[c] = static_cast<int32_t>(c / group_);
   }
 
@@ -150,7 +150,7 @@ class Messages {
   static constexpr int kVectorBytes = kBytes;
 
   /// `last_position`: of the edges to be visited.
-  PG_INLINE Messages(const Adjacency& rows, const Operands& of, const Runs& runs,
+  PG_INLINE Messages(const Adjacency& rows, const Operands& of, const ColumnRuns& runs,
                      int64_t last_position)
       : rows_(rows),
         of_(of),
@@ -204,7 +204,7 @@ class Messages {
 template <int kMost, typename Body>
 void each_piece_of_messages(const Adjacency& rows, const Operands& of, DType dtype, int num_threads,
                             const Body& body) {
-  const Runs runs(of.columns, of.e_columns);
+  const ColumnRuns runs(of.columns, of.e_columns);
   const auto run = [&](auto message, auto layout, auto element) {
     using T = decltype(element);
     each_piece(rows, of.columns, num_threads, [&](int64_t first, int64_t last) {

@@ -29,7 +29,7 @@ class Reader {
   const T* data_;
   Target target_;
   int64_t columns_;
-  Runs runs_;
+  ColumnRuns runs_;
 };
 
 /// The operands of an op, and a walk over the edges of some rows.
