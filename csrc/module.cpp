@@ -18,6 +18,8 @@ PYBIND11_MODULE(_C, m) {
 #else
   m.attr("has_cuda") = false;
 #endif
+  // Why there is no CUDA part; empty where there is one.
+  m.attr("no_cuda") = PEERGRAPH_NO_CUDA;
   m.attr("compiler") = PEERGRAPH_COMPILER;
   // nvcc's version and what it compiled for; both empty in a build without CUDA.
   m.attr("cuda_compiler") = PEERGRAPH_CUDA_COMPILER;

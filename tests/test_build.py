@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
+import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-BACKEND = Path(__file__).parent.parent / "csrc" / "cmake" / "build_backend.py"
+CMAKE_FILES = Path(__file__).parent.parent / "csrc" / "cmake"
+BACKEND = CMAKE_FILES / "build_backend.py"
 
 
 @pytest.fixture
@@ -79,3 +83,35 @@ def test_points_cmake_at_the_compiler(
     backend.use_pip_nvcc()
     assert os.environ.pop("CUDACXX") == str(nvcc)
     assert os.environ["LIBRARY_PATH"] == f"{nvcc.parent.parent / 'lib'}:/opt/lib"
+
+
+@pytest.mark.parametrize(
+    ("given", "gpu", "reason"),
+    [
+        ("OFF", "/dev/null", "PEERGRAPH_CUDA was OFF"),
+        ("AUTO", "/nowhere/nvidiactl", "no GPU was found"),
+        ("AUTO", "/dev/null", "no nvcc was found"),
+        ("ON", "/nowhere/nvidiactl", None),
+    ],
+)
+def test_cuda_is_compiled_for_a_gpu_or_if_asked(
+    tmp_path: Path, given: str, gpu: str, reason: str | None
+) -> None:
+    cmake = shutil.which("cmake", path=f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}")
+    if cmake is None:
+        pytest.skip("cmake is not installed")
+    script = tmp_path / "script.cmake"
+    # No nvcc can be found.
+    script.write_text(
+        f"set(PEERGRAPH_CUDA {given})\nset(PEERGRAPH_GPU_FILE {gpu})\n"
+        "macro(find_program)\nendmacro()\n"
+        f'include({CMAKE_FILES / "cuda.cmake"})\nmessage(STATUS "reason: ${{PEERGRAPH_NO_CUDA}}")\n'
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "CUDACXX"}
+    command = [cmake, "-P", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if reason is None:
+        assert done.returncode != 0
+        assert "PEERGRAPH_CUDA=ON, but there is no nvcc" in done.stderr
+    else:
+        assert f"reason: {reason}\n" in done.stdout, done.stderr

@@ -1,26 +1,36 @@
 # Decides whether the CUDA part is built, with which nvcc and for which architectures.
-# Sets PEERGRAPH_WITH_CUDA.
+# Sets PEERGRAPH_WITH_CUDA, or PEERGRAPH_NO_CUDA to the reason why not.
+if(NOT PEERGRAPH_GPU_FILE)
+  set(PEERGRAPH_GPU_FILE /dev/nvidiactl)
+endif()
 set(PEERGRAPH_WITH_CUDA OFF)
+set(PEERGRAPH_NO_CUDA "")
 if(PEERGRAPH_CUDA STREQUAL "OFF")
-  return()
-endif()
-
-if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
-  find_program(CMAKE_CUDA_COMPILER nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda
-               PATH_SUFFIXES bin)
-endif()
-if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
-  if(PEERGRAPH_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "PEERGRAPH_CUDA=ON, but there is no nvcc: install the CUDA toolkit, set "
-                        "CUDACXX to its nvcc, or set PEERGRAPH_PIP_NVCC=1 to take one from pip")
+  set(PEERGRAPH_NO_CUDA "PEERGRAPH_CUDA was OFF")
+elseif(PEERGRAPH_CUDA STREQUAL "AUTO" AND NOT EXISTS ${PEERGRAPH_GPU_FILE})
+  set(PEERGRAPH_NO_CUDA "no GPU was found")
+else()
+  if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+    find_program(CMAKE_CUDA_COMPILER nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda
+                 PATH_SUFFIXES bin)
   endif()
-  unset(CMAKE_CUDA_COMPILER CACHE)
-  message(STATUS "peergraph: no nvcc, building the CPU part only")
+  if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+    unset(CMAKE_CUDA_COMPILER CACHE)
+    set(PEERGRAPH_NO_CUDA "no nvcc was found")
+    if(PEERGRAPH_CUDA STREQUAL "ON")
+      message(FATAL_ERROR "PEERGRAPH_CUDA=ON, but there is no nvcc: install the CUDA toolkit, set "
+                          "CUDACXX to its nvcc, or set PEERGRAPH_PIP_NVCC=1 to take one from pip")
+    endif()
+  endif()
+endif()
+if(PEERGRAPH_NO_CUDA)
+  message(STATUS "peergraph: building the CPU part only, ${PEERGRAPH_NO_CUDA} "
+                 "(PEERGRAPH_CUDA=ON builds the CUDA part)")
   return()
 endif()
 
 if(NOT CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
-  if(EXISTS /dev/nvidiactl)
+  if(EXISTS ${PEERGRAPH_GPU_FILE})
     set(CMAKE_CUDA_ARCHITECTURES native)
   else()
     set(CMAKE_CUDA_ARCHITECTURES 80-real 90)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import overload
 
 has_cuda: bool
+no_cuda: str
 compiler: str
 cuda_compiler: str
 cuda_architectures: str

@@ -115,7 +115,7 @@ def test_no_advice_when_all_is_well() -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"compiled": {"cuda": False}}, "PEERGRAPH_PIP_NVCC=1"),
+        ({"compiled": {"cuda": False, "why_no_cuda": "no nvcc was found"}}, "PEERGRAPH_PIP_NVCC=1"),
         ({"versions": {"torch-cuda": None}}, "this torch is a CPU build"),
         ({"gpus": [], "links": []}, "CUDA_VISIBLE_DEVICES"),
         ({"driver": "550.54.15"}, "install driver 580 or later"),
@@ -130,6 +130,17 @@ def test_advice(change: dict[str, Any], expected: str) -> None:
     for key, value in change.items():
         facts[key] = facts[key] | value if isinstance(value, dict) else value
     assert any(expected in line for line in info.advice(facts))
+
+
+def test_says_what_was_compiled_or_how_to_get_it() -> None:
+    compiled = {"cuda": True, "nvcc": "13.0.88", "architectures": "90", "why_no_cuda": None}
+    assert info.cuda(compiled) == "nvcc 13.0.88 for 90"
+    compiled |= {"cuda": False, "why_no_cuda": "no GPU was found"}
+    expected = "not compiled (no GPU was found when it was built): PEERGRAPH_CUDA=ON make rebuild"
+    assert info.cuda(compiled) == expected
+    facts = info.collect()
+    assert (facts["compiled"]["why_no_cuda"] is None) == _C.has_cuda
+    assert any(info.cuda(facts["compiled"]) in line for line in info.render(facts))
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ def collect() -> Facts:
         "versions": versions(),
         "compiled": {
             "cuda": _C.has_cuda,
+            "why_no_cuda": _C.no_cuda or None,
             "compiler": _C.compiler,
             "nvcc": _C.cuda_compiler or None,
             "architectures": _C.cuda_architectures or None,
@@ -102,8 +103,9 @@ def gpu_advice(facts: Facts) -> Iterator[str]:
     torch_cuda = facts["versions"]["torch-cuda"]
     if not compiled["cuda"]:
         yield (
-            "a GPU is here, but the CUDA part was not compiled: install nvcc, or set "
-            "PEERGRAPH_PIP_NVCC=1 to take it from pip, and reinstall"
+            "a GPU is here, but the CUDA part was not compiled "
+            f"({compiled['why_no_cuda']} when it was built): PEERGRAPH_CUDA=ON make rebuild; "
+            "without nvcc set PEERGRAPH_PIP_NVCC=1 too, to take it from pip"
         )
     if torch_cuda is None:
         yield "a GPU is here, but this torch is a CPU build: install one built with CUDA"
@@ -124,8 +126,7 @@ def gpu_advice(facts: Facts) -> Iterator[str]:
 def render(facts: Facts) -> Iterator[str]:
     compiled, limits = facts["compiled"], facts["limits"]
     yield from section("Versions", facts["versions"].items())
-    cuda = f"nvcc {compiled['nvcc']} for {compiled['architectures']}" if compiled["cuda"] else "no"
-    yield from section("Compiled", {"cpu": compiled["compiler"], "cuda": cuda}.items())
+    yield from section("Compiled", {"cpu": compiled["compiler"], "cuda": cuda(compiled)}.items())
     yield from section("GPUs", gpu_rows(facts))
     if len(facts["links"]) > 1:
         columns = range(len(facts["links"]))
@@ -145,6 +146,14 @@ def render(facts: Facts) -> Iterator[str]:
     if facts["advice"]:
         yield "What to do"
         yield from (f"  - {line}" for line in facts["advice"])
+
+
+def cuda(compiled: Facts) -> str:
+    """What the CUDA part was compiled for, or how to get it."""
+    if compiled["cuda"]:
+        return f"nvcc {compiled['nvcc']} for {compiled['architectures']}"
+    why = compiled["why_no_cuda"]
+    return f"not compiled ({why} when it was built): PEERGRAPH_CUDA=ON make rebuild"
 
 
 def gpu_rows(facts: Facts) -> Iterator[tuple[str, str]]:
