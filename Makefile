@@ -7,25 +7,33 @@ export PIP_CONSTRAINT := constraints.txt
 export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+PIP_INSTALL := $(BIN)/pip install -q --no-compile
+
+TOOLS := $(VENV)/.tools
+PACKAGES := $(VENV)/.packages
+WHEEL := build/editable/compile.log
 BUILT := $(VENV)/.built
+TESTERS := $(VENV)/.testers
 LINTERS := $(VENV)/.linters
 SOURCES := $(shell find csrc -type f -not -name '*.pyc') pyproject.toml constraints.txt
 CXX_FILES := $(shell find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 
+.DELETE_ON_ERROR:
 .PHONY: help build rebuild demo test lint format bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-build: $(BUILT)  ## .venv with everything built and installed (the other targets do it when needed)
+build:  ## .venv with torch, PyG and the compiled module (the other targets do it when needed)
+	@$(MAKE) --no-print-directory -j2 $(BUILT)
 
 demo: build  ## train GraphSAGE on two ranks from one shared store; options: ARGS="--help"
 	$(BIN)/peergraph demo $(ARGS)
 
-test: build  ## all tests; a part of them: ARGS="tests/memory -k gather"
+test: build $(TESTERS)  ## all tests; a part of them: ARGS="tests/memory -k gather"
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
-lint: build $(LINTERS)  ## ruff, mypy --strict, clang-format
+lint: build $(TESTERS) $(LINTERS)  ## ruff, mypy --strict, clang-format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -36,25 +44,44 @@ format: $(LINTERS)  ## rewrite Python and C++ files in the project's style
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_FILES)
 
-bench: build  ## how to run the benchmarks; one of them: NAME=gather ARGS="--help"
+bench: build $(TESTERS)  ## how to run the benchmarks; one of them: NAME=gather ARGS="--help"
 	$(if $(NAME),$(BIN)/python benchmarks/$(NAME).py $(ARGS),@cat benchmarks/README.md)
 
-rebuild: $(if $(wildcard $(BUILT)),,$(BUILT))  ## after an edit in csrc: compile only what changed
-	$(BIN)/pip install -q scikit-build-core pybind11 cmake ninja
-	$(BIN)/pip install -q --no-build-isolation --no-deps -e . -C build-dir=build/rebuild
-	@touch $(BUILT)
+rebuild:  ## compile what changed, also for other environment variables: PEERGRAPH_CUDA=ON
+	@rm -f $(WHEEL)
+	@$(MAKE) --no-print-directory build
 
 clean:  ## remove .venv and all that was built
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
 
 $(BIN)/pip:
 	@$(PYTHON) csrc/cmake/preflight.py
-	$(PYTHON) -m venv $(VENV)
+	@echo "making $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
 
-$(BUILT): $(BIN)/pip $(SOURCES)
-	$(BIN)/pip install -e '.[pyg,dgl,test]'
+# What compiles takes no longer than what downloads: both are done at a time.
+$(PACKAGES): $(TOOLS) pyproject.toml constraints.txt
+	@echo "installing torch and PyG ..."
+	@$(PIP_INSTALL) torch torch-geometric numpy tqdm
+	@touch $@
+
+$(TOOLS): $(BIN)/pip constraints.txt
+	@$(PIP_INSTALL) scikit-build-core pybind11 cmake ninja
+	@touch $@
+
+$(WHEEL): $(TOOLS) $(SOURCES)
+	@$(BIN)/python csrc/cmake/make_editable.py $(@D)
+
+$(BUILT): $(PACKAGES) $(WHEEL)
+	@$(PIP_INSTALL) --force-reinstall --no-deps build/editable/*.whl
+	@$(PIP_INSTALL) 'peergraph[pyg]'
+	@touch $@
+
+$(TESTERS): $(BUILT)
+	@echo "installing DGL and what the tests need ..."
+	@$(PIP_INSTALL) 'peergraph[pyg,dgl,test]'
 	@touch $@
 
 $(LINTERS): $(BIN)/pip pyproject.toml constraints.txt
-	$(BIN)/pip install -q ruff mypy clang-format
+	@$(PIP_INSTALL) ruff mypy clang-format
 	@touch $@

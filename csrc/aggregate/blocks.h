@@ -10,6 +10,7 @@
 #include "aggregate/adjacency.h"
 #include "aggregate/cpu.h"
 #include "aggregate/message.h"
+#include "common/check.h"
 #include "common/element.h"
 #include "common/pack.h"
 #include "common/parallel.h"
@@ -140,13 +141,13 @@ void each_piece(const Adjacency& rows, int64_t columns, int num_threads, const B
 }
 
 /// What the edges of some rows carry, a few packs of columns at a time. Subtraction is addition of
-/// what is multiplied by -1.
-template <Message kGiven, Layout kLayout, typename T, int kBytes>
+/// what is multiplied by -1. Code is made for kGiven, or for any message where that is not known.
+template <Message kGiven, bool kKnown, Layout kLayout, typename T, int kBytes>
 class Messages {
  public:
   using Element = T;
   using Value = AccumulatorOf<T>;
-  static constexpr Message kMessage = kGiven;
+  static constexpr bool kCopiesU = kKnown && kGiven == Message::kCopyU;
   static constexpr int kVectorBytes = kBytes;
 
   /// `last_position`: of the edges to be visited.
@@ -156,34 +157,35 @@ class Messages {
         of_(of),
         values_(runs.values()),
         last_position_(last_position),
+        message_(of.message == Message::kSub ? Message::kAdd : of.message),
         sign_(of.message == Message::kSub ? -1 : 1) {}
 
   /// Fills `packs` with the message at `position`, columns from `first` on.
   template <int kPacks, int kLanes>
   PG_INLINE void read(int64_t position, int64_t first,
                       WidePack<Value, kLanes, kBytes> (&packs)[kPacks]) const {
+    const Message message = kKnown ? kGiven : message_;
     const int64_t ahead = std::min(position + kAhead, last_position_);
     const T* x = nullptr;
     const T* e = nullptr;
-    if constexpr (uses_u(kMessage)) {
+    if (uses_u(message)) {
       x = row_of<T>(of_, rows_.column(position)) + first;
       prefetch_row(row_of<T>(of_, rows_.column(ahead)) + first, kPacks * kLanes);
     }
-    if constexpr (uses_e(kMessage)) {
+    if (uses_e(message)) {
       e = edge(position);
       // Edge tensors in the order of positions are read in order anyway.
       if (rows_.edge_id_bytes != 0) prefetch(edge(ahead) + values_[first]);
     }
     for (int i = 0; i < kPacks; ++i) {
       WidePack<Value, kLanes, kBytes> other;
-      if constexpr (uses_u(kMessage)) packs[i].load(x + i * kLanes);
-      if constexpr (uses_e(kMessage))
-        peergraph::read<kLayout>(e, values_, first + i * kLanes, &other);
-      if constexpr (kMessage == Message::kCopyE) packs[i] = other;
-      if constexpr (kMessage == Message::kAdd) other.scale(sign_);
-      if constexpr (kMessage == Message::kAdd) packs[i].add(other);
-      if constexpr (kMessage == Message::kMul) packs[i].multiply(other);
-      if constexpr (kMessage == Message::kDiv) packs[i].divide(other);
+      if (uses_u(message)) packs[i].load(x + i * kLanes);
+      if (uses_e(message)) peergraph::read<kLayout>(e, values_, first + i * kLanes, &other);
+      if (message == Message::kCopyE) packs[i] = other;
+      if (message == Message::kAdd) other.scale(sign_);
+      if (message == Message::kAdd) packs[i].add(other);
+      if (message == Message::kMul) packs[i].multiply(other);
+      if (message == Message::kDiv) packs[i].divide(other);
     }
   }
 
@@ -196,6 +198,7 @@ class Messages {
   const Operands& of_;
   const int32_t* values_;
   const int64_t last_position_;
+  const Message message_;
   const Value sign_;
 };
 
@@ -204,37 +207,43 @@ class Messages {
 template <int kMost, typename Body>
 void each_piece_of_messages(const Adjacency& rows, const Operands& of, DType dtype, int num_threads,
                             const Body& body) {
+  PG_CHECK_ARG(Message::kCopyU <= of.message && of.message <= Message::kDiv,
+               "message must be 0..5");
   const ColumnRuns runs(of.columns, of.e_columns);
-  const auto run = [&](auto message, auto layout, auto element) {
+  const auto run = [&](auto message, auto known, auto layout, auto element) {
     using T = decltype(element);
     each_piece(rows, of.columns, num_threads, [&](int64_t first, int64_t last) {
       with_vectors<kMostBytes<T>>([&](auto bytes) PG_INLINED {
         constexpr int kBytes = std::min<int>(kMost, decltype(bytes)::value);
-        const Messages<message, layout, T, kBytes> messages(rows, of, runs, rows.end(last - 1) - 1);
+        const Messages<message, known, layout, T, kBytes> messages(rows, of, runs,
+                                                                   rows.end(last - 1) - 1);
         body(messages, first, last);
       });
     });
   };
+  constexpr std::integral_constant<Message, Message::kCopyU> kCopyU{};
+  constexpr std::integral_constant<Message, Message::kCopyE> kCopyE{};
+  constexpr std::integral_constant<Message, Message::kAdd> kAdd{};
+  constexpr std::integral_constant<Message, Message::kMul> kMul{};
+  constexpr std::integral_constant<Layout, Layout::kSame> kSame{};
+  constexpr std::integral_constant<Layout, Layout::kRuns> kRuns{};
+  constexpr std::integral_constant<Layout, Layout::kAny> kAny{};
+  constexpr std::true_type kKnown{};
   with_dtype(dtype, [&](auto element) {
     using T = decltype(element);
-    const Layout layout = runs.layout(kLanesOf<AccumulatorOf<T>>);
-    with_message(of.message, [&](auto given) {
-      constexpr Message kGiven = decltype(given)::value;
-      constexpr std::integral_constant<Message, kGiven == Message::kSub ? Message::kAdd : kGiven>
-          kMessage{};
-      constexpr std::integral_constant<Layout, Layout::kSame> kSame{};
-      constexpr std::integral_constant<Layout, Layout::kRuns> kRuns{};
-      constexpr std::integral_constant<Layout, Layout::kAny> kAny{};
-      if constexpr (kMessage == Message::kCopyU || kMessage == Message::kCopyE) {
-        run(kMessage, kSame, element);
-      } else {
-        if constexpr (kIsCommon<T> && kMessage != Message::kDiv)
-          if (layout == Layout::kSame) return run(kMessage, kSame, element);
-        if constexpr (kIsCommon<T> && kMessage == Message::kMul)
-          if (layout == Layout::kRuns) return run(kMessage, kRuns, element);
-        run(kMessage, kAny, element);
-      }
-    });
+    const Message given = of.message == Message::kSub ? Message::kAdd : of.message;
+    if (given == Message::kCopyU) return run(kCopyU, kKnown, kSame, element);
+    if constexpr (kIsCommon<T>) {
+      const Layout layout = runs.layout(kLanesOf<AccumulatorOf<T>>);
+      if (given == Message::kCopyE) return run(kCopyE, kKnown, kSame, element);
+      if (given == Message::kAdd && layout == Layout::kSame)
+        return run(kAdd, kKnown, kSame, element);
+      if (given == Message::kMul && layout == Layout::kSame)
+        return run(kMul, kKnown, kSame, element);
+      if (given == Message::kMul && layout == Layout::kRuns)
+        return run(kMul, kKnown, kRuns, element);
+    }
+    run(kCopyE, std::false_type{}, kAny, element);
   });
 }
 

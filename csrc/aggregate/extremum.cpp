@@ -120,14 +120,13 @@ void extremum_cpu(const Extremum& op, int num_threads) {
   check_degrees(op);
   const bool nan = can_be_nan(op, num_threads);
   // GCC compares wider vectors lane by lane; but there are more of those of 256 bits with AVX-512.
-  each_piece_of_messages<32>(
-      op.rows, op.of, op.dtype, num_threads,
-      [&](const auto& messages, int64_t first, int64_t last) PG_INLINED {
-        using Given = std::decay_t<decltype(messages)>;
-        if constexpr (Given::kMessage == Message::kCopyU && kIsCommon<typename Given::Element>)
-          if (!nan) return best_of_rows<false>(op, messages, first, last);
-        best_of_rows<true>(op, messages, first, last);
-      });
+  each_piece_of_messages<32>(op.rows, op.of, op.dtype, num_threads,
+                             [&](const auto& messages, int64_t first, int64_t last) PG_INLINED {
+                               using Given = std::decay_t<decltype(messages)>;
+                               if constexpr (Given::kCopiesU && kIsCommon<typename Given::Element>)
+                                 if (!nan) return best_of_rows<false>(op, messages, first, last);
+                               best_of_rows<true>(op, messages, first, last);
+                             });
 }
 
 void extremum_grad_cpu(const ExtremumGrad& op, int num_threads) {
