@@ -19,7 +19,7 @@ SOURCES := $(shell find csrc -type f -not -name '*.pyc') pyproject.toml constrai
 CXX_FILES := $(shell find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 
 .DELETE_ON_ERROR:
-.PHONY: help build rebuild demo test lint format bench clean
+.PHONY: help build rebuild demo test sanitize lint format bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -32,6 +32,9 @@ demo: build  ## train GraphSAGE on two ranks from one shared store; options: ARG
 
 test: build $(TESTERS)  ## all tests; a part of them: ARGS="tests/memory -k gather"
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+
+sanitize: build $(TESTERS)  ## memory, sampling and aggregation tests with ASan and UBSan; fewer: ARGS="tests/memory"
+	tests/sanitize.sh $(ARGS)
 
 lint: build $(TESTERS) $(LINTERS)  ## ruff, mypy --strict, clang-format
 	$(BIN)/ruff check .

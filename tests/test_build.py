@@ -17,6 +17,15 @@ CMAKE_FILES = Path(__file__).parent.parent / "csrc" / "cmake"
 BACKEND = CMAKE_FILES / "build_backend.py"
 
 
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture
 def backend(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The backend on a machine with a GPU and no toolkit; scikit-build-core needs one package."""
@@ -35,11 +44,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     for variable in ("PEERGRAPH_PIP_NVCC", "PEERGRAPH_CUDA", "CUDACXX", "LIBRARY_PATH"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
-    spec = importlib.util.spec_from_file_location("build_backend", BACKEND)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load(BACKEND)
     monkeypatch.setattr(module, "TOOLKIT_NVCC", Path("/nowhere/nvcc"))
     monkeypatch.setattr(module, "GPU_FILE", Path("/dev/null"))
     return module
@@ -83,6 +88,24 @@ def test_points_cmake_at_the_compiler(
     backend.use_pip_nvcc()
     assert os.environ.pop("CUDACXX") == str(nvcc)
     assert os.environ["LIBRARY_PATH"] == f"{nvcc.parent.parent / 'lib'}:/opt/lib"
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_make_shows_the_log_of_a_failed_build(
+    backend: ModuleType,
+    status: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "build_backend", backend)
+    make = load(CMAKE_FILES / "make_editable.py")
+    make.BUILD = f"print('[1/2] one'); print('what went wrong'); raise SystemExit({status})"
+    assert make.build(tmp_path) == status
+    out = capsys.readouterr().out
+    assert out.startswith("compiling the C++ core")
+    assert ("what went wrong" in out) == (status != 0)
+    assert "what went wrong" in (tmp_path / "compile.log").read_text()
 
 
 @pytest.mark.parametrize(

@@ -178,14 +178,25 @@ class Messages {
       if (rows_.edge_id_bytes != 0) prefetch(edge(ahead) + values_[first]);
     }
     for (int i = 0; i < kPacks; ++i) {
+      if (!uses_e(message)) {
+        packs[i].load(x + i * kLanes);
+        continue;
+      }
       WidePack<Value, kLanes, kBytes> other;
-      if (uses_u(message)) packs[i].load(x + i * kLanes);
-      if (uses_e(message)) peergraph::read<kLayout>(e, values_, first + i * kLanes, &other);
-      if (message == Message::kCopyE) packs[i] = other;
-      if (message == Message::kAdd) other.scale(sign_);
-      if (message == Message::kAdd) packs[i].add(other);
-      if (message == Message::kMul) packs[i].multiply(other);
-      if (message == Message::kDiv) packs[i].divide(other);
+      peergraph::read<kLayout>(e, values_, first + i * kLanes, &other);
+      if (!uses_u(message)) {
+        packs[i] = other;
+        continue;
+      }
+      packs[i].load(x + i * kLanes);
+      if (message == Message::kAdd) {
+        other.scale(sign_);
+        packs[i].add(other);
+      } else if (message == Message::kMul) {
+        packs[i].multiply(other);
+      } else {
+        packs[i].divide(other);
+      }
     }
   }
 

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
+#include "common/check.h"
 #include "common/host_device.h"
 
 namespace peergraph {
@@ -45,6 +47,26 @@ PG_HD Value grad_of_e(Message message, Value grad, Value u, Value e) {
   if (message == Message::kMul) return grad * u;
   if (message == Message::kDiv) return -(grad * u / e) / e;
   return grad;
+}
+
+/// Calls body(std::integral_constant<Message, message>), so that inner loops do not switch.
+template <typename Body>
+void with_message(Message message, Body&& body) {
+  switch (message) {
+    case Message::kCopyU:
+      return body(std::integral_constant<Message, Message::kCopyU>{});
+    case Message::kCopyE:
+      return body(std::integral_constant<Message, Message::kCopyE>{});
+    case Message::kAdd:
+      return body(std::integral_constant<Message, Message::kAdd>{});
+    case Message::kSub:
+      return body(std::integral_constant<Message, Message::kSub>{});
+    case Message::kMul:
+      return body(std::integral_constant<Message, Message::kMul>{});
+    case Message::kDiv:
+      return body(std::integral_constant<Message, Message::kDiv>{});
+  }
+  PG_CHECK_ARG(false, "message must be 0..5");
 }
 
 /// Features of messages: x by column of the adjacency, e by edge. Columns of e are as many as those

@@ -31,7 +31,7 @@ def install_compiler() -> None:
 def build(folder: Path) -> int:
     """Returns the exit status of the build."""
     print("compiling the C++ core (a minute or two on 2 cores) ...", flush=True)
-    start, log = monotonic(), []
+    start, log, on_terminal = monotonic(), [], sys.stdout.isatty()
     process = subprocess.Popen(
         [sys.executable, "-u", "-c", BUILD, str(folder), str(HERE)],
         stdout=subprocess.PIPE,
@@ -43,14 +43,14 @@ def build(folder: Path) -> int:
     for line in process.stdout or ():
         log.append(line)
         progress = PROGRESS.match(line)
-        if progress and sys.stdout.isatty():
+        if progress and on_terminal:
             print(f"\rcompiling {progress[1]}", end=" ", flush=True)
     status = process.wait()
     (folder / "compile.log").write_text("".join(log))
-    if status != 0:
-        print("", *log, sep="\n" if sys.stdout.isatty() else "", flush=True)
-    else:
-        print(f"\rcompiled the C++ core in {monotonic() - start:.0f} s", flush=True)
+    if on_terminal:
+        print("\r", end="")
+    said = "".join(log) if status else f"compiled the C++ core in {monotonic() - start:.0f} s\n"
+    print(said, end="", flush=True)
     return status
 
 

@@ -20,7 +20,7 @@ from peergraph.demo.parse import FileFacts, SourceFile, parse_file, parse_files
 from peergraph.demo.resolve import resolve_edges
 from peergraph.demo.sources import find_sources, installation_key, installation_roots
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 EDGE_TYPE_NAMES = ["contains", "imports", "calls", "inherits"]
 _MAX_CLASSES = 40
 MIN_CLASS_NODES = 300

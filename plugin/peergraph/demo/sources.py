@@ -13,8 +13,8 @@ from pathlib import Path
 
 from peergraph.demo.parse import SourceFile
 
-# Bounds time and memory: 80 MB are about 100,000 nodes and 15 seconds on two cores.
-MAX_BYTES = 80_000_000
+# Bounds time and memory: 40 MB are about 50,000 nodes and 8 seconds on two cores.
+MAX_BYTES = 40_000_000
 # Larger files are data tables and generated parsers.
 MAX_FILE_BYTES = 1_000_000
 _SITE_FOLDERS = ("site-packages", "dist-packages")
