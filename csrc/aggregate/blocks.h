@@ -64,8 +64,9 @@ enum class Layout { kSame, kRuns, kAny };
 /// Values of an operand for runs of columns.
 class ColumnRuns {
  public:
-  /// `values` go to `columns`, which they divide.
-  ColumnRuns(int64_t columns, int64_t values) : group_(columns / values), value_of_(columns) {
+  /// `values` go to `columns`, which they divide; there may be none of either.
+  ColumnRuns(int64_t columns, int64_t values)
+      : group_(columns / std::max<int64_t>(1, values)), value_of_(columns) {
     for (int64_t c = 0; c < columns; ++c) value_of_[c] = static_cast<int32_t>(c / group_);
   }
 
