@@ -2,7 +2,6 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <functional>
 #include <optional>
 #include <tuple>
 
@@ -16,6 +15,7 @@
 #include "common/check.h"
 #include "common/on_device.h"
 #include "common/vectors.h"
+#include "common/with_gil.h"
 #include "memory/lease.h"
 
 namespace py = pybind11;
@@ -66,16 +66,6 @@ EdgeOperand make_operand(const OperandTuple& operand) {
   PG_CHECK_ARG(target >= 0 && target <= 2, "an operand's target must be 0..2");
   return {pointer(address), static_cast<Target>(target), columns};
 }
-
-#ifdef PEERGRAPH_CUDA
-/// An allocator that may be called without the GIL; `allocate` must outlive it.
-std::function<void*(int64_t)> with_gil(const py::function& allocate) {
-  return [&allocate](int64_t num_bytes) {
-    py::gil_scoped_acquire gil;
-    return pointer(allocate(num_bytes).cast<uintptr_t>());
-  };
-}
-#endif
 
 void bind_spmm(const Adjacency& rows, const LeasedOperands& operands, int dtype, bool mean,
                uintptr_t out, [[maybe_unused]] int64_t max_chunks, int device,

@@ -9,6 +9,7 @@
 
 #include "common/check.h"
 #include "common/on_device.h"
+#include "common/with_gil.h"
 #include "memory/lease.h"
 #include "sampling/fixed.h"
 #include "sampling/khop.h"
@@ -125,14 +126,6 @@ std::unique_ptr<Backend> make_backend(int device, [[maybe_unused]] uintptr_t str
   PG_ON_DEVICE(
       device, return make_cpu_backend(num_threads),
       return make_cuda_backend(device, stream, reinterpret_cast<int64_t*>(mailbox), arena));
-}
-
-/// Takes the GIL to call Python's allocator.
-Allocate with_gil(const py::function& allocate) {
-  return [&allocate](int64_t num_bytes) {
-    py::gil_scoped_acquire gil;
-    return reinterpret_cast<void*>(allocate(num_bytes).cast<uintptr_t>());
-  };
 }
 
 /// Samples without the GIL; only the allocator takes it.

@@ -8,6 +8,7 @@
 
 #include "common/check.h"
 #include "common/on_device.h"
+#include "common/with_gil.h"
 #include "memory/lease.h"
 #include "sampling/negative.h"
 #include "sampling/pinsage.h"
@@ -83,13 +84,9 @@ void top_visits(uintptr_t nodes, int64_t targets, int64_t per_target, int64_t ke
                       keep,
                       as<int64_t>(top_nodes),
                       as<int32_t>(top_counts)};
-  [[maybe_unused]] const Allocate with_gil = [&allocate](int64_t num_bytes) {
-    const py::gil_scoped_acquire gil;
-    return as<void>(allocate(num_bytes).cast<uintptr_t>());
-  };
   const py::gil_scoped_release released;
   PG_ON_DEVICE(device, top_visits_cpu(visits, num_threads),
-               top_visits_cuda(visits, with_gil, device, stream));
+               top_visits_cuda(visits, with_gil(allocate), device, stream));
 }
 
 /// Nodes; addresses of the running sum of weights and of the times (0: none); the earliest node.

@@ -11,7 +11,7 @@ import torch
 CODE = "code"
 PRODUCTS = "products"
 _STEPS_PER_EPOCH = 16
-_STEPS = 60
+_STEPS = 45
 PLANS = ("auto", "replicated", "sharded", "host")
 
 
@@ -34,7 +34,7 @@ class DemoOptions:
     epochs: int | None = None
     batch_size: int | None = None
     fanouts: tuple[int, ...] = (15, 10, 5)
-    hidden: int = 256
+    hidden: int = 128
     lr: float = 0.003
     dropout: float = 0.3
     seed: int = 0
