@@ -25,7 +25,7 @@ COMMANDS = {"demo", "cli"}  # imported when they run, so they may import a frame
 FACADES = {"__init__.py", "optim.py"}  # what users import; they may use all areas
 FRAMEWORKS = {"torch_geometric", "dgl", "cupy", "peergraph_pyg", "peergraph_dgl"}
 HOST_HEADERS = re.compile(r"(torch|ATen|c10|pybind11)/|Python\.h")
-BINDING = re.compile(r"bind(_\w+)?\.cpp|module\.cpp")
+BINDING = re.compile(r"bind(_\w+)?\.(cpp|h)|module\.cpp")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 
@@ -60,7 +60,7 @@ def cpp_violations(root: Path) -> Iterator[str]:
             elif bracket == '"' and not may_use(area, header.split("/")[0]):
                 yield f"{where}: areas look only left"
             elif HOST_HEADERS.match(header) and not (is_binding and header.startswith("pybind11/")):
-                yield f"{where}: only bind*.cpp and module.cpp know Python, and nothing torch"
+                yield f"{where}: only bind* and module.cpp know Python, and nothing torch"
 
 
 def imports(tree: ast.Module, package: list[str]) -> Iterator[tuple[list[str], bool]]:

@@ -12,10 +12,10 @@
 #include "aggregate/spmm.h"
 #include "aggregate/spread.h"
 #include "aggregate/structure.h"
+#include "common/bind_allocator.h"
 #include "common/check.h"
 #include "common/on_device.h"
 #include "common/vectors.h"
-#include "common/with_gil.h"
 #include "memory/lease.h"
 
 namespace py = pybind11;

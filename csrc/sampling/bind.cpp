@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "common/bind_allocator.h"
 #include "common/check.h"
 #include "common/on_device.h"
-#include "common/with_gil.h"
 #include "memory/lease.h"
 #include "sampling/fixed.h"
 #include "sampling/khop.h"

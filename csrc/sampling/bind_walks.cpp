@@ -6,9 +6,9 @@
 #include <tuple>
 #include <utility>
 
+#include "common/bind_allocator.h"
 #include "common/check.h"
 #include "common/on_device.h"
-#include "common/with_gil.h"
 #include "memory/lease.h"
 #include "sampling/negative.h"
 #include "sampling/pinsage.h"
