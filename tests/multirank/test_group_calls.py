@@ -263,11 +263,12 @@ def test_a_rank_that_has_ended_well_interrupts_nobody() -> None:
 
 def _leaves_a_child() -> str | None:
     group = Group.current(timeout=LONG_S, watch=False)
-    group.barrier()
+    pids = group.all_gather(os.getpid())
     if group.rank == 1:
         child = os.fork()
         if child == 0:
-            time.sleep(LONG_S)
+            while is_running(pids[0]):
+                time.sleep(0.01)
             os._exit(0)
         os.kill(os.getpid(), signal.SIGKILL)
     begin = time.monotonic()
