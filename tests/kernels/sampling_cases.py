@@ -135,7 +135,7 @@ def walks(device: torch.device) -> Iterator[Tensor]:
             yield walk.edge_ids
 
 
-@case("walk_by_thread", "top_visits_kernel", *ADDED)
+@case("walk_by_thread", "top_visits_kernel")
 def pinsage(device: torch.device) -> Iterator[Tensor]:
     """Counts of visits in shared memory and in the GPU's."""
     for walks_of_each, length in ((4, 3), (1100, 2)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ class FixedNeighborSampler:
     graph then reads the seeds, their number, times, and the seed of the random numbers where they
     lay, and does not look at Python's arguments again. A graph's samples, and those of other calls,
     use the same work space of 4 bytes a node (unless disjoint): let them follow each other in one
-    stream, or make a sampler for each.
+    stream, or make a sampler for each. Several threads may call it.
 
     Attributes:
         shape: the room there is.
@@ -45,6 +46,8 @@ class FixedNeighborSampler:
         self._num_seeds = {t: shape.sink(t) for t in shape.rows_per_hop}
         map_sizes = [] if sampler.disjoint else [sampler.store.num_nodes(t) for t in self._types]
         self._workspace: Workspace | None = None
+        # The kernels of one sample go to the stream without those of another thread in between.
+        self._one_at_a_time = threading.Lock()
         if self._device.type == "cuda":
             # Not while a graph is captured: memory for errors and for the node maps.
             raise_pending(self._device)
@@ -182,25 +185,26 @@ class FixedNeighborSampler:
         def draw(native: _C.KHopSampler) -> FixedSample:
             buffers = Buffers(self._device)
             assert self._workspace is not None
-            nodes, edges, blocks, count_address = native.sample_fixed(
-                [
-                    (
-                        self._types.index(t),
-                        ids.data_ptr(),
-                        ids.numel(),
-                        counts[t].data_ptr() if t in counts else 0,
-                    )
-                    for t, ids in seeds.items()
-                ],
-                0 if isinstance(seed, Tensor) else seed,
-                seed.data_ptr() if isinstance(seed, Tensor) else 0,
-                0 if times is None else times.data_ptr(),
-                [m.data_ptr() for m in self._workspace.maps],
-                [rows[1:] for rows in shape.rows_per_hop.values()],
-                list(shape.edges_per_hop.values()),
-                buffers,
-                *launch_on(self._device)[:2],
-            )
+            with self._one_at_a_time:
+                nodes, edges, blocks, count_address = native.sample_fixed(
+                    [
+                        (
+                            self._types.index(t),
+                            ids.data_ptr(),
+                            ids.numel(),
+                            counts[t].data_ptr() if t in counts else 0,
+                        )
+                        for t, ids in seeds.items()
+                    ],
+                    0 if isinstance(seed, Tensor) else seed,
+                    seed.data_ptr() if isinstance(seed, Tensor) else 0,
+                    0 if times is None else times.data_ptr(),
+                    [m.data_ptr() for m in self._workspace.maps],
+                    [rows[1:] for rows in shape.rows_per_hop.values()],
+                    list(shape.edges_per_hop.values()),
+                    buffers,
+                    *launch_on(self._device)[:2],
+                )
             return _to_fixed_sample(sampler, shape, buffers, nodes, edges, blocks, count_address)
 
         measuring = sampler.store.measuring
