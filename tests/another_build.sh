@@ -5,6 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder="$PWD/$1" && shift
+mkdir -p "$folder"
 options=()
 while [ "$1" != -- ]; do options+=("$1") && shift; done
 shift
@@ -12,13 +13,14 @@ shift
 python="$PWD/.venv/bin/python"
 export PATH="$PWD/.venv/bin:$PATH"
 cmake -S csrc -B "$folder" -G Ninja -DPEERGRAPH_CUDA=OFF -DPython_EXECUTABLE="$python" \
-  -Dpybind11_DIR="$(python -m pybind11 --cmakedir)" "${options[@]}" >"$folder.log" 2>&1 ||
-  { cat "$folder.log" && exit 1; }
+  -Dpybind11_DIR="$(python -m pybind11 --cmakedir)" "${options[@]}" >"$folder/configure.log" 2>&1 ||
+  { cat "$folder/configure.log" && exit 1; }
 cmake --build "$folder"
 
 # An environment in which this build comes before the installed one.
 mkdir -p "$folder/package"
 cp -R plugin/peergraph "$folder/package"
+rm -f "$folder"/package/peergraph/_C.*.so # cmake takes a copy of the same second for this build's
 cmake --install "$folder" --prefix "$folder/package" >/dev/null
 python -m venv --without-pip --clear "$folder/venv"
 site="$("$folder/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
