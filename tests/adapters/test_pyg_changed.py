@@ -57,7 +57,7 @@ HETERO_CHANGED: dict[str, Callable[[Any], Any]] = {
     "AddSelfLoops": T.AddSelfLoops(),
     "AddMetaPaths": T.AddMetaPaths([[("author", "paper"), ("paper", "paper")]]),
     "RandomLinkSplit": lambda data: T.RandomLinkSplit(edge_types=[WRITES])(data)[0],
-    "subgraph": lambda data: data.subgraph({"paper": _first(20, data[CITES])}),
+    "subgraph": lambda data: data.subgraph({t: _first(5, data[CITES]) for t in data.node_types}),
     "a renamed type": lambda data: _renamed(data),
     "a new type": lambda data: _with_type(data),
 }
@@ -140,7 +140,7 @@ def test_data_with_the_edges_of_its_store_is_loaded(change: str, device: torch.d
 def test_data_with_other_edges_is_shared_again(change: str, device: torch.device) -> None:
     given = random_data()
     if device.type == "cuda":  # where PyG takes equal edges in any order
-        given = given.coalesce()
+        given = T.RemoveDuplicatedEdges(key=["edge_attr", "edge_weight"])(given)
     expected = changed(copy.copy(given).to(device), CHANGED[change])
     first = peergraph_pyg.share(given, device=device)
     data = changed(copy.copy(first), CHANGED[change])

@@ -40,8 +40,9 @@ class Rank:
     def __init__(self, scenario: Scenario, folder: str) -> None:
         self.scenario, self.folder = scenario, Path(folder)
         self.group = Group.current(scenario.device, timeout=scenario.patience)
-        # On GPUs the first collective of torch makes its connections.
-        dist.barrier()
+        # On GPUs torch's first collective makes NCCL's connections, which nothing but the end of
+        # the process ends where a rank is missing.
+        dist.all_reduce(torch.zeros(1, device=self.group.device))
         self.pids = self.group.all_gather(os.getpid())
 
     def join(self) -> None:
