@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -184,17 +185,16 @@ def test_store_by_ratios(
                     assert tiers.host == tiers.rows
 
 
-class Ranks:
-    """What placing asks of a group of GPUs."""
+class Ranks(Group):
+    """Four GPUs, all of one mind."""
 
-    device = torch.device("cuda", 0)
-    rank = 0
-    world_size = 4
+    def __init__(self) -> None:
+        super().__init__(0, 4, torch.device("cuda", 0), timeout=1)
 
-    def all_gather(self, value: object) -> list[object]:
+    def all_gather(self, value: Any) -> list[Any]:
         return [value] * 4
 
-    def broadcast(self, value: object) -> object:
+    def broadcast(self, value: Any, src: int = 0) -> Any:
         return value
 
 
@@ -218,7 +218,7 @@ def test_auto_takes_the_links_where_they_are_known(
         reads,
         (True, False),
         Spill(),
-        Ranks(),  # type: ignore[arg-type]
+        Ranks(),
     )
     assert plan.bytes_per_rank() <= 3000
     assert plan.memory_budget == 3000
