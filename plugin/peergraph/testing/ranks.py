@@ -91,6 +91,7 @@ def _run(
     store: str,
     device: str,
 ) -> None:
+    has_finished = False
     try:
         os.environ.clear()
         os.environ.update(environment)
@@ -106,6 +107,7 @@ def _run(
         )
         fn, args = pickle.loads(task)
         message = pickle.dumps((True, fn(*args)))
+        has_finished = True
     except Exception:
         sender.send_bytes(pickle.dumps((False, traceback.format_exc())))
         sys.exit(1)  # for the other ranks this is a death
@@ -113,7 +115,8 @@ def _run(
         sender.send_bytes(message)
     finally:
         sender.close()
-        if dist.is_initialized():
+        # Of NCCL only once all has gone well: it waits for the others, who may wait for this rank.
+        if dist.is_initialized() and (has_finished or device == "cpu"):
             dist.destroy_process_group()
 
 
