@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import peergraph_dgl  # isort: split
+import pytest
+
+pytest.importorskip("peergraph_dgl", exc_type=ImportError)
 
 import dgl
-import pytest
+import peergraph_dgl
 import torch
 from dgl.dataloading import DataLoader, NeighborSampler
 
