@@ -12,7 +12,7 @@ import peergraph
 from peergraph import _C
 
 ROOT = Path(__file__).parent.parent
-MAX_LINES = 350
+MAX_LINES = 500
 
 
 def public(names: Iterable[str]) -> set[str]:
