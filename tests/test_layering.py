@@ -14,8 +14,8 @@ AREAS = ["memory", "store", "sampling", "aggregate", "fullgraph"]
 PARTS = {  # of an area, in the order in which they may import each other
     "memory": ["device", "group", "region", "topology", "table", "training", "measurement"],
     "store": [
-        *("input", "hotness", "structure", "planning", "budget", "building", "disk", "contents"),
-        *("reporting", "store", "turned", "tensors", "embedding", "kernel_argument"),
+        *("input", "hotness", "csc", "placement", "build", "disk", "contents"),
+        *("report", "store", "turned", "tensors", "embedding", "kernel_argument"),
     ],
     "aggregate": ["kernels", "structure", "operations", "messages"],
 }

@@ -7,7 +7,7 @@ from itertools import combinations
 
 from peergraph.memory.topology.machines import machine
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.planning.policies import POLICIES, plan_on
+from peergraph.store.placement.policies import POLICIES, plan_on
 from placing.stores import (
     PLAIN,
     Case,

@@ -20,7 +20,7 @@ from peergraph.memory.table.partitions import everyone_reaches_all
 from peergraph.memory.topology.topology import Topology
 from peergraph.sampling import NeighborSampler
 from peergraph.store import NODE, Plan, Store
-from peergraph.store.planning.prediction import Prediction, total_link_bytes
+from peergraph.store.placement.prediction import Prediction, total_link_bytes
 from placing.workload import FEATURES, NAMES, STRUCTURE, Workload, plain_sampler
 
 PLAIN, RESERVOIR = "plain", "reservoir"

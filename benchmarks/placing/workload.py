@@ -17,12 +17,12 @@ from peergraph.memory.table.partitions import Partitions
 from peergraph.memory.topology.topology import Topology
 from peergraph.sampling import NeighborSampler, Sample, presample
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Hotness, RowSource, Store
+from peergraph.store.csc.layout import structure_bytes
 from peergraph.store.hotness.id_map import hottest_first, id_dtype
-from peergraph.store.planning.plan import Item
-from peergraph.store.planning.prediction import Prediction
-from peergraph.store.planning.reads import Reads
-from peergraph.store.planning.shares import predict_all
-from peergraph.store.structure.layout import structure_bytes
+from peergraph.store.placement.plan import Item
+from peergraph.store.placement.prediction import Prediction
+from peergraph.store.placement.ratios import predict_all
+from peergraph.store.placement.reads import Reads
 
 _BATCHES = 8
 # Other draws than the counted ones: what is measured is an epoch that was not seen.

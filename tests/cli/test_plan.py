@@ -13,7 +13,7 @@ from tests.store.graphs import heterogeneous_source, homogeneous_source
 from peergraph.cli.__main__ import main
 from peergraph.memory.topology.machines import MACHINES, machine
 from peergraph.store import Plan, Store
-from peergraph.store.planning.policies import POLICIES, plan_on
+from peergraph.store.placement.policies import POLICIES, plan_on
 
 SMALL = ["--nodes", "1e4", "--edges", "2e5", "--budget", "1M"]
 

@@ -11,7 +11,7 @@ from peergraph.memory import Group, Table, Tiers
 from peergraph.memory.table.partitions import Partitions
 from peergraph.memory.topology.machines import machine
 from peergraph.store import Store
-from peergraph.store.planning.solver import solve
+from peergraph.store.placement.partition_solver import solve
 from peergraph.testing import run_ranks
 from tests.store.graphs import heterogeneous_source, homogeneous_source
 from tests.store.same_graph import assert_same_graph

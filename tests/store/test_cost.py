@@ -13,12 +13,12 @@ from peergraph.memory import Tiers
 from peergraph.memory.table.partitions import Partitions
 from peergraph.memory.topology.machines import machine
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.planning.cliques import place_by_cliques
-from peergraph.store.planning.cost import Curve, Load, Work, predict
-from peergraph.store.planning.plan import Item
-from peergraph.store.planning.prediction import Prediction, format_predictions
-from peergraph.store.planning.solver import solve
-from peergraph.store.planning.tier_choice import bytes_on_gpu, choose_tiers, tiers_of_ratio
+from peergraph.store.placement.cliques import place_by_cliques
+from peergraph.store.placement.cost_model import Curve, Load, Work, predict
+from peergraph.store.placement.partition_solver import solve
+from peergraph.store.placement.plan import Item
+from peergraph.store.placement.prediction import Prediction, format_predictions
+from peergraph.store.placement.tier_choice import bytes_on_gpu, choose_tiers, tiers_of_ratio
 
 
 def switch(count: int, peer: float = 50.0, host: float = 10.0) -> Topology:

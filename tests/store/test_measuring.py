@@ -13,7 +13,7 @@ from peergraph.memory.table.read_counter import ReadCounter, Stopwatch
 from peergraph.memory.topology.machines import machine
 from peergraph.sampling import NeighborSampler
 from peergraph.store import GraphSource, Store
-from peergraph.store.planning.solver import solve
+from peergraph.store.placement.partition_solver import solve
 from peergraph.testing import run_ranks
 from tests.store.counted_reads import assert_same, expected_sources, internal, positions
 from tests.store.graphs import build, heterogeneous_source, homogeneous_source

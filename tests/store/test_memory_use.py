@@ -13,10 +13,10 @@ from peergraph.memory.region.free_memory import GPU_GRANULE, granted_bytes
 from peergraph.memory.topology.machines import machine
 from peergraph.sampling import NeighborSampler
 from peergraph.store import EdgeSource, GraphSource, Store, Structure
-from peergraph.store.budget import footprint
-from peergraph.store.budget.footprint import Extent, check_room, extents_of, fullest
-from peergraph.store.planning.items import graph_items, id_items
-from peergraph.store.planning.solver import solve
+from peergraph.store.placement import footprint
+from peergraph.store.placement.footprint import Extent, check_room, extents_of, fullest
+from peergraph.store.placement.items import graph_items, id_items
+from peergraph.store.placement.partition_solver import solve
 from peergraph.testing import run_ranks
 from tests.store.graphs import PLANS, build, heterogeneous_source, homogeneous_source, random_coo
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from peergraph.memory import Tiers
-from peergraph.store.planning.plan import Item, Placement, Plan, fit, format_bytes, make_plan
+from peergraph.store.placement.plan import Item, Placement, Plan, fit, format_bytes, make_plan
 
 
 def rows(name: str, count: int, row_bytes: int) -> Item:

@@ -16,13 +16,13 @@ from peergraph.memory.table.partitions import everyone_reaches_all
 from peergraph.memory.topology.machines import machine
 from peergraph.sampling import presample
 from peergraph.store import EDGE, NODE, Plan, Store
-from peergraph.store.budget import plan_choice
-from peergraph.store.budget.spilling import Spill
 from peergraph.store.hotness.good_turing import expected_reads
-from peergraph.store.planning.plan import Item, Placement
-from peergraph.store.planning.reads import Reads
-from peergraph.store.planning.shares import Shares, by_cost, predict_all, share_out
-from peergraph.store.planning.solver import solve
+from peergraph.store.placement import planner as plan_choice
+from peergraph.store.placement.partition_solver import solve
+from peergraph.store.placement.plan import Item, Placement
+from peergraph.store.placement.ratios import Shares, by_cost, predict_all, share_out
+from peergraph.store.placement.reads import Reads
+from peergraph.store.placement.spill import Spill
 from tests.store.graphs import heterogeneous_source, homogeneous_source
 from tests.store.same_graph import assert_same_graph
 

@@ -18,7 +18,8 @@ import torch
 
 from peergraph.memory import Group
 from peergraph.store import EdgeSource, GraphSource, Store
-from peergraph.store.disk import new_folder, npy_writer
+from peergraph.store.disk import atomic_folder as new_folder
+from peergraph.store.disk import npy_writer
 from peergraph.testing import run_ranks
 from tests.store.graphs import homogeneous_source
 from tests.store.same_graph import assert_same_graph

@@ -11,8 +11,8 @@ from peergraph.memory.table.partitions import Partitions, choose_sources
 from peergraph.memory.topology.machines import MACHINES, machine
 from peergraph.memory.topology.rates import Matrix
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.planning.cliques import equal_cliques, place_by_cliques
-from peergraph.store.planning.solver import solve
+from peergraph.store.placement.cliques import equal_cliques, place_by_cliques
+from peergraph.store.placement.partition_solver import solve
 
 PAIRS_OF_4 = list(itertools.combinations(range(4), 2))
 

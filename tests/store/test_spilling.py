@@ -13,8 +13,8 @@ import torch
 from peergraph.memory import Group, Tiers
 from peergraph.sampling import NeighborSampler
 from peergraph.store import EDGE, Plan, Store, Structure
-from peergraph.store.budget.spilling import Spill
-from peergraph.store.planning.plan import Item, Placement
+from peergraph.store.placement.plan import Item, Placement
+from peergraph.store.placement.spill import Spill
 from tests.store.graphs import homogeneous_source
 
 NODES, EDGES = 2000, 9000

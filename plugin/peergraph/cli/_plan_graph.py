@@ -9,13 +9,13 @@ import torch
 
 from peergraph.memory import Group
 from peergraph.store import EDGE, NODE
-from peergraph.store.disk.loading import SavedStore
+from peergraph.store.disk.saved_store import SavedStore
 from peergraph.store.hotness.id_map import hottest_first
 from peergraph.store.input.local_csc import any_permuted, in_degrees, local_structure, out_degrees
 from peergraph.store.input.schema import Schema, TableSpec, agree
-from peergraph.store.planning.items import graph_items
-from peergraph.store.planning.plan import Item
-from peergraph.store.planning.reads import Reads
+from peergraph.store.placement.items import graph_items
+from peergraph.store.placement.plan import Item
+from peergraph.store.placement.reads import Reads
 
 _ALONE = Group(0, 1, torch.device("cpu"), 300.0)
 

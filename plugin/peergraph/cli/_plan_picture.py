@@ -6,8 +6,8 @@ from os import PathLike
 from typing import Any
 
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.planning.plan import Plan, format_bytes
-from peergraph.store.planning.prediction import format_links, format_seconds, total_link_bytes
+from peergraph.store.placement.plan import Plan, format_bytes
+from peergraph.store.placement.prediction import format_links, format_seconds, total_link_bytes
 
 _TIERS = {"replicated": "#4c78a8", "sharded": "#54a24b", "host": "#e4c580"}
 # Of a bar, a share that has room for its number.

@@ -14,10 +14,10 @@ from peergraph.memory import Group
 from peergraph.memory.measurement.measure import known_topology, measure_topology
 from peergraph.memory.topology.machines import MACHINES, machine
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.planning.plan import Plan
-from peergraph.store.planning.policies import POLICIES, plan_on
-from peergraph.store.planning.reads import Reads
-from peergraph.store.planning.shares import Shares
+from peergraph.store.placement.plan import Plan
+from peergraph.store.placement.policies import POLICIES, plan_on
+from peergraph.store.placement.ratios import Shares
+from peergraph.store.placement.reads import Reads
 
 _DEFAULT_BUDGET_SHARE = 0.6
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from peergraph.sampling.neighbor import NeighborSampler
     from peergraph.sampling.walk import RandomWalker
     from peergraph.store import Store
-    from peergraph.store.reporting.measuring import Measuring
+    from peergraph.store.report.read_recorder import Measuring
 
 Drawn = TypeVar("Drawn", Sample, FixedSample)
 

@@ -1,5 +1,6 @@
 """The graph store: structure and tables spread over the ranks' memory by a plan."""
 
+from peergraph.store.csc.tiered_csc import Structure
 from peergraph.store.hotness.hotness import Hotness
 from peergraph.store.hotness.id_map import IdMap
 from peergraph.store.input.source import (
@@ -12,14 +13,13 @@ from peergraph.store.input.source import (
     RowSource,
 )
 from peergraph.store.kernel_argument import graph_argument
-from peergraph.store.planning.plan import Placement, Plan
-from peergraph.store.reporting.measurement import ItemReads, Measurement
-from peergraph.store.reporting.memory_use import MemoryUse
+from peergraph.store.placement.plan import Placement, Plan
+from peergraph.store.report.memory_use import MemoryUse
+from peergraph.store.report.read_report import ItemReads, Measurement
 from peergraph.store.store import Store
-from peergraph.store.structure.structure import Structure
+from peergraph.store.tensors.storageless_tensor import WithoutStorage, mode_for
 from peergraph.store.tensors.store_tensor import StoreTensor, implements, plain
 from peergraph.store.tensors.table_tensor import TableTensor
-from peergraph.store.tensors.without_storage import WithoutStorage, mode_for
 from peergraph.store.turned import turned_type
 
 __all__ = [

@@ -5,11 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from peergraph.memory import Table
+from peergraph.store.csc.neighbor_lists import read_degrees, read_edge_index
+from peergraph.store.csc.tiered_csc import Structure
 from peergraph.store.hotness.id_map import IdMap
 from peergraph.store.input.schema import Schema
 from peergraph.store.input.source import EDGE, NODE, EdgeType, NodeType
-from peergraph.store.structure.lists import read_degrees, read_edge_index
-from peergraph.store.structure.structure import Structure
 
 
 class Contents:

@@ -14,21 +14,22 @@ from peergraph.memory import Group, Table
 from peergraph.memory.group.naming import collective
 from peergraph.memory.region.closing import close_all
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.budget.adding_tables import BuildRecord
-from peergraph.store.budget.spilling import Spill
-from peergraph.store.building.assembling import Wishes, assemble
-from peergraph.store.building.filling import add_table
-from peergraph.store.disk import embeddings, saving
-from peergraph.store.disk.loading import SavedStore
+from peergraph.store.build.build_store import Wishes, assemble
+from peergraph.store.build.materialize import add_table
+from peergraph.store.csc.tiered_csc import Structure
+from peergraph.store.disk import save_store as saving
+from peergraph.store.disk import saved_embeddings as embeddings
+from peergraph.store.disk.saved_store import SavedStore
 from peergraph.store.hotness.hotness import Given
 from peergraph.store.hotness.id_map import IdMap
 from peergraph.store.input.schema import Schema
 from peergraph.store.input.source import EDGE, NODE, EdgeType, GraphSource, NodeType
-from peergraph.store.planning.items import type_name
-from peergraph.store.planning.plan import Plan
-from peergraph.store.planning.shares import Shares
-from peergraph.store.reporting.reporting import Reporting
-from peergraph.store.structure.structure import Structure
+from peergraph.store.placement.added_tables import BuildRecord
+from peergraph.store.placement.items import type_name
+from peergraph.store.placement.plan import Plan
+from peergraph.store.placement.ratios import Shares
+from peergraph.store.placement.spill import Spill
+from peergraph.store.report.reporting import Reporting
 
 
 class _Closes(Protocol):
@@ -103,7 +104,7 @@ class Store(Reporting):
                 fits the budget, then shards, then leaves on the host, structure before features
                 (XGNN 4.3). Without a GPU one copy in the machine's memory serves all ranks.
                 ``"solver"``, ``"clique"`` and ``"clique-opt"`` plan by the links, too, to compare
-                with (:data:`peergraph.store.planning.policies.POLICIES`).
+                with (:data:`peergraph.store.placement.policies.POLICIES`).
             memory_budget: bytes each rank may take of its GPU, id maps included; default for
                 plans by cost 60 % of what is free. Other plans raise if they need more.
             hotness: which nodes are read most, so lie nearest where rows are split over shards or

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from peergraph.memory import Group, Table
-from peergraph.store.budget.adding_tables import left_of_host
-from peergraph.store.budget.footprint import Extent, fullest
-from peergraph.store.budget.plan_choice import budget_granule
 from peergraph.store.input.source import EDGE, NODE, EdgeSource, EdgeType, GraphSource, NodeType
-from peergraph.store.planning.plan import Plan
+from peergraph.store.placement.added_tables import left_of_host
+from peergraph.store.placement.footprint import Extent, fullest
+from peergraph.store.placement.plan import Plan
+from peergraph.store.placement.planner import budget_granule
 from peergraph.store.store import Store
 
 

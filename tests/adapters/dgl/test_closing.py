@@ -7,10 +7,10 @@ import pytest
 pytest.importorskip("peergraph_dgl", exc_type=ImportError)
 
 import dgl
-import peergraph_dgl
 import torch
 from dgl.dataloading import DataLoader, NeighborSampler
 
+import peergraph_dgl
 from peergraph.testing import run_ranks
 
 CLOSED = "this (store|table) has been closed"

@@ -18,11 +18,11 @@ from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.memory.region.closing import close_all
 from peergraph.memory.training.coalesce import accumulator
 from peergraph.memory.training.trained_table import TrainedTable, owned_tiers
-from peergraph.store.budget.plan_choice import place_table
 from peergraph.store.embedding.initial_values import Init, write_initial
 from peergraph.store.input.schema import TableSpec
 from peergraph.store.input.source import NODE, NodeType
-from peergraph.store.planning.items import table_name
+from peergraph.store.placement.items import table_name
+from peergraph.store.placement.planner import place_table
 from peergraph.store.store import Store
 
 # Of Adam; "auto" leaves room for them.

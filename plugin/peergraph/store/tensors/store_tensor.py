@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map_only
 from typing_extensions import Self
 
 from peergraph.memory.region.free_memory import free_host_memory
-from peergraph.store.tensors.without_storage import WithoutStorage, mode_for
+from peergraph.store.tensors.storageless_tensor import WithoutStorage, mode_for
 
 if TYPE_CHECKING:
     from peergraph.store.store import Store

@@ -9,8 +9,8 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.memory.device.launching import launch_on
+from peergraph.store.csc.tiered_csc import Structure
 from peergraph.store.hotness.id_map import IdMap
-from peergraph.store.structure.structure import Structure
 
 _CHUNK_EDGES = 1 << 24
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from peergraph.memory import Table
 from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.memory.training.coalesce import accumulator
-from peergraph.store.disk.loading import SavedStore
 from peergraph.store.disk.manifest import ArrayEntry, EmbeddingEntry, TableEntry
+from peergraph.store.disk.saved_store import SavedStore
 
 if TYPE_CHECKING:
     from peergraph.store.store import Store

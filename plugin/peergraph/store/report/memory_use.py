@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from peergraph.memory.region.free_memory import granted_bytes
-from peergraph.store.budget.footprint import Extent
-from peergraph.store.planning.plan import format_bytes
-from peergraph.store.planning.prediction import columns
+from peergraph.store.placement.footprint import Extent
+from peergraph.store.placement.plan import format_bytes
+from peergraph.store.placement.prediction import columns
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from peergraph.memory import Group
-from peergraph.store.planning.plan import Plan
-from peergraph.store.planning.prediction import (
+from peergraph.store.placement.plan import Plan
+from peergraph.store.placement.prediction import (
     Prediction,
     columns,
     format_links,

@@ -11,22 +11,22 @@ from torch import Tensor
 from peergraph.memory import Group, Table
 from peergraph.memory.measurement.measure import cached_topology
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.budget.adding_tables import BuildRecord
-from peergraph.store.budget.plan_choice import choose_plan, fits_budget, may_split
-from peergraph.store.budget.spilling import Spill
-from peergraph.store.building.filling import build_structure, build_tables
-from peergraph.store.building.orders import Orders
+from peergraph.store.build.materialize import build_structure, build_tables
+from peergraph.store.build.row_order import Orders
+from peergraph.store.csc.tiered_csc import Structure
 from peergraph.store.hotness.hotness import Given, list_hotness, node_hotness
 from peergraph.store.hotness.id_map import IdMap
 from peergraph.store.input import local_csc
 from peergraph.store.input.schema import Schema, agree
 from peergraph.store.input.source import EdgeType, GraphSource, NodeType
-from peergraph.store.planning.items import graph_items
-from peergraph.store.planning.plan import Plan
-from peergraph.store.planning.policies import POLICIES
-from peergraph.store.planning.reads import Reads
-from peergraph.store.planning.shares import Shares
-from peergraph.store.structure.structure import Structure
+from peergraph.store.placement.added_tables import BuildRecord
+from peergraph.store.placement.items import graph_items
+from peergraph.store.placement.plan import Plan
+from peergraph.store.placement.planner import choose_plan, fits_budget, may_split
+from peergraph.store.placement.policies import POLICIES
+from peergraph.store.placement.ratios import Shares
+from peergraph.store.placement.reads import Reads
+from peergraph.store.placement.spill import Spill
 
 
 @dataclass(frozen=True)

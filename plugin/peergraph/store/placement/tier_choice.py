@@ -17,8 +17,8 @@ import numpy as np
 from peergraph.memory import Tiers
 from peergraph.memory.table.partitions import Partitions
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.planning.cost import LinkCosts, Load
-from peergraph.store.planning.plan import Item, largest
+from peergraph.store.placement.cost_model import LinkCosts, Load
+from peergraph.store.placement.plan import Item, largest
 
 
 def choose_tiers(

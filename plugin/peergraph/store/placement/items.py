@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from peergraph.memory.table.extents import tier_bytes
+from peergraph.store.csc.layout import part_bytes, structure_bytes
 from peergraph.store.hotness.id_map import id_dtype
 from peergraph.store.input.schema import Schema, TableSpec
 from peergraph.store.input.source import EdgeType, NodeType
-from peergraph.store.planning.plan import Item
-from peergraph.store.structure.layout import part_bytes, structure_bytes
+from peergraph.store.placement.plan import Item
 
 
 def graph_items(

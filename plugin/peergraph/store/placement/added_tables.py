@@ -9,14 +9,20 @@ from peergraph.memory import Group, Tiers
 from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.memory.region.free_memory import granted_bytes
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.budget.footprint import Extent, check_budget, check_room, extents_of, fullest
-from peergraph.store.budget.plan_choice import DEFAULT_BUDGET_SHARE, budget_granule, common_budget
-from peergraph.store.budget.spilling import Spill
-from peergraph.store.planning.cost import predict
-from peergraph.store.planning.plan import Item, Placement, Plan, fit, make_plan
-from peergraph.store.planning.policies import POLICIES
-from peergraph.store.planning.reads import Reads
-from peergraph.store.planning.tier_choice import choose_tiers
+from peergraph.store.placement.cost_model import predict
+from peergraph.store.placement.footprint import (
+    Extent,
+    check_budget,
+    check_room,
+    extents_of,
+    fullest,
+)
+from peergraph.store.placement.plan import Item, Placement, Plan, fit, make_plan
+from peergraph.store.placement.planner import DEFAULT_BUDGET_SHARE, budget_granule, common_budget
+from peergraph.store.placement.policies import POLICIES
+from peergraph.store.placement.reads import Reads
+from peergraph.store.placement.spill import Spill
+from peergraph.store.placement.tier_choice import choose_tiers
 
 
 @dataclass(frozen=True)

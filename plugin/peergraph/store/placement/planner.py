@@ -13,21 +13,21 @@ from peergraph.memory.measurement.measure import cached_topology
 from peergraph.memory.region.free_memory import GPU_GRANULE, free_gpu_memory
 from peergraph.memory.table.partitions import everyone_reaches_all
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.budget.footprint import check_budget, check_room, extents_of, fullest
-from peergraph.store.budget.spilling import Spill
 from peergraph.store.input.schema import Schema, TableSpec
 from peergraph.store.input.source import EdgeType, NodeType
-from peergraph.store.planning.items import (
+from peergraph.store.placement.footprint import check_budget, check_room, extents_of, fullest
+from peergraph.store.placement.items import (
     graph_items,
     id_items,
     list_order_items,
     row_item,
     table_name,
 )
-from peergraph.store.planning.plan import Item, Placement, Plan, fit_all, make_plan
-from peergraph.store.planning.policies import POLICIES, plan_on
-from peergraph.store.planning.reads import Reads
-from peergraph.store.planning.shares import Shares, share_out
+from peergraph.store.placement.plan import Item, Placement, Plan, fit_all, make_plan
+from peergraph.store.placement.policies import POLICIES, plan_on
+from peergraph.store.placement.ratios import Shares, share_out
+from peergraph.store.placement.reads import Reads
+from peergraph.store.placement.spill import Spill
 
 # Of a GPU's free memory: the rest is the model's, its activations' and the allocator's.
 DEFAULT_BUDGET_SHARE = 0.6

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from peergraph.memory import Group, Table
 from peergraph.memory.table.read_counter import ReadCounter, Stopwatch
+from peergraph.store.csc.tiered_csc import Structure
 from peergraph.store.input.source import EdgeType
-from peergraph.store.planning.cost import SECTOR
-from peergraph.store.planning.plan import Plan
-from peergraph.store.planning.reads import BOUNDS
-from peergraph.store.reporting.measurement import ItemReads, Measurement
-from peergraph.store.structure.structure import Structure
+from peergraph.store.placement.cost_model import SECTOR
+from peergraph.store.placement.plan import Plan
+from peergraph.store.placement.reads import BOUNDS
+from peergraph.store.report.read_report import ItemReads, Measurement
 
 
 class Measuring:

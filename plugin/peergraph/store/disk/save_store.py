@@ -13,7 +13,10 @@ from torch import Tensor
 
 from peergraph.memory import Table
 from peergraph.memory.group.run_everywhere import run_everywhere
-from peergraph.store.disk import embeddings
+from peergraph.store.csc.neighbor_lists import read_lists
+from peergraph.store.csc.tiered_csc import Structure
+from peergraph.store.disk import saved_embeddings as embeddings
+from peergraph.store.disk.atomic_folder import new_folder
 from peergraph.store.disk.manifest import (
     FILE_NAME,
     ArrayEntry,
@@ -22,11 +25,8 @@ from peergraph.store.disk.manifest import (
     NodeEntry,
     TableEntry,
 )
-from peergraph.store.disk.new_folder import new_folder
 from peergraph.store.disk.npy_writer import NpyWriter, write_all
 from peergraph.store.input.source import EdgeType, NodeType
-from peergraph.store.structure.lists import read_lists
-from peergraph.store.structure.structure import Structure
 
 if TYPE_CHECKING:
     from peergraph.store.store import Store

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from peergraph.memory import Tiers
 from peergraph.memory.table.partitions import Partitions
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.planning.cost import predict
-from peergraph.store.planning.plan import Item
-from peergraph.store.planning.prediction import Prediction
-from peergraph.store.planning.reads import Reads
-from peergraph.store.planning.tier_choice import bytes_on_gpu, choose_tiers, tiers_of_ratio
+from peergraph.store.placement.cost_model import predict
+from peergraph.store.placement.plan import Item
+from peergraph.store.placement.prediction import Prediction
+from peergraph.store.placement.reads import Reads
+from peergraph.store.placement.tier_choice import bytes_on_gpu, choose_tiers, tiers_of_ratio
 
 _STRUCTURE = ("structure", "edge ids")
 Chooser = Callable[[Sequence[Item], int], list[Tiers]]

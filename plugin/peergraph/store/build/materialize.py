@@ -11,16 +11,16 @@ from peergraph.memory import Group, Table, Tiers
 from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.memory.table.partitions import Partitions
 from peergraph.progress import progress_bar
-from peergraph.store.budget.adding_tables import place_added
-from peergraph.store.budget.spilling import Spill
+from peergraph.store.csc.neighbor_lists import write_lists
+from peergraph.store.csc.tiered_csc import Structure
 from peergraph.store.hotness.id_map import IdMap, id_dtype
 from peergraph.store.input.local_csc import LocalCsc
 from peergraph.store.input.schema import Schema, TableSpec
 from peergraph.store.input.source import EdgeType, GraphSource, NodeType, RowSource
-from peergraph.store.planning.items import row_item, table_name, type_name
-from peergraph.store.planning.plan import Plan
-from peergraph.store.structure.lists import write_lists
-from peergraph.store.structure.structure import Structure
+from peergraph.store.placement.added_tables import place_added
+from peergraph.store.placement.items import row_item, table_name, type_name
+from peergraph.store.placement.plan import Plan
+from peergraph.store.placement.spill import Spill
 
 if TYPE_CHECKING:
     from peergraph.store.store import Store

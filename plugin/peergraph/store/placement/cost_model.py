@@ -18,8 +18,8 @@ from torch import Tensor
 from peergraph.memory import Tiers
 from peergraph.memory.table.partitions import Partitions
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.planning.plan import Item
-from peergraph.store.planning.prediction import Prediction
+from peergraph.store.placement.plan import Item
+from peergraph.store.placement.prediction import Prediction
 
 Array = np.ndarray[Any, Any]
 

@@ -12,13 +12,13 @@ import torch
 
 from peergraph.memory import Table
 from peergraph.memory.table.partitions import Partitions
-from peergraph.store.budget.footprint import Extent
 from peergraph.store.contents import Contents
 from peergraph.store.input.source import NodeType
-from peergraph.store.planning.items import table_name, type_name
-from peergraph.store.planning.plan import Plan
-from peergraph.store.reporting.measuring import Measuring
-from peergraph.store.reporting.memory_use import MemoryUse
+from peergraph.store.placement.footprint import Extent
+from peergraph.store.placement.items import table_name, type_name
+from peergraph.store.placement.plan import Plan
+from peergraph.store.report.memory_use import MemoryUse
+from peergraph.store.report.read_recorder import Measuring
 
 if TYPE_CHECKING:
     from peergraph.store.embedding.embedding import Embedding

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 from peergraph.memory.table.partitions import Partitions
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.planning.cliques import place_by_cliques
-from peergraph.store.planning.plan import Item, Placement, Plan
-from peergraph.store.planning.reads import Reads
-from peergraph.store.planning.shares import Shares, by_cost, predict_all, share_out
-from peergraph.store.planning.solver import solve
+from peergraph.store.placement.cliques import place_by_cliques
+from peergraph.store.placement.partition_solver import solve
+from peergraph.store.placement.plan import Item, Placement, Plan
+from peergraph.store.placement.ratios import Shares, by_cost, predict_all, share_out
+from peergraph.store.placement.reads import Reads
 
 POLICIES: dict[str, tuple[Callable[[Topology], Partitions], bool]] = {
     "auto": (solve, True),
@@ -33,7 +33,7 @@ def plan_on(
     """The plan of a policy, with the partitions of the sharded rows, and its predicted cost.
 
     Args:
-        items: what to place, as :func:`peergraph.store.planning.items.graph_items` lists it.
+        items: what to place, as :func:`peergraph.store.placement.items.graph_items` lists it.
         budget: bytes on each GPU.
 
     Raises:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from peergraph.memory import Group
 from peergraph.memory.region.free_memory import free_gpu_memory, free_host_memory, granted_bytes
 from peergraph.memory.table.partitions import Partitions
-from peergraph.store.planning.plan import Item, Plan, format_bytes
+from peergraph.store.placement.plan import Item, Plan, format_bytes
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from peergraph.memory import Group, Tiers
 from peergraph.memory.region.free_memory import free_host_memory
-from peergraph.store.budget.footprint import Extent, exact_bytes, extents_of, host_bytes
-from peergraph.store.planning.plan import Item, Placement, Plan, largest
+from peergraph.store.placement.footprint import Extent, exact_bytes, extents_of, host_bytes
+from peergraph.store.placement.plan import Item, Placement, Plan, largest
 
 # GPUs sample lists where they lie, and read edge ids with them.
 _TABLES = ("node table", "edge table")

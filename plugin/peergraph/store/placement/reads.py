@@ -11,8 +11,8 @@ from torch import Tensor
 from peergraph.store.hotness.good_turing import expected_reads
 from peergraph.store.hotness.hotness import Given, Hotness
 from peergraph.store.input.source import EdgeType, NodeType
-from peergraph.store.planning.cost import SECTOR, Curve, Load, Work
-from peergraph.store.planning.plan import Item
+from peergraph.store.placement.cost_model import SECTOR, Curve, Load, Work
+from peergraph.store.placement.plan import Item
 
 # A mini-batch where nothing was counted: about 1024 seeds, 15-10-5 neighbours, on a large graph.
 # Only the proportions matter to a choice.

@@ -11,7 +11,7 @@ from peergraph.json_fields import Fields
 from peergraph.memory import Tiers
 from peergraph.memory.table.partitions import Partitions, everyone_reaches_all
 from peergraph.store.input.source import NODE, EdgeType, NodeType
-from peergraph.store.planning.prediction import Prediction, format_predictions
+from peergraph.store.placement.prediction import Prediction, format_predictions
 
 PLAN_NAMES = ("auto", "replicated", "sharded", "host", "solver", "clique", "clique-opt")
 

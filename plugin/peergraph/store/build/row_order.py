@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from peergraph.memory import Group, Table, Tiers
-from peergraph.store.budget.plan_choice import splits
+from peergraph.store.csc.layout import list_bytes
 from peergraph.store.hotness.id_map import IdMap, hottest_first, id_dtype, near_table
 from peergraph.store.input.schema import Schema
 from peergraph.store.input.source import EdgeType, NodeType
-from peergraph.store.planning.items import table_name, type_name
-from peergraph.store.planning.plan import Plan
-from peergraph.store.structure.layout import list_bytes
+from peergraph.store.placement.items import table_name, type_name
+from peergraph.store.placement.plan import Plan
+from peergraph.store.placement.planner import splits
 
 
 @dataclass(frozen=True)

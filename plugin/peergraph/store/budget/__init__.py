@@ -1,1 +1,0 @@
-"""Plans that fit this machine: what they take, what is free, what goes to disk."""
