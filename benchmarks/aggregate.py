@@ -283,7 +283,7 @@ def blocks(session: Session, dim: int) -> None:
     ):  # fmt: skip
 
         def layer(backward: str = backward, known: Tensor | None = known) -> Tensor:
-            csc = Csc(indptr, indices, sources, duplicate_counts=known, one_shot=True, check=False)
+            csc = Csc(indptr, indices, sources, duplicate_counts=known, transient=True, check=False)
             return g_spmm(csc, "copy_u", "mean", x, backward=backward)
 
         num_bytes = 4 * indices.numel() * (2 * dim + 2)

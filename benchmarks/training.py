@@ -90,7 +90,7 @@ def by_coo(conv: SAGEConv, layer: Layer, x: Tensor) -> Tensor:
 
 
 def by_blocks(conv: SAGEConv, layer: Layer, x: Tensor | TableRows) -> Tensor:
-    csc = Csc(layer.indptr, layer.indices, x.shape[0], one_shot=True, check=False)
+    csc = Csc(layer.indptr, layer.indices, x.shape[0], transient=True, check=False)
     if isinstance(x, TableRows) and not x.pays_to_read(csc.num_edges):
         x = x.gather()
     return spmm_linear(csc, "mean", x, conv.lin_l.weight, conv.lin_r.weight, conv.lin_l.bias)

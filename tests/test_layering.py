@@ -17,7 +17,7 @@ PARTS = {  # of an area, in the order in which they may import each other
         *("input", "hotness", "csc", "placement", "build", "disk", "contents"),
         *("report", "store", "turned", "tensors", "embedding", "kernel_argument"),
     ],
-    "aggregate": ["kernels", "structure", "operations", "messages"],
+    "aggregate": ["kernels", "sparse", "ops", "messages"],
 }
 TOP = ["reference", "testing", "demo", "cli"]  # used by no area
 LAYERS = AREAS + TOP

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from peergraph.aggregate import Csc
-from peergraph.aggregate.structure.rows import counts_up, row_of_edges
+from peergraph.aggregate.sparse.csr import counts_up, row_of_edges
 
 # A structure that was used this often is worth a transpose: a sort costs about as much as a few
 # passes over the edges, and mini-batches are used once.
@@ -76,7 +76,7 @@ class Relation:
     def structure(self) -> Csc:
         """What the kernels run over: edge tensors are in the order of the edges."""
         csc = self._csc()
-        csc.one_shot = self._uses < _USES_BEFORE_TRANSPOSE
+        csc.transient = self._uses < _USES_BEFORE_TRANSPOSE
         self._uses += 1
         return csc
 

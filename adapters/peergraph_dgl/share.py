@@ -12,7 +12,7 @@ import torch
 from dgl import DGLGraph
 from torch import Tensor
 
-from peergraph.aggregate.structure.rows import counts_up
+from peergraph.aggregate.sparse.csr import counts_up
 from peergraph.memory import Group
 from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.store import EdgeSource, EdgeType, GraphSource, Store, StoreTensor

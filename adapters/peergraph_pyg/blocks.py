@@ -57,8 +57,8 @@ class Blocks:
                 # A view would keep the edge index alive, whose end is the end of this object.
                 edge_index.data[0],
                 num_sources,
-                one_shot=True,
-                reached=self._last_target(edges),
+                transient=True,
+                num_nonisolated=self._last_target(edges),
                 check=False,
             )
         return self._by_size[key]

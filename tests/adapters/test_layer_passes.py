@@ -35,7 +35,7 @@ PROJECTED = ("SAGEConv", "GraphConv", "RGCNConv")
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the operations that save passes, as they are called."""
     found: list[str] = []
-    for module, name in ((projected, "spmm_linear"), (convs, "sum_with_own")):
+    for module, name in ((projected, "spmm_linear"), (convs, "spmm_add_self")):
         function = getattr(module, name)
 
         def counted(*args: Any, name: str = name, function: Any = function, **more: Any) -> Any:
@@ -164,7 +164,7 @@ def test_own_rows_add_up(name: str, device: torch.device, calls: list[str]) -> N
     options = {"eps": 0.3, "train_eps": True} if name == "GINConv" else {}
     theirs, ours = (layer.to(device) for layer in pair(name, *arguments(name), **options))
     assert_same(theirs, ours, features(9, device=device), edges(device=device))
-    assert calls == ["sum_with_own"] if name == "GINConv" else not calls
+    assert calls == ["spmm_add_self"] if name == "GINConv" else not calls
 
 
 @pytest.mark.parametrize("name", ["SAGEConv", "GINConv"])

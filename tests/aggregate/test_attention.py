@@ -129,7 +129,7 @@ def test_hubs(kind: str, shape: tuple[int, int], deterministic: bool, device: to
 def test_one_shot(kind: str, index_dtype: torch.dtype, device: torch.device) -> None:
     for graph in (random_graph(device, dtype=index_dtype, grouped=True), hub_graph(device, 2000)):
         csc = graph.csc()
-        csc.one_shot = True
+        csc.transient = True
         check(graph, kind, (4, 8), device, torch.float64, csc=csc, self_loops=4)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from peergraph.aggregate import Csc, g_spmm
-from peergraph.aggregate.structure.rows import begins_if_sorted, counts_up
+from peergraph.aggregate.sparse.csr import begins_if_sorted, counts_up
 from peergraph.sampling import Block
 from tests.aggregate.graphs import features, random_graph
 
@@ -68,32 +68,32 @@ def test_block(device: torch.device, dtype: torch.dtype) -> None:
 def test_destinations_that_are_reached(device: torch.device) -> None:
     indptr = torch.tensor([0, 2, 3, 3, 3, 3, 3], device=device)
     indices = torch.tensor([0, 1, 1], device=device)
-    csc = Csc(indptr, indices, 2, reached=2, one_shot=True)
-    few = csc.of_reached()
-    assert few is csc.of_reached()
+    csc = Csc(indptr, indices, 2, num_nonisolated=2, transient=True)
+    few = csc.trim_isolated_tail()
+    assert few is csc.trim_isolated_tail()
     assert (few.num_destinations, few.num_edges, few.num_sources) == (2, 3, 2)
-    assert few.one_shot
+    assert few.transient
     # Not known, or not worth it.
     for reached in (None, 5, 6):
-        whole = Csc(indptr, indices, 2, reached=reached)
-        assert whole.of_reached() is whole
-    nothing = Csc(indptr[:1], indices[:0], 2).of_reached()
+        whole = Csc(indptr, indices, 2, num_nonisolated=reached)
+        assert whole.trim_isolated_tail() is whole
+    nothing = Csc(indptr[:1], indices[:0], 2).trim_isolated_tail()
     assert nothing.num_destinations == 0
 
 
 def test_choice_of_backward(device: torch.device) -> None:
     graph = random_graph(device, grouped=True)
-    assert graph.csc().backward_rows("auto", False) is not None
-    assert graph.csc().backward_rows("atomic", False) is None
+    assert graph.csc().gradient_matrix("auto", False) is not None
+    assert graph.csc().gradient_matrix("atomic", False) is None
     rows = graph.csc().rows
-    once = Csc(rows.indptr, rows.indices, graph.num_sources, one_shot=True)
-    assert (once.backward_rows("auto", False) is None) == (device.type == "cuda")
-    assert once.backward_rows("auto", True) is once.transpose()
-    assert once.backward_rows("auto", False) is once.transpose()
+    once = Csc(rows.indptr, rows.indices, graph.num_sources, transient=True)
+    assert (once.gradient_matrix("auto", False) is None) == (device.type == "cuda")
+    assert once.gradient_matrix("auto", True) is once.transpose()
+    assert once.gradient_matrix("auto", False) is once.transpose()
     with pytest.raises(ValueError, match="backward must be 'auto', 'transpose' or 'atomic'"):
-        once.backward_rows("sort", False)
+        once.gradient_matrix("sort", False)
     with pytest.raises(ValueError, match=r"adds in no fixed order, got deterministic=True"):
-        once.backward_rows("atomic", True)
+        once.gradient_matrix("atomic", True)
 
 
 def test_inference_makes_no_transpose(device: torch.device) -> None:
@@ -136,8 +136,12 @@ INDICES = torch.tensor([0, 1, 1])
             ValueError,
             "must not fall, it does after position 1",
         ),
-        ({"reached": 3}, ValueError, "reached must be 0 to 2 destinations, got 3"),
-        ({"reached": 1}, ValueError, "reached is 1, where 1 edges are yet to come"),
+        ({"num_nonisolated": 3}, ValueError, "num_nonisolated must be 0 to 2 destinations, got 3"),
+        (
+            {"num_nonisolated": 1},
+            ValueError,
+            "num_nonisolated is 1, but later destinations have 1 edges",
+        ),
         ({"num_sources": 1}, IndexError, "indices[1] = 1 is out of range for 1 sources"),
         ({"indices": -INDICES}, IndexError, "indices[1] = -1 is out of range for 2 sources"),
         ({"edge_ids": INDICES[:2]}, ValueError, "edge_ids must have 3 items, got 2"),

@@ -200,7 +200,7 @@ def test_duplicate_counts(device: torch.device, dtype: torch.dtype) -> None:
         plain.rows.indices,
         200,
         duplicate_counts=counts,
-        one_shot=True,
+        transient=True,
     )
     for shape in ((8,), (7,)):
         check(graph, "mul", "sum", shape, (), dtype, csc, backward="atomic")

@@ -30,7 +30,7 @@ def operands(
         "x": features(SOURCES, (WIDTH,), device, dtype),
         "own": features(COUNT, (own_width,), device, dtype, seed=9),
         "weights": [features(OUT, (WIDTH,), device, dtype, seed=10 + i) for i in range(relations)],
-        "own_weight": features(OUT, (own_width,), device, dtype, seed=20),
+        "self_weight": features(OUT, (own_width,), device, dtype, seed=20),
         "bias": features(OUT, (), device, dtype, seed=21),
     }
 
@@ -64,12 +64,12 @@ def check(
         for graph, weight in zip(graphs, weights, strict=True)
     )
     assert isinstance(expected, Tensor)
-    wanted, own_weight = [x, *weights], None
+    wanted, self_weight = [x, *weights], None
     if own != "none":
-        own_weight = given["own_weight"]
+        self_weight = given["self_weight"]
         rows = given["own"] if own == "rows" else x[:COUNT]
-        expected = expected + rows @ own_weight.t()
-        wanted += [own_weight] + ([given["own"]] if own == "rows" else [])
+        expected = expected + rows @ self_weight.t()
+        wanted += [self_weight] + ([given["own"]] if own == "rows" else [])
     if bias:
         expected = expected + given["bias"]
         wanted.append(given["bias"])
@@ -78,7 +78,7 @@ def check(
         reduce,
         x,
         weights,
-        own_weight,
+        self_weight,
         given["bias"] if bias else None,
         own=given["own"] if own == "rows" else None,
         **options,
@@ -136,8 +136,8 @@ def test_features_without_gradients(device: torch.device) -> None:
     x = given["x"].detach()[:, :3].contiguous()
     matrices = [torch.randn(2, 3, device=device, dtype=torch.float64) for _ in range(2)]
 
-    def run(weight: Tensor, own_weight: Tensor) -> Tensor:
-        return spmm_linear(csc, "mean", x, weight, own_weight)
+    def run(weight: Tensor, self_weight: Tensor) -> Tensor:
+        return spmm_linear(csc, "mean", x, weight, self_weight)
 
     inputs = tuple(matrix.requires_grad_() for matrix in matrices)
     assert torch.autograd.gradcheck(run, inputs)
@@ -182,7 +182,7 @@ def test_gradients_can_be_taken_again(device: torch.device) -> None:
     csc = random_graph(device, SOURCES, COUNT).csc()
     given = operands(device, torch.float32, 1, WIDTH)
     wanted = [given["x"], *given["weights"]]
-    out = spmm_linear(csc, "mean", given["x"], given["weights"], given["own_weight"])
+    out = spmm_linear(csc, "mean", given["x"], given["weights"], given["self_weight"])
     first, second = (torch.autograd.grad(out.sum(), wanted, retain_graph=True) for _ in range(2))
     torch.testing.assert_close(first, second)
 
@@ -190,23 +190,23 @@ def test_gradients_can_be_taken_again(device: torch.device) -> None:
 def test_frozen_weights_and_features(device: torch.device) -> None:
     csc = random_graph(device, SOURCES, COUNT).csc()
     given = operands(device, torch.float32, 1, WIDTH)
-    x, weight, own_weight = given["x"], given["weights"][0], given["own_weight"]
+    x, weight, self_weight = given["x"], given["weights"][0], given["self_weight"]
     whole = torch.autograd.grad(
-        spmm_linear(csc, "mean", x, weight, own_weight).sum(), [x, weight, own_weight]
+        spmm_linear(csc, "mean", x, weight, self_weight).sum(), [x, weight, self_weight]
     )
     for kept in range(3):
-        parts = [t if i == kept else t.detach() for i, t in enumerate((x, weight, own_weight))]
+        parts = [t if i == kept else t.detach() for i, t in enumerate((x, weight, self_weight))]
         out = spmm_linear(csc, "mean", *parts)
         (found,) = torch.autograd.grad(out.sum(), parts[kept])
         torch.testing.assert_close(found, whole[kept])
     with torch.no_grad():
-        assert not spmm_linear(csc, "mean", x, weight, own_weight).requires_grad
+        assert not spmm_linear(csc, "mean", x, weight, self_weight).requires_grad
 
 
 def test_autocast_and_compilers_see_the_steps(device: torch.device) -> None:
     csc = random_graph(device, SOURCES, COUNT).csc()
     given = operands(device, torch.float32, 1, WIDTH)
-    args = (csc, "mean", given["x"], given["weights"][0], given["own_weight"], given["bias"])
+    args = (csc, "mean", given["x"], given["weights"][0], given["self_weight"], given["bias"])
     expected = spmm_linear(*args)
     with torch.autocast(device.type, dtype=torch.bfloat16):
         low = spmm_linear(*args)
@@ -229,13 +229,13 @@ def test_bad_arguments() -> None:
         spmm_linear(csc, "sum", x[1:], weight)
     with pytest.raises(ValueError, match=r"weights\[0\] must be \[2, 4\], got \[2, 3\]"):
         spmm_linear(csc, "sum", x, weight[:, 1:])
-    with pytest.raises(ValueError, match=r"own_weight must be \[2, 3\], got \[2, 4\]"):
+    with pytest.raises(ValueError, match=r"self_weight must be \[2, 3\], got \[2, 4\]"):
         spmm_linear(csc, "sum", x, weight, weight, own=x[:COUNT, 1:])
     with pytest.raises(ValueError, match=r"own must be \[30, columns\], got \[40, 4\]"):
         spmm_linear(csc, "sum", x, weight, weight, own=x)
     with pytest.raises(ValueError, match=r"bias must be \[2\], got \[3\]"):
         spmm_linear(csc, "sum", x, weight, bias=torch.ones(3))
-    with pytest.raises(ValueError, match="own needs own_weight"):
+    with pytest.raises(ValueError, match="own needs self_weight"):
         spmm_linear(csc, "sum", x, weight, own=x[:COUNT])
     few = Csc(torch.zeros(4, dtype=torch.int64), torch.zeros(0).long(), 2)
     with pytest.raises(ValueError, match="destinations must be the first sources"):

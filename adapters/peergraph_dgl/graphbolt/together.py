@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.structure.rows import row_of_edges
+from peergraph.aggregate.sparse.csr import row_of_edges
 from peergraph.store import EdgeType, NodeType
 
 from ..choosing import first_of_each

@@ -8,7 +8,7 @@ import dgl.nn as dgl_nn
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.operations.spmm_linear import plus_product
+from peergraph.aggregate.ops.spmm_linear import plus_product
 
 from ..kernels import spmm
 from ..message_passing import install

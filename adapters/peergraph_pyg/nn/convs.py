@@ -15,7 +15,7 @@ import torch_geometric
 from torch import Tensor
 from torch_geometric.nn import conv as pyg
 
-from peergraph.aggregate import Csc, g_sddmm, g_spmm, message, sum_with_own
+from peergraph.aggregate import Csc, g_sddmm, g_spmm, message, spmm_add_self
 
 from ..lazy_rows import gathered
 from .degrees import degrees_of, normalised_sum, weighs_edges, weighted_sum, weights_of
@@ -118,7 +118,7 @@ class GINConv(FastLayer, pyg.GINConv):  # type: ignore[misc]
             refuse(not are_first_rows(ends.x_dst, ends.x_src), "destinations are other rows")
             refuse(ends.x_src.dim() != 2, f"x is {list(ends.x_src.shape)}")
             csc = self._structure(edge_index, size, ends, None)
-            out = without_autocast(lambda: sum_with_own(csc, ends.x_src, 1 + self.eps))
+            out = without_autocast(lambda: spmm_add_self(csc, ends.x_src, 1 + self.eps))
             note(f"propagate: peergraph, sum over {csc}")
             return out
 
@@ -164,7 +164,7 @@ class GINEConv(FastLayer, pyg.GINEConv):  # type: ignore[misc]
             rows, edges = gathered(x).to(dtype), e.to(dtype)
             fused = message("relu(u + e)", reduce)
             # It runs over the transpose, which structures that serve once have not.
-            often = not csc.one_shot or rows.shape[1] * csc.num_edges >= _MANY
+            often = not csc.transient or rows.shape[1] * csc.num_edges >= _MANY
             if fused.is_fused(csc) and often:
                 note("messages: one compiled kernel, never written")
                 return without_autocast(lambda: fused(csc, u=rows, e=edges))
@@ -231,10 +231,10 @@ class RGCNConv(FastLayer, pyg.RGCNConv):  # type: ignore[misc]
         wide = torch.promote_types(dtype, torch.get_default_dtype()) == dtype
         refuse(not dtype.is_floating_point or not wide, f"x is {dtype}")
         check_weight(self.weight, ends.x_src, 1)
-        own_weight = None
+        self_weight = None
         if self.root is not None:
             check_weight(self.root, pair[1], 0)
-            own_weight = self.root.t()
+            self_weight = self.root.t()
         refuse(edge_index.dim() != 2 or edge_type.shape != edge_index.shape[1:], "types do not fit")
         size = (pair[0].shape[0], pair[1].shape[0])
         structures = [
@@ -249,7 +249,7 @@ class RGCNConv(FastLayer, pyg.RGCNConv):  # type: ignore[misc]
             flat = self.comp @ weight.view(self.num_bases, -1)
             weight = flat.view(self.num_relations, self.in_channels_l, self.out_channels)
         matrices = [each.t() for each in weight.unbind()]
-        return run(structures, reduce, ends, matrices, own_weight, self.bias)
+        return run(structures, reduce, ends, matrices, self_weight, self.bias)
 
     def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
         if kwargs["edge_type_ptr"] is not None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from peergraph.aggregate import Csc, g_spmm, sum_with_own
+from peergraph.aggregate import Csc, g_spmm, spmm_add_self
 
 from .structure import plain
 
@@ -91,7 +91,7 @@ def normalised_sum(csc: Csc, degrees: Degrees, x: Tensor, bias: Tensor | None) -
     if degrees.missing_loops is None:
         out = g_spmm(csc, "copy_u", "sum", scaled)
     else:
-        out = sum_with_own(csc, scaled, degrees.missing_loops)
+        out = spmm_add_self(csc, scaled, degrees.missing_loops)
     if bias is None:
         return out * degrees.inverse_root
     if bias.dtype != out.dtype:
@@ -137,6 +137,6 @@ def weighted_sum(csc: Csc, weights: Weights, x: Tensor, bias: Tensor | None) -> 
     x = x.to(torch.promote_types(x.dtype, weights.of_edges.dtype))
     edges = weights.of_edges.to(x.dtype)
     if weights.of_loops is not None:
-        return sum_with_own(csc, x, weights.of_loops.to(x.dtype), edges, bias)
+        return spmm_add_self(csc, x, weights.of_loops.to(x.dtype), edges, bias)
     out = g_spmm(csc, "mul", "sum", x, edges)
     return out if bias is None else out + bias

@@ -73,9 +73,9 @@ def project(
     bias = to_rows.bias
     refuse(bias is not None and not is_plain(bias), "a bias is of another kind")
     refuse(target is not None and to_own.bias is not None, "a map is the user's")
-    own_weight = None if target is None else to_own.weight
+    self_weight = None if target is None else to_own.weight
     csc = layer._structure(edge_index, size, x, None)
-    return run([csc], reduce, x, [to_rows.weight], own_weight, bias)
+    return run([csc], reduce, x, [to_rows.weight], self_weight, bias)
 
 
 def run(
@@ -83,7 +83,7 @@ def run(
     reduce: str,
     x: Ends,
     weights: list[Tensor],
-    own_weight: Tensor | None,
+    self_weight: Tensor | None,
     bias: Tensor | None,
 ) -> Tensor:
     """The products, and what explain() says of them."""
@@ -91,9 +91,9 @@ def run(
     if isinstance(rows, TableRows):
         note("features: read from the table, not gathered")
     own = None
-    if own_weight is not None and x.x_dst is not None and not are_first_rows(x.x_dst, x.x_src):
+    if self_weight is not None and x.x_dst is not None and not are_first_rows(x.x_dst, x.x_src):
         own = gathered(x.x_dst)
-    out = spmm_linear(structures, reduce, rows, weights, own_weight, bias, own=own)
+    out = spmm_linear(structures, reduce, rows, weights, self_weight, bias, own=own)
     for csc in structures:
         note(f"propagate: peergraph, {reduce} over {csc}")
     return out

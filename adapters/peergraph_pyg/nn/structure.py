@@ -117,7 +117,7 @@ def structure_of(edge_index: Tensor, num_destinations: int, num_sources: int) ->
     if csc is None:
         # A structure that holds views of the edge index would keep it alive, and so itself.
         csc = Csc.from_edge_index(plain(edge_index).data, num_destinations, num_sources)
-    csc.one_shot = uses < _USES_BEFORE_TRANSPOSE
+    csc.transient = uses < _USES_BEFORE_TRANSPOSE
     kept[key] = (csc, uses if is_explaining() else uses + 1)
     note(f"structure: {'kept' if uses else 'made'} for this edge index; {_gradients_of(csc)}")
     return csc
@@ -125,7 +125,7 @@ def structure_of(edge_index: Tensor, num_destinations: int, num_sources: int) ->
 
 def _gradients_of(csc: Csc) -> str:
     """How gradients reach sources, in words."""
-    atomics = csc.one_shot and csc.device.type != "cpu"
+    atomics = csc.transient and csc.device.type != "cpu"
     return "gradients of sources by atomics" if atomics else "gradients of sources by its transpose"
 
 

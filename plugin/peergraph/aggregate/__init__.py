@@ -2,14 +2,14 @@
 
 from peergraph.aggregate.kernels.native import supports
 from peergraph.aggregate.messages.message import Message, message
-from peergraph.aggregate.operations.attention import attention, attention_fits
-from peergraph.aggregate.operations.edge_softmax import edge_softmax
-from peergraph.aggregate.operations.own_rows import sum_with_own
-from peergraph.aggregate.operations.sddmm import g_sddmm
-from peergraph.aggregate.operations.spmm import g_spmm
-from peergraph.aggregate.operations.spmm_linear import spmm_linear
-from peergraph.aggregate.structure.csc import Csc
-from peergraph.aggregate.structure.reorder import reorder
+from peergraph.aggregate.ops.attention import attention, attention_fits
+from peergraph.aggregate.ops.edge_softmax import edge_softmax
+from peergraph.aggregate.ops.sddmm import g_sddmm
+from peergraph.aggregate.ops.spmm import g_spmm
+from peergraph.aggregate.ops.spmm_add_self import spmm_add_self
+from peergraph.aggregate.ops.spmm_linear import spmm_linear
+from peergraph.aggregate.sparse.csc import Csc
+from peergraph.aggregate.sparse.reorder import reorder
 
 __all__ = [
     "Csc",
@@ -21,7 +21,7 @@ __all__ = [
     "g_spmm",
     "message",
     "reorder",
+    "spmm_add_self",
     "spmm_linear",
-    "sum_with_own",
     "supports",
 ]

@@ -1,7 +1,7 @@
 """What is written by edge, as operators on tensors: two dimensions, no autograd, nothing checked.
 
 indptr, indices, edge_ids, num_columns and max_chunks are those of
-:class:`peergraph.aggregate.structure.rows.Rows`.
+:class:`peergraph.aggregate.sparse.csr.CsrMatrix`.
 """
 
 from __future__ import annotations

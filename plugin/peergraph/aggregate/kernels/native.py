@@ -12,7 +12,7 @@ from peergraph.memory.device.launching import launch_on
 MESSAGES = {"copy_u": 0, "copy_e": 1, "add": 2, "sub": 3, "mul": 4, "div": 5}
 TARGETS = {"u": 0, "v": 1, "e": 2}
 
-# The fields of peergraph.aggregate.structure.rows.Rows in the schema of an operator.
+# The fields of peergraph.aggregate.sparse.csr.CsrMatrix in the schema of an operator.
 ROWS = "Tensor indptr, Tensor indices, Tensor? edge_ids, int num_columns, int max_chunks"
 
 

@@ -2,7 +2,7 @@
 
 `x` has the features of the columns (sources), `e` those of the edges, or of groups of columns of
 `x`: [edges, divisor of the columns]. indptr, indices, edge_ids, num_columns and max_chunks are
-those of :class:`peergraph.aggregate.structure.rows.Rows`.
+those of :class:`peergraph.aggregate.sparse.csr.CsrMatrix`.
 """
 
 from __future__ import annotations

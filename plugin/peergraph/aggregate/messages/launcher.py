@@ -14,8 +14,8 @@ from torch import Tensor
 from peergraph.aggregate.kernels.native import address
 from peergraph.aggregate.messages.cuda_source import source
 from peergraph.aggregate.messages.expression import SYMBOLS, Expression, parse
-from peergraph.aggregate.structure.csc import Csc
-from peergraph.aggregate.structure.rows import row_of_edges
+from peergraph.aggregate.sparse.csc import Csc
+from peergraph.aggregate.sparse.csr import row_of_edges
 from peergraph.memory.device.cupy_stream import cupy_stream
 from peergraph.memory.table.kernel_argument import as_argument
 

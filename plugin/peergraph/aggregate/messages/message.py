@@ -12,8 +12,8 @@ from torch import Tensor
 from peergraph.aggregate.kernels.torch_operator import is_traced
 from peergraph.aggregate.messages.expression import Expression, parse, rows_of
 from peergraph.aggregate.messages.launcher import Launcher, has_cupy
-from peergraph.aggregate.operations.first_order import first_order
-from peergraph.aggregate.operations.operands import (
+from peergraph.aggregate.ops.once_differentiable import once_differentiable
+from peergraph.aggregate.ops.operands import (
     autocast,
     check_operand,
     check_same_dtype,
@@ -21,9 +21,9 @@ from peergraph.aggregate.operations.operands import (
     flat,
     is_prefix,
 )
-from peergraph.aggregate.operations.spmm import REDUCTIONS, g_spmm
-from peergraph.aggregate.structure.csc import Csc
-from peergraph.aggregate.structure.rows import row_of_edges
+from peergraph.aggregate.ops.spmm import REDUCTIONS, g_spmm
+from peergraph.aggregate.sparse.csc import Csc
+from peergraph.aggregate.sparse.csr import row_of_edges
 
 
 class Message:
@@ -169,7 +169,7 @@ class _Fused(torch.autograd.Function):
         return out
 
     @staticmethod
-    @first_order
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         arg, *saved = ctx.saved_tensors
         operands = dict(zip(ctx.names, saved, strict=True))

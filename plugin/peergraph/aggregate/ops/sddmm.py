@@ -10,8 +10,8 @@ from torch import Tensor
 from peergraph.aggregate.kernels.edges import sddmm
 from peergraph.aggregate.kernels.native import TARGETS
 from peergraph.aggregate.kernels.sums import spmm
-from peergraph.aggregate.operations.first_order import first_order
-from peergraph.aggregate.operations.operands import (
+from peergraph.aggregate.ops.once_differentiable import once_differentiable
+from peergraph.aggregate.ops.operands import (
     apart,
     autocast,
     check_operand,
@@ -20,10 +20,10 @@ from peergraph.aggregate.operations.operands import (
     flat,
     use_deterministic,
 )
-from peergraph.aggregate.operations.to_sources import sum_to_sources
-from peergraph.aggregate.structure.checks import check_backward
-from peergraph.aggregate.structure.csc import Backward, Csc
-from peergraph.aggregate.structure.rows import Rows
+from peergraph.aggregate.ops.spmm_transposed import spmm_transposed
+from peergraph.aggregate.sparse.checks import check_backward
+from peergraph.aggregate.sparse.csc import Backward, Csc
+from peergraph.aggregate.sparse.csr import CsrMatrix
 
 OPERATIONS = ("copy", "add", "sub", "mul", "div", "dot")
 _MESSAGES = {"copy": "copy_u", "dot": "mul"}
@@ -98,7 +98,7 @@ def g_sddmm(
     grads = torch.is_grad_enabled()
     for operand, target in ((left, lhs_target), (right, rhs_target)):
         if operand is not None and target == "u" and operand.requires_grad and grads:
-            transpose = csc.backward_rows(backward, fixed_order)
+            transpose = csc.gradient_matrix(backward, fixed_order)
     message = _MESSAGES.get(op, op)
     shape = (columns(features), depth)
     result: Tensor = _Sddmm.apply(  # type: ignore[no-untyped-call]
@@ -143,7 +143,7 @@ class _Sddmm(torch.autograd.Function):
         message: str,
         targets: str,
         shape: tuple[int, int],
-        transpose: Rows | None,
+        transpose: CsrMatrix | None,
     ) -> Tensor:
         uses_values = message in ("mul", "div")
         needs = ctx.needs_input_grad
@@ -155,7 +155,7 @@ class _Sddmm(torch.autograd.Function):
         return sddmm(left, right, *csc.rows.tensors, message, targets, *shape)
 
     @staticmethod
-    @first_order
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         left, right = ctx.saved_tensors
         message, (lhs, rhs) = ctx.message, ctx.targets
@@ -183,7 +183,7 @@ class _Gradient:
         grad: [edges, heads].
     """
 
-    def __init__(self, csc: Csc, transpose: Rows | None, grad: Tensor) -> None:
+    def __init__(self, csc: Csc, transpose: CsrMatrix | None, grad: Tensor) -> None:
         self._csc, self._transpose, self._grad = csc, transpose, grad
 
     def of(self, target: str, factor: Tensor | None, factor_target: str) -> Tensor:
@@ -201,7 +201,7 @@ class _Gradient:
 
     def _sum(self, target: str, x: Tensor | None, e: Tensor, message: str) -> Tensor:
         if target == "u":
-            return sum_to_sources(self._csc, self._transpose, x, e, message)
+            return spmm_transposed(self._csc, self._transpose, x, e, message)
         rows = self._csc.rows
         return spmm(x, e, *rows.tensors, message, False)
 

@@ -11,8 +11,8 @@ from peergraph.aggregate.kernels.edges import sddmm
 from peergraph.aggregate.kernels.extremum import extremum, extremum_grad
 from peergraph.aggregate.kernels.native import MESSAGES
 from peergraph.aggregate.kernels.sums import spmm
-from peergraph.aggregate.operations.first_order import first_order
-from peergraph.aggregate.operations.operands import (
+from peergraph.aggregate.ops.once_differentiable import once_differentiable
+from peergraph.aggregate.ops.operands import (
     apart,
     autocast,
     check_operand,
@@ -22,12 +22,12 @@ from peergraph.aggregate.operations.operands import (
     is_prefix,
     use_deterministic,
 )
-from peergraph.aggregate.operations.sddmm import g_sddmm
-from peergraph.aggregate.operations.spmm_of_table import reduce_table
-from peergraph.aggregate.operations.to_sources import by_degrees, sum_to_sources, sums_of_means
-from peergraph.aggregate.structure.checks import check_backward
-from peergraph.aggregate.structure.csc import Backward, Csc
-from peergraph.aggregate.structure.rows import Rows
+from peergraph.aggregate.ops.sddmm import g_sddmm
+from peergraph.aggregate.ops.spmm_table_rows import reduce_table
+from peergraph.aggregate.ops.spmm_transposed import by_degrees, spmm_transposed, sums_of_means
+from peergraph.aggregate.sparse.checks import check_backward
+from peergraph.aggregate.sparse.csc import Backward, Csc
+from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.memory import TableRows
 
 REDUCTIONS = ("sum", "mean", "max", "min")
@@ -111,7 +111,7 @@ def g_spmm(
     by_atomics_anyway = reduce in ("max", "min") and not fixed_order and backward != "transpose"
     transpose = None
     if x is not None and x.requires_grad and torch.is_grad_enabled() and not by_atomics_anyway:
-        transpose = csc.backward_rows(backward, fixed_order)
+        transpose = csc.gradient_matrix(backward, fixed_order)
     if reduce in ("max", "min"):
         found = _Extremum.apply(x, e, csc, message, reduce == "min", transpose is not None)  # type: ignore[no-untyped-call]
     else:
@@ -160,7 +160,7 @@ class _Sum(torch.autograd.Function):
         csc: Csc,
         message: str,
         mean: bool,
-        transpose: Rows | None,
+        transpose: CsrMatrix | None,
     ) -> Tensor:
         keep_x = message in ("mul", "div") and ctx.needs_input_grad[1]
         keep_e = message in ("mul", "div")
@@ -170,7 +170,7 @@ class _Sum(torch.autograd.Function):
         return spmm(x, e, *csc.rows.tensors, message, mean)
 
     @staticmethod
-    @first_order
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, e = ctx.saved_tensors
         csc, message = ctx.csc, ctx.message
@@ -183,7 +183,7 @@ class _Sum(torch.autograd.Function):
             grad = by_degrees(csc, grad)
         grad_x = grad_e = None
         if ctx.needs_input_grad[0]:
-            grad_x = sum_to_sources(csc, ctx.transpose, grad, weight, backwards)
+            grad_x = spmm_transposed(csc, ctx.transpose, grad, weight, backwards)
         if ctx.needs_input_grad[1]:
             grad_e = _grad_of_edges(csc, message, grad, x, e, ctx.e_columns)
         return grad_x, grad_e, None, None, None, None
@@ -223,7 +223,7 @@ class _Extremum(torch.autograd.Function):
         return out
 
     @staticmethod
-    @first_order
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         arg, x, e = ctx.saved_tensors
         wanted = [bool(ctx.needs_input_grad[0]), bool(ctx.needs_input_grad[1])]

@@ -9,8 +9,8 @@ from peergraph.aggregate.kernels.edges import sddmm
 from peergraph.aggregate.kernels.native import sum_dtype
 from peergraph.aggregate.kernels.sums import spmm, spread, spread_onto
 from peergraph.aggregate.kernels.torch_operator import is_traced
-from peergraph.aggregate.structure.csc import Csc
-from peergraph.aggregate.structure.rows import Rows
+from peergraph.aggregate.sparse.csc import Csc
+from peergraph.aggregate.sparse.csr import CsrMatrix
 
 # Edges for each destination up to which the gradient of a mean is weighted by edge. On an H200 at
 # 128 columns, dividing the gradient of a row takes 0.4 ns, for it is read and written, and a weight
@@ -20,8 +20,8 @@ _WEIGHTED_EDGES = 4
 _WEIGHTED_COLUMNS = 32
 
 
-def sum_to_sources(
-    csc: Csc, transpose: Rows | None, x: Tensor | None, e: Tensor | None, message: str
+def spmm_transposed(
+    csc: Csc, transpose: CsrMatrix | None, x: Tensor | None, e: Tensor | None, message: str
 ) -> Tensor:
     """[sources, columns]: for each source the sum of the messages of its edges.
 
@@ -37,20 +37,20 @@ def sum_to_sources(
     return spread(x, e, csc.duplicate_counts, *csc.rows.tensors, message)
 
 
-def add_to_sources(
-    onto: Tensor, csc: Csc, transpose: Rows | None, x: Tensor, e: Tensor | None, message: str
+def add_spmm_transposed(
+    onto: Tensor, csc: Csc, transpose: CsrMatrix | None, x: Tensor, e: Tensor | None, message: str
 ) -> Tensor:
-    """`onto` [sources, columns], which is used up, and the sums of :func:`sum_to_sources`.
+    """`onto` [sources, columns], which is used up, and the sums of :func:`spmm_transposed`.
 
     Atomics add to what there is, so that neither zeros are written nor a second matrix.
     """
-    if transpose is not None or not takes_atomics(onto.dtype):
-        return onto.add_(sum_to_sources(csc, transpose, x, e, message))
+    if transpose is not None or not sums_in_dtype(onto.dtype):
+        return onto.add_(spmm_transposed(csc, transpose, x, e, message))
     spread_onto(onto, x, e, None, *csc.rows.tensors, message)
     return onto
 
 
-def takes_atomics(dtype: torch.dtype) -> bool:
+def sums_in_dtype(dtype: torch.dtype) -> bool:
     """Whether sums of `dtype` are kept in it."""
     return dtype == sum_dtype(dtype)
 
@@ -76,7 +76,7 @@ def sums_of_means(csc: Csc, grad: Tensor) -> tuple[Tensor, Tensor | None]:
     """
     if (
         is_traced()
-        or not takes_atomics(grad.dtype)
+        or not sums_in_dtype(grad.dtype)
         or grad.shape[1] < _WEIGHTED_COLUMNS
         or csc.num_edges > _WEIGHTED_EDGES * csc.num_destinations
     ):

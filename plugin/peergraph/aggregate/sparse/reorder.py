@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.structure.csc import Csc
-from peergraph.aggregate.structure.rows import count_chunks, row_of_edges
+from peergraph.aggregate.sparse.csc import Csc
+from peergraph.aggregate.sparse.csr import count_chunks, row_of_edges
 
 # Multipliers of splitmix64, as signed numbers.
 _MIX = (-4658895280553007687, -7723592293110705685)
@@ -103,9 +103,9 @@ def _renumber(csc: Csc, order: Tensor) -> Csc:
         csc.num_sources,
         edge_ids=edge_ids.to(rows.indptr.dtype),
         duplicate_counts=None if counts is None else counts[order],
-        one_shot=csc.one_shot,
+        transient=csc.transient,
         check=False,
     )
-    if not csc.one_shot:
+    if not csc.transient:
         found.rows = replace(found.rows, max_chunks=count_chunks(found.rows.indptr))
     return found

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from peergraph.aggregate.kernels.native import DTYPES
 from peergraph.aggregate.kernels.torch_operator import is_traced
-from peergraph.aggregate.structure.csc import Csc
+from peergraph.aggregate.sparse.csc import Csc
 from peergraph.memory import TableRows
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate.kernels.edges import softmax
-from peergraph.aggregate.operations.first_order import first_order
-from peergraph.aggregate.operations.operands import check_operand, flat
-from peergraph.aggregate.structure.csc import Csc
+from peergraph.aggregate.ops.once_differentiable import once_differentiable
+from peergraph.aggregate.ops.operands import check_operand, flat
+from peergraph.aggregate.sparse.csc import Csc
 
 
 def edge_softmax(csc: Csc, scores: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ class _EdgeSoftmax(torch.autograd.Function):
         return out
 
     @staticmethod
-    @first_order
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (out,) = ctx.saved_tensors
         return softmax(out, grad, *ctx.csc.rows.tensors), None

@@ -9,20 +9,20 @@ from torch import Tensor
 
 from peergraph.aggregate.kernels.edges import sddmm
 from peergraph.aggregate.kernels.sums import spmm
-from peergraph.aggregate.operations.first_order import first_order
-from peergraph.aggregate.operations.operands import runs_plainly, use_deterministic
-from peergraph.aggregate.operations.spmm import g_spmm
-from peergraph.aggregate.operations.to_sources import (
-    add_to_sources,
-    sum_to_sources,
-    takes_atomics,
+from peergraph.aggregate.ops.once_differentiable import once_differentiable
+from peergraph.aggregate.ops.operands import runs_plainly, use_deterministic
+from peergraph.aggregate.ops.spmm import g_spmm
+from peergraph.aggregate.ops.spmm_transposed import (
+    add_spmm_transposed,
+    spmm_transposed,
+    sums_in_dtype,
 )
-from peergraph.aggregate.structure.csc import Backward, Csc
-from peergraph.aggregate.structure.rows import Rows
+from peergraph.aggregate.sparse.csc import Backward, Csc
+from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.memory import TableRows
 
 
-def sum_with_own(
+def spmm_add_self(
     csc: Csc,
     x: Tensor | TableRows,
     own: Tensor,
@@ -72,10 +72,10 @@ def sum_with_own(
         return out if bias is None else out + bias
     if x.device != csc.device:
         raise ValueError(f"x must be on {csc.device} as the structure, got {x.device}")
-    csc = csc.of_reached()
-    transpose = csc.backward_rows(backward, use_deterministic(deterministic))
+    csc = csc.trim_isolated_tail()
+    transpose = csc.gradient_matrix(backward, use_deterministic(deterministic))
     weight = None if e is None else e.unsqueeze(1)
-    result: Tensor = _SumWithOwn.apply(  # type: ignore[no-untyped-call]
+    result: Tensor = _SpmmAddSelf.apply(  # type: ignore[no-untyped-call]
         x, weight, own, bias, count, csc, transpose
     )
     return result
@@ -99,7 +99,7 @@ def own_rows(x: Tensor | TableRows, count: int) -> Tensor:
     return x.first(count).gather() if isinstance(x, TableRows) else x[:count]
 
 
-class _SumWithOwn(torch.autograd.Function):
+class _SpmmAddSelf(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -109,7 +109,7 @@ class _SumWithOwn(torch.autograd.Function):
         bias: Tensor | None,
         count: int,
         csc: Csc,
-        transpose: Rows | None,
+        transpose: CsrMatrix | None,
     ) -> Tensor:
         ctx.csc, ctx.transpose, ctx.count = csc, transpose, count
         ctx.save_for_backward(x if any(ctx.needs_input_grad[1:3]) else None, e, own)
@@ -125,7 +125,7 @@ class _SumWithOwn(torch.autograd.Function):
         return out
 
     @staticmethod
-    @first_order
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, e, own = ctx.saved_tensors
         csc: Csc = ctx.csc
@@ -143,14 +143,14 @@ class _SumWithOwn(torch.autograd.Function):
 
 
 def _to_sources(
-    csc: Csc, transpose: Rows | None, grad: Tensor, e: Tensor | None, own: Tensor
+    csc: Csc, transpose: CsrMatrix | None, grad: Tensor, e: Tensor | None, own: Tensor
 ) -> Tensor:
     message, count = "copy_u" if e is None else "mul", grad.shape[0]
-    if transpose is None and takes_atomics(grad.dtype):
+    if transpose is None and sums_in_dtype(grad.dtype):
         out = grad.new_empty(csc.num_sources, grad.shape[1])
         torch.mul(grad, own, out=out[:count])
         out[count:].zero_()
-        return add_to_sources(out, csc, None, grad, e, message)
-    out = sum_to_sources(csc, transpose, grad, e, message)
+        return add_spmm_transposed(out, csc, None, grad, e, message)
+    out = spmm_transposed(csc, transpose, grad, e, message)
     out[:count].addcmul_(grad, own)
     return out

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from peergraph.aggregate.structure.checks import (
+from peergraph.aggregate.sparse.checks import (
     check_backward,
     check_counts,
     check_ids,
@@ -18,8 +18,8 @@ from peergraph.aggregate.structure.checks import (
     check_range,
     check_size,
 )
-from peergraph.aggregate.structure.rows import (
-    Rows,
+from peergraph.aggregate.sparse.csr import (
+    CsrMatrix,
     begins_if_sorted,
     chunk_bound,
     count_chunks,
@@ -51,10 +51,10 @@ class Csc:
             ``edge_ids[p]``; a permutation. None: in row p.
         duplicate_counts: [num_sources] int32, how often a source occurs at most: gradients of
             sources that occur once are stored without an atomic (WholeGraph III-C4).
-        one_shot: the structure serves one forward and backward: gradients of sources on a GPU then
-            use atomics instead of a transpose.
-        reached: destinations from this one on have no edges, as those of a mini-batch that only
-            the last hop added; None: not known.
+        transient: the structure serves one forward and backward: gradients of sources on a GPU
+            then use atomics instead of a transpose.
+        num_nonisolated: destinations from this number on have no edges, such as the nodes that the
+            last hop added to a mini-batch; None: not known.
         check: verify offsets, ids and counts; synchronises with a GPU. Wrong ones that are not
             checked are undefined behaviour.
 
@@ -72,8 +72,8 @@ class Csc:
         *,
         edge_ids: Tensor | None = None,
         duplicate_counts: Tensor | None = None,
-        one_shot: bool = False,
-        reached: int | None = None,
+        transient: bool = False,
+        num_nonisolated: int | None = None,
         check: bool = True,
     ) -> None:
         indices = check_ids("indices", indices)
@@ -88,10 +88,12 @@ class Csc:
             if duplicate_counts.dtype != torch.int32:
                 raise TypeError(f"duplicate_counts must be int32, got {duplicate_counts.dtype}")
         count = indptr.numel() - 1
-        if reached is not None and not 0 <= reached <= count:
-            raise ValueError(f"reached must be 0 to {count} destinations, got {reached}")
+        if num_nonisolated is not None and not 0 <= num_nonisolated <= count:
+            raise ValueError(
+                f"num_nonisolated must be 0 to {count} destinations, got {num_nonisolated}"
+            )
         if check:
-            check_offsets(indptr, indices.numel(), reached)
+            check_offsets(indptr, indices.numel(), num_nonisolated)
             check_range("indices", indices, num_sources, "sources")
             if edge_ids is not None:
                 check_distinct("edge_ids", edge_ids, indices.numel(), "edges")
@@ -99,18 +101,18 @@ class Csc:
                 check_counts(duplicate_counts, indices)
         self.num_sources = num_sources
         self.duplicate_counts = duplicate_counts
-        self.one_shot = one_shot
-        exact = check and not one_shot
-        self.rows = Rows(
+        self.transient = transient
+        exact = check and not transient
+        self.rows = CsrMatrix(
             indptr.contiguous(),
             indices.contiguous(),
             None if edge_ids is None else edge_ids.contiguous(),
             num_sources,
             count_chunks(indptr) if exact else chunk_bound(indices.numel()),
         )
-        self._reached = count if reached is None else reached
-        self._of_reached: Csc | None = None
-        self._transpose: Rows | None = None
+        self._num_nonisolated = count if num_nonisolated is None else num_nonisolated
+        self._trimmed: Csc | None = None
+        self._transpose: CsrMatrix | None = None
         self._positions: Tensor | None = None
 
     @classmethod
@@ -143,7 +145,7 @@ class Csc:
         check_range("edge_index[0]", source, num_sources, "sources")
         last = check_range("edge_index[1]", destination, num_destinations, "destinations")
         csc = cls.from_ends(source, destination, num_destinations, num_sources)
-        csc._reached = last + 1
+        csc._num_nonisolated = last + 1
         return csc
 
     @classmethod
@@ -191,7 +193,7 @@ class Csc:
             block.row,
             num_sources,
             duplicate_counts=duplicate_counts,
-            one_shot=True,
+            transient=True,
             check=False,
         )
 
@@ -214,28 +216,28 @@ class Csc:
         """[destinations] edges of each."""
         return self.rows.indptr.diff()
 
-    def of_reached(self) -> Csc:
+    def trim_isolated_tail(self) -> Csc:
         """The same edges without the last destinations, if many of these have none.
 
         What follows a sum need then not look at their rows: sums of no edges are zeros.
         """
-        if self._reached > _FEW * self.num_destinations:
+        if self._num_nonisolated > _FEW * self.num_destinations:
             return self
-        if self._of_reached is None:
+        if self._trimmed is None:
             rows = self.rows
-            self._of_reached = Csc(
-                rows.indptr[: self._reached + 1],
+            self._trimmed = Csc(
+                rows.indptr[: self._num_nonisolated + 1],
                 rows.indices,
                 self.num_sources,
                 edge_ids=rows.edge_ids,
                 duplicate_counts=self.duplicate_counts,
                 check=False,
             )
-            self._of_reached.rows = replace(self._of_reached.rows, max_chunks=rows.max_chunks)
-        self._of_reached.one_shot = self.one_shot
-        return self._of_reached
+            self._trimmed.rows = replace(self._trimmed.rows, max_chunks=rows.max_chunks)
+        self._trimmed.transient = self.transient
+        return self._trimmed
 
-    def transpose(self) -> Rows:
+    def transpose(self) -> CsrMatrix:
         """The edges by source. Made at the first call: a stable sort; synchronises with a GPU."""
         if self._transpose is None:
             compiling = torch.compiler.is_compiling()
@@ -246,12 +248,12 @@ class Csc:
                 self._transpose, self._positions = self._turned(compiling)
         return self._transpose
 
-    def _turned(self, compiling: bool) -> tuple[Rows, Tensor]:
+    def _turned(self, compiling: bool) -> tuple[CsrMatrix, Tensor]:
         rows = self.rows
         indptr, indices, positions = transpose_rows(rows.indptr, rows.indices, rows.num_columns)
         edge_ids = positions if rows.edge_ids is None else rows.edge_ids[positions]
         chunks = chunk_bound(rows.num_edges) if compiling else count_chunks(indptr)
-        return Rows(indptr, indices, edge_ids, rows.num_rows, chunks), positions
+        return CsrMatrix(indptr, indices, edge_ids, rows.num_rows, chunks), positions
 
     def transpose_tensors(self) -> tuple[Tensor, Tensor, Tensor]:
         """indptr and indices of the transpose, and the positions in `rows` of its edges."""
@@ -259,14 +261,14 @@ class Csc:
         assert self._positions is not None
         return rows.indptr, rows.indices, self._positions
 
-    def backward_rows(self, backward: str, deterministic: bool) -> Rows | None:
+    def gradient_matrix(self, backward: str, deterministic: bool) -> CsrMatrix | None:
         """What gradients of sources run over: the transpose, or None for atomics.
 
         Raises:
             ValueError: `backward` is unknown, or "atomic" though `deterministic`.
         """
         check_backward(backward, deterministic)
-        atomics = self.one_shot and self._transpose is None and self.device.type != "cpu"
+        atomics = self.transient and self._transpose is None and self.device.type != "cpu"
         if backward == "atomic" or (backward == "auto" and atomics and not deterministic):
             return None
         return self.transpose()

@@ -17,8 +17,8 @@ from peergraph.aggregate import (
     g_sddmm,
     g_spmm,
     message,
+    spmm_add_self,
     spmm_linear,
-    sum_with_own,
 )
 from tests.aggregate.graphs import features, random_graph
 
@@ -36,7 +36,7 @@ OPERATIONS: dict[str, Operation] = {
     "dot": lambda csc, x: g_sddmm(csc, "dot", x, x),
     "softmax": lambda csc, x: edge_softmax(csc, g_sddmm(csc, "add", x, x)),
     "attention": of_heads,
-    "own": lambda csc, x: sum_with_own(csc, x, x.new_ones(1)),
+    "own": lambda csc, x: spmm_add_self(csc, x, x.new_ones(1)),
     "linear": lambda csc, x: spmm_linear(csc, "mean", x, x[:3], x[3:6]),
     "message": lambda csc, x: message("relu(u * v)", "mean")(csc, u=x, v=x),
 }

@@ -17,7 +17,7 @@ _LONG_ROW = 512
 
 
 @dataclass(frozen=True)
-class Rows:
+class CsrMatrix:
     """Edges by row: by destination, or by source in a transpose.
 
     Args:

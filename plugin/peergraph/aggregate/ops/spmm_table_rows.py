@@ -7,14 +7,8 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.aggregate.kernels.native import DTYPES, MESSAGES, address, adjacency, place
-from peergraph.aggregate.operations.operands import (
-    check_operand,
-    columns,
-    flat,
-    is_prefix,
-    runs_plainly,
-)
-from peergraph.aggregate.structure.csc import Csc
+from peergraph.aggregate.ops.operands import check_operand, columns, flat, is_prefix, runs_plainly
+from peergraph.aggregate.sparse.csc import Csc
 from peergraph.memory import TableRows
 from peergraph.sampling.sample import Buffers
 

@@ -10,18 +10,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from peergraph.aggregate.kernels.sums import spmm
-from peergraph.aggregate.operations.first_order import first_order
-from peergraph.aggregate.operations.operands import runs_plainly, use_deterministic
-from peergraph.aggregate.operations.own_rows import check_own_rows, own_rows, pays_to_fuse
-from peergraph.aggregate.operations.spmm import REDUCTIONS, g_spmm
-from peergraph.aggregate.operations.to_sources import (
-    add_to_sources,
-    sum_to_sources,
+from peergraph.aggregate.ops.once_differentiable import once_differentiable
+from peergraph.aggregate.ops.operands import runs_plainly, use_deterministic
+from peergraph.aggregate.ops.spmm import REDUCTIONS, g_spmm
+from peergraph.aggregate.ops.spmm_add_self import check_own_rows, own_rows, pays_to_fuse
+from peergraph.aggregate.ops.spmm_transposed import (
+    add_spmm_transposed,
+    spmm_transposed,
+    sums_in_dtype,
     sums_of_means,
-    takes_atomics,
 )
-from peergraph.aggregate.structure.csc import Backward, Csc
-from peergraph.aggregate.structure.rows import Rows
+from peergraph.aggregate.sparse.csc import Backward, Csc
+from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.memory import TableRows
 
 
@@ -30,14 +30,14 @@ def spmm_linear(
     reduce: str,
     x: Tensor | TableRows,
     weights: Tensor | Sequence[Tensor],
-    own_weight: Tensor | None = None,
+    self_weight: Tensor | None = None,
     bias: Tensor | None = None,
     *,
     own: Tensor | None = None,
     backward: Backward = "auto",
     deterministic: bool | None = None,
 ) -> Tensor:
-    """``sum of g_spmm(csc, "copy_u", reduce, x) @ weight.T, + own @ own_weight.T + bias``.
+    """``sum of g_spmm(csc, "copy_u", reduce, x) @ weight.T, + own @ self_weight.T + bias``.
 
     The sum is over pairs of a structure, the edges of one relation, and its weight. Products add
     into one result, and their gradients into one matrix: no sum of two matrices is a pass of its
@@ -49,7 +49,7 @@ def spmm_linear(
         reduce: ``sum``, ``mean``, ``max`` or ``min``.
         x: [sources, in] as for :func:`g_spmm`, or rows of a table.
         weights: [out, in] for each structure.
-        own_weight: [out, in of own], or None to leave that term out.
+        self_weight: [out, in of own], or None to leave that term out.
         bias: [out].
         own: [destinations, in of own]; None: the first rows of `x`, of which there must be as many.
         backward, deterministic: as for :func:`g_spmm`.
@@ -65,7 +65,7 @@ def spmm_linear(
     """
     graphs = [structures] if isinstance(structures, Csc) else list(structures)
     matrices = [weights] if isinstance(weights, Tensor) else list(weights)
-    _check(graphs, reduce, x, matrices, own_weight, own, bias)
+    _check(graphs, reduce, x, matrices, self_weight, own, bias)
     count = graphs[0].num_destinations
 
     def reduced(csc: Csc) -> Tensor:
@@ -73,19 +73,19 @@ def spmm_linear(
             csc, "copy_u", reduce, x, backward=backward, deterministic=deterministic
         )  # fmt: skip
 
-    of_x = own is None and own_weight is not None
-    same = {t.dtype for t in (*matrices, own_weight, bias, own) if t is not None} == {x.dtype}
+    of_x = own is None and self_weight is not None
+    same = {t.dtype for t in (*matrices, self_weight, bias, own) if t is not None} == {x.dtype}
     if same and runs_plainly(x):
-        graphs = [csc.of_reached() for csc in graphs]
+        graphs = [csc.trim_isolated_tail() for csc in graphs]
     sums = reduce in ("sum", "mean")
     if isinstance(x, TableRows) or not same or not sums or not pays_to_fuse(x):
         if of_x:
             own = own_rows(x, count)
-        return _products(count, map(reduced, graphs), matrices, own, own_weight, bias)
+        return _products(count, map(reduced, graphs), matrices, own, self_weight, bias)
     fixed = use_deterministic(deterministic)
-    turned = [csc.backward_rows(backward, fixed) for csc in graphs]
+    turned = [csc.gradient_matrix(backward, fixed) for csc in graphs]
     result: Tensor = _Linear.apply(  # type: ignore[no-untyped-call]
-        x, own, own_weight, bias, count, graphs, reduce == "mean", turned, *matrices
+        x, own, self_weight, bias, count, graphs, reduce == "mean", turned, *matrices
     )
     return result
 
@@ -95,7 +95,7 @@ def _check(
     reduce: str,
     x: Tensor | TableRows,
     weights: list[Tensor],
-    own_weight: Tensor | None,
+    self_weight: Tensor | None,
     own: Tensor | None,
     bias: Tensor | None,
 ) -> None:
@@ -106,22 +106,22 @@ def _check(
     sizes = {(csc.num_sources, csc.num_destinations) for csc in graphs}
     if len(sizes) > 1:
         raise ValueError(f"structures must have the same nodes, got {graphs}")
-    if own is None and own_weight is not None:
+    if own is None and self_weight is not None:
         check_own_rows(graphs[0], x)
     elif len(x.shape) != 2 or x.shape[0] != graphs[0].num_sources:
         raise ValueError(f"x must be [{graphs[0].num_sources}, columns], got {list(x.shape)}")
     if x.device != graphs[0].device:
         raise ValueError(f"x must be on {graphs[0].device} as the structure, got {x.device}")
-    if own is not None and own_weight is None:
-        raise ValueError("own needs own_weight, got none")
+    if own is not None and self_weight is None:
+        raise ValueError("own needs self_weight, got none")
     if own is not None and (own.dim() != 2 or own.shape[0] != graphs[0].num_destinations):
         count = graphs[0].num_destinations
         raise ValueError(f"own must be [{count}, columns], got {list(own.shape)}")
     out = weights[0].shape[0] if weights[0].dim() == 2 else 0
     for i, weight in enumerate(weights):
         _check_shape(f"weights[{i}]", weight, (out, x.shape[1]))
-    if own_weight is not None:
-        _check_shape("own_weight", own_weight, (out, (x if own is None else own).shape[1]))
+    if self_weight is not None:
+        _check_shape("self_weight", self_weight, (out, (x if own is None else own).shape[1]))
     if bias is not None:
         _check_shape("bias", bias, (out,))
 
@@ -136,14 +136,14 @@ def _products(
     sums: Iterable[Tensor],
     weights: list[Tensor],
     own: Tensor | None,
-    own_weight: Tensor | None,
+    self_weight: Tensor | None,
     bias: Tensor | None,
 ) -> Tensor:
     """[count, out] sum of products, those of sums in the first rows.
 
     Each sum is made when it is needed, as a product may be all its use.
     """
-    out = None if own is None or own_weight is None else F.linear(own, own_weight, bias)
+    out = None if own is None or self_weight is None else F.linear(own, self_weight, bias)
     for rows, weight in zip(sums, weights, strict=True):
         if out is None and rows.shape[0] == count:
             out = F.linear(rows, weight, bias)
@@ -194,12 +194,12 @@ class _Linear(torch.autograd.Function):
         ctx: Any,
         x: Tensor,
         own: Tensor | None,
-        own_weight: Tensor | None,
+        self_weight: Tensor | None,
         bias: Tensor | None,
         count: int,
         graphs: list[Csc],
         mean: bool,
-        turned: list[Rows | None],
+        turned: list[CsrMatrix | None],
         *weights: Tensor,
     ) -> Tensor:
         ctx.graphs, ctx.mean, ctx.turned = graphs, mean, turned
@@ -212,49 +212,51 @@ class _Linear(torch.autograd.Function):
                 yield sums
 
         rows = x[:count] if own is None else own
-        out = _products(count, reduced(), list(weights), rows, own_weight, bias)
+        out = _products(count, reduced(), list(weights), rows, self_weight, bias)
         ctx.own_of_x = own is None
         of_own = (x if own is None else own) if ctx.needs_input_grad[2] else None
-        ctx.save_for_backward(of_own, own_weight, *weights, *kept)
+        ctx.save_for_backward(of_own, self_weight, *weights, *kept)
         return out
 
     @staticmethod
-    @first_order
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         grad = grad.contiguous()
-        own, own_weight, *rest = ctx.saved_tensors
+        own, self_weight, *rest = ctx.saved_tensors
         weights, kept = rest[: len(ctx.graphs)], rest[len(ctx.graphs) :]
         needs = ctx.needs_input_grad
         # As the gradient of a linear layer, which is the kernel that libraries are good at.
         of_weights = [None if sums is None else grad[: sums.shape[0]].t() @ sums for sums in kept]
-        of_own_weight = grad.t() @ own[: grad.shape[0]] if needs[2] else None
-        of_own = grad @ own_weight if needs[1] else None
+        of_self_weight = grad.t() @ own[: grad.shape[0]] if needs[2] else None
+        of_own = grad @ self_weight if needs[1] else None
         of_x = None
         if needs[0]:
-            of_x = _to_sources(ctx, grad, weights, own_weight if ctx.own_of_x else None)
+            of_x = _to_sources(ctx, grad, weights, self_weight if ctx.own_of_x else None)
         of_bias = grad.sum(0) if needs[3] else None
-        return of_x, of_own, of_own_weight, of_bias, None, None, None, None, *of_weights
+        return of_x, of_own, of_self_weight, of_bias, None, None, None, None, *of_weights
 
 
-def _to_sources(ctx: Any, grad: Tensor, weights: list[Tensor], own_weight: Tensor | None) -> Tensor:
+def _to_sources(
+    ctx: Any, grad: Tensor, weights: list[Tensor], self_weight: Tensor | None
+) -> Tensor:
     """The gradient of x: along the edges of each structure, and of the first rows' own term."""
     count, out = grad.shape[0], None
-    if own_weight is not None and takes_atomics(grad.dtype) and None in ctx.turned:
+    if self_weight is not None and sums_in_dtype(grad.dtype) and None in ctx.turned:
         # Atomics add to the own term, which takes the place of zeros.
-        out = grad.new_empty(ctx.graphs[0].num_sources, own_weight.shape[1])
-        torch.mm(grad, own_weight, out=out[:count])
+        out = grad.new_empty(ctx.graphs[0].num_sources, self_weight.shape[1])
+        torch.mm(grad, self_weight, out=out[:count])
         out[count:].zero_()
-        own_weight = None
+        self_weight = None
     for csc, turned, weight in zip(ctx.graphs, ctx.turned, weights, strict=True):
         rows, e = grad[: csc.num_destinations] @ weight, None
         if ctx.mean:
             rows, e = sums_of_means(csc, rows)
         message = "copy_u" if e is None else "mul"
         if out is None:
-            out = sum_to_sources(csc, turned, rows, e, message)
+            out = spmm_transposed(csc, turned, rows, e, message)
         else:
-            out = add_to_sources(out, csc, turned, rows, e, message)
+            out = add_spmm_transposed(out, csc, turned, rows, e, message)
     assert out is not None
-    if own_weight is not None:
-        out[:count].addmm_(grad, own_weight)
+    if self_weight is not None:
+        out[:count].addmm_(grad, self_weight)
     return out

@@ -12,10 +12,10 @@ from peergraph.aggregate.kernels.attention import attend, attend_grad
 from peergraph.aggregate.kernels.edges import sddmm
 from peergraph.aggregate.kernels.native import DTYPES, place, sum_dtype
 from peergraph.aggregate.kernels.torch_operator import is_traced
-from peergraph.aggregate.operations.first_order import first_order
-from peergraph.aggregate.operations.operands import apart, check_operand, use_deterministic
-from peergraph.aggregate.structure.csc import Csc
-from peergraph.aggregate.structure.rows import Rows
+from peergraph.aggregate.ops.once_differentiable import once_differentiable
+from peergraph.aggregate.ops.operands import apart, check_operand, use_deterministic
+from peergraph.aggregate.sparse.csc import Csc
+from peergraph.aggregate.sparse.csr import CsrMatrix
 
 # Products that are in memory at once.
 _PIECE = 1 << 26
@@ -111,7 +111,7 @@ def attention(
     gradients = torch.is_grad_enabled() and any(
         t is not None and t.requires_grad for t in (x, left, right, att)
     )
-    transpose = csc.backward_rows("auto", fixed) if gradients else None
+    transpose = csc.gradient_matrix("auto", fixed) if gradients else None
     loops = -1 if self_loops is None else self_loops
     # Not in the function itself: torch 2.4 compiles wrong gradients where forward and backward call
     # operations of the same name, and the incoming gradient is made dense, too.
@@ -174,7 +174,7 @@ class _Attention(torch.autograd.Function):
         csc: Csc,
         loops: int,
         slope: float,
-        transpose: Rows | None,
+        transpose: CsrMatrix | None,
         fixed: bool,
     ) -> Tensor:
         out, lse = attend(x, left, right, att, loops, slope, *csc.rows.tensors)
@@ -185,7 +185,7 @@ class _Attention(torch.autograd.Function):
         return out
 
     @staticmethod
-    @first_order
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, left, right, att, out, lse = ctx.saved_tensors
         given = _dense(grad)
@@ -196,7 +196,7 @@ class _Attention(torch.autograd.Function):
         delta = _dots(given, out, lse.dtype)
         rows = ctx.csc.rows
 
-        def run(to_columns: bool, to_rows: bool, by: Rows | None) -> list[Tensor]:
+        def run(to_columns: bool, to_rows: bool, by: CsrMatrix | None) -> list[Tensor]:
             turned = [] if by is None else [by.indptr, by.indices]
             chunks = 0 if by is None else by.max_chunks
             return attend_grad(

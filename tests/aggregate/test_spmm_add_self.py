@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from peergraph.aggregate import Csc, sum_with_own
+from peergraph.aggregate import Csc, spmm_add_self
 
 from .graphs import DTYPES, TOLERANCE, features, random_graph
 
@@ -45,7 +45,7 @@ def test_equals_the_steps(
         e = features(graph.num_edges, (), device, torch.float64, seed=3) if weighted else None
         wanted = [t for t in (x, own, e, bias) if t is not None]
         expected = reference(graph.edge_index, x, own, e, bias)
-        found = sum_with_own(graph.csc(), x, own, e, bias, backward=backward)
+        found = spmm_add_self(graph.csc(), x, own, e, bias, backward=backward)
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(gradients(found, wanted), gradients(expected, wanted))
 
@@ -56,7 +56,7 @@ def test_dtypes(device: torch.device, dtype: torch.dtype, backward: Any) -> None
     graph = random_graph(device, SOURCES, COUNT, dtype=torch.int32)
     x = features(SOURCES, (8,), device, dtype)
     own = torch.full((1,), 1.5, device=device, dtype=dtype)
-    found = sum_with_own(graph.csc(), x, own, backward=backward)
+    found = spmm_add_self(graph.csc(), x, own, backward=backward)
     expected = reference(graph.edge_index, x, own, None)
     torch.testing.assert_close(found, expected, **TOLERANCE[dtype])
     torch.testing.assert_close(gradients(found, [x]), gradients(expected, [x]), **TOLERANCE[dtype])
@@ -67,7 +67,7 @@ def test_few_rows(device: torch.device) -> None:
         indptr = torch.zeros(destinations + 1, dtype=torch.int64, device=device)
         csc = Csc(indptr, indptr[:0], sources)
         x = torch.ones(sources, 4, device=device, requires_grad=True)
-        out = sum_with_own(csc, x, torch.tensor([2.0], device=device))
+        out = spmm_add_self(csc, x, torch.tensor([2.0], device=device))
         assert out.tolist() == [[2.0] * 4] * destinations
         out.sum().backward()
         assert x.grad is not None
@@ -81,30 +81,32 @@ def test_steps_where_nothing_is_saved(device: torch.device) -> None:
     csc, x = graph.csc(), features(SOURCES, (8,), device).detach()
     own = torch.ones(1, device=device, requires_grad=True)
     # Without a gradient of x, derivatives of any order.
-    (first,) = torch.autograd.grad(sum_with_own(csc, x, own).square().sum(), own, create_graph=True)
+    (first,) = torch.autograd.grad(
+        spmm_add_self(csc, x, own).square().sum(), own, create_graph=True
+    )
     (second,) = torch.autograd.grad(first.sum(), own)
     torch.testing.assert_close(second, 2 * x[:COUNT].square().sum().reshape(1))
-    wide = sum_with_own(csc, x, own.double())
+    wide = spmm_add_self(csc, x, own.double())
     assert wide.dtype == torch.float64
     with torch.autocast(device.type, dtype=torch.bfloat16):
-        low = sum_with_own(csc, x.requires_grad_(), own)
+        low = spmm_add_self(csc, x.requires_grad_(), own)
     torch.testing.assert_close(low.float(), wide.float(), **TOLERANCE[torch.bfloat16])
-    compiled = torch.compile(sum_with_own, backend="eager")
+    compiled = torch.compile(spmm_add_self, backend="eager")
     torch.testing.assert_close(compiled(csc, x, own).double(), wide, rtol=1e-4, atol=1e-4)
 
 
 def test_deterministic(device: torch.device) -> None:
     csc = random_graph(device, SOURCES, COUNT).csc()
-    csc.one_shot = True
+    csc.transient = True
     x, own = features(SOURCES, (32,), device), torch.ones(1, device=device)
-    results = [gradients(sum_with_own(csc, x, own, deterministic=True), [x])[0] for _ in range(3)]
+    results = [gradients(spmm_add_self(csc, x, own, deterministic=True), [x])[0] for _ in range(3)]
     assert all(torch.equal(results[0], again) for again in results)
 
 
 def test_second_derivatives_are_refused(device: torch.device) -> None:
     csc = random_graph(device, SOURCES, COUNT).csc()
     x = features(SOURCES, (8,), device)
-    out = sum_with_own(csc, x, torch.ones(1, device=device)).square().sum()
+    out = spmm_add_self(csc, x, torch.ones(1, device=device)).square().sum()
     with pytest.raises(NotImplementedError, match="differentiated once only"):
         torch.autograd.grad(out, x, create_graph=True)
 
@@ -113,14 +115,14 @@ def test_bad_arguments() -> None:
     csc = random_graph(torch.device("cpu"), SOURCES, COUNT).csc()
     x, own = torch.ones(SOURCES, 4), torch.ones(1)
     with pytest.raises(ValueError, match=r"x must be \[40, columns\], got \[39, 4\]"):
-        sum_with_own(csc, x[1:], own)
+        spmm_add_self(csc, x[1:], own)
     with pytest.raises(ValueError, match=r"own must be \[\], \[1\] or \[30, 1\], got \[2\]"):
-        sum_with_own(csc, x, torch.ones(2))
+        spmm_add_self(csc, x, torch.ones(2))
     with pytest.raises(ValueError, match=r"e must be \[300\], got \[300, 1\]"):
-        sum_with_own(csc, x, own, torch.ones(300, 1))
+        spmm_add_self(csc, x, own, torch.ones(300, 1))
     with pytest.raises(ValueError, match=r"bias must be \[4\], got \[1, 4\]"):
-        sum_with_own(csc, x, own, bias=torch.ones(1, 4))
+        spmm_add_self(csc, x, own, bias=torch.ones(1, 4))
     with pytest.raises(ValueError, match="destinations must be the first sources"):
-        sum_with_own(Csc(torch.zeros(4, dtype=torch.int64), torch.zeros(0).long(), 2), x[:2], own)
+        spmm_add_self(Csc(torch.zeros(4, dtype=torch.int64), torch.zeros(0).long(), 2), x[:2], own)
     with pytest.raises(TypeError, match="x must be one of"):
-        sum_with_own(csc, x.long(), own)
+        spmm_add_self(csc, x.long(), own)

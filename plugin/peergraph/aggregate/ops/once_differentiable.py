@@ -12,7 +12,7 @@ from torch import Tensor
 _Gradients = TypeVar("_Gradients")
 
 
-def first_order(backward: Callable[[Any, Tensor], _Gradients]) -> Callable[..., _Gradients]:
+def once_differentiable(backward: Callable[[Any, Tensor], _Gradients]) -> Callable[..., _Gradients]:
     """Makes a function's backward refuse ``create_graph=True``.
 
     torch's own decorator sees only whether the incoming gradient needs one: second derivatives by

@@ -46,9 +46,10 @@ def check_size(name: str, size: int) -> None:
         raise ValueError(f"{name} must not be negative, got {size}")
 
 
-def check_offsets(indptr: Tensor, num_edges: int, reached: int | None) -> None:
-    """Raises ValueError unless `indptr` rises from 0 to `num_edges`, within the first `reached`
-    rows where that is known. Synchronises.
+def check_offsets(indptr: Tensor, num_edges: int, num_nonisolated: int | None) -> None:
+    """Raises ValueError unless `indptr` rises from 0 to `num_edges`.
+
+    With `num_nonisolated`, it must have reached `num_edges` at that row. Synchronises.
     """
     first, last = int(indptr[0]), int(indptr[-1])
     if first != 0 or last != num_edges:
@@ -56,9 +57,12 @@ def check_offsets(indptr: Tensor, num_edges: int, reached: int | None) -> None:
     falling = (indptr[1:] < indptr[:-1]).nonzero()
     if falling.numel():
         raise ValueError(f"indptr must not fall, it does after position {int(falling[0])}")
-    if reached is not None and int(indptr[reached]) != num_edges:
-        begun = int(indptr[reached])
-        raise ValueError(f"reached is {reached}, where {num_edges - begun} edges are yet to come")
+    if num_nonisolated is not None and int(indptr[num_nonisolated]) != num_edges:
+        begun = int(indptr[num_nonisolated])
+        raise ValueError(
+            f"num_nonisolated is {num_nonisolated}, but later destinations have "
+            f"{num_edges - begun} edges"
+        )
 
 
 def check_counts(duplicate_counts: Tensor, indices: Tensor) -> None:
