@@ -147,7 +147,7 @@ def make_block(g: Any) -> Make:
 
 def run(session: Session) -> None:
     # First, so that DGL imports.
-    from peergraph_dgl.message_passing import is_foreign
+    from peergraph_dgl.backend.message_passing import is_foreign
 
     # isort: split
     import dgl

@@ -188,7 +188,7 @@ def why_without_dgl(device: torch.device) -> str | None:
     if importlib.util.find_spec("dgl") is None:
         return "it is not installed"
     import peergraph_dgl  # noqa: F401  # lets DGL import with this torch
-    from peergraph_dgl.message_passing import is_foreign
+    from peergraph_dgl.backend.message_passing import is_foreign
 
     return "this build of DGL knows no GPUs" if is_foreign(device) else None
 

@@ -8,18 +8,20 @@ Import it before ``dgl``: where DGL's GraphBolt has no native library for the in
 
 from __future__ import annotations
 
-from .importing import import_dgl
+from .backend.import_dgl import import_dgl
 
 import_dgl()
 
-from . import attach, guard, sampling
-from .attach import store_of
-from .columns import StoreColumn
-from .from_store import StoreGraph, from_store
-from .message_passing import install_where_needed, use_kernels
-from .nn.swap import accelerate, revert
-from .share import share
-from .storages import TableStorage, TypedStorage
+from .backend import materialize as guard
+from .backend.message_passing import install_where_needed, use_kernels
+from .graph import store_of as attach
+from .graph.columns import StoreColumn
+from .graph.share import share
+from .graph.storages import TableStorage, TypedStorage
+from .graph.store_graph import StoreGraph, from_store
+from .graph.store_of import store_of
+from .loader import sampling
+from .nn.accelerate import accelerate, revert
 
 __all__ = [
     "StoreColumn",

@@ -13,7 +13,7 @@ except ImportError as error:
 if not hasattr(graphbolt, "SamplingGraph"):
     raise ImportError("peergraph_dgl.graphbolt needs DGL 2.1 or later", name="dgl")
 
-from .. import graphbolt_operators
+from ..backend import graphbolt_operators
 from .features import PrivateFeature, StoreFeature, StoreFeatures
 from .graph import StoreSamplingGraph
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from peergraph.memory import Table
 from peergraph.store import EDGE, NODE, Store
 
-from ..endpoints import NAMES
-from ..storages import Reading, in_memory, start_reading
+from ..graph.endpoints import NAMES
+from ..graph.storages import Reading, in_memory, start_reading
 
 Key = tuple[str, str | None, str]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from peergraph.store import Store
 
-from .hop import HopSampler, Nodes, Times
+from .hop_sampler import HopSampler, Nodes, Times
 
 
 class Metadata(NamedTuple):

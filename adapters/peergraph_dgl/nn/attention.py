@@ -9,7 +9,7 @@ from torch import Tensor
 
 from peergraph.aggregate import attention, attention_fits
 
-from .quick_graph import QuickGraph, Refusal
+from .kernel_graph import QuickGraph, Refusal
 
 Pair = tuple[Tensor, Tensor]
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from peergraph.aggregate.ops.spmm_linear import plus_product
 
-from ..kernels import spmm
-from ..message_passing import install
+from ..backend.kernels import spmm
+from ..backend.message_passing import install
 from .attention import Pair, attend, by_head, check_one_pass, ends_of
-from .quick_graph import QuickGraph, Refusal
+from .kernel_graph import QuickGraph, Refusal
 
 
 class FastLayer(torch.nn.Module):

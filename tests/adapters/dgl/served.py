@@ -10,7 +10,7 @@ import dgl
 import torch
 from torch import Tensor
 
-from peergraph_dgl.device_index import DeviceIndex
+from peergraph_dgl.backend.device_index import DeviceIndex
 
 
 def served(graph: Any, device: torch.device) -> Any:

@@ -14,9 +14,9 @@ pytest.importorskip("peergraph_dgl", exc_type=ImportError)
 
 import dgl
 
-from peergraph_dgl import message_passing
-from peergraph_dgl.device_index import is_device_index
-from peergraph_dgl.relation import relation_of
+from peergraph_dgl.backend import message_passing
+from peergraph_dgl.backend.device_index import is_device_index
+from peergraph_dgl.backend.edge_list import relation_of
 from tests.adapters.dgl.served import block, plain_graph, served, typed_graph
 from tests.conftest import require_gpus
 

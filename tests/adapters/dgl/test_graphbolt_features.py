@@ -15,7 +15,7 @@ pytest.importorskip("peergraph_dgl.graphbolt", exc_type=ImportError)
 from dgl import graphbolt as gb
 
 import peergraph_dgl
-from peergraph_dgl import graphbolt_operators as operators
+from peergraph_dgl.backend import graphbolt_operators as operators
 from peergraph_dgl.graphbolt import (
     PrivateFeature,
     StoreFeature,

@@ -90,7 +90,7 @@ def test_touches_nothing_where_dgl_imports_by_itself(tmp_path: Path) -> None:
     source = importlib.util.find_spec("peergraph_dgl")
     assert source is not None
     assert source.origin is not None
-    text = (Path(source.origin).parent / "importing.py").read_text()
+    text = (Path(source.origin).parent / "backend" / "import_dgl.py").read_text()
     (tmp_path / "peergraph_dgl_importing.py").write_text(text)
     done = python("-c", code, PYTHONPATH=path)
     assert done.stdout.split() == ["SourceFileLoader"]

@@ -183,7 +183,7 @@ def test_accelerate_and_revert(device: torch.device) -> None:
 
 def test_the_fast_path_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """And structures of relations of DGL's own graphs are made once."""
-    from peergraph_dgl import message_passing
+    from peergraph_dgl.backend import message_passing
 
     calls = []
     made = message_passing.relation_of

@@ -304,7 +304,7 @@ def test_settings() -> None:
 
 
 def test_uninstall_and_install_again() -> None:
-    from peergraph_dgl import message_passing
+    from peergraph_dgl.backend import message_passing
 
     before = dgl.ops.gspmm
     message_passing.uninstall()

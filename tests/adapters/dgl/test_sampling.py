@@ -25,7 +25,7 @@ from dgl.dataloading import (
 
 import peergraph_dgl
 from peergraph.sampling import NeighborSampler as CoreSampler
-from peergraph_dgl import blocks as blocks_module
+from peergraph_dgl.loader import blocks as blocks_module
 from tests.adapters.dgl.served import typed_graph
 
 NODES, EDGES = 150, 1200
@@ -333,7 +333,7 @@ def test_training(shared: Any, device: torch.device, monkeypatch: pytest.MonkeyP
 
 
 def test_uninstall(shared: Any) -> None:
-    from peergraph_dgl import sampling
+    from peergraph_dgl.loader import sampling
 
     s = shared(plain())
     sampling.uninstall()

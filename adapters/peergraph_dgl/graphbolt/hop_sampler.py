@@ -11,8 +11,8 @@ from torch import Tensor
 from peergraph.sampling import NeighborSampler, Sample
 from peergraph.store import EdgeType, Store
 
-from ..graphbolt_operators import random_number
-from .together import Lists, choose_among
+from ..backend.graphbolt_operators import random_number
+from .cross_type_fanout import Lists, choose_among
 
 Nodes = Tensor | Mapping[str, Tensor]
 

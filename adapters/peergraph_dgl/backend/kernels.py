@@ -10,9 +10,9 @@ from torch import Tensor
 from peergraph.aggregate import Csc, edge_softmax, g_sddmm, g_spmm
 from peergraph.store import StoreTensor
 
-from .guard import whole
+from .edge_list import Relation
+from .materialize import whole
 from .one_function import as_inputs_of_one
-from .relation import Relation
 
 Feature = Tensor | None
 

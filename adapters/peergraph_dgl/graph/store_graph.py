@@ -16,11 +16,11 @@ from torch import Tensor
 from peergraph.sampling import NegativeSampler
 from peergraph.store import EdgeType, NodeType, Store
 
-from .attach import attach, idtype_of
 from .endpoints import add_endpoints, endpoints
 from .frontier import FrontierSampler, IdsByType, random_seed
-from .parts import IdTypes, Parts, checked_idtype
 from .storages import TableStorage
+from .store_of import attach, idtype_of
+from .subgraphs import IdTypes, Parts, checked_idtype
 from .views import EdgeView, Frames, NodeView, TypeData
 
 _CPU = torch.device("cpu")

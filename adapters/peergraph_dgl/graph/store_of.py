@@ -13,7 +13,7 @@ from dgl import DGLGraph
 
 from peergraph.store import Store
 
-from .replacing import Replacements
+from ..backend.replacing import Replacements
 
 _ATTRIBUTE = "_peergraph"
 _replacements = Replacements()

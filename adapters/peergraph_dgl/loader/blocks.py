@@ -15,9 +15,9 @@ from torch import Tensor
 
 from peergraph.sampling import Sample
 
-from .device_index import DeviceIndex
-from .message_passing import is_foreign
-from .relation import Relation
+from ..backend.device_index import DeviceIndex
+from ..backend.edge_list import Relation
+from ..backend.message_passing import is_foreign
 
 Ends = tuple[tuple[int, int], ...]
 

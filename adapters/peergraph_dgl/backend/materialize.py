@@ -12,7 +12,7 @@ from torch import Tensor
 from peergraph.store import StoreTensor, TableTensor
 
 from .replacing import Replacements
-from .structure import SharedArray
+from .shared_index import SharedArray
 
 _CPU = torch.device("cpu")
 _replacements = Replacements()

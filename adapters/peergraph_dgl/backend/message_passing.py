@@ -24,7 +24,7 @@ from torch import Tensor
 
 from . import kernels
 from .device_index import DeviceIndex, is_device_index
-from .relation import Relation, relation_of
+from .edge_list import Relation, relation_of
 from .replacing import Replacements
 
 _SETTINGS = ("auto", "always")

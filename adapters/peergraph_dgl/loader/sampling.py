@@ -18,12 +18,12 @@ from torch import Tensor
 from peergraph.sampling import NeighborSampler, Sample, exclude_edges
 from peergraph.store import EdgeType, Store
 
-from .attach import find_store
+from ..backend.replacing import Replacements
+from ..graph.columns import StoreColumn
+from ..graph.storages import in_memory
+from ..graph.store_graph import StoreGraph
+from ..graph.store_of import find_store
 from .blocks import blocks_of
-from .columns import StoreColumn
-from .from_store import StoreGraph
-from .replacing import Replacements
-from .storages import in_memory
 
 logger = logging.getLogger("peergraph_dgl")
 

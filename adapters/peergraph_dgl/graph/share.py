@@ -17,10 +17,10 @@ from peergraph.memory import Group
 from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.store import EdgeSource, EdgeType, GraphSource, Store, StoreTensor
 
-from .attach import attach, find_store, remember_idtype
+from ..backend.materialize import whole
+from ..backend.shared_index import Packed, make_index, pack, share_arrays
 from .columns import store_columns
-from .guard import whole
-from .structure import Packed, make_index, pack, share_arrays
+from .store_of import attach, find_store, remember_idtype
 
 _CPU = torch.device("cpu")
 

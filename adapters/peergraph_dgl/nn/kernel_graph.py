@@ -11,9 +11,9 @@ from dgl.function.message import BinaryMessageFunction, CopyMessageFunction
 from dgl.function.reducer import SimpleReduceFunction
 from torch import Tensor
 
-from .. import kernels
-from ..device_index import DeviceIndex
-from ..message_passing import relations_of
+from ..backend import kernels
+from ..backend.device_index import DeviceIndex
+from ..backend.message_passing import relations_of
 
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _OPS = ("add", "sub", "mul", "div")

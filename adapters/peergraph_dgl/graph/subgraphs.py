@@ -12,7 +12,7 @@ from torch import Tensor
 
 from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store
 
-from .blocks import rows_of
+from ..loader.blocks import rows_of
 from .views import Frames
 
 

@@ -14,7 +14,7 @@ from dgl.heterograph_index import HeteroGraphIndex
 from dgl.utils import to_dgl_context, toindex
 from torch import Tensor
 
-from .relation import Relation, relation_of
+from .edge_list import Relation, relation_of
 
 _FORMATS = ("coo", "csr", "csc")
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from peergraph.aggregate.sparse.csr import row_of_edges
 from peergraph.store import EdgeType, NodeType
 
-from ..choosing import first_of_each
+from ..graph.choosing import first_of_each
 
 
 class Lists(NamedTuple):

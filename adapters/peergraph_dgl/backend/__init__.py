@@ -1,0 +1,1 @@
+"""What answers for DGL's C library: the graph index, edge lists and kernels."""

@@ -1,0 +1,1 @@
+"""Graphs over a store: `share`, `from_store`, and the columns of their frames."""

@@ -1,0 +1,1 @@
+"""DGL's samplers and data loaders on graphs over a store."""
