@@ -12,7 +12,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from peergraph.aggregate import Csc, reorder
 from peergraph.sampling import Sample
 from peergraph.store import EDGE
-from peergraph_pyg import blocks
+from peergraph_pyg.loader import batch_csc
 
 
 class Graph:
@@ -32,8 +32,8 @@ class Graph:
         if self.sample is None:
             return self.edge_index
         edge_index = self.edge_index.view(2, -1)
-        blocks.remember(self.sample)
-        blocks.hand_over(self.sample.row[EDGE], edge_index)
+        batch_csc.remember(self.sample)
+        batch_csc.hand_over(self.sample.row[EDGE], edge_index)
         return edge_index
 
     def matrix(self, layer: str) -> Tensor:

@@ -9,19 +9,20 @@ from __future__ import annotations
 from peergraph import explaining
 from peergraph.store import Store, StoreTensor, TableTensor
 
-from . import hooks, nn
-from .adjacency import AdjacencyTensor
-from .attach import store_of
-from .feature_store import PeergraphFeatureStore
-from .graph_store import PeergraphGraphStore
-from .lazy import lazy
-from .lazy_rows import LazyRows
+from . import nn
+from .data.edge_index_tensor import EdgeIndexTensor
+from .data.feature_store import PeergraphFeatureStore
+from .data.graph_store import PeergraphGraphStore
+from .data.lazy_features import LazyRows
+from .data.share import share
+from .data.sparse_adjacency import AdjacencyTensor
+from .data.store_of import store_of
+from .loader import patches
+from .loader.exclude_targets import ExcludeTargets
+from .loader.lazy import lazy
+from .loader.sampler import StoreNeighborSampler
 from .nn.swap import accelerate, explain, revert
-from .prefetch import prefetch
-from .sampler import StoreNeighborSampler
-from .share import share
-from .store_tensor import EdgeIndexTensor
-from .targets import ExcludeTargets
+from .prefetching.prefetcher import prefetch
 
 __all__ = [
     "AdjacencyTensor",
@@ -44,7 +45,7 @@ __all__ = [
     "stores",
 ]
 
-hooks.install()
+patches.install()
 explaining.serve(explain)
 
 

@@ -20,7 +20,7 @@ import peergraph_pyg
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
 from peergraph_pyg import StoreTensor
-from tests.adapters.pyg_graphs import check_batch, check_fanouts, random_data, random_hetero
+from tests.adapters.pyg.graphs import check_batch, check_fanouts, random_data, random_hetero
 
 
 def _check_plans(device: str) -> None:

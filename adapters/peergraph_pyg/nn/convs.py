@@ -17,7 +17,7 @@ from torch_geometric.nn import conv as pyg
 
 from peergraph.aggregate import Csc, g_sddmm, g_spmm, message, spmm_add_self
 
-from ..lazy_rows import gathered
+from ..data.lazy_features import gathered
 from .degrees import degrees_of, normalised_sum, weighs_edges, weighted_sum, weights_of
 from .layer import (
     Ends,

@@ -22,7 +22,7 @@ from torch_geometric.nn.conv import MessagePassing
 from peergraph.aggregate import Csc, g_spmm, supports
 from peergraph.memory import TableRows
 
-from ..lazy_rows import LazyRows, rows_or_tensor
+from ..data.lazy_features import LazyRows, rows_or_tensor
 from .collecting import collect
 from .notes import note
 from .structure import derived_from, structure_of

@@ -11,7 +11,7 @@ from torch_geometric.nn.dense.linear import Linear
 from peergraph.aggregate import Csc, spmm_linear
 from peergraph.memory import TableRows
 
-from ..lazy_rows import gathered, rows_or_tensor
+from ..data.lazy_features import gathered, rows_or_tensor
 from .layer import Ends, FastLayer, Size, has_hooks, is_plain, kind_of, refuse
 from .notes import note
 

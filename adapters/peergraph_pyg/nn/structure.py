@@ -14,7 +14,7 @@ from torch_geometric import EdgeIndex
 
 from peergraph.aggregate import Csc
 
-from ..blocks import find as find_blocks
+from ..loader.batch_csc import find as find_blocks
 from .notes import is_explaining, note
 
 # Edge indices that are remembered at once: the edge types of a heterogeneous graph, or the layers

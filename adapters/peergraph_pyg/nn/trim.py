@@ -9,7 +9,7 @@ from torch import Tensor
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 from torch_geometric.utils._trim_to_layer import TrimToLayer, trim_adj, trim_feat
 
-from ..lazy_rows import LazyRows
+from ..data.lazy_features import LazyRows
 from . import attention_convs, convs
 from .projected import first_rows
 

@@ -1,0 +1,202 @@
+"""Splitting PyG data into what a store holds and an outline of the rest, and joining them again."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric import EdgeIndex
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.data.storage import N_KEYS
+
+from peergraph.store import (
+    EDGE,
+    NODE,
+    EdgeSource,
+    EdgeType,
+    GraphSource,
+    NodeType,
+    RowSource,
+    Store,
+    StoreTensor,
+    TableTensor,
+)
+
+from .edge_index_tensor import EdgeIndexTensor
+from .origin import mark
+from .read_adjacency import check_beside, check_same_edges, matrix_of, read_matrix
+from .sparse_adjacency import KEYS, Form
+from .store_of import find_store, has_shared_structure
+
+
+@dataclass(frozen=True)
+class _Placeholder:
+    """Stands in an outline for what the store holds: a table, or the edges (no name)."""
+
+    owner: NodeType | EdgeType
+    name: str | None = None
+
+    def tensor(self, store: Store) -> Tensor:
+        if self.name is not None:
+            return TableTensor(store, self.owner, self.name)
+        assert isinstance(self.owner, tuple)
+        return EdgeIndexTensor(store, self.owner)
+
+
+@dataclass
+class _Parts:
+    num_nodes: dict[NodeType, int] = field(default_factory=dict)
+    edges: dict[EdgeType, EdgeSource] = field(default_factory=dict)
+    node_tables: dict[NodeType, dict[str, Tensor | RowSource]] = field(default_factory=dict)
+    edge_tables: dict[EdgeType, dict[str, Tensor | RowSource]] = field(default_factory=dict)
+
+
+def split(data: Any) -> tuple[Data | HeteroData, GraphSource]:
+    """An outline of the data, small enough to send, and the source of its store."""
+    if not isinstance(data, (Data, HeteroData)):
+        raise TypeError(f"data must be Data or HeteroData on rank 0, got {type(data).__name__}")
+    parts = _Parts()
+    outline = copy.copy(data)
+    if isinstance(data, Data):
+        if data.num_nodes is None:
+            raise ValueError("data.num_nodes is not set and cannot be inferred")
+        _split_nodes(data._store, outline._store, NODE, parts)
+        _split_edges(data._store, outline._store, EDGE, parts)
+        # A graph without edge_index is one without edges.
+        parts.edges.setdefault(
+            EDGE, EdgeSource(coo=torch.empty(2, 0, dtype=torch.int64, device="cpu"))
+        )
+    else:
+        for node_type, storage in data.node_items():
+            _split_nodes(storage, outline[node_type], node_type, parts)
+        for edge_type, storage in data.edge_items():
+            _split_edges(storage, outline[edge_type], edge_type, parts)
+    _read_handles(outline)
+    return outline, GraphSource(
+        num_nodes=parts.num_nodes,
+        edges=parts.edges,
+        node_tables=parts.node_tables,
+        edge_tables=parts.edge_tables,
+    )
+
+
+def join(outline: Any, store: Store) -> Any:
+    """The outline with store tensors in place of its placeholders."""
+    for storage in outline.stores:
+        for key, value in list(storage.items()):
+            if isinstance(value, (_Placeholder, Form)):
+                storage[key] = value.tensor(store)
+    mark(outline, store, keep=find_store(outline) is None)
+    return outline
+
+
+def is_shared(data: Data | HeteroData) -> bool:
+    """Whether all that a store would hold of the data is in a store."""
+    if not has_shared_structure(data):
+        return False
+    values = [value for s in data.node_stores for _, value in _rows(s, s.is_node_attr)]
+    values += [value for s in data.edge_stores for _, value in _rows(s, s.is_edge_attr)]
+    return all(isinstance(value, StoreTensor) for value in values)
+
+
+def _read_handles(outline: Any) -> None:
+    """Reads what is neither of nodes nor of edges any more, and is of another store still."""
+    for storage in outline.stores:
+        for key, value in list(storage.items()):
+            if isinstance(value, StoreTensor):
+                storage[key] = value.whole(torch.device("cpu"))
+
+
+def _rows(storage: Any, is_of: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
+    """The attributes with a row for each node, or each edge but for the edges themselves."""
+    for key, value in storage.items():
+        # PyG 2.6 cannot ask this of a matrix.
+        if key in KEYS or key == "edge_index" or not is_of(key):
+            continue
+        if _is_rows(storage, key, value):
+            yield key, value
+
+
+def _split_nodes(storage: Any, outline: Any, node_type: NodeType, parts: _Parts) -> None:
+    num_nodes = storage.num_nodes
+    if num_nodes is None:
+        raise ValueError(f"data[{node_type!r}].num_nodes is not set and cannot be inferred")
+    parts.num_nodes[node_type] = int(num_nodes)
+    if "num_nodes" not in storage and not any(_tells_num_nodes(*item) for item in storage.items()):
+        # PyG would infer it from the whole edge_index every time it is asked for.
+        outline.num_nodes = int(num_nodes)
+    tables = parts.node_tables.setdefault(node_type, {})
+    for key, value in _rows(storage, storage.is_node_attr):
+        tables[key] = _to_rows(key, value)
+        outline._mapping[key] = _Placeholder(node_type, key)
+
+
+def _split_edges(storage: Any, outline: Any, edge_type: EdgeType, parts: _Parts) -> None:
+    tables: dict[str, Tensor | RowSource] = {}
+    key = matrix_of(storage)
+    if key is not None:
+        matrix = read_matrix(storage, key, edge_type, parts.num_nodes)
+        parts.edges[edge_type] = matrix.edges
+        tables.update(matrix.tables)
+        outline._mapping[key] = matrix.form
+    if "edge_index" in storage:
+        edge_index = _to_tensor("edge_index", storage["edge_index"])
+        if key is None:
+            parts.edges[edge_type] = EdgeSource(coo=edge_index)
+        else:
+            check_same_edges(key, parts.edges[edge_type], edge_index)
+        outline._mapping["edge_index"] = _Placeholder(edge_type)
+    of_edges = list(_rows(storage, storage.is_edge_attr))
+    if edge_type not in parts.edges:
+        if of_edges and edge_type != EDGE:
+            raise ValueError(f"{edge_type} has {of_edges[0][0]!r}, but no edge_index")
+        return
+    parts.edge_tables[edge_type] = tables
+    for name, value in of_edges:
+        if key is not None:
+            check_beside(key, parts.edges[edge_type], tables, name, value)
+        tables[name] = _to_rows(name, value)
+        outline._mapping[name] = _Placeholder(edge_type, name)
+
+
+def _tells_num_nodes(key: str, value: Any) -> bool:
+    return isinstance(value, (Tensor, np.ndarray)) and (key in N_KEYS or "node" in key)
+
+
+def _is_rows(storage: Any, key: str, value: Any) -> bool:
+    """Whether a node-level or edge-level value is a dense array, not a list or a frame."""
+    if isinstance(value, np.ndarray):
+        dense = value.dtype.kind in "biuf"
+    else:
+        dense = isinstance(value, Tensor) and value.layout is torch.strided
+    return dense and storage._parent().__cat_dim__(key, value, storage) in (0, -value.ndim)
+
+
+def _to_rows(key: str, value: Any) -> Tensor | RowSource:
+    """What the table of an attribute is filled with."""
+    if isinstance(value, TableTensor):
+        # Of another store: piece by piece, as the whole of it may not fit beside the two stores.
+        return RowSource(tuple(value.shape), value.dtype, value.table.read)
+    return _to_tensor(key, value)
+
+
+def _to_tensor(key: str, value: Any) -> Tensor:
+    if isinstance(value, np.ndarray):
+        with warnings.catch_warnings():
+            # Read-only memory maps are welcome: the tensor is only read.
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            return torch.from_numpy(value)
+    if value.requires_grad:
+        raise NotImplementedError(f"'{key}' requires gradients; a shared tensor cannot be trained")
+    if isinstance(value, StoreTensor):
+        return value.whole(torch.device("cpu"))
+    if isinstance(value, EdgeIndex):
+        value = value.as_tensor()
+    tensor: Tensor = value.detach().cpu()
+    return tensor

@@ -1,0 +1,52 @@
+"""`lazy`: loaders that leave features in the store."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, TypeVar
+
+from torch_geometric.data import Data, HeteroData
+
+from peergraph.store import TableTensor
+
+from ..data.feature_store import PeergraphFeatureStore
+from ..data.lazy_features import LazyTable
+from ..data.store_of import store_of
+
+Shared = TypeVar("Shared")
+
+
+def lazy(data: Shared, *names: str) -> Shared:
+    """Shared data whose loaders do not gather the features of a batch (WholeGraph III-C4).
+
+    In batches each of the tensors is a :class:`LazyRows`: layers of :mod:`peergraph_pyg.nn` that
+    sum, average or take extrema of neighbours read the rows where they lie, replicated, on other
+    GPUs or on the host, so that the input matrix of a mini-batch is never written. Any other use
+    gathers the rows first. Results are the same.
+
+    Args:
+        data: returned by :func:`peergraph_pyg.share`, or the pair of
+            :func:`peergraph_pyg.stores`. It stays as it is.
+        names: of tensors, in all node and edge types that have them; by default ``"x"``.
+
+    Returns:
+        A shallow copy.
+
+    Raises:
+        ValueError: `data` is not shared, or none of its types has a shared tensor of that name.
+    """
+    store = store_of(data)
+    names = names or ("x",)
+    if not isinstance(data, (Data, HeteroData)):
+        pair: Any = (PeergraphFeatureStore(store, lazy=names), data[1])  # type: ignore[index]
+        result: Shared = pair
+        return result
+    copied: Any = copy.copy(data)
+    for name in names:
+        found = [s for s in copied.stores if isinstance(s.get(name), TableTensor)]
+        if not found:
+            raise ValueError(f"no node or edge type has a shared tensor {name!r}")
+        for storage in found:
+            storage[name] = LazyTable.of(storage[name])
+    shared: Shared = copied
+    return shared

@@ -1,0 +1,313 @@
+"""PyG's neighbour sampler over a store."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+import torch_geometric.sampler
+from torch import Tensor
+from torch_geometric.sampler import HeteroSamplerOutput, NegativeSampling, SamplerOutput
+from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
+
+from peergraph.sampling import NeighborSampler, Sample
+from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store, TableTensor, turned_type
+
+from ..data.store_of import store_of
+from . import batch_csc
+from .arguments import check_num_neighbors
+from .attributes import Times, time_tables, times_for_negatives, weight_tables
+from .negative_sampling import NearNegativeSampling
+
+Value = TypeVar("Value")
+
+
+class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[misc]
+    """``torch_geometric.sampler.NeighborSampler`` that samples from a store, on its device.
+
+    It is what PyG's loaders get for shared data, and can be passed to them as
+    ``neighbor_sampler=``. Neither pyg-lib nor torch-sparse is needed. Negative sampling, label
+    indices and metadata are PyG's own code; the neighbours are drawn by
+    :class:`peergraph.sampling.NeighborSampler` (WholeGraph III-C2), with a seed per batch from
+    torch's default generator.
+
+    Args:
+        data: ``Data`` or ``HeteroData`` returned by :func:`peergraph_pyg.share`, or the pair
+            returned by :func:`peergraph_pyg.stores`.
+        num_neighbors: per hop, a list of ints (-1: all), or per edge type, a dict of such lists,
+            or a ``NumNeighbors``, whose default serves the edge types that are not listed.
+        subgraph_type: ``"directional"``, ``"bidirectional"``, or ``"induced"``: all edges among
+            the nodes; ``num_sampled_nodes`` and ``num_sampled_edges`` are None then, as in PyG.
+        replace: draw with replacement.
+        disjoint: whether each seed gets a subgraph of its own (and the batch a ``batch`` vector);
+            always with ``time_attr``.
+        temporal_strategy: ``"uniform"`` or ``"last"``; no effect without ``time_attr``.
+        time_attr: shared attribute of nodes or of edges: nothing is sampled that is after the time
+            of the seed. Neighbour lists need not be sorted by time.
+        weight_attr: shared attribute of edges, float32 or float64, that are drawn in proportion to
+            it. With a pair of stores, too.
+        is_sorted: no effect: the store's structure is sorted.
+        share_memory: no effect: the store is shared memory.
+        directed: False stands for ``subgraph_type="induced"``.
+        sample_direction: ``"backward"`` draws out-neighbours, from the store's other orientation
+            (:meth:`peergraph.store.Store.turned`), which takes a structure's memory: the first such
+            sampler is made by all ranks together. Edge types, edge ids and the direction of the
+            edges in a batch stay those of the graph. Not with ``time_attr``, as in PyG.
+
+    Raises:
+        NotImplementedError: naming the argument, for what is not supported.
+        ValueError, TypeError: what :class:`peergraph.sampling.NeighborSampler` raises, and for a
+            ``time_attr`` or ``weight_attr`` that was not shared.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: Any,
+        subgraph_type: SubgraphType | str = "directional",
+        replace: bool = False,
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        is_sorted: bool = False,
+        share_memory: bool = False,
+        directed: bool = True,
+        sample_direction: str = "forward",
+    ) -> None:
+        if sample_direction not in ("forward", "backward"):
+            raise ValueError(
+                f"sample_direction must be 'forward' or 'backward', got {sample_direction!r}"
+            )
+        if temporal_strategy not in ("uniform", "last"):
+            raise ValueError(
+                f"temporal_strategy must be 'uniform' or 'last', got {temporal_strategy!r}"
+            )
+        self._core: NeighborSampler | None = None
+        self._backward = sample_direction == "backward"
+        if self._backward and time_attr is not None:
+            raise NotImplementedError("time_attr: not with sample_direction='backward', as in PyG")
+        if not directed:
+            warnings.warn(
+                "the argument 'directed' is deprecated; use subgraph_type='induced'", stacklevel=4
+            )
+            subgraph_type = "induced"
+        self.subgraph_type = subgraph_type
+        self.store: Store = store_of(data)
+        self._drawn_from = self.store.turned() if self._backward else self.store
+        self.data_type = DataType.from_data(data)
+        self.sample_direction = sample_direction
+        self.temporal_strategy = temporal_strategy
+        self.replace = replace
+        self.keep_orig_edges = False
+        self.perm = None  # PyG's code reads it: edge ids are the user's own
+        self._describe(data)
+        self._weights = None if weight_attr is None else weight_tables(data, weight_attr)
+        self._set_times(data, time_attr)
+
+        # Settings of negatives and what they were made into, once.
+        self._negatives: tuple[NegativeSampling | None, NegativeSampling | None] = None, None
+        self.disjoint = disjoint
+        self.num_neighbors = num_neighbors
+        # Compiled now, so that bad fanouts are reported where they are given.
+        self._core = self._compile()
+
+    def _describe(self, data: Any) -> None:
+        remote = self.data_type is DataType.remote
+        self._homogeneous = self.data_type is DataType.homogeneous or (
+            remote and self.store.is_homogeneous
+        )
+        if remote and self._homogeneous and data[1].edge_types != self.store.edge_types:
+            raise ValueError("data: the edges were removed from the graph store")
+        if self._homogeneous:
+            # PyG's way to say that there are no types.
+            self.node_types: list[Any] = [None]
+            self.edge_types: list[Any] = [None]
+            self.num_nodes: int | dict[NodeType, int] = self.store.num_nodes(NODE)
+            return
+        # The user may have deleted types since the graph was shared.
+        left = data[1].edge_types if remote else data.edge_types
+        self.edge_types = [key for key in self.store.edge_types if key in left]
+        left = self.store.node_types if remote else data.node_types
+        self.node_types = [key for key in self.store.node_types if key in left]
+        self.num_nodes = {key: self.store.num_nodes(key) for key in self.node_types}
+
+    def _set_times(self, data: Any, time_attr: str | None) -> None:
+        self._node_time: dict[NodeType, str] = {}
+        self._edge_time: dict[EdgeType, str] = {}
+        # PyG's code reads these; of edge times, only whether there are any.
+        self.node_time: Times | None = None
+        self.edge_time: dict[EdgeType, str] | None = None
+        if time_attr is None:
+            return
+        self._node_time, self._edge_time = time_tables(data, time_attr)
+        self.edge_time = self._edge_time or None
+        if self._node_time:
+            tables = {t: TableTensor(self.store, t, n) for t, n in self._node_time.items()}
+            self.node_time = times_for_negatives(tables, self._homogeneous)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """What PyG reads for each batch takes effect with the next one (its Lightning modules set
+        other values for evaluation); the rest cannot be set.
+        """
+        if name in ("time_attr", "weight_attr"):
+            raise NotImplementedError(
+                f"{name} of a sampler cannot be changed; make another sampler"
+            )
+        if name in ("replace", "subgraph_type", "temporal_strategy"):
+            self._core = None
+            value = SubgraphType(value) if name == "subgraph_type" else value
+        super().__setattr__(name, value)
+
+    @property
+    def num_neighbors(self) -> NumNeighbors:
+        """The fanouts; assigning new ones takes effect with the next batch."""
+        return self._num_neighbors
+
+    @num_neighbors.setter
+    def num_neighbors(self, num_neighbors: Any) -> None:
+        self._num_neighbors = check_num_neighbors(num_neighbors)
+        self._core = None
+
+    @property
+    def disjoint(self) -> bool:
+        """Whether each seed gets a subgraph of its own."""
+        return bool(self._disjoint or self.is_temporal)
+
+    @disjoint.setter
+    def disjoint(self, disjoint: bool) -> None:
+        self._disjoint = disjoint
+        self._core = None
+
+    def _compile(self) -> NeighborSampler:
+        if self._homogeneous:
+            fanouts = self._num_neighbors.get_values()
+            if isinstance(fanouts, dict):
+                raise ValueError("num_neighbors must be a list of ints for a homogeneous graph")
+        else:
+            fanouts = dict(self._num_neighbors.get_values(self.edge_types))
+            hops = self._num_neighbors.num_hops
+            for edge_type in self.store.edge_types:
+                fanouts.setdefault(edge_type, [0] * hops)
+            fanouts = {self._as_drawn(t): values for t, values in fanouts.items()}
+        weights = {self._as_drawn(t): name for t, name in (self._weights or {}).items()}
+        last = self.is_temporal and self.temporal_strategy == "last"
+        return NeighborSampler(
+            self._drawn_from,
+            fanouts,
+            disjoint=self._disjoint,
+            replace=self.replace,
+            weights=weights or None,
+            node_time=self._node_time or None,
+            edge_time=self._edge_time or None,
+            temporal_strategy="last" if last else "uniform",
+            subgraph="induced" if self._induced else "directional",
+        )
+
+    def _as_drawn(self, edge_type: EdgeType) -> EdgeType:
+        """The edge type that edges of this one are drawn as."""
+        return turned_type(edge_type) if self._backward else edge_type
+
+    @property
+    def _induced(self) -> bool:
+        return self.subgraph_type is SubgraphType.induced
+
+    def _sample(
+        self,
+        seed: Tensor | dict[NodeType, Tensor],
+        seed_time: Any = None,
+        **kwargs: Any,
+    ) -> SamplerOutput | HeteroSamplerOutput:
+        if kwargs:
+            given = ", ".join(kwargs)
+            raise NotImplementedError(f"sampling by {given} is not supported for a shared graph")
+        core = self._core  # another thread may set new fanouts meanwhile
+        if core is None:
+            core = self._core = self._compile()
+        if seed_time is None and self.is_temporal:
+            self._check_own_times(seed)
+        # torch's generator: reproducible by torch.manual_seed, and different in every worker.
+        number = int(torch.randint(0, 2**63 - 1, (), device="cpu"))
+        sample = core.sample(seed, number, seed_time=seed_time)
+        if self._backward:
+            sample = _turned_round(sample)
+        out = _single_type(sample) if self._homogeneous else self._typed(sample)
+        if self._induced:  # there are no edges of a hop
+            out.num_sampled_nodes = out.num_sampled_edges = None
+        elif not self._backward:  # whose edges are grouped by source
+            batch_csc.remember(sample)
+        return out
+
+    def _check_own_times(self, seed: Tensor | dict[NodeType, Tensor]) -> None:
+        for node_type in seed if isinstance(seed, dict) else [NODE]:
+            if node_type not in self._node_time:
+                raise ValueError(
+                    f"input_time, edge_label_time: needed, as seeds of type {node_type!r} have no "
+                    "time_attr of their own"
+                )
+
+    def sample_from_edges(
+        self, inputs: Any, neg_sampling: NegativeSampling | None = None
+    ) -> SamplerOutput | HeteroSamplerOutput:
+        """PyG's; weights of negatives may be shared, on a GPU, and of more than 2^24 nodes."""
+        if self._negatives[0] is not neg_sampling:
+            self._negatives = neg_sampling, self._near(neg_sampling, inputs.input_type)
+        return super().sample_from_edges(inputs, neg_sampling=self._negatives[1])
+
+    def _near(
+        self, given: NegativeSampling | None, edge_type: EdgeType | None
+    ) -> NegativeSampling | None:
+        if type(given) is not NegativeSampling:  # none, or what a user made of it
+            return given
+        if isinstance(self.num_nodes, int):
+            return NearNegativeSampling(given, (self.num_nodes, self.num_nodes))
+        assert edge_type is not None
+        ends = self.num_nodes[edge_type[0]], self.num_nodes[edge_type[2]]
+        return NearNegativeSampling(given, ends)
+
+    def _typed(self, sample: Sample) -> HeteroSamplerOutput:
+        return HeteroSamplerOutput(
+            node=_of(sample.nodes, self.node_types),
+            row=_of(sample.row, self.edge_types),
+            col=_of(sample.col, self.edge_types),
+            edge=_of(sample.edge_ids or {}, self.edge_types),
+            batch=None if sample.batch is None else _of(sample.batch, self.node_types),
+            num_sampled_nodes=_of(sample.num_sampled_nodes, self.node_types),
+            num_sampled_edges=_of(sample.num_sampled_edges, self.edge_types),
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_core": None, "_negatives": (None, None)}
+
+
+def _single_type(sample: Sample) -> SamplerOutput:
+    return SamplerOutput(
+        node=sample.nodes[NODE],
+        row=sample.row[EDGE],
+        col=sample.col[EDGE],
+        edge=None if sample.edge_ids is None else sample.edge_ids[EDGE],
+        batch=None if sample.batch is None else sample.batch[NODE],
+        num_sampled_nodes=sample.num_sampled_nodes[NODE],
+        num_sampled_edges=sample.num_sampled_edges[EDGE],
+    )
+
+
+def _turned_round(sample: Sample) -> Sample:
+    """The edges as they are in the graph, of a sample of the store's other orientation."""
+
+    def by_type(values: dict[EdgeType, Value]) -> dict[EdgeType, Value]:
+        return {turned_type(edge_type): value for edge_type, value in values.items()}
+
+    return replace(
+        sample,
+        row=by_type(sample.col),
+        col=by_type(sample.row),
+        edge_ids=None if sample.edge_ids is None else by_type(sample.edge_ids),
+        num_sampled_edges=by_type(sample.num_sampled_edges),
+    )
+
+
+def _of(values: dict[Any, Any], types: list[Any]) -> dict[Any, Any]:
+    return {key: values[key] for key in types if key in values}

@@ -1,0 +1,1 @@
+"""Batches made ahead by a thread."""

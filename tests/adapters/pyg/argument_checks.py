@@ -1,0 +1,420 @@
+"""What each argument of PyG's loaders must do on a shared graph; see test_pyg_arguments.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import NegativeSampling, NeighborSampler, NumNeighbors
+
+import peergraph_pyg
+from tests.adapters.pyg.graphs import check_batch, full_hops, random_data, random_hetero
+
+WRITES = ("author", "writes", "paper")
+
+
+def timed() -> Data:
+    data = random_data()
+    data.stamp = torch.arange(60) % 17
+    data.edge_weight = (torch.arange(400) % 3 == 0).double()
+    return data
+
+
+class Case:
+    """One loader class over one shared graph."""
+
+    def __init__(self, kind: type, device: torch.device) -> None:
+        self.kind = kind
+        self.links = "Link" in kind.__name__
+        self.data = timed()
+        self.shared = peergraph_pyg.share(self.data, device=device)
+        self.device = device
+
+    def loader(self, data: Any = None, **options: Any) -> Any:
+        data = self.shared if data is None else data
+        options = {"batch_size": 16, **options}
+        if "Neighbor" in self.kind.__name__:
+            return self.kind(data, options.pop("num_neighbors", [3, 2]), **options)
+        sampler = options.pop("sampler_of_nodes", None) or NeighborSampler(data, [3, 2])
+        return self.kind(data, sampler, **options)
+
+    def batches(self, **options: Any) -> list[Any]:
+        """What a loader gives, each checked against the whole graph."""
+        found = list(self.loader(**options))
+        for batch in found:
+            check_batch(batch, self.data)
+        return found
+
+    def seeds(self, batch: Any) -> torch.Tensor:
+        """The ids in the whole graph of what a batch was made for."""
+        n_id = batch.n_id.cpu()
+        return n_id[batch.edge_label_index.cpu()] if self.links else n_id[: batch.batch_size]
+
+
+def of_data(case: Case) -> None:
+    assert type(case.batches()[0]) is Data
+    pair = peergraph_pyg.stores(peergraph_pyg.store_of(case.shared))
+    for batch in case.loader(pair):
+        assert type(batch) is Data
+        check_batch(batch, _without(case.data, "graph_label", "name"))
+    hetero = peergraph_pyg.share(random_hetero(), device=case.device)
+    seeds = {"edge_label_index": WRITES} if case.links else {"input_nodes": "paper"}
+    batch = next(iter(case.loader(hetero, **seeds)))
+    assert type(batch) is HeteroData
+    assert batch[WRITES].edge_attr.shape == (batch[WRITES].num_edges, 2)
+
+
+def _without(data: Data, *keys: str) -> Data:
+    data = data.clone()
+    for key in keys:
+        del data[key]
+    return data
+
+
+def of_sampler(case: Case) -> None:
+    calls = []
+
+    class Mine(peergraph_pyg.StoreNeighborSampler):
+        def _sample(self, *args: Any, **kwargs: Any) -> Any:
+            calls.append(len(args))
+            return super()._sample(*args, **kwargs)
+
+    mine = Mine(case.shared, [1])
+    name = "neighbor_sampler" if "Neighbor" in case.kind.__name__ else "sampler_of_nodes"
+    found = case.batches(**{name: mine})
+    assert len(calls) == len(found)
+    assert all(len(batch.num_sampled_edges) == 1 for batch in found)
+
+
+def of_num_neighbors(case: Case) -> None:
+    for given in ([2], NumNeighbors([2])):
+        for batch in case.batches(num_neighbors=given):
+            taken = torch.bincount(batch.edge_index[1].cpu())
+            assert int(taken.max()) <= 2
+            assert len(batch.num_sampled_edges) == 1
+    for batch in case.batches(num_neighbors=[-1, -1]):
+        nodes = batch.n_id.cpu()[: batch.num_sampled_nodes[0]]
+        expected = full_hops(case.data.edge_index, nodes, 2)
+        assert torch.equal(batch.e_id.cpu(), expected["e_id"])
+        assert torch.equal(batch.n_id.cpu(), expected["n_id"])
+        assert batch.num_sampled_edges == expected["num_sampled_edges"]
+        assert batch.num_sampled_nodes == expected["num_sampled_nodes"]
+
+
+def of_input_nodes(case: Case) -> None:
+    mask = case.data.train_mask
+    ids = mask.nonzero().view(-1)
+    pair = peergraph_pyg.stores(peergraph_pyg.store_of(case.shared))
+    for data in (case.shared, pair):
+        for given, nodes, input_id in (
+            (None, torch.arange(60), torch.arange(60)),
+            (mask, ids, ids),
+            (case.shared.train_mask, ids, ids),
+            (ids, ids, torch.arange(len(ids))),
+            (ids.int().to(case.device), ids, torch.arange(len(ids))),
+            (ids.tolist(), ids, torch.arange(len(ids))),
+        ):
+            found = list(case.loader(data, input_nodes=given))
+            assert torch.equal(torch.cat([case.seeds(b) for b in found]), nodes)
+            assert torch.equal(torch.cat([b.input_id for b in found]), input_id)
+    data = random_hetero()
+    shared = peergraph_pyg.share(data, device=case.device)
+    papers = data["paper"].train_mask.nonzero().view(-1)
+    for source in (shared, peergraph_pyg.stores(peergraph_pyg.store_of(shared))):
+        for given, nodes in (
+            ("paper", torch.arange(40)),
+            (("paper", None), torch.arange(40)),
+            (("paper", data["paper"].train_mask), papers),
+            (("paper", papers), papers),
+            (("paper", papers.tolist()), papers),
+        ):
+            found = list(case.loader(source, input_nodes=given))
+            seeds = [b["paper"].n_id.cpu()[: b["paper"].batch_size] for b in found]
+            assert torch.equal(torch.cat(seeds), nodes)
+            assert all("seed_time" not in b["paper"] for b in found)
+
+
+def of_edge_label_index(case: Case) -> None:
+    some = torch.tensor([[5, 5, 9], [1, 2, 50]])
+    pair = peergraph_pyg.stores(peergraph_pyg.store_of(case.shared))
+    for data in (case.shared, pair):
+        for given, links in (
+            (None, case.data.edge_index),
+            (some, some),
+            (some.to(case.device), some),
+            (case.shared.edge_index, case.data.edge_index),
+        ):
+            found = list(case.loader(data, edge_label_index=given))
+            assert torch.equal(torch.cat([case.seeds(b) for b in found], dim=1), links)
+            assert torch.equal(torch.cat([b.input_id for b in found]), torch.arange(links.size(1)))
+    data = random_hetero()
+    shared = peergraph_pyg.share(data, device=case.device)
+    links = data[WRITES].edge_index
+    for source in (shared, peergraph_pyg.stores(peergraph_pyg.store_of(shared))):
+        for given in (WRITES, (WRITES, None), (WRITES, links)):
+            for batch in case.loader(source, edge_label_index=given):
+                row, col = batch[WRITES].edge_label_index.cpu()
+                ends = torch.stack(
+                    [batch["author"].n_id.cpu()[row], batch["paper"].n_id.cpu()[col]]
+                )
+                assert torch.equal(ends, links[:, batch[WRITES].input_id])
+
+
+def of_times(case: Case) -> None:
+    """The time of each seed; it bounds what is drawn, and needs something to compare with."""
+    links = case.links
+    count = 400 if links else 60
+    times = torch.randint(5, 17, (count,), generator=torch.Generator().manual_seed(0))
+    seeds = {"edge_label_index": case.data.edge_index} if links else {}
+    name = "edge_label_time" if links else "input_time"
+    options: dict[str, Any] = {name: times, **seeds}
+    if "Neighbor" in case.kind.__name__:
+        options["time_attr"] = "stamp"
+        without = {"num_neighbors": [2], **options, "time_attr": None}
+    else:
+        without = dict(options)
+        options["sampler_of_nodes"] = NeighborSampler(case.shared, [3, 2], time_attr="stamp")
+    for batch in case.batches(**options):
+        given = batch.edge_label_time if links else batch.seed_time
+        assert torch.equal(given.cpu(), times[batch.input_id])
+        neighbours = case.data.stamp[batch.n_id.cpu()[batch.edge_index[0].cpu()]]
+        assert (
+            neighbours <= times[batch.input_id][batch.batch.cpu()[batch.edge_index[0].cpu()]]
+        ).all()
+    with pytest.raises(ValueError, match=f"{name}|time_attr"):
+        case.loader(**without)
+
+
+def of_temporal_strategy(case: Case) -> None:
+    times = {"edge_label_index": case.data.edge_index} if case.links else {}
+    count = 400 if case.links else 60
+    times["edge_label_time" if case.links else "input_time"] = torch.full((count,), 12)
+    options = {"num_neighbors": [2], "time_attr": "stamp", **times}
+    for batch in case.batches(temporal_strategy="last", **options):
+        row, col = batch.edge_index.cpu()
+        for target in range(batch.num_sampled_nodes[0]):
+            into = case.data.edge_index[0][case.data.edge_index[1] == batch.n_id[target].item()]
+            stamps = case.data.stamp[into]
+            want = stamps[stamps <= 12].sort().values[-2:]
+            got = case.data.stamp[batch.n_id.cpu()[row[col == target]]].sort().values
+            assert torch.equal(got, want)
+    with pytest.raises(ValueError, match="temporal_strategy"):
+        case.loader(temporal_strategy="first", **options)
+
+
+def of_transform(case: Case) -> None:
+    def mark(batch: Any) -> Any:
+        batch.marked = batch.num_nodes
+        return batch
+
+    for workers in (0, 2):
+        for batch in case.loader(transform=mark, num_workers=workers):
+            assert batch.marked == batch.num_nodes == len(batch.x)
+
+
+def of_transform_sampler_output(case: Case) -> None:
+    seen = []
+
+    def look(out: Any) -> Any:
+        seen.append(out.node)
+        return out
+
+    found = case.batches(transform_sampler_output=look)
+    assert len(seen) == len(found)
+    assert all(torch.equal(a, b.n_id) for a, b in zip(seen, found, strict=True))
+
+
+def of_filter_per_worker(case: Case) -> None:
+    assert case.loader().filter_per_worker is (case.device.type == "cpu")
+    for given in (False, True):
+        assert case.loader(filter_per_worker=given).filter_per_worker is given
+        torch.manual_seed(0)
+        for batch in case.batches(filter_per_worker=given, num_workers=2):
+            assert batch.x.device.type == case.device.type
+
+
+def of_custom_cls(case: Case) -> None:
+    class Mine(Data):
+        pass
+
+    pair = peergraph_pyg.stores(peergraph_pyg.store_of(case.shared))
+    assert type(next(iter(case.loader(pair, custom_cls=Mine)))) is Mine
+    assert type(next(iter(case.loader(custom_cls=Mine)))) is Data  # as in PyG: for stores
+
+
+def of_input_id(case: Case) -> None:
+    count = 400 if case.links else 60
+    ids = torch.arange(count) + 1000
+    found = case.loader(input_id=ids)
+    assert torch.equal(torch.cat([batch.input_id for batch in found]), ids)
+    if case.links:
+        return
+    # PyG looks at the ids of nodes only where there are nodes.
+    found = case.loader(input_id=ids, input_nodes=torch.arange(60))
+    assert torch.equal(torch.cat([batch.input_id for batch in found]), ids)
+    typed = peergraph_pyg.share(random_hetero(), device=case.device)
+    for source in (typed, peergraph_pyg.stores(peergraph_pyg.store_of(typed))):
+        for papers in ("paper", ("paper", None)):
+            found = case.loader(source, input_id=ids[:40], input_nodes=papers)
+            assert torch.equal(torch.cat([b["paper"].input_id for b in found]), ids[:40])
+
+
+def of_edge_label(case: Case) -> None:
+    labels = torch.arange(400) % 5
+    for batch in case.batches(edge_label=labels):
+        assert torch.equal(batch.edge_label, labels[batch.input_id])
+    for batch in case.batches(edge_label=labels, neg_sampling="binary"):
+        size = len(batch.input_id)
+        assert torch.equal(batch.edge_label[:size], labels[batch.input_id] + 1)
+        assert not batch.edge_label[size:].any()
+    with pytest.raises(ValueError, match="edge_label"):
+        case.loader(edge_label=labels, neg_sampling="triplet")
+
+
+def of_neg_sampling(case: Case) -> None:
+    for given in ("binary", NegativeSampling("binary", 2.5), "triplet"):
+        for batch in case.batches(neg_sampling=given):
+            size = len(batch.input_id)
+            if given == "triplet":
+                assert batch.dst_neg_index.shape == (size,)
+                continue
+            amount = 1 if given == "binary" else 2.5
+            assert batch.edge_label_index.shape == (2, size + int(np.ceil(size * amount)))
+
+
+def of_neg_sampling_ratio(case: Case) -> None:
+    for batch in case.batches(neg_sampling_ratio=1.5):
+        size = len(batch.input_id)
+        assert len(batch.edge_label) == size + int(np.ceil(size * 1.5))
+
+
+def of_replace(case: Case) -> None:
+    degree = torch.bincount(case.data.edge_index[1], minlength=60)
+    for batch in case.batches(num_neighbors=[7], replace=True):
+        seeds = batch.n_id.cpu()[: batch.num_sampled_nodes[0]]
+        drawn = torch.bincount(batch.edge_index[1].cpu(), minlength=len(seeds))[: len(seeds)]
+        assert torch.equal(drawn, 7 * (degree[seeds] > 0))
+
+
+def of_subgraph_type(case: Case) -> None:
+    for batch in case.batches(subgraph_type="directional"):
+        assert batch.num_sampled_edges is not None
+    _is_induced(case, case.batches(subgraph_type="induced"))
+    for batch in case.loader(subgraph_type="bidirectional"):
+        pairs = batch.edge_index.cpu()
+        assert torch.equal(pairs.unique(dim=1), pairs.flip(0).unique(dim=1))
+        assert "num_sampled_edges" not in batch
+    with pytest.raises(ValueError, match="sideways"):
+        case.loader(subgraph_type="sideways")
+
+
+def _is_induced(case: Case, batches: list[Any]) -> None:
+    for batch in batches:
+        inside = torch.isin(case.data.edge_index, batch.n_id.cpu()).all(dim=0)
+        assert torch.equal(batch.e_id.cpu().sort().values, inside.nonzero().view(-1))
+
+
+def of_directed(case: Case) -> None:
+    with pytest.warns(UserWarning, match="'directed' is deprecated"):
+        _is_induced(case, case.batches(directed=False))
+
+
+def of_disjoint(case: Case) -> None:
+    assert all("batch" not in batch for batch in case.batches(disjoint=False))
+    for batch in case.batches(disjoint=True):
+        row, col = batch.edge_index
+        assert torch.equal(batch.batch[row], batch.batch[col])
+        seeds = len(batch.input_id) * (2 if case.links else 1)
+        assert torch.equal(batch.batch[:seeds].cpu(), torch.arange(seeds) % len(batch.input_id))
+
+
+def of_time_attr(case: Case) -> None:
+    if case.links:  # PyG: both or neither
+        with pytest.raises(ValueError, match="edge_label_time"):
+            case.loader(time_attr="stamp")
+        return
+    for batch in case.batches(time_attr="stamp"):  # the seeds' own times
+        own = case.data.stamp[batch.input_id]
+        assert (batch.stamp.cpu() <= own[batch.batch.cpu()]).all()
+
+
+def of_weight_attr(case: Case) -> None:
+    light = case.data.edge_weight == 0
+    heavy = torch.bincount(case.data.edge_index[1], ~light, minlength=60)
+    for batch in case.batches(num_neighbors=[1], weight_attr="edge_weight"):
+        drawn = batch.e_id.cpu()
+        targets = case.data.edge_index[1][drawn]
+        assert (heavy[targets[light[drawn]]] == 0).all()
+
+
+def of_is_sorted(case: Case) -> None:
+    """The store is sorted: it makes no difference."""
+    batches = []
+    for given in (False, True):
+        torch.manual_seed(4)
+        batches.append(case.batches(is_sorted=given))
+    for one, other in zip(*batches, strict=True):
+        assert torch.equal(one.e_id, other.e_id)
+
+
+def of_kwargs(case: Case) -> None:
+    """What torch's DataLoader takes."""
+    count = 400 if case.links else 60
+    sizes = [len(b.input_id) for b in case.batches(batch_size=50, drop_last=True)]
+    assert sizes == [50] * (count // 50)
+    orders = []
+    for _ in range(2):
+        shuffled = case.batches(shuffle=True, generator=torch.Generator().manual_seed(3))
+        orders.append(torch.cat([batch.input_id for batch in shuffled]))
+    assert torch.equal(*orders)
+    assert torch.equal(orders[0].sort().values, torch.arange(count))
+    assert not torch.equal(orders[0], torch.arange(count))
+    picked = case.batches(sampler=torch.utils.data.SubsetRandomSampler([7, 7, 9]))
+    assert sorted(picked[0].input_id.tolist()) == [7, 7, 9]
+    with pytest.raises(TypeError, match="nonsense"):
+        case.loader(nonsense=1)
+
+
+def of_share_memory(case: Case) -> None:
+    assert NeighborSampler(case.shared, [2], share_memory=True).store.device == case.device
+
+
+def of_sample_direction(case: Case) -> None:
+    sampler = NeighborSampler(case.shared, [-1], sample_direction="backward")
+    assert sampler.store.turned() is sampler.store.turned()
+
+
+CHECKS: dict[str, Callable[[Case], None]] = {
+    "data": of_data,
+    "node_sampler": of_sampler,
+    "link_sampler": of_sampler,
+    "neighbor_sampler": of_sampler,
+    "num_neighbors": of_num_neighbors,
+    "input_nodes": of_input_nodes,
+    "input_time": of_times,
+    "input_id": of_input_id,
+    "edge_label_index": of_edge_label_index,
+    "edge_label": of_edge_label,
+    "edge_label_time": of_times,
+    "neg_sampling": of_neg_sampling,
+    "neg_sampling_ratio": of_neg_sampling_ratio,
+    "replace": of_replace,
+    "subgraph_type": of_subgraph_type,
+    "directed": of_directed,
+    "disjoint": of_disjoint,
+    "temporal_strategy": of_temporal_strategy,
+    "time_attr": of_time_attr,
+    "weight_attr": of_weight_attr,
+    "is_sorted": of_is_sorted,
+    "transform": of_transform,
+    "transform_sampler_output": of_transform_sampler_output,
+    "filter_per_worker": of_filter_per_worker,
+    "custom_cls": of_custom_cls,
+    "kwargs": of_kwargs,
+    "share_memory": of_share_memory,
+    "sample_direction": of_sample_direction,
+}

@@ -1,0 +1,274 @@
+"""Layers that save passes over features: results, gradients, and what they leave to the steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from peergraph_pyg import explain
+from peergraph_pyg import nn as fast
+from peergraph_pyg.nn import convs, degrees, projected
+from peergraph_pyg.nn.scores import scores
+
+from .layer_cases import (
+    CHANNELS,
+    RELATIONS,
+    WIDTH,
+    arguments,
+    assert_same,
+    edge_inputs,
+    edges,
+    gradients,
+    mlp,
+    pair,
+    x_and_edges,
+)
+from .test_layer_results import features
+
+PROJECTED = ("SAGEConv", "GraphConv", "RGCNConv")
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the operations that save passes, as they are called."""
+    found: list[str] = []
+    for module, name in ((projected, "spmm_linear"), (convs, "spmm_add_self")):
+        function = getattr(module, name)
+
+        def counted(*args: Any, name: str = name, function: Any = function, **more: Any) -> Any:
+            found.append(name)
+            return function(*args, **more)
+
+        monkeypatch.setattr(module, name, counted)
+    return found
+
+
+def inputs_of(name: str, device: torch.device) -> tuple[Any, ...]:
+    return edge_inputs(name, 40, device) if name == "RGCNConv" else ()
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (3, 2), (4, 8), (9, 3)])
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("rows", [0, 7])
+def test_scores(device: torch.device, shape: tuple[int, int], count: int, rows: int) -> None:
+    def leaf(*size: int) -> Tensor:
+        return torch.randn(*size, device=device, dtype=torch.float64, requires_grad=True)
+
+    h, vectors = leaf(rows, *shape), [leaf(*shape) for _ in range(count)]
+    same, *found = scores(h, *vectors)
+    expected = [(h * vector).sum(-1) for vector in vectors]
+    torch.testing.assert_close(same, h)
+    torch.testing.assert_close(found, expected)
+    wanted = [h, *vectors]
+    for with_h in (True, False):
+        left = torch.autograd.grad(
+            sum(item.square().sum() for item in found) + with_h * same.square().sum(),
+            wanted,
+            retain_graph=True,
+        )
+        right = torch.autograd.grad(
+            sum(item.square().sum() for item in expected) + with_h * h.square().sum(),
+            wanted,
+            retain_graph=True,
+        )
+        torch.testing.assert_close(left, right)
+    (only,) = torch.autograd.grad(found[0].sum(), vectors[:1])
+    torch.testing.assert_close(only, h.sum(0).detach())
+
+
+@pytest.mark.parametrize(("heads", "channels"), [(1, 1), (1, 8), (4, 1), (4, 16), (8, 4)])
+@pytest.mark.parametrize("self_loops", [True, False])
+def test_widths_of_attention(
+    device: torch.device, heads: int, channels: int, self_loops: bool
+) -> None:
+    options = {"heads": heads, "add_self_loops": self_loops}
+    theirs, ours = (
+        layer.to(device).double() for layer in pair("GATConv", WIDTH, channels, **options)
+    )
+    x = features(9, device=device, dtype=torch.float64)
+    for _ in range(6):
+        assert_same(theirs, ours, x, edges(device=device), tolerance=1e-10)
+    # One map for two sets of nodes, of a layer that was made for one.
+    both = (x, features(5, device=device, dtype=torch.float64))
+    assert_same(theirs, ours, both, edges(9, 5, device=device), tolerance=1e-10)
+    theirs, ours = (
+        layer.to(device).double()
+        for layer in pair("GATConv", (WIDTH, WIDTH + 1), channels, **options)
+    )
+    both = (x, features(5, WIDTH + 1, device, torch.float64))
+    assert_same(theirs, ours, both, edges(9, 5, device=device), tolerance=1e-10)
+    assert_same(theirs, ours, (x, None), edges(9, 5, device=device), tolerance=1e-10, size=(9, 5))
+
+
+def test_frozen_attention(device: torch.device) -> None:
+    for frozen in ("att_src", "att_dst", "lin"):
+        theirs, ours = (layer.to(device) for layer in pair("GATConv", WIDTH, 4, heads=2))
+        for layer in (theirs, ours):
+            getattr(layer, frozen).requires_grad_(False)
+        assert_same(theirs, ours, features(9, device=device), edges(device=device))
+        x = features(9, device=device)
+        torch.testing.assert_close(ours(x, edges(device=device)), theirs(x, edges(device=device)))
+
+
+@pytest.mark.parametrize("options", [{}, {"add_self_loops": False}, {"bias": False}])
+@pytest.mark.parametrize("edges_a_node", [0, 100])
+def test_both_ways_of_gcn(
+    device: torch.device,
+    options: dict[str, Any],
+    edges_a_node: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(degrees, "_WEIGHED", edges_a_node)
+    theirs, ours = (
+        layer.to(device).double() for layer in pair("GCNConv", WIDTH, CHANNELS, **options)
+    )
+    x = features(9, device=device, dtype=torch.float64)
+    for grouped in (True, False):
+        edge_index = edges(grouped=grouped, device=device)
+        for _ in range(6):
+            assert_same(theirs, ours, x, edge_index, tolerance=1e-10)
+        way = "edges weighted" if edges_a_node else "rows scaled"
+        assert f"{way} by the degrees" in explain(ours, x, edge_index)
+
+
+@pytest.mark.parametrize("edges_a_node", [0, 100])
+def test_gcn_of_mixed_dtypes(
+    device: torch.device, edges_a_node: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(degrees, "_WEIGHED", edges_a_node)
+    theirs, ours = (layer.to(device) for layer in pair("GCNConv", WIDTH, CHANNELS))
+    args = (features(9, device=device), edges(device=device))
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        assert ours(*args).dtype == theirs(*args).dtype
+        assert_same(theirs, ours, *args, tolerance=3e-2)
+
+
+@pytest.mark.parametrize("name", PROJECTED)
+def test_products_add_up(name: str, device: torch.device, calls: list[str]) -> None:
+    theirs, ours = (layer.to(device) for layer in pair(name, *arguments(name)))
+    args = (features(9, device=device), edges(device=device), *inputs_of(name, device))
+    for _ in range(6):
+        assert_same(theirs, ours, *args)
+    assert calls == ["spmm_linear"] * 6
+    assert "forward" not in explain(ours, *args)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(*args), theirs(*args))
+    torch.testing.assert_close(ours(*args), theirs(*args))
+
+
+@pytest.mark.parametrize("name", ["GINConv", "GCNConv"])
+def test_own_rows_add_up(name: str, device: torch.device, calls: list[str]) -> None:
+    options = {"eps": 0.3, "train_eps": True} if name == "GINConv" else {}
+    theirs, ours = (layer.to(device) for layer in pair(name, *arguments(name), **options))
+    assert_same(theirs, ours, features(9, device=device), edges(device=device))
+    assert calls == ["spmm_add_self"] if name == "GINConv" else not calls
+
+
+@pytest.mark.parametrize("name", ["SAGEConv", "GINConv"])
+def test_first_rows_as_destinations(name: str, device: torch.device, calls: list[str]) -> None:
+    theirs, ours = (layer.to(device) for layer in pair(name, *arguments(name)))
+    edge_index = edges(9, 5, device=device)
+    x = features(9, device=device)
+
+    def run(layer: Any, slice_of: Any) -> Any:
+        leaf = x.clone().requires_grad_()
+        out = layer((leaf, slice_of(leaf)), edge_index)
+        wanted = [leaf, *layer.parameters()]
+        return out, torch.autograd.grad(out.square().sum(), wanted)
+
+    expected = run(theirs, lambda leaf: leaf[:5])
+    torch.testing.assert_close(run(ours, lambda leaf: projected.first_rows(leaf, 5)), expected)
+    assert len(calls) == 1
+    torch.testing.assert_close(run(ours, lambda leaf: leaf[:5]), expected)
+    # A slice of the user's has a gradient of its own.
+    leaf = x.clone().requires_grad_()
+    rows = leaf[:5]
+    torch.autograd.grad(ours((leaf, rows), edge_index).sum(), rows)
+
+
+def test_maps_that_are_looked_at(device: torch.device, calls: list[str]) -> None:
+    args = (features(9, device=device), edges(device=device))
+    seen: list[Tensor] = []
+    for place in ("lin_l", "lin_r"):
+        theirs, ours = (layer.to(device) for layer in pair("SAGEConv", *arguments("SAGEConv")))
+        for layer in (theirs, ours):
+            getattr(layer, place).register_forward_hook(lambda *given: seen.append(given[2]))
+        assert_same(theirs, ours, *args)
+        torch.testing.assert_close(seen[1], seen[0])
+        seen.clear()
+    theirs, ours = (layer.to(device) for layer in pair("SAGEConv", *arguments("SAGEConv")))
+    for layer in (theirs, ours):
+        layer.lin_r = torch.nn.Sequential(layer.lin_r, torch.nn.Tanh())
+    assert_same(theirs, ours, *args)
+    theirs, ours = (layer.to(device) for layer in pair("SAGEConv", *arguments("SAGEConv")))
+    for layer in (theirs, ours):
+        torch.nn.utils.parametrizations.weight_norm(layer.lin_l)
+    assert_same(theirs, ours, *args)
+    assert not calls
+
+
+def test_propagate_of_users(device: torch.device, calls: list[str]) -> None:
+    class Doubled(fast.SAGEConv):
+        def propagate(self, *args: Any, **options: Any) -> Tensor:
+            return 2 * super().propagate(*args, **options)
+
+    theirs, ours = pair("SAGEConv", *arguments("SAGEConv"))
+    mine = Doubled(*arguments("SAGEConv"))
+    mine.load_state_dict(ours.state_dict())
+    x, edge_index = x_and_edges()
+    with torch.no_grad():
+        theirs.lin_l.weight *= 2
+    torch.testing.assert_close(mine(x, edge_index), theirs(x, edge_index))
+    assert not calls
+
+
+def test_wrong_widths_are_pygs_to_report() -> None:
+    for name in PROJECTED:
+        theirs, ours = pair(name, *arguments(name))
+        args = (features(9, WIDTH + 1), edges(), *edge_inputs(name, 40)[: name == "RGCNConv"])
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as expected:
+            theirs(*args)
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as found:
+            ours(*args)
+        assert str(found.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("name", PROJECTED)
+def test_weights_of_features_without_gradients(name: str, device: torch.device) -> None:
+    """Their second derivatives are PyG's."""
+    theirs, ours = (layer.to(device) for layer in pair(name, *arguments(name)))
+    args = (features(9, device=device), edges(device=device), *inputs_of(name, device))
+    found = []
+    for layer in (theirs, ours):
+        weights = list(layer.parameters())[:1]
+        first = torch.autograd.grad(layer(*args).square().sum(), weights, create_graph=True)
+        found.append(torch.autograd.grad(first[0].square().sum(), weights))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{"num_bases": 2}, {"bias": False}, {"root_weight": False}])
+def test_relations(options: dict[str, Any], device: torch.device, calls: list[str]) -> None:
+    theirs, ours = (
+        layer.to(device) for layer in pair("RGCNConv", WIDTH, CHANNELS, RELATIONS, **options)
+    )
+    args = (features(9, device=device), edges(device=device), *inputs_of("RGCNConv", device))
+    for _ in range(6):
+        assert_same(theirs, ours, *args)
+    x = (features(9, device=device), features(5, device=device))
+    assert_same(theirs, ours, x, edges(9, 5, device=device), args[2])
+    assert calls == ["spmm_linear"] * 7
+
+
+def test_own_term_of_edge_features(device: torch.device) -> None:
+    for options in ({}, {"eps": 0.3, "train_eps": True}):
+        theirs, ours = (layer.to(device) for layer in pair("GINEConv", mlp(), **options))
+        inputs = edge_inputs("GINEConv", 40, device)
+        x, narrow = features(9, device=device), features(5, device=device)
+        assert_same(theirs, ours, x, edges(device=device), *inputs)
+        assert_same(theirs, ours, (x, narrow), edges(9, 5, device=device), *inputs)
+        args = ((x, None), edges(9, 5, device=device), *inputs)
+        expected, found = (gradients(layer, *args, size=(9, 5)) for layer in (theirs, ours))
+        torch.testing.assert_close(found, expected)

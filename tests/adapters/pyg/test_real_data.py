@@ -1,0 +1,125 @@
+"""Real graphs of the shared data folder: batches against the files, and a model that learns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import NeighborLoader
+from torch_geometric.nn import GraphSAGE
+
+import peergraph_pyg
+from tests.adapters.pyg.graphs import check_batch, check_fanouts
+
+SHARED_DATA = Path(__file__).parents[3].parent / "shared" / "data"
+
+
+def read(name: str) -> Any:
+    path = SHARED_DATA / f"{name}.npz"
+    if not path.exists():
+        pytest.skip(f"needs {path}")
+    return np.load(path, allow_pickle=False)
+
+
+def edge_index(arrays: Any, prefix: str = "") -> Tensor:
+    indptr = torch.from_numpy(arrays[f"{prefix}indptr"])
+    sources = torch.from_numpy(arrays[f"{prefix}indices"]).long()
+    targets = torch.arange(len(indptr) - 1).repeat_interleave(indptr.diff())
+    return torch.stack([sources, targets])
+
+
+def features(arrays: Any, prefix: str = "") -> Tensor:
+    """Bags of words, made dense, rows of length 1."""
+    parts = (arrays[f"{prefix}x_{part}"] for part in ("data", "indices", "indptr"))
+    sparse = scipy.sparse.csr_matrix(tuple(parts), shape=arrays[f"{prefix}x_shape"])
+    return F.normalize(torch.from_numpy(sparse.toarray()).float())
+
+
+def read_cora() -> Data:
+    arrays = read("cora")
+    masks = {key: torch.from_numpy(arrays[key]) for key in ("train_mask", "val_mask", "test_mask")}
+    return Data(
+        x=features(arrays), edge_index=edge_index(arrays), y=torch.from_numpy(arrays["y"]), **masks
+    )
+
+
+def train(data: Data, device: torch.device, loader: Any, seed: int) -> float:
+    """Test accuracy after 20 passes; full neighbours at test time."""
+    torch.manual_seed(seed)
+    model = GraphSAGE(data.num_features, 32, num_layers=2, out_channels=7, dropout=0.5).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
+    for _ in range(20):
+        model.train()
+        for batch in loader:
+            batch = batch.to(device)
+            optimizer.zero_grad()
+            out = model(batch.x, batch.edge_index)[: batch.batch_size]
+            F.cross_entropy(out, batch.y[: batch.batch_size]).backward()
+            optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        guess = model(data.x.to(device), data.edge_index.to(device)).argmax(-1).cpu()
+    return float((guess == data.y)[data.test_mask].double().mean())
+
+
+def test_cora_is_learnt_as_well_as_without_sampling(device: torch.device) -> None:
+    data = read_cora()
+    shared = peergraph_pyg.share(data, device=device)
+    sampled = NeighborLoader(
+        shared, [10, 10], input_nodes=shared.train_mask, batch_size=70, shuffle=True
+    )
+    # PyG's loaders put the seeds first; so does this whole graph, as one batch.
+    seeds_first = torch.argsort(~data.train_mask, stable=True)
+    whole = data.subgraph(seeds_first)
+    whole.batch_size = int(data.train_mask.sum())
+    with_peergraph = train(data, device, sampled, seed=0)
+    without = train(data, device, [whole], seed=0)
+    assert with_peergraph > 0.75
+    assert with_peergraph > without - 0.03
+
+
+def test_web_graph_with_hubs(device: torch.device) -> None:
+    """In-degrees up to 55,252 and self loops."""
+    arrays = read("uk_2007_100k")
+    edges = edge_index(arrays)
+    data = Data(edge_index=edges, x=torch.arange(100_000), weight=torch.arange(edges.size(1)))
+    shared = peergraph_pyg.share(data, device=device)
+    hub = int(torch.bincount(edges[1]).argmax())
+    seeds = torch.tensor([hub, 5, 99_999])
+    for fanouts in ([15, 10], [-1, 2]):
+        batch = next(iter(NeighborLoader(shared, fanouts, input_nodes=seeds, batch_size=3)))
+        check_batch(batch, data)
+        assert torch.equal(batch.weight.cpu(), batch.e_id.cpu())
+        if fanouts[0] > 0:
+            check_fanouts(batch, data, fanouts)
+
+
+def test_films(device: torch.device) -> None:
+    arrays = read("imdb_hetero")
+    data = HeteroData()
+    for node_type in arrays["node_types"].tolist():
+        data[node_type].x = features(arrays, f"{node_type}.")
+    for name in arrays["edge_types"].tolist():
+        data[tuple(name.split("."))].edge_index = edge_index(arrays, f"{name}.")
+    data["movie"].train_mask = torch.from_numpy(arrays["movie.train_mask"])
+    shared = peergraph_pyg.share(data, device=device)
+    loader = NeighborLoader(
+        shared, [4, 4], input_nodes=("movie", shared["movie"].train_mask), batch_size=200
+    )
+    for batch in loader:
+        assert batch["movie"].batch_size == 200
+        for node_type in data.node_types:
+            n_id = batch[node_type].n_id.cpu()
+            assert torch.equal(batch[node_type].x.cpu(), data[node_type].x[n_id])
+        for source, relation, target in data.edge_types:
+            key = (source, relation, target)
+            row, col = batch[key].edge_index.cpu()
+            ends = torch.stack([batch[source].n_id.cpu()[row], batch[target].n_id.cpu()[col]])
+            assert torch.equal(ends, data[key].edge_index[:, batch[key].e_id.cpu()])
