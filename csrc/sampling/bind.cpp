@@ -11,11 +11,10 @@
 #include "common/check.h"
 #include "common/on_device.h"
 #include "memory/lease.h"
-#include "sampling/fixed.h"
-#include "sampling/khop.h"
-#include "sampling/khop_cpu.h"
-#include "sampling/khop_cuda.h"
-#include "sampling/node_map.h"
+#include "sampling/append_unique/node_map.h"
+#include "sampling/khop/backend.h"
+#include "sampling/khop/khop.h"
+#include "sampling/static_shape/static_shape.h"
 
 namespace py = pybind11;
 

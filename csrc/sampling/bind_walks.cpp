@@ -10,9 +10,9 @@
 #include "common/check.h"
 #include "common/on_device.h"
 #include "memory/lease.h"
-#include "sampling/negative.h"
-#include "sampling/pinsage.h"
-#include "sampling/random_walk.h"
+#include "sampling/negative/negative.h"
+#include "sampling/walks/pinsage.h"
+#include "sampling/walks/random_walk.h"
 
 namespace py = pybind11;
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from peergraph.reference.choosing import Choice
+from peergraph.reference.weighted_temporal import Choice
 from peergraph.sampling import NeighborSampler
 from tests.sampling.plain_store import PlainStore
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from peergraph.reference import sampling as reference
-from peergraph.reference.choosing import Choice
+from peergraph.reference.weighted_temporal import Choice
 from peergraph.sampling import NeighborSampler, Sample
 from tests.sampling.plain_store import PlainStore
 

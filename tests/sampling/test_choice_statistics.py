@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from peergraph.reference.choosing import exponential
+from peergraph.reference.weighted_temporal import exponential
 from peergraph.sampling import NeighborSampler
 from tests.sampling.plain_store import EDGE, NODE, PlainStore, csc_with_degrees
 from tests.sampling.uniformity import LEAST_P, assert_uniform

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from peergraph.sampling import NeighborSampler, Sample, workspace
+from peergraph.sampling import NeighborSampler, Sample
+from peergraph.sampling.neighbor import workspace
 from tests.sampling.plain_store import EDGE, NODE, PlainStore, csc_with_degrees, random_csc
 
 NODES = 700

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from peergraph.reference.choosing import Candidates, Choice, choose
 from peergraph.reference.philox import random_below
+from peergraph.reference.weighted_temporal import Candidates, Choice, choose
 
 NodeType = str
 EdgeType = tuple[str, str, str]

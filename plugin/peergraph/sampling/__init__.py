@@ -2,16 +2,16 @@
 walks, PinSAGE neighbours, negative edges.
 """
 
-from peergraph.sampling.bounds import bounds_of
 from peergraph.sampling.exclude import exclude_edges
-from peergraph.sampling.fixed import FixedNeighborSampler
-from peergraph.sampling.fixed_sample import FixedSample, FixedShape
-from peergraph.sampling.negative import Negatives, NegativeSampler
-from peergraph.sampling.neighbor import NeighborSampler
-from peergraph.sampling.pinsage import PinSageLayer, PinSageSample, PinSageSampler
-from peergraph.sampling.presample import presample
+from peergraph.sampling.negative.negative_sampler import Negatives, NegativeSampler
+from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
+from peergraph.sampling.presampling import presample
 from peergraph.sampling.sample import Block, Sample
-from peergraph.sampling.walk import RandomWalker, Walks
+from peergraph.sampling.static_shape.bounds import bounds_of
+from peergraph.sampling.static_shape.static_shape_sample import FixedSample, FixedShape
+from peergraph.sampling.static_shape.static_shape_sampler import FixedNeighborSampler
+from peergraph.sampling.walks.pinsage import PinSageLayer, PinSageSample, PinSageSampler
+from peergraph.sampling.walks.random_walker import RandomWalker, Walks
 
 __all__ = [
     "Block",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from peergraph.memory.table.ids import integers
-from peergraph.sampling.inputs import check_integers
+from peergraph.sampling.arguments import check_integers
 from peergraph.sampling.sample import EdgeType, NodeType, Sample
 
 Edges = Tensor | Mapping[EdgeType, Tensor]

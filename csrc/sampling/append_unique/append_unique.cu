@@ -1,0 +1,246 @@
+#include <thrust/iterator/counting_iterator.h>
+#include <thrust/iterator/tabulate_output_iterator.h>
+#include <thrust/iterator/transform_iterator.h>
+
+#include <cub/device/device_scan.cuh>
+
+#include "common/cuda_check.cuh"
+#include "common/ids.h"
+#include "sampling/append_unique/append_unique.h"
+#include "sampling/append_unique/node_index.cuh"
+#include "sampling/neighbor/without_replacement.cuh"
+
+namespace peergraph {
+namespace {
+
+// Slots are worked on in tiles, a block for each. A thread has several slots, a block apart from
+// each other, so that their reads of the index, which are reads at random, run at once.
+constexpr int kWarpsPerBlock = kBlockThreads / kWarpLanes;
+constexpr int kSlotsPerThread = 8;
+constexpr int kTileSlots = kBlockThreads * kSlotsPerThread;
+constexpr int kTileMasks = kTileSlots / kWarpLanes;
+static_assert(kTileMasks == 2 * kWarpLanes, "a warp sums the masks of a tile up, two a lane");
+
+/// Which slots are the first of a new node.
+struct Firsts {
+  int64_t tiles;
+  uint32_t* masks;  // [tiles * kTileMasks] a bit for each slot
+  int64_t* sums;    // [tiles + 1] how many in the tile; later, how many before it
+};
+
+/// Finds the first slots. The others get their row, where it is known already, or point to the
+/// first slot. Nothing writes to the index meanwhile.
+template <typename Id, bool kDirect>
+__global__ void __launch_bounds__(kBlockThreads)
+    find_firsts_kernel(const __grid_constant__ Hop hop, const __grid_constant__ NodeIndex index,
+                       const Firsts firsts) {
+  __shared__ int found[kWarpsPerBlock];
+  const int warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
+  const int64_t tile = blockIdx.x;
+  const int64_t begin = tile * kTileSlots + threadIdx.x;
+  Id* const sources = static_cast<Id*>(hop.sources);
+  Id nodes[kSlotsPerThread];
+  uint32_t entries[kSlotsPerThread];
+  // No branch between the reads: behind the end it is the last slot, whatever it holds by then, and
+  // for an unused slot node 0 that is read and not looked at.
+#pragma unroll
+  for (int k = 0; k < kSlotsPerThread; ++k) {
+    const int64_t slot = begin + k * kBlockThreads;
+    const Id node = sources[slot < hop.slots ? slot : hop.slots - 1];
+    nodes[k] = slot < hop.slots ? node : Id{-1};
+  }
+#pragma unroll
+  for (int k = 0; k < kSlotsPerThread; ++k) {
+    if constexpr (kDirect)
+      entries[k] = index.direct[nodes[k] < 0 ? 0 : nodes[k]] - index.base;
+    else if (nodes[k] >= 0)
+      entries[k] =
+          index.get(hop.tree_of(static_cast<uint32_t>(begin + k * kBlockThreads)), nodes[k]);
+    else
+      entries[k] = 0;
+  }
+  int count = 0;
+#pragma unroll
+  for (int k = 0; k < kSlotsPerThread; ++k) {
+    const int64_t slot = begin + k * kBlockThreads;
+    const bool used = nodes[k] >= 0;
+    const int64_t claimed = int64_t{entries[k]} - index.first_claim;  // negative for a row
+    const bool is_first = used && claimed == slot;
+    if (used && !is_first)
+      sources[slot] = static_cast<Id>(claimed < 0 ? entries[k] : Hop::repeats(claimed));
+    const uint32_t mask = __ballot_sync(kWarp, is_first);
+    if (lane == 0) firsts.masks[tile * kTileMasks + k * kWarpsPerBlock + warp] = mask;
+    count += __popc(mask);
+  }
+  if (lane == 0) found[warp] = count;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  int64_t total = 0;
+  for (int w = 0; w < kWarpsPerBlock; ++w) total += found[w];
+  firsts.sums[tile] = total;
+  if (tile == 0) firsts.sums[firsts.tiles] = 0;
+}
+
+/// Gives the new node of a first slot its row.
+__device__ __forceinline__ void append_node(const Hop& hop, const NodeList& nodes, uint32_t slot,
+                                            int64_t node, int64_t row) {
+  if (row >= nodes.capacity) {  // of a fixed shape: the node is left out
+    store_id(hop.sources, hop.index_bytes, slot, nodes.sink);
+    nodes.index.set(hop.tree_of(slot), node, kUnknown);
+    return;
+  }
+  nodes.ids[row] = node;
+  store_id(hop.sources, hop.index_bytes, slot, row);
+  if (nodes.trees != nullptr) nodes.trees[row] = static_cast<int32_t>(hop.tree_of(slot));
+  if (hop.looked_up_later) nodes.index.set(hop.tree_of(slot), node, nodes.index.row_word(row));
+}
+
+/// Gives the new nodes their rows, in order of their first slots; these hold the rows then. Each
+/// thread reads and writes its own slots alone.
+template <typename Id>
+__global__ void __launch_bounds__(kBlockThreads)
+    append_firsts_kernel(const __grid_constant__ Hop hop, const __grid_constant__ NodeList nodes,
+                         const Firsts firsts) {
+  __shared__ int before[kTileMasks];
+  const int warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
+  const int64_t tile = blockIdx.x;
+  const int64_t begin = tile * kTileSlots + threadIdx.x;
+  const uint32_t* const masks = firsts.masks + tile * kTileMasks;
+  if (warp == 0) {
+    const int even = __popc(masks[2 * lane]), both = even + __popc(masks[2 * lane + 1]);
+    int sum = both;
+    for (int reach = 1; reach < kWarpLanes; reach *= 2) {
+      const int left = __shfl_up_sync(kWarp, sum, reach);
+      if (lane >= reach) sum += left;
+    }
+    before[2 * lane] = sum - both;
+    before[2 * lane + 1] = sum - both + even;
+  }
+  __syncthreads();
+  // The tiles' sums go on behind those of the edges, where these were summed up with them.
+  const int64_t edges = hop.stride > 0 ? hop.offsets[hop.num_targets] : 0;
+  if (tile == 0 && threadIdx.x == 0)
+    hop.offsets[hop.num_targets + 1] = firsts.sums[firsts.tiles] - edges;
+  const int64_t first_row =
+      nodes.count + (nodes.found == nullptr ? 0 : *nodes.found) + firsts.sums[tile] - edges;
+  const Id* const sources = static_cast<const Id*>(hop.sources);
+  uint32_t mask[kSlotsPerThread];
+  Id node[kSlotsPerThread];
+#pragma unroll
+  for (int k = 0; k < kSlotsPerThread; ++k) {
+    mask[k] = masks[k * kWarpsPerBlock + warp];
+    node[k] = (mask[k] >> lane & 1) == 0 ? Id{-1} : sources[begin + k * kBlockThreads];
+  }
+#pragma unroll
+  for (int k = 0; k < kSlotsPerThread; ++k) {
+    if (node[k] < 0) continue;
+    const int earlier = before[k * kWarpsPerBlock + warp] + __popc(mask[k] & ((1u << lane) - 1));
+    append_node(hop, nodes, static_cast<uint32_t>(begin + k * kBlockThreads), node[k],
+                first_row + earlier);
+  }
+}
+
+/// Counts that are replaced by their exclusive sums in one go: the edges of targets, then the new
+/// nodes of tiles.
+struct Counts {
+  int64_t* offsets;
+  int64_t num_offsets;
+  int64_t* sums;
+
+  __device__ int64_t& at(int64_t i) const {
+    return i < num_offsets ? offsets[i] : sums[i - num_offsets];
+  }
+};
+
+struct ReadCount {
+  Counts counts;
+  __device__ int64_t operator()(int64_t i) const { return counts.at(i); }
+};
+
+struct WriteSum {
+  Counts counts;
+  __device__ void operator()(int64_t i, int64_t sum) const { counts.at(i) = sum; }
+};
+
+void sum_up(const Counts& counts, int64_t num_sums, Arena& arena, cudaStream_t stream) {
+  const auto scan = [&](void* scratch, size_t& bytes) {
+    return cub::DeviceScan::ExclusiveSum(
+        scratch, bytes,
+        thrust::make_transform_iterator(thrust::counting_iterator<int64_t>(0), ReadCount{counts}),
+        thrust::make_tabulate_output_iterator(WriteSum{counts}), counts.num_offsets + num_sums,
+        stream);
+  };
+  size_t bytes = 0;
+  PG_CUDA_CHECK(scan(nullptr, bytes));
+  void* const scratch = arena.take(static_cast<int64_t>(bytes));
+  PG_CUDA_CHECK(scan(scratch, bytes));
+}
+
+template <typename Id>
+void append(const Hop& hop, const NodeList& nodes, Arena& arena, cudaStream_t stream) {
+  Firsts firsts;
+  firsts.tiles = (hop.slots + kTileSlots - 1) / kTileSlots;
+  firsts.masks = static_cast<uint32_t*>(arena.take(firsts.tiles * kTileMasks * sizeof(uint32_t)));
+  firsts.sums = static_cast<int64_t*>(arena.take((firsts.tiles + 1) * sizeof(int64_t)));
+  const auto blocks = static_cast<unsigned>(firsts.tiles);
+  const auto find =
+      nodes.index.direct != nullptr ? find_firsts_kernel<Id, true> : find_firsts_kernel<Id, false>;
+  find<<<blocks, kBlockThreads, 0, stream>>>(hop, nodes.index, firsts);
+  PG_LAUNCH_CHECK("find_firsts_kernel");
+  sum_up({hop.offsets, hop.stride > 0 ? hop.num_targets + 1 : 0, firsts.sums}, firsts.tiles + 1,
+         arena, stream);
+  append_firsts_kernel<Id><<<blocks, kBlockThreads, 0, stream>>>(hop, nodes, firsts);
+  PG_LAUNCH_CHECK("append_firsts_kernel");
+}
+
+__global__ void __launch_bounds__(kBlockThreads)
+    add_seeds_kernel(const IdMapView to_internal, int64_t num_nodes, const int64_t* seeds,
+                     int64_t count, int64_t first_tree, const NodeList nodes, uint64_t seed_rank,
+                     unsigned long long* first_bad) {
+  for (int64_t i = global_thread(); i < count; i += grid_threads()) {
+    int64_t id = seeds[i];
+    if (id < 0 || id >= num_nodes) {
+      atomicMin(first_bad, static_cast<unsigned long long>(seed_rank + i));
+      id = 0;
+    }
+    const int64_t node = to_internal(id), row = nodes.count + i;
+    const int64_t tree = nodes.trees == nullptr ? 0 : first_tree + i;
+    nodes.ids[row] = node;
+    if (nodes.trees != nullptr) nodes.trees[row] = static_cast<int32_t>(tree);
+    claim(nodes.index, tree, node, nodes.index.row_word(row));
+  }
+}
+
+__global__ void __launch_bounds__(kBlockThreads) reindex_kernel(const NodeList nodes) {
+  for (int64_t row = global_thread(); row < nodes.count; row += grid_threads())
+    claim(nodes.index, nodes.tree(row), nodes.ids[row], nodes.index.row_word(row));
+}
+
+cudaStream_t as_stream(uintptr_t address) { return reinterpret_cast<cudaStream_t>(address); }
+
+}  // namespace
+
+void scan_offsets_cuda(const Hop& hop, Arena& arena, uintptr_t stream) {
+  sum_up({hop.offsets, hop.num_targets + 1, nullptr}, 0, arena, as_stream(stream));
+}
+
+void append_unique_cuda(const Hop& hop, const NodeList& nodes, Arena& arena, uintptr_t stream) {
+  const auto append_ids = hop.index_bytes == 4 ? append<int32_t> : append<int64_t>;
+  append_ids(hop, nodes, arena, as_stream(stream));
+}
+
+void add_seeds_cuda(const NodeTypeSpec& type, const SeedList& seeds, int64_t first_tree,
+                    const NodeList& nodes, uint64_t seed_rank, uint64_t* first_bad,
+                    uintptr_t stream) {
+  add_seeds_kernel<<<grid_for(seeds.count), kBlockThreads, 0, as_stream(stream)>>>(
+      type.to_internal, type.num_nodes, seeds.ids, seeds.count, first_tree, nodes, seed_rank,
+      reinterpret_cast<unsigned long long*>(first_bad));
+  PG_LAUNCH_CHECK("add_seeds_kernel");
+}
+
+void reindex_cuda(const NodeList& nodes, uintptr_t stream) {
+  reindex_kernel<<<grid_for(nodes.count), kBlockThreads, 0, as_stream(stream)>>>(nodes);
+  PG_LAUNCH_CHECK("reindex_kernel");
+}
+
+}  // namespace peergraph

@@ -1,0 +1,65 @@
+// Runs work on each target of a hop: a warp serves a target, the whole block one with a long list.
+#pragma once
+
+#include <cstdint>
+
+#include "sampling/common/hop.h"
+#include "sampling/common/team.cuh"
+#include "store/csc_view.h"
+
+namespace peergraph {
+
+constexpr int kTeamsPerBlock = kBlockThreads / kWarpLanes;
+constexpr int kWarpKeys = 256;  // longer lists are given to the block
+constexpr int kBlockKeys = kWarpKeys * kTeamsPerBlock;
+constexpr int kDigitBits = 8;
+constexpr int kDigits = 1 << kDigitBits;
+
+/// Shared memory of a team; what the work does not touch takes no room.
+struct TeamScratch {
+  uint64_t* keys;       // [capacity]
+  int64_t capacity;     // at least the team's threads
+  uint32_t* histogram;  // [kDigits]
+  uint64_t* found;      // [3]
+};
+
+/// Calls work(team, scratch, csc, hop, target).
+template <typename Work>
+__global__ void __launch_bounds__(kBlockThreads)
+    for_each_target(const __grid_constant__ CscView csc, const __grid_constant__ Hop hop,
+                    const __grid_constant__ Work work) {
+  static_assert(sizeof(CscView) + sizeof(Hop) + sizeof(Work) < 4000, "kernel parameters");
+  __shared__ uint64_t keys[kBlockKeys];
+  __shared__ uint32_t histograms[kTeamsPerBlock][kDigits];
+  __shared__ uint64_t found[kTeamsPerBlock][3];
+  __shared__ uint64_t partial[kTeamsPerBlock];
+  __shared__ bool is_long[kTeamsPerBlock];
+  const int warp = threadIdx.x / kWarpLanes;
+  const int64_t block_begin = static_cast<int64_t>(blockIdx.x) * kTeamsPerBlock;
+  const int64_t own = block_begin + warp;
+  bool own_is_long = false;
+  if (own < hop.num_targets) {
+    own_is_long = hop.degree(csc, own) > kWarpKeys;
+    if (!own_is_long)
+      work(WarpTeam{nullptr},
+           TeamScratch{keys + warp * kWarpKeys, kWarpKeys, histograms[warp], found[warp]}, csc, hop,
+           own);
+  }
+  if (threadIdx.x % kWarpLanes == 0) is_long[warp] = own_is_long;
+  __syncthreads();
+  for (int w = 0; w < kTeamsPerBlock; ++w) {
+    if (!is_long[w]) continue;
+    work(BlockTeam{partial}, TeamScratch{keys, kBlockKeys, histograms[0], found[0]}, csc, hop,
+         block_begin + w);
+    __syncthreads();  // before the next target takes the work space
+  }
+}
+
+template <typename Work>
+void launch_each_target(const CscView& csc, const Hop& hop, const Work& work, cudaStream_t stream) {
+  const int64_t blocks = (hop.num_targets + kTeamsPerBlock - 1) / kTeamsPerBlock;
+  for_each_target<<<static_cast<unsigned>(blocks), kBlockThreads, 0, stream>>>(csc, hop, work);
+  PG_LAUNCH_CHECK("for_each_target");
+}
+
+}  // namespace peergraph

@@ -1,0 +1,79 @@
+// A warp or a block of threads that serves one target together.
+#pragma once
+
+#include <cstdint>
+
+#include "common/cuda_check.cuh"
+#include "sampling/neighbor/without_replacement.cuh"
+
+namespace peergraph {
+
+/// All threads of the team make each call together.
+template <int kThreadsOfTeam>
+struct Team {
+  static constexpr int kThreads = kThreadsOfTeam;
+  static constexpr bool kIsWarp = kThreads == kWarpLanes;
+  static constexpr int kWarps = kThreads / kWarpLanes;
+
+  uint64_t* partial;  // [kWarps] shared memory; not used by a warp
+
+  __device__ static int rank() { return static_cast<int>(threadIdx.x) % kThreads; }
+
+  __device__ static void sync() {
+    if constexpr (kIsWarp)
+      __syncwarp();
+    else
+      __syncthreads();
+  }
+
+  /// The sum of the values of the threads before this one; `total` becomes that of all.
+  __device__ uint64_t exclusive_sum(uint64_t value, uint64_t& total) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+    uint64_t sum = value;
+    for (int reach = 1; reach < kWarpLanes; reach *= 2) {
+      const uint64_t left = __shfl_up_sync(kWarp, sum, reach);
+      if (lane >= reach) sum += left;
+    }
+    if constexpr (kIsWarp) {
+      total = __shfl_sync(kWarp, sum, kWarpLanes - 1);
+      return sum - value;
+    } else {
+      const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
+      if (lane == kWarpLanes - 1) partial[warp] = sum;
+      __syncthreads();
+      uint64_t before = 0;
+      total = 0;
+      for (int w = 0; w < kWarps; ++w) {
+        if (w < warp) before += partial[w];
+        total += partial[w];
+      }
+      __syncthreads();  // the next call writes there again
+      return before + sum - value;
+    }
+  }
+
+  __device__ uint64_t sum(uint64_t value) const {
+    uint64_t total;
+    exclusive_sum(value, total);
+    return total;
+  }
+
+  __device__ uint64_t max(uint64_t value) const {
+    for (int reach = kWarpLanes / 2; reach > 0; reach /= 2) {
+      const uint64_t other = __shfl_xor_sync(kWarp, value, reach);
+      value = other > value ? other : value;
+    }
+    if constexpr (!kIsWarp) {
+      if (threadIdx.x % kWarpLanes == 0) partial[threadIdx.x / kWarpLanes] = value;
+      __syncthreads();
+      for (int w = 0; w < kWarps; ++w) value = partial[w] > value ? partial[w] : value;
+      __syncthreads();
+    }
+    return value;
+  }
+};
+
+using WarpTeam = Team<kWarpLanes>;
+using BlockTeam = Team<kBlockThreads>;
+
+}  // namespace peergraph

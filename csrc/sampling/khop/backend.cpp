@@ -1,0 +1,208 @@
+#include "sampling/khop/backend.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "common/relay.h"
+#include "common/workers.h"
+#include "sampling/append_unique/append_unique.h"
+#include "sampling/neighbor/neighbor.h"
+#include "sampling/neighbor/without_replacement.h"
+#include "sampling/subgraph/induced.h"
+#include "sampling/weighted_temporal/choose.h"
+
+namespace peergraph {
+namespace {
+
+constexpr int64_t kTargetsPerThread = 512;
+constexpr int64_t kNodesPerThread = 1 << 15;
+constexpr int64_t kFilledPerThread = 1 << 20;
+constexpr int64_t kTargetsAtATime = 256;
+// Appending in turn costs one thread about a quarter of the work, claims cost every thread more.
+constexpr int64_t kFewThreads = 4;
+
+class CpuBackend final : public Backend {
+ public:
+  explicit CpuBackend(int num_threads) : workers_(num_threads) {}
+
+  void fill(void* to, int byte, int64_t num_bytes) override {
+    workers_.run(num_bytes, kFilledPerThread, [&](int64_t begin, int64_t end) {
+      std::memset(static_cast<char*>(to) + begin, byte, end - begin);
+    });
+  }
+
+  void copy(void* to, const void* from, int64_t num_bytes) override {
+    std::memcpy(to, from, num_bytes);
+  }
+
+  void add_seeds(const NodeTypeSpec& type, const SeedList& seeds, int64_t first_tree,
+                 NodeList& nodes) override {
+    for (int64_t i = 0; i < seeds.count; ++i)
+      if (seeds.ids[i] < 0 || seeds.ids[i] >= type.num_nodes) throw_bad_seed(type, i, seeds.ids[i]);
+    for (int64_t i = 0; i < seeds.count; ++i) {
+      const int64_t tree = nodes.trees == nullptr ? 0 : first_tree + i;
+      const int64_t node = type.to_internal(seeds.ids[i]);
+      keep_first(nodes.index, tree, node, nodes.count);
+      push_back(nodes, tree, node);
+    }
+  }
+
+  void reindex(const NodeList& nodes) override {
+    for (int64_t row = 0; row < nodes.count; ++row)
+      keep_first(nodes.index, nodes.tree(row), nodes.ids[row], row);
+  }
+
+  void plan(const RelationSpec& relation, Hop& hop) override {
+    const CscView& csc = relation.csc;
+    if (relation.choice.plain()) lists_.reset(new Neighbors[hop.num_targets]);
+    workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t begin, int64_t end) {
+      if (relation.choice.plain())
+        count_neighbors_cpu(csc, hop, begin, end, lists_.get());
+      else
+        count_choices_cpu(csc, relation.choice, hop, begin, end);
+    });
+    scan_offsets(hop);
+  }
+
+  void sample(const RelationSpec& relation, Hop& hop, NodeList& sources) override {
+    const int64_t pieces = workers_.pieces_of(hop.num_targets, kTargetsPerThread);
+    if (pieces <= kFewThreads)
+      sample_in_turn(relation, hop, sources, pieces);
+    else
+      sample_by_claims(relation, hop, sources, pieces);
+    hop.num_edges = hop.slots;
+  }
+
+  void plan_induced(const RelationSpec& relation, Hop& hop, const NodeIndex& sources) override {
+    workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t begin, int64_t end) {
+      count_induced_cpu(relation.csc, relation.choice, hop, sources, begin, end);
+    });
+    scan_offsets(hop);
+  }
+
+  void induce(const RelationSpec& relation, Hop& hop, const NodeIndex& sources) override {
+    workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t begin, int64_t end) {
+      induce_cpu(relation.csc, relation.choice, hop, sources, begin, end);
+    });
+  }
+
+  void write_edges(const Hop& hop, const EdgeOutput& out) override {
+    workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t begin, int64_t end) {
+      if (out.index_bytes == 4)
+        write_targets<int32_t>(hop, out, begin, end);
+      else
+        write_targets<int64_t>(hop, out, begin, end);
+    });
+    if (out.duplicates == nullptr) return;
+    workers_.run(hop.num_edges, kNodesPerThread, [&](int64_t begin, int64_t end) {
+      for (int64_t e = begin; e < end; ++e)
+        __atomic_fetch_add(out.duplicates + load_id(hop.sources, hop.index_bytes, e), 1,
+                           __ATOMIC_RELAXED);
+    });
+  }
+
+  void write_nodes(const NodeTypeSpec& type, const NodeList& nodes,
+                   const NodesResult& out) override {
+    workers_.run(nodes.count, kNodesPerThread, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) out.ids[row] = type.to_user(nodes.ids[row]);
+      if (out.batch != nullptr)
+        for (int64_t row = begin; row < end; ++row) out.batch[row] = nodes.trees[row];
+    });
+  }
+
+  void finish() override {}
+
+ private:
+  static void keep_first(const NodeIndex& index, int64_t tree, int64_t node, int64_t row) {
+    uint32_t& word = index.insert(tree, node);
+    word = std::min(word, index.row_word(row));
+  }
+
+  /// Replaces counts by their exclusive sums; their total is the number of slots.
+  static void scan_offsets(Hop& hop) {
+    int64_t total = 0;
+    for (int64_t t = 0; t < hop.num_targets; ++t) {
+      const int64_t count = hop.offsets[t];
+      hop.offsets[t] = total;
+      total += count;
+    }
+    hop.offsets[hop.num_targets] = total;
+    hop.slots = total;
+  }
+
+  /// The edges of targets [begin, end), whose sources are rows already.
+  template <typename Index>
+  static void write_targets(const Hop& hop, const EdgeOutput& out, int64_t begin, int64_t end) {
+    const int64_t first = hop.offsets[begin], last = hop.offsets[end];
+    auto* const row = static_cast<Index*>(out.row) + out.begin;
+    auto* const col = static_cast<Index*>(out.col) + out.begin;
+    if (hop.index_bytes == 4)
+      std::copy(static_cast<const int32_t*>(hop.sources) + first,
+                static_cast<const int32_t*>(hop.sources) + last, row + first);
+    else
+      std::copy(static_cast<const int64_t*>(hop.sources) + first,
+                static_cast<const int64_t*>(hop.sources) + last, row + first);
+    for (int64_t t = begin; t < end; ++t)
+      std::fill(col + hop.offsets[t], col + hop.offsets[t + 1],
+                static_cast<Index>(hop.first_target + t));
+    if (out.edge_ids != nullptr)
+      std::copy(hop.edge_ids + first, hop.edge_ids + last, out.edge_ids + out.begin + first);
+  }
+
+  static void push_back(NodeList& nodes, int64_t tree, int64_t node) {
+    nodes.ids[nodes.count] = node;
+    if (nodes.trees != nullptr) nodes.trees[nodes.count] = static_cast<int32_t>(tree);
+    ++nodes.count;
+  }
+
+  /// All threads fill slots; one appends in turn, while the sources are in its cache.
+  void sample_in_turn(const RelationSpec& relation, const Hop& hop, NodeList& sources,
+                      int64_t pieces) {
+    const auto begin = [](int64_t chunk) { return chunk * kTargetsAtATime; };
+    const auto end = [&](int64_t chunk) { return std::min(begin(chunk + 1), hop.num_targets); };
+    Relay chunks((hop.num_targets + kTargetsAtATime - 1) / kTargetsAtATime);
+    workers_.run_pieces(pieces, [&](int64_t piece) {
+      DrawScratch scratch;
+      const auto fill = [&](int64_t chunk) {
+        fill_slots(relation, hop, begin(chunk), end(chunk), scratch);
+      };
+      if (piece > 0) return chunks.help(fill);
+      chunks.lead(fill,
+                  [&](int64_t chunk) { append_in_turn(hop, sources, begin(chunk), end(chunk)); });
+    });
+  }
+
+  /// All threads do everything, as on the GPU.
+  void sample_by_claims(const RelationSpec& relation, const Hop& hop, NodeList& sources,
+                        int64_t pieces) {
+    workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t first, int64_t last) {
+      DrawScratch scratch;
+      for (int64_t begin = first; begin < last; begin += kTargetsAtATime) {
+        const int64_t end = std::min(begin + kTargetsAtATime, last);
+        fill_slots(relation, hop, begin, end, scratch);
+        claim_slots(hop, sources.index, begin, end);
+      }
+    });
+    append_claimed(hop, sources, pieces, workers_);
+  }
+
+  void fill_slots(const RelationSpec& relation, const Hop& hop, int64_t begin, int64_t end,
+                  DrawScratch& scratch) const {
+    if (relation.choice.plain())
+      sample_neighbors_cpu(relation.csc, hop, lists_.get(), begin, end, scratch);
+    else
+      choose_neighbors_cpu(relation.csc, relation.choice, hop, begin, end);
+  }
+
+  Workers workers_;
+  std::unique_ptr<Neighbors[]> lists_;  // of the targets of the hop that was planned last
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cpu_backend(int num_threads) {
+  return std::make_unique<CpuBackend>(num_threads);
+}
+
+}  // namespace peergraph

@@ -1,0 +1,20 @@
+// The CPU and the CUDA backend of k-hop sampling.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "sampling/khop/khop.h"
+
+namespace peergraph {
+
+std::unique_ptr<Backend> make_cpu_backend(int num_threads);
+
+/// Works on `device`, on `stream`. The host waits for it once per hop and relation, and once more
+/// where the number of edges is needed in advance.
+///
+/// mailbox: 4 words of pinned host memory, for this sample alone until it returns.
+std::unique_ptr<Backend> make_cuda_backend(int device, uintptr_t stream, int64_t* mailbox,
+                                           Arena& arena);
+
+}  // namespace peergraph

@@ -1,0 +1,50 @@
+// How much room a sample takes before it is known how much it finds.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "common/check.h"
+#include "sampling/khop/khop.h"
+
+namespace peergraph {
+
+inline int bit_width(uint64_t value) {
+  int bits = 0;
+  for (; value != 0; value >>= 1) ++bits;
+  return bits;
+}
+
+/// Bits of the node in the key of a disjoint sample.
+inline int disjoint_key_bits(const NodeTypeSpec& type, int64_t num_trees) {
+  const int node_bits = bit_width(static_cast<uint64_t>(std::max<int64_t>(type.num_nodes, 1)));
+  PG_CHECK_ARG(node_bits + bit_width(static_cast<uint64_t>(num_trees)) <= 63,
+               "a disjoint sample cannot tell " + std::to_string(num_trees) + " seeds and the " +
+                   std::to_string(type.num_nodes) + " nodes of type '" + type.name +
+                   "' apart in 63 bits: use fewer seeds at a time");
+  return node_bits;
+}
+
+/// Cells of a hash table for `keys` keys: a power of two, at most half full.
+inline int64_t hash_table_size(int64_t keys) {
+  return int64_t{1} << std::max(8, bit_width(static_cast<uint64_t>(2 * keys)));
+}
+
+/// No node has more neighbours than there are edges: huge fanouts need no work space.
+inline int64_t draws_per_target(const RelationSpec& relation, int64_t fanout) {
+  return !relation.choice.replace && fanout >= relation.csc.num_edges ? -1 : fanout;
+}
+
+/// On GPUs, whether room for fanout edges a target is reserved, instead of counting first: where it
+/// is little anyway, or where most targets can be expected to use it.
+inline bool reserves_by_fanout(int64_t num_targets, int64_t fanout) {
+  constexpr int64_t kSmallReservation = int64_t{1} << 22;
+  constexpr int64_t kLargeReservation = int64_t{1} << 28;
+  constexpr int64_t kReservedFanout = 64;
+  const int64_t room = fanout < 0 ? 0 : num_targets * fanout;
+  return fanout > 0 &&
+         (room <= kSmallReservation || (room <= kLargeReservation && fanout <= kReservedFanout));
+}
+
+}  // namespace peergraph

@@ -1,0 +1,52 @@
+#include "common/cuda_check.cuh"
+#include "common/ids.h"
+#include "sampling/khop/write_sample.h"
+
+namespace peergraph {
+namespace {
+
+__global__ void __launch_bounds__(kBlockThreads)
+    write_edges_kernel(const Hop hop, const EdgeOutput out) {
+  for (int64_t slot = global_thread(); slot < hop.slots; slot += grid_threads()) {
+    const int64_t found = load_id(hop.sources, hop.index_bytes, slot);
+    if (found == -1) continue;
+    const int64_t target = hop.owner(static_cast<uint32_t>(slot));
+    const int64_t within = hop.stride > 0 ? hop.offsets[target] + slot - target * hop.stride : slot;
+    if (within >= out.room) continue;
+    const int64_t edge = out.begin + within;
+    const int64_t row =
+        found >= 0 ? found : load_id(hop.sources, hop.index_bytes, Hop::repeats(found));
+    store_id(out.row, out.index_bytes, edge, row);
+    store_id(out.col, out.index_bytes, edge, hop.first_target + target);
+    if (out.edge_ids != nullptr) out.edge_ids[edge] = hop.edge_ids[slot];
+    if (out.duplicates != nullptr) atomicAdd(out.duplicates + row, 1);
+  }
+}
+
+__global__ void __launch_bounds__(kBlockThreads)
+    write_nodes_kernel(const IdMapView to_user, const NodeList nodes, int64_t* ids,
+                       int64_t* batch) {
+  for (int64_t row = global_thread(); row < nodes.count; row += grid_threads()) {
+    const int64_t node = nodes.ids[row];
+    ids[row] = node < 0 ? -1 : to_user(node);
+    if (batch != nullptr) batch[row] = nodes.trees[row];
+  }
+}
+
+cudaStream_t as_stream(uintptr_t address) { return reinterpret_cast<cudaStream_t>(address); }
+
+}  // namespace
+
+void write_edges_cuda(const Hop& hop, const EdgeOutput& out, uintptr_t stream) {
+  write_edges_kernel<<<grid_for(hop.slots), kBlockThreads, 0, as_stream(stream)>>>(hop, out);
+  PG_LAUNCH_CHECK("write_edges_kernel");
+}
+
+void write_nodes_cuda(const NodeTypeSpec& type, const NodeList& nodes, const NodesResult& out,
+                      uintptr_t stream) {
+  write_nodes_kernel<<<grid_for(nodes.count), kBlockThreads, 0, as_stream(stream)>>>(
+      type.to_user, nodes, out.ids, out.batch);
+  PG_LAUNCH_CHECK("write_nodes_kernel");
+}
+
+}  // namespace peergraph

@@ -1,0 +1,107 @@
+// Negative edges: pairs of nodes drawn at random, uniformly or by weights; on request without nodes
+// that come too late, and without existing edges.
+//
+// Try a of negative n takes draws 2a (source) and 2a + 1 (destination) of position n.
+#pragma once
+
+#include <cstdint>
+
+#include "memory/id_map.h"
+#include "sampling/common/probability.h"
+#include "store/csc_view.h"
+
+namespace peergraph {
+
+/// How one endpoint is drawn.
+struct NodeDraw {
+  int64_t num_nodes = 0;
+  const int64_t* ends = nullptr;   // [num_nodes] running sum of integer weights; null: uniform
+  const int64_t* times = nullptr;  // [num_nodes]; null: any node fits
+  int64_t earliest = 0;            // what to take where no try fits
+
+  PG_HD bool fits(int64_t node, int64_t latest) const {
+    return times == nullptr || times[node] <= latest;
+  }
+
+  PG_HD int64_t node(const Philox4x32& block, uint32_t draw) const {
+    if (ends == nullptr)
+      return static_cast<int64_t>(scale_draw(block, draw, static_cast<uint64_t>(num_nodes)));
+    const auto total = static_cast<uint64_t>(ends[num_nodes - 1]);
+    const auto at = static_cast<int64_t>(scale_draw(block, draw, total));
+    int64_t low = 0, high = num_nodes - 1;
+    while (low < high) {
+      const int64_t middle = low + (high - low) / 2;
+      if (ends[middle] > at)
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    return low;
+  }
+};
+
+struct Negatives {
+  int64_t count = 0;
+  NodeDraw source, destination;
+  bool draw_sources = true;         // else `sources` holds them already
+  int64_t* sources = nullptr;       // [count] user ids
+  int64_t* destinations = nullptr;  // [count] user ids
+  const int64_t* latest = nullptr;  // [count] the times that nodes must not exceed
+  uint8_t* is_edge = nullptr;       // [count] 1 where it is an edge after all; null: edges may come
+  uint32_t tries = 1;
+  IdMapView source_to_internal;
+  IdMapView destination_to_internal;
+  uint64_t seed = 0;
+  uint64_t stream = 0;
+};
+
+void negatives_cpu(const CscView& csc, const Negatives& negatives, int num_threads);
+
+#ifdef PEERGRAPH_CUDA
+/// Asynchronous, in `stream` of `device`. A negative is a thread, or a warp where existing edges
+/// are left out.
+void negatives_cuda(const CscView& csc, const Negatives& negatives, int device, uintptr_t stream);
+#endif
+
+/// What one worker does for one negative; lanes that share it compute the same, one of them writes.
+template <typename Contains>
+PG_HD void draw_negative(const CscView& csc, const Negatives& negatives, int64_t n, bool writes,
+                         const Contains& contains) {
+  const int64_t latest = negatives.latest == nullptr ? 0 : negatives.latest[n];
+  int64_t source = negatives.draw_sources ? 0 : negatives.sources[n];
+  int64_t destination = 0;
+  bool has_source = !negatives.draw_sources, has_destination = false;
+  const auto is_edge = [&] {
+    return contains(csc, negatives.destination_to_internal(destination),
+                    negatives.source_to_internal(source));
+  };
+  bool edge = false;
+  for (uint32_t t = 0; t < negatives.tries; ++t) {
+    if (edge) {  // try both endpoints again
+      has_source = !negatives.draw_sources;
+      has_destination = edge = false;
+    }
+    const Philox4x32 block =
+        draw_block(negatives.seed, negatives.stream, static_cast<uint64_t>(n), 2 * t);
+    if (!has_source) {
+      source = negatives.source.node(block, 0);
+      has_source = negatives.source.fits(source, latest);
+    }
+    if (!has_destination) {
+      destination = negatives.destination.node(block, 1);
+      has_destination = negatives.destination.fits(destination, latest);
+    }
+    if (!has_source || !has_destination) continue;
+    if (negatives.is_edge != nullptr) edge = is_edge();
+    if (!edge) break;
+  }
+  if (!has_source) source = negatives.source.earliest;
+  if (!has_destination) destination = negatives.destination.earliest;
+  if (negatives.is_edge != nullptr && !(has_source && has_destination)) edge = is_edge();
+  if (!writes) return;
+  if (negatives.draw_sources) negatives.sources[n] = source;
+  negatives.destinations[n] = destination;
+  if (negatives.is_edge != nullptr) negatives.is_edge[n] = edge ? 1 : 0;
+}
+
+}  // namespace peergraph

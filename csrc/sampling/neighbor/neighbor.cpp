@@ -1,0 +1,128 @@
+#include "sampling/neighbor/neighbor.h"
+
+#include <vector>
+
+#include "common/vectors.h"
+#include "sampling/neighbor/without_replacement.h"
+
+namespace peergraph {
+namespace {
+
+constexpr int64_t kTargetsAhead = 32;
+constexpr int64_t kEdgesAtATime = 256;
+
+/// Brings what CscView::neighbors will read.
+void prefetch_list(const CscView& csc, int64_t row) {
+  const Location at = csc.locate(row);
+  const CscPart& part = csc.part(at);
+  prefetch_far(part.indptr + at.local);
+  prefetch_far(part.edge_begin + at.local);
+}
+
+/// The edges of a few targets at a time: first all random numbers, then all picks, then all reads,
+/// so that each is a loop of its own and a core waits for many lists at once. The reads of one
+/// group come behind the picks of the next, and meanwhile what they need arrives.
+template <typename Id>
+class Groups {
+ public:
+  Groups(const CscView& csc, const Hop& hop, const Neighbors* lists, DrawScratch& scratch)
+      : csc_(csc), hop_(hop), lists_(lists), scratch_(scratch) {}
+
+  void run(int64_t begin, int64_t end) {
+    int64_t* picks = scratch_.picks[0].data();
+    int64_t middle = pick(begin, end, scratch_.picks[0], picks);
+    for (int next = 1; begin < end; next = 1 - next) {
+      int64_t* next_picks = nullptr;
+      const int64_t behind = pick(middle, end, scratch_.picks[next], next_picks);
+      read(begin, middle, picks);
+      begin = middle;
+      middle = behind;
+      picks = next_picks;
+    }
+  }
+
+ private:
+  static constexpr int64_t kIdsPerLine = 64 / sizeof(Id);
+
+  int64_t count_of(int64_t target) const { return hop_.offsets[target + 1] - hop_.offsets[target]; }
+
+  bool draws(int64_t target) const { return count_of(target) < lists_[target].degree; }
+
+  /// Picks for as many targets from `begin` on as fit into the core's cache, and asks for what they
+  /// read; returns the target behind them.
+  int64_t pick(int64_t begin, int64_t limit, std::vector<int64_t>& room, int64_t*& first_pick) {
+    DrawBits& drawn = scratch_.bits;
+    drawn.clear();
+    int64_t end = begin;
+    for (; end < limit && hop_.offsets[end] - hop_.offsets[begin] < kEdgesAtATime; ++end)
+      if (draws(end)) drawn.add(end, count_of(end));
+    if (static_cast<int64_t>(room.size()) < drawn.size()) room.resize(drawn.size());
+    first_pick = room.data();
+    int64_t* picks = first_pick;
+    const uint64_t* bits = drawn.make(hop_.source);
+    for (int64_t t = begin; t < end; ++t) {
+      const auto* const list = static_cast<const Id*>(lists_[t].indices);
+      const int64_t count = count_of(t);
+      if (draws(t)) {
+        scratch_.picker.pick(bits, lists_[t].degree, count, picks);
+        for (int64_t i = 0; i < count; ++i) prefetch_far(list + picks[i]);
+        picks += count;
+        bits += (count + 1) / 2 * 2;
+      } else {
+        for (int64_t i = 0; i < count && i < kEdgesAtATime; i += kIdsPerLine)
+          prefetch_far(list + i);
+      }
+    }
+    return end;
+  }
+
+  void read(int64_t begin, int64_t end, const int64_t* picks) const {
+    for (int64_t t = begin; t < end; ++t) {
+      const Neighbors& list = lists_[t];
+      const int64_t slot = hop_.offsets[t], count = count_of(t);
+      if (draws(t)) {
+        read(list, slot, count, [&](int64_t i) { return picks[i]; });
+        picks += count;
+      } else {
+        read(list, slot, count, [](int64_t i) { return i; });
+      }
+    }
+  }
+
+  /// Reads the `count` neighbours at pick(i).
+  template <typename Pick>
+  void read(const Neighbors& list, int64_t slot, int64_t count, const Pick& pick) const {
+    const auto* const from = static_cast<const Id*>(list.indices);
+    auto* const to = static_cast<Id*>(hop_.sources) + slot;
+    for (int64_t i = 0; i < count; ++i) to[i] = from[pick(i)];
+    if (hop_.edge_ids == nullptr) return;
+    for (int64_t i = 0; i < count; ++i)
+      hop_.edge_ids[slot + i] = csc_.edge_id(list.edge_begin + pick(i));
+  }
+
+  const CscView& csc_;
+  const Hop& hop_;
+  const Neighbors* const lists_;
+  DrawScratch& scratch_;
+};
+
+}  // namespace
+
+void count_neighbors_cpu(const CscView& csc, const Hop& hop, int64_t begin, int64_t end,
+                         Neighbors* lists) {
+  for (int64_t t = begin; t < end; ++t) {
+    if (t + kTargetsAhead < end) prefetch_list(csc, hop.targets[t + kTargetsAhead]);
+    lists[t] = csc.neighbors(hop.targets[t]);
+    hop.offsets[t] = hop.edges_of(lists[t].degree);
+  }
+}
+
+void sample_neighbors_cpu(const CscView& csc, const Hop& hop, const Neighbors* lists, int64_t begin,
+                          int64_t end, DrawScratch& scratch) {
+  if (hop.index_bytes == 4)
+    Groups<int32_t>(csc, hop, lists, scratch).run(begin, end);
+  else
+    Groups<int64_t>(csc, hop, lists, scratch).run(begin, end);
+}
+
+}  // namespace peergraph

@@ -1,0 +1,167 @@
+#include <algorithm>
+
+#include "common/cuda_check.cuh"
+#include "common/ids.h"
+#include "sampling/common/write_edge.cuh"
+#include "sampling/neighbor/neighbor.h"
+#include "sampling/neighbor/without_replacement.cuh"
+
+namespace peergraph {
+namespace {
+
+constexpr int kWarpsPerBlock = kBlockThreads / kWarpLanes;
+constexpr int64_t kSharedFanout = 2048;  // up to here a block's work space lies in shared memory
+constexpr int64_t kMaxScratchBytes = int64_t{256} << 20;
+constexpr int64_t kHubDegree = 2048;  // lists longer than this are copied by a whole block
+
+// Kernels read the views where the launch put them; a local copy would be indexed in local memory.
+static_assert(sizeof(CscView) + sizeof(Hop) + sizeof(NodeIndex) < 4000, "kernel parameters");
+
+__global__ void __launch_bounds__(kBlockThreads)
+    count_kernel(const __grid_constant__ CscView csc, const __grid_constant__ Hop hop) {
+  for (int64_t t = global_thread(); t <= hop.num_targets; t += grid_threads())
+    hop.offsets[t] = t < hop.num_targets ? hop.edges_of(hop.degree(csc, t)) : 0;
+}
+
+/// A group of kGroup lanes for each target, a lane for each draw; for fanouts up to kGroup.
+template <int kGroup>
+__global__ void __launch_bounds__(kBlockThreads)
+    sample_by_lane(const __grid_constant__ CscView csc, const __grid_constant__ Hop hop,
+                   const __grid_constant__ NodeIndex sources) {
+  __shared__ int chains[kBlockThreads];
+  const int i = threadIdx.x % kGroup;
+  const int64_t t = global_thread() / kGroup;
+  const bool live = t < hop.num_targets;  // no early return: the warp works together below
+  Neighbors list{nullptr, 0, 0};
+  if (live) list = hop.neighbors(csc, t);
+  const int64_t count = hop.edges_of(list.degree);
+  const bool drawing = count < list.degree && i < count;
+  int64_t pick = i;
+  if (__any_sync(kWarp, drawing)) {
+    const int64_t drawn =
+        draw_by_lane<kGroup>(hop.source, drawing, list.degree, hop.fanout,
+                             drawing ? hop.position(t) : 0, chains + (threadIdx.x - i));
+    if (drawing) pick = drawn;
+  }
+  if (!live) return;
+  if (i == 0) leave_count(hop, t, count);
+  const int64_t slot = hop.first_slot(t) + i;
+  if (i < count)
+    emit_edge(csc, hop, sources, list, t, slot, pick);
+  else if (i < hop.stride)
+    store_id(hop.sources, hop.index_bytes, slot, -1);
+}
+
+/// A block for each target; for larger fanouts. Without `scratch` the work space is shared memory.
+__global__ void __launch_bounds__(kBlockThreads)
+    sample_by_block(const __grid_constant__ CscView csc, const __grid_constant__ Hop hop,
+                    const __grid_constant__ NodeIndex sources, int draw_bits, char* scratch) {
+  extern __shared__ uint64_t shared[];
+  const int64_t scratch_bytes = BlockScratch::bytes(int64_t{1} << draw_bits);
+  void* memory = scratch == nullptr ? static_cast<void*>(shared)
+                                    : scratch + static_cast<int64_t>(blockIdx.x) * scratch_bytes;
+  const BlockScratch work = BlockScratch::at(memory, draw_bits);
+  for (int64_t t = blockIdx.x; t < hop.num_targets; t += gridDim.x) {
+    const Neighbors list = hop.neighbors(csc, t);
+    const int64_t count = hop.edges_of(list.degree);
+    if (threadIdx.x == 0) leave_count(hop, t, count);
+    const int64_t first = hop.first_slot(t);
+    const auto emit = [&](int64_t i, int64_t pick) {
+      emit_edge(csc, hop, sources, list, t, first + i, pick);
+    };
+    if (count < list.degree) {
+      draw_by_block(hop.source, list.degree, hop.fanout, hop.position(t), work, emit);
+    } else {
+      for (int64_t i = threadIdx.x; i < count; i += blockDim.x) emit(i, i);
+    }
+    for (int64_t i = count + threadIdx.x; i < hop.stride; i += blockDim.x)
+      store_id(hop.sources, hop.index_bytes, first + i, -1);
+    __syncthreads();  // before the next target takes the work space
+  }
+}
+
+/// Fanout -1 with dense slots: a warp for each target, the whole block for the long lists.
+__global__ void __launch_bounds__(kBlockThreads)
+    copy_all(const __grid_constant__ CscView csc, const __grid_constant__ Hop hop,
+             const __grid_constant__ NodeIndex sources) {
+  __shared__ Neighbors lists[kWarpsPerBlock];
+  const int warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
+  const int64_t block_begin = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock;
+  const int64_t own = block_begin + warp;
+  Neighbors list{nullptr, 0, 0};
+  if (own < hop.num_targets) list = hop.neighbors(csc, own);
+  if (lane == 0) lists[warp] = list;
+  if (list.degree <= kHubDegree && list.degree > 0) {
+    const int64_t first = hop.first_slot(own);
+    for (int64_t i = lane; i < list.degree; i += kWarpLanes)
+      emit_edge(csc, hop, sources, list, own, first + i, i);
+  }
+  __syncthreads();
+  for (int w = 0; w < kWarpsPerBlock; ++w) {
+    const Neighbors hub = lists[w];
+    if (hub.degree <= kHubDegree) continue;
+    const int64_t first = hop.first_slot(block_begin + w);
+    for (int64_t i = threadIdx.x; i < hub.degree; i += kBlockThreads)
+      emit_edge(csc, hop, sources, hub, block_begin + w, first + i, i);
+  }
+}
+
+template <int kGroup>
+void launch_by_lane(const CscView& csc, const Hop& hop, const NodeIndex& sources,
+                    cudaStream_t stream) {
+  const int64_t targets_per_block = kBlockThreads / kGroup;
+  const int64_t blocks = (hop.num_targets + targets_per_block - 1) / targets_per_block;
+  sample_by_lane<kGroup>
+      <<<static_cast<unsigned>(blocks), kBlockThreads, 0, stream>>>(csc, hop, sources);
+  PG_LAUNCH_CHECK("sample_by_lane");
+}
+
+void launch_by_block(const CscView& csc, const Hop& hop, const NodeIndex& sources, Arena& arena,
+                     cudaStream_t stream) {
+  int draw_bits = 1;
+  while ((int64_t{1} << draw_bits) < hop.fanout) ++draw_bits;
+  const int64_t capacity = int64_t{1} << draw_bits;
+  const int64_t bytes = BlockScratch::bytes(capacity);
+  const auto threads =
+      static_cast<unsigned>(std::clamp<int64_t>(capacity / 2, kWarpLanes, kBlockThreads));
+  int64_t blocks = hop.num_targets, shared_bytes = bytes;
+  char* scratch = nullptr;
+  if (hop.fanout > kSharedFanout) {
+    blocks = std::clamp<int64_t>(kMaxScratchBytes / bytes, 1, blocks);
+    shared_bytes = 0;
+    scratch = static_cast<char*>(arena.take(blocks * bytes));
+  }
+  sample_by_block<<<static_cast<unsigned>(blocks), threads, static_cast<size_t>(shared_bytes),
+                    stream>>>(csc, hop, sources, draw_bits, scratch);
+  PG_LAUNCH_CHECK("sample_by_block");
+}
+
+}  // namespace
+
+void count_neighbors_cuda(const CscView& csc, const Hop& hop, uintptr_t stream) {
+  count_kernel<<<grid_for(hop.num_targets + 1), kBlockThreads, 0,
+                 reinterpret_cast<cudaStream_t>(stream)>>>(csc, hop);
+  PG_LAUNCH_CHECK("count_kernel");
+}
+
+void sample_neighbors_cuda(const CscView& csc, const Hop& hop, const NodeIndex& sources,
+                           Arena& arena, uintptr_t stream_address) {
+  const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
+  if (hop.fanout < 0) {
+    const int64_t blocks = (hop.num_targets + kWarpsPerBlock - 1) / kWarpsPerBlock;
+    copy_all<<<static_cast<unsigned>(blocks), kBlockThreads, 0, stream>>>(csc, hop, sources);
+    PG_LAUNCH_CHECK("copy_all");
+  } else if (hop.fanout <= 4) {
+    launch_by_lane<4>(csc, hop, sources, stream);
+  } else if (hop.fanout <= 8) {
+    launch_by_lane<8>(csc, hop, sources, stream);
+  } else if (hop.fanout <= 16) {
+    launch_by_lane<16>(csc, hop, sources, stream);
+  } else if (hop.fanout <= kWarpLanes) {
+    launch_by_lane<32>(csc, hop, sources, stream);
+  } else {
+    launch_by_block(csc, hop, sources, arena, stream);
+  }
+}
+
+}  // namespace peergraph

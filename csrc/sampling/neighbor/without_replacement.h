@@ -1,0 +1,134 @@
+// Drawing without replacement (WholeGraph III-C1): draw i picks element r[i] of the degree - i that
+// remain, and the last remaining element takes its place. The CPU does that in turn; the GPU
+// computes the same picks in parallel by Algorithm 1 (neighbor.cu).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "common/host_device.h"
+#include "common/philox.h"
+
+namespace peergraph {
+
+/// Where the random numbers of one hop of one relation come from.
+struct DrawSource {
+  uint64_t seed = 0;
+  uint64_t stream = 0;
+  const uint64_t* seed_at = nullptr;  // where the seed lies instead, in memory of the device
+
+  PG_HD uint64_t key() const { return seed_at == nullptr ? seed : *seed_at; }
+
+  /// r[draw] of the target at `position` of the hop's target list.
+  PG_HD int64_t draw(int64_t degree, int64_t position, int64_t draw) const {
+    return static_cast<int64_t>(random_below(static_cast<uint64_t>(degree - draw), key(), stream,
+                                             static_cast<uint64_t>(position),
+                                             static_cast<uint32_t>(draw)));
+  }
+};
+
+/// The sequential method, without writing out the `degree` elements: only the positions whose
+/// element has changed are kept, in a small open-addressing map. Reused from target to target.
+class VirtualShuffle {
+ public:
+  /// Calls emit(i, pick) for i = 0 .. count-1, with r[i] out of draw(i); needs count < degree.
+  template <typename Draw, typename Emit>
+  void run(int64_t degree, int64_t count, const Draw& draw, const Emit& emit) {
+    clear(count);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t r = draw(i);
+      Entry& picked = find(r);
+      emit(i, picked.position < 0 ? r : picked.element);
+      const int64_t last = degree - 1 - i;
+      const Entry& moved = find(last);
+      const int64_t element = moved.position < 0 ? last : moved.element;
+      picked = {r, element};
+    }
+  }
+
+ private:
+  struct Entry {
+    int64_t position = -1;
+    int64_t element = 0;
+  };
+
+  void clear(int64_t count) {
+    int bits = 2;
+    while ((int64_t{1} << bits) < 2 * count) ++bits;
+    shift_ = 64 - bits;
+    mask_ = (uint64_t{1} << bits) - 1;
+    entries_.assign(mask_ + 1, Entry{});
+  }
+
+  Entry& find(int64_t position) {
+    // Fibonacci hashing: the high bits of the product are well mixed.
+    uint64_t at = (static_cast<uint64_t>(position) * 0x9E3779B97F4A7C15ull) >> shift_;
+    while (entries_[at].position >= 0 && entries_[at].position != position) at = (at + 1) & mask_;
+    return entries_[at];
+  }
+
+  std::vector<Entry> entries_;
+  uint64_t mask_ = 0;
+  int shift_ = 64;
+};
+
+/// The random bits of some targets. Counters are collected first, and then all blocks made in a
+/// loop that compilers vectorise.
+class DrawBits {
+ public:
+  void clear() { num_blocks_ = 0; }
+
+  /// Asks for `count` draws at a position of the hop's target list.
+  void add(int64_t position, int64_t count) {
+    const size_t wanted = static_cast<size_t>(count + 1) / 2;
+    make_room(num_blocks_ + wanted);
+    for (size_t block = 0; block < wanted; ++block) {
+      positions_[num_blocks_ + block] = static_cast<uint32_t>(position);
+      blocks_[num_blocks_ + block] = static_cast<uint32_t>(block);
+    }
+    num_blocks_ += wanted;
+  }
+
+  int64_t size() const { return 2 * static_cast<int64_t>(num_blocks_); }
+
+  /// Makes them; those of a position follow each other, and begin at an even place.
+  const uint64_t* make(const DrawSource& source);
+
+ private:
+  void make_room(size_t blocks) {
+    if (blocks <= positions_.size()) return;
+    positions_.resize(2 * blocks);
+    blocks_.resize(2 * blocks);
+  }
+
+  std::vector<uint32_t> positions_, blocks_;  // [num_blocks_], and room for more
+  std::vector<uint64_t> bits_;
+  size_t num_blocks_ = 0;
+};
+
+/// Turns random bits into picks, one target after the other. Lists of usual lengths are shuffled in
+/// an array that is kept in order between targets, which needs neither search nor clearing.
+class Picker {
+ public:
+  Picker();
+
+  /// Writes `count` picks out of 0 .. degree-1; needs count < degree.
+  void pick(const uint64_t* bits, int64_t degree, int64_t count, int64_t* picks);
+
+ private:
+  static constexpr int64_t kWrittenOut = 1 << 11;
+  static constexpr int64_t kCompared = 6;  // draws that are mostly distinct, and compared fast
+
+  std::vector<uint16_t> order_;  // [kWrittenOut] every place holds itself
+  VirtualShuffle shuffle_;
+};
+
+/// What a thread draws with, used again from one part of a hop to the next.
+struct DrawScratch {
+  DrawBits bits;
+  Picker picker;
+  std::vector<int64_t> picks[2];  // of two groups of targets, one behind the other
+};
+
+}  // namespace peergraph

@@ -1,0 +1,295 @@
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "common/check.h"
+#include "common/cuda_check.cuh"
+#include "sampling/append_unique/append_unique.h"
+#include "sampling/khop/capacity.h"
+#include "sampling/khop/write_sample.h"
+#include "sampling/neighbor/neighbor.h"
+#include "sampling/static_shape/static_shape.h"
+#include "sampling/static_shape/static_shape_kernels.h"
+#include "sampling/weighted_temporal/choose.h"
+
+namespace peergraph {
+namespace {
+
+/// One call of sample_fixed_cuda.
+class FixedKHop : private SampleMemory {
+ public:
+  FixedKHop(const SamplerSpec& spec, const FixedBounds& bounds, const Allocate& allocator,
+            Arena& arena, int device, uintptr_t stream)
+      : SampleMemory(allocator, arena),
+        spec_(spec),
+        bounds_(bounds),
+        device_(device),
+        stream_(stream),
+        guard_(device),
+        lists_(spec.node_types.size()),
+        segments_(spec.node_types.size()) {
+    PG_CHECK_ARG(spec.num_hops < kMaxSegments, "fanouts: too many hops for a fixed shape");
+    const auto num_counts = static_cast<int64_t>(spec.node_types.size() * (spec.num_hops + 1) +
+                                                 spec.relations.size() * spec.num_hops);
+    result_.counts = allocate<int64_t>(std::max<int64_t>(1, num_counts));
+    fill(result_.counts, 0, num_counts * sizeof(int64_t));
+    result_.padded.nodes.resize(spec.node_types.size());
+    result_.padded.edges.resize(spec.relations.size());
+    result_.padded.blocks.resize(spec.relations.size() * spec.num_hops);
+  }
+
+  void add_seeds(const std::vector<FixedSeeds>& seeds, const std::vector<uint32_t*>& direct) {
+    std::vector<int64_t> room(lists_.size(), 0);
+    int64_t num_trees = 0;
+    for (const FixedSeeds& s : seeds) {
+      room[s.node_type] += s.room;
+      num_trees += s.room;
+    }
+    // A hash table's size depends on how many targets there are of every type.
+    for (size_t type = 0; type < lists_.size(); ++type) make_segments(type, room[type]);
+    for (size_t type = 0; type < lists_.size(); ++type) make_list(type, num_trees, direct);
+    int64_t first_tree = 0;
+    for (const FixedSeeds& s : seeds) {
+      if (s.room > 0)
+        add_fixed_seeds_cuda(spec_.node_types[s.node_type], s, first_tree, lists_[s.node_type],
+                             node_count(s.node_type, 0), device_, stream_);
+      first_tree += s.room;
+    }
+  }
+
+  void run_hops(uint64_t seed, const uint64_t* seed_at, const int64_t* seed_times) {
+    for (size_t r = 0; r < spec_.relations.size(); ++r) allocate_edges(r);
+    for (int hop = 0; hop < spec_.num_hops; ++hop) {
+      std::vector<int32_t*> positions(lists_.size(), nullptr);
+      for (size_t type = 0; spec_.expand_all && type < lists_.size(); ++type)
+        positions[type] = positions_of(type, hop);
+      for (int r = 0; r < static_cast<int>(spec_.relations.size()); ++r) {
+        Hop draws;
+        draws.source = {seed, static_cast<uint64_t>(hop) * spec_.relations.size() + r, seed_at};
+        draws.seed_times = seed_times;
+        draws.positions = positions[spec_.relations[r].destination];
+        sample(hop, r, draws);
+      }
+    }
+  }
+
+  FixedResult finish() {
+    for (size_t type = 0; type < lists_.size(); ++type) {
+      write_nodes_cuda(spec_.node_types[type], lists_[type], result_.padded.nodes[type], stream_);
+      // A graph is captured with the words of its sample: they cannot tell its samples apart.
+      if (!spec_.disjoint) forget_nodes_cuda(lists_[type], stream_);
+    }
+    return std::move(result_);
+  }
+
+ private:
+  void fill(void* to, int byte, int64_t num_bytes) {
+    PG_CUDA_CHECK(cudaMemsetAsync(to, byte, static_cast<size_t>(num_bytes),
+                                  reinterpret_cast<cudaStream_t>(stream_)));
+  }
+
+  int64_t* node_count(size_t type, int segment) {
+    return result_.counts + type * (spec_.num_hops + 1) + segment;
+  }
+
+  int64_t* edge_count(size_t relation, int hop) {
+    return result_.counts + spec_.node_types.size() * (spec_.num_hops + 1) +
+           relation * spec_.num_hops + hop;
+  }
+
+  int64_t rows(size_t type) const { return segments_[type].begin[spec_.num_hops + 1]; }
+  int64_t sink(size_t type) const { return segments_[type].begin[1] - 1; }
+
+  /// Seeds and the sink, then the new nodes of each hop.
+  void make_segments(size_t type, int64_t seeds) {
+    Segments& segments = segments_[type];
+    segments.counts = node_count(type, 0);
+    segments.num_segments = spec_.num_hops + 1;
+    segments.begin[1] = seeds + 1;
+    for (int hop = 0; hop < spec_.num_hops; ++hop)
+      segments.begin[hop + 2] = segments.begin[hop + 1] + bounds_.nodes[type][hop];
+  }
+
+  void make_list(size_t type, int64_t num_trees, const std::vector<uint32_t*>& direct) {
+    NodeList& list = lists_[type];
+    list.count = list.capacity = rows(type);
+    list.ids = scratch<int64_t>(rows(type));
+    fill(list.ids, 0xFF, rows(type) * sizeof(int64_t));
+    NodesResult& out = result_.padded.nodes[type];
+    out.ids = allocate<int64_t>(rows(type));
+    if (spec_.disjoint) {
+      list.trees = scratch<int32_t>(rows(type));
+      fill(list.trees, 0xFF, rows(type) * sizeof(int32_t));
+      list.index = hash_index(type, num_trees);
+      out.batch = allocate<int64_t>(rows(type));
+    } else {
+      list.index.direct = direct[type];
+    }
+    if (spec_.duplicate_counts) {
+      out.duplicates = allocate<int32_t>(rows(type));
+      fill(out.duplicates, 0, rows(type) * sizeof(int32_t));
+    }
+    out.per_hop.assign(1, segments_[type].begin[1]);
+    out.per_hop.insert(out.per_hop.end(), bounds_.nodes[type].begin(), bounds_.nodes[type].end());
+  }
+
+  /// An empty hash table that has room for whatever is claimed, also where a bound is too small.
+  NodeIndex hash_index(size_t type, int64_t num_trees) {
+    int64_t keys = segments_[type].begin[1];
+    for (int hop = 0; hop < spec_.num_hops; ++hop)
+      for (size_t r = 0; r < spec_.relations.size(); ++r)
+        if (spec_.relations[r].source == static_cast<int>(type))
+          keys += slots_of(hop, static_cast<int>(r)).slots;
+    NodeIndex index;
+    index.node_bits = disjoint_key_bits(spec_.node_types[type], num_trees);
+    const int64_t size = hash_table_size(keys);
+    index.keys = scratch<uint64_t>(size);
+    index.values = scratch<uint32_t>(size);
+    index.mask = static_cast<uint64_t>(size - 1);
+    fill(index.keys, 0xFF, size * sizeof(uint64_t));
+    fill(index.values, 0xFF, size * sizeof(uint32_t));
+    return index;
+  }
+
+  int32_t* positions_of(size_t type, int hop) {
+    Segments so_far = segments_[type];
+    so_far.num_segments = hop + 1;
+    auto* positions = scratch<int32_t>(so_far.begin[hop + 1]);
+    write_positions_cuda(so_far, positions, stream_);
+    return positions;
+  }
+
+  int64_t first_target(int hop, int r) const {
+    return spec_.expand_all ? 0 : segments_[spec_.relations[r].destination].begin[hop];
+  }
+  int64_t num_targets(int hop, int r) const {
+    return segments_[spec_.relations[r].destination].begin[hop + 1] - first_target(hop, r);
+  }
+
+  struct Slots {
+    int64_t fanout, stride, slots;
+  };
+
+  /// As the other samples lay them out, but for what is only known after a look at the graph: there
+  /// the edges' bound is the room. Without slots there is nothing to do, and nothing to report.
+  Slots slots_of(int hop, int r) const {
+    const RelationSpec& relation = spec_.relations[r];
+    const int64_t fanout = draws_per_target(relation, relation.fanouts[hop]);
+    const int64_t targets = num_targets(hop, r);
+    if (targets == 0 || fanout == 0 || relation.csc.num_edges == 0) return {fanout, 0, 0};
+    if (reserves_by_fanout(targets, fanout)) return {fanout, fanout, targets * fanout};
+    return {fanout, 0, std::max<int64_t>(1, bounds_.edges[r][hop])};
+  }
+
+  void allocate_edges(size_t r) {
+    EdgesResult& edges = result_.padded.edges[r];
+    edges.per_hop = bounds_.edges[r];
+    int64_t total = 0;
+    for (int64_t room : edges.per_hop) total += room;
+    edges.row = allocate<char>(total, spec_.index_bytes);
+    edges.col = allocate<char>(total, spec_.index_bytes);
+    if (spec_.edge_ids) edges.ids = allocate<int64_t>(total);
+  }
+
+  EdgeOutput edge_output(int hop, int r) {
+    const EdgesResult& edges = result_.padded.edges[r];
+    EdgeOutput out;
+    out.row = edges.row;
+    out.col = edges.col;
+    out.edge_ids = edges.ids;
+    out.duplicates = result_.padded.nodes[spec_.relations[r].source].duplicates;
+    for (int h = 0; h < hop; ++h) out.begin += edges.per_hop[h];
+    out.room = edges.per_hop[hop];
+    out.sink = sink(spec_.relations[r].source);
+    out.index_bytes = spec_.index_bytes;
+    return out;
+  }
+
+  /// `hop` says how to draw; the rest of it is filled in here.
+  void sample(int hop_number, int r, Hop hop) {
+    const RelationSpec& relation = spec_.relations[r];
+    const Slots slots = slots_of(hop_number, r);
+    hop.fanout = slots.fanout;
+    hop.first_target = first_target(hop_number, r);
+    hop.num_targets = num_targets(hop_number, r);
+    hop.index_bytes = relation.csc.index_bytes;
+    hop.looked_up_later = spec_.looks_again(hop_number, static_cast<size_t>(r));
+    hop.offsets = allocate<int64_t>(hop.num_targets + 2);
+    result_.padded.blocks[static_cast<size_t>(hop_number) * spec_.relations.size() + r] = {
+        hop.offsets, hop.first_target, hop.num_targets};
+    const EdgeOutput out = edge_output(hop_number, r);
+    int64_t* const edges = edge_count(r, hop_number);
+    if (slots.slots > 0) {
+      const NodeList& destinations = lists_[relation.destination];
+      hop.targets = destinations.ids + hop.first_target;
+      if (spec_.disjoint) hop.target_trees = destinations.trees + hop.first_target;
+      hop.stride = slots.stride;
+      hop.slots = slots.slots;
+      fill_slots(relation, hop);
+      append(hop_number, r, hop, out, edges);
+    } else {
+      fill(hop.offsets, 0, (hop.num_targets + 2) * sizeof(int64_t));
+    }
+    if (out.room > 0) pad_edges_cuda(out, edges, sink(relation.destination), stream_);
+  }
+
+  void fill_slots(const RelationSpec& relation, Hop& hop) {
+    const NodeIndex& index = lists_[relation.source].index;
+    const bool plain = relation.choice.plain();
+    hop.sources = scratch<char>(hop.slots, hop.index_bytes);
+    if (spec_.edge_ids) hop.edge_ids = scratch<int64_t>(hop.slots);
+    if (hop.stride == 0) {
+      hop.owners = scratch<uint32_t>(hop.slots);
+      fill(hop.sources, 0xFF, hop.slots * hop.index_bytes);
+      if (plain)
+        count_neighbors_cuda(relation.csc, hop, stream_);
+      else
+        count_choices_cuda(relation.csc, relation.choice, hop, stream_);
+      scan_offsets_cuda(hop, arena_, stream_);
+    }
+    if (plain)
+      sample_neighbors_cuda(relation.csc, hop, index, arena_, stream_);
+    else
+      choose_neighbors_cuda(relation.csc, relation.choice, hop, index, stream_);
+  }
+
+  /// Gives new nodes their rows in the hop's segment, and writes the edges.
+  void append(int hop_number, int r, const Hop& hop, const EdgeOutput& out, int64_t* edges) {
+    const int source = spec_.relations[r].source;
+    const Segments& segments = segments_[source];
+    int64_t* const found = node_count(source, hop_number + 1);
+    NodeList segment = lists_[source];
+    segment.count = segments.begin[hop_number + 1];
+    segment.capacity = segments.begin[hop_number + 2];
+    segment.found = found;
+    segment.sink = sink(source);
+    append_unique_cuda(hop, segment, arena_, stream_);
+    if (out.room > 0) write_edges_cuda(hop, out, stream_);
+    close_hop_cuda(hop, hop_number, edges, out.room, found, segment.capacity - segment.count,
+                   device_, stream_);
+  }
+
+  const SamplerSpec& spec_;
+  const FixedBounds& bounds_;
+  const int device_;
+  const uintptr_t stream_;
+  const DeviceGuard guard_;
+  std::vector<NodeList> lists_;
+  std::vector<Segments> segments_;
+  FixedResult result_;
+};
+
+}  // namespace
+
+FixedResult sample_fixed_cuda(const SamplerSpec& spec, const std::vector<FixedSeeds>& seeds,
+                              uint64_t seed, const uint64_t* seed_at, const int64_t* seed_times,
+                              const std::vector<uint32_t*>& direct, const FixedBounds& bounds,
+                              const Allocate& allocate, Arena& arena, int device,
+                              uintptr_t stream) {
+  FixedKHop sample(spec, bounds, allocate, arena, device, stream);
+  sample.add_seeds(seeds, direct);
+  sample.run_hops(seed, seed_at, seed_times);
+  return sample.finish();
+}
+
+}  // namespace peergraph

@@ -1,0 +1,63 @@
+#include "common/cuda_check.cuh"
+#include "sampling/common/for_each_target.cuh"
+#include "sampling/common/write_edge.cuh"
+#include "sampling/subgraph/induced.h"
+#include "sampling/weighted_temporal/choose.h"
+
+namespace peergraph {
+namespace {
+
+/// The edges of one target, counted or written.
+template <bool kWrite>
+struct Induce {
+  Choice choice;
+  NodeIndex sources;
+
+  template <typename Team>
+  __device__ void operator()(const Team& team, const TeamScratch&, const CscView& csc,
+                             const Hop& hop, int64_t t) const {
+    const Candidates candidates = candidates_of(csc, choice, hop, t);
+    const Neighbors& list = candidates.list;
+    // The source's row, kUnknown where there is no edge.
+    const auto row_of = [&](int64_t i) {
+      const int64_t node = load_id(list.indices, csc.index_bytes, i);
+      const uint32_t row = sources.look_up(hop.tree(t), node);
+      return sources.is_row(row) && candidates.admits(i) ? row : kUnknown;
+    };
+    if constexpr (kWrite) {
+      uint64_t slot = static_cast<uint64_t>(hop.offsets[t]);
+      for (int64_t base = 0; base < list.degree; base += Team::kThreads) {
+        const int64_t i = base + team.rank();
+        const uint32_t row = i < list.degree ? row_of(i) : kUnknown;
+        const bool keep = row != kUnknown;
+        uint64_t kept;
+        const uint64_t to = slot + team.exclusive_sum(keep ? 1 : 0, kept);
+        if (keep) write_slot(csc, hop, list, t, static_cast<int64_t>(to), i, row);
+        slot += kept;
+      }
+    } else {
+      uint64_t count = 0;
+      for (int64_t i = team.rank(); i < list.degree; i += Team::kThreads)
+        count += row_of(i) != kUnknown ? 1 : 0;
+      count = team.sum(count);
+      if (team.rank() == 0) hop.offsets[t] = static_cast<int64_t>(count);
+    }
+  }
+};
+
+}  // namespace
+
+void count_induced_cuda(const CscView& csc, const Choice& choice, const Hop& hop,
+                        const NodeIndex& sources, uintptr_t stream_address) {
+  const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
+  PG_CUDA_CHECK(cudaMemsetAsync(hop.offsets + hop.num_targets, 0, sizeof(int64_t), stream));
+  launch_each_target(csc, hop, Induce<false>{choice, sources}, stream);
+}
+
+void induce_cuda(const CscView& csc, const Choice& choice, const Hop& hop, const NodeIndex& sources,
+                 uintptr_t stream_address) {
+  launch_each_target(csc, hop, Induce<true>{choice, sources},
+                     reinterpret_cast<cudaStream_t>(stream_address));
+}
+
+}  // namespace peergraph

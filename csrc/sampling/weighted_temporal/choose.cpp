@@ -1,0 +1,222 @@
+#include "sampling/weighted_temporal/choose.h"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "common/vectors.h"
+#include "sampling/neighbor/without_replacement.h"
+
+namespace peergraph {
+namespace {
+
+int64_t count_admitted(const Candidates& candidates) {
+  if (!candidates.choice.timed()) return candidates.list.degree;
+  int64_t admitted = 0;
+  for (int64_t i = 0; i < candidates.list.degree; ++i) admitted += candidates.admits(i) ? 1 : 0;
+  return admitted;
+}
+
+struct Ranked {
+  uint64_t key;
+  int64_t position;
+};
+
+/// The order in which neighbours are chosen: by keys; equal ones by position, for `last` from
+/// behind.
+struct Before {
+  bool last;
+
+  bool operator()(const Ranked& a, const Ranked& b) const {
+    if (a.key != b.key) return a.key < b.key;
+    return last ? a.position > b.position : a.position < b.position;
+  }
+};
+
+/// Keeps those that come first.
+class Least {
+ public:
+  void begin(int64_t count, int64_t degree, bool last) {
+    count_ = count;
+    // A heap turns most of a long list away by one comparison.
+    as_heap_ = kMuchLonger * count <= degree;
+    last_ = last;
+    kept_.clear();
+  }
+
+  void offer(const Ranked& one) {
+    const Before order{last_};
+    if (!as_heap_ || static_cast<int64_t>(kept_.size()) < count_) {
+      kept_.push_back(one);
+      if (as_heap_) std::push_heap(kept_.begin(), kept_.end(), order);
+    } else if (order(one, kept_.front())) {
+      std::pop_heap(kept_.begin(), kept_.end(), order);
+      kept_.back() = one;
+      std::push_heap(kept_.begin(), kept_.end(), order);
+    }
+  }
+
+  /// Those kept, in the order of the list.
+  const std::vector<Ranked>& end() {
+    if (count_ < static_cast<int64_t>(kept_.size())) {
+      std::nth_element(kept_.begin(), kept_.begin() + count_, kept_.end(), Before{last_});
+      kept_.resize(count_);
+    }
+    std::sort(kept_.begin(), kept_.end(),
+              [](const Ranked& a, const Ranked& b) { return a.position < b.position; });
+    return kept_;
+  }
+
+ private:
+  static constexpr int64_t kMuchLonger = 4;
+
+  int64_t count_ = 0;
+  bool as_heap_ = false;
+  bool last_ = false;
+  std::vector<Ranked> kept_;
+};
+
+/// Chooses for one target after the other; the vectors are reused.
+class Chooser {
+ public:
+  /// Calls emit(i, pick) for i = 0 .. count-1; count is that of count_choices_cpu.
+  template <typename Emit>
+  void run(const Candidates& candidates, int64_t fanout, int64_t count, const Emit& emit) {
+    if (count == 0) return;
+    if (candidates.choice.replace && fanout >= 0 && candidates.choice.last)
+      draw_among_last(candidates, count, emit);
+    else if (candidates.choice.replace && fanout >= 0)
+      with_replacement(candidates, count, emit);
+    else
+      without_replacement(candidates, count, emit);
+  }
+
+ private:
+  template <typename Emit>
+  void without_replacement(const Candidates& candidates, int64_t count, const Emit& emit) {
+    if (candidates.choice.timed()) {
+      const std::vector<Ranked>& chosen = in_order_of_time(candidates, count);
+      for (int64_t i = 0; i < count; ++i) emit(i, chosen[i].position);
+    } else if (count == candidates.list.degree) {
+      for (int64_t i = 0; i < count; ++i) emit(i, i);
+    } else {
+      const std::vector<Ranked>& chosen = least_of(candidates, count);
+      for (int64_t i = 0; i < count; ++i) emit(i, chosen[i].position);
+    }
+  }
+
+  /// The neighbours with the least keys, by their times; of equal times in the order of the list.
+  const std::vector<Ranked>& in_order_of_time(const Candidates& candidates, int64_t count) {
+    by_time_.clear();
+    const auto add = [&](int64_t i) { by_time_.push_back({candidates.time_key(i), i}); };
+    if (count == candidates.list.degree)
+      for (int64_t i = 0; i < count; ++i) add(i);
+    else
+      for (const Ranked& one : least_of(candidates, count)) add(one.position);
+    // Lists often are in the order of their times, as edges are when they are recorded.
+    const Before order{false};
+    if (!std::is_sorted(by_time_.begin(), by_time_.end(), order))
+      std::sort(by_time_.begin(), by_time_.end(), order);
+    return by_time_;
+  }
+
+  /// Draws with replacement among the `count` most recent neighbours.
+  template <typename Emit>
+  void draw_among_last(const Candidates& candidates, int64_t count, const Emit& emit) {
+    const std::vector<Ranked>& recent = least_of(candidates, count);
+    for (int64_t i = 0; i < count; ++i)
+      emit(i, recent[candidates.pick_below(recent.size(), i)].position);
+  }
+
+  /// The neighbours with the least keys, at most `count`, in the order of the list.
+  const std::vector<Ranked>& least_of(const Candidates& candidates, int64_t count) {
+    least_.begin(count, candidates.list.degree, candidates.choice.last);
+    if (candidates.choice.only_weighted())
+      rank_by_weights(candidates);
+    else
+      rank(candidates);
+    return least_.end();
+  }
+
+  void rank(const Candidates& candidates) {
+    for (int64_t i = 0; i < candidates.list.degree; ++i) {
+      const uint64_t key = candidates.key(i);
+      if (key != Candidates::kNoKey) least_.offer({key, i});
+    }
+  }
+
+  /// As rank(), where all neighbours have a draw of their own: random numbers and logarithms are
+  /// made for the whole list, in loops that compilers vectorise.
+  void rank_by_weights(const Candidates& candidates) {
+    const int64_t degree = candidates.list.degree;
+    bits_.clear();
+    bits_.add(candidates.position, degree);
+    const uint64_t* random = bits_.make(candidates.draws);
+    weights_.resize(degree);
+    for (int64_t i = 0; i < degree; ++i) weights_[i] = candidates.weight(i);
+    keys_.resize(degree);
+    exponentials_.resize(degree);
+    const double* weights = weights_.data();
+    double* exponentials = exponentials_.data();
+    uint64_t* keys = keys_.data();
+    with_vectors<64>([&](auto) PG_INLINED {
+      for (int64_t i = 0; i < degree; ++i) exponentials[i] = exponential(random[i]);
+      for (int64_t i = 0; i < degree; ++i)
+        keys[i] = Candidates::weighted_key(exponentials[i], weights[i]);
+    });
+    for (int64_t i = 0; i < degree; ++i)
+      least_.offer({weights[i] > 0 ? keys[i] : Candidates::weightless_key(random[i]), i});
+  }
+
+  template <typename Emit>
+  void with_replacement(const Candidates& candidates, int64_t count, const Emit& emit) {
+    const int64_t degree = candidates.list.degree;
+    if (!candidates.choice.weighted() && !candidates.choice.timed()) {
+      for (int64_t i = 0; i < count; ++i) emit(i, candidates.pick_below(degree, i));
+      return;
+    }
+    uint64_t heaviest = 0;
+    if (candidates.choice.weighted())
+      for (int64_t i = 0; i < degree; ++i) heaviest = std::max(heaviest, candidates.weight_bits(i));
+    sums_.resize(degree);
+    for (int64_t i = 0; i < degree; ++i) sums_[i] = candidates.mass(i, heaviest);
+    std::partial_sum(sums_.begin(), sums_.end(), sums_.begin());
+    for (int64_t i = 0; i < count; ++i) {
+      const auto drawn = static_cast<uint64_t>(candidates.pick_below(sums_.back(), i));
+      emit(i, std::upper_bound(sums_.begin(), sums_.end(), drawn) - sums_.begin());
+    }
+  }
+
+  DrawBits bits_;
+  std::vector<double> weights_, exponentials_;
+  std::vector<uint64_t> keys_;
+  Least least_;
+  std::vector<Ranked> by_time_;
+  std::vector<uint64_t> sums_;
+};
+
+}  // namespace
+
+void count_choices_cpu(const CscView& csc, const Choice& choice, const Hop& hop, int64_t begin,
+                       int64_t end) {
+  for (int64_t t = begin; t < end; ++t)
+    hop.offsets[t] =
+        choice.edges_of(hop.fanout, count_admitted(candidates_of(csc, choice, hop, t)));
+}
+
+void choose_neighbors_cpu(const CscView& csc, const Choice& choice, const Hop& hop, int64_t begin,
+                          int64_t end) {
+  Chooser chooser;
+  for (int64_t t = begin; t < end; ++t) {
+    const Candidates candidates = candidates_of(csc, choice, hop, t);
+    const Neighbors& list = candidates.list;
+    const int64_t slot = hop.offsets[t];
+    chooser.run(candidates, hop.fanout, hop.offsets[t + 1] - slot, [&](int64_t i, int64_t pick) {
+      store_id(hop.sources, hop.index_bytes, slot + i,
+               load_id(list.indices, hop.index_bytes, pick));
+      if (hop.edge_ids != nullptr) hop.edge_ids[slot + i] = csc.edge_id(list.edge_begin + pick);
+    });
+  }
+}
+
+}  // namespace peergraph

@@ -1,0 +1,38 @@
+// Neighbours of a hop's targets by a choice that is not plain.
+#pragma once
+
+#include <cstdint>
+
+#include "sampling/common/hop.h"
+#include "sampling/weighted_temporal/choice.h"
+#include "store/csc_view.h"
+
+namespace peergraph {
+
+PG_HD Candidates candidates_of(const CscView& csc, const Choice& choice, const Hop& hop,
+                               int64_t target) {
+  return {
+      csc,
+      choice,
+      hop.source,
+      hop.position(target),
+      hop.neighbors(csc, target),
+      choice.timed() && hop.targets[target] >= 0 ? hop.seed_times[hop.target_trees[target]] : 0};
+}
+
+/// offsets[t] = edges of target t, for targets [begin, end).
+void count_choices_cpu(const CscView& csc, const Choice& choice, const Hop& hop, int64_t begin,
+                       int64_t end);
+
+/// As sample_neighbors_cpu.
+void choose_neighbors_cpu(const CscView& csc, const Choice& choice, const Hop& hop, int64_t begin,
+                          int64_t end);
+
+/// As count_neighbors_cuda.
+void count_choices_cuda(const CscView& csc, const Choice& choice, const Hop& hop, uintptr_t stream);
+
+/// As sample_neighbors_cuda; needs no work space, however long the lists and large the fanouts.
+void choose_neighbors_cuda(const CscView& csc, const Choice& choice, const Hop& hop,
+                           const NodeIndex& sources, uintptr_t stream);
+
+}  // namespace peergraph

@@ -1,0 +1,1 @@
+"""Negative edges for link prediction."""

@@ -1,0 +1,118 @@
+"""How a random node is drawn: weights and times, as the compiled module takes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from peergraph.sampling.arguments import check_integers, device_of
+from peergraph.sampling.sample import NodeType
+
+if TYPE_CHECKING:
+    from peergraph.store import Store
+
+# Weights become integers whose sum stays below 2**62, so that their running sums are exact.
+_WEIGHT_BITS = 61
+
+
+@dataclass(frozen=True)
+class NodeDraw:
+    """One endpoint of a negative edge.
+
+    Args:
+        num_nodes: of the type.
+        ends: [num_nodes] int64 running sum of integer weights; None: uniform.
+        times: [num_nodes] int64; None: nodes have no times.
+        earliest: the first node with the smallest time.
+    """
+
+    num_nodes: int
+    ends: Tensor | None
+    times: Tensor | None
+    earliest: int
+
+    @classmethod
+    def of(
+        cls,
+        side: str,
+        weight: Tensor | None,
+        time: Tensor | None,
+        store: Store,
+        node_type: NodeType,
+    ) -> NodeDraw:
+        """From what the user gave as ``<side>_weight`` and ``<side>_time``."""
+        size = store.num_nodes(node_type)
+        ends = running_sum(f"{side}_weight", weight, size, node_type)
+        times = check_times(f"{side}_time", time, size, f"node of type {node_type!r}")
+        device = device_of(store)
+        return cls(
+            size,
+            None if ends is None else ends.to(device),
+            None if times is None else times.to(device),
+            0 if times is None or size == 0 else int(times.argmin()),
+        )
+
+    @property
+    def native(self) -> tuple[int, int, int, int]:
+        """As the compiled module takes it."""
+        return (
+            self.num_nodes,
+            0 if self.ends is None else self.ends.data_ptr(),
+            0 if self.times is None else self.times.data_ptr(),
+            self.earliest,
+        )
+
+
+def check_times(name: str, times: Tensor | None, count: int, owner: str) -> Tensor | None:
+    """[count] int64, on whatever device."""
+    if times is None:
+        return None
+    times = check_integers(name, times)
+    if tuple(times.shape) != (count,):
+        raise ValueError(
+            f"{name}: expected shape ({count},), a time for each {owner}, got {tuple(times.shape)}"
+        )
+    return times.long().contiguous()
+
+
+def integer_weights(name: str, weight: Tensor) -> Tensor:
+    """[N] int64 on the CPU: integer weights as they are, others scaled so that the sum comes close
+    to 2**61 and what is not 0 stays so.
+    """
+    near = weight.detach().cpu()
+    if not near.is_floating_point():
+        near = near.long()
+        # As floating point, which does not overflow.
+        if int(near.min()) < 0 or float(near.double().sum()) >= 2**62:
+            raise ValueError(f"{name}: expected weights of 0 and more with a sum below 2**62")
+        return near
+    near = near.double()
+    if not bool(near.isfinite().all()) or float(near.min()) < 0:
+        raise ValueError(f"{name}: expected finite weights of 0 and more")
+    # First by the largest, as the sum may overflow.
+    near = near / near.max().clamp(min=torch.finfo(torch.float64).tiny)
+    scale = 2.0**_WEIGHT_BITS / max(float(near.sum()), 1.0)
+    return torch.where(near > 0, (near * scale).long().clamp(min=1), 0)
+
+
+def running_sum(name: str, weight: Tensor | None, size: int, node_type: NodeType) -> Tensor | None:
+    """[nodes] int64 running sum of the weights on the CPU; None: uniform."""
+    if weight is None:
+        return None
+    if not isinstance(weight, Tensor) or weight.is_complex() or weight.dtype == torch.bool:
+        got = weight.dtype if isinstance(weight, Tensor) else repr(weight)
+        raise TypeError(f"{name}: expected a tensor of floats or integers, got {got}")
+    if tuple(weight.shape) != (size,):
+        raise ValueError(
+            f"{name}: expected shape ({size},), a weight for each node of type {node_type!r}, "
+            f"got {tuple(weight.shape)}"
+        )
+    if size == 0:
+        return None
+    ends = integer_weights(name, weight).cumsum(0)
+    if int(ends[-1]) == 0:
+        raise ValueError(f"{name}: expected at least one weight above 0")
+    return ends

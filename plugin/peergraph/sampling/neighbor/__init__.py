@@ -1,0 +1,1 @@
+"""Uniform, weighted and temporal k-hop neighbour sampling."""

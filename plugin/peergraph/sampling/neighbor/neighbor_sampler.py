@@ -1,0 +1,284 @@
+"""K-hop neighbour sampling from a store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from peergraph import _C
+from peergraph.sampling.arguments import check_vector, random_seed
+from peergraph.sampling.neighbor.compiled import make_native
+from peergraph.sampling.neighbor.fanouts import Fanouts, check_fanouts
+from peergraph.sampling.neighbor.measured import measured_sample
+from peergraph.sampling.neighbor.options import Choices
+from peergraph.sampling.neighbor.workspace import WorkspacePool
+from peergraph.sampling.sample import Buffers, EdgeType, NodeType, Sample
+from peergraph.sampling.static_shape.bounds import MaxEdges, MaxNodes, make_shape
+from peergraph.sampling.static_shape.static_shape_sampler import FixedNeighborSampler
+
+if TYPE_CHECKING:
+    from peergraph.store import Store
+
+Seeds = Tensor | Mapping[NodeType, Tensor]
+
+_MADE_ANEW = ("native", "_workspaces")
+
+
+class NeighborSampler:
+    """Samples k-hop neighbourhoods, by default uniformly without replacement (WholeGraph III-C1,
+    Algorithm 1), and renumbers the nodes by first appearance (append unique, III-C2).
+
+    The sample depends on graph, seeds, options and `seed` only: not on device, placement, number of
+    ranks or threads. It can be pickled, used in forked data loader workers (CPU stores), and by
+    several threads and streams at once; each of them takes 4 bytes a node of work space on the
+    store's device, unless `disjoint`.
+
+    Args:
+        store: where the graph lies; must outlive the sampler.
+        fanouts: neighbours per hop, for all relations (list) or by edge type, with an entry for
+            each of ``store.edge_types`` and all of one length. -1: all, 0: none.
+        frontier: what a hop expands: ``"new"``, the nodes that the hop before found (PyG), or
+            ``"all"``, every node so far (DGL).
+        disjoint: every seed gets a subgraph of its own; nodes are shared by none.
+        edge_ids: also yield the user's edge ids.
+        duplicate_counts: also yield how often each node was sampled as a neighbour.
+        index_dtype: of the sample's ``row`` and ``col``: ``torch.int64`` or ``torch.int32``.
+        replace: draw with replacement: as many as the fanout says wherever there is a neighbour.
+        weights: name of an edge table of one float32 or float64 column: neighbours are drawn in
+            proportion to it, without replacement one after the other (Efraimidis and Spirakis
+            2006). What weighs 0 is taken only where not enough weighs more. A name for all
+            relations, of which those without such a table draw uniformly, or names by edge type.
+            The values are checked once, here (a pass over the table; synchronises).
+        node_time: name of a node table of one int32 or int64 column: only neighbours whose time is
+            not after that of the seed are sampled. Node types without such a table are not
+            filtered. The sample is `disjoint`. Lists need not be sorted by time: whole lists are
+            read, which costs time in proportion to the degree.
+        edge_time: the same with a table of the edges' times.
+        temporal_strategy: ``"uniform"`` or ``"last"``: the most recent ones, of equals those
+            further behind in the list. With `replace`, as many draws as the fanout says, among as
+            many of the most recent ones (PyG). Not with `weights`.
+        subgraph: ``"directional"``, the sampled edges, or ``"induced"``, instead of them all edges
+            among the sampled nodes (in a disjoint sample, of the same seed; with times, none after
+            the seed's). The sample then has one block: every node is a target.
+        labor: layer-neighbour sampling (LABOR, Balin and Catalyurek 2023, its sequential Poisson
+            form with exactly the fanout): a hop draws one random number for each source node, and
+            every target takes the neighbours whose numbers are least. Each target's sample is as
+            random as without, but targets tend to take the same nodes: fewer nodes to gather.
+        layer_dependency: with `labor`, all hops use the same numbers: fewer nodes still.
+
+    With weights or labor, what a target gets is in the order of its list; with times, in the order
+    of these, of equal ones in the order of its list. With `replace`, in the order of the draws.
+
+    Raises:
+        ValueError: a fanout below -1, lists of different lengths, a relation missing or unknown,
+            an unknown `frontier`, `index_dtype`, `temporal_strategy` or `subgraph`, a table that
+            does not exist, weights that are negative or not finite, options that exclude each
+            other.
+        TypeError: a fanout that is no integer, weights or times of another dtype.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        fanouts: Fanouts,
+        *,
+        frontier: Literal["new", "all"] = "new",
+        disjoint: bool = False,
+        edge_ids: bool = True,
+        duplicate_counts: bool = False,
+        index_dtype: torch.dtype = torch.int64,
+        replace: bool = False,
+        weights: str | Mapping[EdgeType, str] | None = None,
+        node_time: str | Mapping[NodeType, str] | None = None,
+        edge_time: str | Mapping[EdgeType, str] | None = None,
+        temporal_strategy: Literal["uniform", "last"] = "uniform",
+        subgraph: Literal["directional", "induced"] = "directional",
+        labor: bool = False,
+        layer_dependency: bool = False,
+    ) -> None:
+        if frontier not in ("new", "all"):
+            raise ValueError(f"frontier: expected 'new' or 'all', got {frontier!r}")
+        if index_dtype not in (torch.int32, torch.int64):
+            raise ValueError(f"index_dtype: expected torch.int32 or int64, got {index_dtype}")
+        if subgraph not in ("directional", "induced"):
+            raise ValueError(f"subgraph: expected 'directional' or 'induced', got {subgraph!r}")
+        if subgraph == "induced" and duplicate_counts:
+            raise ValueError(
+                "duplicate_counts: an induced subgraph keeps no sampled edges to count"
+            )
+        self.store = store
+        self.fanouts = check_fanouts(fanouts, list(store.edge_types))
+        self.frontier = frontier
+        self.choices = Choices(
+            store,
+            replace,
+            weights,
+            node_time,
+            edge_time,
+            temporal_strategy,
+            labor,
+            layer_dependency,
+        )
+        self.disjoint = bool(disjoint) or self.choices.timed
+        self.edge_ids = bool(edge_ids)
+        self.duplicate_counts = bool(duplicate_counts)
+        self.index_dtype = index_dtype
+        self.subgraph = subgraph
+        self._set_up()
+
+    def _set_up(self) -> None:
+        store = self.store
+        self._node_types = list(store.node_types)
+        self._edge_types = list(store.edge_types)
+        self.native = make_native(self)
+        map_sizes = [] if self.disjoint else [store.num_nodes(t) for t in self._node_types]
+        self._workspaces = WorkspacePool(map_sizes, torch.device(store.device))
+        store.keeps("node maps of a NeighborSampler", self._workspaces)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k not in _MADE_ANEW}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._set_up()
+
+    @property
+    def num_hops(self) -> int:
+        """How many hops a sample has."""
+        return len(next(iter(self.fanouts.values()), []))
+
+    def sample(self, seeds: Seeds, seed: int, *, seed_time: Seeds | None = None) -> Sample:
+        """Samples the neighbourhood of `seeds`.
+
+        Runs on the store's device, on the current stream. On CUDA the host waits for the device
+        once per hop and relation (sizes), twice for hops with fanout -1 or a very large one, and
+        once per relation for the induced subgraph. Not collective.
+
+        Args:
+            seeds: [S] user ids, int32 or int64, on any device; by node type where the store has
+                several. Duplicates are allowed and each becomes a row of its own.
+            seed: of the random numbers, ``0 .. 2**64 - 1``.
+            seed_time: with `node_time` or `edge_time`: a time for each seed, int32 or int64, by
+                node type like `seeds`. By default the seeds' own, where `node_time` has them.
+
+        Raises:
+            IndexError: a seed that is no node, the first such.
+            TypeError: seeds of another dtype, or no tensor; a `seed` that is no integer.
+            ValueError: seeds that are not 1-D, an unknown node type, a `seed` out of range, a hop
+                of more than 2**31 - 1 edges of one relation, or a `seed_time` that is missing, not
+                wanted or of another shape.
+        """
+        seed = random_seed(seed)
+        near = self._check_seeds(seeds)
+        named = [(self._node_types[node_type], ids) for node_type, ids in near]
+        times = self.choices.seed_times(self.store, named, seed_time, self._workspaces.device)
+
+        def draw(native: _C.KHopSampler) -> Sample:
+            return self._draw(native, near, seed, times)
+
+        measuring = self.store.measuring
+        if measuring is None:
+            return draw(self.native)
+        return measured_sample(measuring, self, draw)
+
+    def _draw(
+        self,
+        native: _C.KHopSampler,
+        near: list[tuple[int, Tensor]],
+        seed: int,
+        times: Tensor | None,
+    ) -> Sample:
+        buffers = Buffers(self._workspaces.device)
+        with self._workspaces.borrow() as workspace:
+            result = native.sample(
+                [(node_type, ids.data_ptr(), ids.numel()) for node_type, ids in near],
+                seed,
+                0 if times is None else times.data_ptr(),
+                workspace.node_maps,
+                workspace.mailbox_address,
+                buffers,
+                *workspace.launch(),
+            )
+        return self._to_sample(result, buffers)
+
+    def fixed(
+        self,
+        num_seeds: int | Mapping[NodeType, int],
+        *,
+        max_nodes: MaxNodes | None = None,
+        max_edges: MaxEdges | None = None,
+    ) -> FixedNeighborSampler:
+        """A sampler of the same samples in a fixed shape, which a CUDA graph can capture.
+
+        Args:
+            num_seeds: room for seeds; by node type where the store has several.
+            max_nodes: room for the new nodes of each hop, by node type where the store has several.
+                By default for as many as there can be, which is a lot for several hops;
+                :func:`bounds_of` makes better bounds out of samples.
+            max_edges: room for the edges of each hop, by edge type where the store has several; by
+                default for as many as there can be. Needed for fanouts of -1.
+
+        Raises:
+            ValueError: bounds that are negative, missing, of an unknown type, or of more than
+                2**31 - 2 rows or edges of a hop.
+            NotImplementedError: the sampler's `subgraph` is "induced".
+        """
+        if self.subgraph == "induced":
+            raise NotImplementedError("subgraph='induced' is not supported in a fixed shape")
+        shape = make_shape(self, num_seeds, max_nodes, max_edges)
+        return FixedNeighborSampler(self, shape)
+
+    def _check_seeds(self, seeds: Seeds) -> list[tuple[int, Tensor]]:
+        """Seeds as (index of the node type, contiguous int64 tensor on the store's device)."""
+        if isinstance(seeds, Tensor):
+            if len(self._node_types) != 1:
+                raise ValueError(
+                    f"seeds: expected a dict by node type, the store has {self._node_types}"
+                )
+            seeds = {self._node_types[0]: seeds}
+        elif not isinstance(seeds, Mapping):
+            raise TypeError(f"seeds: expected a tensor or a dict of tensors, got {type(seeds)}")
+        device = self._workspaces.device
+        checked = []
+        for node_type, ids in seeds.items():
+            if node_type not in self._node_types:
+                raise ValueError(f"seeds: {node_type!r} is not one of {self._node_types}")
+            given = check_vector("seeds", ids)
+            # To a GPU it may run ahead, as every sample waits for the device.
+            near = given.to(device, torch.int64, non_blocking=device.type == "cuda").contiguous()
+            checked.append((self._node_types.index(node_type), near))
+        return checked
+
+    def _to_sample(self, result: _C.SampleResult, buffers: Buffers) -> Sample:
+        node_results, edge_results, blocks = result
+        nodes = dict(zip(self._node_types, node_results, strict=True))
+        edges = dict(zip(self._edge_types, edge_results, strict=True))
+        num_nodes = {t: sum(n[3]) for t, n in nodes.items()}
+        num_edges = {t: sum(e[3]) for t, e in edges.items()}
+        tensor = buffers.tensor
+        index_dtype = self.index_dtype
+        by_relation = {t: blocks[r :: len(edges)] for r, t in enumerate(self._edge_types)}
+        return Sample(
+            nodes={t: tensor(n[0], torch.int64, num_nodes[t]) for t, n in nodes.items()},
+            row={t: tensor(e[0], index_dtype, num_edges[t]) for t, e in edges.items()},
+            col={t: tensor(e[1], index_dtype, num_edges[t]) for t, e in edges.items()},
+            edge_ids={t: tensor(e[2], torch.int64, num_edges[t]) for t, e in edges.items()}
+            if self.edge_ids
+            else None,
+            batch={t: tensor(n[1], torch.int64, num_nodes[t]) for t, n in nodes.items()}
+            if self.disjoint
+            else None,
+            duplicate_counts={t: tensor(n[2], torch.int32, num_nodes[t]) for t, n in nodes.items()}
+            if self.duplicate_counts
+            else None,
+            num_sampled_nodes={t: n[3] for t, n in nodes.items()},
+            num_sampled_edges={t: e[3] for t, e in edges.items()},
+            indptr={
+                t: [tensor(b[0], torch.int64, b[2] + 1) for b in of_relation]
+                for t, of_relation in by_relation.items()
+            },
+            first_target={t: [b[1] for b in bs] for t, bs in by_relation.items()},
+        )

@@ -1,0 +1,199 @@
+"""How the relations of a sampler choose neighbours: the options, checked, and their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakSet
+
+import torch
+from torch import Tensor
+
+from peergraph import _C
+from peergraph.sampling.arguments import check_integers
+from peergraph.sampling.sample import EdgeType, NodeType
+
+if TYPE_CHECKING:
+    from peergraph.memory import Table
+    from peergraph.store import Store
+
+Type = TypeVar("Type", NodeType, EdgeType)
+
+_WEIGHT_DTYPES = (torch.float32, torch.float64)
+_TIME_DTYPES = (torch.int32, torch.int64)
+_CHECK_ROWS = 1 << 24
+_valid_weights: WeakSet[Table] = WeakSet()
+
+
+class Choices:
+    """The options of :class:`NeighborSampler` with these names; errors as there."""
+
+    def __init__(
+        self,
+        store: Store,
+        replace: bool,
+        weights: str | Mapping[EdgeType, str] | None,
+        node_time: str | Mapping[NodeType, str] | None,
+        edge_time: str | Mapping[EdgeType, str] | None,
+        temporal_strategy: str,
+        labor: bool,
+        layer_dependency: bool,
+    ) -> None:
+        if temporal_strategy not in ("uniform", "last"):
+            raise ValueError(
+                f"temporal_strategy: expected 'uniform' or 'last', got {temporal_strategy!r}"
+            )
+        if node_time is not None and edge_time is not None:
+            raise ValueError("edge_time: node_time was given, too; expected one of them")
+        self.replace = bool(replace)
+        self.weights = _names("weights", weights, store.edge_types, store.edge_table_names)
+        self.node_time = _names("node_time", node_time, store.node_types, store.node_table_names)
+        self.edge_time = _names("edge_time", edge_time, store.edge_types, store.edge_table_names)
+        self.last = temporal_strategy == "last"
+        if self.last and not self.timed:
+            raise ValueError("temporal_strategy: 'last' needs node_time or edge_time")
+        if self.last and self.weights:
+            raise ValueError("weights: temporal_strategy='last' does not draw by them")
+        self.labor = bool(labor)
+        self.layer_dependency = bool(layer_dependency)
+        if self.layer_dependency and not self.labor:
+            raise ValueError("layer_dependency: needs labor")
+        if self.labor and (self.replace or self.last):
+            other = "replace" if self.replace else "temporal_strategy"
+            raise ValueError(f"labor: not with {other}; its draws are of nodes, once in a hop")
+        for edge_type, name in self.weights.items():
+            table = store.edge_table(name, edge_type)
+            _check_column("weights", name, table, _WEIGHT_DTYPES)
+            _check_weights(edge_type, table)
+        for node_type, name in self.node_time.items():
+            _check_column("node_time", name, store.node_table(name, node_type), _TIME_DTYPES)
+        for edge_type, name in self.edge_time.items():
+            _check_column("edge_time", name, store.edge_table(name, edge_type), _TIME_DTYPES)
+
+    @property
+    def reads_edges(self) -> bool:
+        """Whether values of edges are looked up by their ids."""
+        return bool(self.weights or self.edge_time)
+
+    @property
+    def timed(self) -> bool:
+        """Whether any relation chooses by time."""
+        return bool(self.node_time or self.edge_time)
+
+    def native(self, store: Store, edge_type: EdgeType) -> _C.Choice:
+        """What the compiled sampler gets for one relation; it points into the store's tables."""
+        weights = times = None
+        if edge_type in self.weights:
+            weights = store.edge_table(self.weights[edge_type], edge_type)
+        if edge_type[0] in self.node_time:
+            times = store.node_table(self.node_time[edge_type[0]], edge_type[0])
+        elif edge_type in self.edge_time:
+            times = store.edge_table(self.edge_time[edge_type], edge_type)
+        return _C.Choice(
+            replace=self.replace,
+            last=self.last and times is not None,
+            weights=_C.TableView() if weights is None else weights.view,
+            weight_bytes=0 if weights is None else weights.dtype.itemsize,
+            times=_C.TableView() if times is None else times.view,
+            time_bytes=0 if times is None else times.dtype.itemsize,
+            edge_time=bool(self.edge_time),
+            by_node=self.labor,
+            alike=self.layer_dependency,
+        )
+
+    def seed_times(
+        self,
+        store: Store,
+        seeds: Sequence[tuple[NodeType, Tensor]],
+        given: Tensor | Mapping[NodeType, Tensor] | None,
+        device: torch.device,
+    ) -> Tensor | None:
+        """[seeds] int64 on `device`: a time for each seed of all types; None without times."""
+        if not self.timed:
+            if given is not None:
+                raise ValueError("seed_time: the sampler has neither node_time nor edge_time")
+            return None
+        if isinstance(given, Tensor):
+            if len(seeds) != 1:
+                raise ValueError("seed_time: expected a dict by node type, as the seeds are")
+            given = {seeds[0][0]: given}
+        elif given is not None and not isinstance(given, Mapping):
+            raise TypeError(f"seed_time: expected a tensor or a dict of tensors, got {type(given)}")
+        elif given is not None and set(given) != {node_type for node_type, _ in seeds}:
+            raise ValueError(f"seed_time: expected the node types of the seeds, got {list(given)}")
+        times = [torch.empty(0, dtype=torch.int64, device=device)]
+        for node_type, ids in seeds:
+            if given is None:
+                times.append(self._own_times(store, node_type, ids))
+            else:
+                times.append(_check_times(given[node_type], ids.numel()))
+        return torch.cat([t.to(device, torch.int64) for t in times])
+
+    def _own_times(self, store: Store, node_type: NodeType, ids: Tensor) -> Tensor:
+        if node_type not in self.node_time:
+            raise ValueError(
+                f"seed_time: needed, for seeds of type {node_type!r} have no node_time"
+            )
+        if store.num_nodes(node_type) == 0:
+            return torch.zeros_like(ids)
+        # A seed that is no node is the sampler's to report.
+        near = ids.clamp(0, store.num_nodes(node_type) - 1)
+        return store.node_table(self.node_time[node_type], node_type).gather(near).reshape(-1)
+
+
+def _names(
+    option: str,
+    given: str | Mapping[Type, str] | None,
+    types: Sequence[Type],
+    names_of: Callable[[Type], list[str]],
+) -> dict[Type, str]:
+    """By type, the name of the table that an option means."""
+    if given is None:
+        return {}
+    tables = {t: names_of(t) for t in types}
+    if isinstance(given, str):
+        found = {t: given for t, names in tables.items() if given in names}
+        if not found:
+            raise ValueError(f"{option}: no type has a table {given!r}, there are {tables}")
+        return found
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{option}: expected a name or a dict of names, got {given!r}")
+    for key, name in given.items():
+        if key not in tables:
+            raise ValueError(f"{option}: {key!r} is not one of {list(tables)}")
+        if name not in tables[key]:
+            raise ValueError(f"{option}: {key!r} has no table {name!r}, only {tables[key]}")
+    return dict(given)
+
+
+def _check_column(
+    option: str, name: str, table: Table, dtypes: tuple[torch.dtype, torch.dtype]
+) -> None:
+    if table.dtype not in dtypes:
+        raise TypeError(f"{option}: expected {name!r} to be one of {dtypes}, got {table.dtype}")
+    if tuple(table.shape[1:]) not in ((), (1,)):
+        raise ValueError(f"{option}: expected {name!r} to have one column, got {table.shape}")
+
+
+def _check_weights(edge_type: EdgeType, table: Table) -> None:
+    """Looks at all values, once for each table."""
+    if table in _valid_weights:
+        return
+    for begin in range(0, table.shape[0], _CHECK_ROWS):
+        end = min(begin + _CHECK_ROWS, table.shape[0])
+        values = table.gather(torch.arange(begin, end, device=table.device)).reshape(-1)
+        bad = ~((values >= 0) & values.isfinite())
+        if bool(bad.any()):
+            first = int(bad.int().argmax())
+            raise ValueError(
+                f"weights: expected finite values of at least 0, "
+                f"got {float(values[first])} for edge {begin + first} of {edge_type}"
+            )
+    _valid_weights.add(table)
+
+
+def _check_times(times: Tensor, count: int) -> Tensor:
+    times = check_integers("seed_time", times)
+    if tuple(times.shape) != (count,):
+        raise ValueError(f"seed_time: expected shape ({count},), got {tuple(times.shape)}")
+    return times

@@ -1,0 +1,1 @@
+"""K-hop neighbour samples of a static shape, for CUDA graphs."""

@@ -1,0 +1,124 @@
+"""How much room there is in samples of a fixed shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from peergraph.sampling.arguments import whole
+from peergraph.sampling.sample import EdgeType, NodeType, Sample
+from peergraph.sampling.static_shape.static_shape_sample import FixedShape
+
+if TYPE_CHECKING:
+    from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
+
+MaxNodes = Sequence[int] | Mapping[NodeType, Sequence[int]]
+MaxEdges = Sequence[int] | Mapping[EdgeType, Sequence[int]]
+Key = TypeVar("Key", NodeType, EdgeType)
+
+_MOST = 2**31 - 2  # rows of a type with the sink, edges of a hop
+
+
+def make_shape(
+    sampler: NeighborSampler,
+    num_seeds: int | Mapping[NodeType, int],
+    max_nodes: MaxNodes | None,
+    max_edges: MaxEdges | None,
+) -> FixedShape:
+    """The room that :meth:`NeighborSampler.fixed` means; errors as there."""
+    store, num_hops = sampler.store, sampler.num_hops
+    types, relations = list(store.node_types), list(store.edge_types)
+    if not isinstance(num_seeds, Mapping):
+        if len(types) != 1:
+            raise ValueError(f"num_seeds: expected a dict by node type, the store has {types}")
+        num_seeds = {types[0]: num_seeds}
+    for node_type in num_seeds:
+        if node_type not in types:
+            raise ValueError(f"num_seeds: {node_type!r} is not one of {types}")
+    nodes = _bounds("max_nodes", max_nodes, types, num_hops)
+    edges = _bounds("max_edges", max_edges, relations, num_hops)
+    found = {t: [whole("num_seeds", num_seeds.get(t, 0), 0, _MOST - 1)] for t in types}
+    sampled: dict[EdgeType, list[int]] = {t: [] for t in relations}
+    for hop in range(num_hops):
+        for edge_type in relations:
+            targets = found[edge_type[2]]
+            most = _most_edges(
+                sampler, edge_type, hop, sum(targets) if sampler.frontier == "all" else targets[hop]
+            )
+            room = edges[edge_type][hop] if edge_type in edges else most
+            if room is None:
+                raise ValueError(
+                    f"max_edges: needed, for hop {hop} takes all neighbours by {edge_type}"
+                )
+            sampled[edge_type].append(whole("max_edges", room, 0, _MOST))
+        for node_type in types:
+            most = sum(sampled[e][hop] for e in relations if e[0] == node_type)
+            if not sampler.disjoint:
+                most = min(most, store.num_nodes(node_type))
+            room = nodes[node_type][hop] if node_type in nodes else most
+            found[node_type].append(whole("max_nodes", room, 0, _MOST))
+    for node_type, counts in found.items():
+        whole(f"max_nodes: rows of type {node_type!r}", sum(counts) + 1, 1, _MOST)
+        counts[0] += 1  # the sink
+    return FixedShape(found, sampled)
+
+
+def _most_edges(
+    sampler: NeighborSampler, edge_type: EdgeType, hop: int, targets: int
+) -> int | None:
+    """How many edges there can be at most; None if the fanout does not say."""
+    fanout = sampler.fanouts[edge_type][hop]
+    num_edges = sampler.store.num_edges(edge_type)
+    if targets == 0 or num_edges == 0:
+        return 0
+    if fanout < 0:
+        return None
+    return targets * (fanout if sampler.choices.replace else min(fanout, num_edges))
+
+
+def _bounds(
+    name: str,
+    given: Sequence[int] | Mapping[Key, Sequence[int]] | None,
+    types: Sequence[Key],
+    num_hops: int,
+) -> dict[Key, Sequence[int]]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        if len(types) != 1:
+            raise ValueError(f"{name}: expected a dict by type, the store has {list(types)}")
+        given = {types[0]: given}
+    for key, bounds in given.items():
+        if key not in types:
+            raise ValueError(f"{name}: {key!r} is not one of {list(types)}")
+        if len(bounds) != num_hops:
+            raise ValueError(f"{name}: expected {num_hops} bounds for {key!r}, got {list(bounds)}")
+    return dict(given)
+
+
+def bounds_of(
+    samples: Iterable[Sample], slack: float = 1.25
+) -> tuple[dict[NodeType, list[int]], dict[EdgeType, list[int]]]:
+    """`max_nodes` and `max_edges` for :meth:`NeighborSampler.fixed` out of what samples have found.
+
+    Args:
+        samples: of batches as large as the ones to come.
+        slack: how many times as much as in any of them there shall be room for.
+    """
+    if not slack >= 1:
+        raise ValueError(f"slack: expected at least 1, got {slack}")
+    max_nodes: dict[NodeType, list[int]] = {}
+    max_edges: dict[EdgeType, list[int]] = {}
+    for sample in samples:
+        for node_type, found in sample.num_sampled_nodes.items():
+            _raise_to(max_nodes, node_type, found[1:], slack)
+        for edge_type, sampled in sample.num_sampled_edges.items():
+            _raise_to(max_edges, edge_type, sampled, slack)
+    if not max_nodes:
+        raise ValueError("samples: expected at least one")
+    return max_nodes, max_edges
+
+
+def _raise_to(bounds: dict[Key, list[int]], key: Key, counts: Sequence[int], slack: float) -> None:
+    wanted = [int(count * slack) for count in counts]
+    bounds[key] = [max(pair) for pair in zip(bounds.get(key, wanted), wanted, strict=True)]

@@ -1,0 +1,132 @@
+"""Samples of a fixed shape on the CPU: the sample that fits, spread out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from peergraph.sampling.sample import EdgeType, NodeType, Sample
+from peergraph.sampling.static_shape.static_shape_sample import FixedSample, FixedShape
+
+
+def check_room(sample: Sample, shape: FixedShape) -> None:
+    """Raises OverflowError, as a GPU reports it, for the first hop without enough room."""
+    for hop in range(sample.num_hops):
+        for edge_type, sampled in sample.num_sampled_edges.items():
+            room = shape.edges_per_hop[edge_type][hop]
+            if sampled[hop] > room:
+                raise OverflowError(
+                    f"max_edges: hop {hop} sampled {sampled[hop]} edges of a relation, "
+                    f"there is room for {room}"
+                )
+        for node_type, found in sample.num_sampled_nodes.items():
+            room = shape.rows_per_hop[node_type][hop + 1]
+            if found[hop + 1] > room:
+                raise OverflowError(
+                    f"max_nodes: hop {hop} found {found[hop + 1]} new nodes of a type, "
+                    f"there is room for {room}"
+                )
+
+
+class Padding:
+    """Spreads a sample that has passed :func:`check_room`.
+
+    Args:
+        sample: on the CPU.
+        shape: the room.
+        expand_all: hops expand all nodes so far.
+        first_seeds: for each type of the seeds, in order: how many places for seeds of other types
+            there are before its own, and how many seeds.
+    """
+
+    def __init__(
+        self,
+        sample: Sample,
+        shape: FixedShape,
+        expand_all: bool,
+        first_seeds: Sequence[tuple[int, int]],
+    ) -> None:
+        self.sample, self.shape, self.expand_all = sample, shape, expand_all
+        self.first_seeds = first_seeds
+        self.rows = {
+            t: _places(shape.rows_per_hop[t], counts)
+            for t, counts in sample.num_sampled_nodes.items()
+        }
+        self.edges = {
+            t: _places(shape.edges_per_hop[t], counts)
+            for t, counts in sample.num_sampled_edges.items()
+        }
+
+    def fixed(self) -> FixedSample:
+        """The sample in its shape."""
+        sample, by_row, by_edge = self.sample, self._by_row, self._by_edge
+        num_hops = sample.num_hops
+        return FixedSample(
+            nodes={t: by_row(t, ids, -1) for t, ids in sample.nodes.items()},
+            row={t: by_edge(t, *self._new_rows(t[0], row)) for t, row in sample.row.items()},
+            col={t: by_edge(t, *self._new_rows(t[2], col)) for t, col in sample.col.items()},
+            edge_ids=None
+            if sample.edge_ids is None
+            else {t: by_edge(t, ids, -1) for t, ids in sample.edge_ids.items()},
+            batch=None
+            if sample.batch is None
+            else {t: by_row(t, self._seed_places(b), -1) for t, b in sample.batch.items()},
+            duplicate_counts=None
+            if sample.duplicate_counts is None
+            else {t: by_row(t, c, 0) for t, c in sample.duplicate_counts.items()},
+            num_nodes={t: _counts(c) for t, c in sample.num_sampled_nodes.items()},
+            num_edges={t: _counts(c) for t, c in sample.num_sampled_edges.items()},
+            shape=self.shape,
+            indptr={t: [self._indptr(t, hop) for hop in range(num_hops)] for t in sample.row},
+            first_target={
+                t: [self._targets(t, hop)[0] for hop in range(num_hops)] for t in sample.row
+            },
+        )
+
+    def _by_row(self, node_type: NodeType, values: Tensor, padding: int) -> Tensor:
+        room = sum(self.shape.rows_per_hop[node_type])
+        return values.new_full((room,), padding).index_copy(0, self.rows[node_type], values)
+
+    def _by_edge(self, edge_type: EdgeType, values: Tensor, padding: int) -> Tensor:
+        room = sum(self.shape.edges_per_hop[edge_type])
+        return values.new_full((room,), padding).index_copy(0, self.edges[edge_type], values)
+
+    def _new_rows(self, node_type: NodeType, rows: Tensor) -> tuple[Tensor, int]:
+        """Rows of the sample as rows of the shape, and the row that padding names."""
+        return self.rows[node_type][rows.long()].to(rows.dtype), self.shape.sink(node_type)
+
+    def _seed_places(self, seeds: Tensor) -> Tensor:
+        """Indices of seeds as places among the seeds, which may be padded, too."""
+        places = seeds.clone()
+        for place, seed in self.first_seeds:
+            behind = seeds >= seed
+            places[behind] = seeds[behind] + (place - seed)
+        return places
+
+    def _targets(self, edge_type: EdgeType, hop: int) -> tuple[int, int]:
+        """The first row that a hop expands, and the one behind the last."""
+        begins = self.shape.row_begins(edge_type[2])
+        return 0 if self.expand_all else begins[hop], begins[hop + 1]
+
+    def _indptr(self, edge_type: EdgeType, hop: int) -> Tensor:
+        begin, end = self._targets(edge_type, hop)
+        degrees = self.sample.indptr[edge_type][hop].diff()
+        first = self.sample.first_target[edge_type][hop]
+        targets = self.rows[edge_type[2]][first : first + degrees.numel()] - begin
+        indptr = torch.zeros(end - begin + 1, dtype=torch.int64, device="cpu")
+        indptr[1:].index_copy_(0, targets, degrees)
+        return indptr.cumsum(0)
+
+
+def _places(rooms: Sequence[int], counts: Sequence[int]) -> Tensor:
+    """Where the items of segments lie that begin where the rooms before end."""
+    begins = [0, *accumulate(rooms)]
+    pieces = [torch.arange(b, b + n, device="cpu") for b, n in zip(begins, counts, strict=False)]
+    return torch.cat([torch.empty(0, dtype=torch.int64, device="cpu"), *pieces])
+
+
+def _counts(counts: Sequence[int]) -> Tensor:
+    return torch.tensor(counts, dtype=torch.int64, device="cpu")

@@ -1,0 +1,253 @@
+"""K-hop samples of a fixed shape: nothing waits for the device, and CUDA graphs can hold them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+import peergraph._C as _C
+from peergraph.memory.device.launching import launch_on
+from peergraph.memory.device.pending_errors import raise_pending
+from peergraph.memory.table.ids import integers
+from peergraph.memory.table.read_counter import capturing
+from peergraph.sampling.arguments import device_of, random_seed
+from peergraph.sampling.neighbor.measured import measured_sample
+from peergraph.sampling.neighbor.workspace import Workspace
+from peergraph.sampling.sample import Buffers, NodeType
+from peergraph.sampling.static_shape.padding import Padding, check_room
+from peergraph.sampling.static_shape.static_shape_sample import FixedSample, FixedShape
+
+if TYPE_CHECKING:
+    from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
+
+
+class FixedNeighborSampler:
+    """Samples with arrays of the same size every time; made by :meth:`NeighborSampler.fixed`.
+
+    What there is less of is padded, see :class:`FixedSample`, and counted on the device. On CUDA no
+    call waits for the device, and a CUDA graph can capture one (after one call outside of it): the
+    graph then reads the seeds, their number, times, and the seed of the random numbers where they
+    lay, and does not look at Python's arguments again. A graph's samples, and those of other calls,
+    use the same work space of 4 bytes a node (unless disjoint): let them follow each other in one
+    stream, or make a sampler for each. Several threads may call it.
+
+    Attributes:
+        shape: the room there is.
+    """
+
+    def __init__(self, sampler: NeighborSampler, shape: FixedShape) -> None:
+        self._sampler = sampler
+        self.shape = shape
+        self._device = device_of(sampler.store)
+        self._num_seeds = {t: shape.sink(t) for t in shape.rows_per_hop}
+        map_sizes = [] if sampler.disjoint else [sampler.store.num_nodes(t) for t in self._types]
+        self._workspace: Workspace | None = None
+        # The kernels of one sample go to the stream without those of another thread in between.
+        self._one_at_a_time = threading.Lock()
+        if self._device.type == "cuda":
+            # Not while a graph is captured: memory for errors and for the node maps.
+            raise_pending(self._device)
+            self._workspace = Workspace(map_sizes, self._device)
+            # The first sample may be on another stream.
+            torch.cuda.current_stream(self._device).synchronize()
+        sampler.store.keeps("node maps of a FixedNeighborSampler", self)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of its work space on the store's device."""
+        return 0 if self._workspace is None else sum(m.nbytes for m in self._workspace.maps)
+
+    @property
+    def _types(self) -> list[NodeType]:
+        return list(self.shape.rows_per_hop)
+
+    def sample(
+        self,
+        seeds: Tensor | Mapping[NodeType, Tensor],
+        seed: int | Tensor,
+        *,
+        num_seeds: Tensor | Mapping[NodeType, Tensor] | None = None,
+        seed_time: Tensor | Mapping[NodeType, Tensor] | None = None,
+    ) -> FixedSample:
+        """Samples the neighbourhood of `seeds`, as :meth:`NeighborSampler.sample` would.
+
+        Runs on the store's device, on the current stream. Does not synchronise. Not collective.
+
+        Args:
+            seeds: [num_seeds] user ids, int32 or int64, on the store's device, as many as the shape
+                has room for; by node type where the store has several.
+            seed: of the random numbers, ``0 .. 2**64 - 1``; or a tensor of one int64 (its bits) on
+                the store's device.
+            num_seeds: how many of the seeds there are, the others are padding: a tensor of one
+                int64 on the store's device, by node type like `seeds`. By default all.
+            seed_time: as for :meth:`NeighborSampler.sample`, on the store's device.
+
+        Raises:
+            OverflowError: the sample has more nodes or edges than there is room for.
+            IndexError: a seed that is no node, or a `num_seeds` out of range.
+            TypeError, ValueError: an argument is not as above.
+
+        On a GPU the first two are found while the kernels run, and the sample's contents are then
+        undefined; a later call of peergraph on that device raises, or
+        :func:`peergraph.synchronize`.
+        """
+        near = self._by_type("seeds", seeds)
+        near = {t: integers(ids) if isinstance(ids, Tensor) else ids for t, ids in near.items()}
+        for node_type, ids in near.items():
+            self._check(f"seeds of type {node_type!r}", ids, (torch.int32, torch.int64))
+            if tuple(ids.shape) != (self._num_seeds[node_type],):
+                raise ValueError(
+                    f"seeds: expected shape ({self._num_seeds[node_type]},) for {node_type!r}, "
+                    f"got {tuple(ids.shape)}"
+                )
+        near = {t: ids.long().contiguous() for t, ids in near.items()}
+        counts = {} if num_seeds is None else self._by_type("num_seeds", num_seeds)
+        for node_type, count in counts.items():
+            if node_type not in near:
+                raise ValueError(f"num_seeds: there are no seeds of type {node_type!r}")
+            self._check_word("num_seeds", count)
+        if isinstance(seed, Tensor):
+            self._check_word("seed", seed)
+        else:
+            seed = random_seed(seed)
+        if self._device.type == "cpu":
+            return self._on_cpu(near, seed, counts, seed_time)
+        return self._on_gpu(near, seed, counts, seed_time)
+
+    def _by_type(
+        self, name: str, given: Tensor | Mapping[NodeType, Tensor]
+    ) -> dict[NodeType, Tensor]:
+        if isinstance(given, Mapping):
+            unknown = [t for t in given if t not in self._num_seeds]
+            if unknown:
+                raise ValueError(f"{name}: {unknown[0]!r} is not one of {self._types}")
+            return dict(given)
+        if len(self._types) != 1:
+            raise ValueError(f"{name}: expected a dict by node type, the store has {self._types}")
+        return {self._types[0]: given}
+
+    def _check(self, name: str, value: object, dtypes: Sequence[torch.dtype]) -> None:
+        if not isinstance(value, Tensor) or value.dtype not in dtypes:
+            got = value.dtype if isinstance(value, Tensor) else type(value)
+            raise TypeError(f"{name}: expected a tensor of {list(dtypes)}, got {got}")
+        if value.device != self._device:
+            raise ValueError(f"{name}: expected it on {self._device}, got {value.device}")
+
+    def _check_word(self, name: str, value: object) -> None:
+        self._check(name, value, (torch.int64,))
+        assert isinstance(value, Tensor)
+        if value.numel() != 1:
+            raise ValueError(f"{name}: expected one number, got shape {tuple(value.shape)}")
+
+    def _on_cpu(
+        self,
+        seeds: dict[NodeType, Tensor],
+        seed: int | Tensor,
+        counts: dict[NodeType, Tensor],
+        seed_time: Tensor | Mapping[NodeType, Tensor] | None,
+    ) -> FixedSample:
+        used, first_seeds, place, before = {}, [], 0, 0
+        for node_type, ids in seeds.items():
+            room = ids.numel()
+            count = int(counts[node_type]) if node_type in counts else room
+            if not 0 <= count <= room:
+                raise IndexError(f"num_seeds: expected 0 .. {room}, got {count}")
+            used[node_type] = ids[:count]
+            first_seeds.append((place, before))
+            place, before = place + room, before + count
+        times = None
+        if seed_time is not None:
+            by_type = self._by_type("seed_time", seed_time)
+            times = {t: x[: used[t].numel()] if t in used else x for t, x in by_type.items()}
+        number = int(seed) % 2**64
+        sample = self._sampler.sample(used, number, seed_time=times)
+        check_room(sample, self.shape)
+        expand_all = self._sampler.frontier == "all"
+        return Padding(sample, self.shape, expand_all, first_seeds).fixed()
+
+    def _on_gpu(
+        self,
+        seeds: dict[NodeType, Tensor],
+        seed: int | Tensor,
+        counts: dict[NodeType, Tensor],
+        seed_time: Tensor | Mapping[NodeType, Tensor] | None,
+    ) -> FixedSample:
+        raise_pending(self._device)
+        sampler, shape = self._sampler, self.shape
+        times = sampler.choices.seed_times(
+            sampler.store, list(seeds.items()), seed_time, self._device
+        )
+
+        def draw(native: _C.KHopSampler) -> FixedSample:
+            buffers = Buffers(self._device)
+            assert self._workspace is not None
+            with self._one_at_a_time:
+                nodes, edges, blocks, count_address = native.sample_fixed(
+                    [
+                        (
+                            self._types.index(t),
+                            ids.data_ptr(),
+                            ids.numel(),
+                            counts[t].data_ptr() if t in counts else 0,
+                        )
+                        for t, ids in seeds.items()
+                    ],
+                    0 if isinstance(seed, Tensor) else seed,
+                    seed.data_ptr() if isinstance(seed, Tensor) else 0,
+                    0 if times is None else times.data_ptr(),
+                    [m.data_ptr() for m in self._workspace.maps],
+                    [rows[1:] for rows in shape.rows_per_hop.values()],
+                    list(shape.edges_per_hop.values()),
+                    buffers,
+                    *launch_on(self._device)[:2],
+                )
+            return _to_fixed_sample(sampler, shape, buffers, nodes, edges, blocks, count_address)
+
+        measuring = sampler.store.measuring
+        if measuring is None or capturing(self._device):
+            return draw(sampler.native)
+        return measured_sample(measuring, sampler, draw)
+
+
+def _to_fixed_sample(
+    sampler: NeighborSampler,
+    shape: FixedShape,
+    buffers: Buffers,
+    nodes: list[tuple[int, int, int, list[int]]],
+    edges: list[tuple[int, int, int, list[int]]],
+    blocks: list[tuple[int, int, int]],
+    count_address: int,
+) -> FixedSample:
+    rows, tensor, dtype = shape.rows_per_hop, buffers.tensor, sampler.index_dtype
+    num_rows = {t: sum(rows[t]) for t in rows}
+    num_edges = {t: sum(room) for t, room in shape.edges_per_hop.items()}
+    of_type = dict(zip(rows, nodes, strict=True))
+    of_relation = dict(zip(shape.edges_per_hop, edges, strict=True))
+    lengths = [len(r) for r in rows.values()] + [len(r) for r in shape.edges_per_hop.values()]
+    counts = torch.split(tensor(count_address, torch.int64, sum(lengths)), lengths)
+    by_relation = {t: blocks[r :: len(edges)] for r, t in enumerate(of_relation)}
+    return FixedSample(
+        nodes={t: tensor(n[0], torch.int64, num_rows[t]) for t, n in of_type.items()},
+        row={t: tensor(e[0], dtype, num_edges[t]) for t, e in of_relation.items()},
+        col={t: tensor(e[1], dtype, num_edges[t]) for t, e in of_relation.items()},
+        edge_ids={t: tensor(e[2], torch.int64, num_edges[t]) for t, e in of_relation.items()}
+        if sampler.edge_ids
+        else None,
+        batch={t: tensor(n[1], torch.int64, num_rows[t]) for t, n in of_type.items()}
+        if sampler.disjoint
+        else None,
+        duplicate_counts={t: tensor(n[2], torch.int32, num_rows[t]) for t, n in of_type.items()}
+        if sampler.duplicate_counts
+        else None,
+        num_nodes=dict(zip(rows, counts, strict=False)),
+        num_edges=dict(zip(of_relation, counts[len(rows) :], strict=True)),
+        shape=shape,
+        indptr={
+            t: [tensor(b[0], torch.int64, b[2] + 1) for b in bs] for t, bs in by_relation.items()
+        },
+        first_target={t: [b[1] for b in bs] for t, bs in by_relation.items()},
+    )

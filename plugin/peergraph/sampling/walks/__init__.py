@@ -1,0 +1,1 @@
+"""Random walks, and the PinSAGE neighbours that they find."""

@@ -1,0 +1,224 @@
+"""PinSAGE neighbours: the nodes that random walks visit most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+import peergraph._C as _C
+from peergraph.memory.device.launching import launch_on
+from peergraph.sampling.arguments import (
+    MAX_STEPS,
+    WALK_STREAM,
+    chance,
+    node_ids,
+    random_seed,
+    whole,
+)
+from peergraph.sampling.neighbor.workspace import WorkspacePool
+from peergraph.sampling.sample import Buffers, EdgeType
+from peergraph.sampling.walks.random_walker import Metapath, RandomWalker
+
+if TYPE_CHECKING:
+    from peergraph.store import Store
+
+_MAX_ROWS = 2**31 - 1
+
+
+@dataclass
+class PinSageLayer:
+    """One bipartite block. Its targets are ``nodes[:num_targets]`` of the sample, its sources
+    ``nodes[:num_sources]``.
+
+    Args:
+        row: [edges] int64 sources, as rows of the sample's nodes.
+        col: [edges] int64 targets, ascending; a target's edges by falling visits, equal ones by
+            first visit.
+        visits: [edges] int32 how often the walks from the target came to the source.
+        num_targets: nodes that the layer found neighbours for.
+        num_sources: nodes found with this layer.
+    """
+
+    row: Tensor
+    col: Tensor
+    visits: Tensor
+    num_targets: int
+    num_sources: int
+
+    @property
+    def weights(self) -> Tensor:
+        """[edges] float32 visits divided by their sum over the edges of the target."""
+        visits = self.visits.float()
+        sums = visits.new_zeros(self.num_targets).index_add_(0, self.col, visits)
+        return visits / sums[self.col]
+
+
+@dataclass
+class PinSageSample:
+    """The result of :meth:`PinSageSampler.sample`, on the store's device.
+
+    Args:
+        nodes: [N] int64 user ids: seeds first and in order, then by first appearance.
+        layers: the blocks, the one nearest to the seeds first.
+    """
+
+    nodes: Tensor
+    layers: list[PinSageLayer]
+
+
+class PinSageSampler:
+    """Samples, for each target, the nodes that random walks from it visit most (PinSAGE; XGNN 6
+    takes 5 neighbours from 4 walks of length 3), and renumbers them by first appearance.
+
+    As DGL's PinSAGESampler: a walk follows the metapath `walk_length` times and visits the node at
+    the end of each time, which may be the target itself; ties go to what was visited first; a
+    layer's targets are all nodes so far. Walks follow in-neighbours, see :class:`RandomWalker`.
+
+    The sample depends on graph, seeds, options and `seed` only. Each thread or stream that samples
+    at the same time takes 4 bytes a node of work space on the store's device.
+
+    Args:
+        store: where the graph lies; must outlive the sampler.
+        edge_type: a relation between nodes of one type, or a metapath that comes back to the type
+            it starts from, such as item <- user <- item: the relations ``("user", .., "item")``,
+            ``("item", .., "user")``. Default: the store's only relation.
+        num_walks: walks from each target.
+        walk_length: how often a walk follows the metapath.
+        num_neighbors: neighbours kept of each target.
+        restart_prob: chance that a walk ends, each time before it follows the metapath but the
+            first (DGL's termination_prob).
+        num_layers: how many blocks a sample has.
+
+    Raises:
+        ValueError: an unknown relation, a metapath that does not come back, a number out of range.
+        TypeError: a number of another type.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        edge_type: EdgeType | Metapath | None = None,
+        *,
+        num_walks: int,
+        walk_length: int,
+        num_neighbors: int,
+        restart_prob: float = 0.0,
+        num_layers: int = 1,
+    ) -> None:
+        self.walker = RandomWalker(store, edge_type)
+        metapath = self.walker.metapath
+        if metapath[-1][0] != metapath[0][2]:
+            raise ValueError(
+                f"edge_type: starts at {metapath[0][2]!r} and ends at {metapath[-1][0]!r}, "
+                "expected the same type"
+            )
+        self.store = store
+        self.num_walks = whole("num_walks", num_walks, 1, 2**31 - 1)
+        self.walk_length = whole("walk_length", walk_length, 1, MAX_STEPS - 1)
+        self.num_neighbors = whole("num_neighbors", num_neighbors, 1, 2**31 - 1)
+        self.num_layers = whole("num_layers", num_layers, 0, MAX_STEPS - 1)
+        self.restart_prob = restart_prob
+        self._restart_below = chance("restart_prob", restart_prob)
+        whole("num_walks * walk_length", self.num_walks * self.walk_length, 1, 2**31 - 1)
+        steps = self.walk_length * len(metapath)
+        whole("num_layers * steps of a walk", self.num_layers * steps, 0, MAX_STEPS)
+        self._set_up()
+
+    def _set_up(self) -> None:
+        size = self.store.num_nodes(self.walker.metapath[0][2])
+        self._workspaces = WorkspacePool([size], torch.device(self.store.device))
+        self.store.keeps("node maps of a PinSageSampler", self._workspaces)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_workspaces"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._set_up()
+
+    def sample(self, seeds: Tensor, seed: int) -> PinSageSample:
+        """Samples the neighbours of `seeds`, those of the nodes so found, and so on.
+
+        Runs on the store's device, on the current stream; the host waits for sizes, a few times a
+        layer. Not collective.
+
+        Args:
+            seeds: [S] user ids, int32 or int64, on any device. Duplicates are allowed and each
+                becomes a row of its own; a node found is the first row of that node.
+            seed: of the random numbers, ``0 .. 2**64 - 1``. The walks of layer 0 are those that
+                `RandomWalker.walk` takes, `num_walks` from each seed in turn.
+
+        Raises:
+            IndexError: a seed that is no node, the first such.
+            TypeError, ValueError: seeds or a `seed` of another kind, as for
+                :meth:`NeighborSampler.sample`; a layer of more than 2**31 - 1 neighbours.
+        """
+        nodes = node_ids("seeds", seeds, self.store, self.walker.metapath[0][2])
+        seed = random_seed(seed)
+        layers = []
+        with self._workspaces.borrow() as workspace:
+            for layer in range(self.num_layers):
+                num_targets = nodes.numel()
+                found, visits = self._neighbors(nodes, seed, layer)
+                target, place = (found >= 0).nonzero(as_tuple=True)
+                nodes, row = append_unique(nodes, found[target, place], workspace.maps[0])
+                layers.append(
+                    PinSageLayer(row, target, visits[target, place], num_targets, nodes.numel())
+                )
+        if self.store.measuring is not None:
+            self.store.measuring.add_walks()
+        return PinSageSample(nodes, layers)
+
+    def _neighbors(self, targets: Tensor, seed: int, layer: int) -> tuple[Tensor, Tensor]:
+        """[targets, num_neighbors] user ids, -1: none, and how often each was visited."""
+        hops = len(self.walker.metapath)
+        steps = self.walk_length * hops
+        walks = self.walker.take(
+            targets.repeat_interleave(self.num_walks),
+            steps,
+            seed,
+            stream=WALK_STREAM + layer * steps,
+            restart_below=self._restart_below,
+            restart_every=hops,
+        )
+        ends = walks.nodes[:, hops::hops].contiguous()
+        per_target = self.num_walks * self.walk_length
+        shape = (targets.numel(), min(self.num_neighbors, per_target))
+        found = torch.empty(shape, dtype=torch.int64, device=targets.device)
+        visits = torch.empty(shape, dtype=torch.int32, device=targets.device)
+        _C.top_visits(
+            ends.data_ptr(),
+            targets.numel(),
+            per_target,
+            shape[1],
+            found.data_ptr(),
+            visits.data_ptr(),
+            Buffers(targets.device),
+            *launch_on(targets.device),
+        )
+        return found, visits
+
+
+def append_unique(nodes: Tensor, found: Tensor, node_map: Tensor) -> tuple[Tensor, Tensor]:
+    """Appends to `nodes` what of `found` is not among them, by first appearance (WholeGraph
+    III-C2); returns the nodes and the first row of each found one.
+
+    Args:
+        node_map: [nodes of the graph] int32, all -1; and so it is left.
+    """
+    count, total = nodes.numel(), nodes.numel() + found.numel()
+    if total > _MAX_ROWS:
+        raise ValueError(f"seeds: too many, a layer has {total} nodes and neighbours")
+    both = torch.cat([nodes, found])
+    # Counted from the end, so that a maximum keeps the first and -1 is below all.
+    positions = torch.arange(total - 1, -1, -1, dtype=torch.int32, device=both.device)
+    node_map.scatter_reduce_(0, both, positions, "amax")
+    first = total - 1 - node_map[found].long()
+    node_map.index_fill_(0, both, -1)
+    is_new = first == torch.arange(count, total, device=both.device)
+    rows_of_new = count - 1 + is_new.cumsum(0)
+    rows = torch.where(first < count, first, rows_of_new[(first - count).clamp(min=0)])
+    return torch.cat([nodes, found[is_new]]), rows
