@@ -15,7 +15,7 @@ PARTS = {  # of an area, in the order in which they may import each other
     "memory": ["device", "group", "region", "topology", "table", "training", "measurement"],
     "store": [
         *("input", "hotness", "csc", "placement", "build", "disk", "contents"),
-        *("report", "store", "turned", "tensors", "embedding", "kernel_argument"),
+        *("report", "store", "reversed_store", "tensors", "embedding", "kernel_argument"),
     ],
     "aggregate": ["kernels", "sparse", "ops", "messages"],
 }

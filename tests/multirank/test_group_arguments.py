@@ -72,7 +72,7 @@ def _differs(what: str, folder: str) -> str:
         ("order", "order: False on rank 0, True on rank 1"),
         ("region", "folder: False on rank 0, True on rank 1"),
         ("plan", "plan: 'replicated' on rank 0, 'host' on rank 1"),
-        ("shares", "shares: Shares("),
+        ("shares", "shares: ShardRatios("),
         ("folder", "folder: "),
         ("name", "name: 'a' on rank 0, 'b' on rank 1"),
     ],

@@ -51,10 +51,10 @@ class FlatStore:
     def id_map(self, node_type: str = NODE) -> IdMap:
         return IdMap(None, None)
 
-    def structure(self, edge_type: tuple[str, str, str] = EDGE) -> Structure:
+    def csc(self, edge_type: tuple[str, str, str] = EDGE) -> Structure:
         return self._structure
 
-    def keeps(self, name: str, scratch: object) -> None:
+    def register_scratch(self, name: str, scratch: object) -> None:
         """Reports nothing."""
 
     def add_edge_table(self, name: str, values: Tensor) -> None:

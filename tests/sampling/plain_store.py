@@ -213,7 +213,7 @@ class PlainStore:
         table = PlainTable(torch.from_numpy(values), self._layout, order, self.device)
         self._tables.setdefault(of, {})[name] = table
 
-    def keeps(self, name: str, scratch: object) -> None:
+    def register_scratch(self, name: str, scratch: object) -> None:
         """Reports nothing."""
 
     def node_table_names(self, node_type: str = NODE) -> list[str]:
@@ -258,7 +258,7 @@ class PlainStore:
     def id_map(self, node_type: str = NODE) -> IdMap:
         return self._id_maps[node_type]
 
-    def structure(self, edge_type: tuple[str, str, str] = EDGE) -> Structure:
+    def csc(self, edge_type: tuple[str, str, str] = EDGE) -> Structure:
         return self._structures[edge_type]
 
     @classmethod

@@ -33,7 +33,7 @@ def internal(store: Store, node_type: str, ids: Tensor) -> Tensor:
 
 
 def positions(store: Store, edge_type: tuple[str, str, str], edge_ids: Tensor) -> Tensor:
-    table = store.structure(edge_type).edge_ids
+    table = store.csc(edge_type).edge_ids
     assert table is not None
     return table.read().long().argsort()[edge_ids]
 

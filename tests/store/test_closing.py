@@ -71,8 +71,8 @@ def use_fixed(store: Store) -> Use:
     return lambda: sum(n.sum().item() for n in sampler.sample(seeds, 1).num_nodes.values())
 
 
-def use_turned(store: Store) -> Use:
-    return use_sampler(store.turned())
+def use_reversed(store: Store) -> Use:
+    return use_sampler(store.reversed())
 
 
 def use_walker(store: Store) -> Use:
@@ -136,7 +136,7 @@ USES: dict[str, Callable[[Store], Use]] = {
     "sample by times": lambda store: use_sampler(store, node_time="time"),
     "induced": lambda store: use_sampler(store, subgraph="induced"),
     "fixed": use_fixed,
-    "turned": use_turned,
+    "reversed": use_reversed,
     "walk": use_walker,
     "pinsage": use_pinsage,
     "negatives": use_negatives,

@@ -212,10 +212,10 @@ def test_bad_ids(device: torch.device) -> None:
 
 def test_the_store_counts_its_memory(device: torch.device) -> None:
     with make_store(device) as store:
-        before = len(store.memory().extents)
+        before = len(store.memory().allocations)
         embedding = peergraph.Embedding(store, WIDTH, node_type="a", plan="sharded")
         optim.SparseAdam(embedding)
-        added = store.memory().extents[before:]
+        added = store.memory().allocations[before:]
         assert [e.name for e in added] == [
             f"a.embedding.{name}" for name in ("weight", "exp_avg", "exp_avg_sq")
         ]

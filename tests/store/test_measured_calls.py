@@ -11,18 +11,18 @@ from torch import Tensor
 from peergraph.aggregate import Csc, g_spmm
 from peergraph.memory import TableRows
 from peergraph.sampling import NeighborSampler, PinSageSampler, RandomWalker
-from peergraph.store import EDGE, EdgeType, Measurement, Store
+from peergraph.store import EDGE, EdgeType, ReadReport, Store
 from tests.store.counted_reads import expected_sources, internal, positions
 from tests.store.graphs import build, heterogeneous_source, homogeneous_source
 
 PLANS = ["replicated", "mixed"]
 
 
-def assert_lists(found: Measurement, store: Store, edge_type: EdgeType, reads: Tensor) -> None:
+def assert_lists(found: ReadReport, store: Store, edge_type: EdgeType, reads: Tensor) -> None:
     """The lists of these user ids were read, once for each time they are named."""
     item = found.item("structure", "-".join(edge_type))
     rows = internal(store, edge_type[2], reads)
-    tiers = store.structure(edge_type).tiers
+    tiers = store.csc(edge_type).tiers
     assert item.reads == (tuple(expected_sources(store, rows, tiers, 0)),)
 
 
@@ -52,8 +52,8 @@ def test_walks(plan: str, edge_ids: bool, options: dict[str, Any], device: torch
         assert_lists(found, store, EDGE, wanted.nodes.cpu()[:, :-1][read])
         moved = 32 * (2 * int(read.sum()) + int(taken.sum()))
         assert sum(found.item("structure", "_N-_E-_N").read_bytes[0]) == moved
-        if edge_ids and store.structure().edge_ids is not None:
-            table = store.structure().edge_ids
+        if edge_ids and store.csc().edge_ids is not None:
+            table = store.csc().edge_ids
             assert table is not None
             assert wanted.edge_ids is not None
             rows = positions(store, EDGE, wanted.edge_ids.cpu()[taken])

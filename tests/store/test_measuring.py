@@ -69,7 +69,7 @@ def _check_structure(store, edge_type, samples, found, rank) -> None:  # type: i
         with pytest.raises(KeyError, match="no reads of structure"):
             found.item("structure", name)
         return
-    structure = store.structure(edge_type)
+    structure = store.csc(edge_type)
     moved = torch.zeros(len(found.items[0].reads[0]), dtype=torch.int64)
     lists = torch.zeros_like(moved)
     edges = []

@@ -12,15 +12,21 @@ from peergraph.memory.region import free_memory
 from peergraph.memory.region.free_memory import GPU_GRANULE, granted_bytes
 from peergraph.memory.topology.machines import machine
 from peergraph.sampling import NeighborSampler
-from peergraph.store import EdgeSource, GraphSource, Store, Structure
-from peergraph.store.placement import footprint
-from peergraph.store.placement.footprint import Extent, check_room, extents_of, fullest
+from peergraph.store import EdgeSource, GraphSource, Store, TieredCsc
+from peergraph.store.placement.allocation import (
+    Allocation,
+    check_room,
+    fullest_rank,
+    planned_allocations,
+)
 from peergraph.store.placement.items import graph_items, id_items
 from peergraph.store.placement.partition_solver import solve
 from peergraph.testing import run_ranks
 from tests.store.graphs import PLANS, build, heterogeneous_source, homogeneous_source, random_coo
 
 RING = machine("dgx1-ring4")
+
+FREE_GPU_MEMORY = "peergraph.store.placement.allocation.free_gpu_memory"
 
 
 def by_tensors(store: Store) -> int:
@@ -34,7 +40,7 @@ def by_tensors(store: Store) -> int:
     for edge_type in store.edge_types:
         for name in store.edge_table_names(edge_type):
             size += store.edge_table(name, edge_type).num_bytes
-        structure = store.structure(edge_type)
+        structure = store.csc(edge_type)
         size += 16 * structure.num_destinations + 4 * structure.num_edges
         if structure.edge_ids is not None:
             size += structure.edge_ids.num_bytes
@@ -93,16 +99,16 @@ def _allocates_what_was_planned(plan: str, device: str) -> None:
             for rank in range(group.world_size):
                 if plan == "solver":
                     assert use.tier("replicated", rank) + use.tier("sharded", rank) <= 15000
-                regions = [size for e in use.extents for size in e.of_rank(rank)]
+                regions = [size for e in use.allocations for size in e.of_rank(rank)]
                 assert use.device_bytes(rank) == granted_bytes(regions, device)
             sizes = group.all_gather([use.tier("replicated"), use.tier("sharded")])
             assert sizes == [
                 [use.tier("replicated", rank), use.tier("sharded", rank)]
                 for rank in range(group.world_size)
             ]
-            planned = fullest(list(use.extents), 1)[1]
+            planned = fullest_rank(list(use.allocations), 1)[1]
             copies = store.plan.copies
-            assert planned <= store.plan.bytes_per_rank() + copies * 6 * 256 * len(use.extents)
+            assert planned <= store.plan.bytes_per_rank() + copies * 6 * 256 * len(use.allocations)
 
 
 @pytest.mark.parametrize("plan", ["sharded", "mixed", "solver"])
@@ -124,7 +130,7 @@ def test_extents_are_those_of_the_store() -> None:
         assert order is not None
         hot = {("_N", "_E", "_N"): degrees[order.read().long()]}
         items = [*id_items(store._schema), *graph_items(store._schema, hot, dict.fromkeys(hot, 1))]
-        planned = extents_of(items, store.plan)
+        planned = planned_allocations(items, store.plan)
         use = store.memory()
         for tier in ("replicated", "sharded"):
             assert sum(getattr(e, tier)[0] for e in planned) == use.tier(tier)
@@ -174,7 +180,7 @@ def no_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("allocated")
 
     monkeypatch.setattr(Table, "create", refuse)
-    monkeypatch.setattr(Structure, "create", refuse)
+    monkeypatch.setattr(TieredCsc, "create", refuse)
 
 
 @pytest.mark.usefixtures("no_allocation")
@@ -188,7 +194,9 @@ def test_host_memory_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.gpus(1)
 @pytest.mark.usefixtures("no_allocation")
 def test_a_gpu_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(footprint, "free_gpu_memory", lambda device: 4 << 20)
+    monkeypatch.setattr(
+        "peergraph.store.placement.allocation.free_gpu_memory", lambda device: 4 << 20
+    )
     with pytest.raises(MemoryError, match=r"rank 0 needs \d+ bytes .* of cuda:0, 4194304 bytes"):
         Store.build(homogeneous_source(), plan="replicated", device="cuda")
 
@@ -207,11 +215,13 @@ class OnGpus:
 
 
 def test_gpu_memory_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(footprint, "free_gpu_memory", lambda device: 10 << 20)
+    monkeypatch.setattr(
+        "peergraph.store.placement.allocation.free_gpu_memory", lambda device: 10 << 20
+    )
     ranks = OnGpus(["cuda:0", "cuda:1"])
-    fits = Extent("node table", "x", (4 << 20, 4 << 20), (6 << 20, 5 << 20), 0)
+    fits = Allocation("node table", "x", (4 << 20, 4 << 20), (6 << 20, 5 << 20), 0)
     check_room([fits], ranks)  # type: ignore[arg-type]
-    beyond = Extent("node table", "x", (4 << 20, 4 << 20), (6 << 20, (6 << 20) + 1), 0)
+    beyond = Allocation("node table", "x", (4 << 20, 4 << 20), (6 << 20, (6 << 20) + 1), 0)
     message = r"rank 1 needs 12582912 bytes \(12.0 MiB\) of cuda:1, 10485760 .* are free"
     with pytest.raises(MemoryError, match=message):
         check_room([beyond], ranks)  # type: ignore[arg-type]
@@ -273,9 +283,9 @@ def test_budgets_in_the_drivers_blocks() -> None:
 def test_copies_of_shards_count() -> None:
     partitions = solve(machine("dgx1"))
     parts = {"replicated": [0] * 8, "sharded": [10 * (r + 1) for r in range(8)], "host": [5]}
-    extent = Extent.of_parts(("node table", "x"), parts, partitions)
-    assert sum(extent.sharded) == 2 * sum(parts["sharded"])
-    assert extent.host == 5
+    allocation = Allocation.of_parts(("node table", "x"), parts, partitions)
+    assert sum(allocation.sharded) == 2 * sum(parts["sharded"])
+    assert allocation.host == 5
 
 
 def test_host_memory_within_control_groups(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]

@@ -37,8 +37,8 @@ def _same_samples(device: str) -> None:
             build_mixed(given, group=group, structure_hotness=heat) as two,
         ):
             for edge_type in one.edge_types:
-                assert one.structure(edge_type).order is None
-                assert two.structure(edge_type).order is not None
+                assert one.csc(edge_type).order is None
+                assert two.csc(edge_type).order is not None
             assert_same_graph(two, source)
             _compare(one, two)
             group.barrier()
@@ -134,7 +134,7 @@ def test_predicted_hits_are_no_fewer(ratio: float) -> None:
 def test_orders_that_nothing_needs_are_not_kept(device: torch.device) -> None:
     source = homogeneous_source()
     with Store.build(source, plan="host", structure_hotness="in_degree", device=device) as store:
-        assert store.structure().order is None
+        assert store.csc().order is None
         assert store.id_map().to_internal is None
         assert all(p.kind not in ("ids", "list order") for p in store.plan.placements)
     # Tables in one tier need no renumbering where the structure has an order of its own.
@@ -148,10 +148,10 @@ def test_orders_that_nothing_needs_are_not_kept(device: torch.device) -> None:
         device=device,
     ) as store:
         assert store.id_map().to_internal is None
-        order = store.structure().order
+        order = store.csc().order
         assert order is not None
         assert sorted(order.read().tolist()) == list(range(60))
-        assert any(e.kind == "list order" for e in store.memory().extents)
+        assert any(e.kind == "list order" for e in store.memory().allocations)
         assert_same_graph(store, source)
         name = {p.kind: p for p in store.plan.placements}["list order"].name
         assert name == "_N-_E-_N"
@@ -166,7 +166,7 @@ def test_lists_lie_by_reads_for_each_byte() -> None:
     with Store.build(
         source, plan="sharded", structure_hotness={EDGE: reads}, device="cpu"
     ) as store:
-        order = store.structure().order
+        order = store.csc().order
         to_internal = store.id_map().to_internal
         assert order is not None
         assert to_internal is not None
@@ -184,7 +184,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     with Store.load(
         tmp_path / "graph", plan="sharded", structure_hotness="out_degree", device="cpu"
     ) as store:
-        assert store.structure().order is not None
+        assert store.csc().order is not None
         assert_same_graph(store, source)
 
 

@@ -20,7 +20,7 @@ from peergraph.store.hotness.good_turing import expected_reads
 from peergraph.store.placement import planner as plan_choice
 from peergraph.store.placement.partition_solver import solve
 from peergraph.store.placement.plan import Item, Placement
-from peergraph.store.placement.ratios import Shares, by_cost, predict_all, share_out
+from peergraph.store.placement.ratios import ShardRatios, by_cost, predict_all, share_out
 from peergraph.store.placement.reads import Reads
 from peergraph.store.placement.spill import Spill
 from tests.store.graphs import heterogeneous_source, homogeneous_source
@@ -93,7 +93,7 @@ def test_the_most_read_rows_of_few_batches_stay_hot() -> None:
     assert expected_reads(torch.tensor([0, 1, 1])).tolist() == [1.0, 1.0, 1.0]
 
 
-def share(shares: Shares, budget: int, world: int = 4) -> list[Tiers]:
+def share(shares: ShardRatios, budget: int, world: int = 4) -> list[Tiers]:
     partitions = everyone_reaches_all(world)
     topology = machine(f"full{world}")
     rest = by_cost(reads(), topology, partitions)
@@ -108,20 +108,20 @@ def taken(tiers: list[Tiers], world: int = 4) -> int:
 @pytest.mark.parametrize("budget", [0, 500, 2000, 4000, 10000, 20000])
 @pytest.mark.parametrize("first", [None, "structure", "features"])
 def test_budget_is_kept(budget: int, first: str | None) -> None:
-    tiers = share(Shares(first=first), budget)
+    tiers = share(ShardRatios(first=first), budget)
     assert taken(tiers) <= budget
     assert [t.rows for t in tiers] == [item.rows for item in items()]
 
 
 def test_first_gets_the_memory() -> None:
-    structure = share(Shares(first="structure"), 7000)
+    structure = share(ShardRatios(first="structure"), 7000)
     assert structure[:2] == [Tiers(replicated=100), Tiers(replicated=600)]
-    features = share(Shares(first="features"), 7300)
+    features = share(ShardRatios(first="features"), 7300)
     assert features[2:] == [Tiers(replicated=100), Tiers(replicated=100)]
 
 
 def test_ratios() -> None:
-    tiers = share(Shares(graph=0.5, feature=0.25), 2000)
+    tiers = share(ShardRatios(graph_ratio=0.5, feature_ratio=0.25), 2000)
     assert tiers == [
         Tiers(sharded=50, host=50),
         Tiers(sharded=300, host=300),
@@ -129,29 +129,29 @@ def test_ratios() -> None:
         Tiers(sharded=25, host=75),
     ]
     # What has no ratio gets what is left.
-    tiers = share(Shares(graph=0), 7200)
+    tiers = share(ShardRatios(graph_ratio=0), 7200)
     assert tiers == [Tiers(host=100), Tiers(host=600), Tiers(replicated=100), Tiers(replicated=100)]
 
 
 def test_ratios_beyond_the_budget() -> None:
     # (4000 + 2400) / 4 bytes.
     with pytest.raises(ValueError, match="take 1600 bytes of each rank, the budget is 1599"):
-        share(Shares(graph=1.0), 1599)
-    share(Shares(graph=1.0), 1600)
+        share(ShardRatios(graph_ratio=1.0), 1599)
+    share(ShardRatios(graph_ratio=1.0), 1600)
 
 
 def test_shares_out_of_range() -> None:
     with pytest.raises(ValueError, match="graph_ratio must be in 0..1, got -0.1"):
-        Shares(graph=-0.1)
+        ShardRatios(graph_ratio=-0.1)
     with pytest.raises(ValueError, match="feature_ratio"):
-        Shares(feature=2)
+        ShardRatios(feature_ratio=2)
     with pytest.raises(ValueError, match="first must be 'structure' or 'features', got 'x'"):
-        Shares(first="x")
+        ShardRatios(first="x")
 
 
 def test_plan_with_predictions_prints_and_survives_json() -> None:
     partitions, topology = everyone_reaches_all(4), machine("full4")
-    tiers = share(Shares(), 3000)
+    tiers = share(ShardRatios(), 3000)
     predictions = predict_all(items(), tiers, reads(), topology, partitions)
     placements = tuple(map(Placement.of, items(), tiers))
     plan = Plan("auto", 4, 3000, placements, predictions=predictions)
@@ -210,7 +210,7 @@ def test_auto_takes_the_links_where_they_are_known(
     plan = plan_choice.choose_plan(
         "auto",
         3000,
-        Shares(),
+        ShardRatios(),
         None,
         None,
         {},

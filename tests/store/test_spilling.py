@@ -12,7 +12,7 @@ import torch
 
 from peergraph.memory import Group, Tiers
 from peergraph.sampling import NeighborSampler
-from peergraph.store import EDGE, Plan, Store, Structure
+from peergraph.store import EDGE, Plan, Store, TieredCsc
 from peergraph.store.placement.plan import Item, Placement
 from peergraph.store.placement.spill import Spill
 from tests.store.graphs import homogeneous_source
@@ -139,7 +139,7 @@ def test_structure_on_disk_is_refused_for_gpus(tmp_path: Path) -> None:
     gpu = SimpleNamespace(device=torch.device("cuda", 0), all_gather=lambda value: [value])
     degrees, tiers = torch.ones(10, dtype=torch.int64), Tiers(host=4, disk=6)
     with pytest.raises(NotImplementedError, match=r"structure on disk \(.*6.*\): cuda:0 cannot"):
-        Structure.create(degrees, 10, tiers, gpu, spill=tmp_path)  # type: ignore[arg-type]
+        TieredCsc.create(degrees, 10, tiers, gpu, spill=tmp_path)  # type: ignore[arg-type]
 
 
 @pytest.mark.gpus(1)

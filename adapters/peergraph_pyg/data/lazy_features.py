@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map_only
 from typing_extensions import Self
 
 from peergraph.memory import TableRows
-from peergraph.store import TableTensor, WithoutStorage, mode_for
+from peergraph.store import StoragelessTensor, TableTensor, mode_for
 
 aten = torch.ops.aten
 
@@ -63,7 +63,7 @@ class _Values:
         return self.whole() if self.base is None else self.base.shared()[: self.rows.shape[0]]
 
 
-class LazyRows(WithoutStorage):
+class LazyRows(StoragelessTensor):
     """Rows of a table as a tensor ``[rows, ...]`` that is gathered when first used as one.
 
     Size, dtype and device are real. The first rows, ``x[:n]``, are lazy as well. Once gathered the

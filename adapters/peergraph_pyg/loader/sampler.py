@@ -13,7 +13,7 @@ from torch_geometric.sampler import HeteroSamplerOutput, NegativeSampling, Sampl
 from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 
 from peergraph.sampling import NeighborSampler, Sample
-from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store, TableTensor, turned_type
+from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store, TableTensor, reverse_type
 
 from ..data.store_of import store_of
 from . import batch_csc
@@ -52,9 +52,9 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
         share_memory: no effect: the store is shared memory.
         directed: False stands for ``subgraph_type="induced"``.
         sample_direction: ``"backward"`` draws out-neighbours, from the store's other orientation
-            (:meth:`peergraph.store.Store.turned`), which takes a structure's memory: the first such
-            sampler is made by all ranks together. Edge types, edge ids and the direction of the
-            edges in a batch stay those of the graph. Not with ``time_attr``, as in PyG.
+            (:meth:`peergraph.store.Store.reversed`), which takes a structure's memory: the first
+            such sampler is made by all ranks together. Edge types, edge ids and the direction of
+            the edges in a batch stay those of the graph. Not with ``time_attr``, as in PyG.
 
     Raises:
         NotImplementedError: naming the argument, for what is not supported.
@@ -96,7 +96,7 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
             subgraph_type = "induced"
         self.subgraph_type = subgraph_type
         self.store: Store = store_of(data)
-        self._drawn_from = self.store.turned() if self._backward else self.store
+        self._drawn_from = self.store.reversed() if self._backward else self.store
         self.data_type = DataType.from_data(data)
         self.sample_direction = sample_direction
         self.temporal_strategy = temporal_strategy
@@ -208,7 +208,7 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
 
     def _as_drawn(self, edge_type: EdgeType) -> EdgeType:
         """The edge type that edges of this one are drawn as."""
-        return turned_type(edge_type) if self._backward else edge_type
+        return reverse_type(edge_type) if self._backward else edge_type
 
     @property
     def _induced(self) -> bool:
@@ -298,7 +298,7 @@ def _turned_round(sample: Sample) -> Sample:
     """The edges as they are in the graph, of a sample of the store's other orientation."""
 
     def by_type(values: dict[EdgeType, Value]) -> dict[EdgeType, Value]:
-        return {turned_type(edge_type): value for edge_type, value in values.items()}
+        return {reverse_type(edge_type): value for edge_type, value in values.items()}
 
     return replace(
         sample,

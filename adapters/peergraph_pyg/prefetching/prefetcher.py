@@ -116,7 +116,7 @@ class Prefetched:
         store = find_store(getattr(self.loader, "data", None))
         ahead = AheadIterator(iterator, self.depth, _device_of(store), self.share, store)
         if store is not None:
-            store.close_first(ahead)
+            store.register_reader(ahead)
         self._last = weakref.ref(ahead)
         return ahead
 

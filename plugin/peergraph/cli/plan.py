@@ -16,7 +16,7 @@ from peergraph.memory.topology.machines import MACHINES, machine
 from peergraph.memory.topology.topology import Topology
 from peergraph.store.placement.plan import Plan
 from peergraph.store.placement.policies import POLICIES, plan_on
-from peergraph.store.placement.ratios import Shares
+from peergraph.store.placement.ratios import ShardRatios
 from peergraph.store.placement.reads import Reads
 
 _DEFAULT_BUDGET_SHARE = 0.6
@@ -99,7 +99,7 @@ def _plan(args: argparse.Namespace, topology: Topology) -> tuple[Plan, Reads]:
     budget = args.budget
     if budget is None:
         budget = int(_DEFAULT_BUDGET_SHARE * min(topology.memory))
-    shares = Shares(args.graph_ratio, args.feature_ratio, args.first)
+    shares = ShardRatios(args.graph_ratio, args.feature_ratio, args.first)
     return plan_on(topology, items, reads, budget, args.policy, shares), reads
 
 

@@ -15,7 +15,7 @@ from peergraph.sampling.neighbor.fanouts import Fanouts
 from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler, Seeds
 from peergraph.sampling.sample import NodeType, Sample
 from peergraph.store.hotness.hotness import Hotness
-from peergraph.store.input.shared_vector import assemble
+from peergraph.store.input.shared_vector import build_shared_vector
 
 if TYPE_CHECKING:
     from peergraph.memory import Group
@@ -114,7 +114,7 @@ class _Counts:
             def add(shared: Tensor) -> None:
                 shared += counts.cpu()
 
-            return assemble(group, counts.numel(), add)
+            return build_shared_vector(group, counts.numel(), add)
 
         others = group.all_gather((self.batches, self.edges, self.hops))
         return Hotness(

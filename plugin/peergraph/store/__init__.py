@@ -1,6 +1,6 @@
 """The graph store: structure and tables spread over the ranks' memory by a plan."""
 
-from peergraph.store.csc.tiered_csc import Structure
+from peergraph.store.csc.tiered_csc import TieredCsc
 from peergraph.store.hotness.hotness import Hotness
 from peergraph.store.hotness.id_map import IdMap
 from peergraph.store.input.source import (
@@ -15,12 +15,12 @@ from peergraph.store.input.source import (
 from peergraph.store.kernel_argument import graph_argument
 from peergraph.store.placement.plan import Placement, Plan
 from peergraph.store.report.memory_use import MemoryUse
-from peergraph.store.report.read_report import ItemReads, Measurement
+from peergraph.store.report.read_report import ItemReads, ReadReport
+from peergraph.store.reversed_store import reverse_type
 from peergraph.store.store import Store
-from peergraph.store.tensors.storageless_tensor import WithoutStorage, mode_for
+from peergraph.store.tensors.storageless_tensor import StoragelessTensor, mode_for
 from peergraph.store.tensors.store_tensor import StoreTensor, implements, plain
 from peergraph.store.tensors.table_tensor import TableTensor
-from peergraph.store.turned import turned_type
 
 __all__ = [
     "EDGE",
@@ -31,20 +31,20 @@ __all__ = [
     "Hotness",
     "IdMap",
     "ItemReads",
-    "Measurement",
     "MemoryUse",
     "NodeType",
     "Placement",
     "Plan",
+    "ReadReport",
     "RowSource",
+    "StoragelessTensor",
     "Store",
     "StoreTensor",
-    "Structure",
     "TableTensor",
-    "WithoutStorage",
+    "TieredCsc",
     "graph_argument",
     "implements",
     "mode_for",
     "plain",
-    "turned_type",
+    "reverse_type",
 ]

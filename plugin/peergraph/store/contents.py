@@ -6,7 +6,7 @@ from torch import Tensor
 
 from peergraph.memory import Table
 from peergraph.store.csc.neighbor_lists import read_degrees, read_edge_index
-from peergraph.store.csc.tiered_csc import Structure
+from peergraph.store.csc.tiered_csc import TieredCsc
 from peergraph.store.hotness.id_map import IdMap
 from peergraph.store.input.schema import Schema
 from peergraph.store.input.source import EDGE, NODE, EdgeType, NodeType
@@ -19,7 +19,7 @@ class Contents:
         self,
         schema: Schema,
         ids: dict[NodeType, IdMap],
-        structures: dict[EdgeType, Structure],
+        structures: dict[EdgeType, TieredCsc],
         node_tables: dict[NodeType, dict[str, Table]],
         edge_tables: dict[EdgeType, dict[str, Table]],
     ) -> None:
@@ -68,7 +68,7 @@ class Contents:
         """An edge table, read by users' edge ids; ``KeyError`` for an unknown one."""
         return self._edge_tables[edge_type][name]
 
-    def structure(self, edge_type: EdgeType = EDGE) -> Structure:
+    def csc(self, edge_type: EdgeType = EDGE) -> TieredCsc:
         """The structure of one relation; ``KeyError`` for an unknown one."""
         return self._structures[edge_type]
 

@@ -28,7 +28,7 @@ def graph_argument(store: Store, edge_type: EdgeType = EDGE) -> np.ndarray[Any, 
         RuntimeError: the store is closed.
     """
     view = _C.GraphView(
-        lists=store.structure(edge_type).view,
+        lists=store.csc(edge_type).view,
         destinations=store.id_map(edge_type[2]).internal_view,
         sources=store.id_map(edge_type[0]).user_view,
     )

@@ -14,20 +14,20 @@ from peergraph.memory import Group, Table
 from peergraph.memory.group.naming import collective
 from peergraph.memory.region.closing import close_all
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.build.build_store import Wishes, assemble
+from peergraph.store.build.build_store import Wishes, build_store
 from peergraph.store.build.materialize import add_table
-from peergraph.store.csc.tiered_csc import Structure
+from peergraph.store.csc.tiered_csc import TieredCsc
 from peergraph.store.disk import save_store as saving
 from peergraph.store.disk import saved_embeddings as embeddings
 from peergraph.store.disk.saved_store import SavedStore
-from peergraph.store.hotness.hotness import Given
+from peergraph.store.hotness.hotness import HotnessSpec
 from peergraph.store.hotness.id_map import IdMap
 from peergraph.store.input.schema import Schema
 from peergraph.store.input.source import EDGE, NODE, EdgeType, GraphSource, NodeType
 from peergraph.store.placement.added_tables import BuildRecord
 from peergraph.store.placement.items import type_name
 from peergraph.store.placement.plan import Plan
-from peergraph.store.placement.ratios import Shares
+from peergraph.store.placement.ratios import ShardRatios
 from peergraph.store.placement.spill import Spill
 from peergraph.store.report.reporting import Reporting
 
@@ -54,7 +54,7 @@ class Store(Reporting):
         schema: Schema,
         plan: Plan,
         ids: dict[NodeType, IdMap],
-        structures: dict[EdgeType, Structure],
+        structures: dict[EdgeType, TieredCsc],
         node_tables: dict[NodeType, dict[str, Table]],
         edge_tables: dict[EdgeType, dict[str, Table]],
         build_record: BuildRecord,
@@ -70,7 +70,7 @@ class Store(Reporting):
         self.embeddings = {}
         self._scratch = []
         self._readers: list[weakref.ref[Any]] = []
-        self._turned: Store | None = None
+        self._reversed: Store | None = None
         self.closed = False
         """Whether :meth:`close` has been called."""
 
@@ -81,8 +81,8 @@ class Store(Reporting):
         *,
         plan: str | Plan = "auto",
         memory_budget: int | None = None,
-        hotness: Given = "out_degree",
-        structure_hotness: Given | Mapping[EdgeType, Tensor] | None = None,
+        hotness: HotnessSpec = "out_degree",
+        structure_hotness: HotnessSpec | Mapping[EdgeType, Tensor] | None = None,
         graph_ratio: float | None = None,
         feature_ratio: float | None = None,
         first: str | None = None,
@@ -143,13 +143,13 @@ class Store(Reporting):
             memory_budget,
             hotness,
             structure_hotness,
-            Shares(graph_ratio, feature_ratio, first),
+            ShardRatios(graph_ratio, feature_ratio, first),
             topology,
             Spill(spill, host_budget),
         )
         group = group or Group.current(device=device, timeout=timeout)
         with group.collective("Store.build"):
-            parts = assemble(source, wishes, group, progress)
+            parts = build_store(source, wishes, group, progress)
         return cls(group, group.device, **vars(parts))
 
     @classmethod
@@ -160,8 +160,8 @@ class Store(Reporting):
         verify: bool = True,
         plan: str | Plan = "auto",
         memory_budget: int | None = None,
-        hotness: Given = "out_degree",
-        structure_hotness: Given | Mapping[EdgeType, Tensor] | None = None,
+        hotness: HotnessSpec = "out_degree",
+        structure_hotness: HotnessSpec | Mapping[EdgeType, Tensor] | None = None,
         graph_ratio: float | None = None,
         feature_ratio: float | None = None,
         first: str | None = None,
@@ -257,8 +257,8 @@ class Store(Reporting):
         self._edge_tables.setdefault(edge_type, {})[name] = table
         return table
 
-    @collective("Store.turned")
-    def turned(self) -> Store:
+    @collective("Store.reversed")
+    def reversed(self) -> Store:
         """The same graph with every edge turned round: what is drawn of it are out-neighbours.
 
         Edge type ``(s, r, d)`` is ``(d, r, s)`` there; node ids, edge ids and tables are the same
@@ -270,13 +270,13 @@ class Store(Reporting):
             RuntimeError: this process is no rank of the store, and no rank has called it before.
             MemoryError: as :meth:`build`.
         """
-        from peergraph.store.turned import turn
+        from peergraph.store.reversed_store import make_reversed
 
-        if self._turned is None:
-            self._turned = turn(self)
-        return self._turned
+        if self._reversed is None:
+            self._reversed = make_reversed(self)
+        return self._reversed
 
-    def close_first(self, reader: Any) -> None:
+    def register_reader(self, reader: Any) -> None:
         """Has :meth:`close` call ``reader.close()`` first, if the reader is still there by then.
 
         For what reads in the background: it must have ended before memory is freed.
@@ -302,7 +302,7 @@ class Store(Reporting):
             for table in by_name.values()
         ]
         parts: list[_Closes] = [
-            *([] if self._turned is None else [self._turned]),
+            *([] if self._reversed is None else [self._reversed]),
             *self.embeddings.values(),
             *tables,
             *self._structures.values(),

@@ -385,7 +385,7 @@ def of_share_memory(case: Case) -> None:
 
 def of_sample_direction(case: Case) -> None:
     sampler = NeighborSampler(case.shared, [-1], sample_direction="backward")
-    assert sampler.store.turned() is sampler.store.turned()
+    assert sampler.store.reversed() is sampler.store.reversed()
 
 
 CHECKS: dict[str, Callable[[Case], None]] = {

@@ -171,15 +171,15 @@ def test_the_other_orientation(device: torch.device) -> None:
     given = homogeneous_source(50, 300)
     with Store.build(given, device=device) as store:
         before = store.memory()
-        other = store.turned()
-        assert other is store.turned()
-        assert other.turned() is store
+        other = store.reversed()
+        assert other is store.reversed()
+        assert other.reversed() is store
         assert torch.equal(other.edge_index(), store.edge_index().flip(0))
         assert other.edge_table_names() == store.edge_table_names()
         assert other.edge_table("w") is store.edge_table("w")
-        kinds = {extent.kind for extent in store.memory().extents}
-        assert "turned structure" in kinds
-        assert len(store.memory().extents) > len(before.extents)
+        kinds = {allocation.kind for allocation in store.memory().allocations}
+        assert "reversed structure" in kinds
+        assert len(store.memory().allocations) > len(before.allocations)
         store.add_edge_table("more", torch.rand(300))
         assert "more" in other.edge_table_names()
         starts = torch.arange(50)

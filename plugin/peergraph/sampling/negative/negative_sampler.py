@@ -195,7 +195,7 @@ class NegativeSampler:
             seed=seed,
             stream=NEGATIVE_STREAM,
         )
-        view = store.structure(self.edge_type).view
+        view = store.csc(self.edge_type).view
         _C.sample_negatives(view, negatives, *launch_on(source.device))
 
 

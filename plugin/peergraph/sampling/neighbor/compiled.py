@@ -18,7 +18,7 @@ def make_native(sampler: NeighborSampler, *, positions: bool = False) -> _C.KHop
     """
     store = sampler.store
     position = {node_type: i for i, node_type in enumerate(store.node_types)}
-    structures = {t: store.structure(t) for t in store.edge_types}
+    structures = {t: store.csc(t) for t in store.edge_types}
     # The views are addresses into tensors that the store holds.
     return _C.KHopSampler(
         node_types=[

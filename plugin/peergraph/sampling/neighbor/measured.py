@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
     from peergraph.sampling.walks.random_walker import RandomWalker
     from peergraph.store import Store
-    from peergraph.store.report.read_recorder import Measuring
+    from peergraph.store.report.read_recorder import ReadRecorder
 
 Drawn = TypeVar("Drawn", Sample, FixedSample)
 
 
 def measured_sample(
-    measuring: Measuring, sampler: NeighborSampler, draw: Callable[[_C.KHopSampler], Drawn]
+    measuring: ReadRecorder, sampler: NeighborSampler, draw: Callable[[_C.KHopSampler], Drawn]
 ) -> Drawn:
     """Draws a sample and counts the lists and edge ids that it reads.
 
@@ -50,7 +50,7 @@ def measured_sample(
 
 
 def count_walks(
-    measuring: Measuring, walker: RandomWalker, nodes: Tensor, positions: Tensor, restarts: bool
+    measuring: ReadRecorder, walker: RandomWalker, nodes: Tensor, positions: Tensor, restarts: bool
 ) -> Tensor | None:
     """Counts the lists that walks have read, and yields the ids of their edges, if wanted.
 
@@ -84,7 +84,7 @@ def _internal(store: Store, edge_type: EdgeType, users: Tensor) -> Tensor:
 
 
 def _edge_ids(store: Store, edge_type: EdgeType, positions: Tensor, padded: bool) -> Tensor:
-    table = store.structure(edge_type).edge_ids
+    table = store.csc(edge_type).edge_ids
     if table is None:
         return positions
     ids = table.gather(positions.contiguous(), padded=padded).long()
@@ -92,7 +92,7 @@ def _edge_ids(store: Store, edge_type: EdgeType, positions: Tensor, padded: bool
 
 
 def _count_lists(
-    measuring: Measuring,
+    measuring: ReadRecorder,
     sampler: NeighborSampler,
     edge_type: EdgeType,
     sample: Sample | FixedSample,

@@ -136,7 +136,7 @@ class NeighborSampler:
         self.native = make_native(self)
         map_sizes = [] if self.disjoint else [store.num_nodes(t) for t in self._node_types]
         self._workspaces = WorkspacePool(map_sizes, torch.device(store.device))
-        store.keeps("node maps of a NeighborSampler", self._workspaces)
+        store.register_scratch("node maps of a NeighborSampler", self._workspaces)
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in _MADE_ANEW}

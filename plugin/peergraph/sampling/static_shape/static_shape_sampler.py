@@ -54,7 +54,7 @@ class FixedNeighborSampler:
             self._workspace = Workspace(map_sizes, self._device)
             # The first sample may be on another stream.
             torch.cuda.current_stream(self._device).synchronize()
-        sampler.store.keeps("node maps of a FixedNeighborSampler", self)
+        sampler.store.register_scratch("node maps of a FixedNeighborSampler", self)
 
     @property
     def num_bytes(self) -> int:

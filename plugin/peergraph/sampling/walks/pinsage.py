@@ -130,7 +130,7 @@ class PinSageSampler:
     def _set_up(self) -> None:
         size = self.store.num_nodes(self.walker.metapath[0][2])
         self._workspaces = WorkspacePool([size], torch.device(self.store.device))
-        self.store.keeps("node maps of a PinSageSampler", self._workspaces)
+        self.store.register_scratch("node maps of a PinSageSampler", self._workspaces)
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "_workspaces"}

@@ -53,7 +53,7 @@ class RandomWalker:
 
     A step goes from a node to one of its **in-neighbours**, as sampling does: the store keeps
     in-neighbours (CSC). ``torch_geometric``'s and DGL's random walks follow out-edges; for those,
-    walk on ``store.turned()``. On an undirected graph it is the same.
+    walk on ``store.reversed()``. On an undirected graph it is the same.
 
     The walks depend on graph, starts, options and seed only, not on device, placement, number of
     ranks or threads; `peergraph.reference.walks` is the specification. XGNN 2 names random walks as
@@ -209,7 +209,7 @@ class RandomWalker:
                     stay=stay,
                     accept=accept,
                 )
-                structure = store.structure(edge_type)
+                structure = store.csc(edge_type)
                 view = structure.view if measuring is None else structure.positions_view()
                 _C.random_walk(view, walks, *launch_on(device))
         if measuring is None:

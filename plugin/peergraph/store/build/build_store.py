@@ -12,9 +12,9 @@ from peergraph.memory import Group, Table
 from peergraph.memory.measurement.measure import cached_topology
 from peergraph.memory.topology.topology import Topology
 from peergraph.store.build.materialize import build_structure, build_tables
-from peergraph.store.build.row_order import Orders
-from peergraph.store.csc.tiered_csc import Structure
-from peergraph.store.hotness.hotness import Given, list_hotness, node_hotness
+from peergraph.store.build.row_order import RowOrder
+from peergraph.store.csc.tiered_csc import TieredCsc
+from peergraph.store.hotness.hotness import HotnessSpec, list_hotness, node_hotness
 from peergraph.store.hotness.id_map import IdMap
 from peergraph.store.input import local_csc
 from peergraph.store.input.schema import Schema, agree
@@ -24,7 +24,7 @@ from peergraph.store.placement.items import graph_items
 from peergraph.store.placement.plan import Plan
 from peergraph.store.placement.planner import choose_plan, fits_budget, may_split
 from peergraph.store.placement.policies import POLICIES
-from peergraph.store.placement.ratios import Shares
+from peergraph.store.placement.ratios import ShardRatios
 from peergraph.store.placement.reads import Reads
 from peergraph.store.placement.spill import Spill
 
@@ -35,29 +35,29 @@ class Wishes:
 
     plan: str | Plan
     memory_budget: int | None
-    hotness: Given
-    structure_hotness: Given | Mapping[EdgeType, Tensor] | None
-    shares: Shares
+    hotness: HotnessSpec
+    structure_hotness: HotnessSpec | Mapping[EdgeType, Tensor] | None
+    shares: ShardRatios
     topology: Topology | None
     spill: Spill
 
 
 @dataclass(frozen=True)
-class Parts:
+class StoreParts:
     """What a store is made of."""
 
     schema: Schema
     plan: Plan
     ids: dict[NodeType, IdMap]
-    structures: dict[EdgeType, Structure]
+    structures: dict[EdgeType, TieredCsc]
     node_tables: dict[NodeType, dict[str, Table]]
     edge_tables: dict[EdgeType, dict[str, Table]]
     build_record: BuildRecord
 
 
-def assemble(
+def build_store(
     source: GraphSource | None, wishes: Wishes, group: Group, progress: bool | None
-) -> Parts:
+) -> StoreParts:
     """Plans, allocates and fills. Collective; raises as :meth:`Store.build`."""
     group.agree(plan=wishes.plan, shares=wishes.shares)
     schema = agree(source, group)
@@ -69,7 +69,7 @@ def assemble(
     if wishes.structure_hotness is not None:
         given = wishes.structure_hotness
         list_heat = list_hotness(given, local, degrees, schema, group, ordered)
-    orders = Orders.by_hotness(heat, list_heat, degrees, schema, group.device)
+    orders = RowOrder.by_hotness(heat, list_heat, degrees, schema, group.device)
 
     @functools.cache
     def reads() -> Reads:
@@ -120,13 +120,13 @@ def assemble(
     group.synchronize()
     group.barrier()
     record = _remembered(wishes, reads, used, schema, ordered, group)
-    return Parts(schema, plan, ids, structures, node_tables, edge_tables, record)
+    return StoreParts(schema, plan, ids, structures, node_tables, edge_tables, record)
 
 
 def _remembered(
     wishes: Wishes,
     reads: Callable[[], Reads],
-    used: Orders,
+    used: RowOrder,
     schema: Schema,
     ordered: bool,
     group: Group,

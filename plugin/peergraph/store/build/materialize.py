@@ -12,7 +12,7 @@ from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.memory.table.partitions import Partitions
 from peergraph.progress import progress_bar
 from peergraph.store.csc.neighbor_lists import write_lists
-from peergraph.store.csc.tiered_csc import Structure
+from peergraph.store.csc.tiered_csc import TieredCsc
 from peergraph.store.hotness.id_map import IdMap, id_dtype
 from peergraph.store.input.local_csc import LocalCsc
 from peergraph.store.input.schema import Schema, TableSpec
@@ -39,7 +39,7 @@ def build_structure(
     order: Table | None,
     group: Group,
     progress: bool | None,
-) -> Structure:
+) -> TieredCsc:
     """Allocates and fills one relation. Collective.
 
     Args:
@@ -48,7 +48,7 @@ def build_structure(
     """
     name = type_name(edge_type)
     num_edges = schema.num_edges[edge_type]
-    structure = Structure.create(
+    structure = TieredCsc.create(
         degrees,
         schema.num_nodes[edge_type[0]],
         plan.tiers("structure", name),
@@ -184,7 +184,7 @@ def add_table(
     spec = specs[holder]
     what = "node table" if isinstance(kind, str) else "edge table"
     item = row_item(what, table_name(kind, name), spec, kind)
-    allocated = store.memory().extents
+    allocated = store.memory().allocations
     planned = place_added(plan, item, store.plan, allocated, store.build_record, group)
     tiers = planned.tiers(what, item.name)
     order = store.id_map(kind).to_internal if isinstance(kind, str) else None

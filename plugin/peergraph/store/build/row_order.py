@@ -11,7 +11,7 @@ from torch import Tensor
 
 from peergraph.memory import Group, Table, Tiers
 from peergraph.store.csc.layout import list_bytes
-from peergraph.store.hotness.id_map import IdMap, hottest_first, id_dtype, near_table
+from peergraph.store.hotness.id_map import IdMap, hottest_first, id_dtype, replicated_ids
 from peergraph.store.input.schema import Schema
 from peergraph.store.input.source import EdgeType, NodeType
 from peergraph.store.placement.items import table_name, type_name
@@ -20,7 +20,7 @@ from peergraph.store.placement.planner import splits
 
 
 @dataclass(frozen=True)
-class Orders:
+class RowOrder:
     """The users' ids of the rows, by falling hotness; what is not there lies in the users' order.
 
     Args:
@@ -39,7 +39,7 @@ class Orders:
         degrees: Mapping[EdgeType, Tensor],
         schema: Schema,
         device: torch.device,
-    ) -> Orders:
+    ) -> RowOrder:
         """Hottest first; of lists, those with the most reads for each byte that they take.
 
         Args:
@@ -65,7 +65,7 @@ class Orders:
         orders = {t: self.of_lists(t) for t in by_user}
         return {t: d if (o := orders[t]) is None else d[o] for t, d in by_user.items()}
 
-    def kept(self, plan: Plan) -> tuple[Orders, Plan]:
+    def kept(self, plan: Plan) -> tuple[RowOrder, Plan]:
         """The orders that a plan makes use of, and the plan without maps for the others: where all
         rows lie in one tier, the users' order serves as well as any.
         """
@@ -80,9 +80,9 @@ class Orders:
             nodes = {}
         names = {"ids": {type_name(t) for t in nodes}, "list order": {type_name(t) for t in lists}}
         placements = tuple(p for p in plan.placements if p.name in names.get(p.kind, {p.name}))
-        return Orders(nodes, lists), replace(plan, placements=placements)
+        return RowOrder(nodes, lists), replace(plan, placements=placements)
 
-    def by_user_on_disk(self, plan: Plan, schema: Schema) -> Orders:
+    def by_user_on_disk(self, plan: Plan, schema: Schema) -> RowOrder:
         """With rows that a plan puts on disk in the users' order, so that loading writes files from
         front to back; in other orders each page would be read and written once for each of its
         rows. What lies in which tier stays.
@@ -95,7 +95,7 @@ class Orders:
             own = [t for t in lists if t[2] == node_type and t not in self.lists]
             nodes[node_type] = _by_user_behind(order, [*tiers, *(lists[t] for t in own)])
         of_lists = {t: _by_user_behind(order, [lists[t]]) for t, order in self.lists.items()}
-        return Orders(nodes, of_lists)
+        return RowOrder(nodes, of_lists)
 
     def id_maps(self, schema: Schema, group: Group) -> dict[NodeType, IdMap]:
         """By node type. Collective."""
@@ -111,7 +111,7 @@ class Orders:
         order = self.lists[edge_type]
         rows = torch.empty_like(order).scatter_(0, order, torch.arange(order.numel(), device="cpu"))
         users = self.nodes.get(edge_type[2])
-        return near_table(rows if users is None else rows[users], group)
+        return replicated_ids(rows if users is None else rows[users], group)
 
 
 def _by_user_behind(order: Tensor, tiers: Sequence[Tiers]) -> Tensor:

@@ -9,14 +9,14 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.memory.device.launching import launch_on
-from peergraph.store.csc.tiered_csc import Structure
+from peergraph.store.csc.tiered_csc import TieredCsc
 from peergraph.store.hotness.id_map import IdMap
 
 _CHUNK_EDGES = 1 << 24
 
 
 def write_lists(
-    structure: Structure,
+    structure: TieredCsc,
     first: int,
     indptr: Tensor,
     indices: Tensor,
@@ -58,7 +58,7 @@ def write_lists(
 
 
 def read_lists(
-    structure: Structure, destinations: IdMap, sources: IdMap
+    structure: TieredCsc, destinations: IdMap, sources: IdMap
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """The user's CSC, piece by piece: (degrees [n], source ids [edges] int64), both on the CPU.
     One-sided; synchronises.
@@ -86,7 +86,7 @@ def read_lists(
         yield degrees[begin:end], ids.cpu()
 
 
-def read_degrees(structure: Structure, destinations: IdMap) -> Tensor:
+def read_degrees(structure: TieredCsc, destinations: IdMap) -> Tensor:
     """[destinations] int64 in-degrees by user id, on the CPU. One-sided; synchronises."""
     degrees = torch.empty(structure.num_destinations, dtype=torch.int64, device=structure.device)
     _C.degrees(
@@ -100,7 +100,7 @@ def read_degrees(structure: Structure, destinations: IdMap) -> Tensor:
     return degrees.cpu()
 
 
-def read_edge_index(structure: Structure, to_user: IdMap, from_user: IdMap) -> Tensor:
+def read_edge_index(structure: TieredCsc, to_user: IdMap, from_user: IdMap) -> Tensor:
     """``[2, E]`` int64 on the CPU (sources, destinations), in the order of the edge ids.
 
     Args:

@@ -20,7 +20,7 @@ from peergraph.store.hotness.id_map import id_dtype, map_view
 
 
 @dataclass
-class Structure:
+class TieredCsc:
     """The in-neighbours of one relation's destinations; :attr:`view` is what kernels get.
 
     Args:
@@ -59,7 +59,7 @@ class Structure:
         partitions: Partitions | None = None,
         spill: str | PathLike[str] | None = None,
         order: Table | None = None,
-    ) -> Structure:
+    ) -> TieredCsc:
         """Allocates all parts and writes their indptr. Collective.
 
         Args:

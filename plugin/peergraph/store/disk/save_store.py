@@ -14,7 +14,7 @@ from torch import Tensor
 from peergraph.memory import Table
 from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.store.csc.neighbor_lists import read_lists
-from peergraph.store.csc.tiered_csc import Structure
+from peergraph.store.csc.tiered_csc import TieredCsc
 from peergraph.store.disk import saved_embeddings as embeddings
 from peergraph.store.disk.atomic_folder import new_folder
 from peergraph.store.disk.manifest import (
@@ -66,7 +66,7 @@ def _write_nodes(store: Store, node_type: NodeType, folder: Path, number: int) -
 
 
 def _write_edges(store: Store, edge_type: EdgeType, folder: Path, number: int) -> EdgeEntry:
-    structure, stem = store.structure(edge_type), f"edge{number}"
+    structure, stem = store.csc(edge_type), f"edge{number}"
     lists = read_lists(structure, store.id_map(edge_type[2]), store.id_map(edge_type[0]))
     indptr, indices = _write_structure(structure, lists, folder, stem)
     edge_ids = None
@@ -78,7 +78,7 @@ def _write_edges(store: Store, edge_type: EdgeType, folder: Path, number: int) -
 
 
 def _write_structure(
-    structure: Structure, lists: Iterator[tuple[Tensor, Tensor]], folder: Path, stem: str
+    structure: TieredCsc, lists: Iterator[tuple[Tensor, Tensor]], folder: Path, stem: str
 ) -> tuple[ArrayEntry, ArrayEntry]:
     shape = (structure.num_destinations + 1,)
     indptr = NpyWriter(folder / f"{stem}.indptr.npy", shape, torch.int64)

@@ -13,7 +13,7 @@ from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.store.hotness.good_turing import expected_reads
 from peergraph.store.input.local_csc import LocalCsc, out_degrees
 from peergraph.store.input.schema import Schema
-from peergraph.store.input.shared_vector import assemble
+from peergraph.store.input.shared_vector import build_shared_vector
 from peergraph.store.input.source import EdgeType, NodeType
 
 BY_DEGREE = ("out_degree", "in_degree")
@@ -40,11 +40,11 @@ class Hotness:
     hops: int = 3
 
 
-Given = str | Tensor | Mapping[NodeType, Tensor] | Hotness
+HotnessSpec = str | Tensor | Mapping[NodeType, Tensor] | Hotness
 
 
 def node_hotness(
-    given: Given,
+    given: HotnessSpec,
     local: Mapping[EdgeType, LocalCsc],
     degrees: Mapping[EdgeType, Tensor],
     schema: Schema,
@@ -83,7 +83,7 @@ def node_hotness(
 
 
 def list_hotness(
-    given: Given | Mapping[EdgeType, Tensor],
+    given: HotnessSpec | Mapping[EdgeType, Tensor],
     local: Mapping[EdgeType, LocalCsc],
     degrees: Mapping[EdgeType, Tensor],
     schema: Schema,
@@ -135,7 +135,7 @@ def _from_first_rank(group: Group, values: Tensor) -> Tensor:
         if group.rank == 0:
             shared.view(torch.float64).copy_(values)
 
-    return assemble(group, values.numel(), write).view(torch.float64)
+    return build_shared_vector(group, values.numel(), write).view(torch.float64)
 
 
 def _checked(

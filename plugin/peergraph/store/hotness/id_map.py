@@ -53,7 +53,7 @@ class IdMap:
         inverse = torch.empty_like(order).scatter_(
             0, order, torch.arange(order.numel(), device="cpu")
         )
-        return cls(near_table(inverse, group), near_table(order, group))
+        return cls(replicated_ids(inverse, group), replicated_ids(order, group))
 
     @property
     def internal_view(self) -> _C.IdMapView:
@@ -71,7 +71,7 @@ class IdMap:
         close_all(table.close for table in tables if table is not None)
 
 
-def near_table(ids: Tensor, group: Group) -> Table:
+def replicated_ids(ids: Tensor, group: Group) -> Table:
     """A table of ids whose rows all lie in this rank's memory, or, on the CPU, the machine's."""
     near = Tiers.all_replicated if group.device.type == "cuda" else Tiers.all_host
     table = Table.create((ids.numel(),), id_dtype(ids.numel()), near(ids.numel()), group)

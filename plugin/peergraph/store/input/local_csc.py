@@ -13,7 +13,7 @@ from peergraph.memory import Group
 from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.memory.table.ids import check_distinct
 from peergraph.store.input.schema import Schema
-from peergraph.store.input.shared_vector import assemble
+from peergraph.store.input.shared_vector import build_shared_vector
 from peergraph.store.input.source import EdgeSource, EdgeType, GraphSource, NodeType
 
 _BINCOUNT_CHUNK = 1 << 28
@@ -73,7 +73,7 @@ def _check_split_edge_ids(local: Mapping[EdgeType, LocalCsc], schema: Schema, gr
             for piece in torch.split(csc.edge_ids, _ID_CHUNK):
                 seen[piece.long()] = True
 
-        seen = assemble(group, schema.num_edges[edge_type], mark, torch.bool)
+        seen = build_shared_vector(group, schema.num_edges[edge_type], mark, torch.bool)
         if not bool(seen.all()):
             raise ValueError(
                 f"edges of {edge_type}: edge_ids of the ranks must be a permutation together, "
@@ -143,7 +143,7 @@ def out_degrees(
                     counts += torch.bincount(piece, minlength=counts.numel()).cpu()
 
     return {
-        t: assemble(group, n, lambda counts, t=t: add_to(counts, t))  # type: ignore[misc]
+        t: build_shared_vector(group, n, lambda counts, t=t: add_to(counts, t))  # type: ignore[misc]
         for t, n in schema.num_nodes.items()
     }
 
@@ -159,7 +159,7 @@ def in_degrees(
             degrees[begin:end] = local[edge_type].indptr.diff().cpu()
 
     return {
-        t: assemble(group, schema.num_nodes[t[2]], lambda d, t=t: write(d, t))  # type: ignore[misc]
+        t: build_shared_vector(group, schema.num_nodes[t[2]], lambda d, t=t: write(d, t))  # type: ignore[misc]
         for t in schema.num_edges
     }
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from peergraph.memory import Group, SharedRegion
 
 
-def assemble(
+def build_shared_vector(
     group: Group,
     length: int,
     write: Callable[[Tensor], None],

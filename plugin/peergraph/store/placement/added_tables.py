@@ -9,14 +9,14 @@ from peergraph.memory import Group, Tiers
 from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.memory.region.free_memory import granted_bytes
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.placement.cost_model import predict
-from peergraph.store.placement.footprint import (
-    Extent,
+from peergraph.store.placement.allocation import (
+    Allocation,
     check_budget,
     check_room,
-    extents_of,
-    fullest,
+    fullest_rank,
+    planned_allocations,
 )
+from peergraph.store.placement.cost_model import predict
 from peergraph.store.placement.plan import Item, Placement, Plan, fit, make_plan
 from peergraph.store.placement.planner import DEFAULT_BUDGET_SHARE, budget_granule, common_budget
 from peergraph.store.placement.policies import POLICIES
@@ -41,7 +41,12 @@ class BuildRecord:
 
 
 def place_added(
-    plan: str, item: Item, built: Plan, taken: Sequence[Extent], record: BuildRecord, group: Group
+    plan: str,
+    item: Item,
+    built: Plan,
+    taken: Sequence[Allocation],
+    record: BuildRecord,
+    group: Group,
 ) -> Plan:
     """The plan of a store with one more table. Collective.
 
@@ -55,7 +60,7 @@ def place_added(
         MemoryError: a GPU or the host has less memory left than the table needs.
     """
     granule = budget_granule(built.memory_budget or 0, built, group)
-    used = fullest(taken, granule)[1]
+    used = fullest_rank(taken, granule)[1]
     if plan != "auto":
         tiers = make_plan(plan, [item], built.world_size, None).placements[0].tiers
     elif group.device.type == "cpu" and record.topology is None:
@@ -67,12 +72,12 @@ def place_added(
             left = max(0, built.memory_budget - used)
         tiers = _fitting(item, left or 0, granule, built, record, group)
     added = _with_item(replace(built, placements=(), predictions=()), item, tiers)
-    added, extents = left_of_host(record.spill, taken, group).apply(
+    added, allocations = left_of_host(record.spill, taken, group).apply(
         added, [item], plan == "auto", group
     )
     if built.memory_budget is not None:
-        check_budget([*taken, *extents], built.memory_budget, granule, f"table {item.name!r}")
-    check_room(extents, group)
+        check_budget([*taken, *allocations], built.memory_budget, granule, f"table {item.name!r}")
+    check_room(allocations, group)
     predicted = _predicted(item, added, record, group)
     return replace(
         built,
@@ -89,7 +94,7 @@ def _fitting(
     while True:
         tiers = _chosen(item, room, built, record, group)
         one = _with_item(replace(built, placements=()), item, tiers)
-        beyond = fullest(extents_of([item], one), granule)[1] - left
+        beyond = fullest_rank(planned_allocations([item], one), granule)[1] - left
         if beyond <= 0:
             return tiers
         room = max(0, room - beyond)
@@ -118,7 +123,7 @@ def _with_item(plan: Plan, item: Item, tiers: Tiers) -> Plan:
     return replace(plan, placements=(*plan.placements, Placement.of(item, tiers)))
 
 
-def left_of_host(spill: Spill, taken: Sequence[Extent], group: Group) -> Spill:
+def left_of_host(spill: Spill, taken: Sequence[Allocation], group: Group) -> Spill:
     """What is free of the host's memory says itself what is left; a budget does not."""
     if spill.host_budget is None:
         return spill

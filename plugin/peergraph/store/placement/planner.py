@@ -15,7 +15,12 @@ from peergraph.memory.table.partitions import everyone_reaches_all
 from peergraph.memory.topology.topology import Topology
 from peergraph.store.input.schema import Schema, TableSpec
 from peergraph.store.input.source import EdgeType, NodeType
-from peergraph.store.placement.footprint import check_budget, check_room, extents_of, fullest
+from peergraph.store.placement.allocation import (
+    check_budget,
+    check_room,
+    fullest_rank,
+    planned_allocations,
+)
 from peergraph.store.placement.items import (
     graph_items,
     id_items,
@@ -25,7 +30,7 @@ from peergraph.store.placement.items import (
 )
 from peergraph.store.placement.plan import Item, Placement, Plan, fit_all, make_plan
 from peergraph.store.placement.policies import POLICIES, plan_on
-from peergraph.store.placement.ratios import Shares, share_out
+from peergraph.store.placement.ratios import ShardRatios, share_out
 from peergraph.store.placement.reads import Reads
 from peergraph.store.placement.spill import Spill
 
@@ -34,7 +39,7 @@ DEFAULT_BUDGET_SHARE = 0.6
 
 
 def may_split(
-    plan: str | Plan, shares: Shares, topology: Topology | None, spill: Spill, group: Group
+    plan: str | Plan, shares: ShardRatios, topology: Topology | None, spill: Spill, group: Group
 ) -> bool:
     """Whether rows may end on shards or several tiers, so that their order matters."""
     if isinstance(plan, Plan):
@@ -49,7 +54,7 @@ def may_split(
 def choose_plan(
     plan: str | Plan,
     memory_budget: int | None,
-    shares: Shares,
+    shares: ShardRatios,
     topology: Topology | None,
     schema: Schema,
     degrees: Mapping[EdgeType, Tensor],
@@ -96,19 +101,21 @@ def choose_plan(
             plan, memory_budget, shares, topology, items, ids, reads, spill, group
         )
     made = _with_ids(made, ids, group)
-    made, extents = spill.apply(made, [*ids, *items], not isinstance(plan, Plan), group)
+    made, allocations = spill.apply(made, [*ids, *items], not isinstance(plan, Plan), group)
     budget = common_budget(memory_budget, group)
     if budget is not None:
         made = replace(made, memory_budget=budget)
-        check_budget(extents, budget, budget_granule(budget, made, group), f"plan {made.name!r}")
-    check_room(extents, group)
+        check_budget(
+            allocations, budget, budget_granule(budget, made, group), f"plan {made.name!r}"
+        )
+    check_room(allocations, group)
     return made
 
 
 def _within_budget(
     plan: str,
     memory_budget: int | None,
-    shares: Shares,
+    shares: ShardRatios,
     topology: Topology | None,
     items: list[Item],
     ids: list[Item],
@@ -120,9 +127,9 @@ def _within_budget(
     budget = left = common_budget(memory_budget, group, DEFAULT_BUDGET_SHARE)
     if budget is not None:
         only_ids = _with_ids(Plan(plan, group.world_size, None, ()), ids, group)
-        maps = extents_of(ids, only_ids)
+        maps = planned_allocations(ids, only_ids)
         check_budget(maps, budget, 1, "renumbering nodes")
-        left = budget - fullest(maps, 1)[1]
+        left = budget - fullest_rank(maps, 1)[1]
     while True:
         if topology is not None:
             made = _by_links(plan, items, left, shares, topology, reads, group)
@@ -131,19 +138,19 @@ def _within_budget(
         else:
             raise ValueError(f"plan={plan!r} needs a topology, given or measured before")
         made = replace(_with_ids(made, ids, group), memory_budget=budget)
-        extents = extents_of([*ids, *items], made)
+        allocations = planned_allocations([*ids, *items], made)
         if budget is None or left is None:
             break
         # Shards are not all of one size, and memory comes in blocks: the choice counts neither.
         granule = budget_granule(budget, made, group)
-        beyond = fullest(extents, granule)[1] - budget
+        beyond = fullest_rank(allocations, granule)[1] - budget
         if beyond <= 0:
             break
         if left == 0:
-            check_budget(extents, budget, granule, f"plan {plan!r}")
+            check_budget(allocations, budget, granule, f"plan {plan!r}")
         left = max(0, left - beyond)
-    made, extents = spill.apply(made, [*ids, *items], True, group)
-    check_room(extents, group)
+    made, allocations = spill.apply(made, [*ids, *items], True, group)
+    check_room(allocations, group)
     return made
 
 
@@ -178,7 +185,9 @@ def budget_granule(budget: int, plan: Plan, group: Group) -> int:
     return GPU_GRANULE if group.device.type == "cuda" and budget > blocks * GPU_GRANULE else 1
 
 
-def _without_links(items: list[Item], budget: int | None, shares: Shares, group: Group) -> Plan:
+def _without_links(
+    items: list[Item], budget: int | None, shares: ShardRatios, group: Group
+) -> Plan:
     """Near what fits; without a GPU, one copy of what no ratio puts into the ranks' memory."""
 
     def rest(others: Sequence[Item], left: int) -> list[Tiers]:
@@ -195,7 +204,7 @@ def _by_links(
     policy: str,
     items: list[Item],
     budget: int | None,
-    shares: Shares,
+    shares: ShardRatios,
     topology: Topology,
     reads: Callable[[], Reads],
     group: Group,
@@ -242,7 +251,7 @@ def fits_budget(plan: Plan, items: Sequence[Item]) -> bool:
         return True
     placed = {(item.kind, item.name) for item in items}
     maps = sum(p.bytes_replicated for p in plan.placements if (p.kind, p.name) not in placed)
-    return fullest(extents_of(items, plan), 1)[1] + maps <= plan.memory_budget
+    return fullest_rank(planned_allocations(items, plan), 1)[1] + maps <= plan.memory_budget
 
 
 def splits(tiers: Tiers) -> bool:

@@ -9,7 +9,7 @@ from peergraph.memory.topology.topology import Topology
 from peergraph.store.placement.cliques import place_by_cliques
 from peergraph.store.placement.partition_solver import solve
 from peergraph.store.placement.plan import Item, Placement, Plan
-from peergraph.store.placement.ratios import Shares, by_cost, predict_all, share_out
+from peergraph.store.placement.ratios import ShardRatios, by_cost, predict_all, share_out
 from peergraph.store.placement.reads import Reads
 
 POLICIES: dict[str, tuple[Callable[[Topology], Partitions], bool]] = {
@@ -28,7 +28,7 @@ def plan_on(
     reads: Reads,
     budget: int,
     policy: str = "auto",
-    shares: Shares | None = None,
+    shares: ShardRatios | None = None,
 ) -> Plan:
     """The plan of a policy, with the partitions of the sharded rows, and its predicted cost.
 
@@ -46,7 +46,7 @@ def plan_on(
     place, replicate = POLICIES[policy]
     partitions = place(topology)
     rest = by_cost(reads, topology, partitions, replicate=replicate)
-    tiers = share_out(items, budget, shares or Shares(), partitions, rest)
+    tiers = share_out(items, budget, shares or ShardRatios(), partitions, rest)
     return Plan(
         policy,
         topology.num_gpus,

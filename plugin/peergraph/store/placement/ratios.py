@@ -19,21 +19,25 @@ Chooser = Callable[[Sequence[Item], int], list[Tiers]]
 
 
 @dataclass(frozen=True)
-class Shares:
+class ShardRatios:
     """What users say about the plan: XGNN's ratios, and what comes first (4.3).
 
     Args:
-        graph: of the bytes of structure and edge ids, those on GPUs; None: as the plan finds best.
-        feature: the same of node and edge tables.
+        graph_ratio: share of the bytes of structure and edge ids that is sharded over the GPUs;
+            None: the plan chooses.
+        feature_ratio: the same of node and edge tables.
         first: "structure" or "features": gets memory before the other; None: whatever saves most.
     """
 
-    graph: float | None = None
-    feature: float | None = None
+    graph_ratio: float | None = None
+    feature_ratio: float | None = None
     first: str | None = None
 
     def __post_init__(self) -> None:
-        for name, ratio in (("graph_ratio", self.graph), ("feature_ratio", self.feature)):
+        for name, ratio in (
+            ("graph_ratio", self.graph_ratio),
+            ("feature_ratio", self.feature_ratio),
+        ):
             if ratio is not None and not 0 <= ratio <= 1:
                 raise ValueError(f"{name} must be in 0..1, got {ratio}")
         if self.first not in (None, "structure", "features"):
@@ -42,11 +46,11 @@ class Shares:
     @property
     def given(self) -> bool:
         """Whether anything is said."""
-        return self != Shares()
+        return self != ShardRatios()
 
     def of(self, item: Item) -> float | None:
         """The ratio of an item."""
-        return self.graph if item.kind in _STRUCTURE else self.feature
+        return self.graph_ratio if item.kind in _STRUCTURE else self.feature_ratio
 
 
 def by_cost(
@@ -62,7 +66,11 @@ def by_cost(
 
 
 def share_out(
-    items: Sequence[Item], budget: int | None, shares: Shares, partitions: Partitions, rest: Chooser
+    items: Sequence[Item],
+    budget: int | None,
+    shares: ShardRatios,
+    partitions: Partitions,
+    rest: Chooser,
 ) -> list[Tiers]:
     """The tiers of all items: those with a ratio by it, the others by `rest` in what is left.
 

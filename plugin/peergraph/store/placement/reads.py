@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from peergraph.store.hotness.good_turing import expected_reads
-from peergraph.store.hotness.hotness import Given, Hotness
+from peergraph.store.hotness.hotness import Hotness, HotnessSpec
 from peergraph.store.input.source import EdgeType, NodeType
 from peergraph.store.placement.cost_model import SECTOR, Curve, Load, Work
 from peergraph.store.placement.plan import Item
@@ -43,7 +43,7 @@ class Reads:
     @classmethod
     def of(
         cls,
-        given: Given,
+        given: HotnessSpec,
         heat: Mapping[NodeType, Tensor],
         orders: Mapping[NodeType, Tensor],
         num_edges: Mapping[EdgeType, int],

@@ -11,7 +11,12 @@ from pathlib import Path
 
 from peergraph.memory import Group, Tiers
 from peergraph.memory.region.free_memory import free_host_memory
-from peergraph.store.placement.footprint import Extent, exact_bytes, extents_of, host_bytes
+from peergraph.store.placement.allocation import (
+    Allocation,
+    exact_bytes,
+    host_bytes,
+    planned_allocations,
+)
 from peergraph.store.placement.plan import Item, Placement, Plan, largest
 
 # GPUs sample lists where they lie, and read edge ids with them.
@@ -40,7 +45,7 @@ class Spill:
 
     def apply(
         self, plan: Plan, items: Sequence[Item], movable: bool, group: Group
-    ) -> tuple[Plan, list[Extent]]:
+    ) -> tuple[Plan, list[Allocation]]:
         """The plan with as many rows on disk as the host has no room for, and what it allocates.
         Collective.
 
@@ -55,19 +60,19 @@ class Spill:
         room = self._room(group)
         if movable and self.folder is not None:
             for item in _widest_first(items, group.device.type == "cuda"):
-                excess = host_bytes(extents_of(items, plan), group) - room
+                excess = host_bytes(planned_allocations(items, plan), group) - room
                 if excess > 0:
                     plan = _moved(plan, item, excess)
-        extents = extents_of(items, plan)
-        needed = host_bytes(extents, group)
+        allocations = planned_allocations(items, plan)
+        needed = host_bytes(allocations, group)
         if needed > room and (self.folder is not None or self.host_budget is not None):
             hint = "" if self.folder is not None else "; spill= names a folder for the coldest rows"
             raise MemoryError(
                 f"the store needs {exact_bytes(needed)} of the host's memory, and may take "
                 f"{exact_bytes(room)}{hint}"
             )
-        self._check_folder(sum(e.disk for e in extents))
-        return plan, extents
+        self._check_folder(sum(e.disk for e in allocations))
+        return plan, allocations
 
     def _room(self, group: Group) -> int:
         given = free_host_memory() if self.host_budget is None else self.host_budget

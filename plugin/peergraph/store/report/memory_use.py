@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from peergraph.memory.region.free_memory import granted_bytes
-from peergraph.store.placement.footprint import Extent
+from peergraph.store.placement.allocation import Allocation
 from peergraph.store.placement.plan import format_bytes
 from peergraph.store.placement.prediction import columns
 
@@ -16,13 +16,13 @@ class MemoryUse:
     """Bytes by rank and tier; ``print(store.memory())`` shows them as a table.
 
     Args:
-        extents: of id maps, structures and tables.
+        allocations: of id maps, structures and tables.
         device_type: "cuda" or "cpu": where replicated and sharded rows lie.
         rank: who asked.
         scratch: by what, bytes that samplers keep on this rank's device, in torch's allocator.
     """
 
-    extents: tuple[Extent, ...]
+    allocations: tuple[Allocation, ...]
     device_type: str
     rank: int
     scratch: tuple[tuple[str, int], ...] = ()
@@ -30,7 +30,7 @@ class MemoryUse:
     @property
     def world_size(self) -> int:
         """Ranks."""
-        return len(self.extents[0].replicated) if self.extents else 1
+        return len(self.allocations[0].replicated) if self.allocations else 1
 
     def tier(self, name: str, rank: int | None = None) -> int:
         """Bytes asked for: of the host or the disk, or of a tier on a rank (None: this one).
@@ -43,21 +43,21 @@ class MemoryUse:
                 f"tier must be 'replicated', 'sharded', 'host' or 'disk', got {name!r}"
             )
         if name in ("host", "disk"):
-            return sum(getattr(e, name) for e in self.extents)
+            return sum(getattr(e, name) for e in self.allocations)
         on = self.rank if rank is None else rank
-        return sum(getattr(e, name)[on] for e in self.extents)
+        return sum(getattr(e, name)[on] for e in self.allocations)
 
     def device_bytes(self, rank: int | None = None) -> int:
         """Bytes that a rank (None: this one) takes of its device, as the driver hands them out:
         in blocks of 2 MiB on a GPU, in pages without one. Without :attr:`scratch`.
         """
         on = self.rank if rank is None else rank
-        regions = (size for e in self.extents for size in e.of_rank(on))
+        regions = (size for e in self.allocations for size in e.of_rank(on))
         return granted_bytes(regions, self.device_type)
 
     def host_bytes(self) -> int:
         """Bytes of the host tier in the machine's memory, once for all ranks, in pages."""
-        return granted_bytes((e.host for e in self.extents), "cpu")
+        return granted_bytes((e.host for e in self.allocations), "cpu")
 
     def scratch_bytes(self) -> int:
         """Bytes that samplers keep on this rank's device."""
@@ -78,7 +78,7 @@ class MemoryUse:
     def _items(self) -> Iterator[tuple[str, ...]]:
         spills = self.tier("disk") > 0
         yield ("", "", "each replica", "all shards", "host", *(["disk"] if spills else []))
-        for e in self.extents:
+        for e in self.allocations:
             sizes = [max(e.replicated, default=0), sum(e.sharded), e.host]
             sizes += [e.disk] if spills else []
             yield (e.kind, e.name, *(format_bytes(size) if size else "-" for size in sizes))

@@ -9,15 +9,15 @@ from torch import Tensor
 
 from peergraph.memory import Group, Table
 from peergraph.memory.table.read_counter import ReadCounter, Stopwatch
-from peergraph.store.csc.tiered_csc import Structure
+from peergraph.store.csc.tiered_csc import TieredCsc
 from peergraph.store.input.source import EdgeType
 from peergraph.store.placement.cost_model import SECTOR
 from peergraph.store.placement.plan import Plan
 from peergraph.store.placement.reads import BOUNDS
-from peergraph.store.report.read_report import ItemReads, Measurement
+from peergraph.store.report.read_report import ItemReads, ReadReport
 
 
-class Measuring:
+class ReadRecorder:
     """The counters of a store on one rank; made by :meth:`Store.measure`.
 
     ``print(measured)`` shows the reads so far beside the plan's prediction.
@@ -34,13 +34,13 @@ class Measuring:
         self._samples = 0
         self._walks = 0
         self._lock = threading.Lock()
-        self._result: Measurement | None = None
+        self._result: ReadReport | None = None
 
     def watch_table(self, kind: str, name: str, table: Table) -> None:
         """From now on counts the table's gathers."""
         self._tables[kind, name] = (table, table.count_reads())
 
-    def watch_lists(self, edge_type: EdgeType, name: str, structure: Structure) -> None:
+    def watch_lists(self, edge_type: EdgeType, name: str, structure: TieredCsc) -> None:
         """From now on :meth:`add_lists` counts the structure's reads."""
         order = None if structure.order is None else structure.order.as_tensor()
         counter = ReadCounter(
@@ -75,7 +75,7 @@ class Measuring:
         self._tables.clear()
         self._lists.clear()
 
-    def result(self) -> Measurement:
+    def result(self) -> ReadReport:
         """What this rank has read so far. Synchronises."""
         if self._result is not None:
             return self._result
@@ -94,7 +94,7 @@ class Measuring:
             else:
                 gathers.append(counter.calls)
             items.append(ItemReads(kind, name, (tuple(rows),), (tuple(moved),), (seconds,)))
-        return Measurement(
+        return ReadReport(
             self._plan,
             (self._rank,),
             (self._samples or self._walks or max(gathers),),
@@ -102,7 +102,7 @@ class Measuring:
             (in_sampling,),
         )
 
-    def of_all_ranks(self, group: Group) -> Measurement:
+    def of_all_ranks(self, group: Group) -> ReadReport:
         """What all ranks have read so far. Collective; synchronises."""
         return self.result().of_all_ranks(group)
 

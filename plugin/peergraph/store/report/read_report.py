@@ -30,7 +30,7 @@ class ItemReads:
             shards, from the host, and from tiers behind it.
         read_bytes: the same in bytes. A list's bounds count 32 bytes each, as does a neighbour.
         seconds: by measured rank, of gathers and the like; of structures 0, see
-            :attr:`Measurement.sampling`.
+            :attr:`ReadReport.sampling`.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class ItemReads:
 
 
 @dataclass(frozen=True)
-class Measurement:
+class ReadReport:
     """Reads of one rank, or of all; ``print`` shows them beside the plan's prediction.
 
     Args:
@@ -92,13 +92,13 @@ class Measurement:
         """Sampling and gathering of one mini-batch, on the slowest of the measured ranks."""
         return self._slowest(*(item.seconds for item in self.items), self.sampling)
 
-    def of_all_ranks(self, group: Group) -> Measurement:
+    def of_all_ranks(self, group: Group) -> ReadReport:
         """The measurements of all ranks as one. Collective."""
-        found: list[Measurement] = group.all_gather(self)
+        found: list[ReadReport] = group.all_gather(self)
         names = dict.fromkeys((i.kind, i.name) for m in found for i in m.items)
         sources = max((len(i.reads[0]) for m in found for i in m.items), default=0)
         items = [_joined(kind, name, found, sources) for kind, name in names]
-        return Measurement(
+        return ReadReport(
             self.plan,
             tuple(rank for m in found for rank in m.ranks),
             tuple(count for m in found for count in m.batches),
@@ -177,7 +177,7 @@ class Measurement:
         return any((item.kind, item.name) == (kind, name) for item in self.items)
 
 
-def _joined(kind: str, name: str, found: list[Measurement], sources: int) -> ItemReads:
+def _joined(kind: str, name: str, found: list[ReadReport], sources: int) -> ItemReads:
     nothing = ItemReads(kind, name, ((0,) * sources,), ((0,) * sources,), (0.0,))
     of = [next((i for i in m.items if (i.kind, i.name) == (kind, name)), nothing) for m in found]
     return ItemReads(

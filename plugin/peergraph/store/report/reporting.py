@@ -14,11 +14,11 @@ from peergraph.memory import Table
 from peergraph.memory.table.partitions import Partitions
 from peergraph.store.contents import Contents
 from peergraph.store.input.source import NodeType
-from peergraph.store.placement.footprint import Extent
+from peergraph.store.placement.allocation import Allocation
 from peergraph.store.placement.items import table_name, type_name
 from peergraph.store.placement.plan import Plan
 from peergraph.store.report.memory_use import MemoryUse
-from peergraph.store.report.read_recorder import Measuring
+from peergraph.store.report.read_recorder import ReadRecorder
 
 if TYPE_CHECKING:
     from peergraph.store.embedding.embedding import Embedding
@@ -37,10 +37,10 @@ class Reporting(Contents):
 
     device: torch.device
     plan: Plan
-    measuring: Measuring | None
+    measuring: ReadRecorder | None
     """What counts reads at the moment, if anything."""
     _rank: int
-    _turned: Reporting | None
+    _reversed: Reporting | None
     _scratch: list[tuple[str, weakref.ref[Scratch]]]
     embeddings: dict[tuple[NodeType, str], Embedding]
     """What is trained, by node type and name; made by :class:`peergraph.Embedding`."""
@@ -55,14 +55,14 @@ class Reporting(Contents):
         self._scratch = [(name, ref) for name, ref in self._scratch if ref() is not None]
         kept = [(name, held) for name, ref in self._scratch if (held := ref()) is not None]
         return MemoryUse(
-            tuple(self._extents()),
+            tuple(self._allocations()),
             self.device.type,
             self._rank,
             tuple((name, held.num_bytes) for name, held in kept),
         )
 
     @contextmanager
-    def measure(self) -> Iterator[Measuring]:
+    def measure(self) -> Iterator[ReadRecorder]:
         """Counts, on this rank, what samplers and gathers read within, and from where::
 
             with store.measure() as measured:
@@ -82,7 +82,7 @@ class Reporting(Contents):
         of a DataLoader, which sample and gather there), users' kernels, and what a CUDA graph does
         when it is replayed. Nor are these counted: weights, times and edge ids that samplers by
         weight or time look up; lists that are searched for an edge (node2vec, negatives that avoid
-        edges) or found empty by walks with restarts; and lists of a :meth:`Store.turned` store,
+        edges) or found empty by walks with restarts; and lists of a :meth:`Store.reversed` store,
         which is measured by itself.
 
         Raises:
@@ -90,7 +90,7 @@ class Reporting(Contents):
         """
         if self.measuring is not None:
             raise RuntimeError("the store is being measured already")
-        measuring = Measuring(self.plan, self._rank, self.device)
+        measuring = ReadRecorder(self.plan, self._rank, self.device)
         for kind, name, table in self._tables():
             if kind not in ("ids", "list order"):
                 measuring.watch_table(kind, name, table)
@@ -103,20 +103,20 @@ class Reporting(Contents):
             self.measuring = None
             measuring.stop()
 
-    def keeps(self, name: str, scratch: Scratch) -> None:
+    def register_scratch(self, name: str, scratch: Scratch) -> None:
         """From now on :meth:`memory` names `scratch`, as long as it is there."""
         self._scratch.append((name, weakref.ref(scratch)))
 
-    def _extents(self) -> Iterator[Extent]:
+    def _allocations(self) -> Iterator[Allocation]:
         parts = self.plan.partitions_in_use
         for edge_type, structure in self._structures.items():
             sizes = {tier: region.sizes for tier, region in structure.regions.items()}
-            yield _extent("structure", type_name(edge_type), sizes, parts)
+            yield _allocation("structure", type_name(edge_type), sizes, parts)
         for kind, name, table in self._tables():
-            yield _extent(kind, name, table.allocated, parts)
-        if self._turned is not None:
-            for extent in self._turned._extents():
-                yield replace(extent, kind=f"turned {extent.kind}")
+            yield _allocation(kind, name, table.allocated, parts)
+        if self._reversed is not None:
+            for allocation in self._reversed._allocations():
+                yield replace(allocation, kind=f"reversed {allocation.kind}")
 
     def _tables(self) -> Iterator[tuple[str, str, Table]]:
         """Kind, name and all tables, in the plan's words."""
@@ -140,10 +140,10 @@ class Reporting(Contents):
                 yield "embedding", f"{table_name(of_node, name)}.{what}", table
 
 
-def _extent(
+def _allocation(
     kind: str, name: str, sizes: Mapping[str, Sequence[int]], partitions: Partitions
-) -> Extent:
+) -> Allocation:
     nothing = (0,) * partitions.num_gpus
     replicated, sharded = (tuple(sizes.get(tier, nothing)) for tier in ("replicated", "sharded"))
     host, disk = (sum(sizes.get(tier, ())) for tier in ("host", "disk"))
-    return Extent(kind, name, replicated, sharded, host, disk=disk)
+    return Allocation(kind, name, replicated, sharded, host, disk=disk)

@@ -11,7 +11,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 
-class WithoutStorage(Tensor):
+class StoragelessTensor(Tensor):
     """A wrapper subclass whose values come of :meth:`whole`.
 
     Subclasses implement ``__torch_dispatch__``. Here are the methods that torch runs on the storage

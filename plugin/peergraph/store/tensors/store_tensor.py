@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map_only
 from typing_extensions import Self
 
 from peergraph.memory.region.free_memory import free_host_memory
-from peergraph.store.tensors.storageless_tensor import WithoutStorage, mode_for
+from peergraph.store.tensors.storageless_tensor import StoragelessTensor, mode_for
 
 if TYPE_CHECKING:
     from peergraph.store.store import Store
@@ -37,7 +37,7 @@ def implements(operation: Any) -> Callable[[Handler], Handler]:
     return register
 
 
-class StoreTensor(WithoutStorage):
+class StoreTensor(StoragelessTensor):
     """A ``torch.Tensor`` that holds no values: they stay in a :class:`peergraph.store.Store`.
 
     Shape and dtype are real; the device is where results are wanted, by default the store's. An

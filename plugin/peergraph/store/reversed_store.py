@@ -9,15 +9,15 @@ from torch import Tensor
 from peergraph.memory import Group, Table
 from peergraph.store.input.source import EDGE, NODE, EdgeSource, EdgeType, GraphSource, NodeType
 from peergraph.store.placement.added_tables import left_of_host
-from peergraph.store.placement.footprint import Extent, fullest
+from peergraph.store.placement.allocation import Allocation, fullest_rank
 from peergraph.store.placement.plan import Plan
 from peergraph.store.placement.planner import budget_granule
 from peergraph.store.store import Store
 
 
-class TurnedStore(Store):
+class ReversedStore(Store):
     """The structure of another store with sources and destinations exchanged; see
-    :meth:`Store.turned`. Its node and edge tables are those of the other store.
+    :meth:`Store.reversed`. Its node and edge tables are those of the other store.
     """
 
     original: Store
@@ -28,7 +28,7 @@ class TurnedStore(Store):
 
     def edge_table_names(self, edge_type: EdgeType = EDGE) -> list[str]:
         """Names of the tables of an edge type."""
-        return self.original.edge_table_names(turned_type(edge_type))
+        return self.original.edge_table_names(reverse_type(edge_type))
 
     def node_table(self, name: str, node_type: NodeType = NODE) -> Table:
         """A node table, read by users' node ids; ``KeyError`` for an unknown one."""
@@ -36,7 +36,7 @@ class TurnedStore(Store):
 
     def edge_table(self, name: str, edge_type: EdgeType = EDGE) -> Table:
         """An edge table, read by users' edge ids; ``KeyError`` for an unknown one."""
-        return self.original.edge_table(name, turned_type(edge_type))
+        return self.original.edge_table(name, reverse_type(edge_type))
 
     def add_node_table(
         self, name: str, values: Tensor | None, node_type: NodeType = NODE, *, plan: str = "auto"
@@ -48,20 +48,20 @@ class TurnedStore(Store):
         self, name: str, values: Tensor | None, edge_type: EdgeType = EDGE, *, plan: str = "auto"
     ) -> Table:
         """Adds a table to the other store; see there. Collective."""
-        return self.original.add_edge_table(name, values, turned_type(edge_type), plan=plan)
+        return self.original.add_edge_table(name, values, reverse_type(edge_type), plan=plan)
 
-    def turned(self) -> Store:
+    def reversed(self) -> Store:
         """The store that this one was made of."""
         return self.original
 
 
-def turned_type(edge_type: EdgeType) -> EdgeType:
+def reverse_type(edge_type: EdgeType) -> EdgeType:
     """The edge type with source and destination type exchanged."""
     return edge_type[2], edge_type[1], edge_type[0]
 
 
-def turn(store: Store) -> TurnedStore:
-    """See :meth:`Store.turned`. Collective."""
+def make_reversed(store: Store) -> ReversedStore:
+    """See :meth:`Store.reversed`. Collective."""
     group = store.group
     if group is None:
         raise RuntimeError("only the ranks that built a store can turn it")
@@ -69,11 +69,14 @@ def turn(store: Store) -> TurnedStore:
     if group.rank == 0:
         source = GraphSource(
             {t: store.num_nodes(t) for t in store.node_types},
-            {turned_type(t): EdgeSource(coo=store.edge_index(t).flip(0)) for t in store.edge_types},
+            {
+                reverse_type(t): EdgeSource(coo=store.edge_index(t).flip(0))
+                for t in store.edge_types
+            },
         )
-    taken = store.memory().extents
+    taken = store.memory().allocations
     spill = left_of_host(store.build_record.spill, taken, group)
-    made = TurnedStore.build(
+    made = ReversedStore.build(
         source,
         memory_budget=_left(store.plan, taken, group),
         topology=store.build_record.topology,
@@ -82,14 +85,14 @@ def turn(store: Store) -> TurnedStore:
         group=group,
         progress=False,
     )
-    assert isinstance(made, TurnedStore)
+    assert isinstance(made, ReversedStore)
     made.original = store
     return made
 
 
-def _left(plan: Plan, taken: Sequence[Extent], group: Group) -> int | None:
+def _left(plan: Plan, taken: Sequence[Allocation], group: Group) -> int | None:
     """What a store's budget has left."""
     if plan.memory_budget is None:
         return None
     granule = budget_granule(plan.memory_budget, plan, group)
-    return max(0, plan.memory_budget - fullest(taken, granule)[1])
+    return max(0, plan.memory_budget - fullest_rank(taken, granule)[1])

@@ -12,7 +12,7 @@ from peergraph.store.placement.plan import Item, Plan, format_bytes
 
 
 @dataclass(frozen=True)
-class Extent:
+class Allocation:
     """The allocations of one item, in bytes.
 
     Args:
@@ -38,7 +38,7 @@ class Extent:
         parts: Mapping[str, Sequence[int]],
         partitions: Partitions,
         pieces: int = 1,
-    ) -> Extent:
+    ) -> Allocation:
         """From bytes by tier: of replicas and of the host by rank, of the sharded tier by shard."""
         world = range(partitions.num_gpus)
         sharded = tuple(partitions.held_bytes(rank, parts["sharded"]) for rank in world)
@@ -51,11 +51,11 @@ class Extent:
         return [size // self.pieces for size in both for _ in range(self.pieces)]
 
 
-def extents_of(items: Sequence[Item], plan: Plan) -> list[Extent]:
+def planned_allocations(items: Sequence[Item], plan: Plan) -> list[Allocation]:
     """What a plan allocates for its items."""
     placed = plan.partitions_in_use
     return [
-        Extent.of_parts(
+        Allocation.of_parts(
             (item.kind, item.name),
             item.parts(plan.tiers(item.kind, item.name), plan.world_size),
             placed,
@@ -65,17 +65,17 @@ def extents_of(items: Sequence[Item], plan: Plan) -> list[Extent]:
     ]
 
 
-def fullest(extents: Sequence[Extent], granule: int) -> tuple[int, int]:
+def fullest_rank(allocations: Sequence[Allocation], granule: int) -> tuple[int, int]:
     """The rank with the most bytes on its device, and how many, in multiples of `granule` each."""
-    world = range(len(extents[0].replicated)) if extents else range(1)
+    world = range(len(allocations[0].replicated)) if allocations else range(1)
     taken = [
-        sum(-(-size // granule) * granule for e in extents for size in e.of_rank(rank))
+        sum(-(-size // granule) * granule for e in allocations for size in e.of_rank(rank))
         for rank in world
     ]
     return max(enumerate(taken), key=lambda pair: pair[1])
 
 
-def check_room(extents: Sequence[Extent], group: Group) -> None:
+def check_room(allocations: Sequence[Allocation], group: Group) -> None:
     """Collective.
 
     Raises:
@@ -89,10 +89,10 @@ def check_room(extents: Sequence[Extent], group: Group) -> None:
         free_host_memory(),
     )
     found = group.all_gather(mine)
-    on_host = host_bytes(extents, group)
+    on_host = host_bytes(allocations, group)
     needed: dict[str, int] = {}
     for rank, (device, free, _) in enumerate(found):
-        regions = [size for e in extents for size in e.of_rank(rank)]
+        regions = [size for e in allocations for size in e.of_rank(rank)]
         if not on_gpu:
             continue
         # Ranks may share a GPU.
@@ -111,18 +111,20 @@ def check_room(extents: Sequence[Extent], group: Group) -> None:
         )
 
 
-def host_bytes(extents: Sequence[Extent], group: Group) -> int:
+def host_bytes(allocations: Sequence[Allocation], group: Group) -> int:
     """What the host's memory takes: with ranks that have no GPU, all but what is on disk."""
-    taken = granted_bytes((e.host for e in extents), "cpu")
+    taken = granted_bytes((e.host for e in allocations), "cpu")
     if group.device.type == "cuda":
         return taken
     ranks = range(group.world_size)
-    return taken + granted_bytes((s for e in extents for r in ranks for s in e.of_rank(r)), "cpu")
+    return taken + granted_bytes(
+        (s for e in allocations for r in ranks for s in e.of_rank(r)), "cpu"
+    )
 
 
-def check_budget(extents: Sequence[Extent], budget: int, granule: int, what: str) -> None:
+def check_budget(allocations: Sequence[Allocation], budget: int, granule: int, what: str) -> None:
     """Raises ValueError where a rank needs more than the budget."""
-    rank, needed = fullest(extents, granule)
+    rank, needed = fullest_rank(allocations, granule)
     if needed > budget:
         raise ValueError(
             f"memory_budget: {what} needs {exact_bytes(needed)} of rank {rank}, "
