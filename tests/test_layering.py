@@ -19,7 +19,7 @@ PARTS = {  # of an area, in the order in which they may import each other
     ],
     "aggregate": ["kernels", "sparse", "ops", "messages"],
 }
-TOP = ["reference", "testing", "demo", "cli"]  # used by no area
+TOP = ["integration", "reference", "testing", "demo", "cli"]  # used by no area
 LAYERS = AREAS + TOP
 COMMANDS = {"demo", "cli"}  # imported when they run, so they may import a framework
 FACADES = {"__init__.py", "optim.py"}  # what users import; they may use all areas

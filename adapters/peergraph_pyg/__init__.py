@@ -6,7 +6,7 @@ shared graphs; they treat everything else as before.
 
 from __future__ import annotations
 
-from peergraph import explaining
+from peergraph.integration import explain
 from peergraph.store import Store, StoreTensor, TableTensor
 
 from . import nn
@@ -21,7 +21,7 @@ from .loader import patches
 from .loader.exclude_targets import ExcludeTargets
 from .loader.lazy import lazy
 from .loader.sampler import StoreNeighborSampler
-from .nn.swap import accelerate, explain, revert
+from .nn.swap import accelerate, revert
 from .prefetching.prefetcher import prefetch
 
 __all__ = [
@@ -46,7 +46,6 @@ __all__ = [
 ]
 
 patches.install()
-explaining.serve(explain)
 
 
 def stores(store: Store) -> tuple[PeergraphFeatureStore, PeergraphGraphStore]:

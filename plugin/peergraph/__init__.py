@@ -8,8 +8,8 @@ from importlib.metadata import version
 from peergraph import _native as _native
 from peergraph import optim
 from peergraph.errors import PeerLostError
-from peergraph.explaining import explain
 from peergraph.headers import include_path
+from peergraph.integration import explain
 from peergraph.memory.device.pending_errors import synchronize
 from peergraph.store.embedding.embedding import Embedding
 

@@ -9,10 +9,10 @@ from torch import Tensor
 from torch_geometric.nn import conv as pyg
 
 from peergraph.aggregate import Csc, attention, edge_softmax, g_sddmm
+from peergraph.integration import note
 
 from .attention import attention_over, finish_attention, with_weights
 from .layer import Ends, FastLayer, Size, ends_of, known_by, refuse, without_autocast
-from .notes import note
 from .scores import scores
 
 

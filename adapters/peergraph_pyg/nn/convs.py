@@ -16,6 +16,7 @@ from torch import Tensor
 from torch_geometric.nn import conv as pyg
 
 from peergraph.aggregate import Csc, g_sddmm, g_spmm, message, spmm_add_self
+from peergraph.integration import note
 
 from ..data.lazy_features import gathered
 from .degrees import degrees_of, normalised_sum, weighs_edges, weighted_sum, weights_of
@@ -32,7 +33,6 @@ from .layer import (
     refuse,
     without_autocast,
 )
-from .notes import note
 from .projected import are_first_rows, check_projection, check_weight, project, run
 from .structure import derived_from
 

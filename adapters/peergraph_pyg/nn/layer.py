@@ -20,11 +20,11 @@ from torch_geometric.nn.aggr import (
 from torch_geometric.nn.conv import MessagePassing
 
 from peergraph.aggregate import Csc, g_spmm, supports
+from peergraph.integration import note
 from peergraph.memory import TableRows
 
 from ..data.lazy_features import LazyRows, rows_or_tensor
 from .collecting import collect
-from .notes import note
 from .structure import derived_from, structure_of
 
 _REDUCE = {

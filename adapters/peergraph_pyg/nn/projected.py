@@ -9,11 +9,11 @@ from torch import Tensor
 from torch_geometric.nn.dense.linear import Linear
 
 from peergraph.aggregate import Csc, spmm_linear
+from peergraph.integration import note
 from peergraph.memory import TableRows
 
 from ..data.lazy_features import gathered, rows_or_tensor
 from .layer import Ends, FastLayer, Size, has_hooks, is_plain, kind_of, refuse
-from .notes import note
 
 
 def first_rows(x: Tensor, count: int) -> Tensor:

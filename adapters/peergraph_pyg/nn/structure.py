@@ -13,9 +13,9 @@ from torch import Tensor
 from torch_geometric import EdgeIndex
 
 from peergraph.aggregate import Csc
+from peergraph.integration import is_explaining, note
 
 from ..loader.batch_csc import find as find_blocks
-from .notes import is_explaining, note
 
 # Edge indices that are remembered at once: the edge types of a heterogeneous graph, or the layers
 # of a few mini-batches.

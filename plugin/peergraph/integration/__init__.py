@@ -1,0 +1,23 @@
+"""What the adapters of all frameworks have in common; knows no framework but torch."""
+
+from __future__ import annotations
+
+from peergraph.integration.explain_log import explain, is_explaining, note
+from peergraph.integration.patching import Patches, installed_version
+from peergraph.integration.swapping import check_module, layer_classes, swap_layers
+from peergraph.integration.unsupported import Unsupported, require
+from peergraph.integration.worker_options import WORKER_OPTIONS
+
+__all__ = [
+    "WORKER_OPTIONS",
+    "Patches",
+    "Unsupported",
+    "check_module",
+    "explain",
+    "installed_version",
+    "is_explaining",
+    "layer_classes",
+    "note",
+    "require",
+    "swap_layers",
+]

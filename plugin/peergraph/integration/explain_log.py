@@ -1,0 +1,61 @@
+"""`explain`: the steps of a layer's call and the code that ran each of them."""
+
+from __future__ import annotations
+
+import copy
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+import torch
+
+from peergraph.integration.swapping import check_module
+
+Module = TypeVar("Module", bound=torch.nn.Module)
+
+# One line for each step of a layer; None unless a call is being explained.
+_lines: ContextVar[list[str] | None] = ContextVar("peergraph_explain_log", default=None)
+
+
+def is_explaining() -> bool:
+    """Whether :func:`explain` makes the current call."""
+    return _lines.get() is not None
+
+
+def note(line: str) -> None:
+    """Adds a line to what :func:`explain` returns; does nothing in other calls."""
+    lines = _lines.get()
+    if lines is not None:
+        lines.append(line)
+
+
+def explain(layer: torch.nn.Module, *args: Any, **kwargs: Any) -> str:
+    """Names the code that runs each step of a layer's call, by making the call on a copy.
+
+    Args:
+        layer: a layer, or a model of several.
+        args, kwargs: of the call, as in ``explain(layer, x, edge_index)``.
+
+    Returns:
+        A line for each step: Peergraph's kernel and the sparse matrix that it runs over, or why the
+        framework's own code runs. The layer and the random state stay as they are.
+
+    Raises:
+        TypeError: `layer` is no module.
+    """
+    check_module(layer)
+    lines: list[str] = []
+    token = _lines.set(lines)
+    try:
+        gpus = {tensor.device for tensor in layer.parameters() if tensor.is_cuda}
+        with torch.random.fork_rng(gpus), torch.no_grad():
+            _copy(layer)(*args, **kwargs)
+    finally:
+        _lines.reset(token)
+    return "\n".join(lines) or f"{type(layer).__name__}: no layer of Peergraph ran"
+
+
+def _copy(module: Module) -> Module:
+    """A deep copy that shares cached tuples, through whose tensors gradients may flow."""
+    values = [value for part in module.modules() for value in vars(part).values()]
+    shared: dict[int, Any] = {id(value): value for value in values if isinstance(value, tuple)}
+    return copy.deepcopy(module, shared)
