@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 AREAS = ["memory", "store", "sampling", "aggregate", "fullgraph"]
 PARTS = {  # of an area, in the order in which they may import each other
-    "memory": ["device", "group", "region", "topology", "table", "training", "measurement"],
+    "memory": ["device", "group", "region", "table", "training", "topology"],
     "store": [
         *("input", "hotness", "csc", "placement", "build", "disk", "contents"),
         *("report", "store", "reversed_store", "tensors", "embedding", "kernel_argument"),

@@ -7,8 +7,7 @@
 
 #include "common/check.h"
 #include "common/on_device.h"
-#include "memory/alignment.h"
-#include "memory/captures.h"
+#include "memory/capture_mode.h"
 #include "memory/cuda_region.h"
 #include "memory/dlpack.h"
 #include "memory/error_slot.h"
@@ -196,7 +195,7 @@ void register_cuda(py::module_& m) {
   m.def("register_host", &register_host, py::arg("device"), py::arg("address"), py::arg("bytes"),
         ReleaseGil());
   m.def("unregister_host", &unregister_host, py::arg("device"), py::arg("address"), ReleaseGil());
-  m.def("stay_outside_captures", &stay_outside_captures);
+  m.def("use_thread_local_capture_mode", &use_thread_local_capture_mode);
   m.def("raise_pending", &raise_pending, py::arg("device"), ReleaseGil());
 }
 #endif

@@ -17,7 +17,7 @@ struct ErrorReport {
   int64_t limit;
 };
 
-/// One per device, passed to kernels by value. record_bad_id (error_slot.cuh) writes it.
+/// One per device, passed to kernels by value. record_bad_id writes it.
 struct ErrorSlot {
   int32_t* lock;           // device memory
   int64_t* best_position;  // device memory: smallest position reported so far
@@ -31,5 +31,37 @@ ErrorSlot error_slot(int device);
 /// was too small), and clears the report. Reads one word of host memory where none has; else waits
 /// for the device, so that the id at the smallest position is named.
 void raise_pending(int device);
+
+#ifdef __CUDACC__
+/// Reports that `id`, at `position` of the op's ids, is not below `limit`. Of all reports the one
+/// at the smallest position stays. Slow, for it is for bad ids only.
+__device__ inline void record_bad_id(const ErrorSlot& slot, int64_t position, int64_t id,
+                                     int64_t limit, BadId what = BadId::kTableRow) {
+  volatile int64_t* best = slot.best_position;
+  bool done = position >= *best;
+  // The lock is taken and released within one iteration, so lanes of a warp cannot wait for each
+  // other forever.
+  while (!done) {
+    if (atomicCAS(slot.lock, 0, 1) == 0) {
+      __threadfence();
+      if (position < *best) {
+        volatile ErrorReport* report = slot.report;
+        *best = position;
+        report->position = position;
+        report->id = id;
+        report->limit = limit;
+        report->what = what;
+        __threadfence_system();
+        report->pending = 1;
+      }
+      __threadfence_system();
+      atomicExch(slot.lock, 0);
+      done = true;
+    } else {
+      done = position >= *best;
+    }
+  }
+}
+#endif
 
 }  // namespace peergraph

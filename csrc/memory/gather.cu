@@ -7,8 +7,7 @@
 #include <algorithm>
 
 #include "common/cuda_check.cuh"
-#include "memory/alignment.h"
-#include "memory/error_slot.cuh"
+#include "memory/error_slot.h"
 #include "memory/gather.h"
 
 namespace peergraph {

@@ -1,5 +1,5 @@
 #include "common/cuda_check.cuh"
-#include "memory/error_slot.cuh"
+#include "memory/error_slot.h"
 #include "memory/row_addresses.h"
 
 namespace peergraph {

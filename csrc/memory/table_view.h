@@ -2,8 +2,7 @@
 #pragma once
 
 #include "common/fixed_width.h"
-#include "memory/id_map.h"
-#include "memory/tier_map.h"
+#include "memory/row_map.h"
 
 namespace peergraph {
 

@@ -8,8 +8,8 @@
 
 #include "common/check.h"
 #include "common/on_device.h"
-#include "memory/id_map.h"
 #include "memory/lease.h"
+#include "memory/row_map.h"
 #include "store/coo_to_csc.h"
 #include "store/crc32c.h"
 #include "store/csc_view.h"

@@ -3,9 +3,8 @@
 #pragma once
 
 #include "common/fixed_width.h"
-#include "memory/id_map.h"
+#include "memory/row_map.h"
 #include "memory/table_view.h"
-#include "memory/tier_map.h"
 
 namespace peergraph {
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from peergraph.memory.table import pinned_buffers, staging
+from peergraph.memory.device import pinned_buffers
+from peergraph.memory.table import staged_rows as staging
 
 
 def small_buffers(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import peergraph
 import peergraph._C as _C
 from peergraph.memory import Group, Table, Tiers, limit_blocks
 from peergraph.memory.device.launching import launch_on
-from peergraph.memory.table.ids import id_list
+from peergraph.memory.table.id_list import id_list
 from tests.memory.tables import (
     DTYPES,
     TIER_KINDS,

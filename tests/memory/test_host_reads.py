@@ -11,8 +11,8 @@ import torch
 
 import peergraph
 from peergraph.memory import Group, Table, measure_topology
+from peergraph.memory.device.machine_cache import host_reads_file
 from peergraph.memory.table.host_reads import STREWN_BYTES, Speeds, remember, staged_share
-from peergraph.memory.topology.machine_cache import host_reads_file
 from peergraph.testing import run_ranks
 from tests.memory.tables import plain_gather, random_ids, random_rows, same_bits, split, table_of
 

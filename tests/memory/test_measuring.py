@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from peergraph.memory import Group
-from peergraph.memory.measurement.measure import (
+from peergraph.memory.topology.measure import (
     ROW_BYTES,
     cached_topology,
     known_topology,

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from peergraph.memory import Group, Table
+from peergraph.memory.device.pinned_buffers import PinnedBuffers
 from peergraph.memory.table.access import Access
-from peergraph.memory.table.ids import sorted_by_row
-from peergraph.memory.table.pinned_buffers import PinnedBuffers
-from peergraph.memory.table.staging import AwayRows, disk_launch, staging_launch
-from peergraph.memory.table.views import cpu_view, dense_view
+from peergraph.memory.table.id_list import sorted_by_row
+from peergraph.memory.table.staged_rows import AwayRows, disk_launch, staging_launch
+from peergraph.memory.table.table_view import cpu_view, dense_view
 from tests.memory.small_buffers import small_buffers
 from tests.memory.tables import random_rows, same_bits, split, table_of
 

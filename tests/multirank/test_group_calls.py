@@ -14,7 +14,7 @@ import torch
 
 from peergraph.errors import CollectiveMismatchError, PeerLostError
 from peergraph.memory import Group
-from peergraph.memory.group.run_everywhere import run_everywhere
+from peergraph.memory.group.collective_call import collective_call
 from peergraph.testing import run_ranks
 from tests.multirank.processes import interrupt_when_it_waits, is_running
 
@@ -136,7 +136,7 @@ def _fails_with(kind: str) -> tuple[str, str]:
             raise _Demanding("on", "purpose") if kind == "demanding" else _Growing("on purpose")
 
     with pytest.raises(Exception, match="on purpose") as caught:
-        run_everywhere(group, work)
+        collective_call(group, work)
     group.barrier()
     return type(caught.value).__name__, f"{caught.value}\n{caught.value.__cause__}"
 

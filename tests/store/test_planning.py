@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from peergraph.memory import Group, Tiers
-from peergraph.memory.measurement.measure import measure_topology
 from peergraph.memory.table.partitions import everyone_reaches_all
 from peergraph.memory.topology.machines import machine
+from peergraph.memory.topology.measure import measure_topology
 from peergraph.sampling import presample
 from peergraph.store import EDGE, NODE, Plan, Store
 from peergraph.store.hotness.good_turing import expected_reads

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from peergraph.aggregate.sparse.csr import counts_up
 from peergraph.memory import Group
-from peergraph.memory.group.run_everywhere import run_everywhere
+from peergraph.memory.group.collective_call import collective_call
 from peergraph.store import EdgeSource, EdgeType, GraphSource, Store, StoreTensor
 
 from ..backend.materialize import whole
@@ -74,7 +74,7 @@ def share(
         return pickle.dumps(outline), source, arrays
 
     with group.collective("share"):
-        message, source, arrays = run_everywhere(
+        message, source, arrays = collective_call(
             group, lambda: describe() if group.rank == 0 else (None, None, None)
         )
         outline = pickle.loads(group.broadcast(message))

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, overload
 from torch_geometric.data import Data, HeteroData
 
 from peergraph.memory import Group
-from peergraph.memory.group.run_everywhere import run_everywhere
+from peergraph.memory.group.collective_call import collective_call
 from peergraph.store import GraphSource, Store
 
 from .split import is_shared, join, split
@@ -101,7 +101,7 @@ def share(
         return pickle.dumps(outline), source
 
     with group.collective("share"):
-        message, source = run_everywhere(
+        message, source = collective_call(
             group, lambda: describe() if group.rank == 0 else (None, None)
         )
         message = group.broadcast(message)

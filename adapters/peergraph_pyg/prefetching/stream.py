@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data.data import BaseData
 
-from peergraph.memory import Table, stay_outside_captures
+from peergraph.memory import Table, use_thread_local_capture_mode
 from peergraph.store import Store, StoreTensor
 
 from ..data.lazy_features import LazyRows
@@ -57,7 +57,7 @@ def working_on(stream: torch.cuda.Stream) -> Iterator[None]:
     # A thread begins on GPU 0, and leaving the stream would return there: each process would set up
     # memory of its own on that GPU.
     torch.cuda.set_device(stream.device)
-    stay_outside_captures()
+    use_thread_local_capture_mode()
     with torch.cuda.stream(stream):
         yield
 

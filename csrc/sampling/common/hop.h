@@ -5,7 +5,7 @@
 
 #include "common/host_device.h"
 #include "common/ids.h"
-#include "memory/id_map.h"
+#include "memory/row_map.h"
 #include "sampling/append_unique/node_index.h"
 #include "sampling/neighbor/without_replacement.h"
 #include "store/csc_view.h"

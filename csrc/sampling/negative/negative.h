@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "memory/id_map.h"
+#include "memory/row_map.h"
 #include "sampling/common/probability.h"
 #include "store/csc_view.h"
 

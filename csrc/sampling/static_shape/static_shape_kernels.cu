@@ -1,6 +1,6 @@
 #include "common/cuda_check.cuh"
 #include "common/ids.h"
-#include "memory/error_slot.cuh"
+#include "memory/error_slot.h"
 #include "sampling/append_unique/node_index.cuh"
 #include "sampling/static_shape/static_shape_kernels.h"
 

@@ -8,7 +8,7 @@
 
 #include "common/host_device.h"
 #include "common/ids.h"
-#include "memory/id_map.h"
+#include "memory/row_map.h"
 #include "memory/table_view.h"
 #include "sampling/neighbor/without_replacement.h"
 #include "sampling/weighted_temporal/exponential.h"

@@ -11,8 +11,8 @@ from peergraph.cli._arguments import byte_count, integers
 from peergraph.cli._plan_graph import described_graph, saved_graph
 from peergraph.cli._plan_picture import draw
 from peergraph.memory import Group
-from peergraph.memory.measurement.measure import known_topology, measure_topology
 from peergraph.memory.topology.machines import MACHINES, machine
+from peergraph.memory.topology.measure import known_topology, measure_topology
 from peergraph.memory.topology.topology import Topology
 from peergraph.store.placement.plan import Plan
 from peergraph.store.placement.policies import POLICIES, plan_on

@@ -1,17 +1,17 @@
 """Memory shared by the ranks of a host, and tables of rows in it (WholeGraph III-B, III-C3)."""
 
-from peergraph.memory.device.captures import stay_outside_captures
+from peergraph.memory.device.capture_mode import use_thread_local_capture_mode
 from peergraph.memory.device.cupy_stream import cupy_stream
 from peergraph.memory.device.launching import limit_blocks
 from peergraph.memory.device.pending_errors import synchronize
 from peergraph.memory.group.group import Group
-from peergraph.memory.measurement.measure import cached_topology, measure_topology
 from peergraph.memory.region.region import SharedRegion
 from peergraph.memory.table.kernel_argument import table_argument
 from peergraph.memory.table.table import Table
 from peergraph.memory.table.table_rows import TableRows
 from peergraph.memory.table.tiers import Tiers
 from peergraph.memory.topology.machines import MACHINES, machine
+from peergraph.memory.topology.measure import cached_topology, measure_topology
 from peergraph.memory.topology.topology import Topology
 
 __all__ = [
@@ -27,7 +27,7 @@ __all__ = [
     "limit_blocks",
     "machine",
     "measure_topology",
-    "stay_outside_captures",
     "synchronize",
     "table_argument",
+    "use_thread_local_capture_mode",
 ]

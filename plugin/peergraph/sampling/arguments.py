@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from peergraph.memory.device.launching import with_index
-from peergraph.memory.table.ids import integers
+from peergraph.memory.table.id_list import integers
 from peergraph.sampling.sample import EdgeType, NodeType
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from itertools import accumulate, islice, pairwise
 import torch
 from torch import Tensor
 
-from peergraph.memory.table.ids import integers
+from peergraph.memory.table.id_list import integers
 from peergraph.sampling.arguments import check_integers
 from peergraph.sampling.sample import EdgeType, NodeType, Sample
 

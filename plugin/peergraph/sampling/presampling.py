@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.group.naming import collective
-from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.sampling.arguments import check_vector
 from peergraph.sampling.neighbor.fanouts import Fanouts
 from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler, Seeds
@@ -72,7 +72,7 @@ def presample(
                 draw = int(torch.randint(2**62, (1,), generator=generator, device="cpu"))
                 counts.add(sampler.sample(batch, draw))
 
-    run_everywhere(group, count)
+    collective_call(group, count)
     return counts.of_all_ranks(group)
 
 

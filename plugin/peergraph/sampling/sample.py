@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
-
-from peergraph.memory.device.allocating import empty
 
 NodeType = str
 EdgeType = tuple[str, str, str]
@@ -102,26 +99,3 @@ class Sample:
             edge_ids=None if self.edge_ids is None else self.edge_ids[edge_type][edges],
             first_target=self.first_target[edge_type][hop],
         )
-
-
-class Buffers:
-    """Memory for one call of the compiled sampler, found again by address.
-
-    Calling it allocates: `allocate(num_bytes) -> address`.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._buffers: dict[int, Tensor] = {}
-
-    def __call__(self, num_bytes: int) -> int:
-        buffer = empty(num_bytes, torch.uint8, self._device)
-        address = buffer.data_ptr()
-        self._buffers[address] = buffer
-        return address
-
-    def tensor(self, address: int, dtype: torch.dtype, count: int) -> Tensor:
-        """The first `count` items of the buffer at `address`; empty for address 0."""
-        if address == 0:
-            return torch.empty(0, dtype=dtype, device=self._device)
-        return self._buffers[address][: count * dtype.itemsize].view(dtype)

@@ -14,7 +14,7 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.aggregate.kernels.native import DTYPES, ROWS, address, adjacency, place, sum_dtype
 from peergraph.aggregate.kernels.torch_operator import kernel
-from peergraph.sampling.sample import Buffers
+from peergraph.memory.device.allocate import Buffers
 
 _OPERANDS = "Tensor x, Tensor? left, Tensor? right, Tensor? att, int loops, float slope"
 

@@ -21,7 +21,7 @@ from peergraph.aggregate.kernels.native import (
     place,
 )
 from peergraph.aggregate.kernels.torch_operator import kernel
-from peergraph.sampling.sample import Buffers
+from peergraph.memory.device.allocate import Buffers
 
 
 def _fake_sddmm(

@@ -17,7 +17,7 @@ from peergraph.aggregate.kernels.native import (
     sum_dtype,
 )
 from peergraph.aggregate.kernels.torch_operator import kernel
-from peergraph.sampling.sample import Buffers
+from peergraph.memory.device.allocate import Buffers
 
 _MOST_NARROW = torch.iinfo(torch.int32).max
 

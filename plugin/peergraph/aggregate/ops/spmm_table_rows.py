@@ -10,7 +10,7 @@ from peergraph.aggregate.kernels.native import DTYPES, MESSAGES, address, adjace
 from peergraph.aggregate.ops.operands import check_operand, columns, flat, is_prefix, runs_plainly
 from peergraph.aggregate.sparse.csc import Csc
 from peergraph.memory import TableRows
-from peergraph.sampling.sample import Buffers
+from peergraph.memory.device.allocate import Buffers
 
 _MESSAGES = ("copy_u", "mul")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from peergraph.memory.table.ids import integers
+from peergraph.memory.table.id_list import integers
 
 
 def check_backward(backward: str, deterministic: bool) -> None:

@@ -26,7 +26,7 @@ from peergraph.aggregate.sparse.csr import (
     group_by,
     transpose_rows,
 )
-from peergraph.memory.table.ids import check_distinct, integers
+from peergraph.memory.table.id_list import check_distinct, integers
 
 if TYPE_CHECKING:
     from peergraph.sampling import Block

@@ -12,9 +12,9 @@ import torch
 
 import peergraph._C as _C
 from peergraph.errors import PeerLostError
+from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.group.group import Group
 from peergraph.memory.group.naming import collective
-from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.memory.region.closing import is_used, wait_until_unused
 from peergraph.memory.region.parts import CudaPart, Handle, HostPart, Part, close_later
 
@@ -83,9 +83,9 @@ class SharedRegion:
         group.agree(device=target.type, folder=folder is not None)
         own = _Own()
         try:
-            run_everywhere(group, lambda: own.allocate(num_bytes, group, target, folder))
+            collective_call(group, lambda: own.allocate(num_bytes, group, target, folder))
             handles = group.all_gather(own.handle)
-            region = run_everywhere(group, lambda: cls(group, target, handles))
+            region = collective_call(group, lambda: cls(group, target, handles))
         except Exception:
             own.release(group)
             raise
@@ -153,7 +153,7 @@ class SharedRegion:
                 self._settle()
                 return
             # Nobody may unmap or free what another rank's kernels still touch.
-            run_everywhere(self.group, self._settle)
+            collective_call(self.group, self._settle)
         except PeerLostError:
             if own is None or is_used(self.lease):
                 _never_released.append((parts, own))

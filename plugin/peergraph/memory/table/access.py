@@ -9,16 +9,16 @@ import torch
 
 import peergraph._C as _C
 from peergraph.memory.device.launching import Launch, launch_on, most_blocks
+from peergraph.memory.device.machine_cache import host_reads_file
 from peergraph.memory.group.group import Group
 from peergraph.memory.region.region import SharedRegion
-from peergraph.memory.table.extents import shard_bytes
 from peergraph.memory.table.host_reads import staged_share
-from peergraph.memory.table.ids import id_list, sorted_by_row
+from peergraph.memory.table.id_list import id_list, sorted_by_row
 from peergraph.memory.table.partitions import Partitions, everyone_reaches_all
-from peergraph.memory.table.staging import AwayRows, disk_launch, staging_launch
+from peergraph.memory.table.staged_rows import AwayRows, disk_launch, staging_launch
+from peergraph.memory.table.table_view import cpu_view, dense_view, table_view
+from peergraph.memory.table.tier_sizes import shard_bytes
 from peergraph.memory.table.tiers import Tiers
-from peergraph.memory.table.views import cpu_view, dense_view, table_view
-from peergraph.memory.topology.machine_cache import host_reads_file
 
 # For fewer, sorting costs more than it saves, and so does what CPU threads have to be told.
 _MANY_IDS = 4096

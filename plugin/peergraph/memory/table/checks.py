@@ -10,7 +10,7 @@ import torch
 
 import peergraph._C as _C
 from peergraph.memory.group.group import Group
-from peergraph.memory.table.ids import check_distinct
+from peergraph.memory.table.id_list import check_distinct
 from peergraph.memory.table.partitions import Partitions
 from peergraph.memory.table.tiers import Tiers
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from peergraph.json_fields import Fields, parse_json
-from peergraph.memory.topology.machine_cache import keep
+from peergraph.memory.device.machine_cache import keep
 
 KERNEL, STAGED, BOTH = "kernel", "staged", "both"
 # Staging occupies CPU threads and waits on the host: it must be worth that.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from peergraph.memory.table.ids import out_tensor
+from peergraph.memory.table.id_list import out_tensor
 from peergraph.progress import progress_bar
 
 if TYPE_CHECKING:

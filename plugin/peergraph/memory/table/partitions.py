@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from peergraph.json_fields import Fields
-from peergraph.memory.topology.rates import Matrix
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ class Partitions:
         """``[n][n]``: how many partitions GPU i reads from GPU j (XGNN's AccessCnt)."""
         return [[row.count(j) for j in range(self.num_gpus)] for row in self.source]
 
-    def min_bandwidth(self, bandwidth: Matrix) -> float:
+    def min_bandwidth(self, bandwidth: Sequence[Sequence[float]]) -> float:
         """XGNN's MinBandwidth: the least bandwidth per partition over all links in use."""
         return min(
             bandwidth[i][j] / count

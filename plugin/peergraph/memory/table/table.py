@@ -14,20 +14,20 @@ import numpy as np
 import torch
 
 import peergraph._C as _C
+from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.group.group import Group
 from peergraph.memory.group.naming import collective
-from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.memory.region.closing import close_all
 from peergraph.memory.region.region import SharedRegion
 from peergraph.memory.table import loading
 from peergraph.memory.table.access import Access
 from peergraph.memory.table.checks import check_table
-from peergraph.memory.table.extents import local_bytes
-from peergraph.memory.table.ids import check_device, near_ids, out_tensor
+from peergraph.memory.table.id_list import check_device, near_ids, out_tensor
 from peergraph.memory.table.partitions import Partitions, everyone_reaches_all
 from peergraph.memory.table.read_counter import ReadCounter
+from peergraph.memory.table.table_view import leases_of
+from peergraph.memory.table.tier_sizes import local_bytes
 from peergraph.memory.table.tiers import Tiers
-from peergraph.memory.table.views import leases_of
 
 
 class Table:
@@ -122,7 +122,7 @@ class Table:
             values = _values(order)
             return check_table(shape, dtype, tiers, group, values, partitions, spill, check)
 
-        wanted = run_everywhere(group, describe)
+        wanted = collective_call(group, describe)
         group.agree(order=order is not None)
         for rank, other in enumerate(group.all_gather(wanted)):
             if other != wanted:

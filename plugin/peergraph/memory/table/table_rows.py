@@ -6,7 +6,7 @@ import torch
 
 import peergraph._C as _C
 from peergraph.memory.device.launching import launch_on
-from peergraph.memory.table.ids import id_list, integers
+from peergraph.memory.table.id_list import id_list, integers
 from peergraph.memory.table.table import Table
 
 # How much longer a GPU takes for a row of another GPU's memory, or of the host's, than of its own.

@@ -11,7 +11,7 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.memory.device.launching import DTYPES, launch_on
 from peergraph.memory.table.access import Access
-from peergraph.memory.table.ids import id_list
+from peergraph.memory.table.id_list import id_list
 from peergraph.memory.table.table import Table
 from peergraph.memory.table.tiers import Tiers
 from peergraph.memory.training.coalesce import SparseRows, accumulator, coalesce

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from peergraph import _C
+from peergraph.memory.device.allocate import Buffers
 from peergraph.sampling.arguments import check_vector, random_seed
 from peergraph.sampling.neighbor.compiled import make_native
 from peergraph.sampling.neighbor.fanouts import Fanouts, check_fanouts
 from peergraph.sampling.neighbor.measured import measured_sample
 from peergraph.sampling.neighbor.options import Choices
 from peergraph.sampling.neighbor.workspace import WorkspacePool
-from peergraph.sampling.sample import Buffers, EdgeType, NodeType, Sample
+from peergraph.sampling.sample import EdgeType, NodeType, Sample
 from peergraph.sampling.static_shape.bounds import MaxEdges, MaxNodes, make_shape
 from peergraph.sampling.static_shape.static_shape_sampler import FixedNeighborSampler
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 
 from peergraph import _C
-from peergraph.memory.device.allocating import empty
+from peergraph.memory.device.allocate import empty
 from peergraph.memory.device.launching import Launch, launch_on, stream_address, with_index
 
 # Of a word of a direct map, for what a sample writes there; the others tell 256 samples apart, and

@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
+from peergraph.memory.device.allocate import Buffers
 from peergraph.memory.device.launching import launch_on
 from peergraph.memory.device.pending_errors import raise_pending
-from peergraph.memory.table.ids import integers
+from peergraph.memory.table.id_list import integers
 from peergraph.memory.table.read_counter import capturing
 from peergraph.sampling.arguments import device_of, random_seed
 from peergraph.sampling.neighbor.measured import measured_sample
 from peergraph.sampling.neighbor.workspace import Workspace
-from peergraph.sampling.sample import Buffers, NodeType
+from peergraph.sampling.sample import NodeType
 from peergraph.sampling.static_shape.padding import Padding, check_room
 from peergraph.sampling.static_shape.static_shape_sample import FixedSample, FixedShape
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
+from peergraph.memory.device.allocate import Buffers
 from peergraph.memory.device.launching import launch_on
 from peergraph.sampling.arguments import (
     MAX_STEPS,
@@ -19,7 +20,7 @@ from peergraph.sampling.arguments import (
     whole,
 )
 from peergraph.sampling.neighbor.workspace import WorkspacePool
-from peergraph.sampling.sample import Buffers, EdgeType
+from peergraph.sampling.sample import EdgeType
 from peergraph.sampling.walks.random_walker import Metapath, RandomWalker
 
 if TYPE_CHECKING:

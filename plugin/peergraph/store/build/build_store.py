@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from peergraph.memory import Group, Table
-from peergraph.memory.measurement.measure import cached_topology
+from peergraph.memory.topology.measure import cached_topology
 from peergraph.memory.topology.topology import Topology
 from peergraph.store.build.materialize import build_structure, build_tables
 from peergraph.store.build.row_order import RowOrder

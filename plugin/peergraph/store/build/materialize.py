@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from peergraph.memory import Group, Table, Tiers
-from peergraph.memory.group.run_everywhere import run_everywhere
+from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.table.partitions import Partitions
 from peergraph.progress import progress_bar
 from peergraph.store.csc.neighbor_lists import write_lists
@@ -127,7 +127,7 @@ def build_table(
             table.load(rows, start, progress=progress)
 
     # A source may fail on one rank: in a function of users, in a damaged file.
-    run_everywhere(group, load)
+    collective_call(group, load)
     return table
 
 
@@ -177,7 +177,7 @@ def add_table(
             raise ValueError(f"{name!r} must have {rows} rows, got {list(values.shape)}")
         return TableSpec(tuple(values.shape), values.dtype)
 
-    specs = group.all_gather(run_everywhere(group, describe))
+    specs = group.all_gather(collective_call(group, describe))
     holder = next((r for r, spec in enumerate(specs) if spec is not None), None)
     if holder is None:
         raise ValueError(f"no rank brings values for {name!r}")

@@ -14,7 +14,7 @@ from peergraph.memory import Group, SharedRegion, Table, Tiers
 from peergraph.memory.region.closing import close_all
 from peergraph.memory.table.checks import check_spill
 from peergraph.memory.table.partitions import Partitions, everyone_reaches_all
-from peergraph.memory.table.views import leases_of
+from peergraph.memory.table.table_view import leases_of
 from peergraph.store.csc.layout import PartLayout, dealt
 from peergraph.store.hotness.id_map import id_dtype, map_view
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from peergraph.memory import Table
-from peergraph.memory.group.run_everywhere import run_everywhere
+from peergraph.memory.group.collective_call import collective_call
 from peergraph.store.csc.neighbor_lists import read_lists
 from peergraph.store.csc.tiered_csc import TieredCsc
 from peergraph.store.disk import saved_embeddings as embeddings
@@ -48,7 +48,7 @@ def save(store: Store, folder: str | PathLike[str]) -> None:
         if group.rank == 0:
             _write_folder(store, Path(folder))
 
-    run_everywhere(group, write)
+    collective_call(group, write)
 
 
 def _write_folder(store: Store, folder: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from peergraph.memory import Table
-from peergraph.memory.group.run_everywhere import run_everywhere
+from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.training.coalesce import accumulator
 from peergraph.store.disk.manifest import ArrayEntry, EmbeddingEntry, TableEntry
 from peergraph.store.disk.saved_store import SavedStore
@@ -66,7 +66,7 @@ def _restore_embedding(store: Store, saved: SavedStore, entry: EmbeddingEntry) -
             bounds = (rows * rank // group.world_size for rank in (group.rank, group.rank + 1))
             saved.arrays[array.file].verify_rows(*bounds)
 
-    run_everywhere(group, check)
+    collective_call(group, check)
     weight = saved.arrays[entry.weight.file]
     embedding = Embedding(
         store,

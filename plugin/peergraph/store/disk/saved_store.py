@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from peergraph.memory import Group
-from peergraph.memory.group.run_everywhere import run_everywhere
+from peergraph.memory.group.collective_call import collective_call
 from peergraph.store.disk.manifest import (
     FILE_NAME,
     ArrayEntry,
@@ -62,7 +62,7 @@ class SavedStore:
             arrays = {e.file: SavedArray.check(path, e, verify) for e in manifest.arrays()}
             return cls(path, manifest, arrays)
 
-        saved = run_everywhere(group, check)
+        saved = collective_call(group, check)
         everyone = group.all_gather(zlib.crc32(saved.manifest.to_json().encode()))
         if len(set(everyone)) > 1:
             raise ValueError(f"the ranks load different stores: {path / FILE_NAME} differs")
@@ -74,7 +74,7 @@ class SavedStore:
 
         Raises ValueError on every rank where the structure is none, or a checksum differs.
         """
-        return run_everywhere(group, lambda: self._share(group.rank, group.world_size))
+        return collective_call(group, lambda: self._share(group.rank, group.world_size))
 
     def _share(self, rank: int, parts: int) -> GraphSource:
         num_nodes = self.manifest.num_nodes

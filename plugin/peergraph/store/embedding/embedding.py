@@ -13,8 +13,8 @@ from torch.autograd.function import once_differentiable
 
 from peergraph.memory import Group, Table
 from peergraph.memory.device.launching import DTYPES
+from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.group.naming import collective
-from peergraph.memory.group.run_everywhere import run_everywhere
 from peergraph.memory.region.closing import close_all
 from peergraph.memory.training.coalesce import accumulator
 from peergraph.memory.training.trained_table import TrainedTable, owned_tiers
@@ -114,7 +114,7 @@ class Embedding(nn.Module):
             rows = _check_rows(owner, name, node_type, num_embeddings)
             return _check_spec(rows, embedding_dim, dtype)
 
-        spec = run_everywhere(group, check)
+        spec = collective_call(group, check)
         self.num_embeddings, self.embedding_dim = spec.shape
         self.name, self.node_type = name, node_type
         self.plan = plan

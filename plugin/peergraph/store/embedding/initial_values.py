@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from peergraph.memory import Table
-from peergraph.memory.group.run_everywhere import run_everywhere
+from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.training.coalesce import accumulator
 from peergraph.progress import progress_bar
 
@@ -38,7 +38,7 @@ def write_initial(table: Table, init: Init, what: str) -> None:
             raise TypeError(f"init must be a tensor, a function or None, got {init!r}")
         return False
 
-    holders = group.all_gather(run_everywhere(group, check))
+    holders = group.all_gather(collective_call(group, check))
     if isinstance(init, Tensor):
         _load_share(table, init, holders)
     elif not any(holders):
@@ -60,7 +60,7 @@ def _draw(table: Table, fill: Callable[[Tensor], Any], what: str) -> None:
         int(torch.randint(2**62, (), device="cpu")) if group.rank == 0 else None
     )
     # A function may fail on one rank.
-    run_everywhere(group, lambda: _draw_share(table, fill, first_seed, what))
+    collective_call(group, lambda: _draw_share(table, fill, first_seed, what))
 
 
 def _draw_share(table: Table, fill: Callable[[Tensor], Any], first_seed: int, what: str) -> None:

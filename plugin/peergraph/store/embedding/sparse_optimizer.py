@@ -14,7 +14,7 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 import peergraph._C as _C
 from peergraph.memory import Group
-from peergraph.memory.group.run_everywhere import run_everywhere
+from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.training.exchange import Exchange, Outgoing
 from peergraph.store.embedding.embedding import Embedding, RowState, load_rows
 
@@ -125,7 +125,7 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
         Raises ValueError where it is of other embeddings.
         """
         states = state_dict["state"]
-        run_everywhere(self._group, lambda: self._check_loaded(states))
+        collective_call(self._group, lambda: self._check_loaded(states))
         super().load_state_dict({**state_dict, "state": {}})
         for index, kept in enumerate(self._states.values()):
             loaded = states.get(index)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from peergraph.memory import Group
-from peergraph.memory.group.run_everywhere import run_everywhere
+from peergraph.memory.group.collective_call import collective_call
 from peergraph.store.hotness.good_turing import expected_reads
 from peergraph.store.input.local_csc import LocalCsc, out_degrees
 from peergraph.store.input.schema import Schema
@@ -76,7 +76,7 @@ def node_hotness(
         for edge_type, of_type in degrees.items():
             found[edge_type[2]] += of_type
         return found
-    values = run_everywhere(group, lambda: _checked(given, schema))
+    values = collective_call(group, lambda: _checked(given, schema))
     if not needed:
         return {}
     return {t: _from_first_rank(group, values[t]) for t in schema.num_nodes}
@@ -112,7 +112,7 @@ def list_hotness(
         for edge_type, values in counts.items():
             _check_values(edge_type, values, schema.num_nodes[edge_type[2]])
 
-    run_everywhere(group, check)
+    collective_call(group, check)
     if not needed:
         return {}
     heat = {t: _from_first_rank(group, values) for t, values in counts.items()}

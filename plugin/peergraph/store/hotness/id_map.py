@@ -10,7 +10,7 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.memory import Group, Table, Tiers
 from peergraph.memory.region.closing import close_all
-from peergraph.memory.table.ids import check_distinct
+from peergraph.memory.table.id_list import check_distinct
 
 
 def id_dtype(num_ids: int) -> torch.dtype:

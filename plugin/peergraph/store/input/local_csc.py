@@ -10,8 +10,8 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.memory import Group
-from peergraph.memory.group.run_everywhere import run_everywhere
-from peergraph.memory.table.ids import check_distinct
+from peergraph.memory.group.collective_call import collective_call
+from peergraph.memory.table.id_list import check_distinct
 from peergraph.store.input.schema import Schema
 from peergraph.store.input.shared_vector import build_shared_vector
 from peergraph.store.input.source import EdgeSource, EdgeType, GraphSource, NodeType
@@ -49,7 +49,7 @@ def local_structure(
             return {t: _no_edges() for t in schema.num_edges}
         return {t: _to_csc(t, e, schema) for t, e in source.edges.items()}
 
-    local = run_everywhere(group, convert)
+    local = collective_call(group, convert)
     _check_split_edge_ids(local, schema, group)
     return local
 

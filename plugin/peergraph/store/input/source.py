@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from peergraph.memory.table.ids import integers
+from peergraph.memory.table.id_list import integers
 
 NodeType = str
 EdgeType = tuple[str, str, str]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from peergraph.memory import Group, Tiers
-from peergraph.memory.group.run_everywhere import run_everywhere
+from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.region.free_memory import granted_bytes
 from peergraph.memory.topology.topology import Topology
 from peergraph.store.placement.allocation import (
@@ -114,7 +114,7 @@ def _chosen(item: Item, room: int, built: Plan, record: BuildRecord, group: Grou
         loads = [record.reads.load(item)]
         return choose_tiers(loads, record.topology, partitions, room, replicate=replicate)[0]
 
-    tiers: Tiers | None = group.broadcast(run_everywhere(group, choose))
+    tiers: Tiers | None = group.broadcast(collective_call(group, choose))
     assert tiers is not None
     return tiers
 
@@ -144,4 +144,4 @@ def _predicted(item: Item, plan: Plan, record: BuildRecord, group: Group) -> Pla
         cost = predict(load, tiers, record.topology, plan.partitions_in_use)
         return replace(plan, predictions=(cost,))
 
-    return group.broadcast(run_everywhere(group, price))  # type: ignore[no-any-return]
+    return group.broadcast(collective_call(group, price))  # type: ignore[no-any-return]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from peergraph.memory.table.extents import tier_bytes
+from peergraph.memory.table.tier_sizes import tier_bytes
 from peergraph.store.csc.layout import part_bytes, structure_bytes
 from peergraph.store.hotness.id_map import id_dtype
 from peergraph.store.input.schema import Schema, TableSpec

@@ -8,10 +8,10 @@ from dataclasses import replace
 from torch import Tensor
 
 from peergraph.memory import Group, Tiers
-from peergraph.memory.group.run_everywhere import run_everywhere
-from peergraph.memory.measurement.measure import cached_topology
+from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.region.free_memory import GPU_GRANULE, free_gpu_memory
 from peergraph.memory.table.partitions import everyone_reaches_all
+from peergraph.memory.topology.measure import cached_topology
 from peergraph.memory.topology.topology import Topology
 from peergraph.store.input.schema import Schema, TableSpec
 from peergraph.store.input.source import EdgeType, NodeType
@@ -219,7 +219,7 @@ def _by_links(
             return None
         return plan_on(topology, items, reads(), max(0, budget), policy, shares)
 
-    return group.broadcast(run_everywhere(group, choose))  # type: ignore[no-any-return]
+    return group.broadcast(collective_call(group, choose))  # type: ignore[no-any-return]
 
 
 def _applied(plan: Plan, items: list[Item], group: Group) -> Plan:

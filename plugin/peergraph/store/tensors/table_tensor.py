@@ -9,7 +9,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from peergraph.memory import Table
-from peergraph.memory.table.ids import integers, wide_enough
+from peergraph.memory.table.id_list import integers, wide_enough
 from peergraph.store.input.source import EdgeType, NodeType
 from peergraph.store.tensors.store_tensor import StoreTensor, implements, plain
 

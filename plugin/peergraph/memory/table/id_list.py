@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import peergraph._C as _C
-from peergraph.memory.device.allocating import empty
+from peergraph.memory.device.allocate import empty
 
 
 def id_list(

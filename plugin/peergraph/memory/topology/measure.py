@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 
 import peergraph._C as _C
+from peergraph.memory.device.machine_cache import cache_file, identity, keep
 from peergraph.memory.group.group import Group
 from peergraph.memory.group.naming import collective
-from peergraph.memory.measurement.probe import Probe
-from peergraph.memory.topology.machine_cache import cache_file, identity, keep
+from peergraph.memory.topology.probe import Probe
 from peergraph.memory.topology.topology import Topology
 
 ROW_BYTES = (16, 32, 64, 128, 512, 1024)

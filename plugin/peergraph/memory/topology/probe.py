@@ -10,15 +10,15 @@ import torch
 
 import peergraph._C as _C
 from peergraph.memory.device.launching import launch_on
+from peergraph.memory.device.machine_cache import host_reads_file
 from peergraph.memory.group.group import Group
 from peergraph.memory.region.free_memory import free_host_memory
 from peergraph.memory.region.region import SharedRegion
 from peergraph.memory.table.access import Access
 from peergraph.memory.table.host_reads import Speeds, remember
-from peergraph.memory.table.ids import id_list
+from peergraph.memory.table.id_list import id_list
 from peergraph.memory.table.table import Table
 from peergraph.memory.table.tiers import Tiers
-from peergraph.memory.topology.machine_cache import host_reads_file
 from peergraph.memory.topology.rates import Rates
 
 _SCATTERED = 32  # bytes of a read in no order

@@ -9,9 +9,9 @@ import torch
 
 import peergraph._C as _C
 from peergraph.memory.device.launching import Launch, launch_on
-from peergraph.memory.table.ids import id_list, wide_enough
-from peergraph.memory.table.pinned_buffers import pinned_buffers
-from peergraph.memory.table.views import dense_view
+from peergraph.memory.device.pinned_buffers import pinned_buffers
+from peergraph.memory.table.id_list import id_list, wide_enough
+from peergraph.memory.table.table_view import dense_view
 
 # Most of the time a thread that reads a disk waits for it.
 _DISK_THREADS = 32

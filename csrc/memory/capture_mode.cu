@@ -1,9 +1,9 @@
 #include "common/cuda_check.cuh"
-#include "memory/captures.h"
+#include "memory/capture_mode.h"
 
 namespace peergraph {
 
-void stay_outside_captures() {
+void use_thread_local_capture_mode() {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal;
   PG_CUDA_CHECK(cudaThreadExchangeStreamCaptureMode(&mode));
 }

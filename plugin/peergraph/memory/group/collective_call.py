@@ -11,14 +11,14 @@ from peergraph.memory.group.values import Failure
 T = TypeVar("T")
 
 
-def run_everywhere(group: Group, work: Callable[[], T]) -> T:
+def collective_call(group: Group, work: Callable[[], T]) -> T:
     """Runs `work` on every rank; if it fails on one, every rank raises that error. Collective.
 
     An error that cannot be pickled is a RuntimeError with its type and text on the other ranks.
     """
     result: T | None = None
     error: Exception | None = None
-    with group.collective("run_everywhere"):
+    with group.collective("collective_call"):
         try:
             result = work()
         except Exception as caught:

@@ -1,0 +1,17 @@
+"""How work of one thread on a GPU meets a CUDA graph that another thread captures."""
+
+from __future__ import annotations
+
+import peergraph._C as _C
+
+
+def use_thread_local_capture_mode() -> None:
+    """Lets the calling thread work on a GPU while another thread captures a CUDA graph.
+
+    While a thread captures a CUDA graph, as ``torch.cuda.graph`` does it, CUDA forbids other
+    threads all calls but kernel launches (for instance allocating memory and querying events), and
+    such a call invalidates the capture. A thread that has called this function is exempt until it
+    ends: its mode is ``cudaStreamCaptureModeThreadLocal``. No effect in a build without CUDA.
+    """
+    if _C.has_cuda:
+        _C.use_thread_local_capture_mode()

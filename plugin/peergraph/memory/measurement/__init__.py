@@ -1,1 +1,0 @@
-"""Measuring the links of a machine, with the gather that will use them."""
