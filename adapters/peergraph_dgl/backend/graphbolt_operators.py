@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peergraph.sampling import next_seed
+
 _ADD = "FRAGMENT"
 _ANY_DEVICE = "CompositeExplicitAutograd"
 
@@ -32,7 +34,7 @@ def define_missing() -> None:
 
 def random_number() -> int:
     """For one sample of the core, drawn as ``gb.seed`` or ``torch.manual_seed`` says."""
-    return int(torch.randint(0, 2**63 - 1, (), generator=_generator, device="cpu"))
+    return next_seed(_generator)
 
 
 def set_seed(seed: int) -> None:

@@ -10,7 +10,7 @@ from dgl import DGLError
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
-from peergraph.sampling import NeighborSampler, Sample
+from peergraph.sampling import NeighborSampler, Sample, next_seed
 from peergraph.store import EdgeType, NodeType, Store
 
 from .choosing import choose
@@ -43,7 +43,7 @@ class FrontierSampler:
         # What a mask leaves is known only of whole lists.
         drawn = {t: -1 if t in masked and k > 0 else k for t, k in fanouts.items()}
         core = self._core(tuple(drawn.items()), tuple(weighted.items()), replace)
-        found = _global_ids(core.sample(self._seeds(nodes), random_seed()))
+        found = _global_ids(core.sample(self._seeds(nodes), next_seed()))
         for edge_type, name in {**weighted, **masked}.items():
             found[edge_type] = self._without_zeros(edge_type, name, found[edge_type])
         for edge_type in masked:
@@ -122,11 +122,6 @@ class FrontierSampler:
         values = self._store.edge_table(name, edge_type).gather(edge_ids).reshape(-1)
         kept = (values != 0).to(edge_ids.device)
         return source[kept], destination[kept], edge_ids[kept]
-
-
-def random_seed() -> int:
-    """From torch's generator: reproducible by ``torch.manual_seed``, another in every worker."""
-    return int(torch.randint(0, 2**63 - 1, (), device="cpu"))
 
 
 def _global_ids(sample: Sample) -> Edges:

@@ -13,11 +13,11 @@ from dgl import DGLGraph
 from dgl.frame import Frame
 from torch import Tensor
 
-from peergraph.sampling import NegativeSampler
+from peergraph.sampling import NegativeSampler, next_seed
 from peergraph.store import EdgeType, NodeType, Store
 
 from .endpoints import add_endpoints, endpoints
-from .frontier import FrontierSampler, IdsByType, random_seed
+from .frontier import FrontierSampler, IdsByType
 from .storages import TableStorage
 from .store_of import attach, idtype_of
 from .subgraphs import IdTypes, Parts, checked_idtype
@@ -253,7 +253,7 @@ class StoreGraph(IdTypes):
         edge_type = self.to_canonical_etype(etype)
         tries = NegativeSampler(self.store, edge_type, avoid_edges=True)
         count = int(num_samples * (_REDUNDANCY if redundancy is None else redundancy)) + 1
-        drawn = tries.sample(count, random_seed())
+        drawn = tries.sample(count, next_seed())
         assert drawn.is_edge is not None
         good = ~drawn.is_edge
         if exclude_self_loops and edge_type[0] == edge_type[2]:

@@ -15,7 +15,7 @@ from dgl.dataloading.dataloader import CollateWrapper
 from dgl.heterograph import DGLBlock
 from torch import Tensor
 
-from peergraph.sampling import NeighborSampler, Sample, exclude_edges
+from peergraph.sampling import NeighborSampler, Sample, exclude_edges, next_seed
 from peergraph.store import EdgeType, Store
 
 from ..backend.replacing import Replacements
@@ -127,9 +127,7 @@ def _sample(
         g.idtype,
     )
     core = _core(sampler, settings)
-    # torch's generator: reproducible by torch.manual_seed, and different in every worker.
-    number = int(torch.randint(0, 2**63 - 1, (), device="cpu"))
-    sample = core.sample(_by_type(g, seed_nodes), number)
+    sample = core.sample(_by_type(g, seed_nodes), next_seed())
     unwanted = _unwanted(g, sample, exclude_eids, weights, store)
     if unwanted:
         sample = exclude_edges(sample, unwanted)

@@ -6,13 +6,12 @@ import warnings
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import torch
 import torch_geometric.sampler
 from torch import Tensor
 from torch_geometric.sampler import HeteroSamplerOutput, NegativeSampling, SamplerOutput
 from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 
-from peergraph.sampling import NeighborSampler, Sample
+from peergraph.sampling import NeighborSampler, Sample, next_seed
 from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store, TableTensor, reverse_type
 
 from ..data.store_of import store_of
@@ -228,9 +227,7 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
             core = self._core = self._compile()
         if seed_time is None and self.is_temporal:
             self._check_own_times(seed)
-        # torch's generator: reproducible by torch.manual_seed, and different in every worker.
-        number = int(torch.randint(0, 2**63 - 1, (), device="cpu"))
-        sample = core.sample(seed, number, seed_time=seed_time)
+        sample = core.sample(seed, next_seed(), seed_time=seed_time)
         if self._backward:
             sample = _turned_round(sample)
         out = _single_type(sample) if self._homogeneous else self._typed(sample)

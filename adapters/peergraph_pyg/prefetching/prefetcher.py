@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from peergraph.memory import limit_blocks
+from peergraph.sampling import next_seed
 from peergraph.store import Store
 
 from ..data.store_of import find_store
@@ -286,7 +287,7 @@ class AheadIterator:
                 self._random_state = state
             return None
         self._random_state = None
-        return int(torch.randint(0, 2**63 - 1, (), device="cpu"))
+        return next_seed()
 
 
 def _make_batches(

@@ -6,6 +6,7 @@ from peergraph.sampling.exclude import exclude_edges
 from peergraph.sampling.negative.negative_sampler import Negatives, NegativeSampler
 from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
 from peergraph.sampling.presampling import presample
+from peergraph.sampling.random_seeds import next_seed
 from peergraph.sampling.sample import Block, Sample
 from peergraph.sampling.static_shape.bounds import bounds_of
 from peergraph.sampling.static_shape.static_shape_sample import FixedSample, FixedShape
@@ -29,5 +30,6 @@ __all__ = [
     "Walks",
     "bounds_of",
     "exclude_edges",
+    "next_seed",
     "presample",
 ]

@@ -1,4 +1,4 @@
-"""Checks of what users pass to samplers, walks and negatives, and what every call needs."""
+"""Checks of the arguments of samplers, walks and negatives, and the streams of random numbers."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from peergraph.sampling.sample import EdgeType, NodeType
 if TYPE_CHECKING:
     from peergraph.store import Store
 
-# Random numbers of k-hop samples come from the streams below; each kind has a range of its own, so
-# that one seed may serve several samplers.
+# Each kind of sample draws its random numbers from a range of streams of its own, so that one seed
+# may serve several samplers. K-hop samples take the streams below WALK_STREAM.
 WALK_STREAM = 1 << 31
 NEGATIVE_STREAM = 3 << 30
 MAX_STEPS = 1 << 30
 
-_CERTAIN = 1 << 53
+PROBABILITY_ONE = 1 << 53  # the fixed-point number of the probability 1
 
 
 def as_integer(name: str, value: object) -> int:
-    """A Python int from any kind of integer."""
+    """Converts any kind of integer, except a bool, to a Python int."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name}: expected an integer, got {value!r}")
     return operator.index(value)
 
 
-def check_integers(name: str, value: object) -> Tensor:
-    """The value, if it is a tensor of int32 or int64, or an empty one."""
+def check_integer_tensor(name: str, value: object) -> Tensor:
+    """Returns the value if it is a tensor of int32 or int64, or an empty tensor."""
     if isinstance(value, Tensor):
         value = integers(value)
     if not isinstance(value, Tensor) or value.dtype not in (torch.int32, torch.int64):
@@ -41,52 +41,52 @@ def check_integers(name: str, value: object) -> Tensor:
     return value
 
 
-def check_vector(name: str, value: object) -> Tensor:
-    """The value, if it is a tensor of int32 or int64, or an empty one, with one dimension."""
-    vector = check_integers(name, value)
+def check_integer_vector(name: str, value: object) -> Tensor:
+    """Returns the value if it is a tensor of :func:`check_integer_tensor` with one dimension."""
+    vector = check_integer_tensor(name, value)
     if vector.dim() != 1:
         raise ValueError(f"{name}: expected one dimension, got shape {tuple(vector.shape)}")
     return vector
 
 
-def chance(name: str, probability: float) -> int:
-    """A probability out of 2**53, as the compiled module takes it."""
+def to_fixed_point(name: str, probability: float) -> int:
+    """Converts a probability to a multiple of 2**-53, as the compiled module takes it."""
     if isinstance(probability, bool) or not isinstance(probability, (int, float)):
         raise TypeError(f"{name}: expected a number, got {probability!r}")
     if not 0 <= probability <= 1:
         raise ValueError(f"{name}: expected 0 .. 1, got {probability}")
-    return int(probability * _CERTAIN)
+    return int(probability * PROBABILITY_ONE)
 
 
-def whole(name: str, value: object, least: int, most: int) -> int:
-    """An integer within bounds."""
+def check_int_range(name: str, value: object, least: int, most: int) -> int:
+    """Returns the value as an int if it is an integer in ``least .. most``."""
     number = as_integer(name, value)
     if not least <= number <= most:
         raise ValueError(f"{name}: expected {least} .. {most}, got {number}")
     return number
 
 
-def random_seed(seed: object) -> int:
-    """The seed of the random numbers."""
+def check_seed(seed: object) -> int:
+    """Returns the seed of the random numbers as an int if it fits 64 bits."""
     number = as_integer("seed", seed)
     if not 0 <= number < 2**64:
         raise ValueError(f"seed: expected 0 .. 2**64 - 1, got {number}")
     return number
 
 
-def known_relation(name: str, store: Store, edge_type: EdgeType) -> EdgeType:
-    """The edge type, if the store has it."""
+def check_edge_type(name: str, store: Store, edge_type: EdgeType) -> EdgeType:
+    """Returns the edge type if the store has it."""
     if edge_type not in store.edge_types:
         raise ValueError(f"{name}: {edge_type!r} is not one of {list(store.edge_types)}")
     return edge_type
 
 
-def node_ids(name: str, ids: object, store: Store, node_type: NodeType) -> Tensor:
-    """Users' node ids as a contiguous int64 tensor on the store's device.
+def check_node_ids(name: str, ids: object, store: Store, node_type: NodeType) -> Tensor:
+    """Returns users' node ids as a contiguous int64 tensor on the store's device.
 
-    Ids on a GPU cost one wait of the host to be checked, those in ordinary memory none.
+    Synchronises once to check ids on a GPU, and not for ids in pageable memory.
     """
-    ids = check_vector(name, ids)
+    ids = check_integer_vector(name, ids)
     limit = store.num_nodes(node_type)
     bad = (ids < 0) | (ids >= limit)
     if bool(bad.any()):
@@ -95,12 +95,12 @@ def node_ids(name: str, ids: object, store: Store, node_type: NodeType) -> Tenso
             f"{name}[{first}] = {int(ids[first])} is out of range for {limit} nodes of type "
             f"{node_type!r}"
         )
-    device = device_of(store)
-    # From pinned memory the copy may come late, and the caller may change the ids meanwhile.
-    ahead = device.type == "cuda" and not ids.is_pinned()
-    return ids.to(device, torch.int64, non_blocking=ahead).contiguous()
+    device = store_device(store)
+    # A copy from pinned memory may run later, after the caller has changed the ids.
+    non_blocking = device.type == "cuda" and not ids.is_pinned()
+    return ids.to(device, torch.int64, non_blocking=non_blocking).contiguous()
 
 
-def device_of(store: Store) -> torch.device:
-    """The store's device, with an index where it is a GPU."""
+def store_device(store: Store) -> torch.device:
+    """The store's device; a GPU with its index."""
     return with_index(torch.device(store.device))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from peergraph.memory.table.id_list import integers
-from peergraph.sampling.arguments import check_integers
+from peergraph.sampling.arguments import check_integer_tensor
 from peergraph.sampling.sample import EdgeType, NodeType, Sample
 
 Edges = Tensor | Mapping[EdgeType, Tensor]
@@ -78,7 +78,7 @@ def _by_type(name: str, given: Edges, sample: Sample, dims: int) -> dict[EdgeTyp
     for edge_type, ids in given.items():
         if edge_type not in sample.row:
             raise ValueError(f"{name}: {edge_type!r} is not one of {list(sample.row)}")
-        ids = check_integers(name, ids)
+        ids = check_integer_tensor(name, ids)
         if ids.dim() != dims or (dims == 2 and ids.shape[0] != 2):
             expected = "one dimension" if dims == 1 else "shape [2, P]"
             raise ValueError(f"{name}: expected {expected}, got shape {tuple(ids.shape)}")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.group.naming import collective
-from peergraph.sampling.arguments import check_vector
+from peergraph.sampling.arguments import check_integer_vector
 from peergraph.sampling.neighbor.fanouts import Fanouts
 from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler, Seeds
 from peergraph.sampling.sample import NodeType, Sample
@@ -144,7 +144,7 @@ def _batches(
     if not train_nodes:
         return
     for nodes in train_nodes.values():
-        check_vector("train_nodes", nodes)
+        check_integer_vector("train_nodes", nodes)
     ids = torch.cat([nodes.cpu() for nodes in train_nodes.values()])
     sizes = torch.tensor([nodes.numel() for nodes in train_nodes.values()], device="cpu")
     types = torch.arange(len(sizes), device="cpu").repeat_interleave(sizes)

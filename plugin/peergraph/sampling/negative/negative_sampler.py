@@ -12,13 +12,13 @@ import peergraph._C as _C
 from peergraph.memory.device.launching import launch_on
 from peergraph.sampling.arguments import (
     NEGATIVE_STREAM,
-    device_of,
-    known_relation,
-    node_ids,
-    random_seed,
-    whole,
+    check_edge_type,
+    check_int_range,
+    check_node_ids,
+    check_seed,
+    store_device,
 )
-from peergraph.sampling.negative.node_distribution import NodeDraw, check_times
+from peergraph.sampling.negative.node_distribution import NodeDistribution, check_times
 from peergraph.sampling.sample import EdgeType
 
 if TYPE_CHECKING:
@@ -98,15 +98,19 @@ class NegativeSampler:
                 "src_weight: 'degree' is not supported, the store knows in-degrees; pass a tensor"
             )
         if isinstance(dst_weight, str) and dst_weight == "degree":
-            dst_weight = store.in_degree(known_relation("edge_type", store, edge_type))
+            dst_weight = store.in_degree(check_edge_type("edge_type", store, edge_type))
         self.store = store
-        self.edge_type = known_relation("edge_type", store, edge_type)
+        self.edge_type = check_edge_type("edge_type", store, edge_type)
         self.mode = mode
         self.amount = check_amount(amount, mode)
         self.avoid_edges = bool(avoid_edges)
-        self.tries = whole("tries", tries, 1, 2**30)
-        self._source = NodeDraw.of("src", src_weight, src_time, store, edge_type[0])
-        self._destination = NodeDraw.of("dst", dst_weight, dst_time, store, edge_type[2])
+        self.tries = check_int_range("tries", tries, 1, 2**30)
+        self._source = NodeDistribution.from_options(
+            "src", src_weight, src_time, store, edge_type[0]
+        )
+        self._destination = NodeDistribution.from_options(
+            "dst", dst_weight, dst_time, store, edge_type[2]
+        )
 
     def sample(self, sources: Tensor | int, seed: int, *, time: Tensor | None = None) -> Negatives:
         """Draws negatives for a batch of positives.
@@ -131,11 +135,11 @@ class NegativeSampler:
             ValueError: sources that are not 1-D, a `seed` out of range, no node to draw, or `time`
                 missing, of another length, or given though no node has a time.
         """
-        seed = random_seed(seed)
-        device = device_of(self.store)
+        seed = check_seed(seed)
+        device = store_device(self.store)
         source_type = self.edge_type[0]
         if self.mode == "triplet":
-            positives = node_ids("sources", sources, self.store, source_type)
+            positives = check_node_ids("sources", sources, self.store, source_type)
             shape: tuple[int, ...] = (positives.numel(), int(self.amount))
             source = positives[:, None].expand(shape).contiguous()
             latest = self._latest(time, positives.numel())
@@ -143,8 +147,8 @@ class NegativeSampler:
                 latest = latest[:, None].expand(shape).contiguous()
         else:
             if isinstance(sources, Tensor):
-                sources = node_ids("sources", sources, self.store, source_type).numel()
-            count = whole("sources", sources, 0, 2**62)
+                sources = check_node_ids("sources", sources, self.store, source_type).numel()
+            count = check_int_range("sources", sources, 0, 2**62)
             source = torch.empty(math.ceil(count * self.amount), dtype=torch.int64, device=device)
             latest = self._latest(time, count)
             if latest is not None:
@@ -164,7 +168,7 @@ class NegativeSampler:
                 else "time: needs src_time or dst_time"
             )
         times = check_times("time", time, count, "positive")
-        return None if times is None else times.to(device_of(self.store))
+        return None if times is None else times.to(store_device(self.store))
 
     def _draw(
         self,

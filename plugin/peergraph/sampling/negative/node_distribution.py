@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from peergraph.sampling.arguments import check_integers, device_of
+from peergraph.sampling.arguments import check_integer_tensor, store_device
 from peergraph.sampling.sample import NodeType
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _WEIGHT_BITS = 61
 
 
 @dataclass(frozen=True)
-class NodeDraw:
+class NodeDistribution:
     """One endpoint of a negative edge.
 
     Args:
@@ -35,19 +35,19 @@ class NodeDraw:
     earliest: int
 
     @classmethod
-    def of(
+    def from_options(
         cls,
         side: str,
         weight: Tensor | None,
         time: Tensor | None,
         store: Store,
         node_type: NodeType,
-    ) -> NodeDraw:
+    ) -> NodeDistribution:
         """From what the user gave as ``<side>_weight`` and ``<side>_time``."""
         size = store.num_nodes(node_type)
         ends = running_sum(f"{side}_weight", weight, size, node_type)
         times = check_times(f"{side}_time", time, size, f"node of type {node_type!r}")
-        device = device_of(store)
+        device = store_device(store)
         return cls(
             size,
             None if ends is None else ends.to(device),
@@ -70,7 +70,7 @@ def check_times(name: str, times: Tensor | None, count: int, owner: str) -> Tens
     """[count] int64, on whatever device."""
     if times is None:
         return None
-    times = check_integers(name, times)
+    times = check_integer_tensor(name, times)
     if tuple(times.shape) != (count,):
         raise ValueError(
             f"{name}: expected shape ({count},), a time for each {owner}, got {tuple(times.shape)}"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from peergraph import _C
 from peergraph.memory.device.allocate import Buffers
-from peergraph.sampling.arguments import check_vector, random_seed
+from peergraph.sampling.arguments import check_integer_vector, check_seed
 from peergraph.sampling.neighbor.compiled import make_native
 from peergraph.sampling.neighbor.fanouts import Fanouts, check_fanouts
 from peergraph.sampling.neighbor.measured import measured_sample
@@ -172,7 +172,7 @@ class NeighborSampler:
                 of more than 2**31 - 1 edges of one relation, or a `seed_time` that is missing, not
                 wanted or of another shape.
         """
-        seed = random_seed(seed)
+        seed = check_seed(seed)
         near = self._check_seeds(seeds)
         named = [(self._node_types[node_type], ids) for node_type, ids in near]
         times = self.choices.seed_times(self.store, named, seed_time, self._workspaces.device)
@@ -247,7 +247,7 @@ class NeighborSampler:
         for node_type, ids in seeds.items():
             if node_type not in self._node_types:
                 raise ValueError(f"seeds: {node_type!r} is not one of {self._node_types}")
-            given = check_vector("seeds", ids)
+            given = check_integer_vector("seeds", ids)
             # To a GPU it may run ahead, as every sample waits for the device.
             near = given.to(device, torch.int64, non_blocking=device.type == "cuda").contiguous()
             checked.append((self._node_types.index(node_type), near))

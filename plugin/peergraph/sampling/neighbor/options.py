@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from peergraph import _C
-from peergraph.sampling.arguments import check_integers
+from peergraph.sampling.arguments import check_integer_tensor
 from peergraph.sampling.sample import EdgeType, NodeType
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _check_weights(edge_type: EdgeType, table: Table) -> None:
 
 
 def _check_times(times: Tensor, count: int) -> Tensor:
-    times = check_integers("seed_time", times)
+    times = check_integer_tensor("seed_time", times)
     if tuple(times.shape) != (count,):
         raise ValueError(f"seed_time: expected shape ({count},), got {tuple(times.shape)}")
     return times

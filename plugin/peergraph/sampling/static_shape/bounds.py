@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from peergraph.sampling.arguments import whole
+from peergraph.sampling.arguments import check_int_range
 from peergraph.sampling.sample import EdgeType, NodeType, Sample
 from peergraph.sampling.static_shape.static_shape_sample import FixedShape
 
@@ -37,7 +37,7 @@ def make_shape(
             raise ValueError(f"num_seeds: {node_type!r} is not one of {types}")
     nodes = _bounds("max_nodes", max_nodes, types, num_hops)
     edges = _bounds("max_edges", max_edges, relations, num_hops)
-    found = {t: [whole("num_seeds", num_seeds.get(t, 0), 0, _MOST - 1)] for t in types}
+    found = {t: [check_int_range("num_seeds", num_seeds.get(t, 0), 0, _MOST - 1)] for t in types}
     sampled: dict[EdgeType, list[int]] = {t: [] for t in relations}
     for hop in range(num_hops):
         for edge_type in relations:
@@ -50,15 +50,15 @@ def make_shape(
                 raise ValueError(
                     f"max_edges: needed, for hop {hop} takes all neighbours by {edge_type}"
                 )
-            sampled[edge_type].append(whole("max_edges", room, 0, _MOST))
+            sampled[edge_type].append(check_int_range("max_edges", room, 0, _MOST))
         for node_type in types:
             most = sum(sampled[e][hop] for e in relations if e[0] == node_type)
             if not sampler.disjoint:
                 most = min(most, store.num_nodes(node_type))
             room = nodes[node_type][hop] if node_type in nodes else most
-            found[node_type].append(whole("max_nodes", room, 0, _MOST))
+            found[node_type].append(check_int_range("max_nodes", room, 0, _MOST))
     for node_type, counts in found.items():
-        whole(f"max_nodes: rows of type {node_type!r}", sum(counts) + 1, 1, _MOST)
+        check_int_range(f"max_nodes: rows of type {node_type!r}", sum(counts) + 1, 1, _MOST)
         counts[0] += 1  # the sink
     return FixedShape(found, sampled)
 

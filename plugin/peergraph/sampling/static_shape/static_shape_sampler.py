@@ -15,7 +15,7 @@ from peergraph.memory.device.launching import launch_on
 from peergraph.memory.device.pending_errors import raise_pending
 from peergraph.memory.table.id_list import integers
 from peergraph.memory.table.read_counter import capturing
-from peergraph.sampling.arguments import device_of, random_seed
+from peergraph.sampling.arguments import check_seed, store_device
 from peergraph.sampling.neighbor.measured import measured_sample
 from peergraph.sampling.neighbor.workspace import Workspace
 from peergraph.sampling.sample import NodeType
@@ -43,7 +43,7 @@ class FixedNeighborSampler:
     def __init__(self, sampler: NeighborSampler, shape: FixedShape) -> None:
         self._sampler = sampler
         self.shape = shape
-        self._device = device_of(sampler.store)
+        self._device = store_device(sampler.store)
         self._num_seeds = {t: shape.sink(t) for t in shape.rows_per_hop}
         map_sizes = [] if sampler.disjoint else [sampler.store.num_nodes(t) for t in self._types]
         self._workspace: Workspace | None = None
@@ -114,7 +114,7 @@ class FixedNeighborSampler:
         if isinstance(seed, Tensor):
             self._check_word("seed", seed)
         else:
-            seed = random_seed(seed)
+            seed = check_seed(seed)
         if self._device.type == "cpu":
             return self._on_cpu(near, seed, counts, seed_time)
         return self._on_gpu(near, seed, counts, seed_time)

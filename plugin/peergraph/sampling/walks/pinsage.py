@@ -14,10 +14,10 @@ from peergraph.memory.device.launching import launch_on
 from peergraph.sampling.arguments import (
     MAX_STEPS,
     WALK_STREAM,
-    chance,
-    node_ids,
-    random_seed,
-    whole,
+    check_int_range,
+    check_node_ids,
+    check_seed,
+    to_fixed_point,
 )
 from peergraph.sampling.neighbor.workspace import WorkspacePool
 from peergraph.sampling.sample import EdgeType
@@ -117,15 +117,15 @@ class PinSageSampler:
                 "expected the same type"
             )
         self.store = store
-        self.num_walks = whole("num_walks", num_walks, 1, 2**31 - 1)
-        self.walk_length = whole("walk_length", walk_length, 1, MAX_STEPS - 1)
-        self.num_neighbors = whole("num_neighbors", num_neighbors, 1, 2**31 - 1)
-        self.num_layers = whole("num_layers", num_layers, 0, MAX_STEPS - 1)
+        self.num_walks = check_int_range("num_walks", num_walks, 1, 2**31 - 1)
+        self.walk_length = check_int_range("walk_length", walk_length, 1, MAX_STEPS - 1)
+        self.num_neighbors = check_int_range("num_neighbors", num_neighbors, 1, 2**31 - 1)
+        self.num_layers = check_int_range("num_layers", num_layers, 0, MAX_STEPS - 1)
         self.restart_prob = restart_prob
-        self._restart_below = chance("restart_prob", restart_prob)
-        whole("num_walks * walk_length", self.num_walks * self.walk_length, 1, 2**31 - 1)
+        self._restart_below = to_fixed_point("restart_prob", restart_prob)
+        check_int_range("num_walks * walk_length", self.num_walks * self.walk_length, 1, 2**31 - 1)
         steps = self.walk_length * len(metapath)
-        whole("num_layers * steps of a walk", self.num_layers * steps, 0, MAX_STEPS)
+        check_int_range("num_layers * steps of a walk", self.num_layers * steps, 0, MAX_STEPS)
         self._set_up()
 
     def _set_up(self) -> None:
@@ -157,8 +157,8 @@ class PinSageSampler:
             TypeError, ValueError: seeds or a `seed` of another kind, as for
                 :meth:`NeighborSampler.sample`; a layer of more than 2**31 - 1 neighbours.
         """
-        nodes = node_ids("seeds", seeds, self.store, self.walker.metapath[0][2])
-        seed = random_seed(seed)
+        nodes = check_node_ids("seeds", seeds, self.store, self.walker.metapath[0][2])
+        seed = check_seed(seed)
         layers = []
         with self._workspaces.borrow() as workspace:
             for layer in range(self.num_layers):

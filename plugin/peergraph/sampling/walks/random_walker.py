@@ -16,13 +16,14 @@ from peergraph.memory.device.launching import launch_on
 from peergraph.memory.table.read_counter import capturing
 from peergraph.sampling.arguments import (
     MAX_STEPS,
+    PROBABILITY_ONE,
     WALK_STREAM,
-    chance,
-    device_of,
-    known_relation,
-    node_ids,
-    random_seed,
-    whole,
+    check_edge_type,
+    check_int_range,
+    check_node_ids,
+    check_seed,
+    store_device,
+    to_fixed_point,
 )
 from peergraph.sampling.neighbor.measured import count_walks
 from peergraph.sampling.sample import EdgeType
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 Metapath = list[EdgeType]
 
-CERTAIN = (1 << 53, 1 << 53, 1 << 53)
+CERTAIN = (PROBABILITY_ONE, PROBABILITY_ONE, PROBABILITY_ONE)
 
 
 class Walks(NamedTuple):
@@ -131,7 +132,7 @@ class RandomWalker:
             NotImplementedError: `p` or `q` with several relations.
         """
         self._check_options(restart_prob, restart, dead_end)
-        length = whole("length", length, 0, MAX_STEPS - 1)
+        length = check_int_range("length", length, 0, MAX_STEPS - 1)
         hops = len(self.metapath)
         if length > hops and self.metapath[-1][0] != self.metapath[0][2]:
             raise ValueError(
@@ -142,10 +143,10 @@ class RandomWalker:
         if accept != CERTAIN and hops > 1:
             raise NotImplementedError("p, q: not supported along a metapath of several relations")
         walks = self.take(
-            node_ids("start", start, self.store, self.metapath[0][2]),
+            check_node_ids("start", start, self.store, self.metapath[0][2]),
             length,
-            random_seed(seed),
-            restart_below=chance("restart_prob", restart_prob),
+            check_seed(seed),
+            restart_below=to_fixed_point("restart_prob", restart_prob),
             jump=restart == "jump",
             accept=accept,
             stay=dead_end == "stay",
@@ -178,7 +179,7 @@ class RandomWalker:
         stay: bool = False,
     ) -> Walks:
         """As :meth:`walk`, with checked arguments and chances out of 2**53."""
-        store, device = self.store, device_of(self.store)
+        store, device = self.store, store_device(self.store)
         measuring = None if capturing(device) else store.measuring
         nodes = torch.empty((start.numel(), length + 1), dtype=torch.int64, device=device)
         nodes[:, 0] = start
@@ -228,7 +229,7 @@ def check_metapath(store: Store, edge_type: EdgeType | Metapath | None) -> Metap
     if not metapath:
         raise ValueError("edge_type: expected at least one relation, got an empty list")
     for t in metapath:
-        known_relation("edge_type", store, t)
+        check_edge_type("edge_type", store, t)
     for t, following in pairwise(metapath):
         if t[0] != following[2]:
             raise ValueError(
@@ -248,5 +249,5 @@ def node2vec_chances(p: float, q: float) -> tuple[int, int, int]:
             raise ValueError(f"{name}: expected a positive number, got {value}")
     weights = (1 / p, 1.0, 1 / q)
     most = max(weights)
-    back, common, other = (int(w / most * CERTAIN[0]) for w in weights)
+    back, common, other = (int(w / most * PROBABILITY_ONE) for w in weights)
     return back, common, other
