@@ -26,9 +26,9 @@ from torch_geometric.nn import GraphSAGE
 from tqdm import tqdm
 
 import peergraph_pyg
-from peergraph.demo.graph import NodeGraph
-from peergraph.demo.inputs import to_pyg
-from peergraph.demo.npz_file import load_npz
+from peergraph_demo.graph import NodeGraph
+from peergraph_demo.inputs import to_pyg
+from peergraph_demo.npz_file import load_npz
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ PARTS = {  # of an area, in the order in which they may import each other
     ],
     "aggregate": ["kernels", "sparse", "ops", "messages"],
 }
-TOP = ["integration", "reference", "testing", "demo", "cli"]  # used by no area
+TOP = ["integration", "reference", "testing", "cli"]  # used by no area
 LAYERS = AREAS + TOP
-COMMANDS = {"demo", "cli"}  # imported when they run, so they may import a framework
+COMMANDS = {"cli"}  # imported when they run, so they may import a framework
 FACADES = {"__init__.py", "optim.py"}  # what users import; they may use all areas
-FRAMEWORKS = {"torch_geometric", "dgl", "cupy", "peergraph_pyg", "peergraph_dgl"}
+FRAMEWORKS = {"torch_geometric", "dgl", "cupy", "peergraph_pyg", "peergraph_dgl", "peergraph_demo"}
 HOST_HEADERS = re.compile(r"(torch|ATen|c10|pybind11)/|Python\.h")
 BINDING = re.compile(r"bind(_\w+)?\.(cpp|h)|module\.cpp")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
@@ -143,7 +143,7 @@ ALLOWED = {
     "plugin/peergraph/store/__init__.py": "from ..memory import Table\ndef f():\n  import cupy",
     "plugin/peergraph/store/input/x.py": "def f():\n  from peergraph.store.disk import x",
     "plugin/peergraph/store/disk/x.py": "from peergraph.store.input import x",
-    "plugin/peergraph/cli/demo.py": "import torch_geometric\nfrom peergraph import Store",
+    "plugin/peergraph/cli/run.py": "import torch_geometric\nfrom peergraph import Store",
     "adapters/peergraph_pyg/__init__.py": "from peergraph.store import Store",
 }
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from peergraph.demo.npz_file import load_npz
+from peergraph_demo.npz_file import load_npz
 
 # Bags of words of several types are projected to this width, which keeps the model small.
 _TYPED_WIDTH = 256

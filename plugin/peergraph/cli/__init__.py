@@ -1,1 +1,5 @@
-"""The `peergraph` command: one module per subcommand."""
+"""The command line `peergraph`, and kinds of arguments for commands of other packages."""
+
+from peergraph.cli.arguments import byte_count, integers
+
+__all__ = ["byte_count", "integers"]

@@ -9,12 +9,24 @@ from importlib import import_module
 
 import peergraph
 
-# Each is a module of this package with add_arguments(parser) and run(args) -> exit status.
+# Of each command the module, with add_arguments(parser) and run(args) -> exit status, and the help.
 COMMANDS = {
-    "demo": "train GraphSAGE for node classification on several ranks from one shared store",
-    "info": "what is installed, compiled and connected here, and what to do about what is missing",
-    "plan": "where a graph would lie on this machine or another, and what reading it would cost",
-    "run": "run a Python script in which `import dgl` works with the installed torch",
+    "demo": (
+        "peergraph_demo.command",
+        "train GraphSAGE for node classification on several ranks from one shared store",
+    ),
+    "info": (
+        "peergraph.cli.info",
+        "what is installed, compiled and connected here, and what to do about what is missing",
+    ),
+    "plan": (
+        "peergraph.cli.plan",
+        "where a graph would lie on this machine or another, and what reading it would cost",
+    ),
+    "run": (
+        "peergraph.cli.run",
+        "run a Python script in which `import dgl` works with the installed torch",
+    ),
 }
 
 
@@ -24,10 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="peergraph", description=peergraph.__doc__)
     parser.add_argument("--version", action="version", version=peergraph.__version__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, summary in COMMANDS.items():
+    for name, (module_name, summary) in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)
         if name in argv[:1]:
-            module = import_module(f"peergraph.cli.{name}")
+            module = import_module(module_name)
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     args = parser.parse_args(argv)

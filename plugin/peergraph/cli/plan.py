@@ -7,9 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-from peergraph.cli._arguments import byte_count, integers
 from peergraph.cli._plan_graph import described_graph, saved_graph
 from peergraph.cli._plan_picture import draw
+from peergraph.cli.arguments import byte_count, integers
 from peergraph.memory import Group
 from peergraph.memory.topology.machines import MACHINES, machine
 from peergraph.memory.topology.measure import known_topology, measure_topology

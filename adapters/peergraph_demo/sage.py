@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from peergraph.demo.clock import PhaseClock
-from peergraph.demo.options import Training
-from peergraph.demo.result import DemoResult, Epoch
-from peergraph.demo.team import Team
+from peergraph_demo.clock import PhaseClock
+from peergraph_demo.options import Training
+from peergraph_demo.result import DemoResult, Epoch
+from peergraph_demo.team import Team
 
 
 def train_sage(

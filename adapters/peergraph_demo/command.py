@@ -6,8 +6,8 @@ import argparse
 import sys
 from dataclasses import fields
 
-from peergraph.cli._arguments import byte_count, integers
-from peergraph.demo.options import PLANS, DemoOptions
+from peergraph.cli import byte_count, integers
+from peergraph_demo.options import PLANS, DemoOptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 def _run(options: DemoOptions) -> int:
     from torch.multiprocessing.spawn import ProcessException
 
-    from peergraph.demo.launch import prepare_demo, run_demo
+    from peergraph_demo.launch import prepare_demo, run_demo
 
     try:
         device, ranks = prepare_demo(options)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from peergraph.demo.options import DemoOptions
+from peergraph_demo.options import DemoOptions
 
 
 @pytest.mark.parametrize(

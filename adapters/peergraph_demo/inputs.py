@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from peergraph.demo.code_graph import load_code_graph
-from peergraph.demo.graph import NodeGraph
-from peergraph.demo.npz_file import check_npz, load_npz
-from peergraph.demo.options import CODE, PRODUCTS, DemoOptions
-from peergraph.demo.products import products_graph
+from peergraph_demo.code_graph import load_code_graph
+from peergraph_demo.graph import NodeGraph
+from peergraph_demo.npz_file import check_npz, load_npz
+from peergraph_demo.options import CODE, PRODUCTS, DemoOptions
+from peergraph_demo.products import products_graph
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data

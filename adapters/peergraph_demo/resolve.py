@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from peergraph.demo.parse import CONTAINS, IMPORTS, INHERITS, MODULE, FileFacts
+from peergraph_demo.parse import CONTAINS, IMPORTS, INHERITS, MODULE, FileFacts
 
 _MAX_DEPTH = 12
 

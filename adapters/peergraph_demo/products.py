@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from peergraph.demo.bars import progress_bar
-from peergraph.demo.graph import NodeGraph
+from peergraph_demo.bars import progress_bar
+from peergraph_demo.graph import NodeGraph
 
 NUM_NODES = 2_449_029
 NUM_EDGES = 61_859_140  # each also used backwards

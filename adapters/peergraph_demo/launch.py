@@ -6,19 +6,18 @@ import json
 import os
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
-from peergraph.atomic_write import write_atomically
-from peergraph.demo.inputs import prepare
-from peergraph.demo.options import DemoOptions, usable_gpus
-from peergraph.demo.report import summary
-from peergraph.demo.result import DemoResult
-from peergraph.demo.train import train
-from peergraph.memory.group.store_file import StoreFile, open_store
+from peergraph_demo.inputs import prepare
+from peergraph_demo.options import DemoOptions, usable_gpus
+from peergraph_demo.report import summary
+from peergraph_demo.result import DemoResult
+from peergraph_demo.train import train
 
 _STOP_SECONDS = 5
 # The first rank may have a large graph to generate while the others wait.
@@ -59,25 +58,24 @@ def run_demo(options: DemoOptions, device: str, ranks: int) -> None:
 
 
 def _spawn(options: DemoOptions, device: str, ranks: int) -> None:
-    # The parent holds the rendezvous: no port to guess, and it outlives every rank.
-    store = StoreFile()
-    arguments = (options, device, ranks, store.path)
-    context = spawn(_child, arguments, nprocs=ranks, join=False)  # type: ignore[no-untyped-call]
-    try:
-        while not context.join():
-            pass
-    finally:
-        _stop(context.processes)
-        store.close()
+    # The ranks meet in a file of a private folder: there is no port to guess.
+    with TemporaryDirectory(prefix="peergraph-demo-") as folder:
+        arguments = (options, device, ranks, f"file://{folder}/ranks")
+        context = spawn(_child, arguments, nprocs=ranks, join=False)  # type: ignore[no-untyped-call]
+        try:
+            while not context.join():
+                pass
+        finally:
+            _stop(context.processes)
 
 
-def _child(rank: int, options: DemoOptions, device: str, ranks: int, store: str) -> None:
+def _child(rank: int, options: DemoOptions, device: str, ranks: int, init_method: str) -> None:
     if device == "cpu":
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks))
     chosen = _choose_device(device, rank)
     dist.init_process_group(
         _backend(device),
-        store=open_store(store, ranks),
+        init_method=init_method,
         rank=rank,
         world_size=ranks,
         timeout=_TIMEOUT,
@@ -106,7 +104,7 @@ def _backend(device: str) -> str:
 def _report(options: DemoOptions, result: DemoResult) -> None:
     print(summary(result), flush=True)
     if options.json is not None:
-        write_atomically(Path(options.json), json.dumps(result.to_dict(), indent=2) + "\n")
+        Path(options.json).write_text(json.dumps(result.to_dict(), indent=2) + "\n")
 
 
 def _stop(processes: list[Any]) -> None:

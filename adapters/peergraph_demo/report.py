@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from peergraph.demo.clock import PHASES
-from peergraph.demo.result import DemoResult
+from peergraph_demo.clock import PHASES
+from peergraph_demo.result import DemoResult
 
 _SHOWN_EPOCHS = 3
 

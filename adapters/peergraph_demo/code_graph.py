@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from peergraph.demo.bars import progress_bar
-from peergraph.demo.graph import NodeGraph, random_split
-from peergraph.demo.npz_file import load_npz, save_npz
-from peergraph.demo.parse import FileFacts, SourceFile, parse_file, parse_files
-from peergraph.demo.resolve import resolve_edges
-from peergraph.demo.sources import find_sources, installation_key, installation_roots
+from peergraph_demo.bars import progress_bar
+from peergraph_demo.graph import NodeGraph, random_split
+from peergraph_demo.npz_file import load_npz, save_npz
+from peergraph_demo.parse import FileFacts, SourceFile, parse_file, parse_files
+from peergraph_demo.resolve import resolve_edges
+from peergraph_demo.sources import find_sources, installation_key, installation_roots
 
 FORMAT_VERSION = 2
 EDGE_TYPE_NAMES = ["contains", "imports", "calls", "inherits"]

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from peergraph.demo.bars import progress_bar
+from peergraph_demo.bars import progress_bar
 
 if TYPE_CHECKING:
     from tqdm import tqdm

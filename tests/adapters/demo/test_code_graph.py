@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from peergraph.demo import code_graph, parse, sources
-from peergraph.demo.code_graph import EDGE_TYPE_NAMES, build_code_graph, load_code_graph
-from peergraph.demo.graph import NodeGraph
-from peergraph.demo.parse import NUM_FEATURES, SourceFile, parse_file, split_words
-from peergraph.demo.resolve import resolve_edges
-from peergraph.demo.sources import find_sources
+from peergraph_demo import code_graph, parse, sources
+from peergraph_demo.code_graph import EDGE_TYPE_NAMES, build_code_graph, load_code_graph
+from peergraph_demo.graph import NodeGraph
+from peergraph_demo.parse import NUM_FEATURES, SourceFile, parse_file, split_words
+from peergraph_demo.resolve import resolve_edges
+from peergraph_demo.sources import find_sources
 
 TREE = {
     "alpha/__init__.py": "from .shapes import Circle\nfrom beta import *\n",

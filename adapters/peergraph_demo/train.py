@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from peergraph.demo.inputs import load_graph, to_pyg
-from peergraph.demo.mlp import train_mlp
-from peergraph.demo.options import DemoOptions
-from peergraph.demo.result import DemoResult
-from peergraph.demo.sage import train_sage
-from peergraph.demo.team import Team
 from peergraph.memory import Group
+from peergraph_demo.inputs import load_graph, to_pyg
+from peergraph_demo.mlp import train_mlp
+from peergraph_demo.options import DemoOptions
+from peergraph_demo.result import DemoResult
+from peergraph_demo.sage import train_sage
+from peergraph_demo.team import Team
 
 _SPLITS = ("train", "val", "test")
 

@@ -194,7 +194,7 @@ def test_bad_options_start_nothing(
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr("peergraph.demo.launch.spawn", refuse)
+    monkeypatch.setattr("peergraph_demo.launch.spawn", refuse)
     assert main(["demo", *arguments]) == 2
     assert message in capsys.readouterr().err
 
@@ -220,6 +220,6 @@ def test_unreadable_options(
     [("123", 123), ("4k", 4096), ("1.5G", 3 << 29), ("2MiB", 2 << 20), ("1TB", 1 << 40)],
 )
 def test_sizes(text: str, expected: int) -> None:
-    from peergraph.cli._arguments import byte_count
+    from peergraph.cli.arguments import byte_count
 
     assert byte_count(text) == expected

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from peergraph.demo.options import Training
-from peergraph.demo.result import DemoResult
-from peergraph.demo.team import Team, batches
+from peergraph_demo.options import Training
+from peergraph_demo.result import DemoResult
+from peergraph_demo.team import Team, batches
 
 # It has no neighbours to read, so its epochs cost next to nothing.
 _EPOCHS_PER_EPOCH = 10

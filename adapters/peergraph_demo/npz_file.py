@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from peergraph.demo.graph import Array, NodeGraph
+from peergraph_demo.graph import Array, NodeGraph
 
 _KEYS = ("indptr", "indices", "y", "train_mask", "val_mask", "test_mask")
 _SPARSE_KEYS = ("x_indptr", "x_indices", "x_shape")

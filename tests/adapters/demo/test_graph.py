@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peergraph.demo.graph import random_split
-from peergraph.demo.npz_file import load_npz, save_npz
+from peergraph_demo.graph import random_split
+from peergraph_demo.npz_file import load_npz, save_npz
 
 SHARED_DATA = Path(__file__).parents[2].parent / "shared" / "data"
 

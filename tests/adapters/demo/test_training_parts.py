@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from peergraph.demo.clock import PhaseClock
-from peergraph.demo.report import summary
-from peergraph.demo.result import DemoResult, Epoch
-from peergraph.demo.team import Team, batches
 from peergraph.testing import run_ranks
+from peergraph_demo.clock import PhaseClock
+from peergraph_demo.report import summary
+from peergraph_demo.result import DemoResult, Epoch
+from peergraph_demo.team import Team, batches
 
 
 class SlowLoader:

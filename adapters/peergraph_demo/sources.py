@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from peergraph.demo.parse import SourceFile
+from peergraph_demo.parse import SourceFile
 
 # Bounds time and memory: 40 MB are about 50,000 nodes and 8 seconds on two cores.
 MAX_BYTES = 40_000_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from peergraph.demo import products
-from peergraph.demo.inputs import to_pyg
-from peergraph.demo.products import NUM_CLASSES, NUM_EDGES, NUM_NODES, products_graph
+from peergraph_demo import products
+from peergraph_demo.inputs import to_pyg
+from peergraph_demo.products import NUM_CLASSES, NUM_EDGES, NUM_NODES, products_graph
 
 
 def test_sizes_and_labels() -> None:

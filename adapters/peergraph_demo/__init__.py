@@ -1,0 +1,1 @@
+"""`peergraph demo`: GraphSAGE on data sets that need no download. Uses the PyG adapter."""
