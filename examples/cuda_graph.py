@@ -82,8 +82,9 @@ def accuracy(right: list[Tensor]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    cuda = torch.cuda.is_available() and peergraph._C.has_cuda
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if cuda else "cpu")
+    parser.add_argument(
+        "--device", choices=["cpu", "cuda"], default="cuda" if peergraph.num_gpus() else "cpu"
+    )
     torch.manual_seed(0)
     with Store.build(make_graph(), device=parser.parse_args().device) as store:
         step = Step(store)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import torch
 
 import peergraph
-from peergraph import _C
 from peergraph.aggregate import Csc, g_spmm
 from peergraph.memory import cupy_stream, table_argument
 from peergraph.store import EdgeSource, GraphSource, Store, graph_argument
@@ -45,7 +44,7 @@ def missing() -> str | None:
         import cupy  # noqa: F401
     except ImportError:
         return "CuPy is not installed: pip install peergraph[cupy]"
-    if not (_C.has_cuda and torch.cuda.is_available()):
+    if peergraph.num_gpus() == 0:
         return "no GPU, or peergraph was built without its CUDA part"
     return None
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-import peergraph._C as _C
+from peergraph import num_gpus
 from peergraph.testing import preload
 from tests.gpu_turns import turn
 
 # Helpers of tests say what they compared, as tests do.
 pytest.register_assert_rewrite(*(f"tests.{p.name}" for p in Path(__file__).parent.iterdir()))
 
-NUM_GPUS = torch.cuda.device_count() if _C.has_cuda else 0
+NUM_GPUS = num_gpus()
 # What most tests of ranks take seconds to import; optimizers import the compiler.
 preload("pytest", "torch._dynamo")
 if NUM_GPUS == 0:  # importing PyG prints torch's configuration, which initialises CUDA

@@ -13,8 +13,9 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
+from peergraph import num_gpus
 from peergraph_demo.inputs import prepare
-from peergraph_demo.options import DemoOptions, usable_gpus
+from peergraph_demo.options import DemoOptions
 from peergraph_demo.report import summary
 from peergraph_demo.result import DemoResult
 from peergraph_demo.train import train
@@ -30,7 +31,7 @@ def prepare_demo(options: DemoOptions) -> tuple[str, int]:
     Raises ValueError, OSError for what cannot be.
     """
     options.check()
-    device, ranks = options.resolve(usable_gpus())
+    device, ranks = options.resolve(num_gpus())
     if int(os.environ.get("LOCAL_RANK", 0)) == 0:
         prepare(options)
     return device, ranks

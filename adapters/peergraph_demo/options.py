@@ -6,8 +6,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 CODE = "code"
 PRODUCTS = "products"
 _STEPS_PER_EPOCH = 16
@@ -132,10 +130,3 @@ class Training:
     dropout: float
     seed: int
     num_workers: int
-
-
-def usable_gpus() -> int:
-    """GPUs that both torch and the compiled core can use."""
-    from peergraph import _C
-
-    return torch.cuda.device_count() if _C.has_cuda else 0

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from peergraph import _native as _native
 from peergraph import optim
 from peergraph.errors import PeerLostError
+from peergraph.gpus import num_gpus
 from peergraph.headers import include_path
 from peergraph.integration import explain
 from peergraph.memory.device.pending_errors import synchronize
@@ -21,6 +22,7 @@ __all__ = [
     "__version__",
     "explain",
     "include_path",
+    "num_gpus",
     "optim",
     "synchronize",
 ]
