@@ -1,7 +1,7 @@
 // Atomic additions of several values that lie next to each other.
 #pragma once
 
-#include "aggregate/lanes.cuh"
+#include "aggregate/lane_columns.cuh"
 
 namespace peergraph {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "aggregate/blocks.h"
+#include "aggregate/column_blocks.h"
 #include "aggregate/softmax.h"
 
 namespace peergraph {
@@ -59,7 +59,7 @@ class Edges {
       : of_(of), heads_(heads), slope_(static_cast<Value>(of.slope)), scratch_(*scratch) {}
 
   /// Collects the edges of `node` in `rows`, its self loop included, and their scores.
-  PG_INLINE void collect(const Adjacency& rows, int64_t node) {
+  PG_INLINE void collect(const CsrMatrix& rows, int64_t node) {
     node_ = node;
     const int64_t begin = rows.begin(node), end = rows.end(node);
     auto& others = scratch_.others;
@@ -221,7 +221,7 @@ class Edges {
 
 /// Calls body(edges, node) for all rows of `rows`, in threads and with the vectors of this CPU.
 template <bool kToRow, typename Body>
-void each_node(const Attention& of, const Adjacency& rows, int num_threads, const Body& body) {
+void each_node(const Attention& of, const CsrMatrix& rows, int num_threads, const Body& body) {
   if (rows.num_rows == 0 || of.columns() == 0) return;
   const ColumnRuns heads(of.columns(), of.heads);
   with_dtype(of.dtype, [&](auto element) {
@@ -325,7 +325,7 @@ void attention_to_rows_cpu(const AttentionGrad& op, int num_threads) {
                       PG_INLINED { grad_of_row<decltype(element)>(op, edges, row); });
 }
 
-void attention_to_columns_cpu(const AttentionGrad& op, const Adjacency& transpose,
+void attention_to_columns_cpu(const AttentionGrad& op, const CsrMatrix& transpose,
                               int num_threads) {
   each_node<false>(op.of, transpose, num_threads,
                    [&](auto& edges, int64_t column, auto element)

@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kRowThreads)
   Value att[kItems][kVec];
   if constexpr (kDynamic) load_att(of, at, att);
   const int64_t size = work.size();
-  for (int64_t item = warp_of_grid(); item < size; item += warps_of_grid()) {
+  for (int64_t item = global_warp(); item < size; item += grid_warps()) {
     Part part;
     if (!work.find(item, &part)) continue;
     const OtherEnds sources(work.rows, part, of.loops);
@@ -42,12 +42,12 @@ __global__ void __launch_bounds__(kRowThreads)
 #pragma unroll
       for (int i = 0; i < kVec; ++i) sums[m][i] = 0;
     }
-    unsigned next = sources.at(lane_of_warp());
-    for (int64_t first = 0; first < sources.count(); first += kWarp) {
+    unsigned next = sources.at(lane_id());
+    for (int64_t first = 0; first < sources.count(); first += kWarpSize) {
       const int64_t left_over = sources.count() - first;
-      const int count = static_cast<int>(left_over < kWarp ? left_over : kWarp);
+      const int count = static_cast<int>(left_over < kWarpSize ? left_over : kWarpSize);
       const unsigned own = next;
-      next = sources.at(first + kWarp + lane_of_warp());
+      next = sources.at(first + kWarpSize + lane_id());
       for (int step = 0; step < count; step += at.groups * kInFlight) {
         Pack<T, kVec> us[kInFlight][kItems] = {};
         Value scores[kInFlight][kItems] = {};
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kRowThreads)
 #pragma unroll
         for (int k = 0; k < kInFlight; ++k) {
           const int edge = step + k * at.groups + at.group;
-          const unsigned column = __shfl_sync(kAllLanes, own, edge % kWarp);
+          const unsigned column = __shfl_sync(kFullMask, own, edge % kWarpSize);
           is_edge[k] = edge < count && column != kNoNode;
           if (!is_edge[k]) continue;
           load_row(of.x, column, of, at, us[k]);
@@ -99,15 +99,15 @@ __global__ void __launch_bounds__(kRowThreads)
     // All lanes exchange before any writes: between writes the warp would not be together.
 #pragma unroll
     for (int m = 0; m < kItems; ++m) {
-      for (int offset = at.lanes; offset < kWarp; offset *= 2) {
-        const Value other_top = __shfl_xor_sync(kAllLanes, top[m], offset);
+      for (int offset = at.lanes; offset < kWarpSize; offset *= 2) {
+        const Value other_top = __shfl_xor_sync(kFullMask, top[m], offset);
         const Value best = other_top > top[m] ? other_top : top[m];
         const Value base = best == -INFINITY ? Value{0} : best;
         const Value mine = exp(top[m] - base), theirs = exp(other_top - base);
-        total[m] = total[m] * mine + __shfl_xor_sync(kAllLanes, total[m], offset) * theirs;
+        total[m] = total[m] * mine + __shfl_xor_sync(kFullMask, total[m], offset) * theirs;
 #pragma unroll
         for (int i = 0; i < kVec; ++i)
-          sums[m][i] = sums[m][i] * mine + __shfl_xor_sync(kAllLanes, sums[m][i], offset) * theirs;
+          sums[m][i] = sums[m][i] * mine + __shfl_xor_sync(kFullMask, sums[m][i], offset) * theirs;
         top[m] = best;
       }
     }
@@ -145,10 +145,10 @@ __global__ void __launch_bounds__(kRowThreads)
   using Value = AccumulatorOf<T>;
   const int64_t columns = of.columns(), width = columns + 2 * of.heads;
   const int64_t size = work.size();
-  for (int64_t slot = warp_of_grid(); slot < size; slot += warps_of_grid()) {
+  for (int64_t slot = global_warp(); slot < size; slot += grid_warps()) {
     const Chunk chunk = work.queue.chunks[slot];
     if (chunk.part != 0) continue;
-    for (int64_t c = lane_of_warp(); c < columns; c += kWarp) {
+    for (int64_t c = lane_id(); c < columns; c += kWarpSize) {
       const int64_t head = c / of.depth;
       Value top = -INFINITY, total = 0, sum = 0;
       for (int32_t k = 0; k < chunk.parts; ++k) {

@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "aggregate/attention.h"
-#include "aggregate/lanes.cuh"
+#include "aggregate/lane_columns.cuh"
 #include "aggregate/neighbor_partition.cuh"
 
 namespace peergraph {
@@ -31,9 +31,9 @@ struct HeadLanes {
   __device__ __forceinline__ HeadLanes(const HeadShape& shape, const Attention& of)
       : per_head(shape.per_head) {
     lanes = 1 << shape.lanes_log2;
-    groups = kWarp >> shape.lanes_log2;
-    group = lane_of_warp() >> shape.lanes_log2;
-    const int lane = lane_of_warp() & (lanes - 1);
+    groups = kWarpSize >> shape.lanes_log2;
+    group = lane_id() >> shape.lanes_log2;
+    const int lane = lane_id() & (lanes - 1);
 #pragma unroll
     for (int m = 0; m < kItems; ++m) {
       columns[m] = static_cast<int64_t>(m * lanes + lane) * kVec;
@@ -59,15 +59,15 @@ struct HeadLanes {
 #pragma unroll
     for (int m = 0; m < kItems; ++m) {
       for (int offset = width / 2; offset > 0; offset /= 2)
-        sums[m] += __shfl_xor_sync(kAllLanes, sums[m], offset);
+        sums[m] += __shfl_xor_sync(kFullMask, sums[m], offset);
       shares[m] = sums[m];
     }
   }
 
   /// Adds up what the groups of lanes have; all lanes of the warp must call it.
   __device__ __forceinline__ Value over_groups(Value sum) const {
-    for (int offset = lanes; offset < kWarp; offset *= 2)
-      sum += __shfl_xor_sync(kAllLanes, sum, offset);
+    for (int offset = lanes; offset < kWarpSize; offset *= 2)
+      sum += __shfl_xor_sync(kFullMask, sum, offset);
     return sum;
   }
 };
@@ -75,7 +75,7 @@ struct HeadLanes {
 /// The other ends of a node's edges, self loops dealt with, read a warp's worth at a time.
 class OtherEnds {
  public:
-  __device__ __forceinline__ OtherEnds(const Adjacency& rows, const Part& part, int64_t loops)
+  __device__ __forceinline__ OtherEnds(const CsrMatrix& rows, const Part& part, int64_t loops)
       : rows_(rows), part_(part), skips_(loops >= 0) {
     const bool is_last = part.end == rows.end(part.row);
     count_ = part.end - part.begin + (part.row < loops && is_last ? 1 : 0);
@@ -93,7 +93,7 @@ class OtherEnds {
   }
 
  private:
-  const Adjacency& rows_;
+  const CsrMatrix& rows_;
   const Part& part_;
   bool skips_;
   int64_t count_;
@@ -159,7 +159,7 @@ inline bool is_power_of_two(int64_t value) { return value > 0 && (value & (value
 template <int kVec, int kItems>
 bool heads_fit(int64_t heads, int64_t depth) {
   return depth % kVec == 0 && is_power_of_two(depth / kVec) &&
-         heads * depth <= int64_t{kWarp} * kVec * kItems;
+         heads * depth <= int64_t{kWarpSize} * kVec * kItems;
 }
 
 template <int kVec>

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 
-#include "aggregate/adjacency.h"
+#include "aggregate/csr_matrix.h"
+#include "common/allocate.h"
 #include "common/element.h"
 
 namespace peergraph {
@@ -16,7 +16,7 @@ namespace peergraph {
 /// al. 2018), or, `dynamic`, the sum over the head's columns of att * leaky_relu(x[source] +
 /// right[destination]) (Brody et al. 2022).
 struct Attention {
-  Adjacency rows;  // by destination
+  CsrMatrix rows;  // by destination
   DType dtype = DType::kFloat32;
   bool dynamic = false;
   int64_t heads = 1;
@@ -58,7 +58,7 @@ void attention_cpu(const AttentionForward& op, int num_threads);
 void attention_to_rows_cpu(const AttentionGrad& op, int num_threads);
 
 /// Writes what belongs to sources: grad_x and grad_left. `transpose` has the edges by source.
-void attention_to_columns_cpu(const AttentionGrad& op, const Adjacency& transpose, int num_threads);
+void attention_to_columns_cpu(const AttentionGrad& op, const CsrMatrix& transpose, int num_threads);
 
 #ifdef PEERGRAPH_CUDA
 /// Whether the GPU's kernels take heads of these sizes.
@@ -66,20 +66,19 @@ bool attention_fits_cuda(DType dtype, int64_t heads, int64_t depth);
 
 /// As attention_cpu, on `device` in `stream`; asynchronous. `max_chunks` and `allocate` as in
 /// spmm.h.
-void attention_cuda(const AttentionForward& op, int64_t max_chunks,
-                    const std::function<void*(int64_t)>& allocate, int device, uintptr_t stream);
+void attention_cuda(const AttentionForward& op, int64_t max_chunks, const Allocate& allocate,
+                    int device, uintptr_t stream);
 
 /// As attention_to_rows_cpu. Where grad_x is not null, also adds grad_x and grad_left by atomics,
 /// in no fixed order, to zeros.
-void attention_to_rows_cuda(const AttentionGrad& op, int64_t max_chunks,
-                            const std::function<void*(int64_t)>& allocate, int device,
-                            uintptr_t stream);
+void attention_to_rows_cuda(const AttentionGrad& op, int64_t max_chunks, const Allocate& allocate,
+                            int device, uintptr_t stream);
 
 /// As attention_to_columns_cpu. Where grad_right is not null, which is for scores that are not
 /// dynamic, also adds it by atomics, in no fixed order, to zeros.
-void attention_to_columns_cuda(const AttentionGrad& op, const Adjacency& transpose,
-                               int64_t max_chunks, const std::function<void*(int64_t)>& allocate,
-                               int device, uintptr_t stream);
+void attention_to_columns_cuda(const AttentionGrad& op, const CsrMatrix& transpose,
+                               int64_t max_chunks, const Allocate& allocate, int device,
+                               uintptr_t stream);
 #endif
 
 }  // namespace peergraph

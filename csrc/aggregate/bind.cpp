@@ -1,4 +1,6 @@
 // Python face of the aggregate area.
+#include "common/bind.h"
+
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -6,13 +8,12 @@
 #include <tuple>
 
 #include "aggregate/attention.h"
+#include "aggregate/csr_conversion.h"
 #include "aggregate/edge_softmax.h"
-#include "aggregate/extremum.h"
 #include "aggregate/sddmm.h"
 #include "aggregate/spmm.h"
-#include "aggregate/spread.h"
-#include "aggregate/structure.h"
-#include "common/bind_allocator.h"
+#include "aggregate/spmm_minmax.h"
+#include "aggregate/spmm_transposed.h"
 #include "common/check.h"
 #include "common/on_device.h"
 #include "common/vectors.h"
@@ -24,22 +25,16 @@ namespace peergraph {
 namespace {
 
 using OperandTuple = std::tuple<uintptr_t, int, int64_t>;  // address, Target, columns
-using ReleaseGil = py::call_guard<py::gil_scoped_release>;
 using LeasedOperands = Leased<Operands>;
 
-template <typename T = void>
-T* pointer(uintptr_t address) {
-  return reinterpret_cast<T*>(address);
-}
-
-Adjacency make_adjacency(uintptr_t indptr, int indptr_bytes, uintptr_t indices, int index_bytes,
-                         uintptr_t edge_ids, int edge_id_bytes, int64_t num_rows,
-                         int64_t num_columns, int64_t num_edges) {
+CsrMatrix make_csr_matrix(uintptr_t indptr, int indptr_bytes, uintptr_t indices, int index_bytes,
+                          uintptr_t edge_ids, int edge_id_bytes, int64_t num_rows,
+                          int64_t num_columns, int64_t num_edges) {
   const auto is_width = [](int bytes) { return bytes == 4 || bytes == 8; };
   PG_CHECK_ARG(is_width(indptr_bytes) && is_width(index_bytes), "ids have 4 or 8 bytes");
   PG_CHECK_ARG(edge_id_bytes == 0 || is_width(edge_id_bytes), "edge ids have 4 or 8 bytes");
   PG_CHECK_ARG(num_rows >= 0 && num_columns >= 0 && num_edges >= 0, "sizes must not be negative");
-  Adjacency rows;
+  CsrMatrix rows;
   rows.indptr = pointer(indptr);
   rows.indices = pointer(indices);
   rows.edge_ids = pointer(edge_ids);
@@ -67,7 +62,7 @@ EdgeOperand make_operand(const OperandTuple& operand) {
   return {pointer(address), static_cast<Target>(target), columns};
 }
 
-void bind_spmm(const Adjacency& rows, const LeasedOperands& operands, int dtype, bool mean,
+void bind_spmm(const CsrMatrix& rows, const LeasedOperands& operands, int dtype, bool mean,
                uintptr_t out, [[maybe_unused]] int64_t max_chunks, int device,
                [[maybe_unused]] uintptr_t stream, int num_threads,
                [[maybe_unused]] const py::function& allocate) {
@@ -77,7 +72,7 @@ void bind_spmm(const Adjacency& rows, const LeasedOperands& operands, int dtype,
                spmm_cuda(op, max_chunks, with_gil(allocate), device, stream));
 }
 
-void bind_spread(const Adjacency& rows, const LeasedOperands& operands, int dtype, uintptr_t counts,
+void bind_spread(const CsrMatrix& rows, const LeasedOperands& operands, int dtype, uintptr_t counts,
                  uintptr_t out, [[maybe_unused]] int64_t max_chunks, int device,
                  [[maybe_unused]] uintptr_t stream, int num_threads,
                  [[maybe_unused]] const py::function& allocate) {
@@ -88,7 +83,7 @@ void bind_spread(const Adjacency& rows, const LeasedOperands& operands, int dtyp
                spread_cuda(op, max_chunks, with_gil(allocate), device, stream));
 }
 
-void bind_extremum(const Adjacency& rows, const LeasedOperands& operands, int dtype, bool minimum,
+void bind_extremum(const CsrMatrix& rows, const LeasedOperands& operands, int dtype, bool minimum,
                    uintptr_t out, uintptr_t arg, int arg_bytes, [[maybe_unused]] int64_t max_chunks,
                    int device, [[maybe_unused]] uintptr_t stream, int num_threads,
                    [[maybe_unused]] const py::function& allocate) {
@@ -99,10 +94,10 @@ void bind_extremum(const Adjacency& rows, const LeasedOperands& operands, int dt
                extremum_cuda(op, max_chunks, with_gil(allocate), device, stream));
 }
 
-void bind_extremum_grad(const Adjacency& rows, const LeasedOperands& operands, int dtype,
+void bind_extremum_grad(const CsrMatrix& rows, const LeasedOperands& operands, int dtype,
                         uintptr_t arg, int arg_bytes, uintptr_t grad, uintptr_t grad_x,
                         uintptr_t grad_e,
-                        [[maybe_unused]] const std::optional<Adjacency>& transpose, int device,
+                        [[maybe_unused]] const std::optional<CsrMatrix>& transpose, int device,
                         [[maybe_unused]] uintptr_t stream, int num_threads) {
   const Opened of(operands);
   const ExtremumGrad op{rows,      *of,           static_cast<DType>(dtype), pointer(arg),
@@ -111,7 +106,7 @@ void bind_extremum_grad(const Adjacency& rows, const LeasedOperands& operands, i
                extremum_grad_cuda(op, transpose ? &*transpose : nullptr, device, stream));
 }
 
-void bind_sddmm(const Adjacency& rows, const OperandTuple& left, const OperandTuple& right,
+void bind_sddmm(const CsrMatrix& rows, const OperandTuple& left, const OperandTuple& right,
                 int message, int dtype, int64_t heads, int64_t depth, uintptr_t out, int device,
                 [[maybe_unused]] uintptr_t stream, int num_threads) {
   const Sddmm op{rows,
@@ -125,7 +120,7 @@ void bind_sddmm(const Adjacency& rows, const OperandTuple& left, const OperandTu
   PG_ON_DEVICE(device, sddmm_cpu(op, num_threads), sddmm_cuda(op, device, stream));
 }
 
-void bind_edge_softmax(const Adjacency& rows, int dtype, int64_t heads, uintptr_t values,
+void bind_edge_softmax(const CsrMatrix& rows, int dtype, int64_t heads, uintptr_t values,
                        uintptr_t grad, uintptr_t out, int device, [[maybe_unused]] uintptr_t stream,
                        int num_threads, [[maybe_unused]] const py::function& allocate) {
   const EdgeSoftmax op{
@@ -134,7 +129,7 @@ void bind_edge_softmax(const Adjacency& rows, int dtype, int64_t heads, uintptr_
                edge_softmax_cuda(op, with_gil(allocate), device, stream));
 }
 
-Attention make_attention(const Adjacency& rows, int dtype, bool dynamic, int64_t heads,
+Attention make_attention(const CsrMatrix& rows, int dtype, bool dynamic, int64_t heads,
                          int64_t depth, int64_t loops, double slope, uintptr_t x, uintptr_t left,
                          uintptr_t right, uintptr_t att) {
   PG_CHECK_ARG(heads >= 0 && depth >= 0, "sizes must not be negative");
@@ -157,7 +152,7 @@ void bind_attention(const Attention& of, uintptr_t out, uintptr_t lse,
 
 void bind_attention_grad(const Attention& of, uintptr_t grad, uintptr_t lse, uintptr_t delta,
                          uintptr_t grad_x, uintptr_t grad_left, uintptr_t grad_right,
-                         uintptr_t grad_att, const std::optional<Adjacency>& transpose,
+                         uintptr_t grad_att, const std::optional<CsrMatrix>& transpose,
                          [[maybe_unused]] int64_t max_chunks, int device,
                          [[maybe_unused]] uintptr_t stream, int num_threads,
                          [[maybe_unused]] const py::function& allocate) {
@@ -179,7 +174,7 @@ void bind_attention_grad(const Attention& of, uintptr_t grad, uintptr_t lse, uin
   }
 }
 
-void bind_transpose(const Adjacency& rows, uintptr_t indptr, uintptr_t indices,
+void bind_transpose(const CsrMatrix& rows, uintptr_t indptr, uintptr_t indices,
                     uintptr_t positions) {
   transpose_cpu(rows, {pointer(indptr), pointer(indices), pointer(positions)});
 }
@@ -212,8 +207,8 @@ int limit_vector_bytes(int bytes) {
 }  // namespace
 
 void register_aggregate(py::module_& m) {
-  py::class_<Adjacency>(m, "Adjacency")
-      .def(py::init(&make_adjacency), py::kw_only(), py::arg("indptr"), py::arg("indptr_bytes"),
+  py::class_<CsrMatrix>(m, "CsrMatrix")
+      .def(py::init(&make_csr_matrix), py::kw_only(), py::arg("indptr"), py::arg("indptr_bytes"),
            py::arg("indices"), py::arg("index_bytes"), py::arg("edge_ids"),
            py::arg("edge_id_bytes"), py::arg("num_rows"), py::arg("num_columns"),
            py::arg("num_edges"));

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "aggregate/blocks.h"
+#include "aggregate/column_blocks.h"
 #include "aggregate/softmax.h"
 
 namespace peergraph {

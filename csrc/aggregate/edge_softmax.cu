@@ -9,7 +9,7 @@ namespace peergraph {
 namespace {
 
 constexpr int kLongThreads = 512;
-constexpr int kLongWarps = kLongThreads / kWarp;
+constexpr int kLongWarps = kLongThreads / kWarpSize;
 constexpr int64_t kLongScores = 1024;  // edges from which on a row has a block
 constexpr int kKept = 8;               // edges whose scores a lane keeps
 
@@ -43,8 +43,8 @@ struct Exponents {
   }
   __device__ __forceinline__ Exponents from_xor(int offset) const {
     Exponents other;
-    other.top = __shfl_xor_sync(kAllLanes, top, offset);
-    other.sum = __shfl_xor_sync(kAllLanes, sum, offset);
+    other.top = __shfl_xor_sync(kFullMask, top, offset);
+    other.sum = __shfl_xor_sync(kFullMask, sum, offset);
     return other;
   }
 };
@@ -57,7 +57,7 @@ struct Products {
   __device__ __forceinline__ void add(Value product) { sum += product; }
   __device__ __forceinline__ void add(const Products& other) { sum += other.sum; }
   __device__ __forceinline__ Products from_xor(int offset) const {
-    return {__shfl_xor_sync(kAllLanes, sum, offset)};
+    return {__shfl_xor_sync(kFullMask, sum, offset)};
   }
 };
 
@@ -96,22 +96,22 @@ struct Team {
 
   __device__ __forceinline__ explicit Team(int lanes_log2) {
     lanes = 1 << lanes_log2;
-    lane = lane_of_warp() & (lanes - 1);
-    const int index = kBlock ? static_cast<int>(threadIdx.x) : lane_of_warp();
+    lane = lane_id() & (lanes - 1);
+    const int index = kBlock ? static_cast<int>(threadIdx.x) : lane_id();
     group = index >> lanes_log2;
-    groups = (kBlock ? kLongThreads : kWarp) >> lanes_log2;
+    groups = (kBlock ? kLongThreads : kWarpSize) >> lanes_log2;
   }
 
   /// The total of all threads of a head, in a fixed order.
   template <typename Total>
   __device__ __forceinline__ Total all(Total total) const {
-    for (int offset = lanes; offset < kWarp; offset *= 2) total.add(total.from_xor(offset));
+    for (int offset = lanes; offset < kWarpSize; offset *= 2) total.add(total.from_xor(offset));
     if constexpr (kBlock) {
       // Raw memory: a shared variable cannot have a constructor.
-      __shared__ alignas(Total) char memory[kLongWarps * kWarp * sizeof(Total)];
-      Total(*of_warps)[kWarp] = reinterpret_cast<Total(*)[kWarp]>(memory);
+      __shared__ alignas(Total) char memory[kLongWarps * kWarpSize * sizeof(Total)];
+      Total(*of_warps)[kWarpSize] = reinterpret_cast<Total(*)[kWarpSize]>(memory);
       __syncthreads();
-      of_warps[threadIdx.x / kWarp][lane_of_warp()] = total;
+      of_warps[threadIdx.x / kWarpSize][lane_id()] = total;
       __syncthreads();
       total = Total{};
       for (int w = 0; w < kLongWarps; ++w) total.add(of_warps[w][lane]);
@@ -167,9 +167,9 @@ __device__ __forceinline__ void softmax_row(const EdgeSoftmax& op, int lanes_log
 template <typename T, bool kBackward>
 __global__ void __launch_bounds__(kRowThreads)
     softmax_rows(const __grid_constant__ EdgeSoftmax op, int lanes_log2, RowQueue queue) {
-  for (int64_t row = warp_of_grid(); row < op.rows.num_rows; row += warps_of_grid()) {
+  for (int64_t row = global_warp(); row < op.rows.num_rows; row += grid_warps()) {
     if (queue.count != nullptr && op.rows.end(row) - op.rows.begin(row) > kLongScores) {
-      if (lane_of_warp() == 0) queue.rows[atomicAdd(queue.count, 1ull)] = row;
+      if (lane_id() == 0) queue.rows[atomicAdd(queue.count, 1ull)] = row;
       continue;
     }
     softmax_row<T, kBackward, false>(op, lanes_log2, row);

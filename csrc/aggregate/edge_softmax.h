@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 
-#include "aggregate/adjacency.h"
+#include "aggregate/csr_matrix.h"
+#include "common/allocate.h"
 #include "common/element.h"
 
 namespace peergraph {
@@ -12,7 +12,7 @@ namespace peergraph {
 /// Forward: out = softmax(values). Gradient: out = values * (grad - sum of values * grad), where
 /// `values` are the softmax. All are [num_edges, heads] by edge.
 struct EdgeSoftmax {
-  Adjacency rows;
+  CsrMatrix rows;
   DType dtype = DType::kFloat32;
   int64_t heads = 1;
   const void* values = nullptr;
@@ -24,8 +24,8 @@ void edge_softmax_cpu(const EdgeSoftmax& op, int num_threads);
 
 #ifdef PEERGRAPH_CUDA
 /// As edge_softmax_cpu, on `device` in `stream`; asynchronous. `allocate` as in spmm.h.
-void edge_softmax_cuda(const EdgeSoftmax& op, const std::function<void*(int64_t)>& allocate,
-                       int device, uintptr_t stream);
+void edge_softmax_cuda(const EdgeSoftmax& op, const Allocate& allocate, int device,
+                       uintptr_t stream);
 #endif
 
 }  // namespace peergraph

@@ -3,31 +3,20 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 
-#include "aggregate/adjacency.h"
+#include "aggregate/csr_matrix.h"
+#include "common/allocate.h"
 #include "common/cuda_check.cuh"
+#include "common/warp.cuh"
 
 namespace peergraph {
 
-constexpr int kWarp = 32;
-constexpr unsigned kAllLanes = 0xffffffffu;
 // Two warps a block: a block lives as long as its longest row, and its other warps' places on the
 // multiprocessor stay empty meanwhile.
-constexpr int kRowThreads = 2 * kWarp;
+constexpr int kRowThreads = 2 * kWarpSize;
 // Rows of more than kLongRow edges are cut in chunks of kChunk; rows.py counts them likewise.
 constexpr int64_t kChunk = 256;
 constexpr int64_t kLongRow = 512;
-
-__device__ __forceinline__ int lane_of_warp() { return static_cast<int>(threadIdx.x) % kWarp; }
-
-__device__ __forceinline__ int64_t warp_of_grid() {
-  return (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
-}
-
-__device__ __forceinline__ int64_t warps_of_grid() {
-  return static_cast<int64_t>(gridDim.x) * (blockDim.x / kWarp);
-}
 
 /// Chunk `part` of the `parts` of a row; the chunks of a row lie next to each other.
 struct Chunk {
@@ -53,7 +42,7 @@ struct Part {
 
 /// The work of one launch: all rows, or what an earlier launch has queued.
 struct RowWork {
-  Adjacency rows;
+  CsrMatrix rows;
   ChunkQueue queue;
   bool queued = false;
 
@@ -82,16 +71,14 @@ struct RowWork {
   __device__ void enqueue(int64_t row, int64_t degree) const {
     const int32_t parts = static_cast<int32_t>((degree + kChunk - 1) / kChunk);
     unsigned long long first = 0;
-    if (lane_of_warp() == 0) first = atomicAdd(queue.count, static_cast<unsigned>(parts));
-    first = __shfl_sync(kAllLanes, first, 0);
-    for (int32_t k = lane_of_warp(); k < parts; k += kWarp) {
+    if (lane_id() == 0) first = atomicAdd(queue.count, static_cast<unsigned>(parts));
+    first = __shfl_sync(kFullMask, first, 0);
+    for (int32_t k = lane_id(); k < parts; k += kWarpSize) {
       const int64_t slot = static_cast<int64_t>(first) + k;
       if (slot < queue.capacity) queue.chunks[slot] = {row, k, parts};
     }
   }
 };
-
-using Allocate = std::function<void*(int64_t)>;
 
 /// An empty queue in scratch memory.
 inline ChunkQueue make_queue(int64_t capacity, const Allocate& allocate, cudaStream_t stream) {
@@ -107,12 +94,12 @@ inline ChunkQueue make_queue(int64_t capacity, const Allocate& allocate, cudaStr
 
 /// Blocks of kRowThreads threads that give each item a warp.
 inline unsigned blocks_for_items(int64_t items) {
-  return grid_for(items, kRowThreads / kWarp, int64_t{1} << 30);
+  return grid_for(items, kRowThreads / kWarpSize, int64_t{1} << 30);
 }
 
 /// Blocks that share what is queued, which is seldom as much as there is room for.
 inline unsigned blocks_for_queue(const ChunkQueue& queue) {
-  return grid_for(queue.capacity, kRowThreads / kWarp, 1 << 14);
+  return grid_for(queue.capacity, kRowThreads / kWarpSize, 1 << 14);
 }
 
 }  // namespace peergraph

@@ -1,7 +1,7 @@
 #include "aggregate/sddmm.h"
 
-#include "aggregate/blocks.h"
-#include "aggregate/cpu.h"
+#include "aggregate/column_blocks.h"
+#include "aggregate/cpu_rows.h"
 
 namespace peergraph {
 namespace {

@@ -1,6 +1,6 @@
 // g-SDDMM on a GPU: a warp for each run of kChunk edges, whatever rows they are in; groups of lanes
 // take values of edges, several at a time.
-#include "aggregate/lanes.cuh"
+#include "aggregate/lane_columns.cuh"
 #include "aggregate/neighbor_partition.cuh"
 #include "aggregate/sddmm.h"
 
@@ -8,7 +8,7 @@ namespace peergraph {
 namespace {
 
 /// The row of a position among rows low .. high: the last one that begins at it or before.
-__device__ __forceinline__ int64_t find_row(const Adjacency& rows, int64_t position, int64_t low,
+__device__ __forceinline__ int64_t find_row(const CsrMatrix& rows, int64_t position, int64_t low,
                                             int64_t high) {
   while (low < high) {
     const int64_t middle = low + (high - low + 1) / 2;
@@ -51,12 +51,12 @@ __global__ void __launch_bounds__(kRowThreads)
     edge_values(const __grid_constant__ Sddmm op, EdgeShape shape) {
   using Value = AccumulatorOf<T>;
   constexpr int kInFlight = 4;
-  const int lanes = 1 << shape.lanes_log2, groups = kWarp >> shape.lanes_log2;
-  const int group = lane_of_warp() >> shape.lanes_log2, lane = lane_of_warp() & (lanes - 1);
+  const int lanes = 1 << shape.lanes_log2, groups = kWarpSize >> shape.lanes_log2;
+  const int group = lane_id() >> shape.lanes_log2, lane = lane_id() & (lanes - 1);
   const bool reads_left = uses_u(op.message), reads_right = uses_e(op.message);
   const uint32_t heads = static_cast<uint32_t>(op.heads);
   const int64_t chunks = (op.rows.num_edges + kChunk - 1) / kChunk;
-  for (int64_t chunk = warp_of_grid(); chunk < chunks; chunk += warps_of_grid()) {
+  for (int64_t chunk = global_warp(); chunk < chunks; chunk += grid_warps()) {
     const int64_t first = chunk * kChunk;
     const int64_t last = first + kChunk < op.rows.num_edges ? first + kChunk : op.rows.num_edges;
     int64_t low = 0, high = 0;
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kRowThreads)
 #pragma unroll
       for (int k = 0; k < kInFlight; ++k)
         for (int offset = lanes / 2; offset > 0; offset /= 2)
-          sums[k] += __shfl_xor_sync(kAllLanes, sums[k], offset);
+          sums[k] += __shfl_xor_sync(kFullMask, sums[k], offset);
       __syncwarp();
 #pragma unroll
       for (int k = 0; k < kInFlight; ++k)

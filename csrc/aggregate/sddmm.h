@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "aggregate/adjacency.h"
+#include "aggregate/csr_matrix.h"
 #include "aggregate/message.h"
 #include "common/element.h"
 
@@ -21,7 +21,7 @@ struct EdgeOperand {
 };
 
 struct Sddmm {
-  Adjacency rows;
+  CsrMatrix rows;
   EdgeOperand left, right;  // a message copies `left` as u, `right` as e
   Message message = Message::kCopyU;
   DType dtype = DType::kFloat32;

@@ -1,6 +1,6 @@
 #include "aggregate/spmm.h"
 
-#include "aggregate/blocks.h"
+#include "aggregate/column_blocks.h"
 
 namespace peergraph {
 namespace {

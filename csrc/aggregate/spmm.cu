@@ -1,6 +1,6 @@
 // g-SpMM on a GPU: a warp for each row or chunk of a long row, sums in registers, results written
 // once.
-#include "aggregate/lanes.cuh"
+#include "aggregate/lane_columns.cuh"
 #include "aggregate/neighbor_partition.cuh"
 #include "aggregate/spmm.h"
 
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kRowThreads)
   constexpr int kInFlight = kFew && kItems == 1 ? 8 : 4;
   const Lanes<kVec, kItems> at(shape, of);
   const int64_t size = work.size();
-  for (int64_t item = warp_of_grid(); item < size; item += warps_of_grid()) {
+  for (int64_t item = global_warp(); item < size; item += grid_warps()) {
     Part part;
     if (!work.find(item, &part)) continue;
     Value sum[kItems][kVec] = {};
@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(kRowThreads)
     for (int m = 0; m < kItems; ++m)
 #pragma unroll
       for (int i = 0; i < kVec; ++i)
-        for (int offset = at.lanes; offset < kWarp; offset *= 2)
-          sum[m][i] += __shfl_xor_sync(kAllLanes, sum[m][i], offset);
+        for (int offset = at.lanes; offset < kWarpSize; offset *= 2)
+          sum[m][i] += __shfl_xor_sync(kFullMask, sum[m][i], offset);
     __syncwarp();
 #pragma unroll
     for (int m = 0; m < kItems; ++m) {
@@ -68,11 +68,11 @@ template <typename T>
 __global__ void __launch_bounds__(kRowThreads)
     combine_sums(const __grid_constant__ RowWork work, int64_t columns, SumOutput<T> to) {
   const int64_t size = work.size();
-  for (int64_t slot = warp_of_grid(); slot < size; slot += warps_of_grid()) {
+  for (int64_t slot = global_warp(); slot < size; slot += grid_warps()) {
     const Chunk chunk = work.queue.chunks[slot];
     if (chunk.part != 0) continue;
     const int64_t degree = work.rows.end(chunk.row) - work.rows.begin(chunk.row);
-    for (int64_t c = lane_of_warp(); c < columns; c += kWarp) {
+    for (int64_t c = lane_id(); c < columns; c += kWarpSize) {
       AccumulatorOf<T> sum = 0;
       for (int32_t k = 0; k < chunk.parts; ++k) sum += to.partial[(slot + k) * columns + c];
       to.out[chunk.row * columns + c] = rounded<T>(sum, to.mean, degree);

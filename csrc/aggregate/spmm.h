@@ -2,16 +2,16 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 
-#include "aggregate/adjacency.h"
+#include "aggregate/csr_matrix.h"
 #include "aggregate/message.h"
+#include "common/allocate.h"
 #include "common/element.h"
 
 namespace peergraph {
 
 struct Spmm {
-  Adjacency rows;
+  CsrMatrix rows;
   Operands of;
   DType dtype = DType::kFloat32;  // of x, e and out
   bool mean = false;              // divide by the number of edges
@@ -25,8 +25,8 @@ void spmm_cpu(const Spmm& op, int num_threads);
 /// As spmm_cpu, on `device` in `stream`; asynchronous. Rows are summed in a fixed order, which is
 /// not that of the CPU. `max_chunks` bounds what rows of more than kLongRow edges are cut into.
 /// Scratch comes from `allocate`, and is used in `stream` only.
-void spmm_cuda(const Spmm& op, int64_t max_chunks, const std::function<void*(int64_t)>& allocate,
-               int device, uintptr_t stream);
+void spmm_cuda(const Spmm& op, int64_t max_chunks, const Allocate& allocate, int device,
+               uintptr_t stream);
 #endif
 
 }  // namespace peergraph

@@ -1,4 +1,6 @@
 // Python face of the memory area.
+#include "common/bind.h"
+
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -110,8 +112,6 @@ py::object bytes_as_dlpack(uintptr_t address, int64_t num_bytes, int device, py:
   }
   return py::reinterpret_steal<py::object>(capsule);
 }
-
-using ReleaseGil = py::call_guard<py::gil_scoped_release>;
 
 void register_ops(py::module_& m) {
   m.def("map_shared", &map_shared, py::arg("fd"), py::arg("bytes"), py::arg("on_disk"),

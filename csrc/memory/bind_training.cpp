@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "common/bind.h"
 #include "common/check.h"
 #include "common/on_device.h"
 #include "memory/lease.h"
@@ -15,8 +16,6 @@ namespace py = pybind11;
 
 namespace peergraph {
 namespace {
-
-using ReleaseGil = py::call_guard<py::gil_scoped_release>;
 
 UpdateRule make_rule(int optimizer, double step_size, double grad_scale, double eps, double beta1,
                      double beta2) {

@@ -7,15 +7,14 @@
 #include <algorithm>
 
 #include "common/cuda_check.cuh"
+#include "common/warp.cuh"
 #include "memory/error_slot.h"
 #include "memory/gather.h"
 
 namespace peergraph {
 namespace {
 
-constexpr int kWarp = 32;
-constexpr int kWarpsPerBlock = kBlockThreads / kWarp;
-constexpr unsigned kAllLanes = 0xffffffffu;
+constexpr int kWarpsPerBlock = kBlockThreads / kWarpSize;
 // Rows a group of lanes has in flight: narrow vectors need more of them, unless rows go by lines.
 template <typename Vector, bool kByLines>
 constexpr int kRowsInFlight = sizeof(Vector) == 16 || kByLines ? 4 : 8;
@@ -60,7 +59,7 @@ __device__ __forceinline__ char* find_row(const TableView& table, const IdList& 
 
 __device__ __forceinline__ char* from_lane(char* value, int lane) {
   return reinterpret_cast<char*>(
-      __shfl_sync(kAllLanes, reinterpret_cast<unsigned long long>(value), lane));
+      __shfl_sync(kFullMask, reinterpret_cast<unsigned long long>(value), lane));
 }
 
 /// Writes a vector of a table row, and of the row's other replicas.
@@ -133,7 +132,7 @@ __device__ __forceinline__ WarpShare share_of_warp(const IdList& ids, const Copy
       blocks -= shape.far_blocks;
     }
   }
-  const int64_t warp = static_cast<int64_t>(block) * kWarpsPerBlock + threadIdx.x / kWarp;
+  const int64_t warp = static_cast<int64_t>(block) * kWarpsPerBlock + warp_in_block();
   return {begin + warp * tile_rows, end, int64_t{blocks} * kWarpsPerBlock * tile_rows, tile_rows};
 }
 
@@ -143,9 +142,9 @@ __global__ void __launch_bounds__(kBlockThreads, 4)
     copy_rows(const __grid_constant__ TableView table, const __grid_constant__ IdList ids,
               Copy<Vector> copy, CopyShape shape, ErrorSlot errors) {
   constexpr int kInFlight = kRowsInFlight<Vector, kByLines>;
-  const int lane = threadIdx.x % kWarp;
+  const int lane = lane_id();
   const int lanes_per_row = 1 << shape.lanes_per_row_log2;
-  const int rows_per_step = kWarp >> shape.lanes_per_row_log2;
+  const int rows_per_step = kWarpSize >> shape.lanes_per_row_log2;
   const int row_of_lane = lane >> shape.lanes_per_row_log2;
   const int first_vector = lane & (lanes_per_row - 1);
   const WarpShare share = share_of_warp<Copy<Vector>::kKnowsFar>(ids, shape);
@@ -162,7 +161,7 @@ __global__ void __launch_bounds__(kBlockThreads, 4)
       char* rows[kInFlight];
 #pragma unroll
       for (int k = 0; k < kInFlight; ++k)
-        rows[k] = from_lane(found, (step + k * rows_per_step + row_of_lane) % kWarp);
+        rows[k] = from_lane(found, (step + k * rows_per_step + row_of_lane) % kWarpSize);
 
       for (int64_t at = first_vector; at < lanes_needed; at += lanes_per_row) {
         Vector values[kInFlight];
@@ -205,11 +204,11 @@ int64_t resident_blocks(Kernel kernel, int device) {
 }
 
 CopyShape make_shape(int64_t vectors_per_row, int64_t count, int64_t warps, int rows_in_flight) {
-  CopyShape shape{vectors_per_row, 0, kWarp, 0, 0};
+  CopyShape shape{vectors_per_row, 0, kWarpSize, 0, 0};
   while (shape.lanes_per_row_log2 < 5 && (1 << shape.lanes_per_row_log2) < vectors_per_row)
     ++shape.lanes_per_row_log2;
   // Small batches: rather few rows in every warp than many in a few warps.
-  const int least = std::min(kWarp, rows_in_flight * (kWarp >> shape.lanes_per_row_log2));
+  const int least = std::min(kWarpSize, rows_in_flight * (kWarpSize >> shape.lanes_per_row_log2));
   shape.far_tile_rows = least;
   while (shape.tile_rows > least && count < warps * shape.tile_rows) shape.tile_rows /= 2;
   return shape;
@@ -237,7 +236,7 @@ void launch(const TableView& table, const IdList& ids, Data* data, int device,
 /// Whether steps that begin where lines do ask for fewer of them: not if a row is one step, nor if
 /// all rows begin where lines do.
 bool pays_by_lines(const TableView& table, int64_t vector_bytes) {
-  return table.row_bytes > kWarp * vector_bytes && table.row_bytes % kLineBytes != 0;
+  return table.row_bytes > kWarpSize * vector_bytes && table.row_bytes % kLineBytes != 0;
 }
 
 /// Launches with the widest vector that all rows are aligned to.

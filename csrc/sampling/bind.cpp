@@ -1,4 +1,6 @@
 // Python face of the sampling area.
+#include "common/bind.h"
+
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -7,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "common/bind_allocator.h"
 #include "common/check.h"
 #include "common/on_device.h"
 #include "memory/lease.h"

@@ -6,7 +6,7 @@
 #include <tuple>
 #include <utility>
 
-#include "common/bind_allocator.h"
+#include "common/bind.h"
 #include "common/check.h"
 #include "common/on_device.h"
 #include "memory/lease.h"
@@ -27,11 +27,6 @@ Leases leases_of(const LeasedIdMap& first, const LeasedIdMap& second) {
   return leases;
 }
 
-template <typename T>
-T* as(uintptr_t address) {
-  return reinterpret_cast<T*>(address);
-}
-
 Leased<Walks> make_walks(int64_t count, int64_t length, int64_t first_step, int64_t steps,
                          uintptr_t nodes, uintptr_t edge_ids, uintptr_t positions,
                          const LeasedIdMap& to_internal, const LeasedIdMap& to_user, uint64_t seed,
@@ -45,9 +40,9 @@ Leased<Walks> make_walks(int64_t count, int64_t length, int64_t first_step, int6
   walks.length = length;
   walks.first_step = first_step;
   walks.steps = steps;
-  walks.nodes = as<int64_t>(nodes);
-  walks.edge_ids = as<int64_t>(edge_ids);
-  walks.positions = as<int64_t>(positions);
+  walks.nodes = pointer<int64_t>(nodes);
+  walks.edge_ids = pointer<int64_t>(edge_ids);
+  walks.positions = pointer<int64_t>(positions);
   walks.to_internal = to_internal.unopened();
   walks.to_user = to_user.unopened();
   walks.seed = seed;
@@ -80,10 +75,10 @@ void top_visits(uintptr_t nodes, int64_t targets, int64_t per_target, int64_t ke
   PG_CHECK_ARG(per_target < (int64_t{1} << 31), "too many visits for one target");
   const Visits visits{targets,
                       per_target,
-                      as<const int64_t>(nodes),
+                      pointer<const int64_t>(nodes),
                       keep,
-                      as<int64_t>(top_nodes),
-                      as<int32_t>(top_counts)};
+                      pointer<int64_t>(top_nodes),
+                      pointer<int32_t>(top_counts)};
   const py::gil_scoped_release released;
   PG_ON_DEVICE(device, top_visits_cpu(visits, num_threads),
                top_visits_cuda(visits, with_gil(allocate), device, stream));
@@ -94,7 +89,7 @@ using DrawTuple = std::tuple<int64_t, uintptr_t, uintptr_t, int64_t>;
 
 NodeDraw make_draw(const DrawTuple& draw) {
   const auto& [num_nodes, ends, times, earliest] = draw;
-  return {num_nodes, as<const int64_t>(ends), as<const int64_t>(times), earliest};
+  return {num_nodes, pointer<const int64_t>(ends), pointer<const int64_t>(times), earliest};
 }
 
 Leased<Negatives> make_negatives(int64_t count, const DrawTuple& source,
@@ -114,10 +109,10 @@ Leased<Negatives> make_negatives(int64_t count, const DrawTuple& source,
       latest != 0 || (negatives.source.times == nullptr && negatives.destination.times == nullptr),
       "times of nodes need the latest times");
   negatives.draw_sources = draw_sources;
-  negatives.sources = as<int64_t>(sources);
-  negatives.destinations = as<int64_t>(destinations);
-  negatives.latest = as<const int64_t>(latest);
-  negatives.is_edge = as<uint8_t>(is_edge);
+  negatives.sources = pointer<int64_t>(sources);
+  negatives.destinations = pointer<int64_t>(destinations);
+  negatives.latest = pointer<const int64_t>(latest);
+  negatives.is_edge = pointer<uint8_t>(is_edge);
   negatives.tries = tries;
   negatives.source_to_internal = source_to_internal.unopened();
   negatives.destination_to_internal = destination_to_internal.unopened();
@@ -149,13 +144,12 @@ void register_walks(py::module_& m) {
            py::arg("destinations"), py::arg("latest"), py::arg("is_edge"), py::arg("tries"),
            py::arg("source_to_internal"), py::arg("destination_to_internal"), py::arg("seed"),
            py::arg("stream"));
-  const auto nogil = py::call_guard<py::gil_scoped_release>();
-  m.def("random_walk", &random_walk, nogil, py::arg("csc"), py::arg("walks"), py::arg("device"),
-        py::arg("stream"), py::arg("num_threads"));
+  m.def("random_walk", &random_walk, ReleaseGil(), py::arg("csc"), py::arg("walks"),
+        py::arg("device"), py::arg("stream"), py::arg("num_threads"));
   m.def("top_visits", &top_visits, py::arg("nodes"), py::arg("targets"), py::arg("per_target"),
         py::arg("keep"), py::arg("top_nodes"), py::arg("top_counts"), py::arg("allocate"),
         py::arg("device"), py::arg("stream"), py::arg("num_threads"));
-  m.def("sample_negatives", &sample_negatives, nogil, py::arg("csc"), py::arg("negatives"),
+  m.def("sample_negatives", &sample_negatives, ReleaseGil(), py::arg("csc"), py::arg("negatives"),
         py::arg("device"), py::arg("stream"), py::arg("num_threads"));
 }
 

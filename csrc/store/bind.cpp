@@ -1,4 +1,6 @@
 // Python face of the store area.
+#include "common/bind.h"
+
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -142,17 +144,16 @@ void register_store(py::module_& m) {
       .def(py::init(&make_chunk), py::kw_only(), py::arg("first"), py::arg("count"),
            py::arg("indptr"), py::arg("indices"), py::arg("index_bytes"),
            py::arg("edge_begin") = 0);
-  const auto nogil = py::call_guard<py::gil_scoped_release>();
-  m.def("scatter_lists", &scatter_lists, nogil, py::arg("view"), py::arg("chunk"),
+  m.def("scatter_lists", &scatter_lists, ReleaseGil(), py::arg("view"), py::arg("chunk"),
         py::arg("destinations"), py::arg("sources"), py::arg("device"), py::arg("stream"),
         py::arg("num_threads"));
-  m.def("gather_lists", &gather_lists, nogil, py::arg("view"), py::arg("chunk"),
+  m.def("gather_lists", &gather_lists, ReleaseGil(), py::arg("view"), py::arg("chunk"),
         py::arg("destinations"), py::arg("sources"), py::arg("device"), py::arg("stream"),
         py::arg("num_threads"));
-  m.def("degrees", &degrees, nogil, py::arg("view"), py::arg("first"), py::arg("count"),
+  m.def("degrees", &degrees, ReleaseGil(), py::arg("view"), py::arg("first"), py::arg("count"),
         py::arg("destinations"), py::arg("out"), py::arg("device"), py::arg("stream"),
         py::arg("num_threads"));
-  m.def("coo_to_csc", &sort_coo, nogil, py::arg("source"), py::arg("destination"),
+  m.def("coo_to_csc", &sort_coo, ReleaseGil(), py::arg("source"), py::arg("destination"),
         py::arg("id_bytes"), py::arg("num_edges"), py::arg("num_sources"),
         py::arg("num_destinations"), py::arg("indptr"), py::arg("indices"), py::arg("perm"));
   m.def(
@@ -160,7 +161,7 @@ void register_store(py::module_& m) {
       [](uintptr_t address, int64_t num_bytes, uint32_t previous) {
         return crc32c(reinterpret_cast<const void*>(address), num_bytes, previous);
       },
-      nogil, py::arg("address"), py::arg("num_bytes"), py::arg("previous"));
+      ReleaseGil(), py::arg("address"), py::arg("num_bytes"), py::arg("previous"));
 }
 
 }  // namespace peergraph

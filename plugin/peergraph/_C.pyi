@@ -376,7 +376,7 @@ def sample_negatives(
 
 # aggregate
 
-class Adjacency:
+class CsrMatrix:
     def __init__(
         self,
         *,
@@ -404,11 +404,11 @@ class Operands:
         leases: Sequence[Lease] = ...,
     ) -> None: ...
 
-def transpose(rows: Adjacency, indptr: int, indices: int, positions: int) -> None: ...
+def transpose(rows: CsrMatrix, indptr: int, indices: int, positions: int) -> None: ...
 def begins(keys: int, id_bytes: int, count: int, num_keys: int, indptr: int) -> bool: ...
 def counts_up(ids: int, id_bytes: int, count: int) -> bool: ...
 def spmm(
-    rows: Adjacency,
+    rows: CsrMatrix,
     of: Operands,
     dtype: int,
     mean: bool,
@@ -420,7 +420,7 @@ def spmm(
     allocate: Callable[[int], int],
 ) -> None: ...
 def spread(
-    rows: Adjacency,
+    rows: CsrMatrix,
     of: Operands,
     dtype: int,
     counts: int,
@@ -432,7 +432,7 @@ def spread(
     allocate: Callable[[int], int],
 ) -> None: ...
 def extremum(
-    rows: Adjacency,
+    rows: CsrMatrix,
     of: Operands,
     dtype: int,
     minimum: bool,
@@ -446,7 +446,7 @@ def extremum(
     allocate: Callable[[int], int],
 ) -> None: ...
 def extremum_grad(
-    rows: Adjacency,
+    rows: CsrMatrix,
     of: Operands,
     dtype: int,
     arg: int,
@@ -454,7 +454,7 @@ def extremum_grad(
     grad: int,
     grad_x: int,
     grad_e: int,
-    transpose: Adjacency | None,
+    transpose: CsrMatrix | None,
     device: int,
     stream: int,
     num_threads: int,
@@ -462,7 +462,7 @@ def extremum_grad(
 
 # An operand is (address, 0 source | 1 destination | 2 edge, columns).
 def sddmm(
-    rows: Adjacency,
+    rows: CsrMatrix,
     left: tuple[int, int, int],
     right: tuple[int, int, int],
     message: int,
@@ -475,7 +475,7 @@ def sddmm(
     num_threads: int,
 ) -> None: ...
 def edge_softmax(
-    rows: Adjacency,
+    rows: CsrMatrix,
     dtype: int,
     heads: int,
     values: int,
@@ -491,7 +491,7 @@ class Attention:
     def __init__(
         self,
         *,
-        rows: Adjacency,
+        rows: CsrMatrix,
         dtype: int,
         dynamic: bool,
         heads: int,
@@ -523,7 +523,7 @@ def attention_grad(
     grad_left: int,
     grad_right: int,
     grad_att: int,
-    transpose: Adjacency | None,
+    transpose: CsrMatrix | None,
     max_chunks: int,
     device: int,
     stream: int,

@@ -262,13 +262,13 @@ class StoreSparseTensor(SparseTensor):  # type: ignore[misc]
 ForkingPickler.register(StoreSparseTensor, StoreSparseTensor.reduce_to_process)
 
 
-Adjacency = (AdjacencyTensor, StoreSparseTensor)
+CsrMatrix = (AdjacencyTensor, StoreSparseTensor)
 
 
 def adjacencies(storage: Any) -> Iterator[tuple[str, Any]]:
     """The matrices over a store that an edge storage of PyG has, by name."""
     for key in KEYS:
-        if isinstance(storage.get(key), Adjacency):
+        if isinstance(storage.get(key), CsrMatrix):
             yield key, storage[key]
 
 

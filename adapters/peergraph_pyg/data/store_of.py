@@ -13,9 +13,9 @@ from .edge_index_tensor import EdgeIndexTensor
 from .feature_store import PeergraphFeatureStore
 from .graph_store import PeergraphGraphStore
 from .origin import is_marked, kept_store
-from .sparse_adjacency import KEYS, Adjacency
+from .sparse_adjacency import KEYS, CsrMatrix
 
-_EDGE_KINDS = (EdgeIndexTensor, *Adjacency)
+_EDGE_KINDS = (EdgeIndexTensor, *CsrMatrix)
 
 
 def store_of(data: Any) -> Store:
@@ -129,5 +129,5 @@ def _type_of(edges: Any) -> EdgeType:
 def _store_tensors(data: Any) -> Iterator[Any]:
     for storage in data.stores:
         for value in storage.values():
-            if isinstance(value, (StoreTensor, *Adjacency)):
+            if isinstance(value, (StoreTensor, *CsrMatrix)):
                 yield value

@@ -6,6 +6,7 @@
 
 #include "common/cuda_check.cuh"
 #include "common/ids.h"
+#include "common/warp.cuh"
 #include "sampling/append_unique/append_unique.h"
 #include "sampling/append_unique/node_index.cuh"
 #include "sampling/neighbor/without_replacement.cuh"
@@ -15,11 +16,11 @@ namespace {
 
 // Slots are worked on in tiles, a block for each. A thread has several slots, a block apart from
 // each other, so that their reads of the index, which are reads at random, run at once.
-constexpr int kWarpsPerBlock = kBlockThreads / kWarpLanes;
+constexpr int kWarpsPerBlock = kBlockThreads / kWarpSize;
 constexpr int kSlotsPerThread = 8;
 constexpr int kTileSlots = kBlockThreads * kSlotsPerThread;
-constexpr int kTileMasks = kTileSlots / kWarpLanes;
-static_assert(kTileMasks == 2 * kWarpLanes, "a warp sums the masks of a tile up, two a lane");
+constexpr int kTileMasks = kTileSlots / kWarpSize;
+static_assert(kTileMasks == 2 * kWarpSize, "a warp sums the masks of a tile up, two a lane");
 
 /// Which slots are the first of a new node.
 struct Firsts {
@@ -35,7 +36,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     find_firsts_kernel(const __grid_constant__ Hop hop, const __grid_constant__ NodeIndex index,
                        const Firsts firsts) {
   __shared__ int found[kWarpsPerBlock];
-  const int warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
+  const int warp = warp_in_block(), lane = lane_id();
   const int64_t tile = blockIdx.x;
   const int64_t begin = tile * kTileSlots + threadIdx.x;
   Id* const sources = static_cast<Id*>(hop.sources);
@@ -68,7 +69,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     const bool is_first = used && claimed == slot;
     if (used && !is_first)
       sources[slot] = static_cast<Id>(claimed < 0 ? entries[k] : Hop::repeats(claimed));
-    const uint32_t mask = __ballot_sync(kWarp, is_first);
+    const uint32_t mask = __ballot_sync(kFullMask, is_first);
     if (lane == 0) firsts.masks[tile * kTileMasks + k * kWarpsPerBlock + warp] = mask;
     count += __popc(mask);
   }
@@ -102,17 +103,13 @@ __global__ void __launch_bounds__(kBlockThreads)
     append_firsts_kernel(const __grid_constant__ Hop hop, const __grid_constant__ NodeList nodes,
                          const Firsts firsts) {
   __shared__ int before[kTileMasks];
-  const int warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
+  const int warp = warp_in_block(), lane = lane_id();
   const int64_t tile = blockIdx.x;
   const int64_t begin = tile * kTileSlots + threadIdx.x;
   const uint32_t* const masks = firsts.masks + tile * kTileMasks;
   if (warp == 0) {
     const int even = __popc(masks[2 * lane]), both = even + __popc(masks[2 * lane + 1]);
-    int sum = both;
-    for (int reach = 1; reach < kWarpLanes; reach *= 2) {
-      const int left = __shfl_up_sync(kWarp, sum, reach);
-      if (lane >= reach) sum += left;
-    }
+    const int sum = warp_inclusive_sum(both);
     before[2 * lane] = sum - both;
     before[2 * lane + 1] = sum - both + even;
   }

@@ -4,12 +4,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
+
+#include "common/allocate.h"
 
 namespace peergraph {
-
-/// Memory on the backend's device; it stays valid until the sample has been handed over.
-using Allocate = std::function<void*(int64_t num_bytes)>;
 
 class Arena {
  public:

@@ -7,6 +7,9 @@
 #include "common/host_device.h"
 #include "common/ids.h"
 #include "store/csc_view.h"
+#ifdef __CUDACC__
+#include "common/warp.cuh"
+#endif
 
 namespace peergraph {
 
@@ -52,7 +55,7 @@ struct ContainsByWarp {
         const int64_t i = begin + k * kLanes + lane;
         if (i < list.degree) hit |= load_id(list.indices, csc.index_bytes, i) == node;
       }
-      if (__any_sync(0xFFFFFFFFu, hit)) return true;
+      if (__any_sync(kFullMask, hit)) return true;
     }
     return false;
   }

@@ -9,7 +9,7 @@
 
 namespace peergraph {
 
-constexpr int kTeamsPerBlock = kBlockThreads / kWarpLanes;
+constexpr int kTeamsPerBlock = kBlockThreads / kWarpSize;
 constexpr int kWarpKeys = 256;  // longer lists are given to the block
 constexpr int kBlockKeys = kWarpKeys * kTeamsPerBlock;
 constexpr int kDigitBits = 8;
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   __shared__ uint64_t found[kTeamsPerBlock][3];
   __shared__ uint64_t partial[kTeamsPerBlock];
   __shared__ bool is_long[kTeamsPerBlock];
-  const int warp = threadIdx.x / kWarpLanes;
+  const int warp = warp_in_block();
   const int64_t block_begin = static_cast<int64_t>(blockIdx.x) * kTeamsPerBlock;
   const int64_t own = block_begin + warp;
   bool own_is_long = false;
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kBlockThreads)
            TeamScratch{keys + warp * kWarpKeys, kWarpKeys, histograms[warp], found[warp]}, csc, hop,
            own);
   }
-  if (threadIdx.x % kWarpLanes == 0) is_long[warp] = own_is_long;
+  if (lane_id() == 0) is_long[warp] = own_is_long;
   __syncthreads();
   for (int w = 0; w < kTeamsPerBlock; ++w) {
     if (!is_long[w]) continue;

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "common/cuda_check.cuh"
-#include "sampling/neighbor/without_replacement.cuh"
+#include "common/warp.cuh"
 
 namespace peergraph {
 
@@ -12,8 +12,8 @@ namespace peergraph {
 template <int kThreadsOfTeam>
 struct Team {
   static constexpr int kThreads = kThreadsOfTeam;
-  static constexpr bool kIsWarp = kThreads == kWarpLanes;
-  static constexpr int kWarps = kThreads / kWarpLanes;
+  static constexpr bool kIsWarp = kThreads == kWarpSize;
+  static constexpr int kWarps = kThreads / kWarpSize;
 
   uint64_t* partial;  // [kWarps] shared memory; not used by a warp
 
@@ -28,18 +28,13 @@ struct Team {
 
   /// The sum of the values of the threads before this one; `total` becomes that of all.
   __device__ uint64_t exclusive_sum(uint64_t value, uint64_t& total) const {
-    const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
-    uint64_t sum = value;
-    for (int reach = 1; reach < kWarpLanes; reach *= 2) {
-      const uint64_t left = __shfl_up_sync(kWarp, sum, reach);
-      if (lane >= reach) sum += left;
-    }
+    const uint64_t sum = warp_inclusive_sum(value);
     if constexpr (kIsWarp) {
-      total = __shfl_sync(kWarp, sum, kWarpLanes - 1);
+      total = __shfl_sync(kFullMask, sum, kWarpSize - 1);
       return sum - value;
     } else {
-      const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
-      if (lane == kWarpLanes - 1) partial[warp] = sum;
+      const int warp = warp_in_block();
+      if (lane_id() == kWarpSize - 1) partial[warp] = sum;
       __syncthreads();
       uint64_t before = 0;
       total = 0;
@@ -59,12 +54,12 @@ struct Team {
   }
 
   __device__ uint64_t max(uint64_t value) const {
-    for (int reach = kWarpLanes / 2; reach > 0; reach /= 2) {
-      const uint64_t other = __shfl_xor_sync(kWarp, value, reach);
+    for (int reach = kWarpSize / 2; reach > 0; reach /= 2) {
+      const uint64_t other = __shfl_xor_sync(kFullMask, value, reach);
       value = other > value ? other : value;
     }
     if constexpr (!kIsWarp) {
-      if (threadIdx.x % kWarpLanes == 0) partial[threadIdx.x / kWarpLanes] = value;
+      if (lane_id() == 0) partial[warp_in_block()] = value;
       __syncthreads();
       for (int w = 0; w < kWarps; ++w) value = partial[w] > value ? partial[w] : value;
       __syncthreads();
@@ -73,7 +68,7 @@ struct Team {
   }
 };
 
-using WarpTeam = Team<kWarpLanes>;
+using WarpTeam = Team<kWarpSize>;
 using BlockTeam = Team<kBlockThreads>;
 
 }  // namespace peergraph

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <memory>
 
-#include "common/relay.h"
+#include "common/ordered_chunks.h"
 #include "common/workers.h"
 #include "sampling/append_unique/append_unique.h"
 #include "sampling/neighbor/neighbor.h"
@@ -161,15 +161,15 @@ class CpuBackend final : public Backend {
                       int64_t pieces) {
     const auto begin = [](int64_t chunk) { return chunk * kTargetsAtATime; };
     const auto end = [&](int64_t chunk) { return std::min(begin(chunk + 1), hop.num_targets); };
-    Relay chunks((hop.num_targets + kTargetsAtATime - 1) / kTargetsAtATime);
+    OrderedChunks chunks((hop.num_targets + kTargetsAtATime - 1) / kTargetsAtATime);
     workers_.run_pieces(pieces, [&](int64_t piece) {
       DrawScratch scratch;
       const auto fill = [&](int64_t chunk) {
         fill_slots(relation, hop, begin(chunk), end(chunk), scratch);
       };
-      if (piece > 0) return chunks.help(fill);
-      chunks.lead(fill,
-                  [&](int64_t chunk) { append_in_turn(hop, sources, begin(chunk), end(chunk)); });
+      if (piece > 0) return chunks.produce(fill);
+      chunks.consume(
+          fill, [&](int64_t chunk) { append_in_turn(hop, sources, begin(chunk), end(chunk)); });
     });
   }
 

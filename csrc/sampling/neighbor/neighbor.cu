@@ -9,7 +9,7 @@
 namespace peergraph {
 namespace {
 
-constexpr int kWarpsPerBlock = kBlockThreads / kWarpLanes;
+constexpr int kWarpsPerBlock = kBlockThreads / kWarpSize;
 constexpr int64_t kSharedFanout = 2048;  // up to here a block's work space lies in shared memory
 constexpr int64_t kMaxScratchBytes = int64_t{256} << 20;
 constexpr int64_t kHubDegree = 2048;  // lists longer than this are copied by a whole block
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   const int64_t count = hop.edges_of(list.degree);
   const bool drawing = count < list.degree && i < count;
   int64_t pick = i;
-  if (__any_sync(kWarp, drawing)) {
+  if (__any_sync(kFullMask, drawing)) {
     const int64_t drawn =
         draw_by_lane<kGroup>(hop.source, drawing, list.degree, hop.fanout,
                              drawing ? hop.position(t) : 0, chains + (threadIdx.x - i));
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     copy_all(const __grid_constant__ CscView csc, const __grid_constant__ Hop hop,
              const __grid_constant__ NodeIndex sources) {
   __shared__ Neighbors lists[kWarpsPerBlock];
-  const int warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
+  const int warp = warp_in_block(), lane = lane_id();
   const int64_t block_begin = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock;
   const int64_t own = block_begin + warp;
   Neighbors list{nullptr, 0, 0};
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   if (lane == 0) lists[warp] = list;
   if (list.degree <= kHubDegree && list.degree > 0) {
     const int64_t first = hop.first_slot(own);
-    for (int64_t i = lane; i < list.degree; i += kWarpLanes)
+    for (int64_t i = lane; i < list.degree; i += kWarpSize)
       emit_edge(csc, hop, sources, list, own, first + i, i);
   }
   __syncthreads();
@@ -123,7 +123,7 @@ void launch_by_block(const CscView& csc, const Hop& hop, const NodeIndex& source
   const int64_t capacity = int64_t{1} << draw_bits;
   const int64_t bytes = BlockScratch::bytes(capacity);
   const auto threads =
-      static_cast<unsigned>(std::clamp<int64_t>(capacity / 2, kWarpLanes, kBlockThreads));
+      static_cast<unsigned>(std::clamp<int64_t>(capacity / 2, kWarpSize, kBlockThreads));
   int64_t blocks = hop.num_targets, shared_bytes = bytes;
   char* scratch = nullptr;
   if (hop.fanout > kSharedFanout) {
@@ -157,7 +157,7 @@ void sample_neighbors_cuda(const CscView& csc, const Hop& hop, const NodeIndex& 
     launch_by_lane<8>(csc, hop, sources, stream);
   } else if (hop.fanout <= 16) {
     launch_by_lane<16>(csc, hop, sources, stream);
-  } else if (hop.fanout <= kWarpLanes) {
+  } else if (hop.fanout <= kWarpSize) {
     launch_by_lane<32>(csc, hop, sources, stream);
   } else {
     launch_by_block(csc, hop, sources, arena, stream);

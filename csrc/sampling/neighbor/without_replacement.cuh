@@ -8,12 +8,10 @@
 
 #include <cstdint>
 
+#include "common/warp.cuh"
 #include "sampling/neighbor/without_replacement.h"
 
 namespace peergraph {
-
-constexpr unsigned kWarp = 0xFFFFFFFFu;
-constexpr int kWarpLanes = 32;
 
 /// The pick of this lane's draw, for groups of kGroup lanes with a target each and one lane a draw.
 /// All lanes of the warp must call it together; `drawing` says whether this lane has a draw, and is
@@ -24,7 +22,7 @@ template <int kGroup>
 __device__ __forceinline__ int64_t draw_by_lane(const DrawSource& source, bool drawing,
                                                 int64_t degree, int64_t fanout, int64_t target,
                                                 int* chain) {
-  const int lane = threadIdx.x % kWarpLanes;
+  const int lane = lane_id();
   const int i = lane % kGroup;
   const int group_begin = lane - i;
   const int64_t r = drawing ? source.draw(degree, target, i) : 0;
@@ -33,7 +31,7 @@ __device__ __forceinline__ int64_t draw_by_lane(const DrawSource& source, bool d
       drawing ? (static_cast<unsigned long long>(group_begin) << 58) | static_cast<uint64_t>(r)
               : (1ull << 63) | static_cast<unsigned>(lane);
   // In place of the sort: the lanes that drew the same.
-  const unsigned equal = __match_any_sync(kWarp, tag);
+  const unsigned equal = __match_any_sync(kFullMask, tag);
 
   chain[i] = i;
   __syncwarp();
@@ -42,11 +40,11 @@ __device__ __forceinline__ int64_t draw_by_lane(const DrawSource& source, bool d
   __syncwarp();
   int root = chain[i];
   for (int reach = 1; reach < kGroup; reach *= 2)
-    root = __shfl_sync(kWarp, root, group_begin + root);
+    root = __shfl_sync(kFullMask, root, group_begin + root);
 
   const unsigned earlier = equal & ((1u << lane) - 1u);
-  const int previous = earlier == 0u ? lane : kWarpLanes - 1 - __clz(earlier);
-  const int moved = __shfl_sync(kWarp, root, previous);
+  const int previous = earlier == 0u ? lane : kWarpSize - 1 - __clz(earlier);
+  const int moved = __shfl_sync(kFullMask, root, previous);
   return earlier == 0u ? r : degree - 1 - moved;
 }
 

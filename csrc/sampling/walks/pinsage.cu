@@ -87,7 +87,7 @@ void top_visits_cuda(const Visits& visits, const Allocate& allocate, int device,
   while (cells < 2 * visits.per_target) cells *= 2;
   const int64_t bytes = VisitTable::bytes(cells);
   const auto threads = static_cast<unsigned>(
-      std::clamp<int64_t>(visits.per_target, kWarpLanes, kBlockThreads) / kWarpLanes * kWarpLanes);
+      std::clamp<int64_t>(visits.per_target, kWarpSize, kBlockThreads) / kWarpSize * kWarpSize);
   int64_t blocks = std::min<int64_t>(visits.targets, 1 << 20), shared_bytes = bytes;
   char* scratch = nullptr;
   if (cells > kSharedCells) {

@@ -1,6 +1,6 @@
 """Aggregation over the edges of a graph: g-SpMM, g-SDDMM, edge softmax, with gradients."""
 
-from peergraph.aggregate.kernels.native import supports
+from peergraph.aggregate.kernels.arguments import supports
 from peergraph.aggregate.messages.message import Message, message
 from peergraph.aggregate.ops.attention import attention, attention_fits
 from peergraph.aggregate.ops.edge_softmax import edge_softmax

@@ -12,7 +12,7 @@ from __future__ import annotations
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.aggregate.kernels.native import DTYPES, ROWS, address, adjacency, place, sum_dtype
+from peergraph.aggregate.kernels.arguments import DTYPES, ROWS, address, adjacency, place, sum_dtype
 from peergraph.aggregate.kernels.torch_operator import kernel
 from peergraph.memory.device.allocate import Buffers
 
@@ -26,7 +26,7 @@ def _attention(
     att: Tensor | None,
     loops: int,
     slope: float,
-    rows: _C.Adjacency,
+    rows: _C.CsrMatrix,
 ) -> _C.Attention:
     return _C.Attention(
         rows=rows,

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.kernels.native import address
+from peergraph.aggregate.kernels.arguments import address
 from peergraph.aggregate.messages.cuda_source import source
 from peergraph.aggregate.messages.expression import SYMBOLS, Expression, parse
 from peergraph.aggregate.sparse.csc import Csc

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
+from peergraph.aggregate.kernels.arguments import DTYPES, place, sum_dtype
 from peergraph.aggregate.kernels.attention import attend, attend_grad
-from peergraph.aggregate.kernels.edges import sddmm
-from peergraph.aggregate.kernels.native import DTYPES, place, sum_dtype
+from peergraph.aggregate.kernels.sddmm import sddmm
 from peergraph.aggregate.kernels.torch_operator import is_traced
 from peergraph.aggregate.ops.once_differentiable import once_differentiable
 from peergraph.aggregate.ops.operands import apart, check_operand, use_deterministic

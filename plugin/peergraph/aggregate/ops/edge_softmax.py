@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.kernels.edges import softmax
+from peergraph.aggregate.kernels.sddmm import softmax
 from peergraph.aggregate.ops.once_differentiable import once_differentiable
 from peergraph.aggregate.ops.operands import check_operand, flat
 from peergraph.aggregate.sparse.csc import Csc

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.kernels.native import DTYPES
+from peergraph.aggregate.kernels.arguments import DTYPES
 from peergraph.aggregate.kernels.torch_operator import is_traced
 from peergraph.aggregate.sparse.csc import Csc
 from peergraph.memory import TableRows

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.kernels.edges import sddmm
-from peergraph.aggregate.kernels.native import TARGETS
-from peergraph.aggregate.kernels.sums import spmm
+from peergraph.aggregate.kernels.arguments import TARGETS
+from peergraph.aggregate.kernels.sddmm import sddmm
+from peergraph.aggregate.kernels.spmm import spmm
 from peergraph.aggregate.ops.once_differentiable import once_differentiable
 from peergraph.aggregate.ops.operands import (
     apart,

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.kernels.edges import sddmm
-from peergraph.aggregate.kernels.extremum import extremum, extremum_grad
-from peergraph.aggregate.kernels.native import MESSAGES
-from peergraph.aggregate.kernels.sums import spmm
+from peergraph.aggregate.kernels.arguments import MESSAGES
+from peergraph.aggregate.kernels.sddmm import sddmm
+from peergraph.aggregate.kernels.spmm import spmm
+from peergraph.aggregate.kernels.spmm_minmax import extremum, extremum_grad
 from peergraph.aggregate.ops.once_differentiable import once_differentiable
 from peergraph.aggregate.ops.operands import (
     apart,

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.kernels.edges import sddmm
-from peergraph.aggregate.kernels.sums import spmm
+from peergraph.aggregate.kernels.sddmm import sddmm
+from peergraph.aggregate.kernels.spmm import spmm
 from peergraph.aggregate.ops.once_differentiable import once_differentiable
 from peergraph.aggregate.ops.operands import runs_plainly, use_deterministic
 from peergraph.aggregate.ops.spmm import g_spmm

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from peergraph.aggregate.kernels.sums import spmm
+from peergraph.aggregate.kernels.spmm import spmm
 from peergraph.aggregate.ops.once_differentiable import once_differentiable
 from peergraph.aggregate.ops.operands import runs_plainly, use_deterministic
 from peergraph.aggregate.ops.spmm import REDUCTIONS, g_spmm

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.aggregate.kernels.native import DTYPES, MESSAGES, address, adjacency, place
+from peergraph.aggregate.kernels.arguments import DTYPES, MESSAGES, address, adjacency, place
 from peergraph.aggregate.ops.operands import check_operand, columns, flat, is_prefix, runs_plainly
 from peergraph.aggregate.sparse.csc import Csc
 from peergraph.memory import TableRows

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.kernels.edges import sddmm
-from peergraph.aggregate.kernels.native import sum_dtype
-from peergraph.aggregate.kernels.sums import spmm, spread, spread_onto
+from peergraph.aggregate.kernels.arguments import sum_dtype
+from peergraph.aggregate.kernels.sddmm import sddmm
+from peergraph.aggregate.kernels.spmm import spmm, spread, spread_onto
 from peergraph.aggregate.kernels.torch_operator import is_traced
 from peergraph.aggregate.sparse.csc import Csc
 from peergraph.aggregate.sparse.csr import CsrMatrix

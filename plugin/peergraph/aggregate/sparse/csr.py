@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.aggregate.kernels.native import adjacency
+from peergraph.aggregate.kernels.arguments import adjacency
 from peergraph.aggregate.kernels.torch_operator import kernel
 
 # What csrc/aggregate/neighbor_partition.cuh cuts long rows by.

@@ -1,9 +1,9 @@
-#include "aggregate/extremum.h"
+#include "aggregate/spmm_minmax.h"
 
 #include <atomic>
 #include <limits>
 
-#include "aggregate/blocks.h"
+#include "aggregate/column_blocks.h"
 
 namespace peergraph {
 namespace {

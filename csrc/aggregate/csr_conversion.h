@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "aggregate/adjacency.h"
+#include "aggregate/csr_matrix.h"
 
 namespace peergraph {
 
@@ -16,7 +16,7 @@ struct Transposed {
 
 /// The edges by column, those of a column in order of position.
 /// Throws std::out_of_range with the first edge whose column is outside its range.
-void transpose_cpu(const Adjacency& rows, const Transposed& out);
+void transpose_cpu(const CsrMatrix& rows, const Transposed& out);
 
 /// indptr [num_keys + 1], as wide as the keys: where each key begins, if they are sorted; else what
 /// is written means nothing. Returns whether they are.

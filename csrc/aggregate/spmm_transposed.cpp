@@ -1,8 +1,8 @@
-#include "aggregate/spread.h"
+#include "aggregate/spmm_transposed.h"
 
 #include <algorithm>
 
-#include "aggregate/cpu.h"
+#include "aggregate/cpu_rows.h"
 #include "common/parallel.h"
 
 namespace peergraph {

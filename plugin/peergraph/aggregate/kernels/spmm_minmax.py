@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.aggregate.kernels.native import (
+from peergraph.aggregate.kernels.arguments import (
     DTYPES,
     ROWS,
     adjacency,
@@ -143,7 +143,7 @@ def extremum_grad(
     return grad_x.to(grad.dtype), grad_e.to(grad.dtype)
 
 
-def _transpose(tensors: list[Tensor], num_columns: int) -> _C.Adjacency | None:
+def _transpose(tensors: list[Tensor], num_columns: int) -> _C.CsrMatrix | None:
     if not tensors:
         return None
     indptr, indices, positions = tensors

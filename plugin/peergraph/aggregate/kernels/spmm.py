@@ -10,7 +10,7 @@ from __future__ import annotations
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.aggregate.kernels.native import (
+from peergraph.aggregate.kernels.arguments import (
     DTYPES,
     ROWS,
     address,

@@ -9,13 +9,14 @@
 
 namespace peergraph {
 
-class Relay {
+/// Hands chunks from the threads that prepare them to the one thread that uses them.
+class OrderedChunks {
  public:
-  explicit Relay(int64_t chunks) : ready_(chunks) {}
+  explicit OrderedChunks(int64_t chunks) : ready_(chunks) {}
 
   /// Prepares chunks until all are taken; any number of threads at once.
   template <typename Prepare>
-  void help(const Prepare& prepare) {
+  void produce(const Prepare& prepare) {
     while (prepare_next(prepare)) {
     }
   }
@@ -23,7 +24,7 @@ class Relay {
   /// Calls use(chunk) for all in order, by one thread, which prepares more where the next is not
   /// ready. It stops early only where prepare threw in another thread.
   template <typename Prepare, typename Use>
-  void lead(const Prepare& prepare, const Use& use) {
+  void consume(const Prepare& prepare, const Use& use) {
     const auto chunks = static_cast<int64_t>(ready_.size());
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
       for (int tries = 0; !ready_[chunk].load(std::memory_order_acquire); ++tries) {

@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kRowThreads)
   Value att[kItems][kVec];
   if constexpr (kDynamic) load_att(of, at, att);
   const int64_t size = work.size();
-  for (int64_t item = warp_of_grid(); item < size; item += warps_of_grid()) {
+  for (int64_t item = global_warp(); item < size; item += grid_warps()) {
     Part part;
     if (!work.find(item, &part)) continue;
     const OtherEnds others(work.rows, part, of.loops);
@@ -91,12 +91,12 @@ __global__ void __launch_bounds__(kRowThreads)
 #pragma unroll
       for (int i = 0; i < kVec; ++i) wide[m][i] = wide_att[m][i] = 0;
     }
-    unsigned next = others.at(lane_of_warp());
-    for (int64_t first = 0; first < others.count(); first += kWarp) {
+    unsigned next = others.at(lane_id());
+    for (int64_t first = 0; first < others.count(); first += kWarpSize) {
       const int64_t left_over = others.count() - first;
-      const int count = static_cast<int>(left_over < kWarp ? left_over : kWarp);
+      const int count = static_cast<int>(left_over < kWarpSize ? left_over : kWarpSize);
       const unsigned own = next;
-      next = others.at(first + kWarp + lane_of_warp());
+      next = others.at(first + kWarpSize + lane_id());
       for (int step = 0; step < count; step += at.groups * kInFlight) {
         typename std::conditional<kBySource, Destination, Source>::type there[kInFlight];
         unsigned nodes[kInFlight];
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kRowThreads)
 #pragma unroll
         for (int k = 0; k < kInFlight; ++k) {
           const int edge = step + k * at.groups + at.group;
-          nodes[k] = __shfl_sync(kAllLanes, own, edge % kWarp);
+          nodes[k] = __shfl_sync(kFullMask, own, edge % kWarpSize);
           is_edge[k] = edge < count && nodes[k] != kNoNode;
           there[k] = {};
           if (is_edge[k]) there[k].template load<kDynamic>(op, nodes[k], at);
@@ -216,10 +216,10 @@ __global__ void __launch_bounds__(kRowThreads)
   constexpr bool kBySource = kBy == By::kSource;
   const int64_t wide = kBySource || kDynamic ? columns : 0;
   const int64_t size = work.size();
-  for (int64_t slot = warp_of_grid(); slot < size; slot += warps_of_grid()) {
+  for (int64_t slot = global_warp(); slot < size; slot += grid_warps()) {
     const Chunk chunk = work.queue.chunks[slot];
     if (chunk.part != 0) continue;
-    for (int64_t c = lane_of_warp(); c < to.width; c += kWarp) {
+    for (int64_t c = lane_id(); c < to.width; c += kWarpSize) {
       Value sum = 0;
       for (int32_t k = 0; k < chunk.parts; ++k) sum += to.partial[(slot + k) * to.width + c];
       if (c < wide) {
@@ -261,7 +261,7 @@ void launch(RowWork work, const AttentionGrad& op, GradOutput<AccumulatorOf<T>> 
 }
 
 template <By kBy>
-void dispatch(const AttentionGrad& op, const Adjacency& rows, int64_t max_chunks,
+void dispatch(const AttentionGrad& op, const CsrMatrix& rows, int64_t max_chunks,
               const Allocate& allocate, int device, uintptr_t stream_address) {
   const Attention& of = op.of;
   if (rows.num_rows == 0 || of.columns() == 0) return;
@@ -295,7 +295,7 @@ void attention_to_rows_cuda(const AttentionGrad& op, int64_t max_chunks, const A
   dispatch<By::kDestination>(op, op.of.rows, max_chunks, allocate, device, stream);
 }
 
-void attention_to_columns_cuda(const AttentionGrad& op, const Adjacency& transpose,
+void attention_to_columns_cuda(const AttentionGrad& op, const CsrMatrix& transpose,
                                int64_t max_chunks, const Allocate& allocate, int device,
                                uintptr_t stream) {
   dispatch<By::kSource>(op, transpose, max_chunks, allocate, device, stream);

@@ -1,9 +1,9 @@
 // Gradients of sources on a GPU without a transpose: the rows of g-SpMM, run backwards with atomics
 // (WholeGraph III-C4).
 #include "aggregate/atomic_add.cuh"
-#include "aggregate/lanes.cuh"
+#include "aggregate/lane_columns.cuh"
 #include "aggregate/neighbor_partition.cuh"
-#include "aggregate/spread.h"
+#include "aggregate/spmm_transposed.h"
 
 namespace peergraph {
 namespace {
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const T* e = static_cast<const T*>(of.e);
   const EdgeValues mode = shape.edge_values;
   const int64_t size = work.size();
-  for (int64_t item = warp_of_grid(); item < size; item += warps_of_grid()) {
+  for (int64_t item = global_warp(); item < size; item += grid_warps()) {
     Part part;
     if (!work.find(item, &part)) continue;
     // The row is read once for all its edges.

@@ -15,7 +15,7 @@ namespace peergraph {
 /// How many values of e an edge has for the columns of a lane.
 enum class EdgeValues : int32_t { kNone, kOne, kByGroup, kFull };
 
-/// Launch parameters: 2^lanes_log2 lanes work on an edge, kWarp / lanes edges at a time.
+/// Launch parameters: 2^lanes_log2 lanes work on an edge, kWarpSize / lanes edges at a time.
 struct LaneShape {
   int32_t lanes_log2 = 0;
   EdgeValues edge_values = EdgeValues::kNone;
@@ -34,9 +34,9 @@ struct Lanes {
 
   __device__ __forceinline__ Lanes(const LaneShape& shape, const Operands& of) : shape(shape) {
     lanes = 1 << shape.lanes_log2;
-    groups = kWarp >> shape.lanes_log2;
-    group = lane_of_warp() >> shape.lanes_log2;
-    const int lane = lane_of_warp() & (lanes - 1);
+    groups = kWarpSize >> shape.lanes_log2;
+    group = lane_id() >> shape.lanes_log2;
+    const int lane = lane_id() & (lanes - 1);
     const int64_t first = static_cast<int64_t>(blockIdx.y) * lanes * kVec * kItems;
     const bool by_group = shape.edge_values == EdgeValues::kByGroup;
     const int64_t width = of.group();
@@ -66,7 +66,7 @@ enum class Lie { kInMatrix, kAnywhere };
 /// Calls visit(position, item, i, value) for value i of each vector of each message of a part that
 /// is this lane's share.
 template <Known kKnown, Lie kLie, int kInFlight, typename T, int kVec, int kItems, typename Visit>
-__device__ __forceinline__ void each_message(const Adjacency& rows, const Operands& of,
+__device__ __forceinline__ void each_message(const CsrMatrix& rows, const Operands& of,
                                              const Lanes<kVec, kItems>& at, const Part& part,
                                              const Visit& visit) {
   using Value = AccumulatorOf<T>;
@@ -76,10 +76,10 @@ __device__ __forceinline__ void each_message(const Adjacency& rows, const Operan
   const bool reads_x = kKnown != Known::kNothing || uses_u(of.message);
   const T* x = static_cast<const T*>(of.x);
   const T* e = static_cast<const T*>(of.e);
-  const int lane = lane_of_warp();
+  const int lane = lane_id();
   const EdgeValues mode = kMayUseE ? at.shape.edge_values : EdgeValues::kNone;
 
-  // Each lane reads the ids of one edge; those of the next kWarp edges are under way meanwhile.
+  // Each lane reads the ids of one edge; those of the next kWarpSize edges are under way meanwhile.
   unsigned next = 0;
   T next_scale = {};
   const auto read_next = [&](int64_t position) {
@@ -88,8 +88,8 @@ __device__ __forceinline__ void each_message(const Adjacency& rows, const Operan
     if constexpr (kScales) next_scale = e[rows.edge(position)];
   };
   read_next(part.begin + lane);
-  for (int64_t first = part.begin; first < part.end; first += kWarp) {
-    const int count = static_cast<int>(part.end - first < kWarp ? part.end - first : kWarp);
+  for (int64_t first = part.begin; first < part.end; first += kWarpSize) {
+    const int count = static_cast<int>(part.end - first < kWarpSize ? part.end - first : kWarpSize);
     const unsigned own_column = next;
     unsigned long long own_row = 0;
     if constexpr (kByAddress) {
@@ -97,7 +97,7 @@ __device__ __forceinline__ void each_message(const Adjacency& rows, const Operan
     }
     int64_t own_edge = 0;
     Value own_weight = widen(next_scale);
-    read_next(first + kWarp + lane);
+    read_next(first + kWarpSize + lane);
     if (kMayUseE && mode != EdgeValues::kNone && lane < count) {
       own_edge = rows.edge(first + lane);
       if (mode == EdgeValues::kOne) own_weight = widen(e[own_edge]);
@@ -112,9 +112,9 @@ __device__ __forceinline__ void each_message(const Adjacency& rows, const Operan
           const int edge = step + k * at.groups + at.group;
           const T* row;
           if constexpr (kByAddress) {
-            row = reinterpret_cast<const T*>(__shfl_sync(kAllLanes, own_row, edge % kWarp));
+            row = reinterpret_cast<const T*>(__shfl_sync(kFullMask, own_row, edge % kWarpSize));
           } else {
-            const int64_t column = __shfl_sync(kAllLanes, own_column, edge % kWarp);
+            const int64_t column = __shfl_sync(kFullMask, own_column, edge % kWarpSize);
             row = x + column * of.columns;
           }
           const bool there = !kByAddress || row != nullptr;
@@ -129,12 +129,12 @@ __device__ __forceinline__ void each_message(const Adjacency& rows, const Operan
 #pragma unroll
         for (int k = 0; k < kInFlight; ++k)
           weights[k] =
-              __shfl_sync(kAllLanes, own_weight, (step + k * at.groups + at.group) % kWarp);
+              __shfl_sync(kFullMask, own_weight, (step + k * at.groups + at.group) % kWarpSize);
       } else if (kMayUseE && mode != EdgeValues::kNone) {
 #pragma unroll
         for (int k = 0; k < kInFlight; ++k) {
           const int edge = step + k * at.groups + at.group;
-          const int64_t id = __shfl_sync(kAllLanes, own_edge, edge % kWarp);
+          const int64_t id = __shfl_sync(kFullMask, own_edge, edge % kWarpSize);
           const T* row = e + id * of.e_columns;
 #pragma unroll
           for (int m = 0; m < kItems; ++m) {
@@ -229,7 +229,7 @@ void with_lanes(DType dtype, const Operands& of, const void* out, const Body& bo
 }
 
 /// Column ids travel between lanes in 32 bits.
-inline void check_columns(const Adjacency& rows) {
+inline void check_columns(const CsrMatrix& rows) {
   PG_CHECK_ARG(rows.num_columns <= int64_t{1} << 32,
                "more than 2^32 nodes are not supported on a GPU");
 }

@@ -10,7 +10,7 @@ namespace peergraph {
 
 /// Rows are destinations and columns sources, or the reverse in a transpose. Ids are trusted: the
 /// caller has checked them.
-struct Adjacency {
+struct CsrMatrix {
   const void* indptr = nullptr;    // [num_rows + 1]
   const void* indices = nullptr;   // [num_edges] columns
   const void* edge_ids = nullptr;  // [num_edges] position -> row of edge tensors

@@ -1,5 +1,5 @@
 // Gradients of extrema on a GPU: each value of a row's gradient goes to the one edge that had it.
-#include "aggregate/extremum.h"
+#include "aggregate/spmm_minmax.h"
 #include "common/cuda_check.cuh"
 
 namespace peergraph {
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kBlockThreads)
 template <typename T>
 __global__ void __launch_bounds__(kBlockThreads)
     gather_by_column(const __grid_constant__ ExtremumGrad op,
-                     const __grid_constant__ Adjacency transpose) {
+                     const __grid_constant__ CsrMatrix transpose) {
   using Value = AccumulatorOf<T>;
   const int64_t columns = op.of.columns, group = op.of.group();
   const int64_t size = transpose.num_rows * columns;
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kBlockThreads)
 
 }  // namespace
 
-void extremum_grad_cuda(const ExtremumGrad& op, const Adjacency* transpose, int device,
+void extremum_grad_cuda(const ExtremumGrad& op, const CsrMatrix* transpose, int device,
                         uintptr_t stream_address) {
   if (op.rows.num_rows == 0 || op.of.columns == 0) return;
   DeviceGuard guard(device);

@@ -2,16 +2,16 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 
-#include "aggregate/adjacency.h"
+#include "aggregate/csr_matrix.h"
 #include "aggregate/message.h"
+#include "common/allocate.h"
 #include "common/element.h"
 
 namespace peergraph {
 
 struct Extremum {
-  Adjacency rows;
+  CsrMatrix rows;
   Operands of;
   DType dtype = DType::kFloat32;
   bool minimum = false;
@@ -23,7 +23,7 @@ struct Extremum {
 };
 
 struct ExtremumGrad {
-  Adjacency rows;
+  CsrMatrix rows;
   Operands of;  // as of the forward; x and e may be null where the gradient does not need them
   DType dtype = DType::kFloat32;
   const void* arg = nullptr;  // [num_rows, columns] as Extremum gave it
@@ -40,13 +40,13 @@ void extremum_grad_cpu(const ExtremumGrad& op, int num_threads);
 #ifdef PEERGRAPH_CUDA
 /// As extremum_cpu, on `device` in `stream`; asynchronous. `max_chunks` and `allocate` as in
 /// spmm.h.
-void extremum_cuda(const Extremum& op, int64_t max_chunks,
-                   const std::function<void*(int64_t)>& allocate, int device, uintptr_t stream);
+void extremum_cuda(const Extremum& op, int64_t max_chunks, const Allocate& allocate, int device,
+                   uintptr_t stream);
 
 /// As extremum_grad_cpu, on `device` in `stream`; asynchronous. grad_x adds by atomics, in no fixed
 /// order, where `transpose` is null. Else by the rows of the transpose, whose `edge_ids` are
 /// `positions` of op.rows, in their order.
-void extremum_grad_cuda(const ExtremumGrad& op, const Adjacency* transpose, int device,
+void extremum_grad_cuda(const ExtremumGrad& op, const CsrMatrix* transpose, int device,
                         uintptr_t stream);
 #endif
 

@@ -3,16 +3,16 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 
-#include "aggregate/adjacency.h"
+#include "aggregate/csr_matrix.h"
 #include "aggregate/message.h"
+#include "common/allocate.h"
 #include "common/element.h"
 
 namespace peergraph {
 
 struct Spread {
-  Adjacency rows;
+  CsrMatrix rows;
   Operands of;  // x by row of the adjacency
   DType dtype = DType::kFloat32;
   /// [num_columns] how often a column occurs at most, or null. Where it says once, the one message
@@ -28,8 +28,8 @@ void spread_cpu(const Spread& op, int num_threads);
 #ifdef PEERGRAPH_CUDA
 /// As spread_cpu, on `device` in `stream`; asynchronous. Adds by atomics: in no fixed order.
 /// `max_chunks` and `allocate` as in spmm.h.
-void spread_cuda(const Spread& op, int64_t max_chunks,
-                 const std::function<void*(int64_t)>& allocate, int device, uintptr_t stream);
+void spread_cuda(const Spread& op, int64_t max_chunks, const Allocate& allocate, int device,
+                 uintptr_t stream);
 #endif
 
 }  // namespace peergraph

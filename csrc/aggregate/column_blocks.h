@@ -7,8 +7,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "aggregate/adjacency.h"
-#include "aggregate/cpu.h"
+#include "aggregate/cpu_rows.h"
+#include "aggregate/csr_matrix.h"
 #include "aggregate/message.h"
 #include "common/check.h"
 #include "common/element.h"
@@ -112,7 +112,7 @@ PG_INLINE void prefetch_row(const T* row, int64_t count) {
 /// Calls body(first row, last row) for pieces of about as many edges, in at most `num_threads`
 /// threads. `columns` are values of work at each edge.
 template <typename Body>
-void each_piece(const Adjacency& rows, int64_t columns, int num_threads, const Body& body) {
+void each_piece(const CsrMatrix& rows, int64_t columns, int num_threads, const Body& body) {
   constexpr int64_t kValuesPerThread = 1 << 15;
   // Some pieces for each thread, for rows differ in more than their edges.
   constexpr int64_t kPiecesPerThread = 8;
@@ -152,7 +152,7 @@ class Messages {
   static constexpr int kVectorBytes = kBytes;
 
   /// `last_position`: of the edges to be visited.
-  PG_INLINE Messages(const Adjacency& rows, const Operands& of, const ColumnRuns& runs,
+  PG_INLINE Messages(const CsrMatrix& rows, const Operands& of, const ColumnRuns& runs,
                      int64_t last_position)
       : rows_(rows),
         of_(of),
@@ -206,7 +206,7 @@ class Messages {
     return static_cast<const T*>(of_.e) + rows_.edge(position) * of_.e_columns;
   }
 
-  const Adjacency& rows_;
+  const CsrMatrix& rows_;
   const Operands& of_;
   const int32_t* values_;
   const int64_t last_position_;
@@ -217,7 +217,7 @@ class Messages {
 /// Calls body(messages, first row, last row) with Messages for pieces of the rows, in threads and
 /// with the instructions of this CPU, in vectors of at most `kMost` bytes.
 template <int kMost, typename Body>
-void each_piece_of_messages(const Adjacency& rows, const Operands& of, DType dtype, int num_threads,
+void each_piece_of_messages(const CsrMatrix& rows, const Operands& of, DType dtype, int num_threads,
                             const Body& body) {
   PG_CHECK_ARG(Message::kCopyU <= of.message && of.message <= Message::kDiv,
                "message must be 0..5");

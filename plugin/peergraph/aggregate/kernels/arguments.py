@@ -28,9 +28,9 @@ def supports(device: torch.device) -> bool:
 
 def adjacency(
     indptr: Tensor, indices: Tensor, edge_ids: Tensor | None, num_columns: int
-) -> _C.Adjacency:
+) -> _C.CsrMatrix:
     """Contiguous tensors as the compiled module sees them; they must outlive the call."""
-    return _C.Adjacency(
+    return _C.CsrMatrix(
         indptr=indptr.data_ptr(),
         indptr_bytes=indptr.element_size(),
         indices=indices.data_ptr(),

@@ -1,4 +1,4 @@
-#include "aggregate/structure.h"
+#include "aggregate/csr_conversion.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -15,7 +15,7 @@ namespace {
 /// A counting sort. Counts are kept one item late, so that, once every edge has moved the place of
 /// its column, the places are the offsets.
 template <typename Offset, typename Id>
-void transpose(const Adjacency& rows, const Transposed& out) {
+void transpose(const CsrMatrix& rows, const Transposed& out) {
   const Offset* indptr = static_cast<const Offset*>(rows.indptr);
   const Id* columns = static_cast<const Id*>(rows.indices);
   Offset* offsets = static_cast<Offset*>(out.indptr);
@@ -70,7 +70,7 @@ bool is_range(const Id* ids, int64_t count) {
 
 }  // namespace
 
-void transpose_cpu(const Adjacency& rows, const Transposed& out) {
+void transpose_cpu(const CsrMatrix& rows, const Transposed& out) {
   const bool wide_offsets = rows.indptr_bytes == 8, wide_ids = rows.index_bytes == 8;
   if (wide_offsets)
     return wide_ids ? transpose<int64_t, int64_t>(rows, out)

@@ -1,8 +1,8 @@
 // Largest or smallest messages on a GPU: as spmm.cu, with (value, position) in the place of sums.
-#include "aggregate/extremum.h"
-#include "aggregate/lanes.cuh"
+#include "aggregate/arg_minmax.h"
+#include "aggregate/lane_columns.cuh"
 #include "aggregate/neighbor_partition.cuh"
-#include "aggregate/order.h"
+#include "aggregate/spmm_minmax.h"
 
 namespace peergraph {
 namespace {
@@ -23,9 +23,9 @@ struct ExtremumOutput {
 
 template <typename Value>
 __device__ __forceinline__ Best<Value> from_lane_xor(const Best<Value>& best, int offset) {
-  const Value value = __shfl_xor_sync(kAllLanes, best.value, offset);
+  const Value value = __shfl_xor_sync(kFullMask, best.value, offset);
   const long long position =
-      __shfl_xor_sync(kAllLanes, static_cast<long long>(best.position), offset);
+      __shfl_xor_sync(kFullMask, static_cast<long long>(best.position), offset);
   return {value, position};
 }
 
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kRowThreads)
   using Value = AccumulatorOf<T>;
   const Lanes<kVec, kItems> at(shape, of);
   const int64_t size = work.size();
-  for (int64_t item = warp_of_grid(); item < size; item += warps_of_grid()) {
+  for (int64_t item = global_warp(); item < size; item += grid_warps()) {
     Part part;
     if (!work.find(item, &part)) continue;
     // Set one by one: nvcc 13.0 gives only the first row of a two-dimensional array the defaults of
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kRowThreads)
     for (int m = 0; m < kItems; ++m)
 #pragma unroll
       for (int i = 0; i < kVec; ++i)
-        for (int offset = at.lanes; offset < kWarp; offset *= 2)
+        for (int offset = at.lanes; offset < kWarpSize; offset *= 2)
           best[m][i].offer(from_lane_xor(best[m][i], offset), to.minimum);
     __syncwarp();
 #pragma unroll
@@ -78,10 +78,10 @@ template <typename T>
 __global__ void __launch_bounds__(kRowThreads)
     combine_extrema(const __grid_constant__ RowWork work, int64_t columns, ExtremumOutput<T> to) {
   const int64_t size = work.size();
-  for (int64_t slot = warp_of_grid(); slot < size; slot += warps_of_grid()) {
+  for (int64_t slot = global_warp(); slot < size; slot += grid_warps()) {
     const Chunk chunk = work.queue.chunks[slot];
     if (chunk.part != 0) continue;
-    for (int64_t c = lane_of_warp(); c < columns; c += kWarp) {
+    for (int64_t c = lane_id(); c < columns; c += kWarpSize) {
       Best<AccumulatorOf<T>> best;
       for (int32_t k = 0; k < chunk.parts; ++k)
         best.offer(to.partial[(slot + k) * columns + c], to.minimum);
