@@ -9,6 +9,8 @@ from torch_geometric.data import Data, HeteroData
 
 from peergraph.store import Store
 
+from ..compat import graph_storage
+
 _KEY = "_peergraph"
 
 
@@ -51,4 +53,4 @@ def kept_store(data: Data | HeteroData) -> Store | None:
 
 
 def _storage(data: Data | HeteroData) -> Any:
-    return data._store if isinstance(data, Data) else data._global_store
+    return graph_storage(data)

@@ -28,6 +28,7 @@ from peergraph.store import (
     TableTensor,
 )
 
+from ..compat import data_storage, storage_data, storage_values
 from .edge_index_tensor import EdgeIndexTensor
 from .origin import mark
 from .read_adjacency import check_beside, check_same_edges, matrix_of, read_matrix
@@ -66,8 +67,8 @@ def split(data: Any) -> tuple[Data | HeteroData, GraphSource]:
     if isinstance(data, Data):
         if data.num_nodes is None:
             raise ValueError("data.num_nodes is not set and cannot be inferred")
-        _split_nodes(data._store, outline._store, NODE, parts)
-        _split_edges(data._store, outline._store, EDGE, parts)
+        _split_nodes(data_storage(data), data_storage(outline), NODE, parts)
+        _split_edges(data_storage(data), data_storage(outline), EDGE, parts)
         # A graph without edge_index is one without edges.
         parts.edges.setdefault(
             EDGE, EdgeSource(coo=torch.empty(2, 0, dtype=torch.int64, device="cpu"))
@@ -134,7 +135,7 @@ def _split_nodes(storage: Any, outline: Any, node_type: NodeType, parts: _Parts)
     tables = parts.node_tables.setdefault(node_type, {})
     for key, value in _rows(storage, storage.is_node_attr):
         tables[key] = _to_rows(key, value)
-        outline._mapping[key] = _Placeholder(node_type, key)
+        storage_values(outline)[key] = _Placeholder(node_type, key)
 
 
 def _split_edges(storage: Any, outline: Any, edge_type: EdgeType, parts: _Parts) -> None:
@@ -144,14 +145,14 @@ def _split_edges(storage: Any, outline: Any, edge_type: EdgeType, parts: _Parts)
         matrix = read_matrix(storage, key, edge_type, parts.num_nodes)
         parts.edges[edge_type] = matrix.edges
         tables.update(matrix.tables)
-        outline._mapping[key] = matrix.form
+        storage_values(outline)[key] = matrix.form
     if "edge_index" in storage:
         edge_index = _to_tensor("edge_index", storage["edge_index"])
         if key is None:
             parts.edges[edge_type] = EdgeSource(coo=edge_index)
         else:
             check_same_edges(key, parts.edges[edge_type], edge_index)
-        outline._mapping["edge_index"] = _Placeholder(edge_type)
+        storage_values(outline)["edge_index"] = _Placeholder(edge_type)
     of_edges = list(_rows(storage, storage.is_edge_attr))
     if edge_type not in parts.edges:
         if of_edges and edge_type != EDGE:
@@ -162,7 +163,7 @@ def _split_edges(storage: Any, outline: Any, edge_type: EdgeType, parts: _Parts)
         if key is not None:
             check_beside(key, parts.edges[edge_type], tables, name, value)
         tables[name] = _to_rows(name, value)
-        outline._mapping[name] = _Placeholder(edge_type, name)
+        storage_values(outline)[name] = _Placeholder(edge_type, name)
 
 
 def _tells_num_nodes(key: str, value: Any) -> bool:
@@ -175,7 +176,7 @@ def _is_rows(storage: Any, key: str, value: Any) -> bool:
         dense = value.dtype.kind in "biuf"
     else:
         dense = isinstance(value, Tensor) and value.layout is torch.strided
-    return dense and storage._parent().__cat_dim__(key, value, storage) in (0, -value.ndim)
+    return dense and storage_data(storage).__cat_dim__(key, value, storage) in (0, -value.ndim)
 
 
 def _to_rows(key: str, value: Any) -> Tensor | RowSource:

@@ -9,6 +9,7 @@ from torch_geometric.data import Data, HeteroData
 
 from peergraph.store import EDGE, NODE, EdgeType, Store, StoreTensor
 
+from .. import compat
 from .edge_index_tensor import EdgeIndexTensor
 from .feature_store import PeergraphFeatureStore
 from .graph_store import PeergraphGraphStore
@@ -101,14 +102,14 @@ def _changes(data: Data | HeteroData) -> list[str]:
 def _other_num_nodes(data: Data | HeteroData, store: Store) -> list[str]:
     """Where ``num_nodes`` was set to another number."""
     if isinstance(data, Data):
-        named: dict[str, Any] = {NODE: ("num_nodes", data._store)}
+        named: dict[str, Any] = {NODE: ("num_nodes", compat.data_storage(data))}
     else:
         named = {key: (f"num_nodes of {key!r}", storage) for key, storage in data.node_items()}
     return [
         name
         for key, (name, storage) in named.items()
         if key in store.node_types
-        and storage._mapping.get("num_nodes") not in (None, store.num_nodes(key))
+        and compat.storage_values(storage).get("num_nodes") not in (None, store.num_nodes(key))
     ]
 
 
@@ -117,7 +118,7 @@ def _edges(data: Data | HeteroData) -> Iterator[tuple[EdgeType | None, Any]]:
     for storage in data.edge_stores:
         value = next((storage[key] for key in (*KEYS, "edge_index") if key in storage), None)
         if value is not None:
-            yield storage._key, value
+            yield compat.storage_type(storage), value
 
 
 def _type_of(edges: Any) -> EdgeType:

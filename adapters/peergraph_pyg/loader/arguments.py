@@ -12,6 +12,7 @@ from torch_geometric.sampler.base import NumNeighbors
 
 from peergraph.store import Store
 
+from ..compat import canonical_edge_type, data_storage
 from ..data.sparse_adjacency import KEYS, adjacencies
 
 
@@ -53,9 +54,10 @@ def complete_links(data: Any, given: Any, store: Store) -> Any:
         ValueError: no edge type for a graph with types, or a type without edges.
     """
     if isinstance(data, Data):
-        if given is None and not _has_edges(data._store):
+        storage = data_storage(data)
+        if given is None and not _has_edges(storage):
             raise ValueError("edge_label_index is needed: data has no edges")
-        return store.edge_index() if given is None and any(adjacencies(data._store)) else given
+        return store.edge_index() if given is None and any(adjacencies(storage)) else given
     if not isinstance(data, HeteroData) and store.is_homogeneous:
         if isinstance(given, (tuple, list)) and given[0] is None:
             given = given[1]
@@ -64,7 +66,7 @@ def complete_links(data: Any, given: Any, store: Store) -> Any:
     if isinstance(given, (tuple, list)) and len(given) > 1:
         # A type alone, or a type and its edges, or nothing.
         named, edges = (given, None) if isinstance(given[0], str) else given
-    key = data._to_canonical(*named) if named and isinstance(data, HeteroData) else named
+    key = canonical_edge_type(data, named) if named and isinstance(data, HeteroData) else named
     types = data.edge_types if isinstance(data, HeteroData) else store.edge_types
     if key is None or (edges is None and tuple(key) not in types):
         raise ValueError(

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch_geometric.nn.conv import MessagePassing
 
+from .. import compat
+
 Collect = Callable[[Iterable[str], Any, list[int | None], dict[str, Any]], dict[str, Any]]
 
 
@@ -30,7 +32,10 @@ def collect(
     # Compiled code takes the first of a pair for the ends that messages come from, whichever these
     # are; the general code takes the second one then.
     pairs = {arg for arg in args if arg[-2:] in ("_i", "_j") and _is_pair(kwargs.get(arg[:-2]))}
-    found = {arg: _of_pair(layer, arg, edge_index, size, kwargs[arg[:-2]]) for arg in sorted(pairs)}
+    found = {
+        arg: compat.lift_pair(layer, edge_index, size, kwargs[arg[:-2]], arg.endswith("_j"))
+        for arg in sorted(pairs)
+    }
     others = [arg for arg in args if arg not in pairs]
     return {**general(others, edge_index, size, kwargs), **found}
 
@@ -39,20 +44,10 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, (tuple, list)) and len(value) == 2
 
 
-def _of_pair(
-    layer: MessagePassing, arg: str, edge_index: Any, size: list[int | None], pair: Any
-) -> Any:
-    for end, values in enumerate(pair):
-        if isinstance(values, Tensor):
-            layer._set_size(size, end, values)
-    values, end = (pair[0], 1) if arg.endswith("_j") else (pair[1], 0)
-    return layer._lift(values, edge_index, end) if isinstance(values, Tensor) else values
-
-
 def _marks_unseen(edge_index: Any) -> Any:
     """PyG marks a COO matrix as coalesced, in place: autograd would take that for a change of the
     indices that were read before.
     """
     if isinstance(edge_index, Tensor) and edge_index.layout == torch.sparse_coo:
-        return torch.autograd._unsafe_preserve_version_counter(edge_index)  # type: ignore[attr-defined]
+        return compat.keep_version(edge_index)
     return nullcontext()

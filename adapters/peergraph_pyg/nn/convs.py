@@ -16,14 +16,13 @@ from torch import Tensor
 from torch_geometric.nn import conv as pyg
 
 from peergraph.aggregate import Csc, g_sddmm, g_spmm, message, spmm_add_self
-from peergraph.integration import note
+from peergraph.integration import Unsupported, note
 
 from ..data.lazy_features import gathered
 from .degrees import degrees_of, normalised_sum, weighs_edges, weighted_sum, weights_of
 from .layer import (
     Ends,
     FastLayer,
-    Refusal,
     Size,
     can_be_kept,
     ends_of,
@@ -218,7 +217,7 @@ class RGCNConv(FastLayer, pyg.RGCNConv):  # type: ignore[misc]
         return super().forward(x, edge_index, edge_type)
 
     def _by_relation(self, x: Any, edge_index: Tensor, edge_type: Tensor) -> Tensor:
-        """PyG's loop over relations, whose products add up as they are made; raises Refusal."""
+        """PyG's loop over relations, whose products add up as they are made; raises Unsupported."""
         refuse(self.num_blocks is not None or self.num_relations < 1, "weights are blocks")
         by_segments = torch_geometric.backend.use_segment_matmul is not False
         refuse(torch_geometric.typing.WITH_SEGMM and by_segments, "pyg-lib may multiply")
@@ -253,7 +252,7 @@ class RGCNConv(FastLayer, pyg.RGCNConv):  # type: ignore[misc]
 
     def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
         if kwargs["edge_type_ptr"] is not None:
-            raise Refusal("pyg-lib multiplies by segments")
+            raise Unsupported("pyg-lib multiplies by segments")
         return ends_of(kwargs["x"]), None
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.modules import module as nn_module
 from torch_geometric import EdgeIndex
 from torch_geometric.nn.aggr import (
     MaxAggregation,
@@ -20,9 +18,10 @@ from torch_geometric.nn.aggr import (
 from torch_geometric.nn.conv import MessagePassing
 
 from peergraph.aggregate import Csc, g_spmm, supports
-from peergraph.integration import note
+from peergraph.integration import Unsupported, note
 from peergraph.memory import TableRows
 
+from .. import compat
 from ..data.lazy_features import LazyRows, rows_or_tensor
 from .collecting import collect
 from .structure import derived_from, structure_of
@@ -35,21 +34,8 @@ _REDUCE = {
 }
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _METHODS = ("message", "aggregate", "update", "message_and_aggregate", "edge_update")
-_HOOKS = tuple(
-    f"_{place}_forward{kind}_hooks"
-    for place in ("propagate", "message", "aggregate", "message_and_aggregate", "edge_update")
-    for kind in ("_pre", "")
-)
-# Where torch keeps the hooks of all modules; torch 2.4 has no function that looks there.
-_GLOBAL_HOOKS = tuple(
-    f"_global_{kind}_hooks" for kind in ("forward", "forward_pre", "backward", "backward_pre")
-)
 
 Size = tuple[int | None, int | None] | None
-
-
-class Refusal(Exception):
-    """Why PyG's own code must do a step."""
 
 
 class Ends(NamedTuple):
@@ -88,12 +74,7 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         decomposition ends: its methods as they are, and as compiled, told apart by their modules.
         """
         super().__init_subclass__()
-        cls._orig_edge_updater = cls._jinja_edge_updater = cls.edge_updater
-        cls._orig_propagate = cls._jinja_propagate = cls.propagate
-        if cls.propagate is FastLayer.propagate:
-            compiled = f"{cls.__module__}_{cls.__name__}_propagate"
-            cls._orig_propagate = _in_module(cls.propagate, MessagePassing.__module__)
-            cls._jinja_propagate = _in_module(cls.propagate, compiled)
+        compat.set_class_methods(cls, cls.propagate is FastLayer.propagate)
 
     def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
         """Does not let PyG compile another `propagate` from a template and put it in the class."""
@@ -107,7 +88,7 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         """TorchScript compiles PyG's layer."""
         layer: MessagePassing = object.__new__(self.pyg_class)
         layer.__dict__ = dict(self.__dict__)
-        become(layer, self.pyg_class)
+        compat.set_layer_class(layer, self.pyg_class)
         return layer
 
     def _collect(self, args: Any, edge_index: Any, size: Any, kwargs: Any) -> dict[str, Any]:
@@ -135,7 +116,7 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
             return pyg()
         try:
             return fast()
-        except Refusal as refusal:
+        except Unsupported as refusal:
             note(f"{step}: PyG, {refusal}")
         return pyg()
 
@@ -145,26 +126,25 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
             return in_steps()
         try:
             return fast()
-        except Refusal:
+        except Unsupported:
             pass
         return in_steps()
 
     def _check_settings(self, by_columns: bool = False) -> str:
-        """The reduction. Raises Refusal if the layer is set to do anything else.
+        """The reduction. Raises Unsupported if the layer is set to do anything else.
 
         `by_columns`: a result's column depends on that column of the features alone, so working off
         a few columns at a time (decomposed_layers), which saves PyG memory, makes no difference.
         """
-        traced = torch.jit.is_tracing() or torch._C._len_torch_dispatch_stack() > 0  # type: ignore[attr-defined,no-untyped-call]
-        refuse(traced, "the model is traced")
+        refuse(compat.is_traced(), "the model is traced")
         # Derivatives of these are another mechanism than autograd's.
-        refuse(torch._C._are_functorch_transforms_active(), "there is a transform of torch.func")
-        refuse(torch.autograd.forward_ad._current_level >= 0, "there is forward-mode autograd")
+        refuse(compat.has_function_transform(), "there is a transform of torch.func")
+        refuse(compat.has_forward_mode(), "there is forward-mode autograd")
         refuse(bool(self.explain), "the layer is being explained")
         refuse(self.decomposed_layers != 1 and not by_columns, "decomposed_layers is set")
         refuse(self.flow != "source_to_target", f"flow is {self.flow}")
-        for name in _HOOKS:
-            refuse(bool(getattr(self, name)), f"there are hooks ({name.strip('_')})")
+        hook = compat.step_hook(self)
+        refuse(hook is not None, f"there are hooks ({hook})")
         for name in _METHODS:
             own = name in self.__dict__
             changed = getattr(type(self), name) is not getattr(self.pyg_class, name)
@@ -172,22 +152,22 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         aggregation = self.aggr_module
         reduce = _REDUCE.get(type(aggregation))
         if reduce is None:
-            raise Refusal(f"aggr is {self.aggr}")
-        refuse(has_hooks(aggregation), "there are hooks of the aggregation")
+            raise Unsupported(f"aggr is {self.aggr}")
+        refuse(compat.has_hooks(aggregation), "there are hooks of the aggregation")
         return reduce
 
     def _check_steps(self, *names: str) -> None:
-        """Raises Refusal if users wrote methods that are about to be left out."""
+        """Raises Unsupported if users wrote methods that are about to be left out."""
         own = next(cls for cls in type(self).__mro__ if "pyg_class" in vars(cls))
         for name in names:
             code = getattr(getattr(self, name), "__code__", None)
             refuse(code is not getattr(own, name).__code__, f"{name} is overridden")
 
     def _structure(self, edge_index: Any, size: Size, x: Ends, e: Tensor | None) -> Csc:
-        """The structure. Raises Refusal for inputs of other kinds, and for wrong ones."""
+        """The structure. Raises Unsupported for inputs of other kinds, and for wrong ones."""
         plain = type(edge_index) is Tensor and edge_index.layout == torch.strided
         if not plain and not isinstance(edge_index, EdgeIndex):
-            raise Refusal(f"edge_index is a {kind_of(edge_index)}")
+            raise Unsupported(f"edge_index is a {kind_of(edge_index)}")
         refuse(
             edge_index.dtype not in (torch.int32, torch.int64)
             or edge_index.dim() != 2
@@ -219,39 +199,6 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         refuse(x.device != edge_index.device or not supports(x.device), f"x is on {x.device}")
 
 
-def _in_module(function: Any, module: str) -> Any:
-    """The function, which says that it is of another module."""
-    copy = FunctionType(
-        function.__code__, function.__globals__, function.__name__, function.__defaults__
-    )
-    copy.__module__, copy.__qualname__ = module, function.__qualname__
-    copy.__doc__, copy.__annotations__ = function.__doc__, function.__annotations__
-    return copy
-
-
-def become(layer: MessagePassing, cls: type[MessagePassing]) -> None:
-    """Makes a layer an instance of `cls`, which is its PyG class or the fast class of that one.
-
-    Neither adds state to the other, so assigning ``__class__`` keeps all parameters, buffers and
-    hooks. What PyG derives from the class is derived again.
-    """
-    layer.__class__ = cls
-    layer.inspector = type(layer.inspector)(cls)
-    layer.inspector.inspect_signature(layer.message)
-    layer.inspector.inspect_signature(layer.aggregate, exclude=[0, "aggr"])
-    layer.inspector.inspect_signature(layer.message_and_aggregate, [0])
-    layer.inspector.inspect_signature(layer.update, exclude=[0])
-    layer.inspector.inspect_signature(layer.edge_update)
-    if layer.explain:
-        layer.inspector.inspect_signature(layer.explain_message, exclude=[0])
-    # PyG compiles `propagate` of a class unless that of the layer is compiled already, so what
-    # explaining or decomposing has put into the layer goes first.
-    layer.__dict__.pop("propagate", None)
-    layer._set_jittable_templates()
-    if layer.explain or layer.decomposed_layers != 1:
-        layer.propagate = cls._orig_propagate.__get__(layer)
-
-
 def ends_of(x: Any) -> Ends:
     """Features of sources and destinations, of a pair or of one tensor of sources."""
     pair = tuple(x) if isinstance(x, (tuple, list)) else (x, None)
@@ -277,18 +224,6 @@ def known_by(edge_index: Any, how: str, changes: bool) -> AbstractContextManager
     return nullcontext()
 
 
-def has_hooks(module: torch.nn.Module) -> bool:
-    """Whether something looks at a module's calls, of this module or of all."""
-    own = (
-        module._forward_hooks,
-        module._forward_pre_hooks,
-        module._backward_hooks,
-        module._backward_pre_hooks,
-    )
-    # A release of torch that keeps hooks elsewhere may have some that we do not see.
-    return any(own) or any(getattr(nn_module, name, True) for name in _GLOBAL_HOOKS)
-
-
 def kind_of(value: Any) -> str:
     """The type of a value in words."""
     if type(value) is Tensor:
@@ -308,4 +243,4 @@ def without_autocast(run: Callable[[], Tensor]) -> Tensor:
 def refuse(condition: bool, why: str) -> None:
     """Leaves the step to PyG."""
     if condition:
-        raise Refusal(why)
+        raise Unsupported(why)

@@ -12,8 +12,9 @@ from peergraph.aggregate import Csc, spmm_linear
 from peergraph.integration import note
 from peergraph.memory import TableRows
 
+from ..compat import has_hooks
 from ..data.lazy_features import gathered, rows_or_tensor
-from .layer import Ends, FastLayer, Size, has_hooks, is_plain, kind_of, refuse
+from .layer import Ends, FastLayer, Size, is_plain, kind_of, refuse
 
 
 def first_rows(x: Tensor, count: int) -> Tensor:

@@ -9,8 +9,9 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from peergraph.integration import layer_classes, swap_layers
 
+from ..compat import set_layer_class
 from . import attention_convs, convs
-from .layer import FastLayer, become
+from .layer import FastLayer
 from .trim import narrow, widen
 
 _FAST = layer_classes(
@@ -57,7 +58,7 @@ def revert(model: Model) -> Model:
 
 
 def _swap(model: Model, classes: Any) -> Model:
-    swap_layers(model, classes, become)
+    swap_layers(model, classes, set_layer_class)
     for module in model.modules():
         if isinstance(module, BasicGNN):
             (narrow if classes is _FAST else widen)(module)

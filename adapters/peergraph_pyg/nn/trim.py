@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_geometric.nn.models.basic_gnn import BasicGNN
-from torch_geometric.utils._trim_to_layer import TrimToLayer, trim_adj, trim_feat
 
+from ..compat import TrimToLayer, has_forward_hooks, model_trim, trim_adj, trim_feat
 from ..data.lazy_features import LazyRows
 from . import attention_convs, convs
 from .projected import first_rows
@@ -70,22 +70,21 @@ class FastTrim(TrimToLayer):  # type: ignore[misc]
 def narrow(model: BasicGNN) -> None:
     """Gives a model of accelerated layers a :class:`FastTrim`, where it changes no result."""
     layers = list(zip(model.convs, model.norms, strict=True))
-    alone = not hasattr(model, "jk") and type(model._trim) is TrimToLayer
+    alone = not hasattr(model, "jk") and type(model_trim(model)) is TrimToLayer
     if not alone:
         return
-    model._trim.__class__ = FastTrim
-    model._trim.narrow_layers = [
+    trim = model_trim(model)
+    trim.__class__ = FastTrim
+    trim.narrow_layers = [
         # A norm may look at all rows, and a hook at what the layer gets.
-        type(conv) in _PAIRED
-        and type(norm) is torch.nn.Identity
-        and not conv._forward_hooks
-        and not conv._forward_pre_hooks
+        type(conv) in _PAIRED and type(norm) is torch.nn.Identity and not has_forward_hooks(conv)
         for conv, norm in layers[:-1]
     ] + [False]
 
 
 def widen(model: BasicGNN) -> None:
     """Undoes :func:`narrow`."""
-    if type(model._trim) is FastTrim:
-        model._trim.__class__ = TrimToLayer
-        del model._trim.narrow_layers
+    trim = model_trim(model)
+    if type(trim) is FastTrim:
+        trim.__class__ = TrimToLayer
+        del trim.narrow_layers

@@ -487,16 +487,16 @@ def test_which_loaders_prefetch_by_themselves(monkeypatch: pytest.MonkeyPatch) -
         LinkLoader(peergraph_pyg.stores(store), sampler),
     ]
     other = [NodeLoader(shared, OtherSampler()), NodeLoader(random_data(), OtherSampler())]
-    assert not any(patches._makes_ahead(loader) for loader in own + other)
+    assert not any(patches._prefetches(loader) for loader in own + other)
     monkeypatch.setattr(store, "device", torch.device("cuda:0"))
-    assert all(patches._makes_ahead(loader) for loader in own)
-    assert not any(patches._makes_ahead(loader) for loader in other)
+    assert all(patches._prefetches(loader) for loader in own)
+    assert not any(patches._prefetches(loader) for loader in other)
 
 
 @pytest.fixture
 def all_prefetch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loaders of stores on CPUs do as those of stores on GPUs do."""
-    monkeypatch.setattr(patches, "_makes_ahead", lambda loader: True)
+    monkeypatch.setattr(patches, "_prefetches", lambda loader: True)
 
 
 @pytest.mark.usefixtures("all_prefetch")

@@ -1,0 +1,202 @@
+"""Private parts of PyG and torch that the adapter touches; no other module of it does.
+
+Written for PyG 2.6 to 2.8 and torch 2.4 to 2.13; ``tests/adapters/pyg/test_compat.py`` tries each
+of them and names the version that changed one.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules import module as nn_module
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn.conv import MessagePassing
+from torch_geometric.nn.models.basic_gnn import BasicGNN
+from torch_geometric.utils._trim_to_layer import TrimToLayer, trim_adj, trim_feat
+
+from peergraph.integration import Patches
+
+__all__ = ["TrimToLayer", "trim_adj", "trim_feat"]
+
+PYG = "2.8"
+"""The newest version of PyG that the adapter was written for."""
+
+patches = Patches("torch_geometric", PYG)
+"""The functions of PyG that :mod:`.loader.patches` replaces."""
+
+# Where torch keeps the hooks of all modules; torch 2.4 has no function that looks there.
+_GLOBAL_HOOKS = tuple(
+    f"_global_{kind}_hooks" for kind in ("forward", "forward_pre", "backward", "backward_pre")
+)
+_STEP_HOOKS = tuple(
+    f"_{step}_forward{kind}_hooks"
+    for step in ("propagate", "message", "aggregate", "message_and_aggregate", "edge_update")
+    for kind in ("_pre", "")
+)
+
+
+# torch_geometric.data
+
+
+def data_storage(data: Data) -> Any:
+    """The one storage of a ``Data``."""
+    return data._store
+
+
+def graph_storage(data: Data | HeteroData) -> Any:
+    """The storage of what is neither of one node type nor of one edge type."""
+    return data._store if isinstance(data, Data) else data._global_store
+
+
+def storage_values(storage: Any) -> dict[str, Any]:
+    """The attributes of a storage by name, without those that PyG infers."""
+    values: dict[str, Any] = storage._mapping
+    return values
+
+
+def storage_type(storage: Any) -> Any:
+    """The node type or edge type of a storage; None in a ``Data``."""
+    return storage._key
+
+
+def storage_data(storage: Any) -> Data | HeteroData:
+    """The data that a storage is part of."""
+    return storage._parent()
+
+
+def canonical_edge_type(data: HeteroData, names: Any) -> Any:
+    """The edge type of source, relation and destination for PyG's shorter ways to name it."""
+    return data._to_canonical(*names)
+
+
+# torch
+
+
+def is_traced() -> bool:
+    """Whether TorchScript traces the call, or a mode of torch sees its operations."""
+    if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
+        return True
+    return bool(torch._C._len_torch_dispatch_stack() > 0)
+
+
+def has_function_transform() -> bool:
+    """Whether a transform of ``torch.func`` is active."""
+    return bool(torch._C._are_functorch_transforms_active())
+
+
+def has_forward_mode() -> bool:
+    """Whether forward-mode autograd is active."""
+    return torch.autograd.forward_ad._current_level >= 0
+
+
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Whether hooks see the calls of a module, its own hooks or those of all modules."""
+    own = (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+    # A release of torch that keeps hooks elsewhere may have some that we do not see.
+    return any(own) or any(getattr(nn_module, name, True) for name in _GLOBAL_HOOKS)
+
+
+def has_forward_hooks(module: torch.nn.Module) -> bool:
+    """Whether hooks of the module itself see what its ``forward`` gets or returns."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def keep_version(tensor: Tensor) -> AbstractContextManager[None]:
+    """A context in which changes of a tensor do not count for autograd."""
+    context: AbstractContextManager[None] = torch.autograd._unsafe_preserve_version_counter(tensor)  # type: ignore[attr-defined]
+    return context
+
+
+# torch_geometric.nn
+
+
+def step_hook(layer: MessagePassing) -> str | None:
+    """The name of the hooks that see a step of a layer's message passing; None without any."""
+    names = (name.strip("_") for name in _STEP_HOOKS if getattr(layer, name))
+    return next(names, None)
+
+
+def set_class_methods(cls: type[MessagePassing], keeps_propagate: bool) -> None:
+    """Stores the methods of a layer's class where PyG looks for them.
+
+    PyG compiles ``propagate`` and ``edge_updater`` from templates, and stores in each class the
+    plain and the compiled ones, which it restores after explaining or decomposing a layer. It tells
+    them apart by the names of their modules.
+
+    Args:
+        cls: subclass of a layer of PyG.
+        keeps_propagate: whether `cls` has the ``propagate`` that all fused layers inherit, instead
+            of one that a user wrote.
+    """
+    cls._orig_edge_updater = cls._jinja_edge_updater = cls.edge_updater
+    cls._orig_propagate = cls._jinja_propagate = cls.propagate
+    if keeps_propagate:
+        compiled = f"{cls.__module__}_{cls.__name__}_propagate"
+        cls._orig_propagate = _in_module(cls.propagate, MessagePassing.__module__)
+        cls._jinja_propagate = _in_module(cls.propagate, compiled)
+
+
+def set_layer_class(layer: MessagePassing, cls: type[MessagePassing]) -> None:
+    """Makes a layer an instance of `cls`: its class in PyG, or the fused subclass of that class.
+
+    Neither adds state to the other, so assigning ``__class__`` keeps all parameters, buffers and
+    hooks. What PyG derives from the class is derived again.
+    """
+    layer.__class__ = cls
+    layer.inspector = type(layer.inspector)(cls)
+    layer.inspector.inspect_signature(layer.message)
+    layer.inspector.inspect_signature(layer.aggregate, exclude=[0, "aggr"])
+    layer.inspector.inspect_signature(layer.message_and_aggregate, [0])
+    layer.inspector.inspect_signature(layer.update, exclude=[0])
+    layer.inspector.inspect_signature(layer.edge_update)
+    if layer.explain:
+        layer.inspector.inspect_signature(layer.explain_message, exclude=[0])
+    # PyG compiles `propagate` of a class unless that of the layer is compiled already, so what
+    # explaining or decomposing has put into the layer goes first.
+    layer.__dict__.pop("propagate", None)
+    layer._set_jittable_templates()
+    if layer.explain or layer.decomposed_layers != 1:
+        layer.propagate = cls._orig_propagate.__get__(layer)
+
+
+def lift_pair(
+    layer: MessagePassing, edge_index: Any, size: list[int | None], pair: Any, of_sources: bool
+) -> Any:
+    """The features of one end of each edge, of a pair of features of sources and destinations.
+
+    Args:
+        layer: whose messages the features are for.
+        edge_index: of the call.
+        size: of the call; gets the numbers of rows that the pair has.
+        pair: features of sources, of destinations.
+        of_sources: which of them.
+    """
+    for end, values in enumerate(pair):
+        if isinstance(values, Tensor):
+            layer._set_size(size, end, values)
+    values, end = (pair[0], 1) if of_sources else (pair[1], 0)
+    return layer._lift(values, edge_index, end) if isinstance(values, Tensor) else values
+
+
+def model_trim(model: BasicGNN) -> TrimToLayer:
+    """The module of a ready-made model that trims its layers' inputs."""
+    return model._trim
+
+
+def _in_module(function: Any, module: str) -> Any:
+    """A copy of a function that says that it is of another module."""
+    copy = FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__
+    )
+    copy.__module__, copy.__qualname__ = module, function.__qualname__
+    copy.__doc__, copy.__annotations__ = function.__doc__, function.__annotations__
+    return copy
