@@ -16,7 +16,7 @@ from torch import Tensor
 from torch_geometric.nn import GraphSAGE
 
 import peergraph
-from peergraph.sampling import NeighborSampler, bounds_of
+from peergraph.sampling import NeighborSampler, StaticShapeSampler, sample_bounds
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Store
 
 NODES, WIDTH, CLASSES, BATCH, STEPS = 2_000, 16, 4, 64, 200
@@ -38,8 +38,8 @@ class Step:
     def __init__(self, store: Store) -> None:
         sampler = NeighborSampler(store, [10, 5])
         tries = [sampler.sample(torch.randint(NODES, (BATCH,)), seed) for seed in range(10)]
-        max_nodes, max_edges = bounds_of(tries, slack=1.3)
-        self.sampler = sampler.fixed(BATCH, max_nodes=max_nodes, max_edges=max_edges)
+        max_nodes, max_edges = sample_bounds(tries, slack=1.3)
+        self.sampler = StaticShapeSampler(sampler, BATCH, max_nodes=max_nodes, max_edges=max_edges)
         self.x, self.y = store.node_table("x"), store.node_table("y")
         self.model = GraphSAGE(WIDTH, 32, num_layers=2, out_channels=CLASSES).to(store.device)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.3)

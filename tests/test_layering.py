@@ -17,6 +17,10 @@ PARTS = {  # of an area, in the order in which they may import each other
         *("input", "hotness", "csc", "placement", "build", "disk", "contents"),
         *("report", "store", "reversed_store", "tensors", "embedding", "kernel_argument"),
     ],
+    "sampling": [
+        *("sample", "arguments", "random_seeds", "csc_reads", "exclude", "neighbor"),
+        *("static_shape", "walks", "negative", "presampling"),
+    ],
     "aggregate": ["kernels", "sparse", "ops", "messages"],
 }
 TOP = ["integration", "reference", "testing", "cli"]  # used by no area

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from peergraph.sampling import (
-    FixedSample,
     NegativeSampler,
     NeighborSampler,
     PinSageSampler,
     RandomWalker,
     Sample,
-    bounds_of,
+    StaticShapeSample,
+    StaticShapeSampler,
+    sample_bounds,
 )
 from tests.kernels.cases import case
 from tests.sampling.choice_kinds import KINDS, prepare, times_of
@@ -39,7 +40,7 @@ def store_of_hubs(device: torch.device) -> PlainStore:
     return PlainStore.homogeneous(csc, layout=LAYOUTS["three tiers"], device=device)
 
 
-def tensors_of(sample: Sample | FixedSample) -> Iterator[Tensor]:
+def tensors_of(sample: Sample | StaticShapeSample) -> Iterator[Tensor]:
     for name in ("nodes", "row", "col", "edge_ids", "batch", "duplicate_counts"):
         values: Mapping[Any, Any] | None = getattr(sample, name)
         for value in (values or {}).values():
@@ -118,8 +119,8 @@ def choices_at_hubs(device: torch.device) -> Iterator[Tensor]:
 def fixed_shape(device: torch.device) -> Iterator[Tensor]:
     for options in ({"frontier": "all"}, {}, {"disjoint": True}):
         sampler = NeighborSampler(small_store(device), [3, 40], **options)
-        bounds = bounds_of([sampler.sample({NODE: SEEDS}, 7)], 1.5)
-        fixed = sampler.fixed({NODE: 8}, max_nodes=bounds[0], max_edges=bounds[1])
+        bounds = sample_bounds([sampler.sample({NODE: SEEDS}, 7)], 1.5)
+        fixed = StaticShapeSampler(sampler, {NODE: 8}, max_nodes=bounds[0], max_edges=bounds[1])
         padded = torch.cat([SEEDS, torch.zeros(3, dtype=torch.int64)]).to(device)
         seed, count = torch.tensor(7, device=device), torch.tensor(5, device=device)
         yield from tensors_of(fixed.sample({NODE: padded}, seed, num_seeds={NODE: count}))

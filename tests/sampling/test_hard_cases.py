@@ -12,11 +12,11 @@ import pytest
 import torch
 
 import peergraph
-from peergraph.sampling import NeighborSampler, RandomWalker
+from peergraph.sampling import NeighborSampler, RandomWalker, StaticShapeSampler
 from tests.conftest import REQUIRED_GPUS
-from tests.sampling.fixed_samples import assert_same_sample
 from tests.sampling.flat_store import FlatStore, assert_valid
 from tests.sampling.plain_store import EDGE, NODE
+from tests.sampling.static_shape_samples import assert_same_sample
 
 MORE_THAN_31_BITS = 2**31 + 12_345
 
@@ -162,7 +162,7 @@ def test_more_than_2_to_the_31_edges(many_indices: torch.Tensor, hub: bool) -> N
             assert_valid(store, seeds, sample, fanouts, replace=replace)
             if device.type == "cuda":
                 assert int(sample.edge_ids[EDGE].max()) >= 2**31 - 40_000
-    fixed = NeighborSampler(store, [10, 3]).fixed(4)
+    fixed = StaticShapeSampler(NeighborSampler(store, [10, 3]), 4)
     got = fixed.sample(seeds, 4)
     peergraph.synchronize(device)
     want = NeighborSampler(store, [10, 3]).sample(seeds, 4)
@@ -251,7 +251,7 @@ def test_ten_thousand_batches_leak_nothing(device: torch.device, kind: str) -> N
     store = random_store(device, 300, 5)
     options = {"disjoint": {"disjoint": True}, "induced": {"subgraph": "induced"}}.get(kind, {})
     sampler = NeighborSampler(store, [3, 2], **options)
-    fixed = sampler.fixed(8) if kind == "fixed" else None
+    fixed = StaticShapeSampler(sampler, 8) if kind == "fixed" else None
     batches = [torch.randint(300, (8,), device=device) for _ in range(16)]
 
     def run(count: int) -> None:

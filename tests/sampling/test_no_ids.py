@@ -15,6 +15,7 @@ from peergraph.sampling import (
     NeighborSampler,
     PinSageSampler,
     RandomWalker,
+    StaticShapeSampler,
     exclude_edges,
 )
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Store, TableTensor
@@ -35,7 +36,7 @@ def timed_sample(store: Store, none: torch.Tensor) -> Any:
 
 
 def fixed_sample(store: Store, none: torch.Tensor) -> Any:
-    sampler = NeighborSampler(store, [2]).fixed(0, max_nodes=[0], max_edges=[0])
+    sampler = StaticShapeSampler(NeighborSampler(store, [2]), 0, max_nodes=[0], max_edges=[0])
     return sampler.sample(none, 0).compact().nodes[NODE]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from peergraph.sampling import NeighborSampler, Sample
+from peergraph.sampling import NeighborSampler, Sample, StaticShapeSampler
 from peergraph.sampling.neighbor import workspace
 from tests.sampling.plain_store import EDGE, NODE, PlainStore, csc_with_degrees, random_csc
 
@@ -139,7 +139,7 @@ def test_streams(store: PlainStore, device: torch.device, bits: int) -> None:
 def test_beside_a_fixed_shape(store: PlainStore, bits: int) -> None:
     """Its maps are its own, and each of its samples leaves them empty."""
     sampler = NeighborSampler(store, [4, 3])
-    fixed = sampler.fixed(7)
+    fixed = StaticShapeSampler(sampler, 7)
     for i, _ in batches(6):
         seeds = torch.arange(i, i + 7)
         got = fixed.sample(seeds.to(store.device), i).compact()

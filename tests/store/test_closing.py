@@ -14,13 +14,14 @@ import peergraph._C as _C
 from peergraph import Embedding, optim
 from peergraph.aggregate import Csc, g_spmm
 from peergraph.memory import Group, Table, TableRows, Tiers, table_argument
+from peergraph.memory.device import allocate
 from peergraph.sampling import (
     NegativeSampler,
     NeighborSampler,
     PinSageSampler,
     RandomWalker,
+    StaticShapeSampler,
     presample,
-    sample,
 )
 from peergraph.store import EdgeSource, GraphSource, Store, TableTensor, graph_argument
 from peergraph.testing import run_ranks
@@ -67,7 +68,7 @@ def use_sampler(store: Store, **options: Any) -> Use:
 
 def use_fixed(store: Store) -> Use:
     seeds = torch.arange(200, device=store.device)
-    sampler = NeighborSampler(store, [5]).fixed(200)
+    sampler = StaticShapeSampler(NeighborSampler(store, [5]), 200)
     return lambda: sum(n.sum().item() for n in sampler.sample(seeds, 1).num_nodes.values())
 
 
@@ -229,7 +230,7 @@ def _close_in_the_midst() -> None:
         return torch.empty(*args[:1], dtype=args[1], device=args[2])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sample, "empty", close_and_allocate)
+        patch.setattr(allocate, "empty", close_and_allocate)
         found = sampler.sample(seeds, 1)
     assert torch.equal(found.nodes["_N"], wanted.nodes["_N"])
     assert errors == ["memory cannot be closed in the midst of an operation that works with it"]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from peergraph.aggregate import Csc, g_spmm
 from peergraph.memory import TableRows
-from peergraph.sampling import NeighborSampler, PinSageSampler, RandomWalker
+from peergraph.sampling import NeighborSampler, PinSageSampler, RandomWalker, StaticShapeSampler
 from peergraph.store import EDGE, EdgeType, ReadReport, Store
 from tests.store.counted_reads import expected_sources, internal, positions
 from tests.store.graphs import build, heterogeneous_source, homogeneous_source
@@ -107,7 +107,7 @@ def test_fixed_shapes(plan: str, typed: bool, device: torch.device) -> None:
         node_type = store.node_types[-1]
         sampler = NeighborSampler(store, [4, 3])
         seeds = {node_type: torch.arange(8, device=store.device) % store.num_nodes(node_type)}
-        fixed = sampler.fixed({node_type: 8})
+        fixed = StaticShapeSampler(sampler, {node_type: 8})
         count = {node_type: torch.tensor([6], device=store.device)}
         wanted = fixed.sample(seeds, 5, num_seeds=count)
         with store.measure() as measured:

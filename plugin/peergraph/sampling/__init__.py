@@ -8,17 +8,14 @@ from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
 from peergraph.sampling.presampling import presample
 from peergraph.sampling.random_seeds import next_seed
 from peergraph.sampling.sample import Block, Sample
-from peergraph.sampling.static_shape.bounds import bounds_of
-from peergraph.sampling.static_shape.static_shape_sample import FixedSample, FixedShape
-from peergraph.sampling.static_shape.static_shape_sampler import FixedNeighborSampler
+from peergraph.sampling.static_shape.bounds import sample_bounds
+from peergraph.sampling.static_shape.static_shape_sample import StaticShape, StaticShapeSample
+from peergraph.sampling.static_shape.static_shape_sampler import StaticShapeSampler
 from peergraph.sampling.walks.pinsage import PinSageLayer, PinSageSample, PinSageSampler
 from peergraph.sampling.walks.random_walker import RandomWalker, Walks
 
 __all__ = [
     "Block",
-    "FixedNeighborSampler",
-    "FixedSample",
-    "FixedShape",
     "NegativeSampler",
     "Negatives",
     "NeighborSampler",
@@ -27,9 +24,12 @@ __all__ = [
     "PinSageSampler",
     "RandomWalker",
     "Sample",
+    "StaticShape",
+    "StaticShapeSample",
+    "StaticShapeSampler",
     "Walks",
-    "bounds_of",
     "exclude_edges",
     "next_seed",
     "presample",
+    "sample_bounds",
 ]

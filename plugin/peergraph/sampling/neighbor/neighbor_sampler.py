@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,21 +11,33 @@ from torch import Tensor
 from peergraph import _C
 from peergraph.memory.device.allocate import Buffers
 from peergraph.sampling.arguments import check_integer_vector, check_seed
-from peergraph.sampling.neighbor.compiled import make_native
+from peergraph.sampling.csc_reads import csc_rows, edge_ids_at
 from peergraph.sampling.neighbor.fanouts import Fanouts, check_fanouts
-from peergraph.sampling.neighbor.measured import measured_sample
 from peergraph.sampling.neighbor.options import Choices
 from peergraph.sampling.neighbor.workspace import WorkspacePool
-from peergraph.sampling.sample import EdgeType, NodeType, Sample
-from peergraph.sampling.static_shape.bounds import MaxEdges, MaxNodes, make_shape
-from peergraph.sampling.static_shape.static_shape_sampler import FixedNeighborSampler
+from peergraph.sampling.sample import Block, EdgeType, NodeType, Sample
 
 if TYPE_CHECKING:
     from peergraph.store import Store
+    from peergraph.store.report.read_recorder import ReadRecorder
 
 Seeds = Tensor | Mapping[NodeType, Tensor]
 
-_MADE_ANEW = ("native", "_workspaces")
+_NOT_PICKLED = ("native", "_workspaces")
+
+
+class KHopResult(Protocol):
+    """What samples of any shape have in common; see :class:`Sample`."""
+
+    nodes: dict[NodeType, Tensor]
+    edge_ids: dict[EdgeType, Tensor] | None
+    indptr: dict[EdgeType, list[Tensor]]
+
+    def block(self, hop: int, edge_type: EdgeType | None = None) -> Block:
+        """The CSC block of a hop and a relation."""
+
+
+Result = TypeVar("Result", bound=KHopResult)
 
 
 class NeighborSampler:
@@ -134,13 +146,13 @@ class NeighborSampler:
         store = self.store
         self._node_types = list(store.node_types)
         self._edge_types = list(store.edge_types)
-        self.native = make_native(self)
+        self.native = self._compile()
         map_sizes = [] if self.disjoint else [store.num_nodes(t) for t in self._node_types]
         self._workspaces = WorkspacePool(map_sizes, torch.device(store.device))
         store.register_scratch("node maps of a NeighborSampler", self._workspaces)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in _MADE_ANEW}
+        return {k: v for k, v in self.__dict__.items() if k not in _NOT_PICKLED}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -173,29 +185,98 @@ class NeighborSampler:
                 wanted or of another shape.
         """
         seed = check_seed(seed)
-        near = self._check_seeds(seeds)
-        named = [(self._node_types[node_type], ids) for node_type, ids in near]
-        times = self.choices.seed_times(self.store, named, seed_time, self._workspaces.device)
+        checked = self._check_seeds(seeds)
+        by_type = [(self._node_types[node_type], ids) for node_type, ids in checked]
+        times = self.choices.seed_times(self.store, by_type, seed_time, self._workspaces.device)
 
         def draw(native: _C.KHopSampler) -> Sample:
-            return self._draw(native, near, seed, times)
+            return self._draw(native, checked, seed, times)
 
+        return self.run(draw)
+
+    def run(self, draw: Callable[[_C.KHopSampler], Result]) -> Result:
+        """Calls `draw` with the compiled sampler; counts the reads if the store measures them."""
         measuring = self.store.measuring
-        if measuring is None:
-            return draw(self.native)
-        return measured_sample(measuring, self, draw)
+        return draw(self.native) if measuring is None else self._run_counted(measuring, draw)
+
+    def _run_counted(
+        self, measuring: ReadRecorder, draw: Callable[[_C.KHopSampler], Result]
+    ) -> Result:
+        """As :meth:`run`; counts the neighbour lists and the edge ids that the sample reads."""
+        # The position of an edge in the CSC tells the tier of its id. Draws by weights or edge
+        # times look up more ids than the sample has: these are not counted by position.
+        by_position = self.edge_ids and not self.choices.reads_edges
+        native = self._compile(positions=True) if by_position else self.native
+        with measuring.sampling.running():
+            sample = draw(native)
+        if by_position:
+            assert sample.edge_ids is not None
+            sample.edge_ids = {
+                t: edge_ids_at(self.store, t, positions) for t, positions in sample.edge_ids.items()
+            }
+        measuring.add_sample()
+        for edge_type, indptr in sample.indptr.items():
+            if self.store.num_edges(edge_type) == 0:
+                continue
+            for hop in range(len(indptr)):
+                if self.fanouts[edge_type][hop] == 0 and self.subgraph != "induced":
+                    continue
+                block = sample.block(hop, edge_type)
+                end = block.first_target + block.num_targets
+                targets = sample.nodes[edge_type[2]][block.first_target : end]
+                rows = csc_rows(self.store, edge_type, targets)
+                measuring.add_lists(edge_type, rows, block.indptr.diff().long())
+        return sample
+
+    def _compile(self, *, positions: bool = False) -> _C.KHopSampler:
+        """Gives the compiled module all that is known before there are seeds.
+
+        Args:
+            positions: return the positions of edges in the CSC in place of their ids.
+        """
+        store = self.store
+        type_index = {node_type: i for i, node_type in enumerate(self._node_types)}
+        cscs = {t: store.csc(t) for t in self._edge_types}
+        # The views are addresses into tensors that the store holds.
+        return _C.KHopSampler(
+            node_types=[
+                (
+                    node_type,
+                    store.num_nodes(node_type),
+                    store.id_map(node_type).internal_view,
+                    store.id_map(node_type).user_view,
+                )
+                for node_type in self._node_types
+            ],
+            relations=[
+                (
+                    type_index[edge_type[0]],
+                    type_index[edge_type[2]],
+                    csc.positions_view() if positions else csc.view,
+                    self.fanouts[edge_type],
+                    self.choices.native(store, edge_type),
+                )
+                for edge_type, csc in cscs.items()
+            ],
+            expand_all=self.frontier == "all",
+            disjoint=self.disjoint,
+            induced=self.subgraph == "induced",
+            edge_ids=self.edge_ids,
+            duplicate_counts=self.duplicate_counts,
+            index_bytes=self.index_dtype.itemsize,
+        )
 
     def _draw(
         self,
         native: _C.KHopSampler,
-        near: list[tuple[int, Tensor]],
+        seeds: list[tuple[int, Tensor]],
         seed: int,
         times: Tensor | None,
     ) -> Sample:
         buffers = Buffers(self._workspaces.device)
         with self._workspaces.borrow() as workspace:
             result = native.sample(
-                [(node_type, ids.data_ptr(), ids.numel()) for node_type, ids in near],
+                [(node_type, ids.data_ptr(), ids.numel()) for node_type, ids in seeds],
                 seed,
                 0 if times is None else times.data_ptr(),
                 workspace.node_maps,
@@ -204,33 +285,6 @@ class NeighborSampler:
                 *workspace.launch(),
             )
         return self._to_sample(result, buffers)
-
-    def fixed(
-        self,
-        num_seeds: int | Mapping[NodeType, int],
-        *,
-        max_nodes: MaxNodes | None = None,
-        max_edges: MaxEdges | None = None,
-    ) -> FixedNeighborSampler:
-        """A sampler of the same samples in a fixed shape, which a CUDA graph can capture.
-
-        Args:
-            num_seeds: room for seeds; by node type where the store has several.
-            max_nodes: room for the new nodes of each hop, by node type where the store has several.
-                By default for as many as there can be, which is a lot for several hops;
-                :func:`bounds_of` makes better bounds out of samples.
-            max_edges: room for the edges of each hop, by edge type where the store has several; by
-                default for as many as there can be. Needed for fanouts of -1.
-
-        Raises:
-            ValueError: bounds that are negative, missing, of an unknown type, or of more than
-                2**31 - 2 rows or edges of a hop.
-            NotImplementedError: the sampler's `subgraph` is "induced".
-        """
-        if self.subgraph == "induced":
-            raise NotImplementedError("subgraph='induced' is not supported in a fixed shape")
-        shape = make_shape(self, num_seeds, max_nodes, max_edges)
-        return FixedNeighborSampler(self, shape)
 
     def _check_seeds(self, seeds: Seeds) -> list[tuple[int, Tensor]]:
         """Seeds as (index of the node type, contiguous int64 tensor on the store's device)."""
@@ -248,9 +302,9 @@ class NeighborSampler:
             if node_type not in self._node_types:
                 raise ValueError(f"seeds: {node_type!r} is not one of {self._node_types}")
             given = check_integer_vector("seeds", ids)
-            # To a GPU it may run ahead, as every sample waits for the device.
-            near = given.to(device, torch.int64, non_blocking=device.type == "cuda").contiguous()
-            checked.append((self._node_types.index(node_type), near))
+            # A copy to a GPU need not be waited for here, as every sample waits for the device.
+            copied = given.to(device, torch.int64, non_blocking=device.type == "cuda")
+            checked.append((self._node_types.index(node_type), copied.contiguous()))
         return checked
 
     def _to_sample(self, result: _C.SampleResult, buffers: Buffers) -> Sample:

@@ -1,16 +1,14 @@
-"""How much room there is in samples of a fixed shape."""
+"""The capacities of samples of a static shape."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from peergraph.sampling.arguments import check_int_range
+from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
 from peergraph.sampling.sample import EdgeType, NodeType, Sample
-from peergraph.sampling.static_shape.static_shape_sample import FixedShape
-
-if TYPE_CHECKING:
-    from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
+from peergraph.sampling.static_shape.static_shape_sample import StaticShape
 
 MaxNodes = Sequence[int] | Mapping[NodeType, Sequence[int]]
 MaxEdges = Sequence[int] | Mapping[EdgeType, Sequence[int]]
@@ -24,8 +22,8 @@ def make_shape(
     num_seeds: int | Mapping[NodeType, int],
     max_nodes: MaxNodes | None,
     max_edges: MaxEdges | None,
-) -> FixedShape:
-    """The room that :meth:`NeighborSampler.fixed` means; errors as there."""
+) -> StaticShape:
+    """The capacities that the arguments of :class:`StaticShapeSampler` mean; errors as there."""
     store, num_hops = sampler.store, sampler.num_hops
     types, relations = list(store.node_types), list(store.edge_types)
     if not isinstance(num_seeds, Mapping):
@@ -60,7 +58,7 @@ def make_shape(
     for node_type, counts in found.items():
         check_int_range(f"max_nodes: rows of type {node_type!r}", sum(counts) + 1, 1, _MOST)
         counts[0] += 1  # the sink
-    return FixedShape(found, sampled)
+    return StaticShape(found, sampled)
 
 
 def _most_edges(
@@ -96,14 +94,17 @@ def _bounds(
     return dict(given)
 
 
-def bounds_of(
+def sample_bounds(
     samples: Iterable[Sample], slack: float = 1.25
 ) -> tuple[dict[NodeType, list[int]], dict[EdgeType, list[int]]]:
-    """`max_nodes` and `max_edges` for :meth:`NeighborSampler.fixed` out of what samples have found.
+    """Returns `max_nodes` and `max_edges` for a :class:`StaticShapeSampler`, from given samples.
 
     Args:
-        samples: of batches as large as the ones to come.
-        slack: how many times as much as in any of them there shall be room for.
+        samples: of batches of the size that will be sampled.
+        slack: factor, at least 1, between the largest count in the samples and the bound.
+
+    Raises:
+        ValueError: no sample, or a `slack` below 1.
     """
     if not slack >= 1:
         raise ValueError(f"slack: expected at least 1, got {slack}")

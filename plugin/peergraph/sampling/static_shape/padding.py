@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from peergraph.sampling.sample import EdgeType, NodeType, Sample
-from peergraph.sampling.static_shape.static_shape_sample import FixedSample, FixedShape
+from peergraph.sampling.static_shape.static_shape_sample import StaticShape, StaticShapeSample
 
 
-def check_room(sample: Sample, shape: FixedShape) -> None:
+def check_room(sample: Sample, shape: StaticShape) -> None:
     """Raises OverflowError, as a GPU reports it, for the first hop without enough room."""
     for hop in range(sample.num_hops):
         for edge_type, sampled in sample.num_sampled_edges.items():
@@ -45,7 +45,7 @@ class Padding:
     def __init__(
         self,
         sample: Sample,
-        shape: FixedShape,
+        shape: StaticShape,
         expand_all: bool,
         first_seeds: Sequence[tuple[int, int]],
     ) -> None:
@@ -60,11 +60,11 @@ class Padding:
             for t, counts in sample.num_sampled_edges.items()
         }
 
-    def fixed(self) -> FixedSample:
+    def padded(self) -> StaticShapeSample:
         """The sample in its shape."""
         sample, by_row, by_edge = self.sample, self._by_row, self._by_edge
         num_hops = sample.num_hops
-        return FixedSample(
+        return StaticShapeSample(
             nodes={t: by_row(t, ids, -1) for t, ids in sample.nodes.items()},
             row={t: by_edge(t, *self._new_rows(t[0], row)) for t, row in sample.row.items()},
             col={t: by_edge(t, *self._new_rows(t[2], col)) for t, col in sample.col.items()},
@@ -96,7 +96,7 @@ class Padding:
 
     def _new_rows(self, node_type: NodeType, rows: Tensor) -> tuple[Tensor, int]:
         """Rows of the sample as rows of the shape, and the row that padding names."""
-        return self.rows[node_type][rows.long()].to(rows.dtype), self.shape.sink(node_type)
+        return self.rows[node_type][rows.long()].to(rows.dtype), self.shape.padding_row(node_type)
 
     def _seed_places(self, seeds: Tensor) -> Tensor:
         """Indices of seeds as places among the seeds, which may be padded, too."""

@@ -13,7 +13,7 @@ from peergraph.sampling.sample import Block, EdgeType, NodeType, Sample
 
 
 @dataclass(frozen=True)
-class FixedShape:
+class StaticShape:
     """How much room there is in a sample of a fixed shape.
 
     Args:
@@ -24,7 +24,7 @@ class FixedShape:
     rows_per_hop: dict[NodeType, list[int]]
     edges_per_hop: dict[EdgeType, list[int]]
 
-    def sink(self, node_type: NodeType) -> int:
+    def padding_row(self, node_type: NodeType) -> int:
         """The row that is always padding."""
         return self.rows_per_hop[node_type][0] - 1
 
@@ -38,8 +38,8 @@ class FixedShape:
 
 
 @dataclass
-class FixedSample:
-    """The result of :meth:`FixedNeighborSampler.sample`; all tensors on the store's device.
+class StaticShapeSample:
+    """The result of :meth:`StaticShapeSampler.sample`; all tensors on the store's device.
 
     Without its padding it is the :class:`Sample` of the same seeds: :meth:`compact`.
 
@@ -70,7 +70,7 @@ class FixedSample:
     duplicate_counts: dict[NodeType, Tensor] | None
     num_nodes: dict[NodeType, Tensor]
     num_edges: dict[EdgeType, Tensor]
-    shape: FixedShape
+    shape: StaticShape
     indptr: dict[EdgeType, list[Tensor]] = field(repr=False)
     first_target: dict[EdgeType, list[int]] = field(repr=False)
 
@@ -107,9 +107,9 @@ class FixedSample:
 
 
 class _Compaction:
-    """One call of :meth:`FixedSample.compact`."""
+    """One call of :meth:`StaticShapeSample.compact`."""
 
-    def __init__(self, fixed: FixedSample) -> None:
+    def __init__(self, fixed: StaticShapeSample) -> None:
         self.fixed = fixed
         self.num_nodes = {t: counts.tolist() for t, counts in fixed.num_nodes.items()}
         self.num_edges = {t: counts.tolist() for t, counts in fixed.num_edges.items()}

@@ -1,10 +1,9 @@
-"""K-hop samples of a fixed shape: nothing waits for the device, and CUDA graphs can hold them."""
+"""K-hop sampling into arrays of a static shape, without waiting for the device."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,46 +15,70 @@ from peergraph.memory.device.pending_errors import raise_pending
 from peergraph.memory.table.id_list import integers
 from peergraph.memory.table.read_counter import capturing
 from peergraph.sampling.arguments import check_seed, store_device
-from peergraph.sampling.neighbor.measured import measured_sample
+from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
 from peergraph.sampling.neighbor.workspace import Workspace
 from peergraph.sampling.sample import NodeType
+from peergraph.sampling.static_shape.bounds import MaxEdges, MaxNodes, make_shape
 from peergraph.sampling.static_shape.padding import Padding, check_room
-from peergraph.sampling.static_shape.static_shape_sample import FixedSample, FixedShape
-
-if TYPE_CHECKING:
-    from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
+from peergraph.sampling.static_shape.static_shape_sample import StaticShape, StaticShapeSample
 
 
-class FixedNeighborSampler:
-    """Samples with arrays of the same size every time; made by :meth:`NeighborSampler.fixed`.
+class StaticShapeSampler:
+    """Draws the samples of a :class:`NeighborSampler` into arrays of a static shape, so that a CUDA
+    graph can capture the sampling.
 
-    What there is less of is padded, see :class:`FixedSample`, and counted on the device. On CUDA no
-    call waits for the device, and a CUDA graph can capture one (after one call outside of it): the
-    graph then reads the seeds, their number, times, and the seed of the random numbers where they
-    lay, and does not look at Python's arguments again. A graph's samples, and those of other calls,
-    use the same work space of 4 bytes a node (unless disjoint): let them follow each other in one
-    stream, or make a sampler for each. Several threads may call it.
+    The arrays are padded, see :class:`StaticShapeSample`; counters on the device say how much of
+    them is used. On CUDA no call waits for the device. A CUDA graph can capture a call after one
+    call outside of a capture. A replay reads the seeds, their number, their times and the seed of
+    the random numbers from the memory where they were at the capture; it does not see the arguments
+    of Python again. All calls and graphs of one sampler share a work space of 4 bytes a node
+    (unless disjoint): run them one after the other on one stream, or make a sampler for each.
+    Several threads may call it.
+
+    Args:
+        sampler: the options of the samples, and their store.
+        num_seeds: capacity for seeds; by node type where the store has several.
+        max_nodes: capacity for the new nodes of each hop, by node type where the store has several.
+            Default: as many as there can be, which is a lot for several hops;
+            :func:`sample_bounds` finds smaller bounds from samples.
+        max_edges: capacity for the edges of each hop, by edge type where the store has several.
+            Default: as many as there can be. Needed for fanouts of -1.
 
     Attributes:
-        shape: the room there is.
+        shape: the capacities.
+
+    Raises:
+        ValueError: bounds that are negative, missing, of an unknown type, or of more than
+            2**31 - 2 rows or edges of a hop.
+        NotImplementedError: the sampler's `subgraph` is "induced".
     """
 
-    def __init__(self, sampler: NeighborSampler, shape: FixedShape) -> None:
+    def __init__(
+        self,
+        sampler: NeighborSampler,
+        num_seeds: int | Mapping[NodeType, int],
+        *,
+        max_nodes: MaxNodes | None = None,
+        max_edges: MaxEdges | None = None,
+    ) -> None:
+        if sampler.subgraph == "induced":
+            raise NotImplementedError("subgraph='induced' is not supported in a static shape")
+        shape = make_shape(sampler, num_seeds, max_nodes, max_edges)
         self._sampler = sampler
         self.shape = shape
         self._device = store_device(sampler.store)
-        self._num_seeds = {t: shape.sink(t) for t in shape.rows_per_hop}
+        self._num_seeds = {t: shape.padding_row(t) for t in shape.rows_per_hop}
         map_sizes = [] if sampler.disjoint else [sampler.store.num_nodes(t) for t in self._types]
         self._workspace: Workspace | None = None
-        # The kernels of one sample go to the stream without those of another thread in between.
+        # The kernels of two threads' samples must not mix on the stream: they share the work space.
         self._one_at_a_time = threading.Lock()
         if self._device.type == "cuda":
-            # Not while a graph is captured: memory for errors and for the node maps.
+            # Allocates memory for errors and the node maps now: a capture must not.
             raise_pending(self._device)
             self._workspace = Workspace(map_sizes, self._device)
             # The first sample may be on another stream.
             torch.cuda.current_stream(self._device).synchronize()
-        sampler.store.register_scratch("node maps of a FixedNeighborSampler", self)
+        sampler.store.register_scratch("node maps of a StaticShapeSampler", self)
 
     @property
     def num_bytes(self) -> int:
@@ -73,7 +96,7 @@ class FixedNeighborSampler:
         *,
         num_seeds: Tensor | Mapping[NodeType, Tensor] | None = None,
         seed_time: Tensor | Mapping[NodeType, Tensor] | None = None,
-    ) -> FixedSample:
+    ) -> StaticShapeSample:
         """Samples the neighbourhood of `seeds`, as :meth:`NeighborSampler.sample` would.
 
         Runs on the store's device, on the current stream. Does not synchronise. Not collective.
@@ -96,19 +119,21 @@ class FixedNeighborSampler:
         undefined; a later call of peergraph on that device raises, or
         :func:`peergraph.synchronize`.
         """
-        near = self._by_type("seeds", seeds)
-        near = {t: integers(ids) if isinstance(ids, Tensor) else ids for t, ids in near.items()}
-        for node_type, ids in near.items():
+        by_type = self._by_type("seeds", seeds)
+        by_type = {
+            t: integers(ids) if isinstance(ids, Tensor) else ids for t, ids in by_type.items()
+        }
+        for node_type, ids in by_type.items():
             self._check(f"seeds of type {node_type!r}", ids, (torch.int32, torch.int64))
             if tuple(ids.shape) != (self._num_seeds[node_type],):
                 raise ValueError(
                     f"seeds: expected shape ({self._num_seeds[node_type]},) for {node_type!r}, "
                     f"got {tuple(ids.shape)}"
                 )
-        near = {t: ids.long().contiguous() for t, ids in near.items()}
+        by_type = {t: ids.long().contiguous() for t, ids in by_type.items()}
         counts = {} if num_seeds is None else self._by_type("num_seeds", num_seeds)
         for node_type, count in counts.items():
-            if node_type not in near:
+            if node_type not in by_type:
                 raise ValueError(f"num_seeds: there are no seeds of type {node_type!r}")
             self._check_word("num_seeds", count)
         if isinstance(seed, Tensor):
@@ -116,8 +141,8 @@ class FixedNeighborSampler:
         else:
             seed = check_seed(seed)
         if self._device.type == "cpu":
-            return self._on_cpu(near, seed, counts, seed_time)
-        return self._on_gpu(near, seed, counts, seed_time)
+            return self._on_cpu(by_type, seed, counts, seed_time)
+        return self._on_gpu(by_type, seed, counts, seed_time)
 
     def _by_type(
         self, name: str, given: Tensor | Mapping[NodeType, Tensor]
@@ -150,7 +175,7 @@ class FixedNeighborSampler:
         seed: int | Tensor,
         counts: dict[NodeType, Tensor],
         seed_time: Tensor | Mapping[NodeType, Tensor] | None,
-    ) -> FixedSample:
+    ) -> StaticShapeSample:
         used, first_seeds, place, before = {}, [], 0, 0
         for node_type, ids in seeds.items():
             room = ids.numel()
@@ -168,7 +193,7 @@ class FixedNeighborSampler:
         sample = self._sampler.sample(used, number, seed_time=times)
         check_room(sample, self.shape)
         expand_all = self._sampler.frontier == "all"
-        return Padding(sample, self.shape, expand_all, first_seeds).fixed()
+        return Padding(sample, self.shape, expand_all, first_seeds).padded()
 
     def _on_gpu(
         self,
@@ -176,14 +201,14 @@ class FixedNeighborSampler:
         seed: int | Tensor,
         counts: dict[NodeType, Tensor],
         seed_time: Tensor | Mapping[NodeType, Tensor] | None,
-    ) -> FixedSample:
+    ) -> StaticShapeSample:
         raise_pending(self._device)
         sampler, shape = self._sampler, self.shape
         times = sampler.choices.seed_times(
             sampler.store, list(seeds.items()), seed_time, self._device
         )
 
-        def draw(native: _C.KHopSampler) -> FixedSample:
+        def draw(native: _C.KHopSampler) -> StaticShapeSample:
             buffers = Buffers(self._device)
             assert self._workspace is not None
             with self._one_at_a_time:
@@ -206,23 +231,20 @@ class FixedNeighborSampler:
                     buffers,
                     *launch_on(self._device)[:2],
                 )
-            return _to_fixed_sample(sampler, shape, buffers, nodes, edges, blocks, count_address)
+            return _to_sample(sampler, shape, buffers, nodes, edges, blocks, count_address)
 
-        measuring = sampler.store.measuring
-        if measuring is None or capturing(self._device):
-            return draw(sampler.native)
-        return measured_sample(measuring, sampler, draw)
+        return draw(sampler.native) if capturing(self._device) else sampler.run(draw)
 
 
-def _to_fixed_sample(
+def _to_sample(
     sampler: NeighborSampler,
-    shape: FixedShape,
+    shape: StaticShape,
     buffers: Buffers,
     nodes: list[tuple[int, int, int, list[int]]],
     edges: list[tuple[int, int, int, list[int]]],
     blocks: list[tuple[int, int, int]],
     count_address: int,
-) -> FixedSample:
+) -> StaticShapeSample:
     rows, tensor, dtype = shape.rows_per_hop, buffers.tensor, sampler.index_dtype
     num_rows = {t: sum(rows[t]) for t in rows}
     num_edges = {t: sum(room) for t, room in shape.edges_per_hop.items()}
@@ -231,7 +253,7 @@ def _to_fixed_sample(
     lengths = [len(r) for r in rows.values()] + [len(r) for r in shape.edges_per_hop.values()]
     counts = torch.split(tensor(count_address, torch.int64, sum(lengths)), lengths)
     by_relation = {t: blocks[r :: len(edges)] for r, t in enumerate(of_relation)}
-    return FixedSample(
+    return StaticShapeSample(
         nodes={t: tensor(n[0], torch.int64, num_rows[t]) for t, n in of_type.items()},
         row={t: tensor(e[0], dtype, num_edges[t]) for t, e in of_relation.items()},
         col={t: tensor(e[1], dtype, num_edges[t]) for t, e in of_relation.items()},

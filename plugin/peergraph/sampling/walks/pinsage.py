@@ -177,7 +177,7 @@ class PinSageSampler:
         """[targets, num_neighbors] user ids, -1: none, and how often each was visited."""
         hops = len(self.walker.metapath)
         steps = self.walk_length * hops
-        walks = self.walker.take(
+        walks = self.walker.draw_walks(
             targets.repeat_interleave(self.num_walks),
             steps,
             seed,

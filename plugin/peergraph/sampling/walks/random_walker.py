@@ -25,15 +25,16 @@ from peergraph.sampling.arguments import (
     store_device,
     to_fixed_point,
 )
-from peergraph.sampling.neighbor.measured import count_walks
+from peergraph.sampling.csc_reads import csc_rows, edge_ids_at
 from peergraph.sampling.sample import EdgeType
 
 if TYPE_CHECKING:
     from peergraph.store import Store
+    from peergraph.store.report.read_recorder import ReadRecorder
 
 Metapath = list[EdgeType]
 
-CERTAIN = (PROBABILITY_ONE, PROBABILITY_ONE, PROBABILITY_ONE)
+ALWAYS_ACCEPT = (PROBABILITY_ONE, PROBABILITY_ONE, PROBABILITY_ONE)
 
 
 class Walks(NamedTuple):
@@ -139,10 +140,10 @@ class RandomWalker:
                 f"length: the metapath ends after {hops} steps at {self.metapath[-1][0]!r} and "
                 f"does not come back to {self.metapath[0][2]!r}, got {length}"
             )
-        accept = node2vec_chances(p, q)
-        if accept != CERTAIN and hops > 1:
+        accept = node2vec_acceptance(p, q)
+        if accept != ALWAYS_ACCEPT and hops > 1:
             raise NotImplementedError("p, q: not supported along a metapath of several relations")
-        walks = self.take(
+        walks = self.draw_walks(
             check_node_ids("start", start, self.store, self.metapath[0][2]),
             length,
             check_seed(seed),
@@ -165,7 +166,7 @@ class RandomWalker:
         if restart == "jump" and restart_prob and len(self.metapath) > 1:
             raise ValueError("restart: 'jump' needs a single relation; use 'end'")
 
-    def take(
+    def draw_walks(
         self,
         start: Tensor,
         length: int,
@@ -175,10 +176,10 @@ class RandomWalker:
         restart_below: int = 0,
         restart_every: int = 1,
         jump: bool = False,
-        accept: Sequence[int] = CERTAIN,
+        accept: Sequence[int] = ALWAYS_ACCEPT,
         stay: bool = False,
     ) -> Walks:
-        """As :meth:`walk`, with checked arguments and chances out of 2**53."""
+        """As :meth:`walk`, without checks; probabilities are multiples of 2**-53."""
         store, device = self.store, store_device(self.store)
         measuring = None if capturing(device) else store.measuring
         nodes = torch.empty((start.numel(), length + 1), dtype=torch.int64, device=device)
@@ -210,13 +211,38 @@ class RandomWalker:
                     stay=stay,
                     accept=accept,
                 )
-                structure = store.csc(edge_type)
-                view = structure.view if measuring is None else structure.positions_view()
+                csc = store.csc(edge_type)
+                view = csc.view if measuring is None else csc.positions_view()
                 _C.random_walk(view, walks, *launch_on(device))
         if measuring is None:
             return Walks(nodes, edge_ids)
         assert edge_ids is not None
-        return Walks(nodes, count_walks(measuring, self, nodes, edge_ids, restart_below > 0))
+        return Walks(nodes, self._count_reads(measuring, nodes, edge_ids, restart_below > 0))
+
+    def _count_reads(
+        self, measuring: ReadRecorder, nodes: Tensor, positions: Tensor, restarts: bool
+    ) -> Tensor | None:
+        """Counts the neighbour lists that walks have read; returns the edge ids if wanted.
+
+        Args:
+            measuring: counts the reads.
+            nodes: [S, length + 1] user ids.
+            positions: [S, length] positions of the edges in the user's CSC, -1: no edge.
+            restarts: whether a step without an edge may be a restart, which reads no list.
+        """
+        read = taken = positions >= 0
+        if not restarts:  # a walk ends where it has read an empty list
+            read = torch.ones_like(taken)
+            read[:, 1:] = taken[:, :-1]
+        edge_ids = torch.empty_like(positions) if self.edge_ids else None
+        for place, edge_type in enumerate(self.metapath):
+            steps = slice(place, None, len(self.metapath))
+            users = nodes[:, :-1][:, steps].masked_fill(~read[:, steps], -1)
+            rows = csc_rows(self.store, edge_type, users)
+            measuring.add_lists(edge_type, rows, taken[:, steps].long())
+            if edge_ids is not None:
+                edge_ids[:, steps] = edge_ids_at(self.store, edge_type, positions[:, steps])
+        return edge_ids
 
 
 def check_metapath(store: Store, edge_type: EdgeType | Metapath | None) -> Metapath:
@@ -238,7 +264,7 @@ def check_metapath(store: Store, edge_type: EdgeType | Metapath | None) -> Metap
     return list(metapath)
 
 
-def node2vec_chances(p: float, q: float) -> tuple[int, int, int]:
+def node2vec_acceptance(p: float, q: float) -> tuple[int, int, int]:
     """The chances of accepting a candidate that is the node before, a neighbour of it, any other;
     out of 2**53.
     """

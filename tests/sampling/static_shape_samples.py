@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from peergraph.sampling import FixedSample, Sample
+from peergraph.sampling import Sample, StaticShapeSample
 
 
 def same(got: Mapping[object, object] | None, want: Mapping[object, object] | None) -> bool:
@@ -30,7 +30,7 @@ def assert_same_sample(got: Sample, want: Sample) -> None:
         assert same(getattr(got, name), getattr(want, name)), name
 
 
-def assert_padded(fixed: FixedSample) -> None:
+def assert_padded(fixed: StaticShapeSample) -> None:
     """What is documented to lie behind the counts does."""
     shape = fixed.shape
     for t, rows in shape.rows_per_hop.items():
@@ -38,7 +38,7 @@ def assert_padded(fixed: FixedSample) -> None:
         used = torch.zeros(sum(rows), dtype=torch.bool)
         for begin, count in zip(shape.row_begins(t), fixed.num_nodes[t].tolist(), strict=False):
             used[begin : begin + count] = True
-        assert not used[shape.sink(t)]
+        assert not used[shape.padding_row(t)]
         assert bool((fixed.nodes[t].cpu()[~used] == -1).all())
         if fixed.batch is not None:
             assert bool((fixed.batch[t].cpu()[~used] == -1).all())
@@ -49,14 +49,16 @@ def assert_padded(fixed: FixedSample) -> None:
         begins = shape.edge_begins(t)
         for hop, count in enumerate(fixed.num_edges[t].tolist()):
             padding = slice(begins[hop] + count, begins[hop + 1])
-            assert bool((fixed.row[t][padding] == shape.sink(t[0])).all())
-            assert bool((fixed.col[t][padding] == shape.sink(t[2])).all())
+            assert bool((fixed.row[t][padding] == shape.padding_row(t[0])).all())
+            assert bool((fixed.col[t][padding] == shape.padding_row(t[2])).all())
             if fixed.edge_ids is not None:
                 assert bool((fixed.edge_ids[t][padding] == -1).all())
             assert_block(fixed, hop, t, count)
 
 
-def assert_block(fixed: FixedSample, hop: int, edge_type: tuple[str, str, str], count: int) -> None:
+def assert_block(
+    fixed: StaticShapeSample, hop: int, edge_type: tuple[str, str, str], count: int
+) -> None:
     """The block has the same edges in CSC."""
     block = fixed.block(hop, edge_type)
     degrees = block.indptr.diff()

@@ -11,9 +11,9 @@ from torch import Tensor
 
 import peergraph
 from peergraph.aggregate import Csc, g_spmm
-from peergraph.sampling import FixedNeighborSampler, FixedSample, NeighborSampler, bounds_of
+from peergraph.sampling import NeighborSampler, StaticShapeSample, StaticShapeSampler, sample_bounds
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Store
-from tests.sampling.fixed_samples import assert_padded, assert_same_sample
+from tests.sampling.static_shape_samples import assert_padded, assert_same_sample
 
 NODES, WIDTH, CLASSES, BATCH = 500, 12, 5, 20
 
@@ -48,7 +48,7 @@ class Sage(torch.nn.Module):
             [torch.nn.Linear(2 * WIDTH, WIDTH), torch.nn.Linear(2 * WIDTH, CLASSES)]
         )
 
-    def forward(self, x: Tensor, sample: FixedSample) -> Tensor:
+    def forward(self, x: Tensor, sample: StaticShapeSample) -> Tensor:
         rows = sample.shape.row_begins(NODE)
         for layer, hop in zip(self.layers, (1, 0), strict=True):
             # What the layers behind will read: the rows of the hops before.
@@ -64,7 +64,7 @@ class Sage(torch.nn.Module):
 class Step:
     """One step of training by a fixed sampler, from tensors that stay where they are."""
 
-    def __init__(self, store: Store, fixed: FixedNeighborSampler, device: torch.device) -> None:
+    def __init__(self, store: Store, fixed: StaticShapeSampler, device: torch.device) -> None:
         torch.manual_seed(0)
         self.model = Sage().to(device)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
@@ -73,7 +73,7 @@ class Step:
         self.count = torch.full((1,), BATCH, device=device)
         self.seed = torch.zeros(1, dtype=torch.int64, device=device)
 
-    def run(self) -> tuple[FixedSample, Tensor]:
+    def run(self) -> tuple[StaticShapeSample, Tensor]:
         sample = self.fixed.sample(self.seeds, self.seed, num_seeds=self.count)
         nodes = sample.nodes[NODE]
         x = self.store.node_table("x").gather(nodes, padded=True)
@@ -110,9 +110,13 @@ def test_a_captured_step_is_the_step(store: Store, device: torch.device) -> None
     sampler = NeighborSampler(store, [4, 6])
     generator = torch.Generator().manual_seed(1)
     batches = [torch.randint(NODES, (BATCH,), generator=generator) for _ in range(5)]
-    bounds = bounds_of([sampler.sample(b, i) for i, b in enumerate(batches)], 1.3)
+    bounds = sample_bounds([sampler.sample(b, i) for i, b in enumerate(batches)], 1.3)
     graphed, eager = (
-        Step(store, sampler.fixed(BATCH, max_nodes=bounds[0], max_edges=bounds[1]), device)
+        Step(
+            store,
+            StaticShapeSampler(sampler, BATCH, max_nodes=bounds[0], max_edges=bounds[1]),
+            device,
+        )
         for _ in range(2)
     )
     warm_up(graphed)
@@ -133,7 +137,9 @@ def test_a_captured_step_is_the_step(store: Store, device: torch.device) -> None
 
 
 def test_a_graph_reports_errors(store: Store, device: torch.device) -> None:
-    step = Step(store, NeighborSampler(store, [4, 6]).fixed(BATCH, max_nodes=[80, 10]), device)
+    step = Step(
+        store, StaticShapeSampler(NeighborSampler(store, [4, 6]), BATCH, max_nodes=[80, 10]), device
+    )
     step.set(torch.zeros(BATCH, dtype=torch.int64), 0, 0)
     warm_up(step)
     graph = torch.cuda.CUDAGraph()
@@ -158,7 +164,7 @@ def test_kinds_can_be_captured(
     sampler = NeighborSampler(
         store, [3, 40, -1], frontier=frontier, disjoint=disjoint, duplicate_counts=True, **options
     )
-    fixed = sampler.fixed(8, max_edges=[40, 20_000, 200_000])
+    fixed = StaticShapeSampler(sampler, 8, max_edges=[40, 20_000, 200_000])
     seeds = torch.arange(8, device=device)
     seed = torch.zeros((), dtype=torch.int64, device=device)
     fixed.sample(seeds, seed)

@@ -10,14 +10,13 @@ import torch
 
 import peergraph
 from peergraph.sampling import (
-    FixedNeighborSampler,
-    FixedSample,
     NeighborSampler,
     Sample,
-    bounds_of,
+    StaticShapeSample,
+    StaticShapeSampler,
+    sample_bounds,
 )
 from tests.sampling.choice_kinds import each_kind, prepare
-from tests.sampling.fixed_samples import assert_padded, assert_same_sample
 from tests.sampling.plain_store import (
     EDGE,
     LAYOUTS,
@@ -28,6 +27,7 @@ from tests.sampling.plain_store import (
     random_csc,
 )
 from tests.sampling.reference_samples import RELATIONS, TYPES
+from tests.sampling.static_shape_samples import assert_padded, assert_same_sample
 
 Seeds = torch.Tensor | dict[str, torch.Tensor]
 
@@ -41,14 +41,14 @@ def check(
     seed_time: dict[str, torch.Tensor] | None = None,
     times: float = 1.0,
     given_bounds: bool = True,
-) -> FixedSample:
+) -> StaticShapeSample:
     """Samples with `room` more places than seeds, and bounds `times` as large as needed."""
     device = sampler.store.device
     want = sampler.sample(seeds, seed, seed_time=seed_time)
-    bounds = bounds_of([want], times) if given_bounds else (None, None)
+    bounds = sample_bounds([want], times) if given_bounds else (None, None)
     counts = {t: ids.numel() for t, ids in seeds.items()}
-    fixed = sampler.fixed(
-        {t: n + room for t, n in counts.items()}, max_nodes=bounds[0], max_edges=bounds[1]
+    fixed = StaticShapeSampler(
+        sampler, {t: n + room for t, n in counts.items()}, max_nodes=bounds[0], max_edges=bounds[1]
     )
     # What lies in places for padding must not matter.
     padded = {t: torch.cat([ids, ids.new_full((room,), 2**31 - 1)]) for t, ids in seeds.items()}
@@ -157,8 +157,8 @@ def test_work_space_is_left_clean(device: torch.device) -> None:
     rng = np.random.default_rng(5)
     store = PlainStore.homogeneous(random_csc(rng, 400, 400, 10), device=device)
     sampler = NeighborSampler(store, [6, 6])
-    fixed = sampler.fixed(20, max_nodes=[120, 300])
-    tight = sampler.fixed(20, max_nodes=[120, 1], max_edges=[130, 20])
+    fixed = StaticShapeSampler(sampler, 20, max_nodes=[120, 300])
+    tight = StaticShapeSampler(sampler, 20, max_nodes=[120, 1], max_edges=[130, 20])
     for seed in range(4):
         seeds = torch.from_numpy(rng.integers(0, 400, 20)).to(device)
         with pytest.raises(OverflowError, match=r"max_(nodes|edges): hop 1 .* room for"):
@@ -169,8 +169,8 @@ def test_work_space_is_left_clean(device: torch.device) -> None:
 
 
 def sample_and_wait(
-    fixed: FixedNeighborSampler, seeds: torch.Tensor, seed: int, **options: torch.Tensor
-) -> FixedSample:
+    fixed: StaticShapeSampler, seeds: torch.Tensor, seed: int, **options: torch.Tensor
+) -> StaticShapeSample:
     sample = fixed.sample(seeds, seed, **options)
     peergraph.synchronize(seeds.device)
     return sample
@@ -195,7 +195,7 @@ def test_too_little_room(
     sampler = NeighborSampler(store, [fanout], disjoint=disjoint)
     if disjoint and "max_nodes" in bounds:
         match = match.replace("found 3", "found 5")
-    fixed = sampler.fixed(2, **{"max_edges": [8], **bounds})
+    fixed = StaticShapeSampler(sampler, 2, **{"max_edges": [8], **bounds})
     with pytest.raises(OverflowError, match=match):
         sample_and_wait(fixed, torch.tensor([1, 2], device=device), 0)
     peergraph.synchronize(device)  # it is reported once
@@ -203,7 +203,7 @@ def test_too_little_room(
 
 def test_bad_seeds(device: torch.device) -> None:
     store = PlainStore.homogeneous(csc_with_degrees([1, 2, 3]), device=device)
-    fixed = NeighborSampler(store, [2]).fixed(3)
+    fixed = StaticShapeSampler(NeighborSampler(store, [2]), 3)
     with pytest.raises(IndexError, match=r"seeds\[1\] = 3 is out of range for 3 nodes"):
         sample_and_wait(fixed, torch.tensor([0, 3, -1], device=device), 0)
     for count in (4, -1):
@@ -219,31 +219,47 @@ def test_bad_seeds(device: torch.device) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
-        (lambda s: s.fixed(-1), ValueError, "num_seeds"),
-        (lambda s: s.fixed({"x": 1}), ValueError, "num_seeds: 'x' is not one of"),
-        (lambda s: s.fixed(1, max_nodes=[1]), ValueError, "max_nodes: expected 2 bounds"),
-        (lambda s: s.fixed(1, max_nodes=[1, -1]), ValueError, "max_nodes"),
-        (lambda s: s.fixed(1, max_edges=[1, 2.5]), TypeError, "max_edges"),
-        (lambda s: s.fixed(1, max_edges={"x": [1, 1]}), ValueError, "max_edges: 'x'"),
-        (lambda s: s.fixed(2**31), ValueError, "num_seeds"),
-        (lambda s: s.fixed(3).sample([0], 1), TypeError, "seeds of type"),
-        (lambda s: s.fixed(3).sample(torch.arange(2), 1), ValueError, r"expected shape \(3,\)"),
-        (lambda s: s.fixed(3).sample(torch.zeros(3), 1), TypeError, "seeds of type"),
-        (lambda s: s.fixed(1).sample({"x": torch.arange(1)}, 1), ValueError, "'x'"),
-        (lambda s: s.fixed(1).sample(torch.arange(1), -1), ValueError, "seed"),
-        (lambda s: s.fixed(1).sample(torch.arange(1), torch.zeros(1)), TypeError, "seed"),
+        (lambda s: StaticShapeSampler(s, -1), ValueError, "num_seeds"),
+        (lambda s: StaticShapeSampler(s, {"x": 1}), ValueError, "num_seeds: 'x' is not one of"),
         (
-            lambda s: s.fixed(1).sample(torch.arange(1), torch.arange(2)),
+            lambda s: StaticShapeSampler(s, 1, max_nodes=[1]),
+            ValueError,
+            "max_nodes: expected 2 bounds",
+        ),
+        (lambda s: StaticShapeSampler(s, 1, max_nodes=[1, -1]), ValueError, "max_nodes"),
+        (lambda s: StaticShapeSampler(s, 1, max_edges=[1, 2.5]), TypeError, "max_edges"),
+        (lambda s: StaticShapeSampler(s, 1, max_edges={"x": [1, 1]}), ValueError, "max_edges: 'x'"),
+        (lambda s: StaticShapeSampler(s, 2**31), ValueError, "num_seeds"),
+        (lambda s: StaticShapeSampler(s, 3).sample([0], 1), TypeError, "seeds of type"),
+        (
+            lambda s: StaticShapeSampler(s, 3).sample(torch.arange(2), 1),
+            ValueError,
+            r"expected shape \(3,\)",
+        ),
+        (lambda s: StaticShapeSampler(s, 3).sample(torch.zeros(3), 1), TypeError, "seeds of type"),
+        (lambda s: StaticShapeSampler(s, 1).sample({"x": torch.arange(1)}, 1), ValueError, "'x'"),
+        (lambda s: StaticShapeSampler(s, 1).sample(torch.arange(1), -1), ValueError, "seed"),
+        (
+            lambda s: StaticShapeSampler(s, 1).sample(torch.arange(1), torch.zeros(1)),
+            TypeError,
+            "seed",
+        ),
+        (
+            lambda s: StaticShapeSampler(s, 1).sample(torch.arange(1), torch.arange(2)),
             ValueError,
             "seed: expected one number",
         ),
         (
-            lambda s: s.fixed(1).sample(torch.arange(1), 1, num_seeds=torch.arange(3)),
+            lambda s: StaticShapeSampler(s, 1).sample(
+                torch.arange(1), 1, num_seeds=torch.arange(3)
+            ),
             ValueError,
             "num_seeds: expected one number",
         ),
         (
-            lambda s: s.fixed(1).sample(torch.arange(1), 1, seed_time=torch.arange(1)),
+            lambda s: StaticShapeSampler(s, 1).sample(
+                torch.arange(1), 1, seed_time=torch.arange(1)
+            ),
             ValueError,
             "seed_time",
         ),
@@ -260,21 +276,21 @@ def test_errors(
 def test_more_errors() -> None:
     store = PlainStore.homogeneous(csc_with_degrees([1, 2, 3]))
     with pytest.raises(ValueError, match="max_edges: needed, for hop 1 takes all"):
-        NeighborSampler(store, [2, -1]).fixed(2)
+        StaticShapeSampler(NeighborSampler(store, [2, -1]), 2)
     with pytest.raises(NotImplementedError, match="induced"):
-        NeighborSampler(store, [2], subgraph="induced").fixed(2)
+        StaticShapeSampler(NeighborSampler(store, [2], subgraph="induced"), 2)
     with pytest.raises(ValueError, match="samples: expected at least one"):
-        bounds_of([])
+        sample_bounds([])
     with pytest.raises(ValueError, match="slack"):
-        bounds_of([], 0.5)
+        sample_bounds([], 0.5)
     typed = PlainStore(TYPES, {r: csc_with_degrees([], TYPES[r[2]]) for r in RELATIONS})
     with pytest.raises(ValueError, match="num_seeds: expected a dict"):
-        NeighborSampler(typed, [2]).fixed(2)
+        StaticShapeSampler(NeighborSampler(typed, [2]), 2)
 
 
 def test_bounds_of_samples() -> None:
     store = PlainStore.homogeneous(csc_with_degrees([0, 1, 5], num_nodes=6))
     sampler = NeighborSampler(store, [5, 5])
     samples = [sampler.sample(torch.tensor([i]), 0) for i in range(3)]
-    assert bounds_of(samples, 1) == ({NODE: [4, 0]}, {EDGE: [5, 1]})
-    assert bounds_of(iter(samples), 1.5) == ({NODE: [6, 0]}, {EDGE: [7, 1]})
+    assert sample_bounds(samples, 1) == ({NODE: [4, 0]}, {EDGE: [5, 1]})
+    assert sample_bounds(iter(samples), 1.5) == ({NODE: [6, 0]}, {EDGE: [7, 1]})
