@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 from os import PathLike
 from typing import Any, TypeVar, overload
 
 from torch_geometric.data import Data, HeteroData
 
-from peergraph.memory import Group
-from peergraph.memory.group.collective_call import collective_call
-from peergraph.store import GraphSource, Store
+from peergraph.integration import share_graph
+from peergraph.store import GraphSource
 
 from .split import is_shared, join, split
 
@@ -89,29 +87,23 @@ def share(
             other forms than torch's CSR, CSC and COO and torch-sparse's ``SparseTensor``.
         pickle.PicklingError, AttributeError: for an attribute that cannot be sent to other ranks.
     """
-    group = Group.current(device=device, timeout=timeout)
 
-    def describe() -> tuple[bytes, GraphSource]:
+    def split_unshared() -> tuple[Data | HeteroData, GraphSource]:
         if isinstance(data, (Data, HeteroData)) and is_shared(data):
             raise ValueError(
                 "data is shared already; to place it otherwise, share data.clone(), which "
                 "reads all of it, or save its store and load it with another plan"
             )
-        outline, source = split(data)
-        return pickle.dumps(outline), source
+        return split(data)
 
-    with group.collective("share"):
-        message, source = collective_call(
-            group, lambda: describe() if group.rank == 0 else (None, None)
-        )
-        message = group.broadcast(message)
-        store = Store.build(
-            source,
-            plan=plan,
-            memory_budget=memory_budget,
-            spill=spill,
-            host_budget=host_budget,
-            group=group,
-            progress=progress,
-        )
-    return join(pickle.loads(message), store)
+    return share_graph(
+        split_unshared,
+        join,
+        plan=plan,
+        memory_budget=memory_budget,
+        spill=spill,
+        host_budget=host_budget,
+        device=device,
+        timeout=timeout,
+        progress=progress,
+    )

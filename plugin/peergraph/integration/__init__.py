@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from peergraph.integration.explain_log import explain, is_explaining, note
 from peergraph.integration.patching import Patches, installed_version
+from peergraph.integration.sharing import share_graph
 from peergraph.integration.swapping import check_module, layer_classes, swap_layers
 from peergraph.integration.unsupported import Unsupported, require
 from peergraph.integration.worker_options import WORKER_OPTIONS
@@ -19,5 +20,6 @@ __all__ = [
     "layer_classes",
     "note",
     "require",
+    "share_graph",
     "swap_layers",
 ]
