@@ -223,6 +223,26 @@ def test_a_death_of_one_of_four_gpus(tmp_path: Path, stage: str) -> None:
     _check_on_gpus(4, stage, 2, str(tmp_path))
 
 
+def _gives_up_and_ends() -> str:
+    """Rank 0 waits for a second and ends without an error; rank 1 is in no collective."""
+    group = Group.current(timeout=1.0)
+    try:
+        if group.rank == 0:
+            group.barrier()
+        deadline = time.monotonic() + LONG_S
+        while time.monotonic() < deadline:
+            time.sleep(0.05)
+    except PeerLostError as error:
+        return str(error)
+    return "nothing was raised"
+
+
+@pytest.mark.timeout(60)
+def test_a_rank_that_gave_up_and_ended_is_noticed_outside_of_collectives() -> None:
+    messages = run_ranks(_gives_up_and_ends, 2, timeout_s=50)
+    assert all("rank 1 did not join within 1 s" in message for message in messages), messages
+
+
 def _makes_a_communicator(victim: int, errors: str) -> str:
     group = Group.current(timeout=LONG_S)
     if group.rank != victim:

@@ -104,6 +104,10 @@ def _until_something_happens(scenario: Scenario, folder: str) -> Outcome:
             getattr(rank, stage)()
             if struck:
                 scenario.outlast()
+            if struck and scenario.kind == "freeze":
+                # It runs again because the others gave the group up, and it must hear of that here:
+                # in torch's collectives, which come next, it would wait for ranks that have ended.
+                rank.group.barrier()
         rank.group.barrier()
     except Exception as error:
         if rank is None:

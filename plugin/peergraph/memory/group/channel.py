@@ -66,7 +66,7 @@ class Channel:
                 self.peers.look()
                 self.peers.raise_if_gone(ranks, call)
                 if time.monotonic() >= deadline:
-                    raise self.peers.lateness(ranks, call, timeout)
+                    raise self.peers.timeout_error(ranks, call, timeout)
 
     def break_off(self, call: Call, error: BaseException) -> None:
         """This rank does not finish the collective: the group is of no use any more."""
@@ -99,7 +99,7 @@ class Channel:
                 return
             self.peers.raise_if_gone(awaited, call)
             if time.monotonic() >= deadline:
-                raise self.peers.lateness(awaited, call, timeout)
+                raise self.peers.timeout_error(awaited, call, timeout)
             self.peers.wait(deadline)
 
     @contextmanager

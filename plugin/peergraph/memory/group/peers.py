@@ -80,7 +80,14 @@ class Peers:
             return None
         return f"{name_ranks([c.rank for c in dead])} died (pid {_pids(dead)})"
 
-    def lateness(self, ranks: Sequence[int], call: Call, timeout: float) -> PeerLostError:
+    def abandonment(self) -> str | None:
+        """Returns why a rank gave the group up that has ended since, without an error of its own.
+
+        None where there is no such rank. No collective, torch's included, can succeed after it.
+        """
+        return next((c.lost for c in self.connections.values() if c.ended and c.lost), None)
+
+    def timeout_error(self, ranks: Sequence[int], call: Call, timeout: float) -> PeerLostError:
         """The error where ranks have not come to a collective in time."""
         text = f"{name_ranks(ranks)} did not join within {timeout:g} s: {call}"
         late = [self.connections[r] for r in ranks]

@@ -55,6 +55,7 @@ class Watcher:
                         return
                     self._peers.look()
                     cause = self._peers.death_of(self._peers.connections)
+                    cause = cause or self._peers.abandonment()
                     if cause is None:
                         continue
                     # A collective that is under way, or was, tells the main thread by itself.
