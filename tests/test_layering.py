@@ -14,8 +14,8 @@ AREAS = ["memory", "store", "sampling", "aggregate", "fullgraph"]
 PARTS = {  # of an area, in the order in which they may import each other
     "memory": ["device", "group", "region", "table", "training", "topology"],
     "store": [
-        *("input", "hotness", "csc", "placement", "build", "disk", "contents"),
-        *("report", "store", "reversed_store", "tensors", "embedding", "kernel_argument"),
+        *("input", "hotness", "csc", "placement", "contents", "build", "report", "embedding"),
+        *("disk", "store", "tensors", "kernel_argument"),
     ],
     "sampling": [
         *("sample", "arguments", "random_seeds", "csc_reads", "exclude", "neighbor"),

@@ -81,7 +81,7 @@ def reservoir_sampler(store: Store, workload: Workload) -> NeighborSampler:
         edges = store.num_edges()
         ones = torch.ones(edges, device=store.device) if workload.session.rank == 0 else None
         # They stand in for a way of drawing: the budget is not for them.
-        store.plan = replace(store.plan, memory_budget=None)
+        store.contents.plan = replace(store.plan, memory_budget=None)
         store.add_edge_table("w", ones, plan="sharded")
     return NeighborSampler(store, list(workload.fanouts), edge_ids=False, weights="w")
 

@@ -56,7 +56,7 @@ def _differs(what: str, folder: str) -> str:
         ),
         "region": lambda: SharedRegion.create(8, group, "cpu", folder if one else None),
         "plan": lambda: Store.build(None, group=group, plan="host" if one else "replicated"),
-        "shares": lambda: Store.build(None, group=group, graph_ratio=0.5 if one else None),
+        "ratios": lambda: Store.build(None, group=group, graph_ratio=0.5 if one else None),
         "folder": lambda: _store(group).save(f"{folder}/{group.rank}"),
         "name": lambda: _store(group).add_node_table("b" if one else "a", torch.rand(3, 1)),
     }
@@ -72,7 +72,7 @@ def _differs(what: str, folder: str) -> str:
         ("order", "order: False on rank 0, True on rank 1"),
         ("region", "folder: False on rank 0, True on rank 1"),
         ("plan", "plan: 'replicated' on rank 0, 'host' on rank 1"),
-        ("shares", "shares: ShardRatios("),
+        ("ratios", "ratios: ShardRatios("),
         ("folder", "folder: "),
         ("name", "name: 'a' on rank 0, 'b' on rank 1"),
     ],

@@ -129,7 +129,10 @@ def test_extents_are_those_of_the_store() -> None:
         order = store.id_map().to_user
         assert order is not None
         hot = {("_N", "_E", "_N"): degrees[order.read().long()]}
-        items = [*id_items(store._schema), *graph_items(store._schema, hot, dict.fromkeys(hot, 1))]
+        items = [
+            *id_items(store.contents.schema),
+            *graph_items(store.contents.schema, hot, dict.fromkeys(hot, 1)),
+        ]
         planned = planned_allocations(items, store.plan)
         use = store.memory()
         for tier in ("replicated", "sharded"):

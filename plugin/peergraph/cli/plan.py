@@ -99,8 +99,8 @@ def _plan(args: argparse.Namespace, topology: Topology) -> tuple[Plan, Reads]:
     budget = args.budget
     if budget is None:
         budget = int(_DEFAULT_BUDGET_SHARE * min(topology.memory))
-    shares = ShardRatios(args.graph_ratio, args.feature_ratio, args.first)
-    return plan_on(topology, items, reads, budget, args.policy, shares), reads
+    ratios = ShardRatios(args.graph_ratio, args.feature_ratio, args.first)
+    return plan_on(topology, items, reads, budget, args.policy, ratios), reads
 
 
 def _topology(args: argparse.Namespace) -> Topology | None:

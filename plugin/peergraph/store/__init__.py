@@ -11,12 +11,13 @@ from peergraph.store.input.source import (
     GraphSource,
     NodeType,
     RowSource,
+    reverse_type,
 )
 from peergraph.store.kernel_argument import graph_argument
+from peergraph.store.placement.options import PlacementOptions
 from peergraph.store.placement.plan import Placement, Plan
 from peergraph.store.report.memory_use import MemoryUse
 from peergraph.store.report.read_report import ItemReads, ReadReport
-from peergraph.store.reversed_store import reverse_type
 from peergraph.store.store import Store
 from peergraph.store.tensors.storageless_tensor import StoragelessTensor, mode_for
 from peergraph.store.tensors.store_tensor import StoreTensor, implements, plain
@@ -34,6 +35,7 @@ __all__ = [
     "MemoryUse",
     "NodeType",
     "Placement",
+    "PlacementOptions",
     "Plan",
     "ReadReport",
     "RowSource",

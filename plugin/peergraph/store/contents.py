@@ -1,88 +1,80 @@
-"""What is in a store: its types and sizes, tables and structures by name and type."""
+"""The contents of a store: structures, tables and id maps, and the memory that they take."""
 
 from __future__ import annotations
 
-from torch import Tensor
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from peergraph.memory import Table
-from peergraph.store.csc.neighbor_lists import read_degrees, read_edge_index
+from peergraph.memory.table.partitions import Partitions
 from peergraph.store.csc.tiered_csc import TieredCsc
 from peergraph.store.hotness.id_map import IdMap
 from peergraph.store.input.schema import Schema
-from peergraph.store.input.source import EDGE, NODE, EdgeType, NodeType
+from peergraph.store.input.source import EdgeType, NodeType
+from peergraph.store.placement.added_tables import BuildRecord
+from peergraph.store.placement.allocation import Allocation
+from peergraph.store.placement.items import table_name, type_name
+from peergraph.store.placement.plan import Plan
 
 
-class Contents:
-    """The part of a store that answers what is in it. Nothing here is collective."""
+@dataclass
+class StoreContents:
+    """What :func:`build_store` makes; tables that are added later are put in.
 
-    def __init__(
-        self,
-        schema: Schema,
-        ids: dict[NodeType, IdMap],
-        structures: dict[EdgeType, TieredCsc],
-        node_tables: dict[NodeType, dict[str, Table]],
-        edge_tables: dict[EdgeType, dict[str, Table]],
-    ) -> None:
-        self._schema = schema
-        self._ids = ids
-        self._structures = structures
-        self._node_tables = node_tables
-        self._edge_tables = edge_tables
+    Args:
+        schema: sizes by node type and edge type.
+        plan: which rows are in which tier.
+        id_maps: the renumbering of each node type.
+        structures: the CSC of each edge type.
+        node_tables, edge_tables: by type and name.
+        build_record: how the plan was made, for the placement of tables that are added.
+    """
 
-    @property
-    def node_types(self) -> list[NodeType]:
-        """All node types."""
-        return list(self._schema.num_nodes)
+    schema: Schema
+    plan: Plan
+    id_maps: dict[NodeType, IdMap]
+    structures: dict[EdgeType, TieredCsc]
+    node_tables: dict[NodeType, dict[str, Table]]
+    edge_tables: dict[EdgeType, dict[str, Table]]
+    build_record: BuildRecord
 
-    @property
-    def edge_types(self) -> list[EdgeType]:
-        """All edge types, in the order in which a hop samples them."""
-        return list(self._schema.num_edges)
+    def all_tables(self) -> Iterator[tuple[str, str, Table]]:
+        """Yields kind, name and table of everything but the structures, in the plan's words."""
+        for node_type, ids in self.id_maps.items():
+            for id_map in (ids.to_internal, ids.to_user):
+                if id_map is not None:
+                    yield "ids", type_name(node_type), id_map
+        for edge_type, structure in self.structures.items():
+            if structure.edge_ids is not None:
+                yield "edge ids", type_name(edge_type), structure.edge_ids
+            if structure.order is not None:
+                yield "list order", type_name(edge_type), structure.order
+        for node_type, node_tables in self.node_tables.items():
+            for name, table in node_tables.items():
+                yield "node table", table_name(node_type, name), table
+        for edge_type, edge_tables in self.edge_tables.items():
+            for name, table in edge_tables.items():
+                yield "edge table", table_name(edge_type, name), table
 
-    @property
-    def is_homogeneous(self) -> bool:
-        """Whether the graph was given without types."""
-        return self.node_types == [NODE] and self.edge_types in ([EDGE], [])
+    def allocations(self) -> Iterator[Allocation]:
+        """Yields the memory of each structure and table."""
+        partitions = self.plan.partitions_in_use
+        for edge_type, structure in self.structures.items():
+            sizes = {tier: region.sizes for tier, region in structure.regions.items()}
+            yield _allocation("structure", type_name(edge_type), sizes, partitions)
+        for kind, name, table in self.all_tables():
+            yield table_allocation(kind, name, table, partitions)
 
-    def num_nodes(self, node_type: NodeType = NODE) -> int:
-        """Nodes of a type; ``KeyError`` for an unknown one."""
-        return self._schema.num_nodes[node_type]
 
-    def num_edges(self, edge_type: EdgeType = EDGE) -> int:
-        """Edges of a type; ``KeyError`` for an unknown one."""
-        return self._schema.num_edges[edge_type]
+def table_allocation(kind: str, name: str, table: Table, partitions: Partitions) -> Allocation:
+    """The memory of one table."""
+    return _allocation(kind, name, table.allocated, partitions)
 
-    def node_table_names(self, node_type: NodeType = NODE) -> list[str]:
-        """Names of the tables of a node type."""
-        return list(self._node_tables.get(node_type, {}))
 
-    def edge_table_names(self, edge_type: EdgeType = EDGE) -> list[str]:
-        """Names of the tables of an edge type."""
-        return list(self._edge_tables.get(edge_type, {}))
-
-    def node_table(self, name: str, node_type: NodeType = NODE) -> Table:
-        """A node table, read by users' node ids; ``KeyError`` for an unknown one."""
-        return self._node_tables[node_type][name]
-
-    def edge_table(self, name: str, edge_type: EdgeType = EDGE) -> Table:
-        """An edge table, read by users' edge ids; ``KeyError`` for an unknown one."""
-        return self._edge_tables[edge_type][name]
-
-    def csc(self, edge_type: EdgeType = EDGE) -> TieredCsc:
-        """The structure of one relation; ``KeyError`` for an unknown one."""
-        return self._structures[edge_type]
-
-    def id_map(self, node_type: NodeType = NODE) -> IdMap:
-        """The renumbering of a node type; ``KeyError`` for an unknown one."""
-        return self._ids[node_type]
-
-    def edge_index(self, edge_type: EdgeType = EDGE) -> Tensor:
-        """``[2, E]`` int64 on the CPU (sources, destinations), in the order of the edge ids.
-        One-sided; synchronises.
-        """
-        maps = (self._ids[edge_type[2]], self._ids[edge_type[0]])
-        return read_edge_index(self._structures[edge_type], *maps)
-
-    def in_degree(self, edge_type: EdgeType = EDGE) -> Tensor:
-        """``[num destinations]`` int64 on the CPU. One-sided; synchronises."""
-        return read_degrees(self._structures[edge_type], self._ids[edge_type[2]])
+def _allocation(
+    kind: str, name: str, sizes: Mapping[str, Sequence[int]], partitions: Partitions
+) -> Allocation:
+    nothing = (0,) * partitions.num_gpus
+    replicated, sharded = (tuple(sizes.get(tier, nothing)) for tier in ("replicated", "sharded"))
+    host, disk = (sum(sizes.get(tier, ())) for tier in ("host", "disk"))
+    return Allocation(kind, name, replicated, sharded, host, disk=disk)

@@ -3,154 +3,120 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from os import PathLike
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
 from peergraph.memory import Group, Table
 from peergraph.memory.group.naming import collective
 from peergraph.memory.region.closing import close_all
-from peergraph.memory.topology.topology import Topology
-from peergraph.store.build.build_store import Wishes, build_store
+from peergraph.store.build.build_store import build_store
 from peergraph.store.build.materialize import add_table
+from peergraph.store.contents import StoreContents, table_allocation
+from peergraph.store.csc.neighbor_lists import read_degrees, read_edge_index
 from peergraph.store.csc.tiered_csc import TieredCsc
-from peergraph.store.disk import save_store as saving
-from peergraph.store.disk import saved_embeddings as embeddings
+from peergraph.store.disk.save_store import save_store
+from peergraph.store.disk.saved_embeddings import restore
 from peergraph.store.disk.saved_store import SavedStore
-from peergraph.store.hotness.hotness import HotnessSpec
+from peergraph.store.embedding.embedding import Embedding
 from peergraph.store.hotness.id_map import IdMap
-from peergraph.store.input.schema import Schema
-from peergraph.store.input.source import EDGE, NODE, EdgeType, GraphSource, NodeType
-from peergraph.store.placement.added_tables import BuildRecord
-from peergraph.store.placement.items import type_name
+from peergraph.store.input.source import (
+    EDGE,
+    NODE,
+    EdgeSource,
+    EdgeType,
+    GraphSource,
+    NodeType,
+    reverse_type,
+)
+from peergraph.store.placement.added_tables import remaining_budget, remaining_host
+from peergraph.store.placement.allocation import Allocation
+from peergraph.store.placement.items import table_name, type_name
+from peergraph.store.placement.options import PlacementOptions, complete_options
 from peergraph.store.placement.plan import Plan
-from peergraph.store.placement.ratios import ShardRatios
-from peergraph.store.placement.spill import Spill
-from peergraph.store.report.reporting import Reporting
+from peergraph.store.report.memory_use import MemoryUse, Scratch
+from peergraph.store.report.read_recorder import ReadRecorder
 
 
-class _Closes(Protocol):
-    def close(self) -> None: ...
-
-
-class Store(Reporting):
+class Store:
     """Graph structure (CSC: in-neighbours) and node and edge tables, spread over tiers by a plan.
 
     Made by :meth:`build` or :meth:`load` on all ranks of the node group together; afterwards every
-    read is one-sided. Users' ids go in and come out everywhere; the renumbering by hotness that
+    read is one-sided. All arguments and results use the users' ids; the renumbering by hotness that
     placement needs stays inside. Works as a context manager. A pickled store is a handle: another
     process of the machine that unpickles it maps the same memory.
 
     WholeGraph III-B (multi-GPU graph storage), XGNN 3 and 4 (Global GNN Memory Store).
     """
 
-    def __init__(
-        self,
-        group: Group | None,
-        device: torch.device,
-        schema: Schema,
-        plan: Plan,
-        ids: dict[NodeType, IdMap],
-        structures: dict[EdgeType, TieredCsc],
-        node_tables: dict[NodeType, dict[str, Table]],
-        edge_tables: dict[EdgeType, dict[str, Table]],
-        build_record: BuildRecord,
-    ) -> None:
-        super().__init__(schema, ids, structures, node_tables, edge_tables)
+    group: Group | None
+    """The ranks that built the store; None in a process that unpickled it."""
+    device: torch.device
+    """The device that this rank reads to."""
+    contents: StoreContents
+    """Structures, tables and id maps."""
+    embeddings: dict[tuple[NodeType, str], Embedding]
+    """Trained tables by node type and name; made by :class:`peergraph.Embedding`."""
+    measuring: ReadRecorder | None
+    """Counts reads within :meth:`measure`."""
+    closed: bool
+    """Whether :meth:`close` has been called."""
+
+    def __init__(self, group: Group, contents: StoreContents) -> None:
         self.group = group
-        self.device = device
-        self.plan = plan
-        self.build_record = build_record
-        """What tables that are added are placed by."""
-        self._rank = 0 if group is None else group.rank
-        self.measuring = None
+        self.device = group.device
+        self.contents = contents
         self.embeddings = {}
-        self._scratch = []
+        self.measuring = None
+        self.closed = False
+        self._rank = group.rank
+        self._scratch: list[tuple[str, weakref.ref[Scratch]]] = []
         self._readers: list[weakref.ref[Any]] = []
         self._reversed: Store | None = None
-        self.closed = False
-        """Whether :meth:`close` has been called."""
 
     @classmethod
     def build(
         cls,
         source: GraphSource | None,
         *,
-        plan: str | Plan = "auto",
-        memory_budget: int | None = None,
-        hotness: HotnessSpec = "out_degree",
-        structure_hotness: HotnessSpec | Mapping[EdgeType, Tensor] | None = None,
-        graph_ratio: float | None = None,
-        feature_ratio: float | None = None,
-        first: str | None = None,
-        topology: Topology | None = None,
-        spill: str | PathLike[str] | None = None,
-        host_budget: int | None = None,
         device: str | torch.device | None = None,
         group: Group | None = None,
         timeout: float | None = None,
         progress: bool | None = None,
+        **options: Unpack[PlacementOptions],
     ) -> Store:
         """Builds a store. Collective over the node group; synchronises.
 
         Args:
-            source: the graph: on one rank, ``None`` on the others; or a share of it on every rank.
-            plan: ``"replicated"``, ``"sharded"``, ``"host"``, ``"auto"``, or a :class:`Plan`.
-                ``"auto"`` takes what reads least time by the machine's links, where
-                :func:`peergraph.memory.measure_topology` has measured them; else it replicates what
-                fits the budget, then shards, then leaves on the host, structure before features
-                (XGNN 4.3). Without a GPU one copy in the machine's memory serves all ranks.
-                ``"solver"``, ``"clique"`` and ``"clique-opt"`` plan by the links, too, to compare
-                with (:data:`peergraph.store.placement.policies.POLICIES`).
-            memory_budget: bytes each rank may take of its GPU, id maps included; default for
-                plans by cost 60 % of what is free. Other plans raise if they need more.
-            hotness: which nodes are read most, so lie nearest where rows are split over shards or
-                tiers: ``"out_degree"`` (how often a node is an in-neighbour), ``"in_degree"``, what
-                :func:`peergraph.sampling.presample` counted, or values ``[num_nodes]`` (by node
-                type). Rank 0's values count.
-            structure_hotness: the same for lists of in-neighbours, or values ``[destinations]`` by
-                edge type; of what was counted, the reads of lists count. Default: one order of the
-                nodes serves structure and features. An order of their own, by reads for each byte,
-                costs a map of 4 bytes a destination near each rank and a look-up for each list, and
-                only where the plan splits the structure.
-            graph_ratio, feature_ratio: with ``"auto"``, XGNN's API: the share (0..1) of the bytes
-                of structure, or of tables, to shard over the GPUs, hottest first; the rest goes to
-                the host. What gets no ratio is placed in the memory that is left.
-            first: with ``"auto"``, ``"structure"`` or ``"features"``: gets memory before the other.
-            topology: links to plan by in the place of those measured, one GPU for each rank: links
-                masked in it are not read.
-            spill: folder for rows that the host's memory does not hold: the coldest of the widest
-                tables, and without a GPU at last of the structure; see docs/disk.md.
-            host_budget: bytes the store may take of the host's memory; default: what is free.
+            source: the graph: on one rank, ``None`` on the others; or each rank's part of it.
             device: ``"cpu"``, ``"cuda"`` or ``"cuda:i"``; see :meth:`Group.current`.
             group: the node group; default :meth:`Group.current`.
             timeout: seconds after which a missing rank is an error.
-            progress: bars for long loads; default: where stderr is a terminal.
+            progress: whether long loads show bars; default: where stderr is a terminal.
+            options: ``plan``, ``memory_budget``, ``hotness``, ``structure_hotness``,
+                ``graph_ratio``, ``feature_ratio``, ``first``, ``topology``, ``spill``,
+                ``host_budget``: see :class:`PlacementOptions`.
 
         Raises:
             ValueError, TypeError, IndexError: the source does not fit together; on every rank.
+            TypeError: an unknown keyword.
             ValueError: ratios, id maps, or a plan by name or hand that take more than the budget.
             MemoryError: a GPU or the host has less memory left than the plan needs; nothing has
                 been allocated then.
             OSError: `spill` has less room than the plan needs.
             PeerLostError: a rank died or did not join in time.
         """
-        wishes = Wishes(
-            plan,
-            memory_budget,
-            hotness,
-            structure_hotness,
-            ShardRatios(graph_ratio, feature_ratio, first),
-            topology,
-            Spill(spill, host_budget),
-        )
+        complete = complete_options(options)
         group = group or Group.current(device=device, timeout=timeout)
         with group.collective("Store.build"):
-            parts = build_store(source, wishes, group, progress)
-        return cls(group, group.device, **vars(parts))
+            contents = build_store(source, complete, group, progress)
+        return cls(group, contents)
 
     @classmethod
     def load(
@@ -158,20 +124,11 @@ class Store(Reporting):
         folder: str | PathLike[str],
         *,
         verify: bool = True,
-        plan: str | Plan = "auto",
-        memory_budget: int | None = None,
-        hotness: HotnessSpec = "out_degree",
-        structure_hotness: HotnessSpec | Mapping[EdgeType, Tensor] | None = None,
-        graph_ratio: float | None = None,
-        feature_ratio: float | None = None,
-        first: str | None = None,
-        topology: Topology | None = None,
-        spill: str | PathLike[str] | None = None,
-        host_budget: int | None = None,
         device: str | torch.device | None = None,
         group: Group | None = None,
         timeout: float | None = None,
         progress: bool | None = None,
+        **options: Unpack[PlacementOptions],
     ) -> Store:
         """Builds a store from a folder that :meth:`save` wrote. Collective; synchronises.
 
@@ -180,8 +137,7 @@ class Store(Reporting):
 
         Args:
             verify: compare the checksums of everything that is read, and of the manifest.
-
-        Other arguments are those of :meth:`build`.
+            device, group, timeout, progress, options: as :meth:`build` takes them.
 
         Raises:
             FileNotFoundError: no such folder, or a file is missing.
@@ -190,25 +146,12 @@ class Store(Reporting):
                 every rank.
             OSError: a file cannot be read.
         """
+        complete = complete_options(options)
         group = group or Group.current(device=device, timeout=timeout)
         with group.collective("Store.load"):
             saved = SavedStore.open(folder, verify, group)
-            store = cls.build(
-                saved.source(group),
-                plan=plan,
-                memory_budget=memory_budget,
-                hotness=hotness,
-                structure_hotness=structure_hotness,
-                graph_ratio=graph_ratio,
-                feature_ratio=feature_ratio,
-                first=first,
-                topology=topology,
-                spill=spill,
-                host_budget=host_budget,
-                group=group,
-                progress=progress,
-            )
-            embeddings.restore(store, saved)
+            store = cls.build(saved.source(group), group=group, progress=progress, **complete)
+            restore(store, saved)
         return store
 
     @collective("Store.save")
@@ -218,14 +161,78 @@ class Store(Reporting):
         writes); synchronises. See docs/disk.md.
 
         The folder is on the disk, with all files, when this returns. Until then it is a folder
-        ``<name>.part-...`` beside it, which an error removes, and after a kill the next save of
-        the same name.
+        ``<name>.part-...`` beside it. An error removes that folder; after a kill, the next save of
+        the same name does.
 
         Raises:
             FileExistsError: the folder exists.
             OSError: the disk is full, or cannot be written. On every rank.
+            RuntimeError: this process is no rank of the store.
         """
-        saving.save(self, folder)
+        save_store(self.contents, [*self.embeddings.values()], folder, self._ranks("save it"))
+
+    @property
+    def plan(self) -> Plan:
+        """Which rows are in which tier."""
+        return self.contents.plan
+
+    @property
+    def node_types(self) -> list[NodeType]:
+        """All node types."""
+        return list(self.contents.schema.num_nodes)
+
+    @property
+    def edge_types(self) -> list[EdgeType]:
+        """All edge types, in the order in which a hop samples them."""
+        return list(self.contents.schema.num_edges)
+
+    @property
+    def is_homogeneous(self) -> bool:
+        """Whether the graph was given without types."""
+        return self.node_types == [NODE] and self.edge_types in ([EDGE], [])
+
+    def num_nodes(self, node_type: NodeType = NODE) -> int:
+        """Nodes of a type; ``KeyError`` for an unknown one."""
+        return self.contents.schema.num_nodes[node_type]
+
+    def num_edges(self, edge_type: EdgeType = EDGE) -> int:
+        """Edges of a type; ``KeyError`` for an unknown one."""
+        return self.contents.schema.num_edges[edge_type]
+
+    def node_table_names(self, node_type: NodeType = NODE) -> list[str]:
+        """Names of the tables of a node type."""
+        return list(self.contents.node_tables.get(node_type, {}))
+
+    def edge_table_names(self, edge_type: EdgeType = EDGE) -> list[str]:
+        """Names of the tables of an edge type."""
+        return list(self.contents.edge_tables.get(edge_type, {}))
+
+    def node_table(self, name: str, node_type: NodeType = NODE) -> Table:
+        """A node table, read by users' node ids; ``KeyError`` for an unknown one."""
+        return self.contents.node_tables[node_type][name]
+
+    def edge_table(self, name: str, edge_type: EdgeType = EDGE) -> Table:
+        """An edge table, read by users' edge ids; ``KeyError`` for an unknown one."""
+        return self.contents.edge_tables[edge_type][name]
+
+    def csc(self, edge_type: EdgeType = EDGE) -> TieredCsc:
+        """The structure of one relation; ``KeyError`` for an unknown one."""
+        return self.contents.structures[edge_type]
+
+    def id_map(self, node_type: NodeType = NODE) -> IdMap:
+        """The renumbering of a node type; ``KeyError`` for an unknown one."""
+        return self.contents.id_maps[node_type]
+
+    def edge_index(self, edge_type: EdgeType = EDGE) -> Tensor:
+        """``[2, E]`` int64 on the CPU (sources, destinations), in the order of the edge ids.
+        One-sided; synchronises.
+        """
+        maps = (self.id_map(edge_type[2]), self.id_map(edge_type[0]))
+        return read_edge_index(self.csc(edge_type), *maps)
+
+    def in_degree(self, edge_type: EdgeType = EDGE) -> Tensor:
+        """``[num destinations]`` int64 on the CPU. One-sided; synchronises."""
+        return read_degrees(self.csc(edge_type), self.id_map(edge_type[2]))
 
     @collective("Store.add_node_table")
     def add_node_table(
@@ -234,17 +241,17 @@ class Store(Reporting):
         """Adds a table ``[num_nodes, ...]``. Collective; `values` on one rank suffices.
 
         Args:
-            plan: ``"auto"`` places by the store's links, reads and what is left of its budget, and
-                :attr:`plan` tells; or ``"replicated"``, ``"sharded"``, ``"host"``.
+            plan: ``"auto"`` places by the store's links and reads in the rest of its budget;
+                :attr:`plan` then says where. Or ``"replicated"``, ``"sharded"``, ``"host"``.
 
         Raises:
             ValueError: the name is taken, the rows do not match, or the table takes more than is
                 left of the store's budget.
             MemoryError: a GPU or the host has less memory left than the table needs.
         """
-        table = add_table(self, name, values, node_type, plan)
-        self._node_tables.setdefault(node_type, {})[name] = table
-        return table
+        taken = self.memory().allocations
+        ranks = self._ranks("add to it")
+        return add_table(self.contents, name, values, node_type, plan, taken, ranks)
 
     @collective("Store.add_edge_table")
     def add_edge_table(
@@ -253,33 +260,92 @@ class Store(Reporting):
         """Adds a table ``[num_edges, ...]`` by edge id. Collective; otherwise as
         :meth:`add_node_table`.
         """
-        table = add_table(self, name, values, edge_type, plan)
-        self._edge_tables.setdefault(edge_type, {})[name] = table
-        return table
+        taken = self.memory().allocations
+        ranks = self._ranks("add to it")
+        return add_table(self.contents, name, values, edge_type, plan, taken, ranks)
 
     @collective("Store.reversed")
     def reversed(self) -> Store:
-        """The same graph with every edge turned round: what is drawn of it are out-neighbours.
+        """The same graph with every edge reversed: samplers on it draw out-neighbours.
 
-        Edge type ``(s, r, d)`` is ``(d, r, s)`` there; node ids, edge ids and tables are the same
-        ones. It takes a structure's memory, in what is left of this store's budget, and is made
-        once: the first call is collective, synchronises, and reads all edges on rank 0 (16 bytes
-        each). Closed with this store.
+        Edge type ``(s, r, d)`` becomes ``(d, r, s)``; node ids, edge ids and tables stay the same.
+        The second structure takes memory from the rest of this store's budget, and is made once:
+        the first call is collective, synchronises, and reads all edges on rank 0 (16 bytes each).
+        :meth:`close` of this store closes it.
 
         Raises:
             RuntimeError: this process is no rank of the store, and no rank has called it before.
             MemoryError: as :meth:`build`.
         """
-        from peergraph.store.reversed_store import make_reversed
-
         if self._reversed is None:
-            self._reversed = make_reversed(self)
+            self._reversed = ReversedStore.of(self, self._ranks("reverse it"))
         return self._reversed
 
-    def register_reader(self, reader: Any) -> None:
-        """Has :meth:`close` call ``reader.close()`` first, if the reader is still there by then.
+    def memory(self) -> MemoryUse:
+        """Bytes by rank, tier, relation and table: as they were asked for, and as the driver hands
+        them out. Not collective, does not synchronise.
 
-        For what reads in the background: it must have ended before memory is freed.
+        Includes the node maps of this rank's samplers. Excludes the memory of mini-batches, and the
+        page tables that the driver keeps for mapped memory.
+        """
+        self._scratch = [(name, ref) for name, ref in self._scratch if ref() is not None]
+        kept = [(name, held) for name, ref in self._scratch if (held := ref()) is not None]
+        return MemoryUse(
+            tuple(self._allocations()),
+            self.device.type,
+            self._rank,
+            tuple((name, held.num_bytes) for name, held in kept),
+        )
+
+    def register_scratch(self, name: str, scratch: Scratch) -> None:
+        """Has :meth:`memory` list `scratch` under this name for as long as the object exists."""
+        self._scratch.append((name, weakref.ref(scratch)))
+
+    @contextmanager
+    def measure(self) -> Iterator[ReadRecorder]:
+        """Counts, on this rank, the reads of samplers and gathers, and where they go::
+
+            with store.measure() as measured:
+                for batch in loader: ...
+            print(measured)                       # beside the plan's prediction
+            everyone = measured.of_all_ranks(store.group)
+
+        Counted are Python calls of this process: gathers of the store's tables; lists that
+        neighbour samplers (of a static shape, too) and walks read, and the edge ids of the sample;
+        features that layers read without a gather (:class:`peergraph.memory.TableRows`), one read
+        per edge. The counts are the same for the CPU and for CUDA. Kernels of their own count each
+        read after it was queued, so that times of reads do not contain the counting; reads without
+        a gather have no times. Outside of :meth:`measure` nothing is added. Synchronises at the
+        end; not collective.
+
+        Not counted, as the printed table says: processes that the store was sent to (workers of a
+        DataLoader), users' kernels, and replays of CUDA graphs. Nor are these counted: weights,
+        times and edge ids that weighted and temporal samplers look up; lists that are searched for
+        an edge (node2vec, negatives that avoid edges); empty lists of walks with restarts; and
+        lists of :meth:`reversed`, which has its own :meth:`measure`.
+
+        Raises:
+            RuntimeError: the store is being measured already.
+        """
+        if self.measuring is not None:
+            raise RuntimeError("the store is being measured already")
+        recorder = ReadRecorder(self.plan, self._rank, self.device)
+        for kind, name, table in self._tables():
+            if kind not in ("ids", "list order"):
+                recorder.watch_table(kind, name, table)
+        for edge_type, structure in self.contents.structures.items():
+            recorder.watch_lists(edge_type, type_name(edge_type), structure)
+        self.measuring = recorder
+        try:
+            yield recorder
+        finally:
+            self.measuring = None
+            recorder.stop()
+
+    def register_reader(self, reader: Any) -> None:
+        """Has :meth:`close` call ``reader.close()`` first, if the reader still exists then.
+
+        For readers that work in the background: they must end before memory is freed.
         """
         # Each is one step, since readers may begin and end in several threads.
         self._readers.append(weakref.ref(reader, self._readers.remove))
@@ -288,34 +354,52 @@ class Store(Reporting):
     def close(self) -> None:
         """Frees everything. Collective, where the ranks built the store together; idempotent.
 
-        Waits for what other threads read of the store now; whatever reads it later, samplers and
-        loaders among them, raises RuntimeError. Raises as :meth:`SharedRegion.close`, after closing
-        the rest.
+        Waits for the reads of other threads; later reads, also of samplers and loaders, raise
+        RuntimeError. Raises as :meth:`SharedRegion.close`, after closing the rest.
         """
         self.closed = True
         for ref in list(self._readers):
             if (reader := ref()) is not None:
                 reader.close()
-        tables = [
-            table
-            for by_name in (*self._node_tables.values(), *self._edge_tables.values())
-            for table in by_name.values()
-        ]
-        parts: list[_Closes] = [
-            *([] if self._reversed is None else [self._reversed]),
-            *self.embeddings.values(),
-            *tables,
-            *self._structures.values(),
-            *self._ids.values(),
-        ]
-        close_all(part.close for part in parts)
+        contents = self.contents
+        by_name = (*contents.node_tables.values(), *contents.edge_tables.values())
+        close_all(
+            (
+                *(() if self._reversed is None else (self._reversed.close,)),
+                *(embedding.close for embedding in self.embeddings.values()),
+                *(table.close for tables in by_name for table in tables.values()),
+                *(structure.close for structure in contents.structures.values()),
+                *(id_map.close for id_map in contents.id_maps.values()),
+            )
+        )
+
+    def _ranks(self, action: str) -> Group:
+        if self.group is None:
+            raise RuntimeError(f"only the ranks that built a store can {action}")
+        return self.group
+
+    def _tables(self) -> Iterator[tuple[str, str, Table]]:
+        """Kind, name and table of everything but the structures, in the plan's words."""
+        yield from self.contents.all_tables()
+        for (node_type, name), embedding in self.embeddings.items():
+            for part, table in embedding.tables().items():
+                yield "embedding", f"{table_name(node_type, name)}.{part}", table
+
+    def _allocations(self) -> Iterator[Allocation]:
+        yield from self.contents.allocations()
+        for kind, name, table in self._tables():
+            if kind == "embedding":
+                yield table_allocation(kind, name, table, self.plan.partitions_in_use)
+        if self._reversed is not None:
+            for allocation in self._reversed._allocations():
+                yield replace(allocation, kind=f"reversed {allocation.kind}")
 
     def __enter__(self) -> Store:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         # After an error the other ranks may not come to a collective close; the end of the
-        # process frees what is left.
+        # process frees the memory.
         if error is None:
             self.close()
 
@@ -324,6 +408,72 @@ class Store(Reporting):
         return {**self.__dict__, "group": None, "measuring": None, **fresh}
 
     def __repr__(self) -> str:
-        nodes = ", ".join(f"{t}: {n}" for t, n in self._schema.num_nodes.items())
-        edges = ", ".join(f"{type_name(t)}: {n}" for t, n in self._schema.num_edges.items())
+        schema = self.contents.schema
+        nodes = ", ".join(f"{t}: {n}" for t, n in schema.num_nodes.items())
+        edges = ", ".join(f"{type_name(t)}: {n}" for t, n in schema.num_edges.items())
         return f"Store(nodes={{{nodes}}}, edges={{{edges}}}, device={self.device})"
+
+
+class ReversedStore(Store):
+    """The structure of another store with sources and destinations exchanged; see
+    :meth:`Store.reversed`. Its node and edge tables are those of the other store.
+    """
+
+    original: Store
+
+    @classmethod
+    def of(cls, store: Store, group: Group) -> ReversedStore:
+        """Builds the reverse of a store. Collective."""
+        source = None
+        if group.rank == 0:
+            edges = {
+                reverse_type(t): EdgeSource(coo=store.edge_index(t).flip(0))
+                for t in store.edge_types
+            }
+            source = GraphSource({t: store.num_nodes(t) for t in store.node_types}, edges)
+        taken, record = store.memory().allocations, store.contents.build_record
+        spill = remaining_host(record.spill, taken, group)
+        made = cls.build(
+            source,
+            memory_budget=remaining_budget(store.plan, taken, group),
+            topology=record.topology,
+            spill=spill.folder,
+            host_budget=spill.host_budget,
+            group=group,
+            progress=False,
+        )
+        assert isinstance(made, ReversedStore)
+        made.original = store
+        return made
+
+    def node_table_names(self, node_type: NodeType = NODE) -> list[str]:
+        """Names of the tables of a node type."""
+        return self.original.node_table_names(node_type)
+
+    def edge_table_names(self, edge_type: EdgeType = EDGE) -> list[str]:
+        """Names of the tables of an edge type."""
+        return self.original.edge_table_names(reverse_type(edge_type))
+
+    def node_table(self, name: str, node_type: NodeType = NODE) -> Table:
+        """A node table, read by users' node ids; ``KeyError`` for an unknown one."""
+        return self.original.node_table(name, node_type)
+
+    def edge_table(self, name: str, edge_type: EdgeType = EDGE) -> Table:
+        """An edge table, read by users' edge ids; ``KeyError`` for an unknown one."""
+        return self.original.edge_table(name, reverse_type(edge_type))
+
+    def add_node_table(
+        self, name: str, values: Tensor | None, node_type: NodeType = NODE, *, plan: str = "auto"
+    ) -> Table:
+        """Adds a table to the other store; see there. Collective."""
+        return self.original.add_node_table(name, values, node_type, plan=plan)
+
+    def add_edge_table(
+        self, name: str, values: Tensor | None, edge_type: EdgeType = EDGE, *, plan: str = "auto"
+    ) -> Table:
+        """Adds a table to the other store; see there. Collective."""
+        return self.original.add_edge_table(name, values, reverse_type(edge_type), plan=plan)
+
+    def reversed(self) -> Store:
+        """The store that this one was made of."""
+        return self.original

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
@@ -11,6 +10,7 @@ from peergraph.memory import Group, Table, Tiers
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.table.partitions import Partitions
 from peergraph.progress import progress_bar
+from peergraph.store.contents import StoreContents
 from peergraph.store.csc.neighbor_lists import write_lists
 from peergraph.store.csc.tiered_csc import TieredCsc
 from peergraph.store.hotness.id_map import IdMap, id_dtype
@@ -18,12 +18,10 @@ from peergraph.store.input.local_csc import LocalCsc
 from peergraph.store.input.schema import Schema, TableSpec
 from peergraph.store.input.source import EdgeType, GraphSource, NodeType, RowSource
 from peergraph.store.placement.added_tables import place_added
+from peergraph.store.placement.allocation import Allocation
 from peergraph.store.placement.items import row_item, table_name, type_name
 from peergraph.store.placement.plan import Plan
 from peergraph.store.placement.spill import Spill
-
-if TYPE_CHECKING:
-    from peergraph.store.store import Store
 
 _PIECE_BYTES = 256 << 20
 
@@ -158,18 +156,31 @@ def _check_piece(what: str, rows: Tensor, begin: int, end: int, table: Table) ->
 
 
 def add_table(
-    store: Store, name: str, values: Tensor | None, kind: NodeType | EdgeType, plan: str
+    contents: StoreContents,
+    name: str,
+    values: Tensor | None,
+    kind: NodeType | EdgeType,
+    plan: str,
+    taken: Sequence[Allocation],
+    group: Group,
 ) -> Table:
-    """See :meth:`Store.add_node_table`. Collective."""
-    group = store.group
-    if group is None:
-        raise RuntimeError("only the ranks that built a store can add to it")
+    """Places, allocates and fills one more table, and puts it in. Collective; raises as
+    :meth:`Store.add_node_table`.
+
+    Args:
+        taken: all allocations of the store.
+    """
     group.agree(name=name, type=kind, plan=plan)
-    rows = store.num_nodes(kind) if isinstance(kind, str) else store.num_edges(kind)
-    taken = store.node_table_names(kind) if isinstance(kind, str) else store.edge_table_names(kind)
+    if isinstance(kind, str):
+        what, rows = "node table", contents.schema.num_nodes[kind]
+        tables = contents.node_tables.setdefault(kind, {})
+        order = contents.id_maps[kind].to_internal
+    else:
+        what, rows = "edge table", contents.schema.num_edges[kind]
+        tables, order = contents.edge_tables.setdefault(kind, {}), None
 
     def describe() -> TableSpec | None:
-        if name in taken:
+        if name in tables:
             raise ValueError(f"a table {name!r} exists")
         if values is None:
             return None
@@ -181,19 +192,22 @@ def add_table(
     holder = next((r for r, spec in enumerate(specs) if spec is not None), None)
     if holder is None:
         raise ValueError(f"no rank brings values for {name!r}")
-    spec = specs[holder]
-    what = "node table" if isinstance(kind, str) else "edge table"
+    spec, record = specs[holder], contents.build_record
     item = row_item(what, table_name(kind, name), spec, kind)
-    allocated = store.memory().allocations
-    planned = place_added(plan, item, store.plan, allocated, store.build_record, group)
-    tiers = planned.tiers(what, item.name)
-    order = store.id_map(kind).to_internal if isinstance(kind, str) else None
-    mine = values if group.rank == holder else None
-    parts = store.plan.partitions
+    planned = place_added(plan, item, contents.plan, taken, record, group)
     table = build_table(
-        item.name, spec, tiers, mine, 0, group, order, None, parts, store.build_record.spill
+        item.name,
+        spec,
+        planned.tiers(what, item.name),
+        values if group.rank == holder else None,
+        0,
+        group,
+        order,
+        None,
+        planned.partitions,
+        record.spill,
     )
-    store.plan = planned
+    contents.plan, tables[name] = planned, table
     group.barrier()
     return table
 

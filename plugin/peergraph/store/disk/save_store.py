@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from peergraph.memory import Table
+from peergraph.memory import Group, Table
 from peergraph.memory.group.collective_call import collective_call
+from peergraph.store.contents import StoreContents
 from peergraph.store.csc.neighbor_lists import read_lists
 from peergraph.store.csc.tiered_csc import TieredCsc
-from peergraph.store.disk import saved_embeddings as embeddings
 from peergraph.store.disk.atomic_folder import new_folder
 from peergraph.store.disk.manifest import (
     FILE_NAME,
@@ -26,55 +25,59 @@ from peergraph.store.disk.manifest import (
     TableEntry,
 )
 from peergraph.store.disk.npy_writer import NpyWriter, write_all
+from peergraph.store.disk.saved_embeddings import describe
+from peergraph.store.embedding.embedding import Embedding
 from peergraph.store.input.source import EdgeType, NodeType
-
-if TYPE_CHECKING:
-    from peergraph.store.store import Store
 
 _CHUNK_BYTES = 64 << 20
 
 
-def save(store: Store, folder: str | PathLike[str]) -> None:
-    """See :meth:`Store.save`."""
-    group = store.group
-    if group is None:
-        raise RuntimeError(
-            "only the ranks that built a store can save it, not a process it was sent to"
-        )
-
+def save_store(
+    contents: StoreContents,
+    embeddings: Sequence[Embedding],
+    folder: str | PathLike[str],
+    group: Group,
+) -> None:
+    """Writes the folder. Collective; raises as :meth:`Store.save`."""
     group.agree(folder=os.fspath(folder))
 
     def write() -> None:
         if group.rank == 0:
-            _write_folder(store, Path(folder))
+            _write_folder(contents, embeddings, Path(folder))
 
     collective_call(group, write)
 
 
-def _write_folder(store: Store, folder: Path) -> None:
+def _write_folder(contents: StoreContents, embeddings: Sequence[Embedding], folder: Path) -> None:
     with new_folder(folder) as part:
-        nodes = [_write_nodes(store, t, part, i) for i, t in enumerate(store.node_types)]
-        edges = [_write_edges(store, t, part, i) for i, t in enumerate(store.edge_types)]
-        trained = embeddings.describe(store, lambda table, file: _write_table(table, part / file))
+        schema = contents.schema
+        nodes = [_write_nodes(contents, t, part, i) for i, t in enumerate(schema.num_nodes)]
+        edges = [_write_edges(contents, t, part, i) for i, t in enumerate(schema.num_edges)]
+        trained = describe(embeddings, lambda table, file: _write_table(table, part / file))
         _write_text(part / FILE_NAME, Manifest(tuple(nodes), tuple(edges), trained).to_json())
 
 
-def _write_nodes(store: Store, node_type: NodeType, folder: Path, number: int) -> NodeEntry:
-    tables = {n: store.node_table(n, node_type) for n in store.node_table_names(node_type)}
+def _write_nodes(
+    contents: StoreContents, node_type: NodeType, folder: Path, number: int
+) -> NodeEntry:
+    tables = contents.node_tables.get(node_type, {})
     entries = _write_tables(tables, folder, f"node{number}")
-    return NodeEntry(node_type, store.num_nodes(node_type), entries)
+    return NodeEntry(node_type, contents.schema.num_nodes[node_type], entries)
 
 
-def _write_edges(store: Store, edge_type: EdgeType, folder: Path, number: int) -> EdgeEntry:
-    structure, stem = store.csc(edge_type), f"edge{number}"
-    lists = read_lists(structure, store.id_map(edge_type[2]), store.id_map(edge_type[0]))
+def _write_edges(
+    contents: StoreContents, edge_type: EdgeType, folder: Path, number: int
+) -> EdgeEntry:
+    structure, stem = contents.structures[edge_type], f"edge{number}"
+    destinations, sources = contents.id_maps[edge_type[2]], contents.id_maps[edge_type[0]]
+    lists = read_lists(structure, destinations, sources)
     indptr, indices = _write_structure(structure, lists, folder, stem)
     edge_ids = None
     if structure.edge_ids is not None:
         edge_ids = _write_table(structure.edge_ids, folder / f"{stem}.edge_ids.npy")
-    tables = {n: store.edge_table(n, edge_type) for n in store.edge_table_names(edge_type)}
-    entries = _write_tables(tables, folder, stem)
-    return EdgeEntry(edge_type, store.num_edges(edge_type), indptr, indices, edge_ids, entries)
+    entries = _write_tables(contents.edge_tables.get(edge_type, {}), folder, stem)
+    num_edges = contents.schema.num_edges[edge_type]
+    return EdgeEntry(edge_type, num_edges, indptr, indices, edge_ids, entries)
 
 
 def _write_structure(

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from peergraph.memory import Table
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.training.coalesce import accumulator
 from peergraph.store.disk.manifest import ArrayEntry, EmbeddingEntry, TableEntry
 from peergraph.store.disk.saved_store import SavedStore
+from peergraph.store.embedding.embedding import (
+    Embedding,
+    EmbeddingOwner,
+    RowState,
+    load_rows,
+)
+from peergraph.store.embedding.optimizers import STATE_NAMES
 
-if TYPE_CHECKING:
-    from peergraph.store.store import Store
 
-
-def describe(store: Store, write: Callable[[Table, str], ArrayEntry]) -> tuple[EmbeddingEntry, ...]:
+def describe(
+    embeddings: Sequence[Embedding], write: Callable[[Table, str], ArrayEntry]
+) -> tuple[EmbeddingEntry, ...]:
     """Writes all embeddings' tables; returns their entries of the manifest.
 
     Args:
         write: writes a table into a file of this name.
     """
     entries = []
-    for number, embedding in enumerate(store.embeddings.values()):
+    for number, embedding in enumerate(embeddings):
         arrays = {
             name: write(table, f"embedding{number}.table{at}.npy")
             for at, (name, table) in enumerate(embedding.tables().items())
@@ -42,7 +47,7 @@ def describe(store: Store, write: Callable[[Table, str], ArrayEntry]) -> tuple[E
     return tuple(entries)
 
 
-def restore(store: Store, saved: SavedStore) -> None:
+def restore(store: EmbeddingOwner, saved: SavedStore) -> None:
     """Makes the embeddings of a saved store. Collective.
 
     Raises ValueError on every rank where a checksum differs, or state is not the optimizer's.
@@ -51,10 +56,7 @@ def restore(store: Store, saved: SavedStore) -> None:
         _restore_embedding(store, saved, entry)
 
 
-def _restore_embedding(store: Store, saved: SavedStore, entry: EmbeddingEntry) -> None:
-    # Here, for an embedding needs the store.
-    from peergraph.store.embedding.embedding import Embedding, RowState, load_rows
-
+def _restore_embedding(store: EmbeddingOwner, saved: SavedStore, entry: EmbeddingEntry) -> None:
     group = store.group
     assert group is not None
 
@@ -89,8 +91,6 @@ def _restore_embedding(store: Store, saved: SavedStore, entry: EmbeddingEntry) -
 
 def _check_state(saved: SavedStore, entry: EmbeddingEntry) -> None:
     """Raises ValueError where the state is none of the optimizer."""
-    from peergraph.store.embedding.optimizers import STATE_NAMES
-
     where = f"{saved.folder}: state of embedding {entry.name!r} of {entry.type!r}"
     names = tuple(table.name for table in entry.state)
     expected = () if entry.optimizer is None else STATE_NAMES.get(entry.optimizer, names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import torch
 import torch.distributed as dist
@@ -19,11 +19,12 @@ from peergraph.memory.region.closing import close_all
 from peergraph.memory.training.coalesce import accumulator
 from peergraph.memory.training.trained_table import TrainedTable, owned_tiers
 from peergraph.store.embedding.initial_values import Init, write_initial
+from peergraph.store.hotness.id_map import IdMap
 from peergraph.store.input.schema import TableSpec
 from peergraph.store.input.source import NODE, NodeType
 from peergraph.store.placement.items import table_name
+from peergraph.store.placement.plan import Plan
 from peergraph.store.placement.planner import place_table
-from peergraph.store.store import Store
 
 # Of Adam; "auto" leaves room for them.
 _MOST_STATES = 2
@@ -52,6 +53,23 @@ class RowState:
         close_all((self.release, *(table.close for table in self.tables.values())))
 
 
+class EmbeddingOwner(Protocol):
+    """What an embedding uses of its :class:`peergraph.store.Store`."""
+
+    group: Group | None
+    embeddings: dict[tuple[NodeType, str], Embedding]
+
+    @property
+    def plan(self) -> Plan:
+        """Which rows are in which tier."""
+
+    def num_nodes(self, node_type: NodeType = ...) -> int:
+        """Nodes of a type."""
+
+    def id_map(self, node_type: NodeType = ...) -> IdMap:
+        """The renumbering of a node type."""
+
+
 class Embedding(nn.Module):
     """Rows that are trained, in the memory of all ranks: ``torch.nn.Embedding(sparse=True)`` for
     tables as large as a store's.
@@ -65,7 +83,7 @@ class Embedding(nn.Module):
     @collective("Embedding")
     def __init__(
         self,
-        store: Store | Group,
+        store: EmbeddingOwner | Group,
         embedding_dim: int,
         *,
         name: str = "embedding",
@@ -79,8 +97,8 @@ class Embedding(nn.Module):
         """Allocates and fills the rows. Collective over the node group; synchronises.
 
         Args:
-            store: where the rows belong: they are saved and closed with it. Or a group, for rows
-                of their own, which :meth:`close` frees.
+            store: the :class:`peergraph.store.Store` with which the rows are saved and closed. Or
+                a group: then :meth:`close` frees the rows.
             embedding_dim: elements of a row.
             name: of the embedding among those of the node type.
             node_type: with a store: a row for each node of the type, placed in its order of
@@ -106,7 +124,7 @@ class Embedding(nn.Module):
         """
         super().__init__()
         group = store if isinstance(store, Group) else _group_of(store)
-        owner = store if isinstance(store, Store) else None
+        owner = None if isinstance(store, Group) else store
         dtype = dtype or torch.get_default_dtype()
 
         def check() -> TableSpec:
@@ -254,7 +272,7 @@ def load_rows(table: Table, rows: Tensor) -> None:
     group.barrier()
 
 
-def _group_of(store: Store) -> Group:
+def _group_of(store: EmbeddingOwner) -> Group:
     if store.group is None:
         raise RuntimeError("only the ranks that built a store can train its embeddings")
     return store.group
@@ -266,7 +284,7 @@ def _check_one_host(group: Group) -> None:
 
 
 def _check_rows(
-    store: Store | None, name: str, node_type: NodeType, num_embeddings: int | None
+    store: EmbeddingOwner | None, name: str, node_type: NodeType, num_embeddings: int | None
 ) -> int:
     if store is None:
         if num_embeddings is None:

@@ -20,6 +20,11 @@ EDGE: EdgeType = (NODE, "_E", NODE)
 """The edge type of a homogeneous graph."""
 
 
+def reverse_type(edge_type: EdgeType) -> EdgeType:
+    """The edge type with source and destination type exchanged."""
+    return edge_type[2], edge_type[1], edge_type[0]
+
+
 @dataclass
 class RowSource:
     """Rows that are made or read piece by piece, for tables too large to hand over whole.

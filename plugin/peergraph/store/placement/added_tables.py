@@ -72,7 +72,7 @@ def place_added(
             left = max(0, built.memory_budget - used)
         tiers = _fitting(item, left or 0, granule, built, record, group)
     added = _with_item(replace(built, placements=(), predictions=()), item, tiers)
-    added, allocations = left_of_host(record.spill, taken, group).apply(
+    added, allocations = remaining_host(record.spill, taken, group).apply(
         added, [item], plan == "auto", group
     )
     if built.memory_budget is not None:
@@ -123,8 +123,19 @@ def _with_item(plan: Plan, item: Item, tiers: Tiers) -> Plan:
     return replace(plan, placements=(*plan.placements, Placement.of(item, tiers)))
 
 
-def left_of_host(spill: Spill, taken: Sequence[Allocation], group: Group) -> Spill:
-    """What is free of the host's memory says itself what is left; a budget does not."""
+def remaining_budget(plan: Plan, taken: Sequence[Allocation], group: Group) -> int | None:
+    """The bytes that are left of a store's budget on the fullest rank; None without a budget."""
+    if plan.memory_budget is None:
+        return None
+    granule = budget_granule(plan.memory_budget, plan, group)
+    return max(0, plan.memory_budget - fullest_rank(taken, granule)[1])
+
+
+def remaining_host(spill: Spill, taken: Sequence[Allocation], group: Group) -> Spill:
+    """The spill with the bytes that are left of its host budget.
+
+    Without a budget nothing changes: the free memory of the host shows what is taken.
+    """
     if spill.host_budget is None:
         return spill
     sizes = [e.host for e in taken]

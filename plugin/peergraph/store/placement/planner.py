@@ -28,54 +28,55 @@ from peergraph.store.placement.items import (
     row_item,
     table_name,
 )
+from peergraph.store.placement.options import PlacementOptions, disk_spill, shard_ratios
 from peergraph.store.placement.plan import Item, Placement, Plan, fit_all, make_plan
 from peergraph.store.placement.policies import POLICIES, plan_on
 from peergraph.store.placement.ratios import ShardRatios, share_out
 from peergraph.store.placement.reads import Reads
-from peergraph.store.placement.spill import Spill
 
 # Of a GPU's free memory: the rest is the model's, its activations' and the allocator's.
 DEFAULT_BUDGET_SHARE = 0.6
 
 
-def may_split(
-    plan: str | Plan, shares: ShardRatios, topology: Topology | None, spill: Spill, group: Group
-) -> bool:
-    """Whether rows may end on shards or several tiers, so that their order matters."""
+def may_split(options: PlacementOptions, group: Group) -> bool:
+    """Whether rows may end on shards or on several tiers, so that their order matters.
+
+    Args:
+        options: complete.
+    """
+    plan = options["plan"]
     if isinstance(plan, Plan):
         return splits_rows(plan)
-    if spill.folder is not None:
+    if options["spill"] is not None:
         return True
     if plan == "auto":
-        return group.device.type == "cuda" or shares.given or topology is not None
+        by_links = shard_ratios(options).given or options["topology"] is not None
+        return group.device.type == "cuda" or by_links
     return plan == "sharded" or plan in POLICIES
 
 
 def choose_plan(
-    plan: str | Plan,
-    memory_budget: int | None,
-    shares: ShardRatios,
-    topology: Topology | None,
+    options: PlacementOptions,
     schema: Schema,
     degrees: Mapping[EdgeType, Tensor],
     permuted: Mapping[EdgeType, bool],
     reads: Callable[[], Reads],
     ordered: tuple[bool, bool],
-    spill: Spill,
     group: Group,
 ) -> Plan:
     """Places everything. Collective.
 
     Args:
-        topology: the links to plan by; None: those measured.
+        options: complete.
         degrees: in-degrees in internal order.
-        permuted: relations with edge ids of their own.
-        reads: how mini-batches read the graph, by rows in internal order.
-        ordered: whether maps have to be placed, too, of nodes' ids and of structures with orders
-            of their own.
+        permuted: whether a relation has edge ids other than its CSC positions.
+        reads: returns how mini-batches read the graph, by rows in internal order.
+        ordered: whether id maps have to be placed, too, and whether row orders of structures.
     """
+    plan, topology = options["plan"], options["topology"]
+    ratios, spill = shard_ratios(options), disk_spill(options)
     by_links = not isinstance(plan, Plan) and plan in POLICIES
-    if (shares.given or topology is not None) and not by_links:
+    if (ratios.given or topology is not None) and not by_links:
         raise ValueError(
             "topology, graph_ratio, feature_ratio and first are for plan="
             + " or ".join(map(repr, POLICIES))
@@ -97,12 +98,10 @@ def choose_plan(
     else:
         if topology is None and group.device.type == "cuda":
             topology = cached_topology(group)
-        return _within_budget(
-            plan, memory_budget, shares, topology, items, ids, reads, spill, group
-        )
+        return _within_budget(options, topology, items, ids, reads, group)
     made = _with_ids(made, ids, group)
     made, allocations = spill.apply(made, [*ids, *items], not isinstance(plan, Plan), group)
-    budget = common_budget(memory_budget, group)
+    budget = common_budget(options["memory_budget"], group)
     if budget is not None:
         made = replace(made, memory_budget=budget)
         check_budget(
@@ -113,18 +112,21 @@ def choose_plan(
 
 
 def _within_budget(
-    plan: str,
-    memory_budget: int | None,
-    shares: ShardRatios,
+    options: PlacementOptions,
     topology: Topology | None,
     items: list[Item],
     ids: list[Item],
     reads: Callable[[], Reads],
-    spill: Spill,
     group: Group,
 ) -> Plan:
-    """A plan that no rank's memory exceeds. Collective."""
-    budget = left = common_budget(memory_budget, group, DEFAULT_BUDGET_SHARE)
+    """A plan that no rank's memory exceeds. Collective.
+
+    Args:
+        topology: the links to plan by; None: they are not known.
+    """
+    plan, ratios = options["plan"], shard_ratios(options)
+    assert isinstance(plan, str)
+    budget = left = common_budget(options["memory_budget"], group, DEFAULT_BUDGET_SHARE)
     if budget is not None:
         only_ids = _with_ids(Plan(plan, group.world_size, None, ()), ids, group)
         maps = planned_allocations(ids, only_ids)
@@ -132,9 +134,9 @@ def _within_budget(
         left = budget - fullest_rank(maps, 1)[1]
     while True:
         if topology is not None:
-            made = _by_links(plan, items, left, shares, topology, reads, group)
+            made = _by_links(plan, items, left, ratios, topology, reads, group)
         elif plan == "auto":
-            made = _without_links(items, left, shares, group)
+            made = _without_links(items, left, ratios, group)
         else:
             raise ValueError(f"plan={plan!r} needs a topology, given or measured before")
         made = replace(_with_ids(made, ids, group), memory_budget=budget)
@@ -149,7 +151,7 @@ def _within_budget(
         if left == 0:
             check_budget(allocations, budget, granule, f"plan {plan!r}")
         left = max(0, left - beyond)
-    made, allocations = spill.apply(made, [*ids, *items], True, group)
+    made, allocations = disk_spill(options).apply(made, [*ids, *items], True, group)
     check_room(allocations, group)
     return made
 
@@ -186,7 +188,7 @@ def budget_granule(budget: int, plan: Plan, group: Group) -> int:
 
 
 def _without_links(
-    items: list[Item], budget: int | None, shares: ShardRatios, group: Group
+    items: list[Item], budget: int | None, ratios: ShardRatios, group: Group
 ) -> Plan:
     """Near what fits; without a GPU, one copy of what no ratio puts into the ranks' memory."""
 
@@ -196,7 +198,7 @@ def _without_links(
         return [Tiers.all_host(item.rows) for item in others]
 
     partitions = everyone_reaches_all(group.world_size)
-    tiers = share_out(items, budget, shares, partitions, rest)
+    tiers = share_out(items, budget, ratios, partitions, rest)
     return Plan("auto", group.world_size, budget, tuple(map(Placement.of, items, tiers)))
 
 
@@ -204,7 +206,7 @@ def _by_links(
     policy: str,
     items: list[Item],
     budget: int | None,
-    shares: ShardRatios,
+    ratios: ShardRatios,
     topology: Topology,
     reads: Callable[[], Reads],
     group: Group,
@@ -217,7 +219,7 @@ def _by_links(
         # Curves of large graphs take time and memory: one rank is enough.
         if group.rank:
             return None
-        return plan_on(topology, items, reads(), max(0, budget), policy, shares)
+        return plan_on(topology, items, reads(), max(0, budget), policy, ratios)
 
     return group.broadcast(collective_call(group, choose))  # type: ignore[no-any-return]
 

@@ -28,7 +28,7 @@ def plan_on(
     reads: Reads,
     budget: int,
     policy: str = "auto",
-    shares: ShardRatios | None = None,
+    ratios: ShardRatios | None = None,
 ) -> Plan:
     """The plan of a policy, with the partitions of the sharded rows, and its predicted cost.
 
@@ -46,7 +46,7 @@ def plan_on(
     place, replicate = POLICIES[policy]
     partitions = place(topology)
     rest = by_cost(reads, topology, partitions, replicate=replicate)
-    tiers = share_out(items, budget, shares or ShardRatios(), partitions, rest)
+    tiers = share_out(items, budget, ratios or ShardRatios(), partitions, rest)
     return Plan(
         policy,
         topology.num_gpus,

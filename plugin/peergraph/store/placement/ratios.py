@@ -68,7 +68,7 @@ def by_cost(
 def share_out(
     items: Sequence[Item],
     budget: int | None,
-    shares: ShardRatios,
+    ratios: ShardRatios,
     partitions: Partitions,
     rest: Chooser,
 ) -> list[Tiers]:
@@ -82,7 +82,7 @@ def share_out(
     """
     chosen: dict[int, Tiers] = {}
     for index, item in enumerate(items):
-        ratio = shares.of(item)
+        ratio = ratios.of(item)
         if ratio is not None:
             chosen[index] = tiers_of_ratio(item, ratio, partitions)
 
@@ -95,7 +95,7 @@ def share_out(
             f"the budget is {budget}"
         )
     open_items = [i for i in range(len(items)) if i not in chosen]
-    for group in _in_turn(items, open_items, shares.first):
+    for group in _in_turn(items, open_items, ratios.first):
         left = 0 if budget is None else budget - taken()
         chosen.update(zip(group, rest([items[i] for i in group], left), strict=True))
     return [chosen[i] for i in range(len(items))]

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from peergraph.memory.region.free_memory import granted_bytes
 from peergraph.store.placement.allocation import Allocation
 from peergraph.store.placement.plan import format_bytes
 from peergraph.store.placement.prediction import columns
+
+
+class Scratch(Protocol):
+    """Memory that a sampler keeps besides a store."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes at the moment."""
 
 
 @dataclass(frozen=True)

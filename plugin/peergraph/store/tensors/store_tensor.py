@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,10 +12,8 @@ from torch.utils._pytree import tree_map_only
 from typing_extensions import Self
 
 from peergraph.memory.region.free_memory import free_host_memory
+from peergraph.store.store import Store
 from peergraph.store.tensors.storageless_tensor import StoragelessTensor, mode_for
-
-if TYPE_CHECKING:
-    from peergraph.store.store import Store
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,10 +11,8 @@ from typing_extensions import Self
 from peergraph.memory import Table
 from peergraph.memory.table.id_list import integers, wide_enough
 from peergraph.store.input.source import EdgeType, NodeType
+from peergraph.store.store import Store
 from peergraph.store.tensors.store_tensor import StoreTensor, implements, plain
-
-if TYPE_CHECKING:
-    from peergraph.store.store import Store
 
 aten = torch.ops.aten
 
