@@ -160,7 +160,7 @@ def locality(session: Session) -> None:
         if session.wants("torch"):
             shape = (csc.num_destinations, csc.num_sources)
             ones = torch.ones(csc.num_edges, device=session.device)
-            matrix = torch.sparse_csr_tensor(csc.rows.indptr, csc.rows.indices, ones, shape)
+            matrix = torch.sparse_csr_tensor(csc.indptr, csc.indices, ones, shape)
             run = partial(torch.matmul, matrix, x)
             time_case(session, Case("sum, communities", dim, run, num_bytes), "torch csr")
             del matrix, ones
@@ -195,7 +195,7 @@ def run_peers(session: Session, csc: Csc, x: Tensor, weights: Tensor) -> None:
     dim, num_bytes = x.shape[1], spmm_bytes(csc, x.shape[1], 1)
     shape = (csc.num_destinations, csc.num_sources)
     if session.wants("torch"):
-        matrix = torch.sparse_csr_tensor(csc.rows.indptr, csc.rows.indices, weights, shape)
+        matrix = torch.sparse_csr_tensor(csc.indptr, csc.indices, weights, shape)
         for name in ("sum", "weighted sum"):
             time_case(session, Case(name, dim, lambda: matrix @ x, num_bytes), "torch csr")
         del matrix
@@ -205,7 +205,7 @@ def run_peers(session: Session, csc: Csc, x: Tensor, weights: Tensor) -> None:
             import cupy
             from cupyx.scipy.sparse import csr_matrix
 
-            parts = [cupy.asarray(t) for t in (weights, csc.rows.indices, csc.rows.indptr)]
+            parts = [cupy.asarray(t) for t in (weights, csc.indices, csc.indptr)]
             sparse, dense = csr_matrix(tuple(parts), shape=shape), cupy.asarray(x)
             stream = cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
             with stream:
@@ -220,7 +220,7 @@ def run_cusparse(
         return
     dim, num_bytes = x.shape[1], spmm_bytes(csc, x.shape[1], 1)
     with session.section(f"cusparse{of}", system="cusparse", dim=dim):
-        parts = csc.rows.indptr, csc.rows.indices, weights
+        parts = csc.indptr, csc.indices, weights
         product = cusparse.fastest(*parts, csc.num_sources, dim)
         for case in cases:
             name = f"cusparse {product.algorithm}{of}"
@@ -236,7 +236,7 @@ def training(session: Session, csc: Csc, dim: int) -> None:
         run = with_backward(lambda r=reduce: g_spmm(csc, "copy_u", r, x), [x])
         time_case(session, Case(f"{reduce} + backward", dim, run, num_bytes), "peergraph")
     if session.wants("scatter"):
-        rows = csc.rows
+        rows = csc.matrix
         destination = torch.arange(rows.num_rows, dtype=torch.int32, device=device)
         destination = destination.repeat_interleave(rows.indptr.diff())
 

@@ -158,7 +158,7 @@ def run(session: Session) -> None:
     threads = torch.get_num_threads(), dgl.utils.get_num_threads()
     session.note(f"threads: {threads[0]} of torch and Peergraph, {threads[1]} of DGL")
     csc = symmetric_graph(args.graph, session.device, by_hotness=False)
-    indptr, indices = csc.rows.indptr.long(), csc.rows.indices.long()
+    indptr, indices = csc.indptr.long(), csc.indices.long()
     ids = torch.arange(csc.num_edges, device=session.device)
     g = dgl.graph(("csc", (indptr, indices, ids)), num_nodes=csc.num_destinations)
     makes: dict[str, Make] = {"whole": lambda: g}

@@ -56,9 +56,9 @@ class Graph:
 
 def graph_of(name: str, csc: Csc) -> Graph:
     nodes = torch.arange(csc.num_destinations, device=csc.device)
-    destination = nodes.repeat_interleave(csc.degrees(), output_size=csc.num_edges)
-    edge_index = torch.stack([csc.rows.indices.long(), destination])
-    return Graph(name, csc.rows.indptr, edge_index, None)
+    destination = nodes.repeat_interleave(csc.in_degrees(), output_size=csc.num_edges)
+    edge_index = torch.stack([csc.indices.long(), destination])
+    return Graph(name, csc.indptr, edge_index, None)
 
 
 def whole_graph(session: Session) -> Graph:

@@ -21,7 +21,10 @@ PARTS = {  # of an area, in the order in which they may import each other
         *("sample", "arguments", "random_seeds", "csc_reads", "exclude", "neighbor"),
         *("static_shape", "walks", "negative", "presampling"),
     ],
-    "aggregate": ["kernels", "sparse", "ops", "messages"],
+    "aggregate": [
+        *("kernels", "sparse", "ops", "messages", "structure", "csc", "communities"),
+        *("functions", "layers"),
+    ],
 }
 TOP = ["integration", "reference", "testing", "cli"]  # used by no area
 LAYERS = AREAS + TOP

@@ -129,7 +129,7 @@ def test_hubs(kind: str, shape: tuple[int, int], deterministic: bool, device: to
 def test_one_shot(kind: str, index_dtype: torch.dtype, device: torch.device) -> None:
     for graph in (random_graph(device, dtype=index_dtype, grouped=True), hub_graph(device, 2000)):
         csc = graph.csc()
-        csc.transient = True
+        csc.matrix.transient = True
         check(graph, kind, (4, 8), device, torch.float64, csc=csc, self_loops=4)
 
 
@@ -180,7 +180,7 @@ def test_large_scores_and_empty_rows(device: torch.device) -> None:
 def test_compiled(device: torch.device) -> None:
     graph = random_graph(device)
     csc = graph.csc()
-    csc.transpose()
+    csc.matrix.transpose()
     given = operands(graph, "gat", (2, 8), device, torch.float32)
 
     def run(x: Tensor, left: Tensor, right: Tensor) -> Tensor:

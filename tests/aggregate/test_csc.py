@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from peergraph.aggregate import Csc, g_spmm
-from peergraph.aggregate.sparse.csr import begins_if_sorted, counts_up
+from peergraph.aggregate.sparse.conversion import indptr_if_sorted, is_arange
 from peergraph.sampling import Block
 from tests.aggregate.graphs import features, random_graph
 
@@ -19,16 +19,16 @@ def test_edges_that_are_grouped_stay_where_they_are(
 ) -> None:
     graph = random_graph(device, dtype=dtype, grouped=True)
     csc = graph.csc()
-    assert csc.rows.edge_ids is None
-    assert csc.rows.indices.data_ptr() == graph.edge_index.data_ptr()
+    assert csc.edge_ids is None
+    assert csc.indices.data_ptr() == graph.edge_index.data_ptr()
     degrees = torch.bincount(graph.edge_index[1], minlength=graph.num_destinations)
-    assert torch.equal(csc.degrees().long(), degrees)
+    assert torch.equal(csc.in_degrees().long(), degrees)
     assert (csc.num_sources, csc.num_destinations, csc.num_edges) == (40, 30, 300)
 
 
 def test_other_edges_are_sorted_stably(device: torch.device) -> None:
     graph = random_graph(device)
-    rows = graph.csc().rows
+    rows = graph.csc()
     order = torch.sort(graph.edge_index[1], stable=True).indices
     assert rows.edge_ids is not None
     assert torch.equal(rows.edge_ids, order)
@@ -40,15 +40,15 @@ def test_other_edges_are_sorted_stably(device: torch.device) -> None:
 def test_transpose(device: torch.device, grouped: bool, dtype: torch.dtype) -> None:
     graph = random_graph(device, grouped=grouped, dtype=dtype)
     csc = graph.csc()
-    rows = csc.transpose()
-    assert rows is csc.transpose()
+    rows = csc.matrix.transpose()
+    assert rows is csc.matrix.transpose()
     assert (rows.num_rows, rows.num_columns) == (graph.num_sources, graph.num_destinations)
     assert rows.edge_ids is not None
     source = torch.arange(40, device=device).repeat_interleave(rows.indptr.diff().long())
     edges = graph.edge_index[:, rows.edge_ids.long()]
     assert torch.equal(edges[0].long(), source)
     assert torch.equal(edges[1], rows.indices)
-    order = csc.rows.edge_ids
+    order = csc.edge_ids
     positions = csc.transpose_tensors()[2]
     assert torch.equal(rows.edge_ids, positions if order is None else order[positions.long()])
 
@@ -69,31 +69,31 @@ def test_destinations_that_are_reached(device: torch.device) -> None:
     indptr = torch.tensor([0, 2, 3, 3, 3, 3, 3], device=device)
     indices = torch.tensor([0, 1, 1], device=device)
     csc = Csc(indptr, indices, 2, num_nonisolated=2, transient=True)
-    few = csc.trim_isolated_tail()
-    assert few is csc.trim_isolated_tail()
-    assert (few.num_destinations, few.num_edges, few.num_sources) == (2, 3, 2)
+    few = csc.matrix.trim_isolated_tail()
+    assert few is csc.matrix.trim_isolated_tail()
+    assert (few.num_rows, few.num_edges, few.num_columns) == (2, 3, 2)
     assert few.transient
     # Not known, or not worth it.
     for reached in (None, 5, 6):
         whole = Csc(indptr, indices, 2, num_nonisolated=reached)
-        assert whole.trim_isolated_tail() is whole
-    nothing = Csc(indptr[:1], indices[:0], 2).trim_isolated_tail()
-    assert nothing.num_destinations == 0
+        assert whole.matrix.trim_isolated_tail() is whole.matrix
+    nothing = Csc(indptr[:1], indices[:0], 2).matrix.trim_isolated_tail()
+    assert nothing.num_rows == 0
 
 
 def test_choice_of_backward(device: torch.device) -> None:
     graph = random_graph(device, grouped=True)
-    assert graph.csc().gradient_matrix("auto", False) is not None
-    assert graph.csc().gradient_matrix("atomic", False) is None
-    rows = graph.csc().rows
+    assert graph.csc().matrix.gradient_matrix("auto", False) is not None
+    assert graph.csc().matrix.gradient_matrix("atomic", False) is None
+    rows = graph.csc()
     once = Csc(rows.indptr, rows.indices, graph.num_sources, transient=True)
-    assert (once.gradient_matrix("auto", False) is None) == (device.type == "cuda")
-    assert once.gradient_matrix("auto", True) is once.transpose()
-    assert once.gradient_matrix("auto", False) is once.transpose()
+    assert (once.matrix.gradient_matrix("auto", False) is None) == (device.type == "cuda")
+    assert once.matrix.gradient_matrix("auto", True) is once.matrix.transpose()
+    assert once.matrix.gradient_matrix("auto", False) is once.matrix.transpose()
     with pytest.raises(ValueError, match="backward must be 'auto', 'transpose' or 'atomic'"):
-        once.gradient_matrix("sort", False)
+        once.matrix.gradient_matrix("sort", False)
     with pytest.raises(ValueError, match=r"adds in no fixed order, got deterministic=True"):
-        once.gradient_matrix("atomic", True)
+        once.matrix.gradient_matrix("atomic", True)
 
 
 def test_inference_makes_no_transpose(device: torch.device) -> None:
@@ -102,7 +102,7 @@ def test_inference_makes_no_transpose(device: torch.device) -> None:
     with torch.no_grad():
         g_spmm(csc, "copy_u", "sum", x)
     g_spmm(csc, "copy_u", "sum", x.detach())
-    assert csc._transpose is None
+    assert csc.matrix._transpose is None
 
 
 def test_a_block_with_more_sources_than_were_said() -> None:
@@ -187,7 +187,7 @@ def test_transpose_of_any_id_types(
     device: torch.device, offsets: torch.dtype, ids: torch.dtype, edges: int
 ) -> None:
     graph = random_graph(device, num_edges=edges, grouped=True)
-    rows = graph.csc().rows
+    rows = graph.csc()
     csc = Csc(rows.indptr.to(offsets), rows.indices.to(ids), graph.num_sources)
     indptr, indices, positions = csc.transpose_tensors()
     assert (indptr.dtype, indices.dtype, positions.dtype) == (offsets, ids, offsets)
@@ -201,7 +201,7 @@ def test_transpose_of_any_id_types(
 @pytest.mark.parametrize("dtype", ID_TYPES)
 def test_begins_of_sorted_keys_only(device: torch.device, dtype: torch.dtype) -> None:
     def found(*keys: int) -> list[int] | None:
-        begins = begins_if_sorted(torch.tensor(keys, dtype=dtype, device=device), 4)
+        begins = indptr_if_sorted(torch.tensor(keys, dtype=dtype, device=device), 4)
         assert begins is None or begins.dtype == dtype
         return None if begins is None else begins.tolist()
 
@@ -216,24 +216,24 @@ def test_begins_of_sorted_keys_only(device: torch.device, dtype: torch.dtype) ->
 @pytest.mark.parametrize("key", [-1, 4])
 def test_keys_out_of_range(key: int) -> None:
     with pytest.raises(IndexError, match=f"destination id {key} is out of range for 4 nodes"):
-        begins_if_sorted(torch.tensor([key]), 4)
+        indptr_if_sorted(torch.tensor([key]), 4)
 
 
 def test_sources_out_of_range_of_what_is_not_checked() -> None:
     csc = Csc(torch.tensor([0, 2]), torch.tensor([0, 7]), 5, check=False)
     with pytest.raises(IndexError, match="edge 1: source id 7 is out of range for 5 nodes"):
-        csc.transpose()
+        csc.matrix.transpose()
 
 
 @pytest.mark.parametrize("dtype", ID_TYPES)
 @pytest.mark.parametrize("count", [0, 1, 1023, 1024, 1025, 5000])
 def test_counting_up(device: torch.device, dtype: torch.dtype, count: int) -> None:
     ids = torch.arange(count, dtype=dtype, device=device)
-    assert counts_up(ids)
+    assert is_arange(ids)
     for at in {0, count // 2, count - 1} if count else ():
         other = ids.clone()
         other[at] += 1
-        assert not counts_up(other)
+        assert not is_arange(other)
 
 
 def test_default_devices_do_not_matter(device: torch.device) -> None:
@@ -242,7 +242,7 @@ def test_default_devices_do_not_matter(device: torch.device) -> None:
     with torch.device("meta"):
         found = Csc.from_edge_index(edge_index, 2, 3)
         turned = found.transpose()
-    assert torch.equal(found.rows.indices, expected.rows.indices)
+    assert torch.equal(found.indices, expected.indices)
     assert torch.equal(turned.indptr, expected.transpose().indptr)
 
 

@@ -29,8 +29,8 @@ def community_graph(
 def spread(csc: Csc) -> float:
     """The median distance of the numbers at the ends of an edge."""
     target = torch.arange(csc.num_destinations, device=csc.device)
-    target = target.repeat_interleave(csc.degrees())
-    return float((csc.rows.indices - target).abs().float().median())
+    target = target.repeat_interleave(csc.in_degrees())
+    return float((csc.indices - target).abs().float().median())
 
 
 def test_communities_lie_together(device: torch.device) -> None:

@@ -82,7 +82,7 @@ def test_extrema_of_half_precision(device: torch.device, dtype: torch.dtype) -> 
     expected = reference.g_spmm(graph.edge_index, graph.num_destinations, "copy_u", "max", x)
     assert torch.equal(found, expected)
     (gradient,) = torch.autograd.grad(found.float().sum(), x)
-    nonempty = graph.csc().degrees().count_nonzero()
+    nonempty = graph.csc().in_degrees().count_nonzero()
     assert gradient.float().sum() == nonempty * 24
 
 
@@ -196,8 +196,8 @@ def test_duplicate_counts(device: torch.device, dtype: torch.dtype) -> None:
     assert (counts == 1).any()
     assert (counts > 1).any()
     csc = Csc(
-        plain.rows.indptr,
-        plain.rows.indices,
+        plain.indptr,
+        plain.indices,
         200,
         duplicate_counts=counts,
         transient=True,

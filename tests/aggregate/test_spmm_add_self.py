@@ -97,7 +97,7 @@ def test_steps_where_nothing_is_saved(device: torch.device) -> None:
 
 def test_deterministic(device: torch.device) -> None:
     csc = random_graph(device, SOURCES, COUNT).csc()
-    csc.transient = True
+    csc.matrix.transient = True
     x, own = features(SOURCES, (32,), device), torch.ones(1, device=device)
     results = [gradients(spmm_add_self(csc, x, own, deterministic=True), [x])[0] for _ in range(3)]
     assert all(torch.equal(results[0], again) for again in results)
@@ -116,7 +116,9 @@ def test_bad_arguments() -> None:
     x, own = torch.ones(SOURCES, 4), torch.ones(1)
     with pytest.raises(ValueError, match=r"x must be \[40, columns\], got \[39, 4\]"):
         spmm_add_self(csc, x[1:], own)
-    with pytest.raises(ValueError, match=r"own must be \[\], \[1\] or \[30, 1\], got \[2\]"):
+    with pytest.raises(
+        ValueError, match=r"self_weight must be \[\], \[1\] or \[30, 1\], got \[2\]"
+    ):
         spmm_add_self(csc, x, torch.ones(2))
     with pytest.raises(ValueError, match=r"e must be \[300\], got \[300, 1\]"):
         spmm_add_self(csc, x, own, torch.ones(300, 1))

@@ -80,7 +80,7 @@ def check(
         weights,
         self_weight,
         given["bias"] if bias else None,
-        own=given["own"] if own == "rows" else None,
+        self_x=given["own"] if own == "rows" else None,
         **options,
     )
     tolerance = TOLERANCE[dtype]
@@ -230,13 +230,13 @@ def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match=r"weights\[0\] must be \[2, 4\], got \[2, 3\]"):
         spmm_linear(csc, "sum", x, weight[:, 1:])
     with pytest.raises(ValueError, match=r"self_weight must be \[2, 3\], got \[2, 4\]"):
-        spmm_linear(csc, "sum", x, weight, weight, own=x[:COUNT, 1:])
-    with pytest.raises(ValueError, match=r"own must be \[30, columns\], got \[40, 4\]"):
-        spmm_linear(csc, "sum", x, weight, weight, own=x)
+        spmm_linear(csc, "sum", x, weight, weight, self_x=x[:COUNT, 1:])
+    with pytest.raises(ValueError, match=r"self_x must be \[30, columns\], got \[40, 4\]"):
+        spmm_linear(csc, "sum", x, weight, weight, self_x=x)
     with pytest.raises(ValueError, match=r"bias must be \[2\], got \[3\]"):
         spmm_linear(csc, "sum", x, weight, bias=torch.ones(3))
-    with pytest.raises(ValueError, match="own needs self_weight"):
-        spmm_linear(csc, "sum", x, weight, own=x[:COUNT])
+    with pytest.raises(ValueError, match="self_x needs self_weight"):
+        spmm_linear(csc, "sum", x, weight, self_x=x[:COUNT])
     few = Csc(torch.zeros(4, dtype=torch.int64), torch.zeros(0).long(), 2)
     with pytest.raises(ValueError, match="destinations must be the first sources"):
         spmm_linear(few, "sum", x[:2], weight, weight)

@@ -175,7 +175,7 @@ def test_a_hub_and_empty_graphs(where: torch.device) -> None:
 
 def test_a_block_of_a_sample(where: torch.device) -> None:
     graph = random_graph(where, grouped=True)
-    whole = graph.csc().rows
+    whole = graph.csc()
     csc = Csc(whole.indptr, whole.indices, graph.num_sources, transient=True, check=False)
     check(graph, message("relu(u + v) * w", "max"), {}, csc=csc)
 

@@ -130,7 +130,7 @@ def test_extrema_of_copies_with_nan(reduce: str) -> None:
     # Where no value is NaN, a shorter way is taken.
     x = values(SOURCES, 37).detach()
     plain = graph(torch.int64, False)
-    x[plain.rows.indices[:5].long(), 3] = torch.nan
+    x[plain.indices[:5].long(), 3] = torch.nan
     x.requires_grad_()
     check(lambda csc: with_gradients(g_spmm(csc, "copy_u", reduce, x), x))
     found = g_spmm(plain, "copy_u", reduce, x)

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from peergraph.aggregate import Csc
-from peergraph.aggregate.sparse.csr import counts_up, row_of_edges
+from peergraph.aggregate import Csc, is_arange, row_of_edges
 
 # A structure that was used this often is worth a transpose: a sort costs about as much as a few
 # passes over the edges, and mini-batches are used once.
@@ -85,7 +84,7 @@ class Relation:
             if self._indptr is not None:
                 self._structure = Csc(self._indptr, self.src, self.num_src, check=False)
             else:
-                self._structure = Csc.from_ends(self.src, self.dst, self.num_dst, self.num_src)
+                self._structure = Csc.from_coo(self.src, self.dst, self.num_dst, self.num_src)
         return self._structure
 
     def reverse(self) -> Relation:
@@ -96,7 +95,7 @@ class Relation:
 
     def in_order(self, edge_ids: Tensor) -> Relation:
         """Edge `edge_ids[i]` of the new relation is edge `i` of this one; no ids: the same."""
-        if counts_up(edge_ids.contiguous()):
+        if is_arange(edge_ids.contiguous()):
             return self
         at = edge_ids.long()
         src, dst = torch.empty_like(self.src), torch.empty_like(self.dst)
@@ -106,7 +105,7 @@ class Relation:
     def by_destination(self) -> tuple[Tensor, Tensor, Tensor]:
         """indptr, sources and edge ids, grouped by destination."""
         if self._by_destination is None:
-            rows = self._csc().rows
+            rows = self._csc()
             ids = rows.edge_ids
             if ids is None:
                 ids = torch.arange(self.num_edges, dtype=self.src.dtype, device=self.device)
@@ -117,14 +116,14 @@ class Relation:
     def in_degrees(self) -> Tensor:
         """[num_dst] edges of each destination."""
         if self._in_degrees is None:
-            self._in_degrees = self._csc().degrees().to(self.src.dtype)
+            self._in_degrees = self._csc().in_degrees().to(self.src.dtype)
         return self._in_degrees
 
     def empty_rows(self) -> Tensor:
         """Destinations without edges; a GPU is waited for, to know how many."""
         if self._empty_rows is None:
             # NumPy finds them in a tenth of torch's time for the rows of a mini-batch.
-            offsets = self._csc().rows.indptr.cpu().numpy()
+            offsets = self._csc().indptr.cpu().numpy()
             empty = np.flatnonzero(offsets[1:] == offsets[:-1])
             self._empty_rows = torch.from_numpy(empty).to(self.device)
         return self._empty_rows

@@ -12,7 +12,7 @@ import torch
 from dgl import DGLGraph
 from torch import Tensor
 
-from peergraph.aggregate.sparse.csr import counts_up
+from peergraph.aggregate import is_arange
 from peergraph.memory import Group
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.store import EdgeSource, EdgeType, GraphSource, Store, StoreTensor
@@ -148,7 +148,7 @@ def _edges(g: DGLGraph, edge_type: EdgeType) -> EdgeSource:
         source, destination, edge_ids = g.edges(form="all", order=None, etype=edge_type)
         return EdgeSource(coo=torch.stack([source, destination])[:, edge_ids.argsort()])
     indptr, indices, edge_ids = g.adj_tensors("csc", etype=edge_type)
-    in_order = counts_up(edge_ids.contiguous())
+    in_order = is_arange(edge_ids.contiguous())
     return EdgeSource(csc=(indptr.long(), indices), edge_ids=None if in_order else edge_ids)
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.sparse.csr import row_of_edges
+from peergraph.aggregate import row_of_edges
 from peergraph.store import EdgeType, NodeType
 
 from ..graph.choosing import first_of_each

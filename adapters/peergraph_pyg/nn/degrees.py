@@ -66,7 +66,7 @@ def degrees_of(csc: Csc, edge_index: Tensor, self_loops: bool, dtype: torch.dtyp
 def _degrees_of(csc: Csc, edge_index: Tensor, self_loops: bool, dtype: torch.dtype) -> Degrees:
     # In half precision there is no room for large degrees.
     wide = torch.promote_types(dtype, torch.float32)
-    degree = csc.degrees().to(wide)
+    degree = csc.in_degrees().to(wide)
     missing = None
     if self_loops:
         source, destination = plain(edge_index)

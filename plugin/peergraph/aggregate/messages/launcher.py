@@ -14,8 +14,8 @@ from torch import Tensor
 from peergraph.aggregate.kernels.arguments import address
 from peergraph.aggregate.messages.cuda_source import source
 from peergraph.aggregate.messages.expression import SYMBOLS, Expression, parse
-from peergraph.aggregate.sparse.csc import Csc
-from peergraph.aggregate.sparse.csr import row_of_edges
+from peergraph.aggregate.sparse.conversion import row_of_edges
+from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.memory.device.cupy_stream import cupy_stream
 from peergraph.memory.table.kernel_argument import as_argument
 
@@ -53,53 +53,53 @@ class Launcher:
     """The kernels of one message over one structure and operands of one dtype.
 
     Args:
-        csc: the structure.
+        matrix: the structure.
         operands: by symbol, [rows, columns or a divisor of them], contiguous, float32 or float64.
         columns: of a message.
     """
 
     expression: Expression
     reduce: str
-    csc: Csc
+    matrix: CsrMatrix
     operands: Mapping[str, Tensor]
     columns: int
 
     def forward(self) -> tuple[Tensor, Tensor | None]:
         """[destinations, columns], and for extrema the position of each, -1 where there is none."""
-        rows = self.csc.rows
+        matrix = self.matrix
         like = next(iter(self.operands.values()))
-        out = like.new_empty(rows.num_rows, self.columns)
+        out = like.new_empty(matrix.num_rows, self.columns)
         arg = None
         if self.reduce in ("max", "min"):
-            arg = torch.empty_like(out, dtype=rows.indptr.dtype)
-        self._launch("reduce", out.numel(), [*self._common(rows.num_rows), out, arg])
+            arg = torch.empty_like(out, dtype=matrix.indptr.dtype)
+        self._launch("reduce", out.numel(), [*self._common(matrix.num_rows), out, arg])
         return out, arg
 
     def gradient(self, symbol: str, grad: Tensor, arg: Tensor | None) -> Tensor:
         """Of one operand, of its shape."""
-        rows = self.csc.rows
+        matrix = self.matrix
         operand = self.operands[symbol]
         group = self.columns // operand.shape[1]
         if SYMBOLS[symbol] == "edges":
             lanes = min(32, 1 << (group - 1).bit_length())
             out = torch.empty_like(operand)
-            row_of = row_of_edges(rows.indptr, rows.num_edges, rows.indptr.dtype)
-            first = [_struct(rows.indptr, rows.indices, rows.edge_ids), row_of]
-            arguments = [*first, *self._sizes(rows.num_edges), grad, arg, np.int32(lanes), out]
+            row_of = row_of_edges(matrix.indptr, matrix.num_edges, matrix.indptr.dtype)
+            first = [_struct(matrix.indptr, matrix.indices, matrix.edge_ids), row_of]
+            arguments = [*first, *self._sizes(matrix.num_edges), grad, arg, np.int32(lanes), out]
             self._launch(f"grad_{symbol}", operand.numel() * lanes, arguments)
             return out
         full = grad.new_empty(operand.shape[0], self.columns)
-        arguments = [_struct(rows.indptr, rows.indices, rows.edge_ids)]
+        arguments = [_struct(matrix.indptr, matrix.indices, matrix.edge_ids)]
         if SYMBOLS[symbol] == "sources":
-            indptr, destinations, positions = self.csc.transpose_tensors()
+            indptr, destinations, positions = self.matrix.transpose_tensors()
             arguments.append(_struct(indptr, destinations, positions))
         arguments += [*self._sizes(operand.shape[0]), grad, arg, full]
         self._launch(f"grad_{symbol}", full.numel(), arguments)
         return full if group == 1 else full.view(*operand.shape, group).sum(-1)
 
     def _common(self, count: int) -> list[Any]:
-        rows = self.csc.rows
-        return [_struct(rows.indptr, rows.indices, rows.edge_ids), *self._sizes(count)]
+        matrix = self.matrix
+        return [_struct(matrix.indptr, matrix.indices, matrix.edge_ids), *self._sizes(count)]
 
     def _sizes(self, count: int) -> list[Any]:
         """How many rows, columns, and the operands."""
@@ -115,21 +115,21 @@ class Launcher:
             return
         blocks = min(-(-threads // _BLOCK), _MAX_BLOCKS)
         passed = tuple(_pointer(a) if a is None or isinstance(a, Tensor) else a for a in arguments)
-        with cupy_stream(self.csc.device):
+        with cupy_stream(self.matrix.device):
             kernel = _module(self.expression.text, self.reduce, self._types()).get_function(name)
             kernel((blocks,), (_BLOCK,), passed)
 
     def _types(self) -> tuple[tuple[str, str], ...]:
-        rows = self.csc.rows
-        edge_ids = rows.indptr if rows.edge_ids is None else rows.edge_ids
+        matrix = self.matrix
+        edge_ids = matrix.indptr if matrix.edge_ids is None else matrix.edge_ids
         real = next(iter(self.operands.values())).dtype
         return (
             ("real", _CPP[real]),
-            ("offset_t", _CPP[rows.indptr.dtype]),
-            ("index_t", _CPP[rows.indices.dtype]),
+            ("offset_t", _CPP[matrix.indptr.dtype]),
+            ("index_t", _CPP[matrix.indices.dtype]),
             ("edge_t", _CPP[edge_ids.dtype]),
             # The transpose keeps the dtype of the sources for its destinations.
-            ("row_t", _CPP[rows.indices.dtype]),
+            ("row_t", _CPP[matrix.indices.dtype]),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -21,9 +21,33 @@ from peergraph.aggregate.ops.operands import (
     flat,
     is_prefix,
 )
-from peergraph.aggregate.ops.spmm import REDUCTIONS, g_spmm
-from peergraph.aggregate.sparse.csc import Csc
-from peergraph.aggregate.sparse.csr import row_of_edges
+from peergraph.aggregate.ops.spmm import REDUCTIONS, spmm
+from peergraph.aggregate.sparse.csr import CsrMatrix
+
+
+class MessageReducer(Protocol):
+    """The methods of a structure that messages use."""
+
+    def fuses_messages(self) -> bool:
+        """Returns whether messages are reduced by one kernel."""
+        ...
+
+    def reduce_message(
+        self,
+        message: Message,
+        *,
+        u: Tensor | None = None,
+        v: Tensor | None = None,
+        e: Tensor | None = None,
+        w: Tensor | None = None,
+    ) -> Tensor:
+        """Returns the reduced messages of each destination."""
+        ...
+
+
+def fuses_messages(matrix: CsrMatrix) -> bool:
+    """Returns whether messages over the matrix are reduced by one kernel: on a GPU, with CuPy."""
+    return matrix.device.type == "cuda" and has_cupy() and not is_traced()
 
 
 class Message:
@@ -38,13 +62,13 @@ class Message:
         """As it was written."""
         return self._expression.text
 
-    def is_fused(self, csc: Csc) -> bool:
+    def is_fused(self, csc: MessageReducer) -> bool:
         """Whether calls over this structure run as one kernel: on a GPU, with CuPy."""
-        return csc.device.type == "cuda" and has_cupy() and not is_traced()
+        return csc.fuses_messages()
 
     def __call__(
         self,
-        csc: Csc,
+        csc: MessageReducer,
         *,
         u: Tensor | None = None,
         v: Tensor | None = None,
@@ -76,22 +100,30 @@ class Message:
             ValueError: an operand missing or not used, shapes or devices that do not go together.
             TypeError: dtypes that are not supported or differ.
         """
-        given = {"u": u, "v": v, "e": e, "w": w}
-        operands = self._checked(csc, given)
+        return csc.reduce_message(self, u=u, v=v, e=e, w=w)
+
+    def reduce_over(self, matrix: CsrMatrix, given: Mapping[str, Tensor | None]) -> Tensor:
+        """Reduces the messages of each row of a matrix.
+
+        Args:
+            matrix: the edges.
+            given: operands by symbol, as for :meth:`__call__`.
+        """
+        operands = self._checked(matrix, given)
         features = _features({name: tuple(o.shape[1:]) for name, o in operands.items()})
         values = {name: _matrix(o, features) for name, o in operands.items()}
         num_columns = columns(features)
-        if self.is_fused(csc) and num_columns and csc.num_edges:
-            result = self._fused(csc, values, num_columns)
+        if fuses_messages(matrix) and num_columns and matrix.num_edges:
+            result = self._fused(matrix, values, num_columns)
         else:
-            result = self._plain(csc, values, num_columns)
-        return result.reshape(csc.num_destinations, *features)
+            result = self._plain(matrix, values, num_columns)
+        return result.reshape(matrix.num_rows, *features)
 
-    def _checked(self, csc: Csc, given: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
+    def _checked(self, matrix: CsrMatrix, given: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
         rows = {
-            "sources": csc.num_sources,
-            "destinations": csc.num_destinations,
-            "edges": csc.num_edges,
+            "sources": matrix.num_columns,
+            "destinations": matrix.num_rows,
+            "edges": matrix.num_edges,
         }
         operands = {}
         for name, operand in given.items():
@@ -100,15 +132,16 @@ class Message:
                 raise ValueError(f"message {self.expression!r} {state} {name}")
             if operand is not None:
                 what = rows_of(name)
-                check_operand(name, operand, csc, rows[what], what)
+                check_operand(name, operand, matrix, rows[what], what)
                 operands[name] = operand
         cast = {name: autocast(operand) for name, operand in operands.items()}
         check_same_dtype(**cast)
         return {name: operand for name, operand in cast.items() if operand is not None}
 
-    def _plain(self, csc: Csc, values: Mapping[str, Tensor], num_columns: int) -> Tensor:
+    def _plain(self, matrix: CsrMatrix, values: Mapping[str, Tensor], num_columns: int) -> Tensor:
         """Messages by torch, reduced by :func:`g_spmm`: the same order, the same gradients."""
-        ends = _ends_of_edges(csc)
+        sources, destinations = matrix.edge_ends()
+        ends = {"sources": sources, "destinations": destinations}
         dtype = next(iter(values.values())).dtype
         at_edges = {}
         for name, value in values.items():
@@ -116,14 +149,14 @@ class Message:
             narrow = _wide(value if rows == "edges" else value[ends[rows]])
             group = num_columns // max(1, narrow.shape[1])
             full = narrow.unsqueeze(2).expand(-1, -1, group)
-            at_edges[name] = full.reshape(csc.num_edges, num_columns)
+            at_edges[name] = full.reshape(matrix.num_edges, num_columns)
         messages = self._expression.evaluate(at_edges)
-        return g_spmm(csc, "copy_e", self.reduce, e=messages).to(dtype)
+        return spmm(matrix, "copy_e", self.reduce, e=messages).to(dtype)
 
-    def _fused(self, csc: Csc, values: Mapping[str, Tensor], num_columns: int) -> Tensor:
+    def _fused(self, matrix: CsrMatrix, values: Mapping[str, Tensor], num_columns: int) -> Tensor:
         dtype = next(iter(values.values())).dtype
         wide = map(_wide, values.values())
-        found: Tensor = _Fused.apply(self, csc, num_columns, tuple(values), *wide)  # type: ignore[no-untyped-call]
+        found: Tensor = _Fused.apply(self, matrix, num_columns, tuple(values), *wide)  # type: ignore[no-untyped-call]
         return found.to(dtype)
 
     def __repr__(self) -> str:
@@ -159,12 +192,17 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, of: Message, csc: Csc, num_columns: int, names: tuple[str, ...], *tensors: Tensor
+        ctx: Any,
+        of: Message,
+        matrix: CsrMatrix,
+        num_columns: int,
+        names: tuple[str, ...],
+        *tensors: Tensor,
     ) -> Tensor:
         operands = dict(zip(names, (t.detach().contiguous() for t in tensors), strict=True))
-        launcher = Launcher(of._expression, of.reduce, csc, operands, num_columns)
+        launcher = Launcher(of._expression, of.reduce, matrix, operands, num_columns)
         out, arg = launcher.forward()
-        ctx.of, ctx.csc, ctx.num_columns, ctx.names = of, csc, num_columns, names
+        ctx.of, ctx.matrix, ctx.num_columns, ctx.names = of, matrix, num_columns, names
         ctx.save_for_backward(arg, *operands.values())
         return out
 
@@ -173,7 +211,9 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         arg, *saved = ctx.saved_tensors
         operands = dict(zip(ctx.names, saved, strict=True))
-        launcher = Launcher(ctx.of._expression, ctx.of.reduce, ctx.csc, operands, ctx.num_columns)
+        launcher = Launcher(
+            ctx.of._expression, ctx.of.reduce, ctx.matrix, operands, ctx.num_columns
+        )
         grad = grad.contiguous()
         wanted = zip(ctx.names, ctx.needs_input_grad[4:], strict=True)
         found = [launcher.gradient(name, grad, arg) if need else None for name, need in wanted]
@@ -205,15 +245,3 @@ def _matrix(operand: Tensor, features: tuple[int, ...]) -> Tensor:
 def _wide(values: Tensor) -> Tensor:
     """In the dtype that messages are computed in."""
     return values if values.dtype == torch.float64 else values.float()
-
-
-def _ends_of_edges(csc: Csc) -> dict[str, Tensor]:
-    """[edges] sources and destinations, in the order of edge tensors."""
-    rows = csc.rows
-    destinations = row_of_edges(rows.indptr, rows.num_edges)
-    sources = rows.indices.long()
-    if rows.edge_ids is not None:
-        by_edge = rows.edge_ids.long()
-        sources = torch.empty_like(sources).index_copy_(0, by_edge, sources)
-        destinations = torch.empty_like(destinations).index_copy_(0, by_edge, destinations)
-    return {"sources": sources, "destinations": destinations}

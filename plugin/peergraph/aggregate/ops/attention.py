@@ -9,12 +9,9 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import DTYPES, place, sum_dtype
-from peergraph.aggregate.kernels.attention import attend, attend_grad
-from peergraph.aggregate.kernels.sddmm import sddmm
 from peergraph.aggregate.kernels.torch_operator import is_traced
 from peergraph.aggregate.ops.once_differentiable import once_differentiable
-from peergraph.aggregate.ops.operands import apart, check_operand, use_deterministic
-from peergraph.aggregate.sparse.csc import Csc
+from peergraph.aggregate.ops.operands import check_operand, use_deterministic, view_if_aliased
 from peergraph.aggregate.sparse.csr import CsrMatrix
 
 # Products that are in memory at once.
@@ -34,7 +31,7 @@ def attention_fits(x: Tensor) -> bool:
 
 
 def attention(
-    csc: Csc,
+    matrix: CsrMatrix,
     x: Tensor,
     left: Tensor | None = None,
     right: Tensor | None = None,
@@ -44,39 +41,8 @@ def attention(
     self_loops: int | None = None,
     deterministic: bool | None = None,
 ) -> Tensor:
-    """Sums sources weighted by the softmax of scores over each destination's edges.
-
-    The score of an edge for a head is ``leaky_relu(left[source] + right[destination])`` as in GAT
-    or, with `att`, the sum over the head of ``att * leaky_relu(x[source] + right[destination])`` as
-    in GATv2. Scores and weights are never written: gradients compute them again, so what is kept
-    is one number for each destination and head. Differentiable once in all tensors.
-
-    Args:
-        csc: the structure; edge ids do not matter.
-        x: [sources, heads, depth] float32, float64, float16 or bfloat16, of sizes that
-            :func:`attention_fits`.
-        left: [sources, heads]; not with `att`.
-        right: [destinations, heads], or None for zeros; with `att` [destinations, heads, depth].
-        att: [heads, depth].
-        negative_slope: of leaky_relu.
-        self_loops: None: the edges as they are. Else the first so many destinations have one edge
-            each from the source of the same number, and no edge of `csc` between a source and a
-            destination of the same number counts.
-        deterministic: gradients are summed in a fixed order; default: as
-            ``torch.use_deterministic_algorithms`` says.
-
-    Returns:
-        [destinations, heads, depth]; zeros where there are no edges.
-
-    Asynchronous on a GPU, but for the making of the transpose, which gradients run over unless
-    the structure is one-shot.
-
-    Raises:
-        ValueError: shapes or devices that do not go together, an operand missing or not used.
-        TypeError: dtypes that are not supported or differ.
-        NotImplementedError: heads of a size that does not fit a GPU's kernels.
-    """
-    check_operand("x", x, csc, csc.num_sources, "sources")
+    """Sums columns by attention: see :func:`peergraph.aggregate.attention`."""
+    check_operand("x", x, matrix, matrix.num_columns, "sources")
     if x.dim() != 3:
         raise ValueError(f"x must be [sources, heads, depth], got {list(x.shape)}")
     heads, depth = x.shape[1:]
@@ -87,17 +53,17 @@ def attention(
     if att is not None and right is None:
         raise ValueError("att needs right, got none")
     wide = att is not None
-    _check_shape("left", left, (csc.num_sources, heads), x)
-    _check_shape("right", right, (csc.num_destinations, heads, depth)[: 3 if wide else 2], x)
+    _check_shape("left", left, (matrix.num_columns, heads), x)
+    _check_shape("right", right, (matrix.num_rows, heads, depth)[: 3 if wide else 2], x)
     _check_shape("att", att, (heads, depth), x)
-    ends = min(csc.num_sources, csc.num_destinations)
+    ends = min(matrix.num_columns, matrix.num_rows)
     if self_loops is not None and not 0 <= self_loops <= ends:
         raise ValueError(f"self_loops must be in 0..{ends}, got {self_loops}")
     if wide and right is not None and right.dtype != x.dtype:
         raise TypeError(f"x and right must have one dtype, got {x.dtype} and {right.dtype}")
-    if x.numel() == 0 or csc.num_destinations == 0:
+    if x.numel() == 0 or matrix.num_rows == 0:
         # No kernel has anything to do; the graph of gradients must hold together all the same.
-        return x.new_zeros(csc.num_destinations, heads, depth) + 0 * x.sum()
+        return x.new_zeros(matrix.num_rows, heads, depth) + 0 * x.sum()
     if not is_traced() and not attention_fits(x):
         raise NotImplementedError(
             f"attention over {heads} heads of {depth} does not fit {x.device}"
@@ -105,19 +71,19 @@ def attention(
     kept = sum_dtype(x.dtype)
     left = None if left is None else left.to(kept)
     if right is not None:
-        right = apart(right, x) if left is None else apart(right.to(kept), left)
+        right = view_if_aliased(right, x) if left is None else view_if_aliased(right.to(kept), left)
     att = None if att is None else att.to(kept)
     fixed = use_deterministic(deterministic)
     gradients = torch.is_grad_enabled() and any(
         t is not None and t.requires_grad for t in (x, left, right, att)
     )
-    transpose = csc.gradient_matrix("auto", fixed) if gradients else None
+    transpose = matrix.gradient_matrix("auto", fixed) if gradients else None
     loops = -1 if self_loops is None else self_loops
     # Not in the function itself: torch 2.4 compiles wrong gradients where forward and backward call
     # operations of the same name, and the incoming gradient is made dense, too.
     given = map(_dense, (x, left, right, att))
     result: Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
-        *given, csc, loops, float(negative_slope), transpose, fixed
+        *given, matrix, loops, float(negative_slope), transpose, fixed
     )
     return result
 
@@ -151,9 +117,9 @@ def _dots(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
         # takes longest to sum so few values at a time.
         ids = torch.int32 if rows < 2**31 - 1 else torch.int64
         offsets = torch.arange(rows + 1, dtype=ids, device=left.device)
-        matrix = (offsets, offsets[:-1], None, rows, 0)
+        loops = CsrMatrix(offsets, offsets[:-1], rows, max_chunks=0)
         of_left, of_right = left.flatten(1), right.flatten(1)
-        return sddmm(of_left, of_right, *matrix, "mul", "uu", heads, depth)
+        return loops.sddmm(of_left, of_right, "mul", "uu", heads, depth)
     out = left.new_empty((rows, heads), dtype=dtype)
     # Wider products take memory, so a piece of the rows at a time.
     step = max(1, _PIECE // max(1, heads * depth))
@@ -171,16 +137,16 @@ class _Attention(torch.autograd.Function):
         left: Tensor | None,
         right: Tensor | None,
         att: Tensor | None,
-        csc: Csc,
+        matrix: CsrMatrix,
         loops: int,
         slope: float,
         transpose: CsrMatrix | None,
         fixed: bool,
     ) -> Tensor:
-        out, lse = attend(x, left, right, att, loops, slope, *csc.rows.tensors)
+        out, lse = matrix.attention(x, left, right, att, loops, slope)
         ctx.save_for_backward(x, left, right, att, out, lse)
-        ctx.csc, ctx.loops, ctx.slope, ctx.transpose, ctx.fixed = (
-            csc, loops, slope, transpose, fixed
+        ctx.matrix, ctx.loops, ctx.slope, ctx.transpose, ctx.fixed = (
+            matrix, loops, slope, transpose, fixed
         )  # fmt: skip
         return out
 
@@ -194,14 +160,12 @@ class _Attention(torch.autograd.Function):
         of_columns = needs[0] or needs[1]
         of_rows = (needs[2] and right is not None) or needs[3]
         delta = _dots(given, out, lse.dtype)
-        rows = ctx.csc.rows
+        matrix = ctx.matrix
 
         def run(to_columns: bool, to_rows: bool, by: CsrMatrix | None) -> list[Tensor]:
-            turned = [] if by is None else [by.indptr, by.indices]
-            chunks = 0 if by is None else by.max_chunks
-            return attend_grad(
+            return matrix.attention_backward(
                 x, left, right, att, ctx.loops, ctx.slope, given, lse, delta,
-                to_columns, to_rows, turned, chunks, *rows.tensors,
+                to_columns, to_rows, by,
             )  # fmt: skip
 
         found: list[Tensor] = [lse.new_zeros(0)] * 4

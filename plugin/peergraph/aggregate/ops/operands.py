@@ -9,11 +9,11 @@ from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import DTYPES
 from peergraph.aggregate.kernels.torch_operator import is_traced
-from peergraph.aggregate.sparse.csc import Csc
+from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.memory import TableRows
 
 
-def check_operand(name: str, tensor: Tensor, csc: Csc, rows: int, what: str) -> None:
+def check_operand(name: str, tensor: Tensor, matrix: CsrMatrix, rows: int, what: str) -> None:
     """Raises TypeError or ValueError unless `tensor` has `rows` rows of a dtype that is known,
     NotImplementedError if it is one of a transform of ``torch.func``.
     """
@@ -26,8 +26,8 @@ def check_operand(name: str, tensor: Tensor, csc: Csc, rows: int, what: str) -> 
         raise TypeError(f"{name} must be a dense tensor, got {tensor.layout}")
     if is_transformed(tensor):
         raise NotImplementedError(f"{name}: transforms of torch.func do not know aggregation")
-    if tensor.device != csc.device:
-        raise ValueError(f"{name} must be on {csc.device} as the structure, got {tensor.device}")
+    if tensor.device != matrix.device:
+        raise ValueError(f"{name} must be on {matrix.device} as the structure, got {tensor.device}")
     if tensor.dim() == 0 or tensor.shape[0] != rows:
         raise ValueError(f"{name} must have {rows} rows ({what}), got {list(tensor.shape)}")
 
@@ -58,6 +58,13 @@ def check_same_dtype(**operands: Tensor | None) -> None:
         raise TypeError(f"{' and '.join(given)} must have one dtype, got {dtypes}")
 
 
+def as_tensor(x: Tensor | TableRows, count: int | None = None) -> Tensor:
+    """Returns the first `count` rows, or all, as a tensor; gathers rows of a table."""
+    if isinstance(x, TableRows):
+        return (x if count is None else x.first(count)).gather()
+    return x if count is None else x[:count]
+
+
 def columns(shape: torch.Size | tuple[int, ...]) -> int:
     """Values of a row of features of `shape`."""
     return math.prod(shape)
@@ -77,8 +84,43 @@ def is_prefix(narrow: tuple[int, ...], wide: tuple[int, ...]) -> bool:
     return wide[: len(narrow)] == narrow
 
 
-def apart(tensor: Tensor, other: Tensor) -> Tensor:
-    """The tensor, as another one if it is `other`: torch.compile takes none twice in one call."""
+def align(
+    x: Tensor | None, e: Tensor | None
+) -> tuple[Tensor | None, Tensor | None, tuple[int, ...]]:
+    """Returns both operands as matrices, and the features of a message.
+
+    The number of columns of `e` is that of `x` or a divisor.
+    """
+    if x is None or e is None:
+        only = e if x is None else x
+        assert only is not None
+        return (
+            None if x is None else flat(x),
+            None if e is None else flat(e),
+            tuple(only.shape[1:]),
+        )
+    given, edge = tuple(x.shape[1:]), tuple(e.shape[1:])
+    features = given
+    if given == edge:
+        return flat(x), flat(view_if_aliased(e, x)), features
+    if len(given) == len(edge):
+        try:
+            features = tuple(torch.broadcast_shapes(given, edge))  # type: ignore[no-untyped-call]
+        except RuntimeError:
+            features = given
+    if not is_prefix(edge, features):
+        raise ValueError(
+            f"e must have the shape of x's rows, {list(given)}, or the first dimensions of it, "
+            f"got {list(edge)}"
+        )
+    return flat(x.expand(-1, *features)), flat(e), features
+
+
+def view_if_aliased(tensor: Tensor, other: Tensor) -> Tensor:
+    """Returns another handle of `tensor` if it is `other`.
+
+    torch.compile does not take one tensor twice in one call.
+    """
     same = torch.compiler.is_compiling() and tensor is other
     return tensor.view_as(tensor) if same else tensor
 

@@ -8,29 +8,26 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import TARGETS
-from peergraph.aggregate.kernels.sddmm import sddmm
-from peergraph.aggregate.kernels.spmm import spmm
 from peergraph.aggregate.ops.once_differentiable import once_differentiable
 from peergraph.aggregate.ops.operands import (
-    apart,
     autocast,
     check_operand,
     check_same_dtype,
     columns,
     flat,
     use_deterministic,
+    view_if_aliased,
 )
-from peergraph.aggregate.ops.spmm_transposed import spmm_transposed
+from peergraph.aggregate.ops.source_gradients import sum_to_sources
 from peergraph.aggregate.sparse.checks import check_backward
-from peergraph.aggregate.sparse.csc import Backward, Csc
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.csr import Backward, CsrMatrix
 
 OPERATIONS = ("copy", "add", "sub", "mul", "div", "dot")
 _MESSAGES = {"copy": "copy_u", "dot": "mul"}
 
 
-def g_sddmm(
-    csc: Csc,
+def sddmm(
+    matrix: CsrMatrix,
     op: str,
     lhs: Tensor,
     rhs: Tensor | None = None,
@@ -40,41 +37,16 @@ def g_sddmm(
     backward: Backward = "auto",
     deterministic: bool | None = None,
 ) -> Tensor:
-    """A value for each edge from its source, its destination or itself (WholeGraph III-C4).
-
-    Products are summed in float32, in float64 for float64. Differentiable once in both operands.
-    Under ``torch.amp`` operands other than float64 are cast to autocast's dtype.
-
-    Args:
-        csc: the structure; its device is that of all.
-        op: ``copy`` (lhs alone), ``add``, ``sub``, ``mul``, ``div``, or ``dot`` (sum of products
-            over the last dimension).
-        lhs, rhs: [sources | destinations | edges, *features] of one dtype of float32, float64,
-            float16 and bfloat16; their features broadcast.
-        lhs_target, rhs_target: whose features: ``u`` source, ``v`` destination, ``e`` edge.
-        backward, deterministic: for gradients of sources, as in
-            :func:`peergraph.aggregate.g_spmm`.
-
-    Returns:
-        [edges, *features] in the order of the structure's edge ids; ``dot`` drops the last
-        dimension.
-
-    Asynchronous on a GPU, but for the making of the transpose.
-
-    Raises:
-        ValueError: an unknown name, an operand missing or not used, shapes or devices that do not
-            go together.
-        TypeError: dtypes that are not supported or differ.
-    """
+    """Computes a value for each edge: see :func:`peergraph.aggregate.g_sddmm`."""
     if op not in OPERATIONS:
         raise ValueError(f"op must be one of {', '.join(OPERATIONS)}, got {op!r}")
     if (rhs is None) != (op == "copy"):
         raise ValueError(f"op {op!r} {'does not use' if op == 'copy' else 'needs'} rhs")
     fixed_order = use_deterministic(deterministic)
     check_backward(backward, fixed_order)
-    _check("lhs", lhs, lhs_target, csc)
+    _check("lhs", lhs, lhs_target, matrix)
     if rhs is not None:
-        _check("rhs", rhs, rhs_target, csc)
+        _check("rhs", rhs, rhs_target, matrix)
     left, right = autocast(lhs), autocast(rhs)
     assert left is not None
     check_same_dtype(lhs=left, rhs=right)
@@ -98,30 +70,30 @@ def g_sddmm(
     grads = torch.is_grad_enabled()
     for operand, target in ((left, lhs_target), (right, rhs_target)):
         if operand is not None and target == "u" and operand.requires_grad and grads:
-            transpose = csc.gradient_matrix(backward, fixed_order)
+            transpose = matrix.gradient_matrix(backward, fixed_order)
     message = _MESSAGES.get(op, op)
     shape = (columns(features), depth)
     result: Tensor = _Sddmm.apply(  # type: ignore[no-untyped-call]
         flat(left),
-        None if right is None else flat(apart(right, left)),
-        csc,
+        None if right is None else flat(view_if_aliased(right, left)),
+        matrix,
         message,
         lhs_target + rhs_target,
         shape,
         transpose,
     )
-    return result.reshape(csc.num_edges, *features)
+    return result.reshape(matrix.num_edges, *features)
 
 
-def _check(name: str, operand: Tensor, target: str, csc: Csc) -> None:
+def _check(name: str, operand: Tensor, target: str, matrix: CsrMatrix) -> None:
     if target not in TARGETS:
         raise ValueError(f"{name}_target must be 'u', 'v' or 'e', got {target!r}")
     rows, what = {
-        "u": (csc.num_sources, "sources"),
-        "v": (csc.num_destinations, "destinations"),
-        "e": (csc.num_edges, "edges"),
+        "u": (matrix.num_columns, "sources"),
+        "v": (matrix.num_rows, "destinations"),
+        "e": (matrix.num_edges, "edges"),
     }[target]
-    check_operand(name, operand, csc, rows, what)
+    check_operand(name, operand, matrix, rows, what)
 
 
 def _expand(operand: Tensor, features: tuple[int, ...]) -> Tensor:
@@ -139,7 +111,7 @@ class _Sddmm(torch.autograd.Function):
         ctx: Any,
         left: Tensor,
         right: Tensor | None,
-        csc: Csc,
+        matrix: CsrMatrix,
         message: str,
         targets: str,
         shape: tuple[int, int],
@@ -150,16 +122,16 @@ class _Sddmm(torch.autograd.Function):
         keep_left = uses_values and needs[1]
         keep_right = uses_values and (needs[0] or message == "div")
         ctx.save_for_backward(left if keep_left else None, right if keep_right else None)
-        ctx.csc, ctx.message, ctx.targets = csc, message, targets
+        ctx.matrix, ctx.message, ctx.targets = matrix, message, targets
         ctx.heads, ctx.transpose = shape[0], transpose
-        return sddmm(left, right, *csc.rows.tensors, message, targets, *shape)
+        return matrix.sddmm(left, right, message, targets, *shape)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         left, right = ctx.saved_tensors
         message, (lhs, rhs) = ctx.message, ctx.targets
-        gradient = _Gradient(ctx.csc, ctx.transpose, grad)
+        gradient = _Gradient(ctx.matrix, ctx.transpose, grad)
         grad_left = grad_right = None
         if ctx.needs_input_grad[0]:
             factor = right.reciprocal() if message == "div" else right
@@ -178,13 +150,13 @@ class _Gradient:
     """Takes the gradient of edge values to one of their operands.
 
     Args:
-        csc: the structure.
+        matrix: the structure.
         transpose: what sums for sources run over, None for atomics.
         grad: [edges, heads].
     """
 
-    def __init__(self, csc: Csc, transpose: CsrMatrix | None, grad: Tensor) -> None:
-        self._csc, self._transpose, self._grad = csc, transpose, grad
+    def __init__(self, matrix: CsrMatrix, transpose: CsrMatrix | None, grad: Tensor) -> None:
+        self._matrix, self._transpose, self._grad = matrix, transpose, grad
 
     def of(self, target: str, factor: Tensor | None, factor_target: str) -> Tensor:
         """Sum over the edges at each row of `target` of the gradient times `factor`, if any."""
@@ -201,16 +173,15 @@ class _Gradient:
 
     def _sum(self, target: str, x: Tensor | None, e: Tensor, message: str) -> Tensor:
         if target == "u":
-            return spmm_transposed(self._csc, self._transpose, x, e, message)
-        rows = self._csc.rows
-        return spmm(x, e, *rows.tensors, message, False)
+            return sum_to_sources(self._matrix, self._transpose, x, e, message)
+        return self._matrix.spmm(x, e, message)
 
     def _times(self, factor: Tensor, factor_target: str) -> Tensor:
         """The gradient of each edge times the features of `factor_target`, by edge."""
         if factor_target == "e":
             return self._by_head(self._grad, factor)
-        rows, targets = self._csc.rows.tensors, "e" + factor_target
-        return sddmm(self._grad, factor, *rows, "mul", targets, factor.shape[1], 1)
+        targets, columns = "e" + factor_target, factor.shape[1]
+        return self._matrix.sddmm(self._grad, factor, "mul", targets, columns, 1)
 
     def _by_head(self, narrow: Tensor, wide: Tensor) -> Tensor:
         """Each value of a row of `narrow` times a run of columns of `wide`."""

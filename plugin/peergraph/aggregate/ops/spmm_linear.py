@@ -2,126 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from peergraph.aggregate.kernels.spmm import spmm
 from peergraph.aggregate.ops.once_differentiable import once_differentiable
-from peergraph.aggregate.ops.operands import runs_plainly, use_deterministic
-from peergraph.aggregate.ops.spmm import REDUCTIONS, g_spmm
-from peergraph.aggregate.ops.spmm_add_self import check_own_rows, own_rows, pays_to_fuse
-from peergraph.aggregate.ops.spmm_transposed import (
-    add_spmm_transposed,
-    spmm_transposed,
-    sums_in_dtype,
-    sums_of_means,
+from peergraph.aggregate.ops.operands import as_tensor, runs_plainly, use_deterministic
+from peergraph.aggregate.ops.source_gradients import (
+    accumulates_in,
+    add_sum_to_sources_,
+    gradient_of_sums,
+    sum_to_sources,
 )
-from peergraph.aggregate.sparse.csc import Backward, Csc
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.ops.spmm import REDUCTIONS, spmm
+from peergraph.aggregate.ops.spmm_add_self import check_first_rows, pays_to_fuse
+from peergraph.aggregate.sparse.csr import Backward, CsrMatrix
 from peergraph.memory import TableRows
 
 
 def spmm_linear(
-    structures: Csc | Sequence[Csc],
+    matrices: list[CsrMatrix],
     reduce: str,
     x: Tensor | TableRows,
-    weights: Tensor | Sequence[Tensor],
+    weights: list[Tensor],
     self_weight: Tensor | None = None,
     bias: Tensor | None = None,
     *,
-    own: Tensor | None = None,
+    self_x: Tensor | None = None,
     backward: Backward = "auto",
     deterministic: bool | None = None,
 ) -> Tensor:
-    """``sum of g_spmm(csc, "copy_u", reduce, x) @ weight.T, + own @ self_weight.T + bias``.
+    """Aggregates and multiplies: see :func:`peergraph.aggregate.spmm_linear`."""
+    _check(matrices, reduce, x, weights, self_weight, self_x, bias)
+    count = matrices[0].num_rows
 
-    The sum is over pairs of a structure, the edges of one relation, and its weight. Products add
-    into one result, and their gradients into one matrix: no sum of two matrices is a pass of its
-    own. Destinations that no edge reaches have no part in the products of sums. Gradients of sums
-    and means differentiate once; the rest as its steps do.
-
-    Args:
-        structures: one, or several of the same numbers of nodes.
-        reduce: ``sum``, ``mean``, ``max`` or ``min``.
-        x: [sources, in] as for :func:`g_spmm`, or rows of a table.
-        weights: [out, in] for each structure.
-        self_weight: [out, in of own], or None to leave that term out.
-        bias: [out].
-        own: [destinations, in of own]; None: the first rows of `x`, of which there must be as many.
-        backward, deterministic: as for :func:`g_spmm`.
-
-    Returns:
-        [destinations, out].
-
-    Asynchronous on a GPU, but for the making of the transpose.
-
-    Raises:
-        ValueError: shapes or devices that do not go together, or an unknown reduction.
-        TypeError: dtypes that are not supported or differ.
-    """
-    graphs = [structures] if isinstance(structures, Csc) else list(structures)
-    matrices = [weights] if isinstance(weights, Tensor) else list(weights)
-    _check(graphs, reduce, x, matrices, self_weight, own, bias)
-    count = graphs[0].num_destinations
-
-    def reduced(csc: Csc) -> Tensor:
-        return g_spmm(
-            csc, "copy_u", reduce, x, backward=backward, deterministic=deterministic
+    def reduced(matrix: CsrMatrix) -> Tensor:
+        return spmm(
+            matrix, "copy_u", reduce, x, backward=backward, deterministic=deterministic
         )  # fmt: skip
 
-    of_x = own is None and self_weight is not None
-    same = {t.dtype for t in (*matrices, self_weight, bias, own) if t is not None} == {x.dtype}
+    of_x = self_x is None and self_weight is not None
+    same = {t.dtype for t in (*weights, self_weight, bias, self_x) if t is not None} == {x.dtype}
     if same and runs_plainly(x):
-        graphs = [csc.trim_isolated_tail() for csc in graphs]
+        matrices = [matrix.trim_isolated_tail() for matrix in matrices]
     sums = reduce in ("sum", "mean")
     if isinstance(x, TableRows) or not same or not sums or not pays_to_fuse(x):
         if of_x:
-            own = own_rows(x, count)
-        return _products(count, map(reduced, graphs), matrices, own, self_weight, bias)
+            self_x = as_tensor(x, count)
+        return _products(count, map(reduced, matrices), weights, self_x, self_weight, bias)
     fixed = use_deterministic(deterministic)
-    turned = [csc.gradient_matrix(backward, fixed) for csc in graphs]
+    transposes = [matrix.gradient_matrix(backward, fixed) for matrix in matrices]
     result: Tensor = _Linear.apply(  # type: ignore[no-untyped-call]
-        x, own, self_weight, bias, count, graphs, reduce == "mean", turned, *matrices
+        x, self_x, self_weight, bias, count, matrices, reduce == "mean", transposes, *weights
     )
     return result
 
 
 def _check(
-    graphs: list[Csc],
+    matrices: list[CsrMatrix],
     reduce: str,
     x: Tensor | TableRows,
     weights: list[Tensor],
     self_weight: Tensor | None,
-    own: Tensor | None,
+    self_x: Tensor | None,
     bias: Tensor | None,
 ) -> None:
     if reduce not in REDUCTIONS:
         raise ValueError(f"reduce must be one of {', '.join(REDUCTIONS)}, got {reduce!r}")
-    if not graphs or len(graphs) != len(weights):
-        raise ValueError(f"each structure needs a weight, got {len(graphs)} and {len(weights)}")
-    sizes = {(csc.num_sources, csc.num_destinations) for csc in graphs}
+    if not matrices or len(matrices) != len(weights):
+        raise ValueError(f"each structure needs a weight, got {len(matrices)} and {len(weights)}")
+    sizes = {(matrix.num_columns, matrix.num_rows) for matrix in matrices}
     if len(sizes) > 1:
-        raise ValueError(f"structures must have the same nodes, got {graphs}")
-    if own is None and self_weight is not None:
-        check_own_rows(graphs[0], x)
-    elif len(x.shape) != 2 or x.shape[0] != graphs[0].num_sources:
-        raise ValueError(f"x must be [{graphs[0].num_sources}, columns], got {list(x.shape)}")
-    if x.device != graphs[0].device:
-        raise ValueError(f"x must be on {graphs[0].device} as the structure, got {x.device}")
-    if own is not None and self_weight is None:
-        raise ValueError("own needs self_weight, got none")
-    if own is not None and (own.dim() != 2 or own.shape[0] != graphs[0].num_destinations):
-        count = graphs[0].num_destinations
-        raise ValueError(f"own must be [{count}, columns], got {list(own.shape)}")
+        raise ValueError(f"structures must have the same nodes, got {matrices}")
+    if self_x is None and self_weight is not None:
+        check_first_rows(matrices[0], x)
+    elif len(x.shape) != 2 or x.shape[0] != matrices[0].num_columns:
+        raise ValueError(f"x must be [{matrices[0].num_columns}, columns], got {list(x.shape)}")
+    if x.device != matrices[0].device:
+        raise ValueError(f"x must be on {matrices[0].device} as the structure, got {x.device}")
+    if self_x is not None and self_weight is None:
+        raise ValueError("self_x needs self_weight, got none")
+    if self_x is not None and (self_x.dim() != 2 or self_x.shape[0] != matrices[0].num_rows):
+        count = matrices[0].num_rows
+        raise ValueError(f"self_x must be [{count}, columns], got {list(self_x.shape)}")
     out = weights[0].shape[0] if weights[0].dim() == 2 else 0
     for i, weight in enumerate(weights):
         _check_shape(f"weights[{i}]", weight, (out, x.shape[1]))
     if self_weight is not None:
-        _check_shape("self_weight", self_weight, (out, (x if own is None else own).shape[1]))
+        _check_shape("self_weight", self_weight, (out, (x if self_x is None else self_x).shape[1]))
     if bias is not None:
         _check_shape("bias", bias, (out,))
 
@@ -135,7 +106,7 @@ def _products(
     count: int,
     sums: Iterable[Tensor],
     weights: list[Tensor],
-    own: Tensor | None,
+    self_x: Tensor | None,
     self_weight: Tensor | None,
     bias: Tensor | None,
 ) -> Tensor:
@@ -143,7 +114,7 @@ def _products(
 
     Each sum is made when it is needed, as a product may be all its use.
     """
-    out = None if own is None or self_weight is None else F.linear(own, self_weight, bias)
+    out = None if self_x is None or self_weight is None else F.linear(self_x, self_weight, bias)
     for rows, weight in zip(sums, weights, strict=True):
         if out is None and rows.shape[0] == count:
             out = F.linear(rows, weight, bias)
@@ -154,20 +125,20 @@ def _products(
         if rows.shape[0] < count:
             out = _AddProduct.apply(out, rows, weight)  # type: ignore[no-untyped-call]
         else:
-            out = plus_product(out, rows, weight.t())
+            out = add_product(out, rows, weight.t())
     assert out is not None
     return out
 
 
-def plus_product(out: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
-    """``out + rows @ matrix``, in `out` where it can be: the product adds as it is made."""
+def add_product(out: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
+    """Returns ``out + rows @ matrix``; adds to `out` in place where dtypes allow it."""
     if torch.is_autocast_enabled(rows.device.type) or rows.dtype != out.dtype:
         return out + rows @ matrix
     return out.addmm_(rows, matrix)
 
 
 class _AddProduct(torch.autograd.Function):
-    """``out[:rows] += rows @ weight.T`` in place; a slice's own gradient would be a copy."""
+    """``out[:rows] += rows @ weight.T`` in place; a slice's self_x gradient would be a copy."""
 
     @staticmethod
     def forward(ctx: Any, out: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
@@ -193,69 +164,69 @@ class _Linear(torch.autograd.Function):
     def forward(
         ctx: Any,
         x: Tensor,
-        own: Tensor | None,
+        self_x: Tensor | None,
         self_weight: Tensor | None,
         bias: Tensor | None,
         count: int,
-        graphs: list[Csc],
+        matrices: list[CsrMatrix],
         mean: bool,
-        turned: list[CsrMatrix | None],
+        transposes: list[CsrMatrix | None],
         *weights: Tensor,
     ) -> Tensor:
-        ctx.graphs, ctx.mean, ctx.turned = graphs, mean, turned
+        ctx.matrices, ctx.mean, ctx.transposes = matrices, mean, transposes
         kept: list[Tensor | None] = []
 
         def reduced() -> Iterator[Tensor]:
-            for csc, needed in zip(graphs, ctx.needs_input_grad[8:], strict=True):
-                sums = spmm(x, None, *csc.rows.tensors, "copy_u", mean)
+            for matrix, needed in zip(matrices, ctx.needs_input_grad[8:], strict=True):
+                sums = matrix.spmm(x, None, "copy_u", mean)
                 kept.append(sums if needed else None)
                 yield sums
 
-        rows = x[:count] if own is None else own
+        rows = x[:count] if self_x is None else self_x
         out = _products(count, reduced(), list(weights), rows, self_weight, bias)
-        ctx.own_of_x = own is None
-        of_own = (x if own is None else own) if ctx.needs_input_grad[2] else None
-        ctx.save_for_backward(of_own, self_weight, *weights, *kept)
+        ctx.self_is_x = self_x is None
+        grad_self_x = (x if self_x is None else self_x) if ctx.needs_input_grad[2] else None
+        ctx.save_for_backward(grad_self_x, self_weight, *weights, *kept)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         grad = grad.contiguous()
-        own, self_weight, *rest = ctx.saved_tensors
-        weights, kept = rest[: len(ctx.graphs)], rest[len(ctx.graphs) :]
+        self_x, self_weight, *rest = ctx.saved_tensors
+        weights, kept = rest[: len(ctx.matrices)], rest[len(ctx.matrices) :]
         needs = ctx.needs_input_grad
         # As the gradient of a linear layer, which is the kernel that libraries are good at.
-        of_weights = [None if sums is None else grad[: sums.shape[0]].t() @ sums for sums in kept]
-        of_self_weight = grad.t() @ own[: grad.shape[0]] if needs[2] else None
-        of_own = grad @ self_weight if needs[1] else None
+        grad_weights = [None if sums is None else grad[: sums.shape[0]].t() @ sums for sums in kept]
+        grad_self_weight = grad.t() @ self_x[: grad.shape[0]] if needs[2] else None
+        grad_self_x = grad @ self_weight if needs[1] else None
         of_x = None
         if needs[0]:
-            of_x = _to_sources(ctx, grad, weights, self_weight if ctx.own_of_x else None)
-        of_bias = grad.sum(0) if needs[3] else None
-        return of_x, of_own, of_self_weight, of_bias, None, None, None, None, *of_weights
+            of_x = _to_sources(ctx, grad, weights, self_weight if ctx.self_is_x else None)
+        grad_bias = grad.sum(0) if needs[3] else None
+        return of_x, grad_self_x, grad_self_weight, grad_bias, None, None, None, None, *grad_weights
 
 
 def _to_sources(
     ctx: Any, grad: Tensor, weights: list[Tensor], self_weight: Tensor | None
 ) -> Tensor:
-    """The gradient of x: along the edges of each structure, and of the first rows' own term."""
+    """The gradient of x: along the edges of each structure, and of the first rows' self_x term."""
     count, out = grad.shape[0], None
-    if self_weight is not None and sums_in_dtype(grad.dtype) and None in ctx.turned:
-        # Atomics add to the own term, which takes the place of zeros.
-        out = grad.new_empty(ctx.graphs[0].num_sources, self_weight.shape[1])
+    if self_weight is not None and accumulates_in(grad.dtype) and None in ctx.transposes:
+        # Atomics add to the self_x term, which takes the place of zeros.
+        out = grad.new_empty(ctx.matrices[0].num_columns, self_weight.shape[1])
         torch.mm(grad, self_weight, out=out[:count])
         out[count:].zero_()
         self_weight = None
-    for csc, turned, weight in zip(ctx.graphs, ctx.turned, weights, strict=True):
-        rows, e = grad[: csc.num_destinations] @ weight, None
+    for matrix, transposes, weight in zip(ctx.matrices, ctx.transposes, weights, strict=True):
+        rows, e = grad[: matrix.num_rows] @ weight, None
         if ctx.mean:
-            rows, e = sums_of_means(csc, rows)
+            rows, e = gradient_of_sums(matrix, rows)
         message = "copy_u" if e is None else "mul"
         if out is None:
-            out = spmm_transposed(csc, turned, rows, e, message)
+            out = sum_to_sources(matrix, transposes, rows, e, message)
         else:
-            out = add_spmm_transposed(out, csc, turned, rows, e, message)
+            out = add_sum_to_sources_(out, matrix, transposes, rows, e, message)
     assert out is not None
     if self_weight is not None:
         out[:count].addmm_(grad, self_weight)

@@ -8,7 +8,7 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import DTYPES, MESSAGES, address, adjacency, place
 from peergraph.aggregate.ops.operands import check_operand, columns, flat, is_prefix, runs_plainly
-from peergraph.aggregate.sparse.csc import Csc
+from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.memory import TableRows
 from peergraph.memory.device.allocate import Buffers
 
@@ -16,7 +16,7 @@ _MESSAGES = ("copy_u", "mul")
 
 
 def reduce_table(
-    csc: Csc, message: str, reduce: str, x: TableRows, e: Tensor | None
+    matrix: CsrMatrix, message: str, reduce: str, x: TableRows, e: Tensor | None
 ) -> Tensor | None:
     """What g_spmm gives for gathered rows, in the same order of sums; None where they are needed.
 
@@ -26,22 +26,22 @@ def reduce_table(
     Raises:
         ValueError, TypeError: as g_spmm.
     """
-    if x.device != csc.device:
-        raise ValueError(f"x must be on {csc.device} as the structure, got {x.device}")
-    if x.shape[0] != csc.num_sources:
-        raise ValueError(f"x must have {csc.num_sources} rows (sources), got {list(x.shape)}")
+    if x.device != matrix.device:
+        raise ValueError(f"x must be on {matrix.device} as the structure, got {x.device}")
+    if x.shape[0] != matrix.num_columns:
+        raise ValueError(f"x must have {matrix.num_columns} rows (sources), got {list(x.shape)}")
     if not _can_read(message, x, e):
         return None
     if e is not None:
-        check_operand("e", e, csc, csc.num_edges, "edges")
+        check_operand("e", e, matrix, matrix.num_edges, "edges")
         if e.dtype != x.dtype or not is_prefix(tuple(e.shape[1:]), x.shape[1:]):
             return None
         e = flat(e).contiguous()
     width = columns(x.shape[1:])
     if width == 0 or (e is not None and e.shape[1] == 0):
         return None
-    rows, addresses = csc.rows, x.addresses()
-    out = torch.empty(csc.num_destinations, width, dtype=x.dtype, device=x.device)
+    addresses = x.addresses()
+    out = torch.empty(matrix.num_rows, width, dtype=x.dtype, device=x.device)
     of = _C.Operands(
         message=MESSAGES[message],
         x=x.alignment_bits,
@@ -51,35 +51,35 @@ def reduce_table(
         x_rows=addresses.data_ptr(),
         leases=x.table.view.leases,
     )
-    matrix = adjacency(rows.indptr, rows.indices, rows.edge_ids, rows.num_columns)
+    rows = adjacency(matrix.indptr, matrix.indices, matrix.edge_ids, matrix.num_columns)
     dtype, allocate = DTYPES[out.dtype], Buffers(out.device)
     if reduce in ("max", "min"):
-        arg = torch.empty_like(out, dtype=rows.indptr.dtype)
+        arg = torch.empty_like(out, dtype=matrix.indptr.dtype)
         _C.extremum(
-            rows=matrix,
+            rows=rows,
             of=of,
             dtype=dtype,
             minimum=reduce == "min",
             out=out.data_ptr(),
             arg=arg.data_ptr(),
             arg_bytes=arg.element_size(),
-            max_chunks=rows.max_chunks,
+            max_chunks=matrix.max_chunks,
             allocate=allocate,
             **place(out.device),
         )
     else:
         _C.spmm(
-            rows=matrix,
+            rows=rows,
             of=of,
             dtype=dtype,
             mean=reduce == "mean",
             out=out.data_ptr(),
-            max_chunks=rows.max_chunks,
+            max_chunks=matrix.max_chunks,
             allocate=allocate,
             **place(out.device),
         )
-    x.count_reads(rows.indices)
-    return out.reshape(csc.num_destinations, *x.shape[1:])
+    x.count_reads(matrix.indices)
+    return out.reshape(matrix.num_rows, *x.shape[1:])
 
 
 def _can_read(message: str, x: TableRows, e: Tensor | None) -> bool:

@@ -1,87 +1,83 @@
-"""Sums along the edges backwards, to the sources."""
+"""Sums of messages at the sources of edges."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.kernels.arguments import sum_dtype
-from peergraph.aggregate.kernels.sddmm import sddmm
-from peergraph.aggregate.kernels.spmm import spmm, spread, spread_onto
-from peergraph.aggregate.kernels.torch_operator import is_traced
-from peergraph.aggregate.sparse.csc import Csc
-from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.ops.once_differentiable import once_differentiable
+from peergraph.aggregate.ops.operands import (
+    align,
+    autocast,
+    check_operand,
+    check_same_dtype,
+    use_deterministic,
+)
+from peergraph.aggregate.ops.source_gradients import sum_to_sources
+from peergraph.aggregate.sparse.csr import Backward, CsrMatrix
 
-# Edges for each destination up to which the gradient of a mean is weighted by edge. On an H200 at
-# 128 columns, dividing the gradient of a row takes 0.4 ns, for it is read and written, and a weight
-# costs a sum 0.04 ns more for each edge, and as much to be made.
-_WEIGHTED_EDGES = 4
-# Of narrower gradients a division costs less than the making of weights.
-_WEIGHTED_COLUMNS = 32
+MESSAGES = ("copy_u", "copy_e", "mul")
 
 
 def spmm_transposed(
-    csc: Csc, transpose: CsrMatrix | None, x: Tensor | None, e: Tensor | None, message: str
+    matrix: CsrMatrix,
+    message: str,
+    x: Tensor | None,
+    e: Tensor | None,
+    *,
+    backward: Backward = "auto",
+    deterministic: bool | None = None,
 ) -> Tensor:
-    """[sources, columns]: for each source the sum of the messages of its edges.
-
-    Args:
-        csc: the structure.
-        transpose: its transpose, or None to add by atomics.
-        x: by destination.
-        e: by edge.
-        message: as in :func:`peergraph.aggregate.g_spmm`.
-    """
-    if transpose is not None:
-        return spmm(x, e, *transpose.tensors, message, False)
-    return spread(x, e, csc.duplicate_counts, *csc.rows.tensors, message)
-
-
-def add_spmm_transposed(
-    onto: Tensor, csc: Csc, transpose: CsrMatrix | None, x: Tensor, e: Tensor | None, message: str
-) -> Tensor:
-    """`onto` [sources, columns], which is used up, and the sums of :func:`spmm_transposed`.
-
-    Atomics add to what there is, so that neither zeros are written nor a second matrix.
-    """
-    if transpose is not None or not sums_in_dtype(onto.dtype):
-        return onto.add_(spmm_transposed(csc, transpose, x, e, message))
-    spread_onto(onto, x, e, None, *csc.rows.tensors, message)
-    return onto
+    """Returns the sum of messages at each source: see ``Csc.spmm_transposed``."""
+    if message not in MESSAGES:
+        raise ValueError(f"message must be one of {', '.join(MESSAGES)}, got {message!r}")
+    for name, operand, needed in (("x", x, message != "copy_e"), ("e", e, message != "copy_u")):
+        if (operand is not None) != needed:
+            state = "needs" if needed else "does not use"
+            raise ValueError(f"message {message!r} {state} {name}")
+    if x is not None:
+        check_operand("x", x, matrix, matrix.num_rows, "destinations")
+    if e is not None:
+        check_operand("e", e, matrix, matrix.num_edges, "edges")
+    x, e = autocast(x), autocast(e)
+    check_same_dtype(x=x, e=e)
+    x, e, features = align(x, e)
+    transpose = matrix.gradient_matrix(backward, use_deterministic(deterministic))
+    result: Tensor = _SpmmTransposed.apply(x, e, matrix, transpose, message)  # type: ignore[no-untyped-call]
+    return result.reshape(matrix.num_columns, *features)
 
 
-def sums_in_dtype(dtype: torch.dtype) -> bool:
-    """Whether sums of `dtype` are kept in it."""
-    return dtype == sum_dtype(dtype)
+class _SpmmTransposed(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor | None,
+        e: Tensor | None,
+        matrix: CsrMatrix,
+        transpose: CsrMatrix | None,
+        message: str,
+    ) -> Tensor:
+        weighted = message == "mul"
+        ctx.save_for_backward(
+            x if weighted and ctx.needs_input_grad[1] else None, e if weighted else None
+        )
+        ctx.matrix, ctx.message = matrix, message
+        ctx.e_columns = 1 if e is None else e.shape[1]
+        return sum_to_sources(matrix, transpose, x, e, message)
 
-
-def by_degrees(csc: Csc, grad: Tensor) -> Tensor:
-    """`grad` [destinations, columns] divided by the numbers of edges, which float16 has no room
-    for.
-    """
-    return (grad / _degrees(csc, sum_dtype(grad.dtype))).to(grad.dtype)
-
-
-def _degrees(csc: Csc, dtype: torch.dtype) -> Tensor:
-    """[destinations, 1] what sums are divided by."""
-    return csc.degrees().clamp(min=1).to(dtype).unsqueeze(1)
-
-
-def sums_of_means(csc: Csc, grad: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The gradient of sums from that of means: rows, and a weight [edges, 1] or None for ones.
-
-    Args:
-        csc: the structure.
-        grad: [destinations, columns].
-    """
-    if (
-        is_traced()
-        or not sums_in_dtype(grad.dtype)
-        or grad.shape[1] < _WEIGHTED_COLUMNS
-        or csc.num_edges > _WEIGHTED_EDGES * csc.num_destinations
-    ):
-        return by_degrees(csc, grad), None
-    weight = sddmm(
-        _degrees(csc, grad.dtype).reciprocal_(), None, *csc.rows.tensors, "copy_u", "vv", 1, 1
-    )
-    return grad, weight
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, e = ctx.saved_tensors
+        matrix: CsrMatrix = ctx.matrix
+        grad_x = grad_e = None
+        if ctx.needs_input_grad[0]:
+            grad_x = matrix.spmm(grad, e, ctx.message)
+        if ctx.needs_input_grad[1] and ctx.message == "mul":
+            heads = ctx.e_columns
+            grad_e = matrix.sddmm(grad, x, "mul", "uv", heads, grad.shape[1] // max(1, heads))
+        elif ctx.needs_input_grad[1]:
+            grad_e = matrix.sddmm(grad, None, "copy_u", "uu", grad.shape[1], 1)
+        return grad_x, grad_e, None, None, None

@@ -1,153 +1,290 @@
-"""A sparse matrix by rows, as tensors; its transpose."""
+"""A sparse matrix without values, by rows, and the kernels that run over it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import nullcontext
+from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
-import peergraph._C as _C
-from peergraph.aggregate.kernels.arguments import adjacency
-from peergraph.aggregate.kernels.torch_operator import kernel
+from peergraph.aggregate.kernels.attention import attend, attend_grad
+from peergraph.aggregate.kernels.sddmm import sddmm, softmax
+from peergraph.aggregate.kernels.spmm_minmax import extremum, extremum_grad
+from peergraph.aggregate.kernels.spmm import spmm, spread, spread_onto
+from peergraph.aggregate.sparse.checks import check_backward
+from peergraph.aggregate.sparse.conversion import row_of_edges, transpose_rows
 
-# What csrc/aggregate/neighbor_partition.cuh cuts long rows by.
+Backward = Literal["auto", "transpose", "atomic"]
+
+# csrc/aggregate/neighbor_partition.cuh cuts rows of more than _LONG_ROW edges in chunks.
 _CHUNK = 256
 _LONG_ROW = 512
+# The isolated tail is trimmed if at most this share of the rows is left. A few isolated rows at the
+# end are not worth a matrix of their own.
+_TRIMMED_SHARE = 0.75
 
 
-@dataclass(frozen=True)
 class CsrMatrix:
-    """Edges by row: by destination, or by source in a transpose.
+    """The edges of a graph by row: destinations are rows, sources are columns.
+
+    The transpose, over which gradients of sources are summed, is made when it is first needed and
+    kept. The methods that run kernels take contiguous operands of two dimensions, check nothing and
+    have no autograd: :mod:`peergraph.aggregate.ops` adds both.
 
     Args:
-        indptr: [rows + 1] int32 or int64.
-        indices: [edges] int32 or int64 columns.
-        edge_ids: [edges] int32 or int64, position -> row of edge tensors; None: the same.
+        indptr: [rows + 1] int32 or int64, contiguous.
+        indices: [edges] int32 or int64 columns, contiguous.
         num_columns: bound of `indices`.
-        max_chunks: bound of the pieces that a GPU cuts rows of more than 512 edges into.
+        edge_ids: [edges] int32 or int64: edge tensors hold the edge at position p in row
+            ``edge_ids[p]``; None: in row p.
+        max_chunks: bound of the chunks that a GPU cuts rows of more than 512 edges into; None: the
+            bound for any degrees.
+        duplicate_counts: [columns] int32, at least as often as a column occurs, or None.
+        num_nonisolated: rows from this number on have no edges; None: not known.
+        transient: the matrix serves one forward and one backward pass.
     """
 
-    indptr: Tensor
-    indices: Tensor
-    edge_ids: Tensor | None
-    num_columns: int
-    max_chunks: int
+    def __init__(
+        self,
+        indptr: Tensor,
+        indices: Tensor,
+        num_columns: int,
+        *,
+        edge_ids: Tensor | None = None,
+        max_chunks: int | None = None,
+        duplicate_counts: Tensor | None = None,
+        num_nonisolated: int | None = None,
+        transient: bool = False,
+    ) -> None:
+        self.indptr = indptr
+        self.indices = indices
+        self.edge_ids = edge_ids
+        self.num_columns = num_columns
+        self.max_chunks = chunk_bound(indices.shape[0]) if max_chunks is None else max_chunks
+        self.duplicate_counts = duplicate_counts
+        self.num_nonisolated = self.num_rows if num_nonisolated is None else num_nonisolated
+        self.transient = transient
+        self._trimmed: CsrMatrix | None = None
+        self._transpose: CsrMatrix | None = None
+        self._positions: Tensor | None = None
 
     @property
     def num_rows(self) -> int:
+        """Number of destinations."""
         return self.indptr.shape[0] - 1
 
     @property
     def num_edges(self) -> int:
+        """Number of edges."""
         return self.indices.shape[0]
 
     @property
+    def device(self) -> torch.device:
+        """Device of all tensors."""
+        return self.indices.device
+
+    @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor | None, int, int]:
-        """What all kernels take."""
+        """The arguments by which kernels take a matrix."""
         return self.indptr, self.indices, self.edge_ids, self.num_columns, self.max_chunks
+
+    def degrees(self) -> Tensor:
+        """Returns the number of edges of each row, [rows]."""
+        return self.indptr.diff()
+
+    def column_degrees(self) -> Tensor:
+        """Returns the number of edges of each column, [columns]. Does not synchronise."""
+        if self._transpose is not None:
+            return self._transpose.degrees()
+        counts = torch.zeros(self.num_columns, dtype=self.indptr.dtype, device=self.device)
+        return counts.index_add_(0, self.indices, counts.new_ones(()).expand(self.num_edges))
+
+    def count_self_loops(self, dtype: torch.dtype) -> Tensor:
+        """Returns the number of edges from column i to row i, [rows] of `dtype`.
+
+        Does not synchronise.
+        """
+        rows = row_of_edges(self.indptr, self.num_edges, self.indices.dtype)
+        loops = (self.indices == rows).to(dtype).unsqueeze(1)
+        by_position = (self.indptr, self.indices, None, self.num_columns, self.max_chunks)
+        return spmm(None, loops, *by_position, "copy_e", False).squeeze(1)
+
+    def trim_isolated_tail(self) -> CsrMatrix:
+        """Returns the matrix without the last rows, if many of these have no edges.
+
+        Steps that follow a sum then skip these rows, whose sums are zeros. A matrix of which few
+        rows would go is returned itself.
+        """
+        if self.num_nonisolated > _TRIMMED_SHARE * self.num_rows:
+            return self
+        if self._trimmed is None:
+            self._trimmed = CsrMatrix(
+                self.indptr[: self.num_nonisolated + 1],
+                self.indices,
+                self.num_columns,
+                edge_ids=self.edge_ids,
+                max_chunks=self.max_chunks,
+                duplicate_counts=self.duplicate_counts,
+            )
+        self._trimmed.transient = self.transient
+        return self._trimmed
+
+    def transpose(self) -> CsrMatrix:
+        """Returns the edges by column. The first call sorts (stable) and synchronises a GPU."""
+        if self._transpose is None:
+            compiling = torch.compiler.is_compiling()
+            # A matrix that is kept must hold no tensors of a trace.
+            keeps = not compiling and type(self.indptr) is Tensor and type(self.indices) is Tensor
+            with _disable_current_modes() if keeps else nullcontext():
+                self._transpose, self._positions = self._make_transpose(compiling)
+        return self._transpose
+
+    def _make_transpose(self, compiling: bool) -> tuple[CsrMatrix, Tensor]:
+        indptr, indices, positions = transpose_rows(self.indptr, self.indices, self.num_columns)
+        edge_ids = positions if self.edge_ids is None else self.edge_ids[positions]
+        transpose = CsrMatrix(
+            indptr,
+            indices,
+            self.num_rows,
+            edge_ids=edge_ids,
+            max_chunks=None if compiling else count_chunks(indptr),
+        )
+        return transpose, positions
+
+    def transpose_tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns indptr and indices of the transpose, and the position here of each edge."""
+        transpose = self.transpose()
+        assert self._positions is not None
+        return transpose.indptr, transpose.indices, self._positions
+
+    def gradient_matrix(self, backward: str, deterministic: bool) -> CsrMatrix | None:
+        """Returns the transpose, if gradients of columns are summed over it; None for atomics.
+
+        Raises:
+            ValueError: `backward` is unknown, or "atomic" though `deterministic`.
+        """
+        check_backward(backward, deterministic)
+        atomics = self.transient and self._transpose is None and self.device.type != "cpu"
+        if backward == "atomic" or (backward == "auto" and atomics and not deterministic):
+            return None
+        return self.transpose()
+
+    def edge_ends(self) -> tuple[Tensor, Tensor]:
+        """Returns the column and the row of each edge, [edges] int64, in the order of edge ids."""
+        rows = row_of_edges(self.indptr, self.num_edges)
+        columns = self.indices.long()
+        if self.edge_ids is not None:
+            by_edge = self.edge_ids.long()
+            columns = torch.empty_like(columns).index_copy_(0, by_edge, columns)
+            rows = torch.empty_like(rows).index_copy_(0, by_edge, rows)
+        return columns, rows
+
+    def __repr__(self) -> str:
+        return (
+            f"CsrMatrix({self.num_columns} sources, {self.num_rows} destinations, "
+            f"{self.num_edges} edges, {self.device})"
+        )
+
+    # Kernels: operands are matrices, nothing is checked, there is no autograd.
+
+    def spmm(self, x: Tensor | None, e: Tensor | None, message: str, mean: bool = False) -> Tensor:
+        """Returns the sum or mean of the messages of each row, [rows, columns of the operands]."""
+        return spmm(x, e, *self.tensors, message, mean)
+
+    def spmm_transposed_atomic(self, x: Tensor | None, e: Tensor | None, message: str) -> Tensor:
+        """Returns the sum of the messages to each column by atomics; `x` is by row."""
+        return spread(x, e, self.duplicate_counts, *self.tensors, message)
+
+    def spmm_transposed_atomic_(
+        self, out: Tensor, x: Tensor | None, e: Tensor | None, message: str
+    ) -> None:
+        """Adds the sum of the messages to each column to `out` by atomics; `x` is by row."""
+        spread_onto(out, x, e, None, *self.tensors, message)
+
+    def spmm_minmax(
+        self, x: Tensor | None, e: Tensor | None, message: str, minimum: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the largest or smallest message of each row, and its first position or -1."""
+        return extremum(x, e, *self.tensors, message, minimum)
+
+    def spmm_minmax_backward(
+        self,
+        grad: Tensor,
+        arg: Tensor,
+        x: Tensor | None,
+        e: Tensor | None,
+        e_columns: int,
+        wanted: list[bool],
+        message: str,
+        fixed_order: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the gradients of `x` and `e` of :meth:`spmm_minmax`, empty where not wanted."""
+        transpose = list(self.transpose_tensors()) if fixed_order else []
+        matrix = (self.indptr, self.indices, self.edge_ids, self.num_columns)
+        return extremum_grad(grad, arg, x, e, e_columns, wanted, *matrix, transpose, message)
+
+    def sddmm(
+        self,
+        left: Tensor | None,
+        right: Tensor | None,
+        message: str,
+        targets: str,
+        heads: int,
+        depth: int,
+    ) -> Tensor:
+        """Returns the message of `left` and `right` of each edge and head, [edges, heads]."""
+        return sddmm(left, right, *self.tensors, message, targets, heads, depth)
+
+    def edge_softmax(self, values: Tensor, grad: Tensor | None = None) -> Tensor:
+        """Returns the softmax of `values` in each row; with `grad`, the gradient of the scores."""
+        return softmax(values, grad, *self.tensors)
+
+    def attention(
+        self,
+        x: Tensor,
+        left: Tensor | None,
+        right: Tensor | None,
+        att: Tensor | None,
+        loops: int,
+        slope: float,
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the weighted sums, and the log of the sum of exp(score) of each row and head."""
+        return attend(x, left, right, att, loops, slope, *self.tensors)
+
+    def attention_backward(
+        self,
+        x: Tensor,
+        left: Tensor | None,
+        right: Tensor | None,
+        att: Tensor | None,
+        loops: int,
+        slope: float,
+        grad: Tensor,
+        lse: Tensor,
+        delta: Tensor,
+        to_columns: bool,
+        to_rows: bool,
+        transpose: CsrMatrix | None,
+    ) -> list[Tensor]:
+        """Returns the gradients of x, left, right, and of att by row, empty where not wanted."""
+        by_column = [] if transpose is None else [transpose.indptr, transpose.indices]
+        chunks = 0 if transpose is None else transpose.max_chunks
+        return attend_grad(
+            x, left, right, att, loops, slope, grad, lse, delta,
+            to_columns, to_rows, by_column, chunks, *self.tensors,
+        )  # fmt: skip
 
 
 def chunk_bound(num_edges: int) -> int:
-    """What `max_chunks` can be at most, whatever the degrees."""
+    """Returns the bound of `max_chunks` for any degrees."""
     return 0 if num_edges <= _LONG_ROW else num_edges // _CHUNK + num_edges // _LONG_ROW + 1
 
 
 def count_chunks(indptr: Tensor) -> int:
-    """`max_chunks` exactly. Synchronises; 0 on the CPU, which does not cut rows."""
+    """Returns the exact `max_chunks`. Synchronises; 0 on the CPU, which does not cut rows."""
     if indptr.device.type == "cpu":
         return 0
     degrees = indptr.diff()
     return int(((degrees + (_CHUNK - 1)) // _CHUNK * (degrees > _LONG_ROW)).sum())
-
-
-def _fake_transpose(
-    indptr: Tensor, indices: Tensor, num_columns: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    return (
-        indptr.new_empty(num_columns + 1),
-        torch.empty_like(indices),
-        torch.empty_like(indices, dtype=indptr.dtype),
-    )
-
-
-@kernel("(Tensor indptr, Tensor indices, int num_columns) -> (Tensor, Tensor, Tensor)",
-        _fake_transpose)  # fmt: skip
-def transpose_rows(
-    indptr: Tensor, indices: Tensor, num_columns: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """indptr, indices and positions of the transpose, the edges of a row in order of position."""
-    if indices.device.type == "cpu":
-        turned = _fake_transpose(indptr, indices, num_columns)
-        given = adjacency(indptr.contiguous(), indices.contiguous(), None, num_columns)
-        _C.transpose(given, *(tensor.data_ptr() for tensor in turned))
-        return turned
-    rows = row_of_edges(indptr, indices.numel(), indices.dtype)
-    return group_by(indices, rows, num_columns, indptr.numel() - 1, indptr.dtype)
-
-
-def row_of_edges(indptr: Tensor, num_edges: int, dtype: torch.dtype = torch.int64) -> Tensor:
-    """[edges] the row of each. Does not synchronise."""
-    rows = torch.arange(indptr.numel() - 1, dtype=dtype, device=indptr.device)
-    return rows.repeat_interleave(indptr.diff(), output_size=num_edges)
-
-
-def group_by(
-    keys: Tensor, values: Tensor, num_keys: int, num_values: int, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Sorts edges (values[e], keys[e]) by key, stably.
-
-    Returns:
-        [num_keys + 1] where each key's edges begin; the values in their new order; the new
-        positions' e. The first and the last of `dtype`, the values of their own.
-    """
-    if keys.device.type == "cpu":
-        keys, values = keys.contiguous(), values.contiguous()
-        indptr = torch.empty(num_keys + 1, dtype=torch.int64, device=keys.device)
-        indices = torch.empty_like(values)
-        order = torch.empty(keys.numel(), dtype=torch.int64, device=keys.device)
-        _C.coo_to_csc(
-            values.data_ptr(),
-            keys.data_ptr(),
-            keys.element_size(),
-            keys.numel(),
-            num_values,
-            num_keys,
-            indptr.data_ptr(),
-            indices.data_ptr(),
-            order.data_ptr(),
-        )
-        return indptr.to(dtype), indices, order.to(dtype)
-    ordered, order = torch.sort(keys, stable=True)
-    return begins(ordered, num_keys, dtype), values[order], order.to(dtype)
-
-
-def counts_up(ids: Tensor) -> bool:
-    """Whether contiguous int32 or int64 `ids` are 0, 1, 2, ... Synchronises."""
-    if ids.device.type == "cpu":
-        return _C.counts_up(ids.data_ptr(), ids.element_size(), ids.numel())
-    return torch.equal(ids, torch.arange(ids.numel(), dtype=ids.dtype, device=ids.device))
-
-
-def begins_if_sorted(keys: Tensor, num_keys: int) -> Tensor | None:
-    """[num_keys + 1] where each key begins, of the keys' dtype; None if they are not sorted.
-
-    Synchronises.
-
-    Raises:
-        IndexError: on the CPU, a key out of range.
-    """
-    if keys.device.type != "cpu" or torch.compiler.is_compiling():
-        is_sorted = bool((keys[1:] >= keys[:-1]).all())
-        return begins(keys.contiguous(), num_keys, keys.dtype) if is_sorted else None
-    keys, indptr = keys.contiguous(), keys.new_empty(num_keys + 1)
-    size = keys.element_size()
-    found = _C.begins(keys.data_ptr(), size, keys.numel(), num_keys, indptr.data_ptr())
-    return indptr if found else None
-
-
-def begins(ordered: Tensor, num_keys: int, dtype: torch.dtype) -> Tensor:
-    """[num_keys + 1] where each key begins in sorted keys."""
-    narrow = dtype == torch.int32
-    bounds = torch.arange(num_keys + 1, dtype=ordered.dtype, device=ordered.device)
-    return torch.searchsorted(ordered, bounds, out_int32=narrow)

@@ -1,14 +1,13 @@
-"""A numbering of a graph's nodes that brings neighbours near to each other."""
+"""Renumbers the nodes of a graph by communities, so that neighbours have close numbers."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.sparse.csc import Csc
-from peergraph.aggregate.sparse.csr import count_chunks, row_of_edges
+from peergraph.aggregate.csc import Csc
+from peergraph.aggregate.sparse.conversion import row_of_edges
+from peergraph.aggregate.sparse.csr import CsrMatrix, count_chunks
 
 # Multipliers of splitmix64, as signed numbers.
 _MIX = (-4658895280553007687, -7723592293110705685)
@@ -56,8 +55,8 @@ def _communities(csc: Csc, rounds: int, largest: int, seed: int) -> Tensor:
     """[nodes] int64 label of each node's community."""
     count, device = csc.num_destinations, csc.device
     nodes = torch.arange(count, device=device)
-    target = row_of_edges(csc.rows.indptr, csc.num_edges)
-    source = csc.rows.indices.long()
+    target = row_of_edges(csc.indptr, csc.num_edges)
+    source = csc.indices.long()
     label = nodes
     for turn in range(rounds):
         pairs, votes = torch.unique(target * count + label[source], return_counts=True)
@@ -86,26 +85,24 @@ def _hash(values: Tensor, seed: int) -> Tensor:
 
 
 def _renumber(csc: Csc, order: Tensor) -> Csc:
-    rows = csc.rows
+    matrix = csc.matrix
     rank = torch.empty_like(order)
     rank[order] = torch.arange(order.numel(), device=order.device)
-    degrees = csc.degrees().long()[order]
+    degrees = csc.in_degrees().long()[order]
     indptr = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
     # Position p of the new structure was this one of the old.
-    shift = rows.indptr.long()[:-1][order] - indptr[:-1]
-    positions = torch.arange(rows.num_edges, device=order.device)
-    positions += shift.repeat_interleave(degrees, output_size=rows.num_edges)
-    edge_ids = positions if rows.edge_ids is None else rows.edge_ids[positions]
-    counts = csc.duplicate_counts
-    found = Csc(
-        indptr.to(rows.indptr.dtype),
-        rank[rows.indices.long()[positions]].to(rows.indices.dtype),
+    shift = matrix.indptr.long()[:-1][order] - indptr[:-1]
+    positions = torch.arange(matrix.num_edges, device=order.device)
+    positions += shift.repeat_interleave(degrees, output_size=matrix.num_edges)
+    edge_ids = positions if matrix.edge_ids is None else matrix.edge_ids[positions]
+    indptr = indptr.to(matrix.indptr.dtype)
+    counts = matrix.duplicate_counts
+    renumbered = CsrMatrix(
+        indptr,
+        rank[matrix.indices.long()[positions]].to(matrix.indices.dtype),
         csc.num_sources,
-        edge_ids=edge_ids.to(rows.indptr.dtype),
+        edge_ids=edge_ids.to(matrix.indptr.dtype),
+        max_chunks=None if csc.transient else count_chunks(indptr),
         duplicate_counts=None if counts is None else counts[order],
-        transient=csc.transient,
-        check=False,
     )
-    if not csc.transient:
-        found.rows = replace(found.rows, max_chunks=count_chunks(found.rows.indptr))
-    return found
+    return Csc.from_matrix(renumbered, transient=csc.transient)

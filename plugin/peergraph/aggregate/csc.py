@@ -1,0 +1,487 @@
+"""The structure of a graph on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from peergraph.aggregate.messages.message import Message, fuses_messages
+from peergraph.aggregate.ops.attention import attention, attention_fits
+from peergraph.aggregate.ops.edge_softmax import edge_softmax
+from peergraph.aggregate.ops.sddmm import sddmm
+from peergraph.aggregate.ops.spmm import spmm
+from peergraph.aggregate.ops.spmm_add_self import spmm_add_self
+from peergraph.aggregate.ops.spmm_linear import spmm_linear
+from peergraph.aggregate.ops.spmm_transposed import spmm_transposed
+from peergraph.aggregate.sparse.checks import (
+    check_counts,
+    check_ids,
+    check_offsets,
+    check_range,
+    check_size,
+)
+from peergraph.aggregate.sparse.conversion import group_by, indptr_if_sorted
+from peergraph.aggregate.sparse.csr import Backward, CsrMatrix, count_chunks
+from peergraph.memory import TableRows
+from peergraph.memory.table.id_list import check_distinct, integers
+
+if TYPE_CHECKING:
+    from peergraph.sampling import Block
+
+# A structure of unknown lifetime gets a transpose at its fifth use: a sort costs about as much as a
+# few passes over the edges, and a mini-batch's structure is used once.
+_USES_BEFORE_TRANSPOSE = 4
+
+_Result = TypeVar("_Result")
+
+
+class Csc:
+    """In-neighbours of each destination, and the order of edge tensors.
+
+    The transpose, over which gradients of sources are summed, is made when it is first needed and
+    kept. Implements :class:`peergraph.aggregate.structure.Structure`.
+
+    Args:
+        indptr: [destinations + 1] int32 or int64.
+        indices: [edges] int32 or int64 sources, on the same device.
+        num_sources: bound of `indices`.
+        edge_ids: [edges] int32 or int64: edge tensors hold the edge at CSC position p in row
+            ``edge_ids[p]``; a permutation. None: in row p.
+        duplicate_counts: [num_sources] int32, at least as often as a source occurs: gradients of
+            sources that occur once are stored without an atomic (WholeGraph III-C4).
+        transient: the structure serves one forward and one backward pass: gradients of sources on
+            a GPU then use atomics instead of a transpose. None: not known; the structure counts as
+            transient until :meth:`count_use` has been called more than four times.
+        num_nonisolated: destinations from this number on have no edges, such as the nodes that the
+            last hop added to a mini-batch; None: not known.
+        check: verify offsets, ids and counts; synchronises with a GPU. Wrong ones that are not
+            checked are undefined behaviour.
+
+    Raises:
+        TypeError, ValueError: an argument of another dtype, shape or device; bad offsets; the first
+            edge id that repeats another; a source that occurs more often than was said.
+        IndexError: the first source or edge id out of range.
+    """
+
+    def __init__(
+        self,
+        indptr: Tensor,
+        indices: Tensor,
+        num_sources: int,
+        *,
+        edge_ids: Tensor | None = None,
+        duplicate_counts: Tensor | None = None,
+        transient: bool | None = False,
+        num_nonisolated: int | None = None,
+        check: bool = True,
+    ) -> None:
+        indices = check_ids("indices", indices)
+        check_ids("indptr", indptr, indices.device)
+        if indptr.numel() == 0:
+            raise ValueError("indptr must have at least one offset, got none")
+        check_size("num_sources", num_sources)
+        if edge_ids is not None:
+            edge_ids = check_ids("edge_ids", edge_ids, indices.device, indices.numel())
+        if duplicate_counts is not None:
+            check_ids("duplicate_counts", duplicate_counts, indices.device, num_sources)
+            if duplicate_counts.dtype != torch.int32:
+                raise TypeError(f"duplicate_counts must be int32, got {duplicate_counts.dtype}")
+        count = indptr.numel() - 1
+        if num_nonisolated is not None and not 0 <= num_nonisolated <= count:
+            raise ValueError(
+                f"num_nonisolated must be 0 to {count} destinations, got {num_nonisolated}"
+            )
+        if check:
+            check_offsets(indptr, indices.numel(), num_nonisolated)
+            check_range("indices", indices, num_sources, "sources")
+            if edge_ids is not None:
+                check_distinct("edge_ids", edge_ids, indices.numel(), "edges")
+            if duplicate_counts is not None:
+                check_counts(duplicate_counts, indices)
+        exact = check and not transient
+        self._init(
+            CsrMatrix(
+                indptr.contiguous(),
+                indices.contiguous(),
+                num_sources,
+                edge_ids=None if edge_ids is None else edge_ids.contiguous(),
+                max_chunks=count_chunks(indptr) if exact else None,
+                duplicate_counts=duplicate_counts,
+                num_nonisolated=num_nonisolated,
+            ),
+            transient,
+        )
+
+    def _init(self, matrix: CsrMatrix, transient: bool | None) -> None:
+        self.matrix = matrix
+        matrix.transient = transient is not False
+        self._uses = 0 if transient is None else None
+        self._cache: dict[Hashable, Any] = {}
+
+    @classmethod
+    def from_matrix(cls, matrix: CsrMatrix, *, transient: bool | None = False) -> Csc:
+        """Returns the structure of a matrix whose tensors are known to be right."""
+        csc = cls.__new__(cls)
+        csc._init(matrix, transient)
+        return csc
+
+    @classmethod
+    def from_edge_index(
+        cls,
+        edge_index: Tensor,
+        num_destinations: int,
+        num_sources: int,
+        *,
+        transient: bool | None = False,
+        check: bool = True,
+    ) -> Csc:
+        """Returns the structure of a list of edges (COO).
+
+        Edges that are sorted by destination are not copied. Others are sorted once; edge tensors
+        stay in the order of `edge_index` all the same. Synchronises.
+
+        Args:
+            edge_index: [2, edges] int32 or int64: sources, destinations.
+            num_destinations, num_sources: bounds of the two rows.
+            transient: as for the constructor.
+            check: verify the ids.
+
+        Raises:
+            TypeError, ValueError: `edge_index` of another dtype or shape.
+            IndexError: the first id out of range.
+        """
+        if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+            raise ValueError(f"edge_index must be [2, edges], got {list(edge_index.shape)}")
+        edge_index = integers(edge_index)
+        check_ids("edge_index", edge_index[0], edge_index.device)
+        check_size("num_destinations", num_destinations)
+        check_size("num_sources", num_sources)
+        source, destination = edge_index.unbind()
+        last = None
+        if check:
+            check_range("edge_index[0]", source, num_sources, "sources")
+            last = check_range("edge_index[1]", destination, num_destinations, "destinations")
+        return cls.from_coo(
+            source,
+            destination,
+            num_destinations,
+            num_sources,
+            num_nonisolated=None if last is None else last + 1,
+            transient=transient,
+        )
+
+    @classmethod
+    def from_coo(
+        cls,
+        source: Tensor,
+        destination: Tensor,
+        num_destinations: int,
+        num_sources: int,
+        *,
+        num_nonisolated: int | None = None,
+        transient: bool | None = False,
+    ) -> Csc:
+        """As :meth:`from_edge_index` without checks, from two tensors [edges] of one dtype."""
+        edge_ids = None
+        indices, indptr = source, indptr_if_sorted(destination, num_destinations)
+        if indptr is None:
+            indptr, indices, edge_ids = group_by(
+                destination, source, num_destinations, num_sources, destination.dtype
+            )
+        matrix = CsrMatrix(
+            indptr.contiguous(),
+            indices.contiguous(),
+            num_sources,
+            edge_ids=edge_ids,
+            max_chunks=count_chunks(indptr),
+            num_nonisolated=num_nonisolated,
+        )
+        return cls.from_matrix(matrix, transient=transient)
+
+    @classmethod
+    def from_block(
+        cls, block: Block, num_sources: int, *, duplicate_counts: Tensor | None = None
+    ) -> Csc:
+        """Returns the structure of a hop of a sample; edge tensors are in the order of its edges.
+
+        Destination k of the structure is row ``block.first_target + k`` of the sample's nodes.
+        Does not synchronise.
+
+        Args:
+            block: of :meth:`peergraph.sampling.Sample.block`.
+            num_sources: the sample's nodes of the source type; on a GPU it is not verified that the
+                block has no others.
+            duplicate_counts: the sample's, of the source type.
+
+        Raises:
+            IndexError: on the CPU, the first source that is not below `num_sources`.
+        """
+        if block.row.device.type == "cpu" and not torch.compiler.is_compiling():
+            check_range("block.row", block.row, num_sources, "sources")
+        return cls(
+            block.indptr,
+            block.row,
+            num_sources,
+            duplicate_counts=duplicate_counts,
+            transient=True,
+            check=False,
+        )
+
+    @property
+    def num_sources(self) -> int:
+        """Rows of features of sources."""
+        return self.matrix.num_columns
+
+    @property
+    def num_destinations(self) -> int:
+        """Rows of features of destinations, and of aggregated messages."""
+        return self.matrix.num_rows
+
+    @property
+    def num_edges(self) -> int:
+        """Rows of features of edges."""
+        return self.matrix.num_edges
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the structure and of all features."""
+        return self.matrix.device
+
+    @property
+    def indptr(self) -> Tensor:
+        """[destinations + 1] offsets into `indices`."""
+        return self.matrix.indptr
+
+    @property
+    def indices(self) -> Tensor:
+        """[edges] sources, grouped by destination."""
+        return self.matrix.indices
+
+    @property
+    def edge_ids(self) -> Tensor | None:
+        """[edges] row in edge tensors of the edge at each position; None: the position."""
+        return self.matrix.edge_ids
+
+    @property
+    def duplicate_counts(self) -> Tensor | None:
+        """[sources] int32, at least as often as a source occurs; None: not known."""
+        return self.matrix.duplicate_counts
+
+    @property
+    def transient(self) -> bool:
+        """Whether gradients of sources on a GPU use atomics instead of a transpose."""
+        return self.matrix.transient
+
+    def count_use(self, *, counted: bool = True) -> None:
+        """Tells a structure of unknown lifetime that a layer is about to use it.
+
+        More than four uses are worth a transpose. Threads may call this at once: a use that is lost
+        delays the transpose.
+
+        Args:
+            counted: False for a trial run, which is not counted.
+        """
+        if self._uses is not None:
+            self.matrix.transient = self._uses < _USES_BEFORE_TRANSPOSE
+            self._uses += int(counted)
+
+    def cached(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
+        """Returns what `make` returned at the first call with this key.
+
+        The result is kept with the structure. Its tensors are made outside of inference mode, whose
+        tensors could not serve gradients later.
+        """
+        if key not in self._cache:
+            with torch.inference_mode(False):
+                self._cache[key] = make()
+        result: _Result = self._cache[key]
+        return result
+
+    def in_degrees(self) -> Tensor:
+        """Returns the number of edges to each destination, [destinations]."""
+        return self.matrix.degrees()
+
+    def out_degrees(self) -> Tensor:
+        """Returns the number of edges from each source, [sources]. Does not synchronise."""
+        return self.matrix.column_degrees()
+
+    def count_self_loops(self, dtype: torch.dtype) -> Tensor:
+        """Returns the number of edges from source i to destination i, [destinations].
+
+        Does not synchronise.
+        """
+        return self.matrix.count_self_loops(dtype)
+
+    def edge_ends(self) -> tuple[Tensor, Tensor]:
+        """Returns the source and the destination of each edge, [edges] int64, by edge id."""
+        return self.matrix.edge_ends()
+
+    def transpose_tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns indptr and indices of the transpose, and the CSC position of each of its edges.
+
+        The first call sorts the edges and synchronises with a GPU.
+        """
+        return self.matrix.transpose_tensors()
+
+    def spmm(
+        self,
+        message: str,
+        reduce: str,
+        x: Tensor | TableRows | None = None,
+        e: Tensor | None = None,
+        *,
+        backward: Backward = "auto",
+        deterministic: bool | None = None,
+    ) -> Tensor:
+        """Reduces messages at destinations: see :func:`peergraph.aggregate.g_spmm`."""
+        return spmm(
+            self.matrix, message, reduce, x, e, backward=backward, deterministic=deterministic
+        )
+
+    def spmm_transposed(
+        self,
+        message: str,
+        x: Tensor | None = None,
+        e: Tensor | None = None,
+        *,
+        backward: Backward = "auto",
+        deterministic: bool | None = None,
+    ) -> Tensor:
+        """Sums messages at sources.
+
+        Args:
+            message: ``copy_u`` (x of the destination), ``copy_e`` (e of the edge) or ``mul``.
+            x: [destinations, *features].
+            e: [edges, *features], as for :func:`peergraph.aggregate.g_spmm`.
+            backward, deterministic: whether the sum itself uses the transpose or atomics.
+
+        Returns:
+            [sources, *features].
+        """
+        return spmm_transposed(
+            self.matrix, message, x, e, backward=backward, deterministic=deterministic
+        )
+
+    def spmm_add_self(
+        self,
+        x: Tensor | TableRows,
+        self_weight: Tensor,
+        e: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        backward: Backward = "auto",
+        deterministic: bool | None = None,
+    ) -> Tensor:
+        """Sums messages and weighted self rows: :func:`peergraph.aggregate.spmm_add_self`."""
+        return spmm_add_self(
+            self.matrix, x, self_weight, e, bias, backward=backward, deterministic=deterministic
+        )
+
+    def spmm_linear(
+        self,
+        reduce: str,
+        x: Tensor | TableRows,
+        weight: Tensor,
+        self_weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        self_x: Tensor | None = None,
+        others: Sequence[tuple[Csc, Tensor]] = (),
+        backward: Backward = "auto",
+        deterministic: bool | None = None,
+    ) -> Tensor:
+        """Aggregates and multiplies: see :func:`peergraph.aggregate.spmm_linear`.
+
+        Args:
+            others: further structures over the same nodes, with their weights.
+        """
+        return spmm_linear(
+            [self.matrix, *(csc.matrix for csc, _ in others)],
+            reduce,
+            x,
+            [weight, *(other for _, other in others)],
+            self_weight,
+            bias,
+            self_x=self_x,
+            backward=backward,
+            deterministic=deterministic,
+        )
+
+    def sddmm(
+        self,
+        op: str,
+        lhs: Tensor,
+        rhs: Tensor | None = None,
+        lhs_target: str = "u",
+        rhs_target: str = "v",
+        *,
+        backward: Backward = "auto",
+        deterministic: bool | None = None,
+    ) -> Tensor:
+        """Computes a value for each edge: see :func:`peergraph.aggregate.g_sddmm`."""
+        return sddmm(
+            self.matrix,
+            op,
+            lhs,
+            rhs,
+            lhs_target,
+            rhs_target,
+            backward=backward,
+            deterministic=deterministic,
+        )
+
+    def edge_softmax(self, scores: Tensor) -> Tensor:
+        """Normalises scores of edges: see :func:`peergraph.aggregate.edge_softmax`."""
+        return edge_softmax(self.matrix, scores)
+
+    def supports_attention(self, x: Tensor) -> bool:
+        """Returns whether :meth:`attention` takes `x` [sources, heads, depth]."""
+        return attention_fits(x)
+
+    def attention(
+        self,
+        x: Tensor,
+        left: Tensor | None = None,
+        right: Tensor | None = None,
+        *,
+        att: Tensor | None = None,
+        negative_slope: float = 0.2,
+        self_loops: int | None = None,
+        deterministic: bool | None = None,
+    ) -> Tensor:
+        """Sums sources by attention in one pass: see :func:`peergraph.aggregate.attention`."""
+        return attention(
+            self.matrix,
+            x,
+            left,
+            right,
+            att=att,
+            negative_slope=negative_slope,
+            self_loops=self_loops,
+            deterministic=deterministic,
+        )
+
+    def fuses_messages(self) -> bool:
+        """Returns whether :meth:`reduce_message` runs as one kernel: on a GPU, with CuPy."""
+        return fuses_messages(self.matrix)
+
+    def reduce_message(
+        self,
+        message: Message,
+        *,
+        u: Tensor | None = None,
+        v: Tensor | None = None,
+        e: Tensor | None = None,
+        w: Tensor | None = None,
+    ) -> Tensor:
+        """Reduces messages of the user: see :func:`peergraph.aggregate.message`."""
+        return message.reduce_over(self.matrix, {"u": u, "v": v, "e": e, "w": w})
+
+    def __repr__(self) -> str:
+        return (
+            f"Csc({self.num_sources} sources, {self.num_destinations} destinations, "
+            f"{self.num_edges} edges, {self.device})"
+        )

@@ -1,0 +1,35 @@
+"""Layers of graph neural networks as functions that know no framework.
+
+They take a structure (:class:`peergraph.aggregate.Csc` or another implementation of
+:class:`peergraph.aggregate.Structure`), features and weights.
+"""
+
+from peergraph.aggregate.layers.autocast import without_autocast
+from peergraph.aggregate.layers.degree_normalisation import gcn, weights_edges
+from peergraph.aggregate.layers.graph_attention import (
+    combine_heads,
+    gat,
+    gat_weights,
+    gatv2,
+    why_not_one_pass,
+)
+from peergraph.aggregate.layers.isomorphism import fuses_gine, gin, gine
+from peergraph.aggregate.layers.linear_aggregation import graph, rgcn, rgcn_by_basis, sage
+
+__all__ = [
+    "combine_heads",
+    "fuses_gine",
+    "gat",
+    "gat_weights",
+    "gatv2",
+    "gcn",
+    "gin",
+    "gine",
+    "graph",
+    "rgcn",
+    "rgcn_by_basis",
+    "sage",
+    "weights_edges",
+    "why_not_one_pass",
+    "without_autocast",
+]

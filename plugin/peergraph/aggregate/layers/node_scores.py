@@ -1,0 +1,84 @@
+"""Scores of nodes in GAT: products of each head's features and attention vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Products have a multiple of this number of columns. cuBLAS computes a product with one column as a
+# matrix times a vector; the gradient of the vector, a sum over all nodes, then runs in a few thread
+# blocks: on an H200, with 9.4 M nodes, 4 heads and 256 features, that takes 1.8 s, where eight columns
+# take a few milliseconds. Rows of eight numbers are also read as vectors.
+_COLUMNS = 8
+
+
+def node_scores(h: Tensor, *vectors: Tensor) -> tuple[Tensor, ...]:
+    """Returns `h`, to be used in its place, and a score [rows, heads] for each vector.
+
+    A score is ``(h * vector).sum(-1)``. All come from one product: [rows, heads * depth] times the vectors on the diagonal of blocks, with zeros elsewhere. It reads `h` once for all
+    vectors, where torch would write ``h * vector`` and sum slowly; the products with zeros are few.
+    Features of one head that are not finite make the node's scores of other heads not finite too.
+
+    The gradient of the scores is added in place to that of the returned `h`, which must therefore
+    go to one function only.
+
+    Args:
+        h: [rows, heads, depth].
+        vectors: [heads, depth] each, of the same dtype.
+    """
+    found: tuple[Tensor, ...] = _Scores.apply(h, *vectors)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Scores(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, *vectors: Tensor) -> tuple[Tensor, ...]:
+        heads = h.shape[1]
+        flat, matrix = h.flatten(1), _diagonal(vectors)
+        ctx.save_for_backward(flat, matrix)
+        ctx.shape = h.shape[1:]
+        ctx.set_materialize_grads(False)  # The returned `h` may be unused.
+        found = flat @ matrix
+        starts = range(0, heads * len(vectors), heads)
+        # Views of one tensor would have their gradients padded and added.
+        return h.view_as(h), *(found[:, start : start + heads].contiguous() for start in starts)
+
+    @staticmethod
+    def backward(
+        ctx: Any, grad_h: Tensor | None, *grad_scores: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        flat, matrix = ctx.saved_tensors
+        heads, depth = ctx.shape
+        grad = flat.new_zeros(flat.shape[0], matrix.shape[1])
+        for i, part in enumerate(grad_scores):
+            if part is not None:
+                grad[:, i * heads : (i + 1) * heads] = part
+        grad_vectors: list[Tensor | None] = [None] * len(grad_scores)
+        if any(ctx.needs_input_grad[1:]):
+            grad_matrix = flat.t() @ grad
+            grad_vectors = [block.t() for block in _blocks(grad_matrix, heads, len(grad_scores))]
+        if not ctx.needs_input_grad[0]:
+            return None, *grad_vectors
+        if grad_h is None:
+            return (grad @ matrix.t()).view(-1, heads, depth), *grad_vectors
+        # An expanded gradient, such as that of a sum, shares memory.
+        grad_flat = grad_h.contiguous().view(flat.shape).addmm_(grad, matrix.t())
+        return grad_flat.view(-1, heads, depth), *grad_vectors
+
+
+def _diagonal(vectors: tuple[Tensor, ...]) -> Tensor:
+    """Returns [heads * depth, columns] with each head's vectors in that head's rows and columns."""
+    heads, depth = vectors[0].shape
+    columns = -(-heads * len(vectors) // _COLUMNS) * _COLUMNS
+    matrix = vectors[0].new_zeros(heads * depth, columns)
+    for block, vector in zip(_blocks(matrix, heads, len(vectors)), vectors, strict=True):
+        block.copy_(vector.t())
+    return matrix
+
+
+def _blocks(matrix: Tensor, heads: int, count: int) -> list[Tensor]:
+    """Returns the entries of the matrix that belong to each vector, [depth, heads]."""
+    cube = matrix.view(heads, -1, matrix.shape[1])
+    return [cube[:, :, i * heads : (i + 1) * heads].diagonal(dim1=0, dim2=2) for i in range(count)]

@@ -1,0 +1,92 @@
+"""Sums from destinations to sources, which gradients of sources are made of."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from peergraph.aggregate.kernels.arguments import sum_dtype
+from peergraph.aggregate.kernels.torch_operator import is_traced
+from peergraph.aggregate.sparse.csr import CsrMatrix
+
+# The gradient of a mean is weighted by edge up to this many edges a destination. On an H200 at 128
+# columns, dividing the gradient of a row takes 0.4 ns, since the row is read and written; a weight
+# costs 0.04 ns more for each edge in the sum, and as much to be made.
+_WEIGHTED_EDGES = 4
+# For narrower gradients a division costs less than making weights.
+_WEIGHTED_COLUMNS = 32
+
+
+def sum_to_sources(
+    matrix: CsrMatrix, transpose: CsrMatrix | None, x: Tensor | None, e: Tensor | None, message: str
+) -> Tensor:
+    """Returns the sum of the messages of each source's edges, [sources, columns].
+
+    Args:
+        matrix: the edges.
+        transpose: the transpose of `matrix`, or None to add by atomics.
+        x: [destinations, columns], or None.
+        e: [edges, columns or a divisor], or None.
+        message: as in :func:`peergraph.aggregate.g_spmm`.
+    """
+    if transpose is not None:
+        return transpose.spmm(x, e, message)
+    return matrix.spmm_transposed_atomic(x, e, message)
+
+
+def add_sum_to_sources_(
+    onto: Tensor,
+    matrix: CsrMatrix,
+    transpose: CsrMatrix | None,
+    x: Tensor,
+    e: Tensor | None,
+    message: str,
+) -> Tensor:
+    """Adds the sums of :func:`sum_to_sources` to `onto` [sources, columns] in place.
+
+    Atomics add to the values of `onto`, so that no zeros and no second matrix are written.
+    """
+    if transpose is not None or not accumulates_in(onto.dtype):
+        return onto.add_(sum_to_sources(matrix, transpose, x, e, message))
+    matrix.spmm_transposed_atomic_(onto, x, e, message)
+    return onto
+
+
+def accumulates_in(dtype: torch.dtype) -> bool:
+    """Returns whether kernels keep sums of values of `dtype` in `dtype`."""
+    return dtype == sum_dtype(dtype)
+
+
+def divide_by_degrees(matrix: CsrMatrix, grad: Tensor) -> Tensor:
+    """Returns `grad` [destinations, columns] divided by the number of edges of each row.
+
+    Degrees are kept in the dtype of sums, since float16 has no room for large ones.
+    """
+    return (grad / _degrees(matrix, sum_dtype(grad.dtype))).to(grad.dtype)
+
+
+def _degrees(matrix: CsrMatrix, dtype: torch.dtype) -> Tensor:
+    """Returns the divisors of means, [destinations, 1]."""
+    return matrix.degrees().clamp(min=1).to(dtype).unsqueeze(1)
+
+
+def gradient_of_sums(matrix: CsrMatrix, grad: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Returns the gradient of sums, given that of means: rows, and weights of edges.
+
+    Args:
+        matrix: the edges.
+        grad: [destinations, columns], the gradient of means.
+
+    Returns:
+        [destinations, columns], and weights [edges, 1] to multiply by, or None for ones.
+    """
+    if (
+        is_traced()
+        or not accumulates_in(grad.dtype)
+        or grad.shape[1] < _WEIGHTED_COLUMNS
+        or matrix.num_edges > _WEIGHTED_EDGES * matrix.num_rows
+    ):
+        return divide_by_degrees(matrix, grad), None
+    inverse = _degrees(matrix, grad.dtype).reciprocal_()
+    weight = matrix.sddmm(inverse, None, "copy_u", "vv", 1, 1)
+    return grad, weight

@@ -1,0 +1,165 @@
+"""The interface between layers and the structure of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from peergraph.aggregate.messages.message import Message
+from peergraph.memory import TableRows
+
+_Result = TypeVar("_Result")
+
+
+class Structure(Protocol):
+    """Edges from sources to destinations, and the operations that run over them.
+
+    :mod:`peergraph.aggregate.layers` use nothing else of a structure.
+    :class:`peergraph.aggregate.Csc` holds all edges on one device; a structure that is partitioned
+    over devices can implement the same methods. Features of sources are [sources, *features],
+    those of destinations [destinations, *features], those of edges [edges, *features] in the order
+    of the structure's edge ids. All operations are differentiable once in their tensors.
+    """
+
+    @property
+    def num_sources(self) -> int:
+        """Rows of features of sources."""
+        ...
+
+    @property
+    def num_destinations(self) -> int:
+        """Rows of features of destinations, and of aggregated messages."""
+        ...
+
+    @property
+    def num_edges(self) -> int:
+        """Rows of features of edges."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Device of features."""
+        ...
+
+    @property
+    def transient(self) -> bool:
+        """Whether the structure serves one forward and one backward pass."""
+        ...
+
+    def in_degrees(self) -> Tensor:
+        """Returns the number of edges to each destination, [destinations] int32 or int64."""
+        ...
+
+    def out_degrees(self) -> Tensor:
+        """Returns the number of edges from each source, [sources] int32 or int64."""
+        ...
+
+    def count_self_loops(self, dtype: torch.dtype) -> Tensor:
+        """Returns the number of edges from source i to destination i, [destinations]."""
+        ...
+
+    def cached(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
+        """Returns what `make` returned at the first call with this key."""
+        ...
+
+    def spmm(
+        self,
+        message: str,
+        reduce: str,
+        x: Tensor | TableRows | None = None,
+        e: Tensor | None = None,
+    ) -> Tensor:
+        """Reduces messages at destinations: see :func:`peergraph.aggregate.g_spmm`."""
+        ...
+
+    def spmm_transposed(
+        self, message: str, x: Tensor | None = None, e: Tensor | None = None
+    ) -> Tensor:
+        """Sums messages at sources; `x` [destinations, *features] is by destination.
+
+        Args:
+            message: ``copy_u`` (x of the destination), ``copy_e`` (e of the edge) or ``mul``.
+
+        Returns:
+            [sources, *features].
+        """
+        ...
+
+    def spmm_add_self(
+        self,
+        x: Tensor | TableRows,
+        self_weight: Tensor,
+        e: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> Tensor:
+        """Sums messages and weighted self rows: :func:`peergraph.aggregate.spmm_add_self`."""
+        ...
+
+    def spmm_linear(
+        self,
+        reduce: str,
+        x: Tensor | TableRows,
+        weight: Tensor,
+        self_weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        self_x: Tensor | None = None,
+        others: Sequence[tuple[Any, Tensor]] = (),
+    ) -> Tensor:
+        """Aggregates and multiplies: see :func:`peergraph.aggregate.spmm_linear`.
+
+        Args:
+            others: further structures of the same kind over the same nodes, with their weights.
+        """
+        ...
+
+    def sddmm(
+        self,
+        op: str,
+        lhs: Tensor,
+        rhs: Tensor | None = None,
+        lhs_target: str = "u",
+        rhs_target: str = "v",
+    ) -> Tensor:
+        """Computes a value for each edge: see :func:`peergraph.aggregate.g_sddmm`."""
+        ...
+
+    def edge_softmax(self, scores: Tensor) -> Tensor:
+        """Normalises scores of edges: see :func:`peergraph.aggregate.edge_softmax`."""
+        ...
+
+    def supports_attention(self, x: Tensor) -> bool:
+        """Returns whether :meth:`attention` takes `x` [sources, heads, depth]."""
+        ...
+
+    def attention(
+        self,
+        x: Tensor,
+        left: Tensor | None = None,
+        right: Tensor | None = None,
+        *,
+        att: Tensor | None = None,
+        negative_slope: float = 0.2,
+        self_loops: int | None = None,
+    ) -> Tensor:
+        """Sums sources by attention in one pass: see :func:`peergraph.aggregate.attention`."""
+        ...
+
+    def fuses_messages(self) -> bool:
+        """Returns whether :meth:`reduce_message` runs as one kernel without writing messages."""
+        ...
+
+    def reduce_message(
+        self,
+        message: Message,
+        *,
+        u: Tensor | None = None,
+        v: Tensor | None = None,
+        e: Tensor | None = None,
+        w: Tensor | None = None,
+    ) -> Tensor:
+        """Reduces messages of the user: see :func:`peergraph.aggregate.message`."""
+        ...
