@@ -12,10 +12,6 @@ from torch.utils.dlpack import from_dlpack
 
 from peergraph.aggregate import Csc, is_arange, row_of_edges
 
-# A structure that was used this often is worth a transpose: a sort costs about as much as a few
-# passes over the edges, and mini-batches are used once.
-_USES_BEFORE_TRANSPOSE = 4
-
 
 class Relation:
     """Edges from `num_src` to `num_dst` nodes; edge `i` is the i-th of the tensors given.
@@ -43,7 +39,6 @@ class Relation:
         self._dst = dst
         self._indptr = indptr
         self._structure: Csc | None = None
-        self._uses = 0
         self._reverse: Relation | None = None
         self._by_destination: tuple[Tensor, Tensor, Tensor] | None = None
         self._in_degrees: Tensor | None = None
@@ -75,16 +70,19 @@ class Relation:
     def structure(self) -> Csc:
         """What the kernels run over: edge tensors are in the order of the edges."""
         csc = self._csc()
-        csc.transient = self._uses < _USES_BEFORE_TRANSPOSE
-        self._uses += 1
+        csc.count_use()
         return csc
 
     def _csc(self) -> Csc:
         if self._structure is None:
             if self._indptr is not None:
-                self._structure = Csc(self._indptr, self.src, self.num_src, check=False)
+                self._structure = Csc(
+                    self._indptr, self.src, self.num_src, transient=None, check=False
+                )
             else:
-                self._structure = Csc.from_coo(self.src, self.dst, self.num_dst, self.num_src)
+                self._structure = Csc.from_coo(
+                    self.src, self.dst, self.num_dst, self.num_src, transient=None
+                )
         return self._structure
 
     def reverse(self) -> Relation:

@@ -8,7 +8,7 @@ import dgl.nn as dgl_nn
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.ops.spmm_linear import plus_product
+from peergraph.aggregate.layers import add_product
 
 from ..backend.kernels import spmm
 from ..backend.message_passing import install
@@ -139,7 +139,7 @@ class RelGraphConv(FastLayer, dgl_nn.RelGraphConv):  # type: ignore[misc]
         h = None
         for weight, matrix in zip(weights.unbind(1), linear.W, strict=True):
             sums = spmm(graph.relation, "mul", "sum", feat, weight)
-            h = sums @ matrix if h is None else plus_product(h, sums, matrix)
+            h = sums @ matrix if h is None else add_product(h, sums, matrix)
         assert h is not None
         return self._finish(h, feat, graph.num_dst_nodes())
 
@@ -150,7 +150,7 @@ class RelGraphConv(FastLayer, dgl_nn.RelGraphConv):  # type: ignore[misc]
         if self.bias:
             h = h + self.h_bias
         if self.self_loop:
-            h = plus_product(h, feat[:num_dst], self.loop_weight)
+            h = add_product(h, feat[:num_dst], self.loop_weight)
         if self.activation:
             h = self.activation(h)
         result: Tensor = self.dropout(h)

@@ -94,7 +94,7 @@ def run(
     own = None
     if self_weight is not None and x.x_dst is not None and not are_first_rows(x.x_dst, x.x_src):
         own = gathered(x.x_dst)
-    out = spmm_linear(structures, reduce, rows, weights, self_weight, bias, own=own)
+    out = spmm_linear(structures, reduce, rows, weights, self_weight, bias, self_x=own)
     for csc in structures:
         note(f"propagate: peergraph, {reduce} over {csc}")
     return out

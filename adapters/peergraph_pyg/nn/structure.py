@@ -20,9 +20,6 @@ from ..loader.batch_csc import find as find_blocks
 # Edge indices that are remembered at once: the edge types of a heterogeneous graph, or the layers
 # of a few mini-batches.
 _KEPT = 32
-# A structure that was used this often is worth a transpose: a sort costs about as much as a few
-# passes over the edges, and mini-batches are used once.
-_USES_BEFORE_TRANSPOSE = 4
 
 
 class _Structures:
@@ -32,7 +29,7 @@ class _Structures:
         ids = _ids_of(tensors)
         self._references = [weakref.ref(tensor, lambda _: _forget(ids)) for tensor in tensors]
         self._state = state
-        self.by_key: dict[Hashable, tuple[Csc, int]] = {}
+        self.by_key: dict[Hashable, Csc] = {}
 
     def are_of(self, tensors: tuple[Tensor, ...], state: Hashable) -> bool:
         """Whether these are the same tensors, not written to since."""
@@ -113,13 +110,15 @@ def structure_of(edge_index: Tensor, num_destinations: int, num_sources: int) ->
         return Csc.from_edge_index(plain(edge_index), num_destinations, num_sources)
     with _lock:
         kept = _structures_of(tensors).by_key
-        csc, uses = kept.get(key, (None, 0))
+        csc = kept.get(key)
+    is_kept = csc is not None
     if csc is None:
         # A structure that holds views of the edge index would keep it alive, and so itself.
-        csc = Csc.from_edge_index(plain(edge_index).data, num_destinations, num_sources)
-    csc.transient = uses < _USES_BEFORE_TRANSPOSE
-    kept[key] = (csc, uses if is_explaining() else uses + 1)
-    note(f"structure: {'kept' if uses else 'made'} for this edge index; {_gradients_of(csc)}")
+        csc = kept[key] = Csc.from_edge_index(
+            plain(edge_index).data, num_destinations, num_sources, transient=None
+        )
+    csc.count_use(counted=not is_explaining())
+    note(f"structure: {'kept' if is_kept else 'made'} for this edge index; {_gradients_of(csc)}")
     return csc
 
 

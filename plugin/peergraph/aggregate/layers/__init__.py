@@ -15,8 +15,10 @@ from peergraph.aggregate.layers.graph_attention import (
 )
 from peergraph.aggregate.layers.isomorphism import fuses_gine, gin, gine
 from peergraph.aggregate.layers.linear_aggregation import graph, rgcn, rgcn_by_basis, sage
+from peergraph.aggregate.ops.spmm_linear import add_product
 
 __all__ = [
+    "add_product",
     "combine_heads",
     "fuses_gine",
     "gat",

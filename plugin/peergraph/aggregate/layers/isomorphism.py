@@ -60,10 +60,10 @@ def gine(
     reduce: str = "sum",
     self_x: Tensor | None = None,
 ) -> Tensor:
-    """Computes ``reduce(relu(x + edge_features)) + (1 + eps) * self_x``, the input of GINE's network.
+    """Computes the input of GINE's network: ``reduce(relu(x + e)) + (1 + eps) * self_x``.
 
-    Hu et al. 2020. Where a structure fuses messages they are never written; else the sums
-    ``x + edge_features`` are written by edge.
+    Hu et al. 2020. Where a structure fuses messages they are never written; else the sums of
+    features of nodes and edges are written by edge.
 
     Args:
         structure: the edges.

@@ -9,16 +9,17 @@ from torch import Tensor
 
 # Products have a multiple of this number of columns. cuBLAS computes a product with one column as a
 # matrix times a vector; the gradient of the vector, a sum over all nodes, then runs in a few thread
-# blocks: on an H200, with 9.4 M nodes, 4 heads and 256 features, that takes 1.8 s, where eight columns
-# take a few milliseconds. Rows of eight numbers are also read as vectors.
+# blocks: on an H200, with 9.4 M nodes, 4 heads and 256 features, that takes 1.8 s, where eight
+# columns take a few milliseconds. Rows of eight numbers are also read as vectors.
 _COLUMNS = 8
 
 
 def node_scores(h: Tensor, *vectors: Tensor) -> tuple[Tensor, ...]:
     """Returns `h`, to be used in its place, and a score [rows, heads] for each vector.
 
-    A score is ``(h * vector).sum(-1)``. All come from one product: [rows, heads * depth] times the vectors on the diagonal of blocks, with zeros elsewhere. It reads `h` once for all
-    vectors, where torch would write ``h * vector`` and sum slowly; the products with zeros are few.
+    A score is ``(h * vector).sum(-1)``. All come from one product: [rows, heads * depth] times the
+    vectors on the diagonal of blocks, with zeros elsewhere. It reads `h` once for all vectors,
+    where torch would write ``h * vector`` and sum slowly; the products with zeros are few.
     Features of one head that are not finite make the node's scores of other heads not finite too.
 
     The gradient of the scores is added in place to that of the returned `h`, which must therefore

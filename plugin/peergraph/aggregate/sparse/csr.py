@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from peergraph.aggregate.kernels.attention import attend, attend_grad
 from peergraph.aggregate.kernels.sddmm import sddmm, softmax
-from peergraph.aggregate.kernels.spmm_minmax import extremum, extremum_grad
 from peergraph.aggregate.kernels.spmm import spmm, spread, spread_onto
+from peergraph.aggregate.kernels.spmm_minmax import extremum, extremum_grad
 from peergraph.aggregate.sparse.checks import check_backward
 from peergraph.aggregate.sparse.conversion import row_of_edges, transpose_rows
 
