@@ -73,13 +73,14 @@ Leased<GraphView> make_graph_view(const LeasedCsc& lists, const LeasedIdMap& des
 }
 
 ListChunk make_chunk(int64_t first, int64_t count, uintptr_t indptr, uintptr_t indices,
-                     int index_bytes, int64_t edge_begin) {
+                     int index_bytes, int64_t edge_begin, uintptr_t edge_ids) {
   return {first,
           count,
           reinterpret_cast<const int64_t*>(indptr),
           reinterpret_cast<void*>(indices),
           index_bytes,
-          edge_begin};
+          edge_begin,
+          reinterpret_cast<int64_t*>(edge_ids)};
 }
 
 void scatter_lists(const LeasedCsc& view, const ListChunk& chunk, const LeasedIdMap& destinations,
@@ -142,8 +143,8 @@ void register_store(py::module_& m) {
       });
   py::class_<ListChunk>(m, "ListChunk")
       .def(py::init(&make_chunk), py::kw_only(), py::arg("first"), py::arg("count"),
-           py::arg("indptr"), py::arg("indices"), py::arg("index_bytes"),
-           py::arg("edge_begin") = 0);
+           py::arg("indptr"), py::arg("indices"), py::arg("index_bytes"), py::arg("edge_begin") = 0,
+           py::arg("edge_ids") = 0);
   m.def("scatter_lists", &scatter_lists, ReleaseGil(), py::arg("view"), py::arg("chunk"),
         py::arg("destinations"), py::arg("sources"), py::arg("device"), py::arg("stream"),
         py::arg("num_threads"));

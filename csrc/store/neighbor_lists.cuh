@@ -36,7 +36,9 @@ PG_HD void gather_list(const GraphView& graph, const ListChunk& chunk, int64_t i
                        int lanes) {
   const NeighborList from = neighbors(graph, chunk.first + i);
   for (int64_t k = lane; k < from.size(); k += lanes) {
-    store_id(chunk.indices, chunk.index_bytes, chunk.indptr[i] + k, from[k]);
+    const int64_t to = chunk.indptr[i] + k;
+    store_id(chunk.indices, chunk.index_bytes, to, from[k]);
+    if (chunk.edge_ids) chunk.edge_ids[to] = edge_id(graph, from, k);
   }
 }
 

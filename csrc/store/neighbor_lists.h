@@ -16,7 +16,8 @@ struct ListChunk {
   const int64_t* indptr = nullptr;  // [count + 1] positions in `indices`, indptr[0] == 0
   void* indices = nullptr;          // [indptr[count]] user ids of sources, index_bytes each
   int32_t index_bytes = 8;
-  int64_t edge_begin = 0;  // position of the chunk's first edge in the user's CSC
+  int64_t edge_begin = 0;       // position of the chunk's first edge in the user's CSC
+  int64_t* edge_ids = nullptr;  // [indptr[count]] for gather_lists; null: edge ids are not read
 };
 
 /// Writes the lists of a chunk into their part (every replica on the replicated tier), sources
@@ -26,7 +27,8 @@ void scatter_lists_cpu(const CscView& view, const ListChunk& chunk, const IdMapV
 void scatter_lists_cuda(const CscView& view, const ListChunk& chunk, const IdMapView& destinations,
                         const IdMapView& sources, int device, uintptr_t stream);
 
-/// The reverse: fills chunk.indices with the users' ids of the sources.
+/// The reverse: fills chunk.indices with the users' ids of the sources, and chunk.edge_ids with
+/// those of the edges.
 void gather_lists_cpu(const GraphView& graph, const ListChunk& chunk, int num_threads);
 void gather_lists_cuda(const GraphView& graph, const ListChunk& chunk, int device,
                        uintptr_t stream);

@@ -200,6 +200,7 @@ class ListChunk:
         indices: int,
         index_bytes: int,
         edge_begin: int = 0,
+        edge_ids: int = 0,
     ) -> None: ...
 
 # Id maps are (address, bytes per value); 0 bytes stand for the identity.

@@ -87,4 +87,5 @@ def sparse_update(device: torch.device) -> Iterator[Tensor]:
 def store(device: torch.device) -> Iterator[Tensor]:
     with build(homogeneous_source(), "mixed", device=device) as built:
         yield built.edge_index()
+        yield from built.read_csc(start=7, stop=41)
         yield built.node_table("x").gather(torch.arange(60, device=device))

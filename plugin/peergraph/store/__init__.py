@@ -1,5 +1,6 @@
 """The graph store: structure and tables spread over the ranks' memory by a plan."""
 
+from peergraph.store.csc.neighbor_lists import CscRange
 from peergraph.store.csc.tiered_csc import TieredCsc
 from peergraph.store.hotness.hotness import Hotness
 from peergraph.store.hotness.id_map import IdMap
@@ -26,6 +27,7 @@ from peergraph.store.tensors.table_tensor import TableTensor
 __all__ = [
     "EDGE",
     "NODE",
+    "CscRange",
     "EdgeSource",
     "EdgeType",
     "GraphSource",

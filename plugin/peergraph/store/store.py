@@ -19,7 +19,7 @@ from peergraph.memory.region.closing import close_all
 from peergraph.store.build.build_store import build_store
 from peergraph.store.build.materialize import add_table
 from peergraph.store.contents import StoreContents, table_allocation
-from peergraph.store.csc.neighbor_lists import read_degrees, read_edge_index
+from peergraph.store.csc.neighbor_lists import CscRange, read_degrees, read_edge_index, read_range
 from peergraph.store.csc.tiered_csc import TieredCsc
 from peergraph.store.disk.save_store import save_store
 from peergraph.store.disk.saved_embeddings import restore
@@ -233,6 +233,23 @@ class Store:
     def in_degree(self, edge_type: EdgeType = EDGE) -> Tensor:
         """``[num destinations]`` int64 on the CPU. One-sided; synchronises."""
         return read_degrees(self.csc(edge_type), self.id_map(edge_type[2]))
+
+    def read_csc(
+        self, edge_type: EdgeType = EDGE, start: int = 0, stop: int | None = None
+    ) -> CscRange:
+        """Copies the in-neighbours of destinations ``start .. stop - 1`` to this rank's device,
+        from any tier: ``indptr``, ``indices`` and ``edge_ids``, all in the users' ids. One-sided;
+        synchronises once, for the number of edges.
+
+        Args:
+            edge_type: the relation; ``KeyError`` for an unknown one.
+            start, stop: users' ids of destinations; `stop` None: to the last one.
+
+        Raises:
+            ValueError: ``start`` and ``stop`` are no range of the destinations.
+        """
+        maps = (self.id_map(edge_type[2]), self.id_map(edge_type[0]))
+        return read_range(self.csc(edge_type), start, stop, *maps)
 
     @collective("Store.add_node_table")
     def add_node_table(

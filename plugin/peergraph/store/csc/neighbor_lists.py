@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -86,18 +87,72 @@ def read_lists(
         yield degrees[begin:end], ids.cpu()
 
 
+class CscRange(NamedTuple):
+    """Some destinations of a relation with their in-neighbours, in the users' order and ids."""
+
+    indptr: Tensor
+    """``[destinations + 1]`` int64, from 0."""
+    indices: Tensor
+    """``[edges]`` ids of the sources, int32 where all fit, else int64."""
+    edge_ids: Tensor
+    """``[edges]`` int64 ids of the edges."""
+
+
+def read_range(
+    structure: TieredCsc, start: int, stop: int | None, destinations: IdMap, sources: IdMap
+) -> CscRange:
+    """The lists of destinations start .. stop - 1, on the structure's device; raises as
+    :meth:`Store.read_csc`. One-sided; synchronises once, for the number of edges.
+    """
+    count = structure.num_destinations
+    stop = count if stop is None else stop
+    if not 0 <= start <= stop <= count:
+        raise ValueError(
+            f"start and stop must be a range within the {count} destinations, "
+            f"got {start} and {stop}"
+        )
+    device = structure.device
+    degrees = _degrees(structure, start, stop - start, destinations)
+    indptr = torch.zeros(stop - start + 1, dtype=torch.int64, device=device)
+    torch.cumsum(degrees, 0, out=indptr[1:])
+    num_edges = int(indptr[-1])
+    indices = torch.empty(num_edges, dtype=structure.index_dtype, device=device)
+    edge_ids = torch.empty(num_edges, dtype=torch.int64, device=device)
+    chunk = _C.ListChunk(
+        first=start,
+        count=stop - start,
+        indptr=indptr.data_ptr(),
+        indices=indices.data_ptr(),
+        index_bytes=indices.element_size(),
+        edge_ids=edge_ids.data_ptr(),
+    )
+    _C.gather_lists(
+        structure.view,
+        chunk,
+        destinations.internal_view,
+        sources.user_view,
+        *launch_on(device),
+    )
+    return CscRange(indptr, indices, edge_ids)
+
+
 def read_degrees(structure: TieredCsc, destinations: IdMap) -> Tensor:
     """[destinations] int64 in-degrees by user id, on the CPU. One-sided; synchronises."""
-    degrees = torch.empty(structure.num_destinations, dtype=torch.int64, device=structure.device)
+    return _degrees(structure, 0, structure.num_destinations, destinations).cpu()
+
+
+def _degrees(structure: TieredCsc, first: int, count: int, destinations: IdMap) -> Tensor:
+    """[count] int64 in-degrees of first, first + 1, ... by user id, on the device."""
+    degrees = torch.empty(count, dtype=torch.int64, device=structure.device)
     _C.degrees(
         structure.view,
-        0,
-        degrees.numel(),
+        first,
+        count,
         destinations.internal_view,
         degrees.data_ptr(),
         *launch_on(structure.device),
     )
-    return degrees.cpu()
+    return degrees
 
 
 def read_edge_index(structure: TieredCsc, to_user: IdMap, from_user: IdMap) -> Tensor:
