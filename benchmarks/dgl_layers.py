@@ -147,7 +147,7 @@ def make_block(g: Any) -> Make:
 
 def run(session: Session) -> None:
     # First, so that DGL imports.
-    from peergraph_dgl.backend.message_passing import is_foreign
+    from peergraph_dgl.backend.message_passing import is_unsupported_by_dgl
 
     # isort: split
     import dgl
@@ -164,7 +164,7 @@ def run(session: Session) -> None:
     makes: dict[str, Make] = {"whole": lambda: g}
     if "block" in args.kinds:
         makes["block"] = make_block(g)
-    has_own = not is_foreign(session.device)
+    has_own = not is_unsupported_by_dgl(session.device)
     if not has_own:
         session.recorder.skip("dgl", "this build of DGL knows no GPUs")
     for kind in args.kinds:

@@ -188,9 +188,9 @@ def why_without_dgl(device: torch.device) -> str | None:
     if importlib.util.find_spec("dgl") is None:
         return "it is not installed"
     import peergraph_dgl  # noqa: F401  # lets DGL import with this torch
-    from peergraph_dgl.backend.message_passing import is_foreign
+    from peergraph_dgl.backend.message_passing import is_unsupported_by_dgl
 
-    return "this build of DGL knows no GPUs" if is_foreign(device) else None
+    return "this build of DGL knows no GPUs" if is_unsupported_by_dgl(device) else None
 
 
 def why_without_cusparse(device: torch.device) -> str | None:

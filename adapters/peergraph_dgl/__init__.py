@@ -1,7 +1,7 @@
-"""DGL adapter of Peergraph: one graph for all ranks, read by DGL's own loaders.
+"""DGL adapter of Peergraph: all ranks read one graph, through DGL's own loaders and layers.
 
-Import it before ``dgl``: where DGL's GraphBolt has no native library for the installed torch,
-``import dgl`` works after it.
+Import it before ``dgl``: ``import dgl`` then works even if GraphBolt has no native library for the
+installed torch.
 """
 
 # ruff: noqa: E402
@@ -12,9 +12,9 @@ from .backend.import_dgl import import_dgl
 
 import_dgl()
 
-from .backend import materialize as guard
+from .backend import materialize
 from .backend.message_passing import install_where_needed, use_kernels
-from .graph import store_of as attach
+from .graph import store_of as attached_stores
 from .graph.columns import StoreColumn
 from .graph.share import share
 from .graph.storages import TableStorage, TypedStorage
@@ -37,7 +37,7 @@ __all__ = [
     "use_kernels",
 ]
 
-attach.install()
-guard.install()
+attached_stores.install()
+materialize.install()
 install_where_needed()
 sampling.install()

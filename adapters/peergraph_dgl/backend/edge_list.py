@@ -8,22 +8,22 @@ import dgl.heterograph_index as dgl_index
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.dlpack import from_dlpack
 
 from peergraph.aggregate import Csc, is_arange, row_of_edges
 
+from .. import compat
 
-class Relation:
-    """Edges from `num_src` to `num_dst` nodes; edge `i` is the i-th of the tensors given.
 
-    Everything else (degrees, the structure of the kernels, the reverse) is made when first asked
-    for, and kept.
+class EdgeList:
+    """Edges from `num_src` to `num_dst` nodes; edge `i` is the i-th of the given tensors.
+
+    Degrees, the CSC of the kernels and the reversed edges are computed on first use and cached.
 
     Args:
-        num_src, num_dst: nodes at the two ends.
-        src: [edges] int32 or int64.
-        dst: [edges] of the same dtype and device; may be left out if there is `indptr`.
-        indptr: [num_dst + 1] int32 or int64, where the edges are grouped by destination.
+        num_src, num_dst: number of source and destination nodes.
+        src: [edges] int32 or int64 source nodes.
+        dst: [edges] destination nodes, of the dtype and device of `src`. Give `dst` or `indptr`.
+        indptr: [num_dst + 1] int32 or int64 offsets, if the edges are grouped by destination.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class Relation:
         self.num_src, self.num_dst, self.src = num_src, num_dst, src
         self._dst = dst
         self._indptr = indptr
-        self._structure: Csc | None = None
-        self._reverse: Relation | None = None
+        self._csc: Csc | None = None
+        self._reversed: EdgeList | None = None
         self._by_destination: tuple[Tensor, Tensor, Tensor] | None = None
         self._in_degrees: Tensor | None = None
         self._out_degrees: Tensor | None = None
@@ -55,7 +55,7 @@ class Relation:
 
     @property
     def dst(self) -> Tensor:
-        """[edges] destinations."""
+        """[edges] destination nodes."""
         if self._dst is None:
             assert self._indptr is not None
             self._dst = row_of_edges(self._indptr, self.num_edges, self.src.dtype)
@@ -63,47 +63,45 @@ class Relation:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All that lies in memory."""
-        kept = (self.src, self._dst, self._indptr)
-        return tuple(tensor for tensor in kept if tensor is not None)
+        """The tensors that the list was made of or has computed."""
+        tensors = (self.src, self._dst, self._indptr)
+        return tuple(tensor for tensor in tensors if tensor is not None)
 
-    def structure(self) -> Csc:
-        """What the kernels run over: edge tensors are in the order of the edges."""
-        csc = self._csc()
+    def csc(self) -> Csc:
+        """The CSC that the kernels take; edge features are in the order of the edge ids."""
+        csc = self._make_csc()
         csc.count_use()
         return csc
 
-    def _csc(self) -> Csc:
-        if self._structure is None:
+    def _make_csc(self) -> Csc:
+        if self._csc is None:
             if self._indptr is not None:
-                self._structure = Csc(
-                    self._indptr, self.src, self.num_src, transient=None, check=False
-                )
+                self._csc = Csc(self._indptr, self.src, self.num_src, transient=None, check=False)
             else:
-                self._structure = Csc.from_coo(
+                self._csc = Csc.from_coo(
                     self.src, self.dst, self.num_dst, self.num_src, transient=None
                 )
-        return self._structure
+        return self._csc
 
-    def reverse(self) -> Relation:
+    def reverse(self) -> EdgeList:
         """The same edges from destinations to sources."""
-        if self._reverse is None:
-            self._reverse = Relation(self.num_dst, self.num_src, self.dst, self.src)
-        return self._reverse
+        if self._reversed is None:
+            self._reversed = EdgeList(self.num_dst, self.num_src, self.dst, self.src)
+        return self._reversed
 
-    def in_order(self, edge_ids: Tensor) -> Relation:
-        """Edge `edge_ids[i]` of the new relation is edge `i` of this one; no ids: the same."""
+    def permute(self, edge_ids: Tensor) -> EdgeList:
+        """A list whose edge `edge_ids[i]` is edge `i` of this one; without ids, this list."""
         if is_arange(edge_ids.contiguous()):
             return self
-        at = edge_ids.long()
+        index = edge_ids.long()
         src, dst = torch.empty_like(self.src), torch.empty_like(self.dst)
-        src[at], dst[at] = self.src, self.dst
-        return Relation(self.num_src, self.num_dst, src, dst)
+        src[index], dst[index] = self.src, self.dst
+        return EdgeList(self.num_src, self.num_dst, src, dst)
 
     def by_destination(self) -> tuple[Tensor, Tensor, Tensor]:
-        """indptr, sources and edge ids, grouped by destination."""
+        """Offsets, sources and edge ids, grouped by destination, in the dtype of `src`."""
         if self._by_destination is None:
-            rows = self._csc()
+            rows = self._make_csc()
             ids = rows.edge_ids
             if ids is None:
                 ids = torch.arange(self.num_edges, dtype=self.src.dtype, device=self.device)
@@ -112,40 +110,40 @@ class Relation:
         return self._by_destination
 
     def in_degrees(self) -> Tensor:
-        """[num_dst] edges of each destination."""
+        """[num_dst] number of edges of each destination."""
         if self._in_degrees is None:
-            self._in_degrees = self._csc().in_degrees().to(self.src.dtype)
+            self._in_degrees = self._make_csc().in_degrees().to(self.src.dtype)
         return self._in_degrees
 
     def empty_rows(self) -> Tensor:
-        """Destinations without edges; a GPU is waited for, to know how many."""
+        """Destinations without edges. Synchronises with a GPU, to know their number."""
         if self._empty_rows is None:
             # NumPy finds them in a tenth of torch's time for the rows of a mini-batch.
-            offsets = self._csc().indptr.cpu().numpy()
+            offsets = self._make_csc().indptr.cpu().numpy()
             empty = np.flatnonzero(offsets[1:] == offsets[:-1])
             self._empty_rows = torch.from_numpy(empty).to(self.device)
         return self._empty_rows
 
     def out_degrees(self) -> Tensor:
-        """[num_src] edges of each source."""
+        """[num_src] number of edges of each source."""
         if self._out_degrees is None:
             counts = torch.bincount(self.src, minlength=self.num_src)
             self._out_degrees = counts.to(self.src.dtype)
         return self._out_degrees
 
-    def library_index(self) -> Any:
-        """DGL's own index of the relation as one of two node types; shares the memory."""
-        ends = (2, self.num_src, self.num_dst)
+    def to_dgl_index(self) -> Any:
+        """DGL's own index with this relation between two node types; shares the memory."""
+        counts = (2, self.num_src, self.num_dst)
         formats = ["coo", "csr", "csc"]
         if self._indptr is None:
-            return dgl_index.create_unitgraph_from_coo(*ends, self.src, self.dst, formats)
-        # Some of DGL's kernels want edge ids where it leaves them out itself.
+            return dgl_index.create_unitgraph_from_coo(*counts, self.src, self.dst, formats)
+        # Some of DGL's kernels need edge ids even where DGL itself leaves them out.
         ids = torch.arange(self.num_edges, dtype=self.src.dtype, device="cpu")
         indptr = self._indptr
-        return dgl_index.create_unitgraph_from_csr(*ends, indptr, self.src, ids, formats, True)
+        return dgl_index.create_unitgraph_from_csr(*counts, indptr, self.src, ids, formats, True)
 
-    def to(self, device: torch.device, dtype: torch.dtype) -> Relation:
-        """A copy on another device, or with ids of another dtype."""
+    def to(self, device: torch.device, dtype: torch.dtype) -> EdgeList:
+        """A copy on another device, or with node ids of another dtype."""
 
         def moved(tensor: Tensor | None) -> Tensor | None:
             return None if tensor is None else tensor.to(device, dtype, non_blocking=True)
@@ -153,11 +151,11 @@ class Relation:
         src = moved(self.src)
         assert src is not None
         if self._indptr is not None:
-            return Relation(self.num_src, self.num_dst, src, indptr=moved(self._indptr))
-        return Relation(self.num_src, self.num_dst, src, moved(self._dst))
+            return EdgeList(self.num_src, self.num_dst, src, indptr=moved(self._indptr))
+        return EdgeList(self.num_src, self.num_dst, src, moved(self._dst))
 
     def in_edges(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Sources, destinations and ids of the edges into `nodes`, one node after the other."""
+        """Sources, destinations and ids of the edges into `nodes`, node by node."""
         indptr, indices, edge_ids = self.by_destination()
         nodes = nodes.long()
         counts = (indptr[nodes + 1] - indptr[nodes]).long()
@@ -166,35 +164,26 @@ class Relation:
         first = torch.repeat_interleave(
             indptr[nodes].long() - (ends - counts), counts, output_size=total
         )
-        at = first + torch.arange(total, device=self.device)
+        positions = first + torch.arange(total, device=self.device)
         dst = torch.repeat_interleave(nodes, counts, output_size=total).to(self.src.dtype)
-        return indices[at], dst, edge_ids[at]
+        return indices[positions], dst, edge_ids[positions]
 
 
-def relation_of(index: Any, etype: int) -> Relation:
+def edge_list_of(index: Any, etype: int) -> EdgeList:
     """The edges of one relation of DGL's own index, in the order of their ids."""
     source, destination = index.metagraph.find_edge(etype)
-    ends = index.num_nodes(source), index.num_nodes(destination)
+    counts = index.num_nodes(source), index.num_nodes(destination)
     if not index.num_edges(etype):
         src, dst, _ = index.edges(etype)
-        return Relation(*ends, src, dst)
-    # By the functions that DGL's methods call: those ask the library for much else, and blocks of
-    # mini-batches are as new as often as they are used.
-    created = set(dgl_index._CAPI_DGLHeteroGetCreatedFormats(index))
+        return EdgeList(*counts, src, dst)
+    created = compat.created_formats(index)
     if "coo" in created:
-        of_edges = dgl_index._CAPI_DGLHeteroEdges(index, etype, "eid")
-        return Relation(*ends, _tensor(of_edges(0)), _tensor(of_edges(1)))
-    # Edges by destination are what the kernels take; DGL would make a list of both ends, if the
-    # formats of the graph allow that.
+        return EdgeList(*counts, *compat.coo_of(index, etype))
+    # The kernels take edges by destination. DGL's `edges` would make a COO, which the formats of
+    # the graph may not allow.
     by_destination = "csc" in created
-    of_adjacency = dgl_index._CAPI_DGLHeteroGetAdj(index, etype, by_destination, "csr")
-    indptr, others, ids = (_tensor(of_adjacency(part)) for part in range(3))
+    indptr, indices, ids = compat.csr_of(index, etype, transposed=by_destination)
     if by_destination:
-        return Relation(*ends, others, indptr=indptr).in_order(ids)
-    turned = Relation(ends[1], ends[0], others, indptr=indptr)
-    return turned.in_order(ids).reverse()
-
-
-def _tensor(array: Any) -> Tensor:
-    """An array of DGL's that is not empty, without a copy."""
-    return from_dlpack(array.to_dlpack())
+        return EdgeList(*counts, indices, indptr=indptr).permute(ids)
+    reversed_edges = EdgeList(counts[1], counts[0], indices, indptr=indptr)
+    return reversed_edges.permute(ids).reverse()

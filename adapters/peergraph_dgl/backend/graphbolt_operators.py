@@ -1,4 +1,4 @@
-"""GraphBolt's native operators that its Python pipelines call, on torch's."""
+"""The operators of GraphBolt's native library that its Python code calls, written in torch."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from peergraph.sampling import next_seed
 _ADD = "FRAGMENT"
 _ANY_DEVICE = "CompositeExplicitAutograd"
 
-# GraphBolt's own random state, once gb.seed() was called; else torch's.
+# The generator that gb.seed() made; None before: torch's default generator.
 _generator: torch.Generator | None = None
 _library: torch.library.Library | None = None
 
 
 def define_missing() -> None:
-    """Defines the operators that no native library has; the second time there are none."""
+    """Defines the operators that the native library did not define. Idempotent."""
     global _library
     library = _library
     if library is None:
         library = torch.library.Library("graphbolt", _ADD)  # type: ignore[no-untyped-call]
-        _library = library  # What it defines goes with it.
+        _library = library  # Operators live as long as their library object.
     for schema, function in _OPERATORS.items():
         name = schema.split("(")[0]
         if not hasattr(torch.ops.graphbolt, name):
@@ -32,8 +32,8 @@ def define_missing() -> None:
             library.impl(name, function, _ANY_DEVICE)  # type: ignore[no-untyped-call]
 
 
-def random_number() -> int:
-    """For one sample of the core, drawn as ``gb.seed`` or ``torch.manual_seed`` says."""
+def next_graphbolt_seed() -> int:
+    """Draws a seed for the core from the generator of ``gb.seed``, else from torch's."""
     return next_seed(_generator)
 
 
@@ -43,7 +43,7 @@ def set_seed(seed: int) -> None:
 
 
 def set_max_uva_threads(count: int) -> None:
-    """Nothing here reads pinned memory by kernels that could be limited."""
+    """Has no effect: no kernel reads pinned memory."""
 
 
 def isin(elements: Tensor, test_elements: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ def isin(elements: Tensor, test_elements: Tensor) -> Tensor:
 
 
 def index_select(tensor: Tensor, index: Tensor) -> Tensor:
-    """The rows, on the device of the index."""
+    """Selects rows, on the device of the index."""
     return tensor.index_select(0, index.to(tensor.device)).to(index.device)
 
 
@@ -70,37 +70,41 @@ def expand_indptr(
 def unique_and_compact(
     src_ids: Tensor, dst_ids: Tensor, unique_dst_ids: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Nodes: the destinations as given, then sources by first appearance; and positions in them.
+    """Numbers nodes: destinations as given, then sources by first appearance.
 
     Args:
-        src_ids: [S]; dst_ids: [D], each of them among `unique_dst_ids`.
-        unique_dst_ids: [U] without duplicates.
+        src_ids: [S] source nodes.
+        dst_ids: [D] destination nodes, all in `unique_dst_ids`.
+        unique_dst_ids: [U] destination nodes without duplicates.
+
+    Returns:
+        The nodes, and the positions of `src_ids` and of `dst_ids` among them.
     """
-    given = torch.cat([unique_dst_ids, src_ids])
-    ascending, at = torch.unique(given, return_inverse=True)
-    places = torch.arange(given.numel(), device=given.device)
-    first = torch.full_like(ascending, given.numel(), dtype=torch.int64)
-    first = first.scatter_reduce(0, at, places, "amin")
+    ids = torch.cat([unique_dst_ids, src_ids])
+    ascending, inverse = torch.unique(ids, return_inverse=True)
+    positions = torch.arange(ids.numel(), device=ids.device)
+    first = torch.full_like(ascending, ids.numel(), dtype=torch.int64)
+    first = first.scatter_reduce(0, inverse, positions, "amin")
     order = first.argsort()
     rank = torch.empty_like(order)
-    rank[order] = torch.arange(order.numel(), device=given.device)
+    rank[order] = torch.arange(order.numel(), device=ids.device)
     dtype = src_ids.dtype
-    src = rank[at[unique_dst_ids.numel() :]].to(dtype)
+    src = rank[inverse[unique_dst_ids.numel() :]].to(dtype)
     dst = rank[torch.searchsorted(ascending, dst_ids)].to(dtype)
     return ascending[order], src, dst
 
 
-def _absent(what: str, instead: str) -> Callable[..., Any]:
-    def refuse(*args: Any) -> Any:
+def _missing(what: str, instead: str) -> Callable[..., Any]:
+    def raise_error(*args: Any) -> Any:
         raise NotImplementedError(
             f"{what} needs GraphBolt's native library, which this DGL does not have for torch "
             f"{torch.__version__}: {instead}"
         )
 
-    return refuse
+    return raise_error
 
 
-_GRAPH = "peergraph_dgl.graphbolt.StoreSamplingGraph(store_of(share(g))) gives a sampling graph"
+_GRAPH = "use peergraph_dgl.graphbolt.StoreSamplingGraph(store_of(share(g)))"
 
 _OPERATORS: dict[str, Callable[..., Any]] = {
     "set_seed(int seed) -> ()": set_seed,
@@ -113,11 +117,11 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     " -> (Tensor, Tensor, Tensor)": unique_and_compact,
     "fused_csc_sampling_graph(Tensor indptr, Tensor indices, Tensor? node_type_offset, "
     "Tensor? type_per_edge, Dict(str, int)? node_type_to_id, Dict(str, int)? edge_type_to_id, "
-    "Dict(str, Tensor)? node_attributes, Dict(str, Tensor)? edge_attributes) -> Tensor": _absent(
+    "Dict(str, Tensor)? node_attributes, Dict(str, Tensor)? edge_attributes) -> Tensor": _missing(
         "FusedCSCSamplingGraph (fused_csc_sampling_graph, from_dglgraph)", _GRAPH
     ),
-    "load_from_shared_memory(str name) -> Tensor": _absent("load_from_shared_memory", _GRAPH),
-    "gpu_cache(int[] shape, ScalarType dtype) -> Tensor": _absent(
-        "GPUCachedFeature", "the plan of a peergraph.Store says which rows lie on the GPUs"
+    "load_from_shared_memory(str name) -> Tensor": _missing("load_from_shared_memory", _GRAPH),
+    "gpu_cache(int[] shape, ScalarType dtype) -> Tensor": _missing(
+        "GPUCachedFeature", "the plan of a peergraph Store places rows on the GPUs"
     ),
 }

@@ -1,14 +1,15 @@
-"""`import dgl` where GraphBolt's native library for the installed torch is missing.
+"""Imports DGL even if GraphBolt's native library for the installed torch is missing.
 
-DGL 2.x loads one native library per torch version while it is imported; its wheels have those of
-the torch versions of 2024. GraphBolt's Python modules do not need it to be defined, nor does
-anything else of DGL.
+While DGL 2.x is imported, it loads a native library of GraphBolt for the installed torch version.
+Its wheels have libraries for the torch versions of 2024. Neither GraphBolt's Python modules nor the
+rest of DGL need the library.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import multiprocessing
 import os
 import sys
 import warnings
@@ -21,32 +22,29 @@ from typing import Any
 
 GRAPHBOLT = "dgl.graphbolt"
 
-# Tells child processes that the user has read the warning.
-_SAID = "_PEERGRAPH_DGL_SAID"
-
 _INSTALL = "pip install 'peergraph[dgl]'"
 
-# Defined by the last but one statement of GraphBolt's package: with it, all names are there.
+# The last name that GraphBolt's package defines before it loads the library.
 _LAST_NAME = "load_graphbolt"
 
 
 def import_dgl() -> ModuleType:
-    """Imports DGL; changes nothing where DGL imports by itself, or is imported already.
+    """Imports DGL; has no effect if DGL is imported already or can be imported as it is.
 
-    Where GraphBolt's native library is missing, ``dgl.graphbolt`` is imported without it: its
-    classes are usable, its native operators are not. Where GraphBolt's Python modules cannot be
-    imported either, every use of ``dgl.graphbolt`` raises ``ImportError``. Either is said once, as
-    an ``ImportWarning``-like ``UserWarning`` of the main process (of local rank 0).
+    If GraphBolt's native library is missing, ``dgl.graphbolt`` is imported without it: its classes
+    work, its native operators do not. If GraphBolt's Python modules cannot be imported either,
+    every use of ``dgl.graphbolt`` raises ``ImportError``. In both cases the main process (of local
+    rank 0) emits one ``UserWarning``.
 
     Raises:
-        ImportError: DGL, or what it needs, is not installed.
+        ImportError: DGL, or a package that it needs, is not installed.
     """
     if "dgl" in sys.modules:
         return sys.modules["dgl"]
     if importlib.util.find_spec("dgl") is None:
         raise ImportError(f"peergraph_dgl needs DGL: {_INSTALL}", name="dgl")
     if importlib.util.find_spec("packaging") is None:
-        # DGL would name a part of setuptools that no longer exists.
+        # DGL's own message names a part of setuptools that no longer exists.
         raise ImportError(f"DGL needs the package 'packaging': {_INSTALL}", name="packaging")
     with _watched_graphbolt():
         return importlib.import_module("dgl")
@@ -63,7 +61,7 @@ def _watched_graphbolt() -> Iterator[None]:
 
 
 class _Finder(MetaPathFinder):
-    """Finds GraphBolt where Python would, and has it loaded by :class:`_GraphBoltLoader`."""
+    """Finds GraphBolt as Python does, and gives it a :class:`_GraphBoltLoader`."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -89,25 +87,25 @@ class _GraphBoltLoader(Loader):
         module.__spec__.loader = module.__loader__ = self._loader
         try:
             with warnings.catch_warnings():
-                # torchdata announces the end of what GraphBolt needs; the extra pins it.
+                # torchdata warns of the removal of datapipes; the package's extra pins a version.
                 warnings.filterwarnings("ignore", category=UserWarning, module=r"torchdata\.")
                 self._loader.exec_module(module)
         except (ImportError, FileNotFoundError) as error:
             if _LAST_NAME in vars(module):
-                _do_without_native(error)
+                _import_without_library(error)
             else:
                 _replace_by_errors(module, error)
 
     def __getattr__(self, name: str) -> Any:
-        # `get_data`, `get_source` and the like, for whoever looks at the loader meanwhile.
+        # Readers of the loader during the import call `get_data`, `get_source` and others.
         return getattr(self._loader, name)
 
 
-def _do_without_native(error: Exception) -> None:
+def _import_without_library(error: Exception) -> None:
     from .graphbolt_operators import define_missing
 
     define_missing()
-    _say(
+    _warn_once(
         "GraphBolt's native operators are off: this DGL has no GraphBolt library for torch "
         f"{_torch_version()} ({error}). GraphBolt's Python classes and the rest of DGL work; "
         "dgl.sparse needs a library of its own that is missing likewise."
@@ -115,7 +113,7 @@ def _do_without_native(error: Exception) -> None:
 
 
 def _replace_by_errors(module: ModuleType, error: Exception) -> None:
-    """Leaves a module each of whose names raises, so that the rest of DGL can be imported."""
+    """Replaces all names of the module by errors, so that the rest of DGL can be imported."""
     for name in [n for n in sys.modules if n.startswith(f"{GRAPHBOLT}.")]:
         del sys.modules[name]
     for name in [n for n in vars(module) if not n.startswith("__")]:
@@ -129,13 +127,13 @@ def _replace_by_errors(module: ModuleType, error: Exception) -> None:
         raise ImportError(f"dgl.graphbolt.{name}: {reason}", name=GRAPHBOLT)
 
     module.__getattr__ = missing  # type: ignore[method-assign]
-    _say(f"{reason}. The rest of DGL works.")
+    _warn_once(f"{reason}. The rest of DGL works.")
 
 
-def _say(text: str) -> None:
-    """Once, not again in the processes that this one starts, nor by each rank of torchrun."""
-    if _SAID not in os.environ and os.environ.get("LOCAL_RANK", "0") == "0":
-        os.environ[_SAID] = "1"
+def _warn_once(text: str) -> None:
+    """Warns in the main process of rank 0, not in worker processes and in other ranks."""
+    is_main = multiprocessing.current_process().name == "MainProcess"
+    if is_main and os.environ.get("LOCAL_RANK", "0") == "0":
         warnings.warn(text, UserWarning, stacklevel=2)
 
 

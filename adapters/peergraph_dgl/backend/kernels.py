@@ -1,4 +1,4 @@
-"""DGL's message passing by Peergraph's kernels, with DGL's meaning of names and shapes."""
+"""DGL's message passing on Peergraph's kernels, with DGL's operator names and shapes."""
 
 from __future__ import annotations
 
@@ -8,68 +8,73 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate import Csc, edge_softmax, g_sddmm, g_spmm
-from peergraph.store import StoreTensor
 
-from .edge_list import Relation
-from .materialize import whole
-from .one_function import as_inputs_of_one
+from .edge_list import EdgeList
+from .joint_gradients import join_gradients
+from .materialize import materialize
 
 Feature = Tensor | None
+TypedEdges = tuple[int, int, EdgeList]
+"""Source node type, destination node type, edges."""
 
-# What an extremum starts from.
-_WORST = {"max": -torch.inf, "min": torch.inf}
+# The value of a maximum or minimum over no edges, as DGL's kernels return it.
+_EMPTY_VALUE = {"max": -torch.inf, "min": torch.inf}
 
 
-def spmm(relation: Relation, op: str, reduce: str, lhs: Feature, rhs: Feature) -> Tensor:
-    """Messages of the edges of one relation, reduced at their destinations.
+def spmm(edges: EdgeList, op: str, reduce: str, lhs: Feature, rhs: Feature) -> Tensor:
+    """Computes messages on the edges of one relation and reduces them at the destinations.
 
     Args:
-        relation: the edges.
+        edges: the relation.
         op: ``copy_lhs``, ``copy_rhs``, ``add``, ``sub``, ``mul`` or ``div``.
         reduce: ``sum``, ``mean``, ``max`` or ``min``.
-        lhs: [sources, *features]; rhs: [edges, *features]. Features broadcast as numpy's do.
+        lhs: [sources, *features]; rhs: [edges, *features]. Features broadcast as in NumPy.
 
     Returns:
-        [destinations, *features]: without edges 0, or an infinity for ``max`` and ``min``, for
-        which DGL's callers write 0 once they have put relations together. A graph without any
-        edges has 0 throughout.
+        [destinations, *features]. Destinations without edges get 0 for ``sum`` and ``mean``, and an
+        infinity for ``max`` and ``min``, which DGL's callers replace by 0 after they merged the
+        relations. All values are 0 if there are no edges.
     """
-    out = reduced(relation, op, reduce, lhs, rhs)
-    if reduce not in _WORST or not relation.num_edges:
+    out = spmm_zero_filled(edges, op, reduce, lhs, rhs)
+    if reduce not in _EMPTY_VALUE or not edges.num_edges:
         return out
-    if out.device.type != "cpu":  # The number of rows would have to be waited for.
-        return out.masked_fill(_like_rows(relation.in_degrees() == 0, out), _WORST[reduce])
-    empty = relation.empty_rows()
-    return out.index_fill_(0, empty, _WORST[reduce]) if empty.numel() else out
+    if out.device.type != "cpu":  # Indices would synchronise, for their number.
+        return out.masked_fill(_expand_rows(edges.in_degrees() == 0, out), _EMPTY_VALUE[reduce])
+    empty = edges.empty_rows()
+    return out.index_fill_(0, empty, _EMPTY_VALUE[reduce]) if empty.numel() else out
 
 
-def reduced(relation: Relation, op: str, reduce: str, lhs: Feature, rhs: Feature) -> Tensor:
-    """As :func:`spmm`, but 0 for all destinations without edges."""
-    csc = relation.structure()
+def spmm_zero_filled(edges: EdgeList, op: str, reduce: str, lhs: Feature, rhs: Feature) -> Tensor:
+    """As :func:`spmm`, with 0 for all destinations without edges."""
+    csc = edges.csc()
     if op == "copy_lhs":
-        return g_spmm(csc, "copy_u", reduce, _only(op, lhs))
+        return g_spmm(csc, "copy_u", reduce, _operand(op, lhs))
     if op == "copy_rhs":
-        return g_spmm(csc, "copy_e", reduce, e=_only(op, rhs))
-    x, e = _aligned(_only(op, lhs), _only(op, rhs))
+        return g_spmm(csc, "copy_e", reduce, e=_operand(op, rhs))
+    x, e = _aligned(_operand(op, lhs), _operand(op, rhs))
     return g_spmm(csc, op, reduce, x, e)
 
 
 def sddmm(
-    relation: Relation, op: str, lhs: Feature, rhs: Feature, lhs_target: str, rhs_target: str
+    edges: EdgeList, op: str, lhs: Feature, rhs: Feature, lhs_target: str, rhs_target: str
 ) -> Tensor:
-    """A value for each edge of one relation; ``dot`` keeps its last dimension, of one item.
+    """Computes a value for each edge of one relation.
 
     Args:
-        relation: the edges.
+        edges: the relation.
         op: ``copy_lhs``, ``copy_rhs``, ``add``, ``sub``, ``mul``, ``div`` or ``dot``.
-        lhs, rhs: features of what the targets say: ``u``, ``v`` or ``e``.
+        lhs, rhs: features of the targets.
+        lhs_target, rhs_target: ``u`` (sources), ``v`` (destinations) or ``e`` (edges).
+
+    Returns:
+        [edges, *features]; the last dimension of a ``dot`` has size 1.
     """
-    csc = relation.structure()
+    csc = edges.csc()
     if op == "copy_lhs":
-        return g_sddmm(csc, "copy", _only(op, lhs), lhs_target=lhs_target)
+        return g_sddmm(csc, "copy", _operand(op, lhs), lhs_target=lhs_target)
     if op == "copy_rhs":
-        return g_sddmm(csc, "copy", _only(op, rhs), lhs_target=rhs_target)
-    left, right = _same_rank(_only(op, lhs), _only(op, rhs))
+        return g_sddmm(csc, "copy", _operand(op, rhs), lhs_target=rhs_target)
+    left, right = _same_rank(_operand(op, lhs), _operand(op, rhs))
     if op != "dot":
         return g_sddmm(csc, op, left, right, lhs_target, rhs_target)
     scalar = left.dim() == 1
@@ -81,8 +86,8 @@ def sddmm(
     return out if scalar else out.unsqueeze(-1)
 
 
-def sddmm_of_types(
-    relations: Sequence[tuple[int, int, Relation]],
+def sddmm_by_type(
+    relations: Sequence[TypedEdges],
     op: str,
     lhs: Sequence[Feature] | None,
     rhs: Sequence[Feature] | None,
@@ -92,137 +97,139 @@ def sddmm_of_types(
     """As :func:`sddmm`, for each of several relations.
 
     Args:
-        relations: with the types of their ends.
-        lhs, rhs: features by node type or, of edges, by relation.
+        relations: edges with the types of their ends.
+        lhs, rhs: features by node type, or by relation for edges.
     """
     left, right = lhs or (), rhs or ()
-    inputs = as_inputs_of_one([*left, *right])
+    inputs = join_gradients([*left, *right])
     left, right = inputs[: len(left)], inputs[len(left) :]
     result = []
-    for etype, (source, destination, relation) in enumerate(relations):
-        at = {"u": source, "v": destination, "e": etype}
-        x = left[at[lhs_target]] if left else None
-        y = right[at[rhs_target]] if right else None
-        result.append(sddmm(relation, op, x, y, lhs_target, rhs_target))
+    for etype, (source, destination, edges) in enumerate(relations):
+        position = {"u": source, "v": destination, "e": etype}
+        x = left[position[lhs_target]] if left else None
+        y = right[position[rhs_target]] if right else None
+        result.append(sddmm(edges, op, x, y, lhs_target, rhs_target))
     return tuple(result)
 
 
-def softmax(relation: Relation, scores: Tensor, edges: Tensor | None, norm_by: str) -> Tensor:
-    """Softmax of edge scores over the edges at each destination, or at each source.
+def softmax(edges: EdgeList, scores: Tensor, edge_ids: Tensor | None, norm_by: str) -> Tensor:
+    """Softmax of edge scores over the edges of each destination, or of each source.
 
     Args:
-        relation: the edges.
+        edges: the relation.
         scores: [edges, *heads].
-        edges: ids of the edges that there are scores for; None: all.
+        edge_ids: the edges that have a score; None: all.
         norm_by: ``dst`` or ``src``.
     """
-    if norm_by not in ("dst", "src"):
-        raise ValueError(f"norm_by: expected 'dst' or 'src', got {norm_by!r}")
-    if edges is not None:
-        at = edges.long()
-        relation = Relation(relation.num_src, relation.num_dst, relation.src[at], relation.dst[at])
+    _check_norm_by(norm_by)
+    if edge_ids is not None:
+        ids = edge_ids.long()
+        edges = EdgeList(edges.num_src, edges.num_dst, edges.src[ids], edges.dst[ids])
     if norm_by == "src":
-        relation = relation.reverse()
-    return edge_softmax(relation.structure(), _in_memory(scores))
+        edges = edges.reverse()
+    return edge_softmax(edges.csc(), materialize(scores))
 
 
-def spmm_of_types(
-    relations: Sequence[tuple[int, int, Relation]],
+def spmm_by_type(
+    relations: Sequence[TypedEdges],
     op: str,
     reduce: str,
     lhs: Sequence[Feature],
     rhs: Sequence[Feature],
 ) -> tuple[Feature, ...]:
-    """As :func:`spmm` over several relations, reduced at destinations over all of them.
+    """As :func:`spmm`, reduced at the destinations over the edges of several relations.
 
     Args:
-        relations: with the types of their ends.
+        relations: edges with the types of their ends.
         lhs: features by node type; rhs: features by relation.
 
     Returns:
-        By node type; None where there is no destination.
+        Results by node type; None for types that are no destination.
     """
     if reduce == "mean":
         raise NotImplementedError("reduce 'mean' over several relations at once")
-    inputs = as_inputs_of_one([*lhs, *rhs])
+    inputs = join_gradients([*lhs, *rhs])
     lhs, rhs = inputs[: len(lhs)], inputs[len(lhs) :]
     parts: dict[int, list[Tensor]] = {}
     empty: dict[int, Tensor] = {}
-    for etype, (source, destination, relation) in enumerate(relations):
-        out = spmm(relation, op, reduce, lhs[source], rhs[etype])
-        if relation.num_edges or reduce == "sum":
+    for etype, (source, destination, edges) in enumerate(relations):
+        out = spmm(edges, op, reduce, lhs[source], rhs[etype])
+        if edges.num_edges or reduce == "sum":
             parts.setdefault(destination, []).append(out)
-        else:  # It has no say in an extremum.
+        else:  # A relation without edges must not take part in a maximum or minimum.
             empty[destination] = out
     parts.update({ntype: [out] for ntype, out in empty.items() if ntype not in parts})
     return tuple(
-        _merged(reduce, parts[ntype]) if ntype in parts else None for ntype in range(len(lhs))
+        _merge(reduce, parts[ntype]) if ntype in parts else None for ntype in range(len(lhs))
     )
 
 
-def softmax_of_types(
-    relations: Sequence[tuple[int, int, Relation]], scores: Sequence[Feature], norm_by: str
+def softmax_by_type(
+    relations: Sequence[TypedEdges], scores: Sequence[Feature], norm_by: str
 ) -> tuple[Feature, ...]:
-    """As :func:`softmax` over several relations: at each node over the edges of all of them.
+    """As :func:`softmax`, at each node over the edges of several relations.
 
     Args:
-        relations: with the types of their ends.
-        scores: by relation, [edges, *heads].
+        relations: edges with the types of their ends.
+        scores: [edges, *heads] by relation.
         norm_by: ``dst`` or ``src``.
     """
-    if norm_by not in ("dst", "src"):
-        raise ValueError(f"norm_by: expected 'dst' or 'src', got {norm_by!r}")
-    scores = as_inputs_of_one(scores)
+    _check_norm_by(norm_by)
+    scores = join_gradients(scores)
     groups: dict[int, list[int]] = {}
     for etype, (source, destination, _) in enumerate(relations):
         groups.setdefault(destination if norm_by == "dst" else source, []).append(etype)
     result: list[Feature] = [None] * len(relations)
     for etypes in groups.values():
         edges = [relations[etype][2] for etype in etypes]
-        ends = [r.dst if norm_by == "dst" else r.src for r in edges]
-        num_ends = edges[0].num_dst if norm_by == "dst" else edges[0].num_src
-        # The kernel reads scores of edges only, so what the sources are does not matter.
-        end = torch.cat(ends)
-        joined = Relation(1, num_ends, torch.zeros_like(end), end)
-        given = [_only("edge_softmax", scores[etype]) for etype in etypes]
-        weights = edge_softmax(joined.structure(), torch.cat(given))
-        parts = weights.split([r.num_edges for r in edges])  # type: ignore[no-untyped-call]
+        nodes = torch.cat([part.dst if norm_by == "dst" else part.src for part in edges])
+        num_nodes = edges[0].num_dst if norm_by == "dst" else edges[0].num_src
+        # The kernel reads edge scores only, so any source node will do.
+        joined = EdgeList(1, num_nodes, torch.zeros_like(nodes), nodes)
+        joined_scores = torch.cat([_operand("edge_softmax", scores[etype]) for etype in etypes])
+        weights = edge_softmax(joined.csc(), joined_scores)
+        parts = weights.split([part.num_edges for part in edges])  # type: ignore[no-untyped-call]
         for etype, part in zip(etypes, parts, strict=True):
             result[etype] = part
     return tuple(result)
 
 
 def segment_reduce(op: str, values: Tensor, offsets: Tensor) -> Tensor:
-    """Sums, maxima or minima of runs of rows.
+    """Sum, maximum or minimum of each segment of consecutive rows; 0 for empty segments.
 
     Args:
-        op: ``sum``, ``max`` or ``min``; 0 for empty runs.
+        op: ``sum``, ``max`` or ``min``.
         values: [rows, *features].
-        offsets: [runs + 1] int32 or int64, from 0 to the rows; verified on the CPU only.
+        offsets: [segments + 1] int32 or int64, from 0 to the number of rows; verified on the CPU
+            only.
     """
-    # The kernels copy from edges, so what the sources are does not matter.
+    # The kernel copies edge features, so any source node will do.
     sources = torch.zeros(values.shape[0], dtype=torch.int64, device=values.device)
-    near = values.device.type == "cpu"
-    return g_spmm(Csc(offsets, sources, 1, check=near), "copy_e", op, e=_in_memory(values))
+    csc = Csc(offsets, sources, 1, check=values.device.type == "cpu")
+    return g_spmm(csc, "copy_e", op, e=materialize(values))
 
 
 def segment_mm(a: Tensor, b: Tensor, lengths: Tensor) -> Tensor:
-    """Runs of rows of `a`, each times a matrix of its own.
+    """Multiplies each segment of consecutive rows of `a` by its matrix of `b`.
 
     Args:
-        a: [rows, k]; b: [runs, k, n]; lengths: [runs], on the CPU unless that costs a wait.
+        a: [rows, k].
+        b: [segments, k, n].
+        lengths: [segments] number of rows of each; on a GPU, reading them synchronises.
     """
     if b.dim() != 3:
         raise ValueError(f"b: expected three dimensions, got {list(b.shape)}")
-    runs = a.split(lengths.tolist())  # type: ignore[no-untyped-call]
-    return torch.cat([run @ matrix for run, matrix in zip(runs, b, strict=True)])
+    segments = a.split(lengths.tolist())  # type: ignore[no-untyped-call]
+    return torch.cat([rows @ matrix for rows, matrix in zip(segments, b, strict=True)])
 
 
 def gather_mm(a: Tensor, b: Tensor, idx_a: Feature = None, idx_b: Feature = None) -> Tensor:
-    """Rows of `a`, each times one of the matrices `b`: ``a[idx_a[i]] @ b[idx_b[i]]``.
+    """Multiplies each row by a matrix: ``a[idx_a[i]] @ b[idx_b[i]]``.
 
     Args:
-        a: [rows, k]; b: [matrices, k, n]; idx_a, idx_b: which; None: in order.
+        a: [rows, k].
+        b: [matrices, k, n].
+        idx_a, idx_b: rows and matrices; None: all in order.
     """
     if b.dim() != 3:
         raise ValueError(f"b: expected three dimensions, got {list(b.shape)}")
@@ -231,7 +238,7 @@ def gather_mm(a: Tensor, b: Tensor, idx_a: Feature = None, idx_b: Feature = None
     return torch.bmm(rows.unsqueeze(1), matrices).squeeze(1)
 
 
-def _merged(reduce: str, parts: list[Tensor]) -> Tensor:
+def _merge(reduce: str, parts: list[Tensor]) -> Tensor:
     if len(parts) == 1:
         return parts[0]
     values = torch.stack(parts)
@@ -240,19 +247,19 @@ def _merged(reduce: str, parts: list[Tensor]) -> Tensor:
     return values.amax(0) if reduce == "max" else values.amin(0)
 
 
-def _like_rows(flags: Tensor, values: Tensor) -> Tensor:
+def _check_norm_by(norm_by: str) -> None:
+    if norm_by not in ("dst", "src"):
+        raise ValueError(f"norm_by: expected 'dst' or 'src', got {norm_by!r}")
+
+
+def _expand_rows(flags: Tensor, values: Tensor) -> Tensor:
     return flags.reshape(-1, *[1] * (values.dim() - 1))
 
 
-def _only(op: str, feature: Feature) -> Tensor:
+def _operand(op: str, feature: Feature) -> Tensor:
     if feature is None:
         raise ValueError(f"op {op!r}: an operand is missing")
-    return _in_memory(feature)
-
-
-def _in_memory(values: Tensor) -> Tensor:
-    """What a kernel can take the address of: a column of a shared graph is read."""
-    return whole(values) if isinstance(values, StoreTensor) else values
+    return materialize(feature)
 
 
 def _same_rank(lhs: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor]:
@@ -267,7 +274,7 @@ def _same_rank(lhs: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _aligned(lhs: Tensor, rhs: Tensor) -> tuple[Tensor, Tensor]:
-    """Operands whose rows broadcast as the kernels let those of edges: by leading dimensions."""
+    """Expands operands to what the kernels broadcast: edge features by leading dimensions only."""
     x, e = _same_rank(lhs, rhs)
     if x.shape[1:] == e.shape[1:]:
         return x, e

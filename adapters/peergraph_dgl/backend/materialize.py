@@ -1,4 +1,4 @@
-"""What DGL hands to its C library must have memory, which store tensors have not of their own."""
+"""Reads store tensors into memory before DGL's C library or a kernel takes their address."""
 
 from __future__ import annotations
 
@@ -11,42 +11,45 @@ from torch import Tensor
 
 from peergraph.store import StoreTensor, TableTensor
 
-from .replacing import Replacements
+from ..compat import new_patches
 from .shared_index import SharedArray
 
 _CPU = torch.device("cpu")
-_replacements = Replacements()
+_patches = new_patches()
 
 
 def install() -> None:
-    """Wraps the function of DGL by which tensors reach its C library to be read, once.
+    """Wraps the function that hands tensors to DGL's C library for reading. Idempotent.
 
-    Those that it would write to go another way, which a store tensor's ``data_ptr`` refuses.
+    Tensors that the C library would write to take another function, which calls ``data_ptr``; a
+    store tensor raises there.
     """
-    if not _replacements:
-        _replacements.replace(dgl.backend, "zerocopy_to_dgl_ndarray", _with_memory)
+    if not _patches:
+        _patches.replace(dgl.backend, "zerocopy_to_dgl_ndarray", _to_ndarray)
 
 
-def _with_memory(dgls: Callable[[Any], Any], data: Any) -> Any:
+def _to_ndarray(original: Callable[[Any], Any], data: Any) -> Any:
     if isinstance(data, StoreTensor):
         # DGL would pass a null pointer on.
-        data = whole(data)
+        data = materialize(data)
     elif isinstance(data, SharedArray):
         data = data.tensor()
-    return dgls(data)
+    return original(data)
 
 
-def whole(tensor: StoreTensor) -> Tensor:
-    """All values as a plain tensor on the tensor's device; to be read only.
+def materialize(tensor: Tensor) -> Tensor:
+    """The values of a tensor in memory, on the tensor's device; read only.
 
-    Without a copy where the rows lie together on the CPU in the user's order, as edge tables of
-    CPU ranks do; else the whole table is read.
+    A plain tensor is returned as it is. A table's rows are not copied where they are contiguous on
+    the CPU in the user's order, as edge tables of CPU ranks are; other tables are read completely.
     """
+    if not isinstance(tensor, StoreTensor):
+        return tensor
     if isinstance(tensor, TableTensor) and tensor.table.device == _CPU == tensor.device:
         owner = tensor.owner
         if isinstance(owner, tuple) or tensor.store.id_map(owner).to_internal is None:
             try:
                 return tensor.table.as_tensor()
-            except ValueError:  # the rows lie on several shards
+            except ValueError:  # the rows are on several shards
                 pass
     return tensor.whole()

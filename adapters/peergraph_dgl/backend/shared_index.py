@@ -1,18 +1,18 @@
-"""DGL's own graph index over memory that all ranks of the machine share."""
+"""DGL's own graph index in memory that all ranks of the machine share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-import dgl
 import torch
-from dgl import heterograph_index
 from torch import Tensor
 
 from peergraph.memory import Group, SharedRegion
 
-# What a vector instruction or a cache line wants at most.
+from .. import compat
+
+# Bytes to which arrays are aligned: a cache line.
 _ALIGN = 64
 _CPU = torch.device("cpu")
 
@@ -22,29 +22,30 @@ class SharedArray:
     """A 1-D array in shared memory; pickles as a handle.
 
     Args:
-        region: the memory; rank 0 holds it.
-        begin: first byte.
-        dtype, length: of the array.
+        region: the memory, allocated by rank 0.
+        offset: first byte of the array.
+        dtype: dtype of the array.
+        length: number of items.
     """
 
     region: SharedRegion
-    begin: int
+    offset: int
     dtype: torch.dtype
     length: int
 
     def tensor(self) -> Tensor:
-        """The array, without a copy; keeps the memory mapped."""
+        """A view of the array; it keeps the memory mapped."""
         num_bytes = self.length * self.dtype.itemsize
-        memory = self.region.part(0, torch.uint8, (self.begin + num_bytes,))
-        return memory[self.begin :].view(self.dtype)
+        memory = self.region.part(0, torch.uint8, (self.offset + num_bytes,))
+        return memory[self.offset :].view(self.dtype)
 
 
 @dataclass(frozen=True)
-class Packed:
-    """A graph index as DGL sends it to child processes, its arrays described only.
+class IndexLayout:
+    """A graph index as DGL sends it to child processes, without the contents of its arrays.
 
     Args:
-        version, meta: DGL's.
+        version, meta: the version and the metadata of DGL's pickle format.
         specs: dtype and length of each array.
     """
 
@@ -53,39 +54,40 @@ class Packed:
     specs: list[tuple[torch.dtype, int]]
 
     @property
-    def begins(self) -> list[int]:
-        """Where the arrays begin in the shared memory, and, last, its size."""
-        begins = [0]
+    def offsets(self) -> list[int]:
+        """Offsets of the arrays in the shared memory in bytes, and its size as the last item."""
+        offsets = [0]
         for dtype, length in self.specs:
-            begins.append(begins[-1] + -(-length * dtype.itemsize // _ALIGN) * _ALIGN)
-        return begins
+            offsets.append(offsets[-1] + -(-length * dtype.itemsize // _ALIGN) * _ALIGN)
+        return offsets
 
 
-def pack(graph: Any) -> tuple[Packed, list[Tensor]]:
+def pack(graph: Any) -> tuple[IndexLayout, list[Tensor]]:
     """The structure of a graph on the CPU, in all sparse formats that it allows.
 
-    The graph stays as it is: formats that it did not have are made for its copy.
+    Does not change the graph: missing formats are created in a copy of it.
     """
     formats = graph.formats()
     copy = graph.formats(formats["created"] + formats["not created"])
     copy.create_formats_()
-    states = heterograph_index._CAPI_DGLHeteroForkingPickle(copy._graph)
-    arrays = [dgl.backend.from_dgl_nd(array) for array in states.arrays]
+    version, meta, arrays = compat.pickle_index(copy)
     specs = [(array.dtype, array.numel()) for array in arrays]
-    return Packed(states.version, states.meta, specs), arrays
+    return IndexLayout(version, meta, specs), arrays
 
 
-def share_arrays(packed: Packed, arrays: list[Tensor] | None, group: Group) -> list[SharedArray]:
+def share_arrays(
+    layout: IndexLayout, arrays: list[Tensor] | None, group: Group
+) -> list[SharedArray]:
     """Copies rank 0's arrays into memory of all ranks. Collective.
 
     Args:
         arrays: on rank 0; None on the others.
     """
-    begins = packed.begins
-    region = SharedRegion.create(begins[-1] if group.rank == 0 else 0, group, _CPU)
+    offsets = layout.offsets
+    region = SharedRegion.create(offsets[-1] if group.rank == 0 else 0, group, _CPU)
     shared = [
-        SharedArray(region, begin, dtype, length)
-        for begin, (dtype, length) in zip(begins, packed.specs, strict=False)
+        SharedArray(region, offset, dtype, length)
+        for offset, (dtype, length) in zip(offsets, layout.specs, strict=False)
     ]
     for target, array in zip(shared, arrays or (), strict=False):
         target.tensor().copy_(array)
@@ -93,15 +95,9 @@ def share_arrays(packed: Packed, arrays: list[Tensor] | None, group: Group) -> l
     return shared
 
 
-def make_index(packed: Packed, arrays: list[SharedArray]) -> Any:
-    """A graph index (``HeteroGraphIndex``) whose arrays are the shared ones, without a copy.
+def make_index(layout: IndexLayout, arrays: list[SharedArray]) -> Any:
+    """Makes a graph index (``HeteroGraphIndex``) over the shared arrays, without a copy.
 
-    Sent to a process of the machine by ``multiprocessing``, it is mapped there.
+    ``multiprocessing`` sends handles of the arrays to processes of the machine.
     """
-    states = heterograph_index._CAPI_DGLCreateHeteroPickleStates(
-        packed.version, packed.meta, [dgl.backend.to_dgl_nd(array) for array in arrays]
-    )
-    index = heterograph_index._CAPI_DGLHeteroForkingUnpickle(states)
-    # What DGL sends in the place of copies of the arrays; its C library gets tensors by the guard.
-    index._forking_pk_state = (packed.version, packed.meta, arrays)
-    return index
+    return compat.unpickle_index(layout.version, layout.meta, arrays)

@@ -1,4 +1,4 @@
-"""One hop of neighbours, and induced edges, from the store with DGL's meaning of the options."""
+"""Samples one hop of neighbours, and induced subgraphs, with the options of DGL's functions."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from torch.utils.data import get_worker_info
 from peergraph.sampling import NeighborSampler, Sample, next_seed
 from peergraph.store import EdgeType, NodeType, Store
 
-from .choosing import choose
-from .storages import in_memory
+from ..backend.materialize import materialize
+from .choose_edges import choose_edges
 
 IdsByType = Any
-"""Ids (tensor, list) or a mask; by node type where there are several."""
+"""Ids (tensor or list) or a mask; a dict of them by node type for several types."""
 
 Edges = dict[EdgeType, tuple[Tensor, Tensor, Tensor]]
 """Sources, destinations and edge ids by relation."""
 
 
 class FrontierSampler:
-    """Draws from a store; a seed per call from torch's default generator."""
+    """Samples a store; every call draws its seed from torch's default generator."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -38,18 +38,18 @@ class FrontierSampler:
         replace: bool,
         excluded: Mapping[EdgeType, Tensor] | None,
     ) -> Edges:
-        """Sampled in-edges by users' ids; see ``StoreGraph.sample_neighbors``."""
+        """Samples in-edges, as the user's ids; see ``StoreGraph.sample_neighbors``."""
         weighted, masked = self._weights(prob)
-        # What a mask leaves is known only of whole lists.
-        drawn = {t: -1 if t in masked and k > 0 else k for t, k in fanouts.items()}
-        core = self._core(tuple(drawn.items()), tuple(weighted.items()), replace)
+        # A mask is applied to all in-edges before the choice.
+        core_fanouts = {t: -1 if t in masked and k > 0 else k for t, k in fanouts.items()}
+        core = self._core(tuple(core_fanouts.items()), tuple(weighted.items()), replace)
         found = _global_ids(core.sample(self._seeds(nodes), next_seed()))
         for edge_type, name in {**weighted, **masked}.items():
             found[edge_type] = self._without_zeros(edge_type, name, found[edge_type])
         for edge_type in masked:
             edges, fanout = found[edge_type], fanouts[edge_type]
             if fanout > 0:
-                kept = choose(edges[1], fanout, replace)
+                kept = choose_edges(edges[1], fanout, replace)
                 found[edge_type] = (edges[0][kept], edges[1][kept], edges[2][kept])
         for edge_type, ids in (excluded or {}).items():
             source, destination, edge_ids = found[edge_type]
@@ -58,7 +58,7 @@ class FrontierSampler:
         return found
 
     def induced(self, nodes: IdsByType) -> tuple[dict[NodeType, Tensor], Edges]:
-        """The nodes, in order, and all edges among them by position of their ends."""
+        """The nodes in order, and all edges among them with positions of their endpoints."""
         key = "induced"
         if key not in self._samplers:
             self._check_process()
@@ -95,14 +95,14 @@ class FrontierSampler:
             nodes = {types[0]: nodes}
         seeds = {}
         for node_type, given in nodes.items():
-            ids = in_memory(torch.as_tensor(given))
+            ids = materialize(torch.as_tensor(given))
             if ids.dtype == torch.bool:
                 ids = ids.nonzero().view(-1)
             seeds[node_type] = ids if ids.numel() else ids.to(torch.int64)
         return seeds
 
     def _weights(self, prob: str | None) -> tuple[dict[EdgeType, str], dict[EdgeType, str]]:
-        """The relations that ``prob`` weighs, and those that it masks."""
+        """The relations where ``prob`` is a weight, and the relations where it is a mask."""
         weighted: dict[EdgeType, str] = {}
         masked: dict[EdgeType, str] = {}
         if prob is None:

@@ -1,4 +1,4 @@
-"""`share`: a DGL graph of one rank becomes a DGL graph of all ranks, over one store."""
+"""`share`: puts a DGL graph of one rank into a store that all ranks read as a DGL graph."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from torch import Tensor
 from peergraph.aggregate import is_arange
 from peergraph.memory import Group
 from peergraph.memory.group.collective_call import collective_call
-from peergraph.store import EdgeSource, EdgeType, GraphSource, Store, StoreTensor
+from peergraph.store import EdgeSource, EdgeType, GraphSource, Store
 
-from ..backend.materialize import whole
-from ..backend.shared_index import Packed, make_index, pack, share_arrays
-from .columns import store_columns
-from .store_of import attach, find_store, remember_idtype
+from ..backend.materialize import materialize
+from ..backend.shared_index import IndexLayout, make_index, pack, share_arrays
+from ..compat import frame_columns
+from .columns import make_columns
+from .store_of import attach_store, find_store, record_idtype
 
 _CPU = torch.device("cpu")
 
@@ -38,34 +39,34 @@ def share(
 ) -> DGLGraph:
     """Puts a graph into one store that all ranks of this machine read. Collective.
 
-    Returns a ``DGLGraph`` on the CPU on every rank, with the same types, nodes, edges and edge ids.
-    Its structure lies once in the machine's memory, in all the sparse formats that ``g`` allows
-    (``g.formats("csc")`` before saves memory), and again, as Peergraph's sampler reads it, in the
-    store. Node and edge data are in the store: selecting rows of them reads those rows,
-    ``g.ndata[name][ids] = values`` writes them, for all ranks. A column that is assigned, added or
-    deleted is so on this rank only, as in DGL's processes. The memory is freed by
-    ``store_of(g).close()`` (collective), or with the last rank.
+    Every rank gets a ``DGLGraph`` on the CPU with the same types, nodes, edges and edge ids. The
+    machine's memory holds one copy of its structure in all sparse formats that ``g`` allows
+    (``g.formats("csc")`` before saves memory), and the store holds the CSC that Peergraph samples.
+    Node and edge data are in the store: ``g.ndata[name][ids]`` reads rows, and
+    ``g.ndata[name][ids] = values`` writes rows for all ranks. Assigning, adding or deleting a
+    column changes the graph of this rank only. ``store_of(g).close()`` (collective) or the end of
+    the last rank frees the memory.
 
     Args:
-        g: the graph, on rank 0; homogeneous or heterogeneous, on any device. What other ranks pass
-            is not used; they may pass ``None``.
-        plan: where structure and tables lie: ``"auto"``, ``"replicated"``, ``"sharded"``,
+        g: the graph, on rank 0; homogeneous or heterogeneous, on any device. The argument of other
+            ranks is ignored; they may pass ``None``.
+        plan: placement of structure and tables: ``"auto"``, ``"replicated"``, ``"sharded"``,
             ``"host"`` or a ``peergraph.store.Plan``.
         memory_budget: for ``"auto"``, as ``peergraph.store.Store.build`` takes it.
-        spill: folder for the coldest rows, for what the host does not hold; see docs/disk.md.
-        host_budget: bytes the store may take of the host's memory; default: what is free.
-        device: ``"cpu"``, ``"cuda"`` or ``"cuda:i"``, where this rank reads to; default: see
+        spill: folder for the coldest rows that the host's memory does not hold; see docs/disk.md.
+        host_budget: bytes of the host's memory that the store may take; default: all free memory.
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:i"``, the device of this rank; default: see
             ``peergraph.memory.Group.current``.
         timeout: seconds to wait for the other ranks.
         progress: as ``peergraph.store.Store.build`` takes it.
 
     Raises:
-        TypeError: if rank 0's graph is no ``DGLGraph``, or a block. This and the following are
-            raised on all ranks.
-        ValueError: if it is shared already.
+        TypeError: rank 0's graph is no ``DGLGraph``, or is a block. All errors are raised on all
+            ranks.
+        ValueError: the graph is shared already.
         MemoryError, OSError: the host, or the folder `spill`, has less room than the plan needs.
-        NotImplementedError: for data that requires gradients.
-        pickle.PicklingError, AttributeError: for an attribute of the graph that cannot be sent.
+        NotImplementedError: data requires gradients.
+        pickle.PicklingError, AttributeError: an attribute of the graph cannot be pickled.
     """
     group = Group.current(device=device, timeout=timeout)
 
@@ -87,17 +88,17 @@ def share(
             group=group,
             progress=progress,
         )
-        # Graphs of DGL's PyPI wheels are on the CPU: their memory is not pinned for GPUs.
-        on_cpu = Group.current(device="cpu", timeout=timeout)
-        index = make_index(outline.packed, share_arrays(outline.packed, arrays, on_cpu))
+        # DGL's graph is on the CPU, so its memory need not be pinned for GPUs.
+        cpu_group = Group.current(device="cpu", timeout=timeout)
+        index = make_index(outline.layout, share_arrays(outline.layout, arrays, cpu_group))
     return _join(outline, index, store)
 
 
 @dataclass
 class _Outline:
-    """What all ranks must know of a graph, small enough to send."""
+    """The parts of a graph that rank 0 broadcasts; small."""
 
-    packed: Packed
+    layout: IndexLayout
     ntypes: list[str]
     etypes: list[str]
     num_nodes: dict[str, Tensor] | None
@@ -114,14 +115,14 @@ def _split(g: Any) -> tuple[_Outline, GraphSource, list[Tensor]]:
         raise ValueError("g is shared already")
     if g.device != _CPU:
         g = g.to(_CPU)
-    packed, arrays = pack(g)
+    layout, arrays = pack(g)
     outline = _Outline(
-        packed,
+        layout,
         list(g.ntypes),
         list(g.etypes),
         g._batch_num_nodes,
         g._batch_num_edges,
-        _own_attributes(g),
+        _user_attributes(g),
     )
     source = GraphSource(
         num_nodes={t: g.num_nodes(t) for t in g.ntypes},
@@ -132,10 +133,10 @@ def _split(g: Any) -> tuple[_Outline, GraphSource, list[Tensor]]:
     return outline, source, arrays
 
 
-def _own_attributes(g: DGLGraph) -> dict[str, Any]:
-    """What the user has set on the object itself, such as ``g.num_classes``."""
-    known = vars(dgl.graph(([], []))).keys()
-    return {k: v for k, v in vars(g).items() if k not in known and k != "_gpu_caches"}
+def _user_attributes(g: DGLGraph) -> dict[str, Any]:
+    """Attributes that the user set on the graph, such as ``g.num_classes``."""
+    dgl_attributes = vars(dgl.graph(([], []))).keys()
+    return {k: v for k, v in vars(g).items() if k not in dgl_attributes and k != "_gpu_caches"}
 
 
 def _edges(g: DGLGraph, edge_type: EdgeType) -> EdgeSource:
@@ -144,7 +145,7 @@ def _edges(g: DGLGraph, edge_type: EdgeType) -> EdgeSource:
     if "csc" not in allowed:
         if "coo" in allowed:
             return EdgeSource(coo=torch.stack(g.edges(order="eid", etype=edge_type)))
-        # DGL knows edges by source in no other order than that.
+        # From a CSR alone, DGL lists edges in its order only.
         source, destination, edge_ids = g.edges(form="all", order=None, etype=edge_type)
         return EdgeSource(coo=torch.stack([source, destination])[:, edge_ids.argsort()])
     indptr, indices, edge_ids = g.adj_tensors("csc", etype=edge_type)
@@ -159,8 +160,8 @@ def _tables(owner: Any, data: Any) -> dict[str, Tensor]:
             raise NotImplementedError(
                 f"{name!r} of {owner!r} requires gradients; a shared tensor cannot be trained"
             )
-        # A graph made of a shared one still has columns of that one's store.
-        tables[name] = whole(value) if isinstance(value, StoreTensor) else value.detach()
+        # A graph derived from a shared graph still has columns of that store.
+        tables[name] = materialize(value).detach()
     return tables
 
 
@@ -168,13 +169,13 @@ def _join(outline: _Outline, index: Any, store: Store) -> DGLGraph:
     graph = DGLGraph(index, outline.ntypes, outline.etypes)
     for node_type, frame in zip(graph.ntypes, graph._node_frames, strict=True):
         names = store.node_table_names(node_type)
-        frame._columns.update(store_columns(store, node_type, names))
+        frame_columns(frame).update(make_columns(store, node_type, names))
     for edge_type, frame in zip(graph.canonical_etypes, graph._edge_frames, strict=True):
         names = store.edge_table_names(edge_type)
-        frame._columns.update(store_columns(store, edge_type, names))
+        frame_columns(frame).update(make_columns(store, edge_type, names))
     graph._batch_num_nodes = outline.num_nodes
     graph._batch_num_edges = outline.num_edges
     vars(graph).update(outline.attributes)
-    attach(graph, store)
-    remember_idtype(store, graph.idtype)
+    attach_store(graph, store)
+    record_idtype(store, graph.idtype)
     return graph

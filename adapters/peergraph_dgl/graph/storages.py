@@ -1,4 +1,4 @@
-"""DGL's `FeatureStorage` over tables of the store: rows read straight to where they are wanted."""
+"""DGL's `FeatureStorage` over tables of the store, read directly to the device of the batch."""
 
 from __future__ import annotations
 
@@ -13,64 +13,61 @@ from dgl.storages import FeatureStorage
 from torch import Tensor
 
 from peergraph.memory import Table
-from peergraph.store import NODE, EdgeType, NodeType, Store, StoreTensor
+from peergraph.store import NODE, EdgeType, NodeType, Store
+
+from ..backend.materialize import materialize
 
 Owner = NodeType | EdgeType
 
-# Tables of CPU ranks are read by these: a batch has a few columns.
-_THREADS = 4
+# Threads that read tables of CPU ranks, each a column of the batch.
+_NUM_THREADS = 4
 
-# Fewer bytes are read at once: to wake a thread takes longer.
-_WORTH_A_THREAD = 1 << 18
+# Smaller reads run in the calling thread: waking another one takes longer.
+_MIN_THREAD_BYTES = 1 << 18
 
 
-class Reading:
-    """Rows on their way; :meth:`wait` gives them."""
+class RowsFuture:
+    """Rows of a table that are being read; :meth:`wait` returns them."""
 
     def __init__(self, finish: Callable[[], Any]) -> None:
         self._finish = finish
 
     def wait(self) -> Any:
-        """The rows, when they are there; raises what reading them raised.
+        """Waits for the rows and returns them; raises the errors of the read.
 
-        On a GPU they are ready for what is given to the current stream.
+        On a GPU the rows are ready for work on the current stream.
         """
         return self._finish()
 
 
-def start_reading(
+def read_rows(
     table: Table, ids: Tensor, device: str | torch.device, pin_memory: bool = False
-) -> Reading:
-    """Begins to read the rows ``ids`` to ``device``. One-sided.
+) -> RowsFuture:
+    """Starts to read the rows ``ids`` to ``device``. One-sided.
 
     Args:
         table: on any tier, of CPU or GPU ranks.
         ids: int32 or int64 on any device.
-        device: where the rows go.
-        pin_memory: whether rows that go to the CPU get pinned memory, where there is a GPU.
+        device: target of the rows.
+        pin_memory: whether rows on the CPU get pinned memory; ignored without a GPU.
 
-    Rows of CPU ranks are read by other threads (few rows at once), those of GPU ranks by the
-    current stream, so that several readings overlap.
+    Other threads read large selections from tables of CPU ranks, and the current stream reads
+    tables of GPU ranks, so that several reads overlap.
     """
     target = torch.device(device)
-    ids = in_memory(ids)
+    ids = materialize(ids)
     if table.device.type == "cpu":
         return _read_on_cpu(table, ids.cpu(), target, pin_memory)
     if ids.device != table.device:
         ids = ids.to("cpu" if ids.device.type == "cpu" else table.device)
     rows = table.gather(ids)
     if target.type != "cpu":
-        near = rows.to(target, non_blocking=True)
-        return Reading(lambda: near)
+        on_target = rows.to(target, non_blocking=True)
+        return RowsFuture(lambda: on_target)
     return _copy_to_cpu(rows, pin_memory)
 
 
-def in_memory(ids: Tensor) -> Tensor:
-    """Ids as the core takes them: a column of a shared graph is read."""
-    return ids.whole() if isinstance(ids, StoreTensor) else ids
-
-
-def _read_on_cpu(table: Table, ids: Tensor, target: torch.device, pin_memory: bool) -> Reading:
+def _read_on_cpu(table: Table, ids: Tensor, target: torch.device, pin_memory: bool) -> RowsFuture:
     to_gpu = target.type == "cuda"
 
     pinned = (to_gpu or pin_memory) and torch.cuda.is_available()
@@ -84,15 +81,15 @@ def _read_on_cpu(table: Table, ids: Tensor, target: torch.device, pin_memory: bo
         )
 
     row_bytes = table.dtype.itemsize * math.prod(table.shape[1:])
-    large = ids.numel() * row_bytes >= _WORTH_A_THREAD
-    future = _pool.submit(read) if large else _done(read)
+    large = ids.numel() * row_bytes >= _MIN_THREAD_BYTES
+    future = _pool.submit(read) if large else _run_now(read)
     if to_gpu:
-        return Reading(lambda: future.result().to(target, non_blocking=True))
-    return Reading(future.result)
+        return RowsFuture(lambda: future.result().to(target, non_blocking=True))
+    return RowsFuture(future.result)
 
 
-def _done(work: Callable[[], Tensor]) -> Future[Tensor]:
-    """Work that is done at once; errors are for who asks for the result, as those of a thread."""
+def _run_now(work: Callable[[], Tensor]) -> Future[Tensor]:
+    """Runs work now; its errors are raised by ``result()``, as for work of a thread."""
     future: Future[Tensor] = Future()
     try:
         future.set_result(work())
@@ -101,7 +98,7 @@ def _done(work: Callable[[], Tensor]) -> Future[Tensor]:
     return future
 
 
-def _copy_to_cpu(rows: Tensor, pin_memory: bool) -> Reading:
+def _copy_to_cpu(rows: Tensor, pin_memory: bool) -> RowsFuture:
     pinned = torch.empty(rows.shape, dtype=rows.dtype, device="cpu", pin_memory=True)
     pinned.copy_(rows, non_blocking=True)
     done = torch.cuda.current_stream(rows.device).record_event()
@@ -110,11 +107,11 @@ def _copy_to_cpu(rows: Tensor, pin_memory: bool) -> Reading:
         done.synchronize()
         return pinned if pin_memory else pinned.clone()
 
-    return Reading(finish)
+    return RowsFuture(finish)
 
 
 class _Pool:
-    """Threads of this process: a forked one has its parent's object, but not its threads."""
+    """Threads of this process; started anew after a fork, which copies no threads."""
 
     def __init__(self) -> None:
         self._pid = -1
@@ -122,7 +119,7 @@ class _Pool:
 
     def submit(self, work: Callable[[], Tensor]) -> Any:
         if self._executor is None or self._pid != os.getpid():
-            self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="peergraph")
+            self._executor = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="peergraph")
             self._pid = os.getpid()
         return self._executor.submit(work)
 
@@ -131,14 +128,17 @@ _pool = _Pool()
 
 
 class TableStorage(FeatureStorage):  # type: ignore[misc]
-    """One table of a store as a DGL feature storage, for ``DataLoader.attach_data`` and graphs of
-    one's own.
+    """One table of a store as a DGL feature storage.
+
+    Serves ``DataLoader.attach_data`` and users' own graphs.
 
     Args:
         store: the store.
-        name: of the table.
-        owner: the node type (``str``) or edge type (``tuple``); ``KeyError`` where it has no such
-            table.
+        name: name of the table.
+        owner: node type (``str``) or edge type (``tuple``).
+
+    Raises:
+        KeyError: the type has no such table.
     """
 
     def __init__(self, store: Store, name: str, owner: Owner = NODE) -> None:
@@ -147,22 +147,22 @@ class TableStorage(FeatureStorage):  # type: ignore[misc]
 
     def fetch(
         self, indices: Tensor, device: str | torch.device, pin_memory: bool = False
-    ) -> Reading:
-        """Begins to read the rows ``indices`` to ``device``; one-sided, see :func:`start_reading`.
+    ) -> RowsFuture:
+        """Starts to read the rows ``indices`` to ``device``. One-sided; see :func:`read_rows`.
 
         Returns:
-            an awaitable, as ``DataLoader`` takes it.
+            An awaitable, which ``DataLoader`` waits for.
         """
-        return start_reading(self.table, indices, device, bool(pin_memory))
+        return read_rows(self.table, indices, device, bool(pin_memory))
 
 
 class TypedStorage(FeatureStorage):  # type: ignore[misc]
-    """The tables of one name of several node types, or edge types, as a DGL feature storage.
+    """Tables of several node types or edge types with one name, as a DGL feature storage.
 
     Args:
         store: the store.
-        name: of the tables.
-        owners: the types; default: all node types that have such a table.
+        name: name of the tables.
+        owners: node types or edge types; default: all node types that have such a table.
     """
 
     def __init__(self, store: Store, name: str, owners: list[Any] | None = None) -> None:
@@ -177,10 +177,10 @@ class TypedStorage(FeatureStorage):  # type: ignore[misc]
         indices: Mapping[Any, Tensor],
         device: str | torch.device,
         pin_memory: bool = False,
-    ) -> Reading:
-        """As :meth:`TableStorage.fetch`, for a dict of ids by type; awaited, a dict of rows."""
-        readings = {
+    ) -> RowsFuture:
+        """As :meth:`TableStorage.fetch`, for a dict of ids by type; waits for a dict of rows."""
+        futures = {
             owner: self.storages[owner].fetch(ids, device, pin_memory)
             for owner, ids in indices.items()
         }
-        return Reading(lambda: {owner: reading.wait() for owner, reading in readings.items()})
+        return RowsFuture(lambda: {owner: future.wait() for owner, future in futures.items()})

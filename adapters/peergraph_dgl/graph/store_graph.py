@@ -1,4 +1,4 @@
-"""`from_store`: a store as the graph that DGL's loaders take, without a DGL graph inside."""
+"""`from_store`: a graph for DGL's loaders whose structure is in the store only."""
 
 from __future__ import annotations
 
@@ -17,35 +17,37 @@ from peergraph.sampling import NegativeSampler, next_seed
 from peergraph.store import EdgeType, NodeType, Store
 
 from .endpoints import add_endpoints, endpoints
+from .frames import FrameCache
 from .frontier import FrontierSampler, IdsByType
 from .storages import TableStorage
-from .store_of import attach, idtype_of
-from .subgraphs import IdTypes, Parts, checked_idtype
-from .views import EdgeView, Frames, NodeView, TypeData
+from .store_of import attach_store, idtype_of
+from .subgraphs import SubgraphBuilder
+from .views import EdgeView, NodeView, TypeData
 
 _CPU = torch.device("cpu")
-_REDUNDANCY = 1.3  # DGL's
+_int = int  # for annotations in StoreGraph, whose method `int` hides the type
+_REDUNDANCY = 1.3  # the default of dgl.sampling.global_uniform_negative_sampling
 
 
 def from_store(
     store: Store, *, edges: bool = False, idtype: torch.dtype | None = None
 ) -> StoreGraph:
-    """A graph for ``dgl.dataloading.DataLoader`` whose structure is in the store only.
+    """Makes a graph for ``dgl.dataloading.DataLoader`` whose structure is in the store only.
 
-    For structures too large to lie in DGL's formats, too. One-sided, unless ``edges``.
+    It needs no memory for DGL's sparse formats. One-sided unless ``edges`` is set.
 
     Args:
-        store: built with :class:`peergraph.store.Store`, or ``store_of(g)``.
-        edges: whether edges must be found by their ids: for edge prediction, ``find_edges`` and
-            ``edge_subgraph``. Adds two ids an edge to the store, once; collective then: rank 0
-            reads all edges (16 bytes each) to write them.
-        idtype: ``torch.int32`` or ``torch.int64``, of all ids that the graph gives; default: that
-            of the graph of which :func:`share` made the store in this process, else int64.
+        store: a :class:`peergraph.store.Store`, such as ``store_of(g)``.
+        edges: whether edges can be found by their ids, as edge prediction, ``find_edges`` and
+            ``edge_subgraph`` need. Collective: adds two node ids per edge to the store, once, for
+            which rank 0 reads all edges (16 bytes each).
+        idtype: ``torch.int32`` or ``torch.int64``, the dtype of all ids that the graph returns;
+            default: that of the graph that was shared in this process, else int64.
 
     Raises:
-        ValueError: another `idtype`, or nodes or edges that int32 does not count.
+        ValueError: unknown `idtype`, or more nodes or edges than int32 can count.
     """
-    idtype = checked_idtype(store, idtype_of(store) if idtype is None else idtype)
+    idtype = _check_idtype(store, idtype_of(store) if idtype is None else idtype)
     if edges:
         for edge_type in store.edge_types:
             add_endpoints(store, edge_type)
@@ -53,22 +55,21 @@ def from_store(
 
 
 class UnsupportedError(NotImplementedError, AttributeError):
-    """A method of ``DGLGraph`` that needs more than a store serves one-sided."""
+    """A method of ``DGLGraph`` that a :class:`StoreGraph` does not implement."""
 
 
-class StoreGraph(IdTypes):
-    """DGL's protocol of custom graphs over a store; made by :func:`from_store`.
+class StoreGraph:
+    """A store with DGL's protocol for custom graphs; made by :func:`from_store`.
 
     Serves ``DataLoader`` with ``NeighborSampler``, ``MultiLayerFullNeighborSampler``,
-    ``ShaDowKHopSampler``, ``ClusterGCNSampler`` with a partition at hand,
-    ``as_edge_prediction_sampler`` and DGL's negative samplers; with workers and in DDP. What it
-    samples is real: ``DGLGraph`` on the CPU. Every other method of ``DGLGraph`` raises
-    ``NotImplementedError``. Copies, and what ``multiprocessing`` sends to another process of the
-    machine, are handles of the same store; ``pickle`` and ``torch.save`` raise ``TypeError``.
+    ``ShaDowKHopSampler``, ``ClusterGCNSampler`` with a saved partition,
+    ``as_edge_prediction_sampler`` and DGL's negative samplers, with workers and in DDP. Samples are
+    ``DGLGraph`` objects on the CPU. Every other method of ``DGLGraph`` raises
+    ``NotImplementedError``. Copies are handles of the same store, and ``multiprocessing`` sends
+    such a handle to processes of the machine; ``pickle`` and ``torch.save`` raise ``TypeError``.
     """
 
     is_block = False
-    is_homogeneous: bool
 
     def __init__(self, store: Store, idtype: torch.dtype = torch.int64) -> None:
         self.store = store
@@ -79,18 +80,18 @@ class StoreGraph(IdTypes):
         self.etypes = [edge_type[1] for edge_type in self.canonical_etypes]
         self.is_homogeneous = len(self.ntypes) == 1 and len(self.etypes) == 1
         self._sampler = FrontierSampler(store)
-        self._frames = Frames(store)
-        self._parts = Parts(store, self._frames, idtype)
-        attach(self, store)
+        self._frames = FrameCache(store)
+        self._subgraphs = SubgraphBuilder(store, self._frames, idtype)
+        attach_store(self, store)
 
     @property
     def _node_frames(self) -> list[Frame]:
-        """As DGLGraph has them: what the data of blocks are rows of."""
-        return [self._frames.of(t, self.store.num_nodes(t)) for t in self.ntypes]
+        """Frames by node type, as in ``DGLGraph``; blocks select rows of them."""
+        return [self._frames.frame(t, self.store.num_nodes(t)) for t in self.ntypes]
 
     @property
     def _edge_frames(self) -> list[Frame]:
-        return [self._frames.of(t, self.store.num_edges(t)) for t in self.canonical_etypes]
+        return [self._frames.frame(t, self.store.num_edges(t)) for t in self.canonical_etypes]
 
     @property
     def nodes(self) -> NodeView:
@@ -112,21 +113,29 @@ class StoreGraph(IdTypes):
         """Edge tables of a graph of one edge type."""
         return TypeData(self.store, self._only(self.canonical_etypes, "edata: g.edges[t].data"))
 
-    def num_nodes(self, ntype: NodeType | None = None) -> int:
-        """Nodes of a type, or of all."""
+    def num_nodes(self, ntype: NodeType | None = None) -> _int:
+        """Number of nodes of a type, or of all types."""
         types = self.ntypes if ntype is None else [ntype]
         return sum(self.store.num_nodes(t) for t in types)
 
-    def num_edges(self, etype: Any = None) -> int:
-        """Edges of a type, or of all."""
+    def num_edges(self, etype: Any = None) -> _int:
+        """Number of edges of a type, or of all types."""
         types = self.canonical_etypes if etype is None else [self.to_canonical_etype(etype)]
         return sum(self.store.num_edges(t) for t in types)
 
     number_of_nodes = num_nodes
     number_of_edges = num_edges
 
+    def int(self) -> StoreGraph:
+        """The same graph with int32 ids; ``ValueError`` if they do not fit."""
+        return StoreGraph(self.store, _check_idtype(self.store, torch.int32))
+
+    def long(self) -> StoreGraph:
+        """The same graph with int64 ids."""
+        return StoreGraph(self.store, torch.int64)
+
     def to_canonical_etype(self, etype: Any = None) -> EdgeType:
-        """The triple that an edge type means; ``DGLError`` where there is none, or several."""
+        """The (source, relation, destination) triple of an edge type; ``DGLError`` if ambiguous."""
         if etype in self.canonical_etypes:
             found: EdgeType = etype
             return found
@@ -138,19 +147,19 @@ class StoreGraph(IdTypes):
         return fitting[0]
 
     def get_node_storage(self, key: str, ntype: NodeType | None = None) -> TableStorage:
-        """The feature storage of a node table."""
+        """The feature storage of a node table, see :class:`TableStorage`."""
         return TableStorage(
             self.store, key, self._only(self.ntypes, "ntype") if ntype is None else ntype
         )
 
     def get_edge_storage(self, key: str, etype: Any = None) -> TableStorage:
-        """The feature storage of an edge table."""
+        """The feature storage of an edge table, see :class:`TableStorage`."""
         return TableStorage(self.store, key, self.to_canonical_etype(etype))
 
     def sample_neighbors(
         self,
         nodes: IdsByType,
-        fanout: int | Mapping[Any, int],
+        fanout: _int | Mapping[Any, _int],
         edge_dir: str = "in",
         prob: str | None = None,
         replace: bool = False,
@@ -158,28 +167,29 @@ class StoreGraph(IdTypes):
         exclude_edges: Any = None,
         output_device: Any = None,
     ) -> DGLGraph:
-        """Sampled in-edges of nodes, in a graph of all nodes, with their ids as ``edata[dgl.EID]``.
+        """Samples in-edges of nodes: a graph of all nodes, with edge ids as ``edata[dgl.EID]``.
 
         Args:
             nodes: ids, by node type where there are several.
             fanout: edges per node and relation, or by edge type; -1: all.
-            edge_dir: ``"in"``; the store knows in-edges only.
-            prob: name of edge tables: of floats, the edges are drawn in proportion to it and never
-                where it is 0; of bools or integers, only edges where it is not 0 are drawn, which
-                reads the whole lists of the nodes. Relations without such a table draw uniformly.
-            replace: draw with replacement.
-            exclude_edges: edge ids, by edge type where there are several, taken out of what was
-                drawn, as DGL does on GPUs.
-            output_device: where the result goes, if DGL can put a graph there.
+            edge_dir: ``"in"``; the store holds in-edges only.
+            prob: name of edge tables. Edges are drawn in proportion to a table of floats, never an
+                edge with 0. Of a table of bools or integers, which is a mask, only edges with other
+                values than 0 are drawn; this reads all in-edges of the nodes. Relations without
+                such a table draw uniformly.
+            replace: whether to draw with replacement.
+            exclude_edges: edge ids, by edge type for several types, that are removed from the
+                sample, as DGL does on GPUs.
+            output_device: device of the result, if DGL supports graphs there.
         """
         if edge_dir != "in":
             raise NotImplementedError(
-                f"edge_dir={edge_dir!r}: the store knows in-edges; share the reversed graph"
+                f"edge_dir={edge_dir!r}: the store holds in-edges; share the reversed graph"
             )
         fanouts = self._fanouts(fanout)
         excluded = self._by_edge_type(exclude_edges)
-        found = self._sampler.sample(nodes, fanouts, prob, bool(replace), excluded)
-        return _placed(self._parts.graph(found), output_device)
+        edges = self._sampler.sample(nodes, fanouts, prob, bool(replace), excluded)
+        return _to_device(self._subgraphs.build(edges), output_device)
 
     def subgraph(
         self,
@@ -189,15 +199,15 @@ class StoreGraph(IdTypes):
         store_ids: bool = True,
         output_device: Any = None,
     ) -> DGLGraph:
-        """The edges among nodes (ids or masks), as ``dgl.node_subgraph`` gives them."""
+        """The induced subgraph of nodes (ids or masks), as ``dgl.node_subgraph``."""
         ids, found = self._sampler.induced(nodes)
         if relabel_nodes:
-            return _placed(self._parts.graph(found, ids, store_ids), output_device)
-        glob = {
+            return _to_device(self._subgraphs.build(found, ids, store_ids), output_device)
+        edges = {
             t: (ids[t[0]][row], ids[t[2]][col], edge_ids)
             for t, (row, col, edge_ids) in found.items()
         }
-        return _placed(self._parts.graph(glob, None, store_ids), output_device)
+        return _to_device(self._subgraphs.build(edges, None, store_ids), output_device)
 
     node_subgraph = subgraph
 
@@ -209,29 +219,29 @@ class StoreGraph(IdTypes):
         store_ids: bool = True,
         output_device: Any = None,
     ) -> DGLGraph:
-        """Edges by their ids, as of ``dgl.edge_subgraph``; needs ``from_store(edges=True)``."""
+        """The subgraph of edge ids, as ``dgl.edge_subgraph``; needs ``from_store(edges=True)``."""
         wanted = self._by_edge_type(edges) or {}
         found = {}
         for edge_type in self.canonical_etypes:
             ids = wanted.get(edge_type, torch.empty(0, dtype=torch.int64, device="cpu"))
             found[edge_type] = (*endpoints(self.store, edge_type, ids), ids)
-        result = self._parts.graph(found, None, store_ids)
+        result = self._subgraphs.build(found, None, store_ids)
         if relabel_nodes:
             result = dgl.compact_graphs(result)
             if not store_ids:
                 for node_type in self.ntypes:
                     del result.nodes[node_type].data[dgl.NID]
-        return _placed(result, output_device)
+        return _to_device(result, output_device)
 
     def find_edges(self, eid: Any, etype: Any = None) -> tuple[Tensor, Tensor]:
         """Sources and destinations of edges; needs ``from_store(edges=True)``."""
         source, destination = endpoints(self.store, self.to_canonical_etype(etype), _as_ids(eid))
         return source.to(self.idtype), destination.to(self.idtype)
 
-    def in_degrees(self, v: Any = None, etype: Any = None) -> Tensor | int:
-        """In-degrees of nodes, by default of all; reads those of all nodes (8 bytes each)."""
+    def in_degrees(self, v: Any = None, etype: Any = None) -> Tensor | _int:
+        """In-degrees of nodes, by default of all; reads the degrees of all nodes (8 bytes each)."""
         degrees = self.store.in_degree(self.to_canonical_etype(etype)).to(self.idtype)
-        if v is None or isinstance(v, str):  # DGL's way to say all
+        if v is None or isinstance(v, str):  # dgl.ALL is a string
             return degrees
         ids = _as_ids(v)
         bad = ((ids < 0) | (ids >= degrees.numel())).nonzero()
@@ -243,13 +253,13 @@ class StoreGraph(IdTypes):
 
     def global_uniform_negative_sampling(
         self,
-        num_samples: int,
+        num_samples: _int,
         exclude_self_loops: bool = True,
         replace: bool = False,
         etype: Any = None,
         redundancy: float | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """At most ``num_samples`` random pairs that are no edges, as DGL gives them."""
+        """Draws at most ``num_samples`` random node pairs without an edge, as DGL does."""
         edge_type = self.to_canonical_etype(etype)
         tries = NegativeSampler(self.store, edge_type, avoid_edges=True)
         count = int(num_samples * (_REDUNDANCY if redundancy is None else redundancy)) + 1
@@ -265,7 +275,7 @@ class StoreGraph(IdTypes):
         source, destination = pairs[:, :num_samples]
         return source, destination
 
-    def _fanouts(self, fanout: Any) -> dict[EdgeType, int]:
+    def _fanouts(self, fanout: Any) -> dict[EdgeType, _int]:
         if not isinstance(fanout, Mapping):
             return dict.fromkeys(self.canonical_etypes, int(fanout))
         fanouts = {self.to_canonical_etype(t): int(value) for t, value in fanout.items()}
@@ -288,37 +298,37 @@ class StoreGraph(IdTypes):
 
     def __getitem__(self, key: Any) -> Any:
         raise UnsupportedError(
-            f"g[{key!r}]: a graph without a DGL graph inside has no parts by relation; "
-            "peergraph_dgl.share(g) gives a DGLGraph that has"
+            f"g[{key!r}]: a StoreGraph has no graphs of single relations; "
+            "peergraph_dgl.share(g) returns a DGLGraph that has them"
         )
 
     def __getattr__(self, name: str) -> Any:
         if name == "_graph":
             raise UnsupportedError(
-                "there is no DGL graph inside that DGL's C library could read (DGLGraph._graph): "
-                "peergraph_dgl.share(g) gives a DGLGraph, g.subgraph(nodes) one of a part"
+                "a StoreGraph has no index that DGL's C library could read (DGLGraph._graph): "
+                "peergraph_dgl.share(g) and g.subgraph(nodes) return a DGLGraph"
             )
         if name.startswith("_") or not hasattr(DGLGraph, name):
             raise AttributeError(f"'StoreGraph' object has no attribute {name!r}")
         raise UnsupportedError(
-            f"DGLGraph.{name} is not served by a graph without a DGL graph inside; "
-            "peergraph_dgl.share(g) gives a DGLGraph that has it, g.subgraph(nodes) one of a part"
+            f"a StoreGraph does not implement DGLGraph.{name}; "
+            "peergraph_dgl.share(g) and g.subgraph(nodes) return a DGLGraph that does"
         )
 
     def __copy__(self) -> StoreGraph:
         return StoreGraph(self.store, self.idtype)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> StoreGraph:
+    def __deepcopy__(self, memo: dict[_int, Any]) -> StoreGraph:
         return StoreGraph(self.store, self.idtype)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError(
-            "a StoreGraph is pickled by multiprocessing only, as a handle that lives as long as "
-            "its store: save the store (store.save(folder), then Store.load and from_store)"
+            "only multiprocessing pickles a StoreGraph, as a handle of its store: save the store "
+            "(store.save(folder), then Store.load and from_store)"
         )
 
     def reduce_to_process(self) -> Any:
-        """What ``__reduce_ex__`` returns, for a process of this machine."""
+        """Returns what ``__reduce_ex__`` returns, for a process of this machine."""
         return StoreGraph, (self.store, self.idtype)
 
     def __repr__(self) -> str:
@@ -332,10 +342,24 @@ def _as_ids(ids: Any) -> Tensor:
     tensor: Tensor = torch.as_tensor(ids)
     if tensor.dtype == torch.bool:
         return tensor.nonzero().view(-1)
-    if tensor.is_floating_point() and tensor.numel():  # an empty list is one of floats, to torch
+    if tensor.is_floating_point() and tensor.numel():  # torch makes floats of an empty list
         raise dgl.DGLError(f"ids must be integers or a mask, got {tensor.dtype}")
     return tensor.reshape(-1).to(torch.int64)
 
 
-def _placed(graph: DGLGraph, device: Any) -> DGLGraph:
+def _to_device(graph: DGLGraph, device: Any) -> DGLGraph:
     return graph if device is None else graph.to(device)
+
+
+def _check_idtype(store: Store, idtype: Any) -> torch.dtype:
+    if idtype not in (torch.int32, torch.int64):
+        raise ValueError(f"idtype: expected torch.int32 or torch.int64, got {idtype!r}")
+    largest = max(
+        *(store.num_nodes(t) for t in store.node_types),
+        *(store.num_edges(t) for t in store.edge_types),
+        0,
+    )
+    if largest > torch.iinfo(idtype).max:
+        raise ValueError(f"idtype: {idtype} cannot count {largest} nodes or edges of one type")
+    checked: torch.dtype = idtype
+    return checked

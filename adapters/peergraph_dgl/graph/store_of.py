@@ -1,4 +1,4 @@
-"""Which DGL graphs are Peergraph's."""
+"""Attaches stores to DGL graphs, and finds the store of a graph."""
 
 from __future__ import annotations
 
@@ -13,52 +13,52 @@ from dgl import DGLGraph
 
 from peergraph.store import Store
 
-from ..backend.replacing import Replacements
+from ..compat import new_patches
 
 _ATTRIBUTE = "_peergraph"
-_replacements = Replacements()
+_patches = new_patches()
 
-# Of the graphs that stores were made of, in this process.
+# The id types of the graphs that were shared in this process, by store.
 _idtypes: WeakKeyDictionary[Store, torch.dtype] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
-class Shared:
-    """What a shared graph carries, and its copies.
+class StoreHandle:
+    """An attribute of a shared graph and of its copies.
 
-    Where a graph is pickled with its values, this becomes None.
+    It pickles as None where a graph is pickled with its values.
     """
 
     store: Store
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Shared:
+    def __deepcopy__(self, memo: dict[int, Any]) -> StoreHandle:
         return self
 
     def __reduce__(self) -> Any:
         return type(None), ()
 
     def reduce_to_process(self) -> Any:
-        """What ``__reduce__`` returns, for a process of this machine."""
-        return Shared, (self.store,)
+        """Returns what ``__reduce__`` returns, for a process of this machine."""
+        return StoreHandle, (self.store,)
 
 
-ForkingPickler.register(Shared, Shared.reduce_to_process)
+ForkingPickler.register(StoreHandle, StoreHandle.reduce_to_process)
 
 
-def attach(graph: DGLGraph, store: Store) -> None:
-    """Marks a graph whose structure is that of the store."""
-    setattr(graph, _ATTRIBUTE, Shared(store))
+def attach_store(graph: DGLGraph, store: Store) -> None:
+    """Attaches a store to a graph with the same structure."""
+    setattr(graph, _ATTRIBUTE, StoreHandle(store))
 
 
 def store_of(graph: Any) -> Store:
-    """The store behind ``graph``.
+    """Returns the store of a graph.
 
     Args:
         graph: a ``DGLGraph`` that :func:`share` returned, a copy of it with the same nodes and
-            edges (``clone``, ``formats``, ``local_var``), or what :func:`from_store` returned.
+            edges (``clone``, ``formats``, ``local_var``), or a result of :func:`from_store`.
 
     Raises:
-        ValueError: if there is none, or nodes or edges were added or removed.
+        ValueError: the graph has no store, or nodes or edges were added or removed.
     """
     store = find_store(graph)
     if store is None:
@@ -70,32 +70,34 @@ def store_of(graph: Any) -> Store:
 
 
 def find_store(graph: Any) -> Store | None:
-    """Like :func:`store_of`, ``None`` where there is no store."""
+    """As :func:`store_of`, but returns ``None`` for a graph without a store."""
     shared = getattr(graph, _ATTRIBUTE, None)
-    return shared.store if isinstance(shared, Shared) else None
+    return shared.store if isinstance(shared, StoreHandle) else None
 
 
-def remember_idtype(store: Store, idtype: torch.dtype) -> None:
-    """Notes the id type of the graph that a store was made of."""
+def record_idtype(store: Store, idtype: torch.dtype) -> None:
+    """Records the id type of the graph that a store was built from."""
     _idtypes[store] = idtype
 
 
 def idtype_of(store: Store) -> torch.dtype:
-    """The id type of the graph that a store was made of in this process; int64 of other stores."""
+    """The id type of the graph that was shared in this process; int64 for other stores."""
     return _idtypes.get(store, torch.int64)
 
 
 def install() -> None:
-    """Has the methods that change a graph's structure in place part it from its store, once."""
-    if not _replacements:
+    """Makes methods that change a graph's structure in place detach its store. Idempotent."""
+    if not _patches:
         for name in ("add_nodes", "add_edges", "remove_nodes", "remove_edges"):
-            _replacements.replace(DGLGraph, name, _change)
+            _patches.replace(DGLGraph, name, _detach_if_changed)
 
 
-def _change(dgls: Callable[..., None], graph: Any, *args: Any, **kwargs: Any) -> None:
+def _detach_if_changed(
+    original: Callable[..., None], graph: Any, *args: Any, **kwargs: Any
+) -> None:
     before = graph._graph
     try:
-        dgls(graph, *args, **kwargs)
+        original(graph, *args, **kwargs)
     finally:
         if graph._graph is not before:
             vars(graph).pop(_ATTRIBUTE, None)

@@ -1,9 +1,8 @@
-"""DGL graphs of parts of a store, in the id type that the user wants."""
+"""Builds DGL graphs from edges of a store."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import dgl
 import torch
@@ -12,64 +11,36 @@ from torch import Tensor
 
 from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store
 
-from ..loader.blocks import rows_of
-from .views import Frames
+from .frames import FrameCache, select_rows
 
 
-class IdTypes:
-    """The methods of ``DGLGraph`` that convert ids, for a graph over a store."""
-
-    store: Store
-
-    def int(self) -> Any:
-        """The same graph with ids of int32; ``ValueError`` if they do not fit."""
-        return type(self)(self.store, checked_idtype(self.store, torch.int32))  # type: ignore[call-arg]
-
-    def long(self) -> Any:
-        """The same graph with ids of int64."""
-        return type(self)(self.store, torch.int64)  # type: ignore[call-arg]
-
-
-def checked_idtype(store: Store, idtype: Any) -> torch.dtype:
-    if idtype not in (torch.int32, torch.int64):
-        raise ValueError(f"idtype: expected torch.int32 or torch.int64, got {idtype!r}")
-    largest = max(
-        *(store.num_nodes(t) for t in store.node_types),
-        *(store.num_edges(t) for t in store.edge_types),
-        0,
-    )
-    if largest > torch.iinfo(idtype).max:
-        raise ValueError(f"idtype: {idtype} cannot count {largest} nodes or edges of one type")
-    checked: torch.dtype = idtype
-    return checked
-
-
-class Parts:
-    """Makes graphs of some of the edges, with their data.
+class SubgraphBuilder:
+    """Builds DGL graphs of some of a store's edges, with their data.
 
     Args:
-        store: what they are parts of.
-        frames: its data.
-        idtype: of the graphs.
+        store: the store.
+        frames: the data of all nodes and edges.
+        idtype: id type of the graphs.
     """
 
-    def __init__(self, store: Store, frames: Frames, idtype: torch.dtype) -> None:
+    def __init__(self, store: Store, frames: FrameCache, idtype: torch.dtype) -> None:
         self._store = store
         self._frames = frames
         self._idtype = idtype
 
-    def graph(
+    def build(
         self,
         edges: Mapping[EdgeType, tuple[Tensor, Tensor, Tensor]],
         nodes: Mapping[NodeType, Tensor] | None = None,
         store_ids: bool = True,
     ) -> DGLGraph:
-        """A DGL graph of (sources, destinations, edge ids) by relation, with their data.
+        """Builds a graph of the given edges and nodes.
 
         Args:
-            edges: sources and destinations are positions in `nodes`.
-            nodes: ids; None: all nodes.
-            store_ids: whether ids are data, too.
+            edges: sources, destinations and edge ids by relation; sources and destinations are
+                positions in `nodes`.
+            nodes: node ids by type; None: all nodes.
+            store_ids: whether the graph gets the ids as ``dgl.NID`` and ``dgl.EID``.
         """
         counts = {
             t: self._store.num_nodes(t) if nodes is None else nodes[t].numel()
@@ -77,18 +48,16 @@ class Parts:
         }
         graph = _graph(edges, counts, self._idtype)
         for i, edge_type in enumerate(graph.canonical_etypes):
-            whole = self._frames.of(edge_type, self._store.num_edges(edge_type))
+            frame = self._frames.frame(edge_type, self._store.num_edges(edge_type))
             ids = edges[edge_type][2].to("cpu", self._idtype)
-            graph._edge_frames[i] = rows_of(whole, ids, dgl.EID if store_ids else None)
+            graph._edge_frames[i] = select_rows(frame, ids, dgl.EID if store_ids else None)
         for i, node_type in enumerate(graph.ntypes):
-            whole = self._frames.of(node_type, self._store.num_nodes(node_type))
-            graph._node_frames[i] = (
-                whole.clone()
-                if nodes is None
-                else rows_of(
-                    whole, nodes[node_type].to(self._idtype), dgl.NID if store_ids else None
-                )
-            )
+            frame = self._frames.frame(node_type, self._store.num_nodes(node_type))
+            if nodes is None:
+                graph._node_frames[i] = frame.clone()
+            else:
+                ids = nodes[node_type].to(self._idtype)
+                graph._node_frames[i] = select_rows(frame, ids, dgl.NID if store_ids else None)
         return graph
 
 

@@ -1,4 +1,4 @@
-"""The data of a graph without a DGL graph inside, by the names that DGL's scripts use."""
+"""``g.nodes``, ``g.edges`` and their data for a graph over a store."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 import torch
-from dgl.frame import Frame
 from torch import Tensor
 
 from peergraph.store import EdgeType, NodeType, Store, TableTensor
 
-from .columns import store_columns
-from .endpoints import NAMES
+from .endpoints import ENDPOINT_TABLES
 
 _CPU = torch.device("cpu")
 
 
+def table_names(store: Store, owner: NodeType | EdgeType) -> list[str]:
+    """The names of a type's tables, without the endpoint tables of edges."""
+    if isinstance(owner, tuple):
+        return [n for n in store.edge_table_names(owner) if n not in ENDPOINT_TABLES]
+    return store.node_table_names(owner)
+
+
 class TypeData(Mapping[str, TableTensor]):
-    """The tables of one node or edge type as tensors on the CPU that read rows when asked."""
+    """The tables of one node or edge type as tensors on the CPU that read rows on indexing."""
 
     def __init__(self, store: Store, owner: NodeType | EdgeType) -> None:
         self._store = store
         self._owner = owner
-
-    def _names(self) -> list[str]:
-        if isinstance(self._owner, tuple):
-            return [n for n in self._store.edge_table_names(self._owner) if n not in NAMES]
-        return self._store.node_table_names(self._owner)
 
     def __getitem__(self, name: str) -> TableTensor:
         return TableTensor(self._store, self._owner, name, _CPU)
@@ -43,21 +43,21 @@ class TypeData(Mapping[str, TableTensor]):
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise NotImplementedError(
-            "columns are the tables of the store, which ranks neither take away nor replace each "
-            "by itself; peergraph_dgl.share(g) gives a DGLGraph whose columns come and go"
+            "columns are the tables of the store, which one rank can neither delete nor replace; "
+            "peergraph_dgl.share(g) returns a DGLGraph whose columns each rank can change"
         )
 
     pop = update = clear = _refuse
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names())
+        return iter(table_names(self._store, self._owner))
 
     def __len__(self) -> int:
-        return len(self._names())
+        return len(table_names(self._store, self._owner))
 
 
-class Space(NamedTuple):
-    """What ``g.nodes[ntype]`` and ``g.edges[etype]`` give."""
+class TypeView(NamedTuple):
+    """The result of ``g.nodes[ntype]`` and ``g.edges[etype]``."""
 
     data: TypeData
 
@@ -69,8 +69,8 @@ class NodeView:
         self._store = store
         self._idtype = idtype
 
-    def __getitem__(self, node_type: NodeType | None) -> Space:
-        """The data of a type; None: of the only one."""
+    def __getitem__(self, node_type: NodeType | None) -> TypeView:
+        """The data of a type; None: of the only type."""
         if node_type is None and len(self._store.node_types) == 1:
             node_type = self._store.node_types[0]
         if not isinstance(node_type, str):
@@ -79,10 +79,10 @@ class NodeView:
                 "g.nodes[ntype].data[name][ids] reads and writes rows"
             )
         self._store.num_nodes(node_type)  # KeyError for an unknown one
-        return Space(TypeData(self._store, node_type))
+        return TypeView(TypeData(self._store, node_type))
 
     def __call__(self, ntype: NodeType | None = None) -> Tensor:
-        """All ids of a type."""
+        """All node ids of a type."""
         (only,) = self._store.node_types if ntype is None else [ntype]
         return torch.arange(self._store.num_nodes(only), dtype=self._idtype, device="cpu")
 
@@ -94,36 +94,18 @@ class EdgeView:
         self._store = store
         self._canonical = canonical
 
-    def __getitem__(self, edge_type: Any) -> Space:
-        """The data of a type; None: of the only one."""
+    def __getitem__(self, edge_type: Any) -> TypeView:
+        """The data of a type; None: of the only type."""
         named = isinstance(edge_type, tuple) and all(isinstance(name, str) for name in edge_type)
         if not (named or edge_type is None or isinstance(edge_type, str)):
             raise NotImplementedError(
                 f"g.edges[{edge_type!r}]: expected an edge type; "
                 "g.edges[etype].data[name][ids] reads and writes rows"
             )
-        return Space(TypeData(self._store, self._canonical(edge_type)))
+        return TypeView(TypeData(self._store, self._canonical(edge_type)))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """All edges would have to be read: raises ``NotImplementedError``."""
+        """Raises ``NotImplementedError``: it would read all edges."""
         raise NotImplementedError(
-            "g.edges() is not served by a graph without a DGL graph inside; store.edge_index() "
-            "reads all edges"
+            "g.edges() is not implemented for a StoreGraph; store.edge_index() reads all edges"
         )
-
-
-class Frames:
-    """DGL's frames of columns whose values are the tables of a store."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._made: dict[NodeType | EdgeType, Frame] = {}
-
-    def of(self, owner: NodeType | EdgeType, rows: int) -> Frame:
-        """The frame of a node or edge type; made anew when there are other tables than before."""
-        names = list(TypeData(self._store, owner))
-        frame = self._made.get(owner)
-        if frame is None or list(frame.keys()) != names:
-            frame = Frame(store_columns(self._store, owner, names), num_rows=rows)
-            self._made[owner] = frame
-        return frame

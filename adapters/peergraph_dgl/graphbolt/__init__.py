@@ -1,7 +1,7 @@
-"""GraphBolt over a store: a sampling graph, features, and the operators its pipelines need.
+"""A store as GraphBolt's sampling graph and feature store.
 
-Needs DGL 2.1 or later. Where GraphBolt's native library for the installed torch is missing, the
-operators that its Python code calls are defined when this is imported, on torch's own.
+Needs DGL 2.1 or later. If GraphBolt's native library for the installed torch is missing, importing
+this package defines the operators that GraphBolt's Python code calls.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ if not hasattr(graphbolt, "SamplingGraph"):
     raise ImportError("peergraph_dgl.graphbolt needs DGL 2.1 or later", name="dgl")
 
 from ..backend import graphbolt_operators
-from .features import PrivateFeature, StoreFeature, StoreFeatures
+from .features import LocalFeature, StoreFeature, StoreFeatures
 from .graph import StoreSamplingGraph
 
 graphbolt_operators.define_missing()
 
-__all__ = ["PrivateFeature", "StoreFeature", "StoreFeatures", "StoreSamplingGraph"]
+__all__ = ["LocalFeature", "StoreFeature", "StoreFeatures", "StoreSamplingGraph"]

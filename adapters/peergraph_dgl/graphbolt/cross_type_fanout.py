@@ -1,4 +1,4 @@
-"""Choosing among whole lists of neighbours: of one relation, or of several together."""
+"""Chooses edges for one fanout across several relations, or by weights, from all in-edges."""
 
 from __future__ import annotations
 
@@ -11,30 +11,36 @@ from torch import Tensor
 from peergraph.aggregate import row_of_edges
 from peergraph.store import EdgeType, NodeType
 
-from ..graph.choosing import first_of_each
+from ..graph.choose_edges import first_edges
 
 
-class Lists(NamedTuple):
-    """Edges of one relation by destination: rows of sources in the sample, and edge ids."""
+class InEdges(NamedTuple):
+    """Edges of one relation, grouped by destination.
+
+    Args:
+        indptr: [destinations + 1] offsets.
+        row: [edges] positions of the sources in the sample.
+        edge_ids: [edges] the user's edge ids.
+    """
 
     indptr: Tensor
     row: Tensor
     edge_ids: Tensor
 
     @property
-    def owners(self) -> Tensor:
-        """[edges] destination of each edge."""
+    def destinations(self) -> Tensor:
+        """[edges] row of each edge's destination."""
         return row_of_edges(self.indptr, self.row.numel())
 
-    def at(self, positions: Tensor) -> Lists:
-        """The edges at these ascending positions."""
-        counts = torch.bincount(self.owners[positions], minlength=self.indptr.numel() - 1)
+    def select(self, positions: Tensor) -> InEdges:
+        """The edges at ascending positions."""
+        counts = torch.bincount(self.destinations[positions], minlength=self.indptr.numel() - 1)
         indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-        return Lists(indptr, self.row[positions], self.edge_ids[positions])
+        return InEdges(indptr, self.row[positions], self.edge_ids[positions])
 
 
-def choose_among(
-    given: Mapping[EdgeType, Lists],
+def sample_across_types(
+    in_edges: Mapping[EdgeType, InEdges],
     num_sources: Mapping[NodeType, int],
     weights: Mapping[EdgeType, Tensor],
     fanout: int,
@@ -42,71 +48,75 @@ def choose_among(
     *,
     replace: bool,
     labor: bool,
-) -> dict[EdgeType, Lists]:
-    """At most `fanout` edges for each node, of all its edges in `given` whatever their types.
+) -> dict[EdgeType, InEdges]:
+    """Draws at most `fanout` edges for each node among its edges of all given relations.
 
     Args:
-        given: all edges of the nodes.
-        num_sources: how many sources of each type the rows of `given` count.
-        weights: [edges] float64, positive, to draw by; relations without weigh 1.
-        fanout: edges per node; exactly as many with `replace`, where there is one.
-        generator: on the CPU; the same edges on any device.
-        replace: draw with replacement.
-        labor: one random number for each source node instead of one for each edge.
+        in_edges: all in-edges of the nodes, by relation.
+        num_sources: number of source nodes of each type.
+        weights: [edges] positive float64 weights by relation; a relation without them has weight 1.
+        fanout: edges per node; with `replace`, nodes with an edge get exactly `fanout`.
+        generator: a CPU generator; results do not depend on the device of the edges.
+        replace: whether to draw with replacement.
+        labor: whether to draw one random number for each source node, not for each edge.
     """
-    sources = _places(num_sources)
-    targets = _places({t[2]: part.indptr.numel() - 1 for t, part in given.items()})
-    source = torch.cat([part.row.long() + sources[t[0]] for t, part in given.items()])
-    owner = torch.cat([part.owners + targets[t[2]] for t, part in given.items()])
+    source_offsets = _type_offsets(num_sources)
+    target_offsets = _type_offsets({t[2]: e.indptr.numel() - 1 for t, e in in_edges.items()})
+    sources = torch.cat([e.row.long() + source_offsets[t[0]] for t, e in in_edges.items()])
+    targets = torch.cat([e.destinations + target_offsets[t[2]] for t, e in in_edges.items()])
     weight = torch.cat(
-        [weights.get(t, torch.ones_like(p.row, dtype=torch.float64)) for t, p in given.items()]
+        [weights.get(t, torch.ones_like(e.row, dtype=torch.float64)) for t, e in in_edges.items()]
     )
-    # On the CPU: a GPU's generator has other numbers, and another logarithm.
     if replace:
-        chosen = _repeated(owner, weight, fanout, generator)
+        chosen = _draw_with_replacement(targets, weight, fanout, generator)
     else:
-        count = sum(num_sources.values()) if labor else owner.numel()
-        times = -torch.log1p(
-            -torch.rand(count, generator=generator, dtype=torch.float64, device="cpu")
-        )
-        times = times.to(owner.device)
-        # Who comes first in a race of exponential times is drawn by weight, without replacement.
-        order = ((times[source] if labor else times) / weight).argsort()
-        degrees = torch.bincount(owner)
-        chosen = first_of_each(order, owner, degrees.cumsum(0) - degrees, fanout)
-    return _parted(given, chosen.sort().values)
+        # On the CPU, because a GPU's generator and logarithm give other numbers.
+        count = sum(num_sources.values()) if labor else targets.numel()
+        uniform = torch.rand(count, generator=generator, dtype=torch.float64, device="cpu")
+        times = -torch.log1p(-uniform).to(targets.device)
+        # The order of exponential times is a draw by weight without replacement.
+        order = ((times[sources] if labor else times) / weight).argsort()
+        degrees = torch.bincount(targets)
+        chosen = first_edges(order, targets, degrees.cumsum(0) - degrees, fanout)
+    return _split_by_relation(in_edges, chosen.sort().values)
 
 
-def _places(counts: Mapping[NodeType, int]) -> dict[NodeType, int]:
-    """Where the nodes of each type begin in a list of all."""
-    places, total = {}, 0
+def _type_offsets(counts: Mapping[NodeType, int]) -> dict[NodeType, int]:
+    """The first position of each type among the nodes of all types."""
+    offsets, total = {}, 0
     for node_type, count in counts.items():
-        places[node_type] = total
+        offsets[node_type] = total
         total += count
-    return places
+    return offsets
 
 
-def _repeated(owner: Tensor, weight: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Positions of `count` edges of each destination that has one, drawn by weight."""
-    by_owner = owner.argsort(stable=True)
-    nodes, degrees = torch.unique_consecutive(owner[by_owner], return_counts=True)
+def _draw_with_replacement(
+    destinations: Tensor, weight: Tensor, count: int, generator: torch.Generator
+) -> Tensor:
+    """Draws positions of `count` edges of each destination that has an edge, by weight."""
+    order = destinations.argsort(stable=True)
+    _, degrees = torch.unique_consecutive(destinations[order], return_counts=True)
     ends = degrees.cumsum(0)
-    sums = torch.cat([weight.new_zeros(1), weight[by_owner].cumsum(0)])
-    low, high = sums[ends - degrees], sums[ends]
-    drawn = torch.rand(nodes.numel(), count, generator=generator, dtype=torch.float64, device="cpu")
-    at = torch.searchsorted(sums, low[:, None] + drawn.to(owner.device) * (high - low)[:, None])
-    # `sums` begins with a zero; rounding must not lead to another destination's edge.
-    at = (at - 1).clamp(min=(ends - degrees)[:, None], max=(ends - 1)[:, None])
-    positions: Tensor = by_owner[at.reshape(-1)]
+    sums = torch.cat([weight.new_zeros(1), weight[order].cumsum(0)])
+    low, high = sums[ends - degrees, None], sums[ends, None]
+    shape = (degrees.numel(), count)
+    uniform = torch.rand(shape, generator=generator, dtype=torch.float64, device="cpu")
+    # `sums` begins with a zero, so the edge is one position before.
+    index = torch.searchsorted(sums, low + uniform.to(weight.device) * (high - low)) - 1
+    # Rounding must not lead to another destination's edge.
+    index = index.clamp(min=(ends - degrees)[:, None], max=(ends - 1)[:, None])
+    positions: Tensor = order[index.reshape(-1)]
     return positions
 
 
-def _parted(given: Mapping[EdgeType, Lists], chosen: Tensor) -> dict[EdgeType, Lists]:
-    """The chosen edges by relation; `chosen` are ascending positions in all lists together."""
-    sizes = torch.tensor([part.row.numel() for part in given.values()], device=chosen.device)
+def _split_by_relation(
+    in_edges: Mapping[EdgeType, InEdges], chosen: Tensor
+) -> dict[EdgeType, InEdges]:
+    """The chosen edges by relation; `chosen` are ascending positions among all edges."""
+    sizes = torch.tensor([e.row.numel() for e in in_edges.values()], device=chosen.device)
     ends = sizes.cumsum(0)
     cuts = [0, *torch.searchsorted(chosen, ends).tolist()]
     return {
-        edge_type: part.at(chosen[cuts[i] : cuts[i + 1]] - (ends[i] - sizes[i]))
-        for i, (edge_type, part) in enumerate(given.items())
+        edge_type: edges.select(chosen[cuts[i] : cuts[i + 1]] - (ends[i] - sizes[i]))
+        for i, (edge_type, edges) in enumerate(in_edges.items())
     }

@@ -1,4 +1,4 @@
-"""Tables of a store as GraphBolt's features."""
+"""The tables of a store as GraphBolt's features."""
 
 from __future__ import annotations
 
@@ -12,38 +12,39 @@ from torch import Tensor
 from peergraph.memory import Table
 from peergraph.store import EDGE, NODE, Store
 
-from ..graph.endpoints import NAMES
-from ..graph.storages import Reading, in_memory, start_reading
+from ..backend.materialize import materialize
+from ..graph.endpoints import ENDPOINT_TABLES
+from ..graph.storages import RowsFuture, read_rows
 
 Key = tuple[str, str | None, str]
 
 
-class _Placed(gb.Feature):  # type: ignore[misc]
-    """A feature that stays where it is: what a script says about devices changes nothing."""
+class _UnmovedFeature(gb.Feature):  # type: ignore[misc]
+    """A feature whose device a script cannot change."""
 
     def __init__(self, metadata: Mapping[str, Any] | None) -> None:
         super().__init__()
         self._metadata = dict(metadata or {})
 
     def metadata(self) -> dict[str, Any]:
-        """What the feature store was told about it."""
+        """The metadata that the feature store was made with."""
         return self._metadata
 
-    def to(self, device: Any) -> _Placed:
-        """Itself."""
+    def to(self, device: Any) -> _UnmovedFeature:
+        """Returns the feature itself."""
         return self
 
-    def pin_memory_(self) -> _Placed:
-        """Itself: GPUs reach it without being told."""
+    def pin_memory_(self) -> _UnmovedFeature:
+        """Returns the feature itself."""
         return self
 
 
-class StoreFeature(_Placed):
-    """One table as a feature; reads and writes are one-sided.
+class StoreFeature(_UnmovedFeature):
+    """One table of a store as a feature. Reads and writes are one-sided.
 
     Args:
-        table: of nodes or edges, whose ids are the user's.
-        metadata: what :meth:`metadata` gives.
+        table: a node or edge table, read by the user's ids.
+        metadata: result of :meth:`metadata`.
     """
 
     def __init__(self, table: Table, metadata: Mapping[str, Any] | None = None) -> None:
@@ -57,15 +58,15 @@ class StoreFeature(_Placed):
         """Rows `ids` on the device of `ids`, or all rows on the CPU."""
         if ids is None:
             return self.table.read()
-        rows: Tensor = start_reading(self.table, ids, ids.device).wait()
+        rows: Tensor = read_rows(self.table, ids, ids.device).wait()
         return rows
 
-    def read_async(self, ids: Tensor) -> Iterator[Reading]:
-        """As :meth:`read`, in one stage that has begun and is to be awaited (DGL 2.2 and later)."""
-        yield start_reading(self.table, ids, ids.device)
+    def read_async(self, ids: Tensor) -> Iterator[RowsFuture]:
+        """As :meth:`read`, in one asynchronous stage (DGL 2.2 and later)."""
+        yield read_rows(self.table, ids, ids.device)
 
     def read_async_num_stages(self, ids_device: torch.device) -> int:
-        """How many stages :meth:`read_async` has."""
+        """The number of stages of :meth:`read_async`."""
         return 1
 
     def size(self) -> torch.Size:
@@ -73,14 +74,14 @@ class StoreFeature(_Placed):
         return torch.Size(self.table.shape[1:])
 
     def count(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return int(self.table.rows)
 
     def update(self, value: Tensor, ids: Tensor | None = None) -> None:
         """Writes rows `ids`, or all rows, for all ranks.
 
         Raises:
-            ValueError: values of another shape or dtype. ``StoreFeatures.update`` takes them.
+            ValueError: values of another shape or dtype, which ``StoreFeatures.update`` accepts.
         """
         if ids is not None:
             self.table.scatter(ids, value)
@@ -89,17 +90,17 @@ class StoreFeature(_Placed):
         else:
             self.table.load(value)
 
-    def takes(self, value: Tensor) -> bool:
-        """Whether the rows of a tensor are like those of the table."""
+    def accepts(self, value: Tensor) -> bool:
+        """Whether a tensor has the dtype and the row shape of the table."""
         return value.dtype == self.table.dtype and value.shape[1:] == self.size()
 
 
-class PrivateFeature(_Placed):
-    """A tensor of this process as a feature.
+class LocalFeature(_UnmovedFeature):
+    """A tensor of this process as a feature, which other ranks do not see.
 
     Args:
         values: [rows, *shape of a row].
-        metadata: what :meth:`metadata` gives.
+        metadata: result of :meth:`metadata`.
     """
 
     def __init__(self, values: Tensor, metadata: Mapping[str, Any] | None = None) -> None:
@@ -107,7 +108,7 @@ class PrivateFeature(_Placed):
         self.values = values
 
     def __repr__(self) -> str:
-        return f"PrivateFeature({list(self.values.shape)}, {self.values.dtype})"
+        return f"LocalFeature({list(self.values.shape)}, {self.values.dtype})"
 
     def read(self, ids: Tensor | None = None) -> Tensor:
         """Rows `ids` on the device of `ids`, or the tensor itself."""
@@ -115,13 +116,13 @@ class PrivateFeature(_Placed):
             return self.values
         return self.values.index_select(0, ids.to(self.values.device)).to(ids.device)
 
-    def read_async(self, ids: Tensor) -> Iterator[Reading]:
+    def read_async(self, ids: Tensor) -> Iterator[RowsFuture]:
         """As :meth:`read`, in one stage (DGL 2.2 and later)."""
         rows = self.read(ids)
-        yield Reading(lambda: rows)
+        yield RowsFuture(lambda: rows)
 
     def read_async_num_stages(self, ids_device: torch.device) -> int:
-        """How many stages :meth:`read_async` has."""
+        """The number of stages of :meth:`read_async`."""
         return 1
 
     def size(self) -> torch.Size:
@@ -129,7 +130,7 @@ class PrivateFeature(_Placed):
         return self.values.shape[1:]
 
     def count(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self.values.shape[0]
 
     def update(self, value: Tensor, ids: Tensor) -> None:
@@ -152,11 +153,11 @@ class StoreFeatures(gb.FeatureStore):  # type: ignore[misc]
     """All tables of a store as a GraphBolt feature store.
 
     Keys are ``("node", type, name)`` and ``("edge", "source:type:destination", name)``; the type is
-    ``None`` in a homogeneous store. :meth:`update` may add features that are this process's alone.
+    ``None`` in a homogeneous store. :meth:`update` can add features of this process only.
 
     Args:
-        store: as ``store_of(g)`` gives it.
-        metadata: by key, what :meth:`metadata` gives, such as ``{"num_categories": 12}``.
+        store: the store, such as ``store_of(g)``.
+        metadata: results of :meth:`metadata` by key, such as ``{"num_categories": 12}``.
     """
 
     def __init__(
@@ -165,7 +166,7 @@ class StoreFeatures(gb.FeatureStore):  # type: ignore[misc]
         super().__init__()
         self.store = store
         self._metadata = dict(metadata or {})
-        self._private: dict[Key, PrivateFeature] = {}
+        self._local: dict[Key, LocalFeature] = {}
 
     def __repr__(self) -> str:
         return f"StoreFeatures({[*map(self.__getitem__, self.keys())]})"
@@ -173,19 +174,19 @@ class StoreFeatures(gb.FeatureStore):  # type: ignore[misc]
     def __len__(self) -> int:
         return len(self.keys())
 
-    def __getitem__(self, key: Key) -> StoreFeature | PrivateFeature:
-        private = self._private.get(key)
-        return self._of_store(key) if private is None else private
+    def __getitem__(self, key: Key) -> StoreFeature | LocalFeature:
+        local = self._local.get(key)
+        return self._store_feature(key) if local is None else local
 
     def __contains__(self, key: Key) -> bool:
         return key in self.keys()
 
     def to(self, device: Any) -> StoreFeatures:
-        """Itself: a store stays where its plan says, and rows are read to the device of the ids."""
+        """Returns the feature store itself: rows are read to the device of the ids."""
         return self
 
     def pin_memory_(self) -> StoreFeatures:
-        """Itself: GPUs reach the store without being told."""
+        """Returns the feature store itself: GPUs read the store directly."""
         return self
 
     def read(
@@ -199,11 +200,11 @@ class StoreFeatures(gb.FeatureStore):  # type: ignore[misc]
         return self[domain, type_name, feature_name].size()
 
     def count(self, domain: str, type_name: str | None, feature_name: str) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self[domain, type_name, feature_name].count()
 
     def metadata(self, domain: str, type_name: str | None, feature_name: str) -> dict[str, Any]:
-        """What the constructor was told about a feature."""
+        """The metadata of a feature that the constructor got."""
         return self[domain, type_name, feature_name].metadata()
 
     def update(
@@ -214,50 +215,50 @@ class StoreFeatures(gb.FeatureStore):  # type: ignore[misc]
         value: Tensor,
         ids: Tensor | None = None,
     ) -> None:
-        """Writes a feature; not collective.
+        """Writes a feature. Not collective.
 
-        Rows like those of the store's table are written to it, for all ranks: when every rank
-        replaces a whole feature, barriers keep the others from reading too early. All rows of
-        another width or dtype, or of a new name, become a feature of this process alone, which is
-        the tensor itself without a copy and hides the store's table of that name from this object.
+        Rows with the shape and dtype of the store's table are written to the table, for all ranks.
+        If every rank replaces a whole feature, call a barrier before others read it. All rows with
+        another shape or dtype, or with a new name, become a :class:`LocalFeature` that refers to
+        the tensor and hides the store's table of that name from this object.
 
         Raises:
-            KeyError: an unknown type; with `ids`, an unknown name.
-            ValueError: another number of rows; with `ids`, rows of another shape or dtype.
+            KeyError: unknown type, or with `ids` unknown name.
+            ValueError: wrong number of rows, or with `ids` rows of another shape or dtype.
         """
         key = (domain, type_name, feature_name)
         if not isinstance(value, Tensor):
             raise TypeError(f"value: expected a tensor, got {type(value).__name__}")
-        value = in_memory(value)
+        value = materialize(value)
         if ids is not None:
             self[key].update(value, ids)
             return
         rows = self._rows(domain, type_name)
         if value.dim() == 0 or value.shape[0] != rows:
             raise ValueError(f"value: expected {rows} rows, got shape {list(value.shape)}")
-        if key not in self._private and key in self and self._of_store(key).takes(value):
-            self._of_store(key).update(value)
+        if key not in self._local and key in self and self._store_feature(key).accepts(value):
+            self._store_feature(key).update(value)
         else:
-            self._private[key] = PrivateFeature(value.detach(), self._metadata.get(key))
+            self._local[key] = LocalFeature(value.detach(), self._metadata.get(key))
 
     def keys(self) -> list[Key]:
-        """All of them, those of the store first."""
+        """The keys of all features, tables of the store first."""
         store = self.store
-        plain = store.is_homogeneous
+        untyped = store.is_homogeneous
         nodes: list[Key] = [
-            ("node", None if plain else t, name)
+            ("node", None if untyped else t, name)
             for t in store.node_types
             for name in store.node_table_names(t)
         ]
         edges: list[Key] = [
-            ("edge", None if plain else gb.etype_tuple_to_str(t), name)
+            ("edge", None if untyped else gb.etype_tuple_to_str(t), name)
             for t in store.edge_types
             for name in store.edge_table_names(t)
-            if name not in NAMES
+            if name not in ENDPOINT_TABLES
         ]
-        return list(dict.fromkeys([*nodes, *edges, *self._private]))
+        return list(dict.fromkeys([*nodes, *edges, *self._local]))
 
-    def _of_store(self, key: Key) -> StoreFeature:
+    def _store_feature(self, key: Key) -> StoreFeature:
         domain, type_name, name = key
         metadata = self._metadata.get(key)
         if domain == "node":

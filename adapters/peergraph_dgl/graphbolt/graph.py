@@ -1,4 +1,4 @@
-"""A store as the graph that GraphBolt's samplers take."""
+"""A store as a graph for GraphBolt's samplers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 
 from peergraph.store import Store
 
-from .hop_sampler import HopSampler, Nodes, Times
+from .hop_sampler import HopSampler, Nodes, TimeLimits
 
 
 class Metadata(NamedTuple):
-    """The ids of node and edge types; None where there is one type."""
+    """The ids of node and edge types; None for a homogeneous graph."""
 
     node_type_to_id: dict[str, int] | None
     edge_type_to_id: dict[str, int] | None
@@ -24,66 +24,66 @@ class Metadata(NamedTuple):
 class StoreSamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
     """The structure of a store as a GraphBolt sampling graph.
 
-    Samples run where the store is and come back on the device of the nodes: for GPU stores,
-    ``copy_to`` goes before ``sample_neighbor``. Random numbers are torch's, or those that
-    ``gb.seed`` starts. One-sided; pickles as a handle.
+    The store's device samples, and the results are on the device of the seed nodes: with GPU
+    stores, put ``copy_to`` before ``sample_neighbor``. Random numbers come from the generator of
+    ``gb.seed``, else from torch's. One-sided. Pickles as a handle.
 
     Args:
-        store: as ``store_of(g)`` gives it.
+        store: the store, such as ``store_of(g)``.
     """
 
     def __init__(self, store: Store) -> None:
         super().__init__()
         self.store = store
-        self._hops = HopSampler(store)
+        self._hop_sampler = HopSampler(store)
 
     def __repr__(self) -> str:
         return f"StoreSamplingGraph(num_nodes={self.num_nodes}, num_edges={self.num_edges})"
 
     @property
     def num_nodes(self) -> int | dict[str, int]:
-        """Nodes, by type where there are several."""
+        """The number of nodes; a dict by type for several types."""
         counts = {t: self.store.num_nodes(t) for t in self.store.node_types}
         return self.total_num_nodes if self.store.is_homogeneous else counts
 
     @property
     def num_edges(self) -> int | dict[str, int]:
-        """Edges, by type (``"source:type:destination"``) where there are several."""
+        """The number of edges; a dict by ``"source:type:destination"`` for several types."""
         counts = {gb.etype_tuple_to_str(t): self.store.num_edges(t) for t in self.store.edge_types}
         return self.total_num_edges if self.store.is_homogeneous else counts
 
     @property
     def total_num_nodes(self) -> int:
-        """Nodes of all types."""
+        """The number of nodes of all types."""
         return sum(self.store.num_nodes(t) for t in self.store.node_types)
 
     @property
     def total_num_edges(self) -> int:
-        """Edges of all types."""
+        """The number of edges of all types."""
         return sum(self.store.num_edges(t) for t in self.store.edge_types)
 
     @property
     def node_type_to_id(self) -> dict[str, int] | None:
-        """Node types in the order of the store; None where there is one."""
+        """Ids of node types, in the order of the store; None for a homogeneous graph."""
         if self.store.is_homogeneous:
             return None
         return {t: i for i, t in enumerate(self.store.node_types)}
 
     @property
     def edge_type_to_id(self) -> dict[str, int] | None:
-        """Edge types in the order of the store, which is that of fanouts; None for one."""
+        """Ids of edge types, in the order of the fanouts; None for a homogeneous graph."""
         if self.store.is_homogeneous:
             return None
         return {gb.etype_tuple_to_str(t): i for i, t in enumerate(self.store.edge_types)}
 
     @property
     def metadata(self) -> Metadata:
-        """The ids of types, as DGL 2.0 gives them."""
+        """The ids of types, which DGL 2.0 reads."""
         return Metadata(self.node_type_to_id, self.edge_type_to_id)
 
     @property
     def node_type_offset(self) -> Tensor | None:
-        """[node types + 1] int64: where each type begins, counting all nodes; None for one type."""
+        """[node types + 1] int64 offsets of the types among all nodes; None for one type."""
         if self.store.is_homogeneous:
             return None
         counts = [self.store.num_nodes(t) for t in self.store.node_types]
@@ -91,42 +91,42 @@ class StoreSamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
 
     @property
     def node_attributes(self) -> None:
-        """None: tables of the store are features, and go by their names in samplers."""
+        """None: samplers find tables of the store by their names."""
         return
 
     @property
     def edge_attributes(self) -> None:
-        """None, as :attr:`node_attributes`; samples have the edge ids without being asked."""
+        """None: samplers find tables of the store by their names, and samples have edge ids."""
         return
 
     def copy_to_shared_memory(self, shared_memory_name: str) -> StoreSamplingGraph:
-        """Itself: the store is shared by all processes of the machine already."""
+        """Returns the graph itself: all processes of the machine share the store already."""
         return self
 
     def to(self, device: Any) -> StoreSamplingGraph:
-        """Itself: a store stays where its plan says."""
+        """Returns the graph itself: the plan of the store places it."""
         return self
 
     def pin_memory_(self) -> StoreSamplingGraph:
-        """Itself: GPUs reach the store without being told."""
+        """Returns the graph itself: GPUs read the store directly."""
         return self
 
     def sample_neighbors(
         self, nodes: Nodes, fanouts: Tensor, replace: bool = False, probs_name: str | None = None
     ) -> gb.SampledSubgraphImpl:
-        """One hop of in-neighbours, as GraphBolt's graph gives it.
+        """Samples one hop of in-neighbours, as ``FusedCSCSamplingGraph.sample_neighbors``.
 
         Args:
-            nodes: [S] ids, by type where there are several; not repeated.
-            fanouts: one for each edge type, or one for the edges of all types together, which are
-                then chosen among whole lists; -1: all.
-            replace: with replacement.
-            probs_name: an edge table to draw by; never what weighs 0. Values that are not float32
-                or float64 (masks, half precision) are drawn by among whole lists.
+            nodes: [S] ids without duplicates; a dict by type for several types.
+            fanouts: one for each edge type, or one across all edge types, for which all
+                in-edges are read; -1: all.
+            replace: whether to draw with replacement.
+            probs_name: name of edge tables with weights; edges with weight 0 are never drawn. With
+                weights of other dtypes than float32 and float64, all in-edges are read.
 
         Raises:
-            ValueError: no edge type has such a table, or it has values that are negative or not
-                finite; another number of fanouts.
+            ValueError: no edge type has such a table, a weight is negative or not finite, or the
+                number of fanouts is wrong.
         """
         return self._sample(nodes, fanouts, replace, probs_name, labor=False)
 
@@ -136,7 +136,7 @@ class StoreSamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
         """As :meth:`sample_neighbors`, by LABOR: one random number for each source node.
 
         Raises:
-            NotImplementedError: `replace`, and as there.
+            NotImplementedError: `replace` is set.
         """
         if replace:
             raise NotImplementedError("replace: LABOR draws each node once")
@@ -152,58 +152,62 @@ class StoreSamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
         node_timestamp_attr_name: str | None = None,
         edge_timestamp_attr_name: str | None = None,
     ) -> gb.SampledSubgraphImpl:
-        """As :meth:`sample_neighbors`, of edges that are older than the nodes they lead to.
+        """As :meth:`sample_neighbors`, of edges with times before those of the seed nodes.
 
-        With times of both nodes and edges, and with one fanout for several edge types, edges are
-        chosen among whole lists.
+        With times of both nodes and edges, and with one fanout across edge types, all in-edges are
+        read.
 
         Args:
-            nodes: may be repeated, with other times.
-            input_nodes_timestamp: [S] int32 or int64 times, by type as `nodes`.
-            node_timestamp_attr_name: a node table of int32 or int64: only sources whose time is
-                smaller than the node's. Node types without such a table are not filtered.
-            edge_timestamp_attr_name: an edge table likewise, of the edges' times.
+            nodes: as there; duplicates are allowed, with different times.
+            input_nodes_timestamp: [S] int32 or int64 times of `nodes`, by type as `nodes`.
+            node_timestamp_attr_name: name of node tables of int32 or int64 times. Only sources with
+                an earlier time than the seed node are drawn. Types without such a table are not
+                filtered.
+            edge_timestamp_attr_name: name of edge tables of times, in the same way.
 
         Raises:
-            ValueError: no type has such a table; times of another shape; as there.
-            TypeError: times of another dtype.
+            ValueError: no type has such a table, times have another shape than `nodes`, or as
+                :meth:`sample_neighbors`.
+            TypeError: times have another dtype.
         """
-        times = Times(input_nodes_timestamp, node_timestamp_attr_name, edge_timestamp_attr_name)
+        times = TimeLimits(
+            input_nodes_timestamp, node_timestamp_attr_name, edge_timestamp_attr_name
+        )
         return self._sample(nodes, fanouts, replace, probs_name, labor=False, times=times)
 
     def in_subgraph(self, nodes: Nodes) -> gb.SampledSubgraphImpl:
-        """All edges into the nodes."""
+        """All in-edges of the nodes."""
         return self._sample(nodes, torch.tensor([-1], device="cpu"), False, None, labor=False)
 
     def sample_negative_edges_uniform(
         self, edge_type: str | None, node_pairs: tuple[Tensor, Tensor], negative_ratio: int
     ) -> tuple[None, Tensor]:
-        """Destinations drawn from all nodes for the sources of `node_pairs`, which stay as is."""
+        """Draws destinations from all nodes for each source of `node_pairs`; returns no sources."""
         sources = node_pairs[0]
-        return None, self._any_destinations(edge_type, sources, negative_ratio)
+        return None, self._random_destinations(edge_type, sources, negative_ratio)
 
     def sample_negative_edges_uniform_2(
         self, edge_type: str | None, node_pairs: Tensor, negative_ratio: int
     ) -> Tensor:
-        """[P, 2] pairs, followed by ``P * negative_ratio`` of their sources and any destination."""
+        """The [P, 2] pairs, then ``P * negative_ratio`` pairs with random destinations."""
         sources = node_pairs[:, 0]
-        drawn = self._any_destinations(edge_type, sources, negative_ratio)
+        drawn = self._random_destinations(edge_type, sources, negative_ratio)
         negatives = torch.stack([sources.repeat_interleave(negative_ratio), drawn], dim=1)
         return torch.cat([node_pairs, negatives])
 
     def __getattr__(self, name: str) -> Any:
         if name in _STRUCTURE:
             raise NotImplementedError(
-                f"{name}: the structure is spread over the memory of the ranks; "
-                "store.edge_index(edge_type) reads all edges of a relation, store.in_degree() "
-                "their numbers. DataLoader(overlap_graph_fetch=True) needs it: leave that off, "
-                "GPUs read the store by themselves"
+                f"{name}: the memory of all ranks holds the structure; store.edge_index(edge_type) "
+                "reads all edges of a relation, store.in_degree() the degrees. Leave "
+                "DataLoader(overlap_graph_fetch=True) off, which needs it: GPUs read the store "
+                "directly"
             )
         if not name.startswith("_") and hasattr(gb.FusedCSCSamplingGraph, name):
-            raise NotImplementedError(f"{name}: a store has no such thing to give to GraphBolt")
+            raise NotImplementedError(f"{name} is not implemented by a StoreSamplingGraph")
         raise AttributeError(f"'StoreSamplingGraph' object has no attribute {name!r}")
 
-    def _any_destinations(self, edge_type: str | None, sources: Tensor, ratio: int) -> Tensor:
+    def _random_destinations(self, edge_type: str | None, sources: Tensor, ratio: int) -> Tensor:
         types = self.store.edge_types
         destination = types[0][2] if not edge_type else gb.etype_str_to_tuple(edge_type)[2]
         return torch.randint(
@@ -221,21 +225,21 @@ class StoreSamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
         replace: bool,
         probs_name: str | None,
         labor: bool,
-        times: Times | None = None,
+        times: TimeLimits | None = None,
     ) -> gb.SampledSubgraphImpl:
         counts = [int(fanout) for fanout in fanouts]
-        hop = self._hops.draw(nodes, counts, bool(replace), probs_name, labor, times)
-        # As GraphBolt has it, on the device and in the id type of the nodes that were given. For
-        # types that have none, it gives an empty tensor on the CPU.
-        given = [nodes] if isinstance(nodes, Tensor) else list(nodes.values())
-        like = next((ids for ids in given if ids.numel()), given[0])
+        hop = self._hop_sampler.draw(nodes, counts, bool(replace), probs_name, labor, times)
+        # Results have the device and the id type of the seed nodes, as in GraphBolt, which passes
+        # an empty tensor on the CPU for types without seed nodes.
+        seeds = [nodes] if isinstance(nodes, Tensor) else list(nodes.values())
+        like = next((ids for ids in seeds if ids.numel()), seeds[0])
         parts = {
             t: gb.CSCFormatBase(
-                indptr=part.indptr.to(like.device, torch.int64), indices=hop.sources[t].to(like)
+                indptr=edges.indptr.to(like.device, torch.int64), indices=hop.sources[t].to(like)
             )
-            for t, part in hop.lists.items()
+            for t, edges in hop.neighbors.items()
         }
-        edge_ids = {t: part.edge_ids.to(like.device) for t, part in hop.lists.items()}
+        edge_ids = {t: edges.edge_ids.to(like.device) for t, edges in hop.neighbors.items()}
         if self.store.is_homogeneous:
             (edge_type,) = parts
             return gb.SampledSubgraphImpl(
@@ -248,5 +252,5 @@ class StoreSamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
         )
 
 
-# What GraphBolt's own graph holds as tensors.
+# The tensors of GraphBolt's own graph.
 _STRUCTURE = ("csc_indptr", "indices", "type_per_edge")

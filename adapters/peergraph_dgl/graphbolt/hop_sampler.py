@@ -1,4 +1,4 @@
-"""One hop of in-neighbours from a store, with GraphBolt's meaning of the options."""
+"""Samples one hop of in-neighbours, with the options of GraphBolt's graphs."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from torch import Tensor
 from peergraph.sampling import NeighborSampler, Sample
 from peergraph.store import EdgeType, Store
 
-from ..backend.graphbolt_operators import random_number
-from .cross_type_fanout import Lists, choose_among
+from ..backend.graphbolt_operators import next_graphbolt_seed
+from .cross_type_fanout import InEdges, sample_across_types
 
 Nodes = Tensor | Mapping[str, Tensor]
 
 _CORE_WEIGHTS = (torch.float32, torch.float64)
-_OLDEST = torch.iinfo(torch.int64).min
+_MIN_TIME = torch.iinfo(torch.int64).min
 
 
-class Times(NamedTuple):
-    """Edges are taken only if they, or their sources, are older than the node they lead to.
+class TimeLimits(NamedTuple):
+    """Allows only edges whose time, or whose source's time, is before that of their seed node.
 
     Args:
-        of_seeds: a time for each node that is given.
-        of_nodes: name of a node table of times; types without it are not filtered.
-        of_edges: name of an edge table of times; relations without it are not filtered.
+        seed_time: a time for each seed node.
+        node_time: name of node tables of times; types without such a table are not filtered.
+        edge_time: name of edge tables of times; relations without such a table are not filtered.
     """
 
-    of_seeds: Nodes
-    of_nodes: str | None
-    of_edges: str | None
+    seed_time: Nodes
+    node_time: str | None
+    edge_time: str | None
 
 
-class Hop(NamedTuple):
-    """Edges by relation: user ids of their sources, and where each node's edges are."""
+class SampledHop(NamedTuple):
+    """The sampled edges, and the user's ids of their sources, by relation."""
 
     sources: dict[EdgeType, Tensor]
-    lists: dict[EdgeType, Lists]
+    neighbors: dict[EdgeType, InEdges]
 
 
 class HopSampler:
-    """Draws from a store; a random number per call from :func:`graphbolt_operators.random_number`.
+    """Samples a store; every call draws its seed from GraphBolt's or torch's generator.
 
-    What the core draws itself (one fanout for each relation, weights in single or double
-    precision, one kind of times) costs what is drawn; everything else is chosen among whole lists.
+    The core samples with one fanout for each relation, weights in single or double precision, and
+    times of nodes or of edges. For other options, all in-edges are read and chosen from.
     """
 
     def __init__(self, store: Store) -> None:
@@ -62,40 +62,40 @@ class HopSampler:
         replace: bool,
         weights: str | None,
         labor: bool,
-        times: Times | None = None,
-    ) -> Hop:
+        times: TimeLimits | None = None,
+    ) -> SampledHop:
         """See ``StoreSamplingGraph.sample_neighbors``.
 
         Args:
-            fanouts: one for each relation, or one for all of them together; -1: all.
-            weights: name of an edge table to draw by; never what weighs 0.
+            fanouts: one for each relation, or one across all relations; -1: all.
+            weights: name of edge tables with weights; edges with weight 0 are never drawn.
         """
         relations = list(self._store.edge_types)
         if len(fanouts) not in (1, len(relations)):
             raise ValueError(
                 f"fanouts: expected {len(relations)}, one for each edge type, got {len(fanouts)}"
             )
-        together = len(fanouts) == 1 < len(relations) and fanouts[0] > 0
+        across_types = len(fanouts) == 1 < len(relations) and fanouts[0] > 0
         by_relation = list(fanouts) * (len(relations) if len(fanouts) == 1 else 1)
         weighted = self._weighted(weights)
-        both_times = times is not None and None not in (times.of_nodes, times.of_edges)
-        whole = together or both_times or not self._core_draws_by(weighted)
-        number = random_number()
-        if not whole:
+        both_times = times is not None and None not in (times.node_time, times.edge_time)
+        read_all = across_types or both_times or not self._core_supports(weighted)
+        number = next_graphbolt_seed()
+        if not read_all:
             sample = self._sampled(nodes, by_relation, replace, weights, labor, times, number)
-            return self._hop(sample, self._usable(sample, weighted, None)[0])
+            return self._hop(sample, self._allowed_edges(sample, weighted, None)[0])
         sample = self._sampled(nodes, [-1] * len(relations), False, None, False, times, number)
-        lists, values = self._usable(sample, weighted, times if both_times else None)
-        groups = [(relations, fanouts[0])] if together else []
-        groups += (
-            [] if together else [([t], k) for t, k in zip(relations, by_relation, strict=True)]
-        )
+        in_edges, values = self._allowed_edges(sample, weighted, times if both_times else None)
+        if across_types:
+            groups = [(relations, fanouts[0])]
+        else:
+            groups = [([t], k) for t, k in zip(relations, by_relation, strict=True)]
         generator = torch.Generator().manual_seed(number)
         num_sources = {t: ids.numel() for t, ids in sample.nodes.items()}
         for types, fanout in groups:
             if fanout >= 0:
-                chosen = choose_among(
-                    {t: lists[t] for t in types},
+                chosen = sample_across_types(
+                    {t: in_edges[t] for t in types},
                     num_sources,
                     values,
                     fanout,
@@ -103,63 +103,67 @@ class HopSampler:
                     replace=replace,
                     labor=labor,
                 )
-                lists.update(chosen)
-        return self._hop(sample, lists)
+                in_edges.update(chosen)
+        return self._hop(sample, in_edges)
 
-    def _hop(self, sample: Sample, lists: dict[EdgeType, Lists]) -> Hop:
-        return Hop({t: sample.nodes[t[0]][part.row] for t, part in lists.items()}, lists)
+    def _hop(self, sample: Sample, in_edges: dict[EdgeType, InEdges]) -> SampledHop:
+        sources = {t: sample.nodes[t[0]][edges.row] for t, edges in in_edges.items()}
+        return SampledHop(sources, in_edges)
 
     def _weighted(self, name: str | None) -> dict[EdgeType, str]:
-        """The relations that have such a table; the others draw uniformly."""
+        """The relations with a table of weights; the others draw uniformly."""
         tables = {t: self._store.edge_table_names(t) for t in self._store.edge_types}
         found = {t: name for t, names in tables.items() if name is not None and name in names}
         if name is not None and not found:
             raise ValueError(f"probs_name: no edge type has a table {name!r}, there are {tables}")
         return found
 
-    def _core_draws_by(self, weighted: Mapping[EdgeType, str]) -> bool:
+    def _core_supports(self, weighted: Mapping[EdgeType, str]) -> bool:
         tables = (self._store.edge_table(name, t) for t, name in weighted.items())
         return all(table.dtype in _CORE_WEIGHTS for table in tables)
 
-    def _usable(
-        self, sample: Sample, weighted: Mapping[EdgeType, str], times: Times | None
-    ) -> tuple[dict[EdgeType, Lists], dict[EdgeType, Tensor]]:
-        """The edges that weigh anything and, with `times`, come from older nodes; their weights."""
-        lists, values = {}, {}
+    def _allowed_edges(
+        self, sample: Sample, weighted: Mapping[EdgeType, str], times: TimeLimits | None
+    ) -> tuple[dict[EdgeType, InEdges], dict[EdgeType, Tensor]]:
+        """The edges with a positive weight and, with `times`, earlier sources; their weights."""
+        in_edges, values = {}, {}
         for edge_type in self._store.edge_types:
             block = sample.block(0, edge_type)
             assert block.edge_ids is not None
-            part = Lists(block.indptr, block.row, block.edge_ids)
+            edges = InEdges(block.indptr, block.row, block.edge_ids)
             if times is not None:
-                part = self._older(sample, part, edge_type, times)
+                edges = self._before_seed_time(sample, edges, edge_type, times)
             if edge_type in weighted:
-                weight = self._weights(edge_type, weighted[edge_type], part)
-                used = weight.nonzero().view(-1)
-                part, values[edge_type] = part.at(used), weight[used]
-            lists[edge_type] = part
-        return lists, values
+                weight = self._weights(edge_type, weighted[edge_type], edges)
+                positive = weight.nonzero().view(-1)
+                edges, values[edge_type] = edges.select(positive), weight[positive]
+            in_edges[edge_type] = edges
+        return in_edges, values
 
-    def _weights(self, edge_type: EdgeType, name: str, part: Lists) -> Tensor:
-        values = self._store.edge_table(name, edge_type).gather(part.edge_ids).reshape(-1)
-        weights = values.to(part.row.device, torch.float64)
+    def _weights(self, edge_type: EdgeType, name: str, edges: InEdges) -> Tensor:
+        values = self._store.edge_table(name, edge_type).gather(edges.edge_ids).reshape(-1)
+        weights = values.to(edges.row.device, torch.float64)
         if not bool(((weights >= 0) & weights.isfinite()).all()):
             raise ValueError(
                 f"probs_name: expected finite values of at least 0 in {name!r} of {edge_type}"
             )
         return weights
 
-    def _older(self, sample: Sample, part: Lists, edge_type: EdgeType, times: Times) -> Lists:
-        """The edges whose sources are older than what they lead to."""
+    def _before_seed_time(
+        self, sample: Sample, edges: InEdges, edge_type: EdgeType, times: TimeLimits
+    ) -> InEdges:
+        """The edges whose sources have an earlier time than their seed nodes."""
         source, _, target = edge_type
-        assert times.of_nodes is not None
-        if times.of_nodes not in self._store.node_table_names(source):
-            return part
-        table = self._store.node_table(times.of_nodes, source)
-        of_sources = table.gather(sample.nodes[source][part.row]).reshape(-1)
-        given = times.of_seeds
-        limits = given if isinstance(given, Tensor) else given.get(target, part.row.new_empty(0))
-        limit = limits.to(part.row.device)[part.owners]
-        return part.at((of_sources.to(part.row.device) < limit).nonzero().view(-1))
+        assert times.node_time is not None
+        if times.node_time not in self._store.node_table_names(source):
+            return edges
+        table = self._store.node_table(times.node_time, source)
+        source_time = table.gather(sample.nodes[source][edges.row]).reshape(-1).to(edges.row.device)
+        limits = times.seed_time
+        if not isinstance(limits, Tensor):
+            limits = limits.get(target, edges.row.new_empty(0))
+        limit = limits.to(edges.row.device)[edges.destinations]
+        return edges.select((source_time < limit).nonzero().view(-1))
 
     def _sampled(
         self,
@@ -168,12 +172,12 @@ class HopSampler:
         replace: bool,
         weights: str | None,
         labor: bool,
-        times: Times | None,
+        times: TimeLimits | None,
         number: int,
     ) -> Sample:
-        of_edges = None if times is None else times.of_edges
-        of_nodes = None if times is None or of_edges is not None else times.of_nodes
-        key = (tuple(fanouts), replace, weights, labor, of_nodes, of_edges)
+        edge_time = None if times is None else times.edge_time
+        node_time = None if times is None or edge_time is not None else times.node_time
+        key = (tuple(fanouts), replace, weights, labor, node_time, edge_time)
         if key not in self._samplers:
             by_type = zip(self._store.edge_types, fanouts, strict=True)
             self._samplers[key] = NeighborSampler(
@@ -182,17 +186,17 @@ class HopSampler:
                 replace=replace,
                 weights=weights,
                 labor=labor,
-                node_time=of_nodes,
-                edge_time=of_edges,
+                node_time=node_time,
+                edge_time=edge_time,
             )
         before = None
-        if times is not None and (of_nodes or of_edges):
-            before = _before(times.of_seeds)
+        if times is not None and (node_time or edge_time):
+            before = _before(times.seed_time)
         return self._samplers[key].sample(nodes, number, seed_time=before)
 
 
 def _before(times: Nodes) -> Any:
-    """The core takes what is not after a time, GraphBolt what is before it."""
+    """Latest allowed times: the core allows equal times, GraphBolt earlier times only."""
     if isinstance(times, Mapping):
         return {t: _before(values) for t, values in times.items()}
-    return times.clamp(min=_OLDEST + 1) - 1 if times.dtype == torch.int64 else times.long() - 1
+    return times.clamp(min=_MIN_TIME + 1) - 1 if times.dtype == torch.int64 else times.long() - 1

@@ -1,4 +1,4 @@
-"""DGL's samplers on shared graphs: all hops in one call, on the device of the store."""
+"""Runs DGL's samplers and loaders on graphs over a store: all hops in one call, on its device."""
 
 from __future__ import annotations
 
@@ -11,29 +11,28 @@ from weakref import WeakKeyDictionary
 
 import dgl.dataloading
 import torch
-from dgl.dataloading.dataloader import CollateWrapper
 from dgl.heterograph import DGLBlock
 from torch import Tensor
 
 from peergraph.sampling import NeighborSampler, Sample, exclude_edges, next_seed
 from peergraph.store import EdgeType, Store
 
-from ..backend.replacing import Replacements
+from ..backend.materialize import materialize
+from ..compat import CollateWrapper, frame_columns, new_patches
 from ..graph.columns import StoreColumn
-from ..graph.storages import in_memory
 from ..graph.store_graph import StoreGraph
 from ..graph.store_of import find_store
-from .blocks import blocks_of
+from .blocks import to_blocks
 
 logger = logging.getLogger("peergraph_dgl")
 
-_replacements = Replacements()
+_patches = new_patches()
 
 Fanouts = dict[EdgeType, tuple[int, ...]]
 
 
 class _Settings(NamedTuple):
-    """What a core sampler was made for."""
+    """The arguments of a core sampler."""
 
     store: Store
     fanouts: tuple[tuple[EdgeType, tuple[int, ...]], ...]
@@ -48,53 +47,55 @@ _samplers: WeakKeyDictionary[Any, tuple[_Settings, NeighborSampler]] = WeakKeyDi
 
 
 def install() -> None:
-    """Has DGL's samplers and loaders treat shared graphs so; :func:`uninstall` takes it back.
+    """Replaces methods of DGL's samplers and loaders. Idempotent; see :func:`uninstall`.
 
-    Other graphs are sampled as ever. Does nothing the second time.
+    Graphs without a store are sampled by DGL.
     """
-    if not _replacements:
+    if not _patches:
         loading = dgl.dataloading
-        _replacements.replace(loading.NeighborSampler, "sample_blocks", _neighbor_blocks)
-        _replacements.replace(loading.LaborSampler, "sample_blocks", _labor_blocks)
-        _replacements.replace(loading.DataLoader, "__init__", _init_loader)
+        _patches.replace(loading.NeighborSampler, "sample_blocks", _neighbor_blocks)
+        _patches.replace(loading.LaborSampler, "sample_blocks", _labor_blocks)
+        _patches.replace(loading.DataLoader, "__init__", _init_loader)
 
 
 def uninstall() -> None:
-    """Puts DGL's own methods back."""
-    _replacements.undo()
+    """Restores DGL's own methods."""
+    _patches.undo()
 
 
 def _neighbor_blocks(
-    dgls: Any, sampler: Any, g: Any, seed_nodes: Any, exclude_eids: Any = None
+    original: Any, sampler: Any, g: Any, seed_nodes: Any, exclude_eids: Any = None
 ) -> tuple[Any, Any, list[DGLBlock]]:
     weights = _weights(g, sampler.prob)
     if find_store(g) is None or sampler.edge_dir != "in" or weights is None:
         _check_seeds(g, seed_nodes)
-        result: tuple[Any, Any, list[DGLBlock]] = dgls(sampler, g, seed_nodes, exclude_eids)
+        result: tuple[Any, Any, list[DGLBlock]] = original(sampler, g, seed_nodes, exclude_eids)
         return result
     return _sample(sampler, g, seed_nodes, exclude_eids, weights, replace=sampler.replace)
 
 
 def _labor_blocks(
-    dgls: Any, sampler: Any, g: Any, seed_nodes: Any, exclude_eids: Any = None
+    original: Any, sampler: Any, g: Any, seed_nodes: Any, exclude_eids: Any = None
 ) -> tuple[Any, Any, list[DGLBlock]]:
-    beyond = _beyond_the_core(sampler)
-    if beyond and isinstance(g, StoreGraph):
+    unsupported = _unsupported_labor(sampler)
+    if unsupported and isinstance(g, StoreGraph):
         raise NotImplementedError(
-            f"LaborSampler({', '.join(beyond)}) is not served by a graph without a DGL graph "
-            "inside; peergraph_dgl.share(g) gives a DGLGraph that has it"
+            f"a StoreGraph does not implement LaborSampler({', '.join(unsupported)}); "
+            "peergraph_dgl.share(g) returns a DGLGraph that does"
         )
-    if beyond or find_store(g) is None:
+    if unsupported or find_store(g) is None:
         _check_seeds(g, seed_nodes)
-        result: tuple[Any, Any, list[DGLBlock]] = dgls(sampler, g, seed_nodes, exclude_eids)
+        result: tuple[Any, Any, list[DGLBlock]] = original(sampler, g, seed_nodes, exclude_eids)
         return result
     dependent = bool(sampler.layer_dependency)
     return _sample(sampler, g, seed_nodes, exclude_eids, {}, labor=True, layer_dependency=dependent)
 
 
-def _beyond_the_core(sampler: Any) -> list[str]:
-    """What a LABOR sampler asks for that the core has not: importance sampling, which weights
-    imply, and dependency of batches on each other."""
+def _unsupported_labor(sampler: Any) -> list[str]:
+    """The arguments of a LABOR sampler that the core does not implement, as text.
+
+    They are importance sampling, which edge weights imply, and dependency between batches.
+    """
     given = {
         "edge_dir": (sampler.edge_dir, "in"),
         "prob": (sampler.prob, None),
@@ -127,11 +128,11 @@ def _sample(
         g.idtype,
     )
     core = _core(sampler, settings)
-    sample = core.sample(_by_type(g, seed_nodes), next_seed())
-    unwanted = _unwanted(g, sample, exclude_eids, weights, store)
-    if unwanted:
-        sample = exclude_edges(sample, unwanted)
-    blocks = blocks_of(sample, g)
+    sample = core.sample(_ids_by_type(g, seed_nodes), next_seed())
+    excluded = _excluded_edges(g, sample, exclude_eids, weights, store)
+    if excluded:
+        sample = exclude_edges(sample, excluded)
+    blocks = to_blocks(sample, g)
     if sampler.output_device is not None:
         blocks = [block.to(sampler.output_device) for block in blocks]
     return blocks[0].srcdata[dgl.NID], seed_nodes, blocks
@@ -155,7 +156,7 @@ def _core(sampler: Any, settings: _Settings) -> NeighborSampler:
 
 
 def _fanouts(g: Any, fanouts: Any) -> Fanouts:
-    """By relation, from the seeds on; DGL's lists begin with the input layer."""
+    """Fanouts by relation in the order of hops; DGL's lists begin with the input layer."""
     by_type: dict[EdgeType, list[int]] = {edge_type: [] for edge_type in g.canonical_etypes}
     for fanout in reversed(list(fanouts)):
         if not isinstance(fanout, Mapping):
@@ -169,16 +170,16 @@ def _fanouts(g: Any, fanouts: Any) -> Fanouts:
 
 
 def _weights(g: Any, name: str | None) -> dict[EdgeType, str] | None:
-    """Tables of the store to draw by; None if `name` says something else."""
+    """Edge tables with the weights `name`, by relation; None if the store has other values."""
     store = find_store(g)
     if name is None or store is None:
         return {}
     found = {}
     for edge_type, frame in zip(g.canonical_etypes, g._edge_frames, strict=True):
-        column = frame._columns.get(name)
+        column = frame_columns(frame).get(name)
         if column is None:
             continue
-        # The user may have assigned another column on this rank.
+        # This rank may have assigned another column.
         if not isinstance(column, StoreColumn) or column.table is None:
             return None
         table = store.edge_table(name, edge_type)
@@ -190,40 +191,40 @@ def _weights(g: Any, name: str | None) -> dict[EdgeType, str] | None:
     return found
 
 
-def _by_type(g: Any, seeds: Any) -> dict[str, Tensor]:
+def _ids_by_type(g: Any, seeds: Any) -> dict[str, Tensor]:
     if not isinstance(seeds, Mapping):
         if len(g.ntypes) != 1:
             raise dgl.DGLError("seed nodes must be a dict by node type, the graph has several")
         seeds = {g.ntypes[0]: seeds}
-    return {ntype: in_memory(torch.as_tensor(ids)) for ntype, ids in seeds.items()}
+    return {ntype: materialize(torch.as_tensor(ids)) for ntype, ids in seeds.items()}
 
 
 def _check_seeds(g: Any, seeds: Any) -> None:
-    """Raises IndexError for seeds of a shared graph that DGL's C library would look for outside of
-    its memory."""
+    """Raises IndexError for invalid seeds of a shared graph, which DGL does not check."""
     if find_store(g) is None:
         return
-    for node_type, ids in _by_type(g, seeds).items():
+    for node_type, ids in _ids_by_type(g, seeds).items():
         count = g.num_nodes(node_type)
         bad = ((ids < 0) | (ids >= count)).nonzero().view(-1)
         if bad.numel():
-            at = int(bad[0])
+            index = int(bad[0])
             raise IndexError(
-                f"seeds[{at}] = {ids[at]} is out of range for {count} nodes of type {node_type!r}"
+                f"seeds[{index}] = {ids[index]} is out of range for {count} nodes of type "
+                f"{node_type!r}"
             )
 
 
-def _unwanted(
+def _excluded_edges(
     g: Any, sample: Sample, exclude_eids: Any, weights: dict[EdgeType, str], store: Store
 ) -> dict[EdgeType, Tensor]:
-    """Ids of the edges that must not be in the sample, by relation."""
+    """Ids of the edges to remove from the sample, by relation."""
     parts: dict[EdgeType, list[Tensor]] = {}
     if exclude_eids is not None:
         if not isinstance(exclude_eids, Mapping):
             exclude_eids = {g.canonical_etypes[0]: exclude_eids}
         for key, ids in exclude_eids.items():
             parts.setdefault(g.to_canonical_etype(key), []).append(ids)
-    for edge_type, ids in weightless(sample, weights, store).items():
+    for edge_type, ids in zero_weight_edges(sample, weights, store).items():
         parts.setdefault(edge_type, []).append(ids)
     device = store.device
     return {
@@ -232,10 +233,10 @@ def _unwanted(
     }
 
 
-def weightless(
+def zero_weight_edges(
     sample: Sample, weights: Mapping[EdgeType, str], store: Store
 ) -> dict[EdgeType, Tensor]:
-    """Ids of sampled edges that weigh 0: the core takes them where it finds nothing else.
+    """Ids of sampled edges with weight 0, which the core draws for nodes without other edges.
 
     Args:
         sample: with edge ids.
@@ -249,39 +250,39 @@ def weightless(
     return found
 
 
-def _init_loader(dgls: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-    """DataLoader's constructor; a shared graph is not pinned, nor its GPU store forked."""
-    given = inspect.signature(dgls).bind(loader, *args, **kwargs)
+def _init_loader(original: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+    """DataLoader's constructor for a shared graph: no pinned graph, no workers for GPU stores."""
+    given = inspect.signature(original).bind(loader, *args, **kwargs)
     given.apply_defaults()
     settings: dict[str, Any] = given.arguments
     store = find_store(settings["graph"])
     others: dict[str, Any] = settings.get("kwargs", {})
     if store is None or isinstance(others.get("collate_fn"), CollateWrapper):
-        dgls(loader, *args, **kwargs)
+        original(loader, *args, **kwargs)
         return
     if settings["use_uva"]:
-        _say("use_uva", "the GPUs read the store anyway")
+        _warn_ignored("use_uva", "GPUs always read the store")
         settings["use_uva"] = False
         if settings["device"] is None:
             settings["device"] = torch.cuda.current_device()
     if settings["gpu_cache"]:
-        _say("gpu_cache", "the plan of the store says which rows lie on the GPU")
+        _warn_ignored("gpu_cache", "the plan of the store places rows on the GPU")
         settings["gpu_cache"] = None
     settings["indices"] = _on_cpu(settings["indices"])
     if torch.device(store.device).type != "cpu":
         for name in ("pin_prefetcher", "use_alternate_streams", "use_prefetch_thread"):
             if settings[name]:
-                _say(name, "batches of a GPU store are made on the GPU")
+                _warn_ignored(name, "batches of a GPU store are made on the GPU")
             settings[name] = False
         if others.get("num_workers", 0):
-            _say("num_workers", "batches of a GPU store are made in this process")
-            others = {k: v for k, v in others.items() if k not in _OF_WORKERS}
+            _warn_ignored("num_workers", "batches of a GPU store are made in this process")
+            others = {k: v for k, v in others.items() if k not in _WORKER_ARGUMENTS}
     settings.pop("kwargs", None)
     settings.pop("self", None)
-    dgls(loader, **settings, **others)
+    original(loader, **settings, **others)
 
 
-_OF_WORKERS = (
+_WORKER_ARGUMENTS = (
     "num_workers",
     "prefetch_factor",
     "persistent_workers",
@@ -300,5 +301,5 @@ def _on_cpu(indices: Any) -> Any:
 
 
 @functools.cache
-def _say(argument: str, why: str) -> None:
+def _warn_ignored(argument: str, why: str) -> None:
     logger.warning("%s has no effect on a shared graph: %s", argument, why)

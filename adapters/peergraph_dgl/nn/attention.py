@@ -9,12 +9,12 @@ from torch import Tensor
 
 from peergraph.aggregate import attention, attention_fits
 
-from .kernel_graph import QuickGraph, Refusal
+from .kernel_graph import KernelGraph, Refusal
 
 Pair = tuple[Tensor, Tensor]
 
 
-def check_one_pass(layer: Any, graph: QuickGraph, feat: Tensor | Pair) -> None:
+def check_one_pass(layer: Any, graph: KernelGraph, feat: Tensor | Pair) -> None:
     """Raises Refusal for what :func:`attend` does not do; draws no random numbers.
 
     Args:
@@ -42,7 +42,7 @@ def check_one_pass(layer: Any, graph: QuickGraph, feat: Tensor | Pair) -> None:
         raise Refusal("there are nodes without in-edges, of which DGL's code complains")
 
 
-def ends_of(layer: Any, graph: QuickGraph, feat: Tensor | Pair) -> Pair:
+def ends_of(layer: Any, graph: KernelGraph, feat: Tensor | Pair) -> Pair:
     """Features of sources and destinations after dropout, as DGL's forward takes them."""
     if isinstance(feat, tuple):
         return layer.feat_drop(feat[0]), layer.feat_drop(feat[1])
@@ -56,10 +56,10 @@ def by_head(layer: Any, linear: torch.nn.Module, feat: Tensor) -> Tensor:
     return projected.view(-1, layer._num_heads, layer._out_feats)
 
 
-def attend(layer: Any, graph: QuickGraph, target: Tensor, *args: Tensor, **kwargs: Any) -> Tensor:
+def attend(layer: Any, graph: KernelGraph, target: Tensor, *args: Tensor, **kwargs: Any) -> Tensor:
     """Sums by attention over `args` of :func:`peergraph.aggregate.attention`, and the residual."""
     slope = layer.leaky_relu.negative_slope
-    out = attention(graph.relation.structure(), *args, negative_slope=slope, **kwargs)
+    out = attention(graph.edges.csc(), *args, negative_slope=slope, **kwargs)
     if layer.res_fc is None:
         return out
     residual: Tensor = layer.res_fc(target)

@@ -13,7 +13,7 @@ from peergraph.aggregate.layers import add_product
 from ..backend.kernels import spmm
 from ..backend.message_passing import install
 from .attention import Pair, attend, by_head, check_one_pass, ends_of
-from .kernel_graph import QuickGraph, Refusal
+from .kernel_graph import KernelGraph, Refusal
 
 
 class FastLayer(torch.nn.Module):
@@ -25,12 +25,12 @@ class FastLayer(torch.nn.Module):
         """As DGL's. Graphs of several relations and functions of users are served by DGL's."""
         install()  # DGL's edge_softmax must know the structure that it is given.
         try:
-            return self._fast(QuickGraph(graph), *args, **kwargs)
+            return self._fast(KernelGraph(graph), *args, **kwargs)
         except Refusal:
             pass
         return super().forward(graph, *args, **kwargs)
 
-    def _fast(self, graph: QuickGraph, *args: Any, **kwargs: Any) -> Any:
+    def _fast(self, graph: KernelGraph, *args: Any, **kwargs: Any) -> Any:
         return super().forward(graph, *args, **kwargs)
 
 
@@ -45,7 +45,7 @@ class SAGEConv(FastLayer, dgl_nn.SAGEConv):  # type: ignore[misc]
 
     dgl_class = dgl_nn.SAGEConv
 
-    def _fast(self, graph: QuickGraph, *args: Any, **kwargs: Any) -> Any:
+    def _fast(self, graph: KernelGraph, *args: Any, **kwargs: Any) -> Any:
         # Before dropout draws, which would draw again for DGL's code.
         if self._aggre_type == "lstm":
             raise Refusal("the reduce function is a network")
@@ -75,7 +75,7 @@ class GATv2Conv(FastLayer, dgl_nn.GATv2Conv):  # type: ignore[misc]
     share_weights: Any
     activation: Any
 
-    def _fast(self, graph: QuickGraph, feat: Tensor | Pair, get_attention: bool = False) -> Any:
+    def _fast(self, graph: KernelGraph, feat: Tensor | Pair, get_attention: bool = False) -> Any:
         try:
             if get_attention:
                 raise Refusal("numbers of edges are asked for")
@@ -121,7 +121,7 @@ class RelGraphConv(FastLayer, dgl_nn.RelGraphConv):  # type: ignore[misc]
 
     def _fast(
         self,
-        graph: QuickGraph,
+        graph: KernelGraph,
         feat: Tensor,
         etypes: Any,
         norm: Tensor | None = None,
@@ -138,7 +138,7 @@ class RelGraphConv(FastLayer, dgl_nn.RelGraphConv):  # type: ignore[misc]
             weights = weights * norm.reshape(-1, 1)
         h = None
         for weight, matrix in zip(weights.unbind(1), linear.W, strict=True):
-            sums = spmm(graph.relation, "mul", "sum", feat, weight)
+            sums = spmm(graph.edges, "mul", "sum", feat, weight)
             h = sums @ matrix if h is None else add_product(h, sums, matrix)
         assert h is not None
         return self._finish(h, feat, graph.num_dst_nodes())

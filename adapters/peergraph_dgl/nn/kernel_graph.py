@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..backend import kernels
 from ..backend.device_index import DeviceIndex
-from ..backend.message_passing import relations_of
+from ..backend.message_passing import edge_lists_of
 
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _OPS = ("add", "sub", "mul", "div")
@@ -23,7 +23,7 @@ class Refusal(Exception):
     """Why DGL's own graph must serve a call."""
 
 
-class QuickGraph:
+class KernelGraph:
     """A graph of one relation for the length of a layer's call.
 
     Data are plain dicts, which need no checks and no scopes, and degrees are kept. A function that
@@ -33,9 +33,9 @@ class QuickGraph:
     def __init__(self, graph: Any) -> None:
         if len(graph.canonical_etypes) != 1:
             raise Refusal("there are several relations")
-        self.relation = relations_of(graph._graph)[0]
+        self.edges = edge_lists_of(graph._graph)[0]
         self.is_block = graph.is_block
-        self.device = self.relation.device
+        self.device = self.edges.device
         self._homogeneous = graph._graph.number_of_ntypes() == 1
         self.srcdata: dict[str, Tensor] = {}
         self.dstdata: dict[str, Tensor] = self.srcdata if self._homogeneous else {}
@@ -44,37 +44,37 @@ class QuickGraph:
     @property
     def _graph(self) -> DeviceIndex:
         """What DGL's functions take the structure from."""
-        return DeviceIndex.unit(1 if self._homogeneous else 2, self.relation)
+        return DeviceIndex.unit(1 if self._homogeneous else 2, self.edges)
 
     @contextmanager
     def local_scope(self) -> Iterator[None]:
         yield
 
     def num_src_nodes(self) -> int:
-        return self.relation.num_src
+        return self.edges.num_src
 
     def num_dst_nodes(self) -> int:
-        return self.relation.num_dst
+        return self.edges.num_dst
 
     def num_edges(self) -> int:
-        return self.relation.num_edges
+        return self.edges.num_edges
 
     number_of_src_nodes = num_src_nodes
     number_of_dst_nodes = num_dst_nodes
     number_of_edges = num_edges
 
     def in_degrees(self) -> Tensor:
-        return self.relation.in_degrees()
+        return self.edges.in_degrees()
 
     def out_degrees(self) -> Tensor:
-        return self.relation.out_degrees()
+        return self.edges.out_degrees()
 
     def update_all(self, message_func: Any, reduce_func: Any) -> None:
         """As DGL's, of built-in functions."""
         if not isinstance(reduce_func, SimpleReduceFunction):
             raise Refusal("the reduce function is the user's")
         op, lhs, rhs = self._operands(message_func, "ue")
-        out = kernels.reduced(self.relation, op, reduce_func.name, lhs, rhs)
+        out = kernels.spmm_zero_filled(self.edges, op, reduce_func.name, lhs, rhs)
         if reduce_func.name in ("max", "min"):
             out = out.masked_fill(out.isinf(), 0)
         self.dstdata[reduce_func.out_field] = out
@@ -85,7 +85,7 @@ class QuickGraph:
             raise Refusal("the edge function is the user's")
         targets = func.name[0], func.name[-1]
         op, lhs, rhs = self._operands(func, "".join(targets))
-        self.edata[func.out_field] = kernels.sddmm(self.relation, op, lhs, rhs, *targets)
+        self.edata[func.out_field] = kernels.sddmm(self.edges, op, lhs, rhs, *targets)
 
     def _operands(self, func: Any, ends: str) -> tuple[str, Tensor | None, Tensor | None]:
         """The kernel's operation and what it takes from which end."""

@@ -18,7 +18,7 @@ def served(graph: Any, device: torch.device) -> Any:
     if device.type != "cpu":
         return graph.to(device)
     moved = copy.copy(graph)
-    moved._graph = DeviceIndex.of(graph._graph, device)
+    moved._graph = DeviceIndex.copy_of(graph._graph, device)
     return moved
 
 

@@ -16,7 +16,7 @@ import dgl
 
 from peergraph_dgl.backend import message_passing
 from peergraph_dgl.backend.device_index import is_device_index
-from peergraph_dgl.backend.edge_list import relation_of
+from peergraph_dgl.backend.edge_list import edge_list_of
 from tests.adapters.dgl.served import block, plain_graph, served, typed_graph
 from tests.conftest import require_gpus
 
@@ -164,7 +164,7 @@ def test_frames_and_scopes(device: torch.device) -> None:
 def foreign(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
     """A device that DGL's library cannot have a graph on: a GPU, or the CPU for once."""
     if request.param == "cpu":
-        monkeypatch.setattr(message_passing, "is_foreign", lambda _: True)
+        monkeypatch.setattr(message_passing, "is_unsupported_by_dgl", lambda _: True)
         return torch.device("cpu")
     require_gpus(1)
     return torch.device("cuda", 0)
@@ -217,7 +217,7 @@ def test_computation_on_part_of_a_graph(foreign: torch.device) -> None:
 
 def test_what_it_does_not_do(device: torch.device) -> None:
     g = served(plain_graph(), device)
-    with pytest.raises(NotImplementedError, match="shared_memory is not there"):
+    with pytest.raises(NotImplementedError, match="shared_memory is not implemented"):
         g.shared_memory("name")
     with pytest.raises(NotImplementedError, match="pin_memory_"):
         g._graph.pin_memory_()
@@ -239,7 +239,7 @@ def test_relations_of_dgls_own_index(layout: str, order: str, dtype: torch.dtype
         g = dgl.graph((src, dst), num_nodes=5)
     else:
         g = dgl.graph((layout, (offsets, src, numbers)), num_nodes=5)
-    relation = relation_of(g._graph, 0)
+    relation = edge_list_of(g._graph, 0)
     wanted = g.edges(order="eid")
     assert (relation.num_src, relation.num_dst, relation.num_edges) == (5, 5, 5)
     assert torch.equal(relation.src, wanted[0])
@@ -255,7 +255,7 @@ def test_relations_of_graphs_that_allow_no_coo(formats: Any, created: bool) -> N
         limited = g.formats(formats)
         if created:
             limited.create_formats_()
-        relation = relation_of(limited._graph, 0)
+        relation = edge_list_of(limited._graph, 0)
         assert torch.equal(torch.stack([relation.src, relation.dst]), torch.stack(g.edges()))
         assert is_device_index(served(limited, torch.device("cpu"))._graph)
 
@@ -264,6 +264,6 @@ def test_relations_of_graphs_that_allow_no_coo(formats: Any, created: bool) -> N
 def test_relations_without_edges(layout: str) -> None:
     none = torch.zeros(0, dtype=torch.int64)
     data = (none, none) if layout == "coo" else (layout, (torch.zeros(4).long(), none, none))
-    relation = relation_of(dgl.graph(data, num_nodes=3)._graph, 0)
+    relation = edge_list_of(dgl.graph(data, num_nodes=3)._graph, 0)
     assert (relation.num_src, relation.num_dst, relation.num_edges) == (3, 3, 0)
     assert relation.in_degrees().tolist() == [0, 0, 0]

@@ -291,7 +291,7 @@ def test_global_negatives() -> None:
 def test_everything_else_says_the_way_out() -> None:
     _, ours = pair(random_graph())
     for name in ("update_all", "add_edges", "adj_external", "to", "out_degrees", "local_scope"):
-        with pytest.raises(NotImplementedError, match=rf"DGLGraph.{name} .*share\(g\)"):
+        with pytest.raises(NotImplementedError, match=rf"DGLGraph.{name};.*share\(g\)"):
             getattr(ours, name)
     assert not hasattr(ours, "no_such_method")
     assert not hasattr(ours, "_graph")
@@ -323,8 +323,8 @@ def test_everything_else_says_the_way_out() -> None:
 @pytest.mark.parametrize(
     ("mode", "budget", "match"),
     [
-        ("node", 20, "DGLGraph.out_degrees is not served"),
-        ("edge", 20, r"g.edges\(\) is not served"),
+        ("node", 20, "does not implement DGLGraph.out_degrees"),
+        ("edge", 20, r"g.edges\(\) is not implemented"),
         ("walk", (4, 3), "DGLGraph._graph"),
     ],
 )

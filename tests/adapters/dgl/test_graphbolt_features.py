@@ -17,7 +17,7 @@ from dgl import graphbolt as gb
 import peergraph_dgl
 from peergraph_dgl.backend import graphbolt_operators as operators
 from peergraph_dgl.graphbolt import (
-    PrivateFeature,
+    LocalFeature,
     StoreFeature,
     StoreFeatures,
     StoreSamplingGraph,
@@ -93,7 +93,7 @@ def test_features_of_this_process(shared: Share, device: torch.device) -> None:
     wide = torch.randn(NODES, 9, device=device)
     features.update("node", None, "h", wide)
     features.update("node", None, "x", wide.half())
-    assert isinstance(features["node", None, "h"], PrivateFeature)
+    assert isinstance(features["node", None, "h"], LocalFeature)
     assert set(features.keys()) >= {("node", None, "h"), ("node", None, "x")}
     assert len(features) == 6
     assert features.size("node", None, "x") == (9,)

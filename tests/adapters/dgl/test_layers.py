@@ -186,15 +186,15 @@ def test_the_fast_path_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     from peergraph_dgl.backend import message_passing
 
     calls = []
-    made = message_passing.relation_of
+    made = message_passing.edge_list_of
     monkeypatch.setattr(
-        message_passing, "relation_of", lambda *args: calls.append(args) or made(*args)
+        message_passing, "edge_list_of", lambda *args: calls.append(args) or made(*args)
     )
     for name, make in (LAYERS | {"basis": RELATIONAL["basis"]}).items():
         _, quick = pair_of(make)
         refused = []
 
-        class Watched(convs.QuickGraph):
+        class Watched(convs.KernelGraph):
             def __init__(self, graph: Any, refused: list[int] = refused) -> None:
                 super().__init__(graph)
                 refused.append(0)
@@ -203,7 +203,7 @@ def test_the_fast_path_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
                 refused.pop()
                 return super().local_scope()
 
-        monkeypatch.setattr(convs, "QuickGraph", Watched)
+        monkeypatch.setattr(convs, "KernelGraph", Watched)
         g = plain_graph()
         extra = [torch.arange(g.num_edges()) % 4] if name == "basis" else []
         quick(g, values(24, 6), *extra)

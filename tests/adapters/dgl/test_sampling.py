@@ -54,7 +54,7 @@ def typed() -> Any:
 def made_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Blocks of the CPU with DGL's own index, and with that of blocks on a GPU."""
     if request.param == "tensors":
-        monkeypatch.setattr(blocks_module, "is_foreign", lambda _: True)
+        monkeypatch.setattr(blocks_module, "is_unsupported_by_dgl", lambda _: True)
     return str(request.param)
 
 
@@ -328,7 +328,7 @@ def test_training(shared: Any, device: torch.device, monkeypatch: pytest.MonkeyP
         return found
 
     wanted = losses(torch.device("cpu"))
-    monkeypatch.setattr(blocks_module, "is_foreign", lambda _: True)
+    monkeypatch.setattr(blocks_module, "is_unsupported_by_dgl", lambda _: True)
     assert losses(device) == pytest.approx(wanted, rel=1e-4)
 
 
