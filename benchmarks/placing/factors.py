@@ -15,8 +15,8 @@ from peergraph.memory import Tiers
 from peergraph.memory.table.partitions import Partitions
 from peergraph.memory.topology.topology import Topology
 from peergraph.store import Placement, Plan
-from peergraph.store.placement.cliques import place_by_cliques
 from peergraph.store.placement.tier_choice import bytes_on_gpu, tiers_of_ratio
+from placing.cliques import place_by_cliques
 from placing.links import apart, measure_policy, policy_budget, policy_key, ring
 from placing.stores import (
     PLAIN,

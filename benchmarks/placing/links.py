@@ -7,7 +7,8 @@ from itertools import combinations
 
 from peergraph.memory.topology.machines import machine
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.placement.policies import POLICIES, plan_on
+from peergraph.store.placement.policies import plan_on
+from placing.cliques import POLICIES
 from placing.stores import (
     PLAIN,
     Case,
@@ -57,9 +58,9 @@ def measure_policy(
 
 def policy_key(policy: str, topology: Topology, budget: int) -> Hashable:
     """The same for policies that place alike on these links."""
-    place, replicate = POLICIES[policy]
-    partitions = place(topology)
-    return topology, partitions.stored, partitions.source, replicate, budget
+    chosen = POLICIES[policy]
+    partitions = chosen.partition(topology)
+    return topology, partitions.stored, partitions.source, chosen.replicate, budget
 
 
 def policy_budget(measurements: Measurements) -> int:

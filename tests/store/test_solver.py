@@ -1,4 +1,4 @@
-"""Placement of partitions: XGNN's figures, exhaustive search on small machines, cliques."""
+"""Placement of partitions: XGNN's figures, exhaustive search on small machines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from peergraph.memory.table.partitions import Partitions, choose_sources
 from peergraph.memory.topology.machines import MACHINES, machine
 from peergraph.memory.topology.rates import Matrix
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.placement.cliques import equal_cliques, place_by_cliques
 from peergraph.store.placement.partition_solver import solve
 
 PAIRS_OF_4 = list(itertools.combinations(range(4), 2))
@@ -42,11 +41,10 @@ def assert_uses_all_links(partitions: Partitions, topology: Topology) -> None:
         assert all(counts[gpu][j] for j in topology.neighbors(gpu))
 
 
-@pytest.mark.parametrize("place", [solve, place_by_cliques])
 @pytest.mark.parametrize("name", MACHINES)
-def test_every_gpu_reads_every_partition(name: str, place: object) -> None:
+def test_every_gpu_reads_every_partition(name: str) -> None:
     topology = machine(name)
-    assert_valid(place(topology), topology)  # type: ignore[operator]
+    assert_valid(solve(topology), topology)
 
 
 def test_dgx1_as_in_figure_7() -> None:
@@ -81,11 +79,9 @@ def test_copies(name: str, copies: int, total: int) -> None:
     assert sum(map(len, partitions.stored)) == total
 
 
-def test_six_gpus_store_more_than_cliques() -> None:
-    """XGNN 6.6: the solver stores 2 of 6 partitions on a GPU, cliques of two 3 of 6."""
-    topology = machine("dgx1-6")
-    assert solve(topology).near_share == pytest.approx(2 / 6)
-    assert place_by_cliques(topology).near_share == pytest.approx(3 / 6)
+def test_six_gpus_as_in_the_paper() -> None:
+    """XGNN 6.6: the solver stores 2 of 6 partitions on a GPU."""
+    assert solve(machine("dgx1-6")).near_share == pytest.approx(2 / 6)
 
 
 def exhaustive(topology: Topology) -> tuple[float, float, float]:
@@ -140,7 +136,6 @@ def test_links_of_one_direction() -> None:
     partitions = solve(topology)
     assert partitions.stored == ((0,), (0, 1))
     assert partitions.source == ((0, 1), (1, 1))
-    assert equal_cliques(topology) == [(0,), (1,)]
 
 
 @pytest.mark.parametrize("neighbors", [(1,), (1, 4), (1, 2, 4, 8)])
@@ -152,20 +147,6 @@ def test_sixteen_gpus(neighbors: tuple[int, ...]) -> None:
     reach = max(len(topology.neighbors(g)) + 1 for g in range(16))
     # Not always the fewest: the search is bounded.
     assert partitions.copies <= -(-16 // reach) + 2
-
-
-def test_cliques_of_the_paper() -> None:
-    assert equal_cliques(machine("dgx1")) == [(0, 1, 2, 3), (4, 5, 6, 7)]
-    assert equal_cliques(machine("dgx1-6")) == [(0, 1), (2, 3), (4, 5)]
-    assert [len(c) for c in equal_cliques(machine("dgx1-ring4"))] == [2, 2]
-    assert len(equal_cliques(machine("dgx1-5"))) == 5
-    assert place_by_cliques(machine("dgx1-5")).copies == 5
-
-
-def test_solver_and_cliques_agree_where_all_are_linked() -> None:
-    topology = machine("full4")
-    assert solve(topology).stored == place_by_cliques(topology).stored
-    assert solve(topology).source == place_by_cliques(topology).source
 
 
 def test_sources_share_links_by_bandwidth() -> None:

@@ -109,7 +109,7 @@ def _chosen(item: Item, room: int, built: Plan, record: BuildRecord, group: Grou
     def choose() -> Tiers | None:
         if record.reads is None:
             return None
-        _, replicate = POLICIES.get(built.name, POLICIES["auto"])
+        replicate = POLICIES.get(built.name, POLICIES["auto"]).replicate
         assert record.topology is not None
         loads = [record.reads.load(item)]
         return choose_tiers(loads, record.topology, partitions, room, replicate=replicate)[0]

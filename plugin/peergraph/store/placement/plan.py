@@ -13,7 +13,7 @@ from peergraph.memory.table.partitions import Partitions, everyone_reaches_all
 from peergraph.store.input.source import NODE, EdgeType, NodeType
 from peergraph.store.placement.prediction import Prediction, format_predictions
 
-PLAN_NAMES = ("auto", "replicated", "sharded", "host", "solver", "clique", "clique-opt")
+PLAN_NAMES = ("auto", "replicated", "sharded", "host", "solver")
 
 
 @dataclass(frozen=True)

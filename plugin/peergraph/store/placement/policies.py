@@ -1,25 +1,33 @@
-"""Placements by name, for a machine that need not be this one: to compare them (XGNN 6.6)."""
+"""Plans by links: the policies by name, for a machine that need not be this one (XGNN 6.6)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from peergraph.memory.table.partitions import Partitions
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.placement.cliques import place_by_cliques
 from peergraph.store.placement.partition_solver import solve
 from peergraph.store.placement.plan import Item, Placement, Plan
 from peergraph.store.placement.ratios import ShardRatios, by_cost, predict_all, share_out
 from peergraph.store.placement.reads import Reads
 
-POLICIES: dict[str, tuple[Callable[[Topology], Partitions], bool]] = {
-    "auto": (solve, True),
-    "solver": (solve, False),
-    "clique": (place_by_cliques, False),
-    "clique-opt": (place_by_cliques, True),
-}
-"""How partitions are placed, and whether hot rows may be replicated on every GPU: XGNN's solver
-with and without it, Quiver's cliques, and the optimised cliques of Song and Jiang (CliqueOpt)."""
+
+@dataclass(frozen=True)
+class Policy:
+    """How plans by links are made.
+
+    Args:
+        partition: puts the partitions of the sharded rows on GPUs.
+        replicate: whether hot rows may be replicated on every GPU.
+    """
+
+    partition: Callable[[Topology], Partitions]
+    replicate: bool
+
+
+POLICIES: dict[str, Policy] = {"auto": Policy(solve, True), "solver": Policy(solve, False)}
+"""By the name of the plan: XGNN's solver with replication and without. Benchmarks add others."""
 
 
 def plan_on(
@@ -43,9 +51,9 @@ def plan_on(
         raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
     if budget < 0:
         raise ValueError(f"budget must not be negative, got {budget}")
-    place, replicate = POLICIES[policy]
-    partitions = place(topology)
-    rest = by_cost(reads, topology, partitions, replicate=replicate)
+    chosen = POLICIES[policy]
+    partitions = chosen.partition(topology)
+    rest = by_cost(reads, topology, partitions, replicate=chosen.replicate)
     tiers = share_out(items, budget, ratios or ShardRatios(), partitions, rest)
     return Plan(
         policy,

@@ -34,7 +34,7 @@ def choose_tiers(
     Args:
         partitions: where sharded rows lie; where every GPU stores all, they are replicated rows.
         replicate: whether hot rows may be replicated although they could be sharded; without it
-            the placement is XGNN's, or Quiver's with its cliques.
+            the placement is XGNN's.
     """
     chosen = [_Chosen(load.item, partitions) for load in loads]
     moves = [

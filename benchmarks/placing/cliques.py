@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from peergraph.memory.table.partitions import Partitions
 from peergraph.memory.topology.topology import Topology
+from peergraph.store.placement.policies import POLICIES, Policy
 
 
 def place_by_cliques(topology: Topology) -> Partitions:
@@ -63,3 +64,8 @@ def _cliques(
         known = [g for g in others[k + 1 :] if g in mutual[gpu]]
         found += _cliques((*chosen, gpu), known, size, mutual)
     return found
+
+
+# Every rank of a benchmark imports this module, so that all know the plans by name.
+POLICIES["clique"] = Policy(place_by_cliques, False)  # Quiver
+POLICIES["clique-opt"] = Policy(place_by_cliques, True)  # Song and Jiang's CliqueOpt
