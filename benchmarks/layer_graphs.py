@@ -32,8 +32,8 @@ class Graph:
         if self.sample is None:
             return self.edge_index
         edge_index = self.edge_index.view(2, -1)
-        batch_csc.remember(self.sample)
-        batch_csc.hand_over(self.sample.row[EDGE], edge_index)
+        batch_csc.cache_csc(self.sample)
+        batch_csc.attach_to(self.sample.row[EDGE], edge_index)
         return edge_index
 
     def matrix(self, layer: str) -> Tensor:

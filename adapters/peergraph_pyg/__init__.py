@@ -11,8 +11,8 @@ from peergraph.store import Store, StoreTensor, TableTensor
 
 from . import nn
 from .data.edge_index_tensor import EdgeIndexTensor
-from .data.feature_store import PeergraphFeatureStore
-from .data.graph_store import PeergraphGraphStore
+from .data.feature_store import FeatureStore
+from .data.graph_store import GraphStore
 from .data.lazy_features import LazyRows
 from .data.share import share
 from .data.sparse_adjacency import AdjacencyTensor
@@ -20,7 +20,7 @@ from .data.store_of import store_of
 from .loader import patches
 from .loader.exclude_targets import ExcludeTargets
 from .loader.lazy import lazy
-from .loader.sampler import StoreNeighborSampler
+from .loader.sampler import NeighborSampler
 from .nn.swap import accelerate, revert
 from .prefetching.prefetcher import prefetch
 
@@ -28,10 +28,10 @@ __all__ = [
     "AdjacencyTensor",
     "EdgeIndexTensor",
     "ExcludeTargets",
+    "FeatureStore",
+    "GraphStore",
     "LazyRows",
-    "PeergraphFeatureStore",
-    "PeergraphGraphStore",
-    "StoreNeighborSampler",
+    "NeighborSampler",
     "StoreTensor",
     "TableTensor",
     "accelerate",
@@ -48,10 +48,10 @@ __all__ = [
 patches.install()
 
 
-def stores(store: Store) -> tuple[PeergraphFeatureStore, PeergraphGraphStore]:
+def stores(store: Store) -> tuple[FeatureStore, GraphStore]:
     """The store as the pair that PyG's loaders take in place of data: ``NeighborLoader((fs, gs))``.
 
     Args:
         store: built with :class:`peergraph.store.Store`, or ``store_of(data)``.
     """
-    return PeergraphFeatureStore(store), PeergraphGraphStore(store)
+    return FeatureStore(store), GraphStore(store)

@@ -21,7 +21,7 @@ class EdgeIndexTensor(StoreTensor):
 
     def __new__(cls, store: Store, edge_type: EdgeType) -> Self:
         """Args:
-        store: the store.
+        store: the store with the edges.
         edge_type: one of its edge types; ``KeyError`` otherwise.
         """
         tensor = cls._wrap(store, (2, store.num_edges(edge_type)), torch.int64)
@@ -43,5 +43,5 @@ class EdgeIndexTensor(StoreTensor):
 def _select(tensor: Any, dim: int, index: int) -> Any:
     if not isinstance(tensor, EdgeIndexTensor) or dim not in (0, -2):
         return NotImplemented
-    # Link loaders ask for all sources, then all destinations: one of them goes to the device.
+    # Link loaders ask for all sources, then all destinations; only the one asked for is copied.
     return tensor.whole(torch.device("cpu"))[index].to(tensor.device)

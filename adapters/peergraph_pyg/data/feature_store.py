@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch_geometric.data
 from torch import Tensor
-from torch_geometric.data import FeatureStore, TensorAttr
+from torch_geometric.data import TensorAttr
 
 from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store, TableTensor
 
@@ -16,7 +17,7 @@ from .lazy_features import LazyTable
 Owner = NodeType | EdgeType
 
 
-class PeergraphFeatureStore(FeatureStore):  # type: ignore[misc]
+class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
     """Node and edge tables of a store as a PyG feature store.
 
     Groups are node types and edge types; ``None`` is the node type of a homogeneous graph, and

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch_geometric.data
 from torch import Tensor
-from torch_geometric.data import EdgeAttr, GraphStore
+from torch_geometric.data import EdgeAttr
 from torch_geometric.data.graph_store import EdgeLayout
 
 from peergraph.store import EDGE, EdgeType, Store
 
 
-class PeergraphGraphStore(GraphStore):  # type: ignore[misc]
+class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]
     """The structure of a store as a PyG graph store, whole and on the CPU.
 
     It lists each edge type once, as COO in the order of the edge ids, and gives COO, CSR and CSC

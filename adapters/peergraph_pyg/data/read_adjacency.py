@@ -1,4 +1,4 @@
-"""Reading a user's ``adj_t`` or ``adj``: the edges, their values, and what is left to remember."""
+"""Takes a user's ``adj_t`` or ``adj`` apart: its edges, their values, and its layout."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from torch_geometric.typing import SparseTensor
 
 from peergraph.store import EdgeSource, EdgeType, NodeType
 
-from .sparse_adjacency import KEYS, AdjacencyTensor, Form, parts
+from .sparse_adjacency import KEYS, AdjacencyTensor, SparseLayout, component_tensors
 
 _LAYOUTS = (torch.sparse_csr, torch.sparse_csc, torch.sparse_coo)
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix taken apart; the edge ids are the positions of its entries."""
+    """The parts of a matrix. Edge ids are positions of entries."""
 
     edges: EdgeSource
     tables: dict[str, Tensor]
-    form: Form
+    sparse_layout: SparseLayout
 
 
 def matrix_of(storage: Any) -> str | None:
-    """The attribute that holds the edges of a type as a matrix, if one does.
+    """The name of the attribute that holds a storage's edges as a matrix; None without one.
 
     Raises:
-        ValueError: there are two.
+        ValueError: there are two such attributes.
     """
     found = [key for key in KEYS if key in storage]
     if len(found) > 1:
@@ -74,12 +74,12 @@ def read_matrix(
     if sizes != expected:
         raise ValueError(f"'{key}' must be {list(expected)} by its nodes, got {list(sizes)}")
     name = None if values is None or _all_ones(values) else f"{key}_value"
-    form = Form(
+    sparse_layout = SparseLayout(
         edge_type, transposed, layout, None if values is None else values.dtype, name, coalesced
     )
     by_row = layout is not torch.sparse_csc
     edges = _edges(rows.cpu(), col.cpu(), compressed, by_row is transposed)
-    return Matrix(edges, {} if name is None else {name: values.detach().cpu()}, form)
+    return Matrix(edges, {} if name is None else {name: values.detach().cpu()}, sparse_layout)
 
 
 def check_same_edges(key: str, edges: EdgeSource, edge_index: Tensor) -> None:
@@ -97,10 +97,10 @@ def check_same_edges(key: str, edges: EdgeSource, edge_index: Tensor) -> None:
         )
 
 
-def check_beside(
+def check_edge_attr(
     key: str, edges: EdgeSource, tables: Mapping[str, Any], name: str, value: Any
 ) -> None:
-    """Raises ``ValueError`` if an edge attribute cannot be that of the entries of a matrix."""
+    """Raises ``ValueError`` for an edge attribute that does not fit the entries of a matrix."""
     if value.shape[0] != edges.num_edges:
         raise ValueError(
             f"'{name}' has {value.shape[0]} rows, '{key}' {edges.num_edges} entries: "
@@ -113,13 +113,13 @@ def check_beside(
 
 def _entries(matrix: Tensor) -> list[Tensor]:
     if matrix.layout is torch.sparse_coo:
-        indices, values = parts(matrix)
+        indices, values = component_tensors(matrix)
         return [*indices, values]
-    return parts(matrix)
+    return component_tensors(matrix)
 
 
 def _edges(first: Tensor, second: Tensor, compressed: bool, by_destination: bool) -> EdgeSource:
-    """Edges of entries whose first part belongs to destinations, or to sources."""
+    """The edges of entries, given by two index vectors of which the first may be compressed."""
     if not compressed:
         return EdgeSource(coo=torch.stack([second, first] if by_destination else [first, second]))
     if by_destination:

@@ -25,8 +25,8 @@ KEYS = ("adj", "adj_t")
 
 
 @dataclass(frozen=True)
-class Form:
-    """What a matrix is but for its entries; the ids of the edges are the positions of these.
+class SparseLayout:
+    """Describes a matrix of edges without its entries. Edge ids are positions of entries.
 
     Args:
         edge_type: whose edges it holds.
@@ -35,7 +35,7 @@ class Form:
             ``SparseTensor`` of torch-sparse.
         dtype: of the values; ``None`` for a ``SparseTensor`` without values.
         values: name of the edge table with the values; ``None``: all are 1, or there are none.
-        coalesced: what a COO matrix says of itself.
+        coalesced: ``is_coalesced()`` of a COO matrix.
     """
 
     edge_type: EdgeType
@@ -45,8 +45,8 @@ class Form:
     values: str | None = None
     coalesced: bool = True
 
-    def by_axis(self, source: T, destination: T) -> tuple[T, T]:
-        """What belongs to rows, and what belongs to columns."""
+    def row_col(self, source: T, destination: T) -> tuple[T, T]:
+        """The value for rows and the value for columns."""
         return (destination, source) if self.transposed else (source, destination)
 
     def tensor(self, store: Store) -> Any:
@@ -55,16 +55,16 @@ class Form:
             return AdjacencyTensor(store, self)
         if not torch_geometric.typing.WITH_TORCH_SPARSE:
             raise ImportError("adj_t of rank 0 is a SparseTensor, but torch-sparse is missing here")
-        return StoreSparseTensor(store, self)
+        return SparseAdjacency(store, self)
 
     def whole(self, store: Store, device: torch.device) -> Any:
         """The matrix of all edges. Synchronises."""
         source, destination = store.edge_index(self.edge_type).to(device)
-        row, col = self.by_axis(source, destination)
+        row, col = self.row_col(source, destination)
         values = self._ones(row)
         if self.values is not None:
             values = TableTensor(store, self.edge_type, self.values).whole(device)
-        sizes = self.by_axis(*_nodes(store, self.edge_type))
+        sizes = self.row_col(*_nodes(store, self.edge_type))
         return self._matrix(row, col, values, sizes, self.coalesced)
 
     def of_batch(
@@ -81,12 +81,12 @@ class Form:
         Raises:
             ValueError: there are no edge ids to look values up by, and the layout needs some.
         """
-        first, second = self.by_axis(*(ends.to(store.device, torch.int64) for ends in (row, col)))
-        sizes = self.by_axis(*nodes)
+        first, second = self.row_col(*(ends.to(store.device, torch.int64) for ends in (row, col)))
+        sizes = self.row_col(*nodes)
         by_column = self.layout is torch.sparse_csc
         keys = second * sizes[0] + first if by_column else first * sizes[1] + second
         keys, order = keys.sort(stable=True)
-        # To call parallel edges coalesced would have torch add them without care. Only COO asks.
+        # Torch assumes that coalesced matrices have no parallel edges. Only COO has the flag.
         coalesced = self.layout is not torch.sparse_coo or not bool((keys.diff() == 0).any())
         values = self._ones(first)
         if self.values is not None and edge_ids is None:
@@ -109,7 +109,7 @@ class Form:
                 row=row, col=col, value=values, sparse_sizes=sizes, is_sorted=True, trust_data=True
             )
         shape = (*sizes, *values.shape[1:])
-        # Not checked: torch's invariants allow no parallel edges, but they add up all the same.
+        # Unchecked: torch's invariants forbid parallel edges, which products add up all the same.
         if self.layout is torch.sparse_coo:
             return torch.sparse_coo_tensor(
                 torch.stack([row, col]),
@@ -136,99 +136,103 @@ def _nodes(store: Store, edge_type: EdgeType) -> tuple[int, int]:
     return store.num_nodes(edge_type[0]), store.num_nodes(edge_type[2])
 
 
-def _shape(store: Store, form: Form) -> tuple[int, ...]:
-    sizes = form.by_axis(*_nodes(store, form.edge_type))
-    if form.values is None:
+def _shape(store: Store, sparse_layout: SparseLayout) -> tuple[int, ...]:
+    sizes = sparse_layout.row_col(*_nodes(store, sparse_layout.edge_type))
+    if sparse_layout.values is None:
         return sizes
-    return (*sizes, *store.edge_table(form.values, form.edge_type).shape[1:])
+    return (*sizes, *store.edge_table(sparse_layout.values, sparse_layout.edge_type).shape[1:])
 
 
 class AdjacencyTensor(StoreTensor):
-    """A sparse matrix of torch of the edges of one type, in the layout that it was shared in.
+    """A sparse matrix of torch over the edges of one type, in the layout of the shared matrix.
 
     The store keeps it as CSC, so every operation reads it whole. Indices are int64.
     """
 
-    form: Form
+    sparse_layout: SparseLayout
 
-    def __new__(cls, store: Store, form: Form) -> Self:
+    def __new__(cls, store: Store, sparse_layout: SparseLayout) -> Self:
         """Args:
-        store: the store.
-        form: the rest.
+        store: the store with the edges.
+        sparse_layout: the matrix.
         """
-        tensor = cls._wrap(store, _shape(store, form), form.dtype, dispatch_layout=True)
-        tensor.form = form
+        tensor = cls._wrap(
+            store, _shape(store, sparse_layout), sparse_layout.dtype, dispatch_layout=True
+        )
+        tensor.sparse_layout = sparse_layout
         return tensor
 
     def _arguments(self) -> tuple[Any, ...]:
-        return self.store, self.form
+        return self.store, self.sparse_layout
 
     def _whole_bytes(self) -> int:
         # Two int64 and the values of each entry.
         width = math.prod(self.shape[2:]) * self.element_size()
-        return self.store.num_edges(self.form.edge_type) * (16 + width)
+        return self.store.num_edges(self.sparse_layout.edge_type) * (16 + width)
 
     def whole(self, device: torch.device | None = None) -> Tensor:
         """The matrix as a plain tensor on ``device`` (default: the store's). Synchronises."""
-        matrix: Tensor = self.form.whole(self.store, self.device if device is None else device)
+        matrix: Tensor = self.sparse_layout.whole(
+            self.store, self.device if device is None else device
+        )
         return matrix
 
     def _source(self) -> str:
-        return f"{self.form.edge_type!r}, {self.form.layout}"
+        return f"{self.sparse_layout.edge_type!r}, {self.sparse_layout.layout}"
 
 
 @implements(torch.ops.prim.layout.default)
 def _layout(tensor: Any) -> Any:
-    return tensor.form.layout if isinstance(tensor, AdjacencyTensor) else NotImplemented
+    return tensor.sparse_layout.layout if isinstance(tensor, AdjacencyTensor) else NotImplemented
 
 
 @implements(torch.ops.aten._nnz.default)
 def _nnz(tensor: Any) -> Any:
     if not isinstance(tensor, AdjacencyTensor):
         return NotImplemented
-    return tensor.store.num_edges(tensor.form.edge_type)
+    return tensor.store.num_edges(tensor.sparse_layout.edge_type)
 
 
 @implements(torch.ops.aten.is_coalesced.default)
 def _is_coalesced(tensor: Any) -> Any:
-    return tensor.form.coalesced if isinstance(tensor, AdjacencyTensor) else NotImplemented
+    return tensor.sparse_layout.coalesced if isinstance(tensor, AdjacencyTensor) else NotImplemented
 
 
-class StoreSparseTensor(SparseTensor):  # type: ignore[misc]
-    """A ``SparseTensor`` of torch-sparse of the edges of one type; its methods read it whole.
+class SparseAdjacency(SparseTensor):  # type: ignore[misc]
+    """A ``SparseTensor`` of torch-sparse over the edges of one type; its methods read all of it.
 
     Results have values of their own; ``pickle`` and ``torch.save`` write the values, and processes
     of ``multiprocessing`` get a handle. ``set_value_``, ``fill_value_`` and ``requires_grad_``,
     which would change a copy, raise ``NotImplementedError``.
     """
 
-    def __init__(self, store: Store, form: Form) -> None:
+    def __init__(self, store: Store, sparse_layout: SparseLayout) -> None:
         self.store = store
-        self.form = form
+        self.sparse_layout = sparse_layout
 
     @property
     def storage(self) -> Any:
         """What torch-sparse computes with: read anew each time, since it takes memory."""
-        return self.form.whole(self.store, self.store.device).storage
+        return self.sparse_layout.whole(self.store, self.store.device).storage
 
     def nnz(self) -> int:
-        """How many edges."""
-        return self.store.num_edges(self.form.edge_type)
+        """The number of edges."""
+        return self.store.num_edges(self.sparse_layout.edge_type)
 
     def sparse_sizes(self) -> tuple[int, int]:
-        """Rows and columns."""
-        return self.form.by_axis(*_nodes(self.store, self.form.edge_type))
+        """The numbers of rows and columns."""
+        return self.sparse_layout.row_col(*_nodes(self.store, self.sparse_layout.edge_type))
 
     def sparse_size(self, dim: int) -> int:
-        """Rows or columns."""
+        """The number of rows or columns."""
         return self.sparse_sizes()[dim]
 
     def device(self) -> torch.device:
-        """Where results are."""
+        """The device of results."""
         return self.store.device
 
     def set_value_(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """The values cannot be changed: raises ``NotImplementedError``."""
+        """Raises ``NotImplementedError``: the values cannot be changed."""
         raise NotImplementedError(
             "a shared SparseTensor is not changed in place; set_value, fill_value and clone give "
             "one of your own"
@@ -240,40 +244,40 @@ class StoreSparseTensor(SparseTensor):  # type: ignore[misc]
         """Always true."""
         return True
 
-    def share_memory_(self) -> StoreSparseTensor:
-        """Nothing to do: the entries are shared."""
+    def share_memory_(self) -> SparseAdjacency:
+        """Does nothing: the entries are shared."""
         return self
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.form.whole(self.store, torch.device("cpu")).__reduce_ex__(protocol)
+        return self.sparse_layout.whole(self.store, torch.device("cpu")).__reduce_ex__(protocol)
 
     def reduce_to_process(self) -> Any:
         """A handle: another process of the machine reads the same memory."""
-        return type(self), (self.store, self.form)
+        return type(self), (self.store, self.sparse_layout)
 
-    def __copy__(self) -> StoreSparseTensor:
-        return type(self)(self.store, self.form)
+    def __copy__(self) -> SparseAdjacency:
+        return type(self)(self.store, self.sparse_layout)
 
-    def __deepcopy__(self, memo: Any) -> StoreSparseTensor:
+    def __deepcopy__(self, memo: Any) -> SparseAdjacency:
         # Nothing can be written to it.
-        return type(self)(self.store, self.form)
+        return type(self)(self.store, self.sparse_layout)
 
 
-ForkingPickler.register(StoreSparseTensor, StoreSparseTensor.reduce_to_process)
+ForkingPickler.register(SparseAdjacency, SparseAdjacency.reduce_to_process)
 
 
-CsrMatrix = (AdjacencyTensor, StoreSparseTensor)
+ADJACENCY_TYPES = (AdjacencyTensor, SparseAdjacency)
 
 
 def adjacencies(storage: Any) -> Iterator[tuple[str, Any]]:
-    """The matrices over a store that an edge storage of PyG has, by name."""
+    """Names and values of an edge storage's matrices that are over a store."""
     for key in KEYS:
-        if isinstance(storage.get(key), CsrMatrix):
+        if isinstance(storage.get(key), ADJACENCY_TYPES):
             yield key, storage[key]
 
 
-def parts(tensor: Tensor) -> list[Tensor]:
-    """The dense tensors that a tensor of any layout consists of."""
+def component_tensors(tensor: Tensor) -> list[Tensor]:
+    """The dense tensors that make up a tensor of any layout."""
     if tensor.layout is torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
     if tensor.layout is torch.sparse_csr:
@@ -283,8 +287,8 @@ def parts(tensor: Tensor) -> list[Tensor]:
     return [tensor]
 
 
-def without(storage: Any, names: Collection[str]) -> Any:
-    """The storage as it would be without these matrices, if it had as many edges nevertheless."""
+def drop_keys(storage: Any, names: Collection[str]) -> Any:
+    """A copy of a storage without some of its matrices and with the same number of edges."""
     if not names:
         return storage
     rest = copy.copy(storage)

@@ -1,4 +1,4 @@
-"""Splitting PyG data into what a store holds and an outline of the rest, and joining them again."""
+"""Splits PyG data into the tables and edges of a store and an outline, and joins the two again."""
 
 from __future__ import annotations
 
@@ -30,15 +30,14 @@ from peergraph.store import (
 
 from ..compat import data_storage, storage_data, storage_values
 from .edge_index_tensor import EdgeIndexTensor
-from .origin import mark
-from .read_adjacency import check_beside, check_same_edges, matrix_of, read_matrix
-from .sparse_adjacency import KEYS, Form
-from .store_of import find_store, has_shared_structure
+from .read_adjacency import check_edge_attr, check_same_edges, matrix_of, read_matrix
+from .sparse_adjacency import KEYS, SparseLayout
+from .store_of import find_store, has_shared_structure, mark
 
 
 @dataclass(frozen=True)
 class _Placeholder:
-    """Stands in an outline for what the store holds: a table, or the edges (no name)."""
+    """Stands in an outline for a table of the store, or without a name for its edges."""
 
     owner: NodeType | EdgeType
     name: str | None = None
@@ -51,7 +50,7 @@ class _Placeholder:
 
 
 @dataclass
-class _Parts:
+class _Contents:
     num_nodes: dict[NodeType, int] = field(default_factory=dict)
     edges: dict[EdgeType, EdgeSource] = field(default_factory=dict)
     node_tables: dict[NodeType, dict[str, Tensor | RowSource]] = field(default_factory=dict)
@@ -59,46 +58,46 @@ class _Parts:
 
 
 def split(data: Any) -> tuple[Data | HeteroData, GraphSource]:
-    """An outline of the data, small enough to send, and the source of its store."""
+    """Gives an outline of the data, which is small enough to send, and the source of its store."""
     if not isinstance(data, (Data, HeteroData)):
         raise TypeError(f"data must be Data or HeteroData on rank 0, got {type(data).__name__}")
-    parts = _Parts()
+    contents = _Contents()
     outline = copy.copy(data)
     if isinstance(data, Data):
         if data.num_nodes is None:
             raise ValueError("data.num_nodes is not set and cannot be inferred")
-        _split_nodes(data_storage(data), data_storage(outline), NODE, parts)
-        _split_edges(data_storage(data), data_storage(outline), EDGE, parts)
+        _split_nodes(data_storage(data), data_storage(outline), NODE, contents)
+        _split_edges(data_storage(data), data_storage(outline), EDGE, contents)
         # A graph without edge_index is one without edges.
-        parts.edges.setdefault(
+        contents.edges.setdefault(
             EDGE, EdgeSource(coo=torch.empty(2, 0, dtype=torch.int64, device="cpu"))
         )
     else:
         for node_type, storage in data.node_items():
-            _split_nodes(storage, outline[node_type], node_type, parts)
+            _split_nodes(storage, outline[node_type], node_type, contents)
         for edge_type, storage in data.edge_items():
-            _split_edges(storage, outline[edge_type], edge_type, parts)
+            _split_edges(storage, outline[edge_type], edge_type, contents)
     _read_handles(outline)
     return outline, GraphSource(
-        num_nodes=parts.num_nodes,
-        edges=parts.edges,
-        node_tables=parts.node_tables,
-        edge_tables=parts.edge_tables,
+        num_nodes=contents.num_nodes,
+        edges=contents.edges,
+        node_tables=contents.node_tables,
+        edge_tables=contents.edge_tables,
     )
 
 
 def join(outline: Any, store: Store) -> Any:
-    """The outline with store tensors in place of its placeholders."""
+    """Puts store tensors in the place of an outline's placeholders."""
     for storage in outline.stores:
         for key, value in list(storage.items()):
-            if isinstance(value, (_Placeholder, Form)):
+            if isinstance(value, (_Placeholder, SparseLayout)):
                 storage[key] = value.tensor(store)
     mark(outline, store, keep=find_store(outline) is None)
     return outline
 
 
 def is_shared(data: Data | HeteroData) -> bool:
-    """Whether all that a store would hold of the data is in a store."""
+    """Whether a store has the structure and all node and edge attributes of the data."""
     if not has_shared_structure(data):
         return False
     values = [value for s in data.node_stores for _, value in _rows(s, s.is_node_attr)]
@@ -107,7 +106,7 @@ def is_shared(data: Data | HeteroData) -> bool:
 
 
 def _read_handles(outline: Any) -> None:
-    """Reads what is neither of nodes nor of edges any more, and is of another store still."""
+    """Reads the remaining tensors of other stores, which have a row for neither nodes nor edges."""
     for storage in outline.stores:
         for key, value in list(storage.items()):
             if isinstance(value, StoreTensor):
@@ -115,7 +114,7 @@ def _read_handles(outline: Any) -> None:
 
 
 def _rows(storage: Any, is_of: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
-    """The attributes with a row for each node, or each edge but for the edges themselves."""
+    """The attributes with a row for each node or each edge, without the edges themselves."""
     for key, value in storage.items():
         # PyG 2.6 cannot ask this of a matrix.
         if key in KEYS or key == "edge_index" or not is_of(key):
@@ -124,44 +123,44 @@ def _rows(storage: Any, is_of: Callable[[str], bool]) -> Iterator[tuple[str, Any
             yield key, value
 
 
-def _split_nodes(storage: Any, outline: Any, node_type: NodeType, parts: _Parts) -> None:
+def _split_nodes(storage: Any, outline: Any, node_type: NodeType, contents: _Contents) -> None:
     num_nodes = storage.num_nodes
     if num_nodes is None:
         raise ValueError(f"data[{node_type!r}].num_nodes is not set and cannot be inferred")
-    parts.num_nodes[node_type] = int(num_nodes)
+    contents.num_nodes[node_type] = int(num_nodes)
     if "num_nodes" not in storage and not any(_tells_num_nodes(*item) for item in storage.items()):
         # PyG would infer it from the whole edge_index every time it is asked for.
         outline.num_nodes = int(num_nodes)
-    tables = parts.node_tables.setdefault(node_type, {})
+    tables = contents.node_tables.setdefault(node_type, {})
     for key, value in _rows(storage, storage.is_node_attr):
         tables[key] = _to_rows(key, value)
         storage_values(outline)[key] = _Placeholder(node_type, key)
 
 
-def _split_edges(storage: Any, outline: Any, edge_type: EdgeType, parts: _Parts) -> None:
+def _split_edges(storage: Any, outline: Any, edge_type: EdgeType, contents: _Contents) -> None:
     tables: dict[str, Tensor | RowSource] = {}
     key = matrix_of(storage)
     if key is not None:
-        matrix = read_matrix(storage, key, edge_type, parts.num_nodes)
-        parts.edges[edge_type] = matrix.edges
+        matrix = read_matrix(storage, key, edge_type, contents.num_nodes)
+        contents.edges[edge_type] = matrix.edges
         tables.update(matrix.tables)
-        storage_values(outline)[key] = matrix.form
+        storage_values(outline)[key] = matrix.sparse_layout
     if "edge_index" in storage:
         edge_index = _to_tensor("edge_index", storage["edge_index"])
         if key is None:
-            parts.edges[edge_type] = EdgeSource(coo=edge_index)
+            contents.edges[edge_type] = EdgeSource(coo=edge_index)
         else:
-            check_same_edges(key, parts.edges[edge_type], edge_index)
+            check_same_edges(key, contents.edges[edge_type], edge_index)
         storage_values(outline)["edge_index"] = _Placeholder(edge_type)
     of_edges = list(_rows(storage, storage.is_edge_attr))
-    if edge_type not in parts.edges:
+    if edge_type not in contents.edges:
         if of_edges and edge_type != EDGE:
             raise ValueError(f"{edge_type} has {of_edges[0][0]!r}, but no edge_index")
         return
-    parts.edge_tables[edge_type] = tables
+    contents.edge_tables[edge_type] = tables
     for name, value in of_edges:
         if key is not None:
-            check_beside(key, parts.edges[edge_type], tables, name, value)
+            check_edge_attr(key, contents.edges[edge_type], tables, name, value)
         tables[name] = _to_rows(name, value)
         storage_values(outline)[name] = _Placeholder(edge_type, name)
 
@@ -180,9 +179,9 @@ def _is_rows(storage: Any, key: str, value: Any) -> bool:
 
 
 def _to_rows(key: str, value: Any) -> Tensor | RowSource:
-    """What the table of an attribute is filled with."""
+    """The source of the table of an attribute."""
     if isinstance(value, TableTensor):
-        # Of another store: piece by piece, as the whole of it may not fit beside the two stores.
+        # A table of another store is read piece by piece, as a copy may not fit beside two stores.
         return RowSource(tuple(value.shape), value.dtype, value.table.read)
     return _to_tensor(key, value)
 
@@ -190,7 +189,7 @@ def _to_rows(key: str, value: Any) -> Tensor | RowSource:
 def _to_tensor(key: str, value: Any) -> Tensor:
     if isinstance(value, np.ndarray):
         with warnings.catch_warnings():
-            # Read-only memory maps are welcome: the tensor is only read.
+            # Read-only memory maps are fine, because the tensor is only read.
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             return torch.from_numpy(value)
     if value.requires_grad:

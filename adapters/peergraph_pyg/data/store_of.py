@@ -1,22 +1,65 @@
-"""Which PyG inputs are Peergraph's: data with store tensors, or our pair of stores."""
+"""Finds the store behind PyG's data, or behind a pair of feature store and graph store.
+
+The store is that of the data's tensors. Data also has a mark, which its copies and what transforms
+make of it keep, so that data that lost its shared structure is recognised.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 from torch_geometric.data import Data, HeteroData
 
 from peergraph.store import EDGE, NODE, EdgeType, Store, StoreTensor
 
-from .. import compat
+from ..compat import data_storage, graph_storage, storage_type, storage_values
 from .edge_index_tensor import EdgeIndexTensor
-from .feature_store import PeergraphFeatureStore
-from .graph_store import PeergraphGraphStore
-from .origin import is_marked, kept_store
-from .sparse_adjacency import KEYS, CsrMatrix
+from .feature_store import FeatureStore
+from .graph_store import GraphStore
+from .sparse_adjacency import ADJACENCY_TYPES, KEYS
 
-_EDGE_KINDS = (EdgeIndexTensor, *CsrMatrix)
+_EDGE_KINDS = (EdgeIndexTensor, *ADJACENCY_TYPES)
+_MARK = "_peergraph"
+
+
+class _Keeper:
+    """Keeps the store of data alive that has no shared tensor.
+
+    Pickled for a child process that is being started, it takes the store along. Pickled to a file,
+    where a store has no meaning, it becomes ``True``.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if get_spawning_popen() is None:
+            return bool, (True,)
+        return _Keeper, (self.store,)
+
+
+def mark(data: Data | HeteroData, store: Store, *, keep: bool) -> None:
+    """Marks data that :func:`share` returns.
+
+    Args:
+        data: the data.
+        store: its store.
+        keep: whether the mark keeps the store alive, for data without shared tensors.
+    """
+    setattr(graph_storage(data), _MARK, _Keeper(store) if keep else True)
+
+
+def is_marked(data: Data | HeteroData) -> bool:
+    """Whether the data came from :func:`share`, or is a copy of such data."""
+    return _MARK in graph_storage(data).__dict__
+
+
+def kept_store(data: Data | HeteroData) -> Store | None:
+    """The store that the mark keeps alive, if any."""
+    keeper = graph_storage(data).__dict__.get(_MARK)
+    return keeper.store if isinstance(keeper, _Keeper) else None
 
 
 def store_of(data: Any) -> Store:
@@ -39,21 +82,21 @@ def store_of(data: Any) -> Store:
 
 
 def find_store(data: Any) -> Store | None:
-    """Like :func:`store_of`, ``None`` where there is no store."""
+    """The store behind ``data``; ``None`` without one."""
     if not isinstance(data, (Data, HeteroData)):
         return pair_store(data)
-    # Features may be of a store from which edges were taken that were shared again.
+    # Edges that were shared again are in a newer store than features are.
     edges = (edge for _, edge in _edges(data) if isinstance(edge, _EDGE_KINDS))
     found = next((tensor.store for tensor in (*edges, *_store_tensors(data))), None)
     return kept_store(data) if found is None else found
 
 
 def pair_store(data: Any) -> Store | None:
-    """The store of a (feature store, graph store) pair of ours."""
+    """The store of a pair of Peergraph's feature store and graph store."""
     if not isinstance(data, (tuple, list)) or len(data) != 2:
         return None
     features, graph = data
-    if isinstance(features, PeergraphFeatureStore) and isinstance(graph, PeergraphGraphStore):
+    if isinstance(features, FeatureStore) and isinstance(graph, GraphStore):
         if features.store is not graph.store:
             raise ValueError("the feature store and the graph store are of different stores")
         return features.store
@@ -61,9 +104,9 @@ def pair_store(data: Any) -> Store | None:
 
 
 def has_shared_structure(data: Any) -> bool:
-    """Whether nodes and edges of ``data`` are those of its store, so that the store can sample it.
+    """Whether ``data`` has the nodes and edges of its store, so that the store can sample it.
 
-    Edge types may have been deleted since. False for foreign data, and for data whose structure was
+    Edge types may be missing. False for data without a store, and for data whose structure was
     changed after it was shared.
     """
     if not isinstance(data, (Data, HeteroData)):
@@ -71,7 +114,7 @@ def has_shared_structure(data: Any) -> bool:
     return find_store(data) is not None and not _changes(data)
 
 
-def refuse_changed(data: Any) -> None:
+def check_unchanged(data: Any) -> None:
     """Raises ``ValueError`` for data that was shared and has another structure now."""
     if not isinstance(data, (Data, HeteroData)):
         return
@@ -85,7 +128,7 @@ def refuse_changed(data: Any) -> None:
 
 
 def _changes(data: Data | HeteroData) -> list[str]:
-    """The names of what says other things about nodes and edges than the data's store."""
+    """The names of attributes whose nodes or edges are not those of the data's store."""
     store = find_store(data)
     changed = [] if store is None else _other_num_nodes(data, store)
     if isinstance(data, Data) and next(_edges(data), None) is None:
@@ -100,29 +143,29 @@ def _changes(data: Data | HeteroData) -> list[str]:
 
 
 def _other_num_nodes(data: Data | HeteroData, store: Store) -> list[str]:
-    """Where ``num_nodes`` was set to another number."""
+    """The names of the ``num_nodes`` that differ from the store's."""
     if isinstance(data, Data):
-        named: dict[str, Any] = {NODE: ("num_nodes", compat.data_storage(data))}
+        named: dict[str, Any] = {NODE: ("num_nodes", data_storage(data))}
     else:
         named = {key: (f"num_nodes of {key!r}", storage) for key, storage in data.node_items()}
     return [
         name
         for key, (name, storage) in named.items()
         if key in store.node_types
-        and compat.storage_values(storage).get("num_nodes") not in (None, store.num_nodes(key))
+        and storage_values(storage).get("num_nodes") not in (None, store.num_nodes(key))
     ]
 
 
 def _edges(data: Data | HeteroData) -> Iterator[tuple[EdgeType | None, Any]]:
-    """What PyG's loaders read the edges of each type from; types without edges are left out."""
+    """By edge type with edges, the attribute that PyG's loaders read the edges from."""
     for storage in data.edge_stores:
         value = next((storage[key] for key in (*KEYS, "edge_index") if key in storage), None)
         if value is not None:
-            yield compat.storage_type(storage), value
+            yield storage_type(storage), value
 
 
 def _type_of(edges: Any) -> EdgeType:
-    owner = edges if isinstance(edges, EdgeIndexTensor) else edges.form
+    owner = edges if isinstance(edges, EdgeIndexTensor) else edges.sparse_layout
     edge_type: EdgeType = owner.edge_type
     return edge_type
 
@@ -130,5 +173,5 @@ def _type_of(edges: Any) -> EdgeType:
 def _store_tensors(data: Any) -> Iterator[Any]:
     for storage in data.stores:
         for value in storage.values():
-            if isinstance(value, (StoreTensor, *CsrMatrix)):
+            if isinstance(value, (StoreTensor, *ADJACENCY_TYPES)):
                 yield value

@@ -1,26 +1,30 @@
-"""What users give loaders as inputs and fanouts, completed, or refused by the argument's name."""
+"""Checks and completes arguments of loaders: inputs, fanouts, and names of weights and times."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler.base import NumNeighbors
 
-from peergraph.store import Store
+from peergraph.store import NODE, EdgeType, NodeType, Store, TableTensor
 
 from ..compat import canonical_edge_type, data_storage
+from ..data.feature_store import FeatureStore
 from ..data.sparse_adjacency import KEYS, adjacencies
+
+Times = Tensor | dict[NodeType, Tensor]
 
 
 def complete_nodes(data: Any, given: Any, input_id: Any, store: Store) -> Any:
-    """Gives ``input_nodes`` where PyG would reject them, or would pass over an ``input_id``.
+    """Completes ``input_nodes`` that PyG would reject, or with which it would ignore ``input_id``.
 
     Raises:
-        ValueError: no known node type of a graph with types.
+        ValueError: a graph with types, and no node type of it.
     """
     if not isinstance(data, HeteroData) and (isinstance(data, Data) or store.is_homogeneous):
         if isinstance(data, Data) and (given is not None or input_id is None):
@@ -47,11 +51,10 @@ def complete_nodes(data: Any, given: Any, input_id: Any, store: Store) -> Any:
 
 
 def complete_links(data: Any, given: Any, store: Store) -> Any:
-    """Gives "all edges" as ``edge_label_index`` where PyG would reject it, or look for an
-    edge_index.
+    """Completes an ``edge_label_index`` that stands for all edges where PyG would not find them.
 
     Raises:
-        ValueError: no edge type for a graph with types, or a type without edges.
+        ValueError: a graph with types and no edge type, or a type without edges.
     """
     if isinstance(data, Data):
         storage = data_storage(data)
@@ -64,7 +67,7 @@ def complete_links(data: Any, given: Any, store: Store) -> Any:
         return None, store.edge_index() if given is None else torch.as_tensor(given)
     named, edges = None, None
     if isinstance(given, (tuple, list)) and len(given) > 1:
-        # A type alone, or a type and its edges, or nothing.
+        # A type alone, a type and its edges, or nothing.
         named, edges = (given, None) if isinstance(given[0], str) else given
     key = canonical_edge_type(data, named) if named and isinstance(data, HeteroData) else named
     types = data.edge_types if isinstance(data, HeteroData) else store.edge_types
@@ -86,10 +89,10 @@ def _has_edges(storage: Any) -> bool:
 
 
 def check_num_neighbors(given: Any) -> NumNeighbors:
-    """The fanouts as PyG keeps them.
+    """The fanouts as a ``NumNeighbors`` of PyG.
 
     Raises:
-        TypeError: no list of ints, nor a dict of such lists.
+        TypeError: neither a list of ints nor a dict of such lists.
         ValueError: a number below -1.
     """
     of_pyg = isinstance(given, NumNeighbors)
@@ -114,6 +117,63 @@ def _check_fanouts(of_type: Any, given: Any) -> None:
         raise ValueError(
             f"num_neighbors must be -1 (all), 0 or more in each hop, got {list(of_type)}"
         )
+
+
+def weight_tables(data: Any, name: str) -> dict[EdgeType, str]:
+    """The name of the table of weights by edge type, for types that have the attribute.
+
+    Raises:
+        ValueError: no edge type has the attribute, or it was not shared.
+    """
+    found = list(_shared_tensors(data, name))
+    tables = {t.owner: t.table_name for t in found if isinstance(t.owner, tuple)}
+    if not tables:
+        if found and isinstance(data, Data) and data.num_nodes == data.num_edges:
+            # PyG decides so, for batches too.
+            raise ValueError(
+                f"weight_attr: {name!r} is taken for an attribute of nodes, of which there are as "
+                "many as edges; a name with 'edge' in it says what it is"
+            )
+        raise ValueError(f"weight_attr: no edge type has an attribute {name!r}")
+    return tables
+
+
+def time_tables(data: Any, name: str) -> tuple[dict[NodeType, str], dict[EdgeType, str]]:
+    """The names of the tables of times, by node type or else by edge type.
+
+    Raises:
+        ValueError: neither nodes nor edges have the attribute, or both, or it was not shared.
+    """
+    found = list(_shared_tensors(data, name))
+    of_nodes = {t.owner: t.table_name for t in found if isinstance(t.owner, str)}
+    of_edges = {t.owner: t.table_name for t in found if isinstance(t.owner, tuple)}
+    if of_nodes and of_edges:
+        raise ValueError(f"time_attr: {name!r} is an attribute of nodes and of edges")
+    if not found:
+        raise ValueError(f"time_attr: neither nodes nor edges have an attribute {name!r}")
+    return of_nodes, of_edges
+
+
+def _shared_tensors(data: Any, name: str) -> Iterator[TableTensor]:
+    if not isinstance(data, (Data, HeteroData)):
+        features: FeatureStore = data[0]
+        yield from features.named(name)
+        return
+    for storage in data.stores:
+        if name not in storage:
+            continue
+        value = storage[name]
+        if not isinstance(value, TableTensor):
+            kind = type(value).__name__
+            raise ValueError(f"{name!r} must be an attribute that was shared, got {kind}")
+        yield value
+
+
+def times_for_negatives(times: dict[NodeType, Any], homogeneous: bool) -> Times:
+    """Times of nodes on the CPU, where PyG's negative sampling looks them up."""
+    on_cpu = {t: v if v.device.type == "cpu" else v.whole().cpu() for t, v in times.items()}
+    vectors = {t: v.reshape(-1) if v.dim() > 1 else v for t, v in on_cpu.items()}
+    return vectors[NODE] if homogeneous else vectors
 
 
 def _brief(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Batches of links without the links that are to be predicted."""
+"""`ExcludeTargets`: removes the links that a model is to predict from their batch."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from peergraph.store import EdgeType
 
 @dataclass(frozen=True)
 class ExcludeTargets:
-    """For ``transform_sampler_output`` of a link loader: takes the target links out of the batch,
-    lest the model sees what it is to predict (DGL's ``exclude``).
+    """Removes target links from a batch, so that the model does not see them (DGL's ``exclude``).
 
-    All sampled edges between the two ends of a positive link go, parallel ones too; nodes stay,
-    negatives need nothing. In a disjoint batch, a link goes from the trees of its own ends only.
-    Runs where the sample is; the host waits for sizes a few times.
+    Pass it to a link loader as ``transform_sampler_output``. All sampled edges between the two ends
+    of a positive link are removed, parallel ones too; nodes stay, and negatives change nothing. In
+    a disjoint batch, a link is removed from the trees of its two ends only. Runs on the sample's
+    device and synchronises a few times.
 
     Args:
-        edge_type: of the target links, where the graph has types.
-        reverse: also the edges the other way: True for a graph without types, else the edge type
-            that they are of.
+        edge_type: of the target links, in a graph with types.
+        reverse: whether to remove the edges of the opposite direction too: True in a graph without
+            types, else their edge type.
 
     Raises:
         ValueError: an edge type that the batch does not have, or none where it has types; a batch
@@ -36,7 +36,7 @@ class ExcludeTargets:
     reverse: bool | EdgeType = False
 
     def __call__(self, out: Any) -> Any:
-        """The sampler's output without these edges; what was given stays as it is."""
+        """A copy of the sampler's output without the target links."""
         sources, targets = _positives(out.metadata)
         typed = isinstance(out.row, dict)
         own = self._known("edge_type", self.edge_type, out) if typed else None
@@ -50,7 +50,7 @@ class ExcludeTargets:
                 value = getattr(out, name)
                 setattr(out, name, None if value is None else dict(value))
         for key, begin, end in wanted:
-            _take_out(out, key, begin, end)
+            _remove(out, key, begin, end)
         return out
 
     def _known(self, name: str, key: Any, out: Any) -> EdgeType:
@@ -60,7 +60,7 @@ class ExcludeTargets:
 
 
 def _positives(metadata: Any) -> tuple[Tensor, Tensor]:
-    """The rows of the ends of the positive links."""
+    """The rows of sources and destinations of the positive links."""
     if not isinstance(metadata, tuple) or len(metadata) < 4:
         raise ValueError("transform_sampler_output: expected a batch of a link loader")
     if len(metadata) > 4:  # triplets
@@ -69,7 +69,7 @@ def _positives(metadata: Any) -> tuple[Tensor, Tensor]:
     return index[0], index[1]
 
 
-def _take_out(out: Any, key: EdgeType | None, begin: Tensor, end: Tensor) -> None:
+def _remove(out: Any, key: EdgeType | None, begin: Tensor, end: Tensor) -> None:
     if begin.numel() == 0:
         return
     kept = ~_between(out, key, begin, end)
@@ -85,7 +85,7 @@ def _take_out(out: Any, key: EdgeType | None, begin: Tensor, end: Tensor) -> Non
 
 
 def _between(out: Any, key: EdgeType | None, begin: Tensor, end: Tensor) -> Tensor:
-    """Whether each edge is between the two ends of one of the links."""
+    """Whether each edge connects the two ends of a link."""
     row, col = _part(out.row, key), _part(out.col, key)
     first, second = (None, None) if key is None else (key[0], key[2])
     sources, destinations = _labels(out, first), _labels(out, second)
@@ -97,7 +97,7 @@ def _between(out: Any, key: EdgeType | None, begin: Tensor, end: Tensor) -> Tens
     links, which = torch.unique(links, return_inverse=True)
     at = torch.searchsorted(links, edges).clamp(max=len(links) - 1)
     source_trees, destination_trees = _part(out.batch, first), _part(out.batch, second)
-    # For some amounts of negatives, PyG says that the two ends are of different trees.
+    # For some amounts of negatives, PyG puts the two ends into different trees.
     own = torch.stack([source_trees[begin], destination_trees[end]])
     count = len(out.metadata[0])
     in_tree = torch.isin(at * count + source_trees[row], which * count + own)
@@ -106,9 +106,9 @@ def _between(out: Any, key: EdgeType | None, begin: Tensor, end: Tensor) -> Tens
 
 
 def _labels(out: Any, node_type: Any) -> Tensor:
-    """A number for each row, the same for rows of the same node."""
+    """An id for each row; rows of the same node have the same id."""
     nodes = _part(out.node, node_type)
-    if out.batch is None:  # the loaders sample the ends of links once
+    if out.batch is None:  # the loaders sample each end once
         return torch.arange(len(nodes), device=nodes.device)
     labels: Tensor = torch.unique(nodes, return_inverse=True)[1]
     return labels

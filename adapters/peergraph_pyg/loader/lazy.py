@@ -1,4 +1,4 @@
-"""`lazy`: loaders that leave features in the store."""
+"""`lazy`: data whose loaders leave features in the store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch_geometric.data import Data, HeteroData
 
 from peergraph.store import TableTensor
 
-from ..data.feature_store import PeergraphFeatureStore
+from ..data.feature_store import FeatureStore
 from ..data.lazy_features import LazyTable
 from ..data.store_of import store_of
 
@@ -19,15 +19,15 @@ Shared = TypeVar("Shared")
 def lazy(data: Shared, *names: str) -> Shared:
     """Shared data whose loaders do not gather the features of a batch (WholeGraph III-C4).
 
-    In batches each of the tensors is a :class:`LazyRows`: layers of :mod:`peergraph_pyg.nn` that
-    sum, average or take extrema of neighbours read the rows where they lie, replicated, on other
-    GPUs or on the host, so that the input matrix of a mini-batch is never written. Any other use
-    gathers the rows first. Results are the same.
+    In batches each of the tensors is a :class:`LazyRows`. Layers of :mod:`peergraph_pyg.nn` that
+    reduce neighbors by sum, mean, max or min read its rows from the store, wherever they are, and
+    never write the input matrix of a mini-batch. Any other use gathers the rows first. Results are
+    the same.
 
     Args:
         data: returned by :func:`peergraph_pyg.share`, or the pair of
-            :func:`peergraph_pyg.stores`. It stays as it is.
-        names: of tensors, in all node and edge types that have them; by default ``"x"``.
+            :func:`peergraph_pyg.stores`. It is not changed.
+        names: of tensors, in all node and edge types that have one; default: ``"x"``.
 
     Returns:
         A shallow copy.
@@ -38,7 +38,7 @@ def lazy(data: Shared, *names: str) -> Shared:
     store = store_of(data)
     names = names or ("x",)
     if not isinstance(data, (Data, HeteroData)):
-        pair: Any = (PeergraphFeatureStore(store, lazy=names), data[1])  # type: ignore[index]
+        pair: Any = (FeatureStore(store, lazy=names), data[1])  # type: ignore[index]
         result: Shared = pair
         return result
     copied: Any = copy.copy(data)

@@ -1,4 +1,4 @@
-"""PyG's negative sampling with weights that lie in a store, on a GPU, or are very many."""
+"""PyG's negative sampling for weights that are in a store, on a GPU, or more than 2^24."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import torch
 from torch import Tensor
 from torch_geometric.sampler import NegativeSampling
 
-_MOST_CATEGORIES = 1 << 24  # of torch.multinomial
+_MAX_CATEGORIES = 1 << 24  # of torch.multinomial
 
 
-class NearNegativeSampling(NegativeSampling):  # type: ignore[misc]
-    """What PyG draws of the same settings and generator, from plain weights on the CPU.
+class CpuNegativeSampling(NegativeSampling):  # type: ignore[misc]
+    """Draws as PyG does with the same settings and generator, from weights copied to the CPU.
 
-    For more weights than ``torch.multinomial`` takes (2^24), numbers of the same generator are
-    looked up in their running sum.
+    ``torch.multinomial`` takes at most 2^24 weights. More are sampled by inverse transform: random
+    numbers of the same generator are searched in the cumulative sum of the weights.
 
     Args:
         given: the user's settings.
         num_nodes: of the source type and of the destination type.
 
     Raises:
-        ValueError: weights that are not one for each node.
+        ValueError: the number of weights is not the number of nodes.
     """
 
     def __init__(self, given: NegativeSampling, num_nodes: tuple[int, int]) -> None:
@@ -36,14 +36,14 @@ class NearNegativeSampling(NegativeSampling):  # type: ignore[misc]
     def sample(self, num_samples: int, endpoint: Any, num_nodes: int | None = None) -> Tensor:
         """``[num_samples]`` node ids."""
         weights = self.src_weight if endpoint == "src" else self.dst_weight
-        if weights is None or weights.numel() <= _MOST_CATEGORIES:
+        if weights is None or weights.numel() <= _MAX_CATEGORIES:
             drawn: Tensor = super().sample(num_samples, endpoint, num_nodes)
             return drawn
         if endpoint not in self._sums:
             self._sums[endpoint] = weights.double().cumsum(0)
         sums = self._sums[endpoint]
         numbers = torch.rand(num_samples, dtype=torch.float64, device="cpu") * sums[-1]
-        # Behind the number: what weighs nothing is never it.
+        # `right=True`, so that nodes of weight zero are never drawn.
         return torch.searchsorted(sums, numbers, right=True).clamp_(max=sums.numel() - 1)
 
 

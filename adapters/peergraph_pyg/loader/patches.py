@@ -22,19 +22,20 @@ from torch_geometric.loader import (
     node_loader,
 )
 from torch_geometric.loader import utils as loader_utils
-from torch_geometric.sampler import HGTSampler, NeighborSampler
+from torch_geometric.sampler import HGTSampler
+from torch_geometric.sampler import NeighborSampler as PygNeighborSampler
 
 from peergraph.integration import WORKER_OPTIONS
 from peergraph.store import Store
 
 from ..compat import patches
-from ..data.feature_store import PeergraphFeatureStore
-from ..data.sparse_adjacency import adjacencies, without
-from ..data.store_of import find_store, has_shared_structure, refuse_changed
+from ..data.feature_store import FeatureStore
+from ..data.sparse_adjacency import adjacencies, drop_keys
+from ..data.store_of import check_unchanged, find_store, has_shared_structure
 from ..prefetching.prefetcher import is_plain, prefetch
 from . import batch_csc
 from .arguments import complete_links, complete_nodes
-from .sampler import StoreNeighborSampler
+from .sampler import NeighborSampler
 
 _logger = logging.getLogger("peergraph_pyg")
 
@@ -53,8 +54,8 @@ def install() -> None:
     """Replaces PyG's functions, once; ``peergraph_pyg.compat.patches.undo()`` restores them."""
     if patches:
         return
-    patches.replace(NeighborSampler, "__init__", _init_sampler)
-    patches.replace(NeighborSampler, "_sample", _sample)
+    patches.replace(PygNeighborSampler, "__init__", _init_sampler)
+    patches.replace(PygNeighborSampler, "_sample", _sample)
     for loader in (NodeLoader, LinkLoader):
         patches.replace(loader, "__init__", _init_loader)
         patches.replace(loader, "__iter__", _iterate)
@@ -70,12 +71,12 @@ def install() -> None:
 # Not `__new__`, which hides the parameters: PyG's Lightning modules look at them.
 def _init_sampler(original: Function, self: Any, *args: Any, **kwargs: Any) -> None:
     data = args[0] if args else kwargs.get("data")
-    if type(self) is NeighborSampler and has_shared_structure(data):
-        self.__class__ = StoreNeighborSampler
+    if type(self) is PygNeighborSampler and has_shared_structure(data):
+        self.__class__ = NeighborSampler
         self.__init__(*args, **kwargs)
         return
     if not _pyg_can_sample():
-        refuse_changed(data)
+        check_unchanged(data)
     original(self, *args, **kwargs)
 
 
@@ -103,7 +104,7 @@ def _init_loader(original: Function, self: Any, *args: Any, **kwargs: Any) -> No
     if store is not None:
         sampler = options["node_sampler" if of_nodes else "link_sampler"]
         time = "input_time" if of_nodes else "edge_label_time"
-        without_times = isinstance(sampler, StoreNeighborSampler) and not sampler.is_temporal
+        without_times = isinstance(sampler, NeighborSampler) and not sampler.is_temporal
         if without_times and options.get(time) is not None:
             raise ValueError(f"{time}: the sampler has no time_attr that it could be compared to")
         _complete_inputs(options, store)
@@ -122,7 +123,7 @@ def _prefetches(loader: Any) -> bool:
     Other samplers may not be safe in a thread, or may draw from generators of their own.
     """
     sampler = getattr(loader, "node_sampler", None) or getattr(loader, "link_sampler", None)
-    return isinstance(sampler, StoreNeighborSampler) and sampler.store.device.type == "cuda"
+    return isinstance(sampler, NeighborSampler) and sampler.store.device.type == "cuda"
 
 
 def _filter_stores(
@@ -136,19 +137,19 @@ def _filter_stores(
     *rest: Any,
 ) -> Any:
     batch = original(feature_store, graph_store, node, row, col, edge, *rest)
-    if isinstance(feature_store, PeergraphFeatureStore):
+    if isinstance(feature_store, FeatureStore):
         feature_store.add_edge_tensors(batch, edge)
         if isinstance(row, dict):
             for key in row:
-                batch_csc.hand_over(row[key], batch[key].get("edge_index"))
+                batch_csc.attach_to(row[key], batch[key].get("edge_index"))
         else:
-            batch_csc.hand_over(row, batch.edge_index)
+            batch_csc.attach_to(row, batch.edge_index)
     return batch
 
 
 def _filter_nodes(original: Function, storage: Any, *rest: Any, **more: Any) -> None:
     # PyG 2.6 cannot tell whether a matrix is an attribute of nodes.
-    original(without(storage, dict(adjacencies(storage))), *rest, **more)
+    original(drop_keys(storage, dict(adjacencies(storage))), *rest, **more)
 
 
 def _filter_edges(
@@ -162,10 +163,10 @@ def _filter_edges(
     **more: Any,
 ) -> None:
     shared = dict(adjacencies(storage))
-    original(without(storage, shared), batch, row, col, edge, *rest, **more)
+    original(drop_keys(storage, shared), batch, row, col, edge, *rest, **more)
     for key, matrix in shared.items():
-        batch[key] = matrix.form.of_batch(matrix.store, row, col, edge, batch.size())
-    batch_csc.hand_over(row, batch.get("edge_index"))
+        batch[key] = matrix.sparse_layout.of_batch(matrix.store, row, col, edge, batch.size())
+    batch_csc.attach_to(row, batch.get("edge_index"))
 
 
 def _init_other(original: Function, self: Any, *args: Any, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""PyG's neighbour sampler over a store."""
+"""`NeighborSampler`: PyG's neighbor sampler over a store."""
 
 from __future__ import annotations
 
@@ -11,42 +11,47 @@ from torch import Tensor
 from torch_geometric.sampler import HeteroSamplerOutput, NegativeSampling, SamplerOutput
 from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 
-from peergraph.sampling import NeighborSampler, Sample, next_seed
+from peergraph import sampling
+from peergraph.sampling import Sample, next_seed
 from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store, TableTensor, reverse_type
 
 from ..data.store_of import store_of
 from . import batch_csc
-from .arguments import check_num_neighbors
-from .attributes import Times, time_tables, times_for_negatives, weight_tables
-from .negative_sampling import NearNegativeSampling
+from .arguments import (
+    Times,
+    check_num_neighbors,
+    time_tables,
+    times_for_negatives,
+    weight_tables,
+)
+from .negative_sampling import CpuNegativeSampling
 
 Value = TypeVar("Value")
 
 
-class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[misc]
+class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[misc]
     """``torch_geometric.sampler.NeighborSampler`` that samples from a store, on its device.
 
-    It is what PyG's loaders get for shared data, and can be passed to them as
-    ``neighbor_sampler=``. Neither pyg-lib nor torch-sparse is needed. Negative sampling, label
-    indices and metadata are PyG's own code; the neighbours are drawn by
-    :class:`peergraph.sampling.NeighborSampler` (WholeGraph III-C2), with a seed per batch from
-    torch's default generator.
+    PyG's loaders construct it for shared data, and take it as ``neighbor_sampler=``. It needs
+    neither pyg-lib nor torch-sparse. PyG's own code draws negatives and makes label indices and
+    metadata; :class:`peergraph.sampling.NeighborSampler` draws the neighbors (WholeGraph III-C2),
+    with a seed for each batch from torch's default generator.
 
     Args:
         data: ``Data`` or ``HeteroData`` returned by :func:`peergraph_pyg.share`, or the pair
             returned by :func:`peergraph_pyg.stores`.
-        num_neighbors: per hop, a list of ints (-1: all), or per edge type, a dict of such lists,
-            or a ``NumNeighbors``, whose default serves the edge types that are not listed.
+        num_neighbors: fanouts: a list with an int for each hop (-1: all), a dict of such lists by
+            edge type, or a ``NumNeighbors``, whose default serves edge types that are not listed.
         subgraph_type: ``"directional"``, ``"bidirectional"``, or ``"induced"``: all edges among
             the nodes; ``num_sampled_nodes`` and ``num_sampled_edges`` are None then, as in PyG.
         replace: draw with replacement.
-        disjoint: whether each seed gets a subgraph of its own (and the batch a ``batch`` vector);
-            always with ``time_attr``.
+        disjoint: whether each seed gets a separate subgraph, and the batch a ``batch`` vector;
+            always so with ``time_attr``.
         temporal_strategy: ``"uniform"`` or ``"last"``; no effect without ``time_attr``.
-        time_attr: shared attribute of nodes or of edges: nothing is sampled that is after the time
-            of the seed. Neighbour lists need not be sorted by time.
-        weight_attr: shared attribute of edges, float32 or float64, that are drawn in proportion to
-            it. With a pair of stores, too.
+        time_attr: shared attribute of nodes or of edges; only nodes or edges up to the time of the
+            seed are sampled. Neighbor lists need not be sorted by time.
+        weight_attr: shared attribute of edges, float32 or float64; edges are drawn in proportion
+            to it. Works with a pair of stores too.
         is_sorted: no effect: the store's structure is sorted.
         share_memory: no effect: the store is shared memory.
         directed: False stands for ``subgraph_type="induced"``.
@@ -84,7 +89,7 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
             raise ValueError(
                 f"temporal_strategy must be 'uniform' or 'last', got {temporal_strategy!r}"
             )
-        self._core: NeighborSampler | None = None
+        self._core: sampling.NeighborSampler | None = None
         self._backward = sample_direction == "backward"
         if self._backward and time_attr is not None:
             raise NotImplementedError("time_attr: not with sample_direction='backward', as in PyG")
@@ -95,7 +100,7 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
             subgraph_type = "induced"
         self.subgraph_type = subgraph_type
         self.store: Store = store_of(data)
-        self._drawn_from = self.store.reversed() if self._backward else self.store
+        self._sampled_store = self.store.reversed() if self._backward else self.store
         self.data_type = DataType.from_data(data)
         self.sample_direction = sample_direction
         self.temporal_strategy = temporal_strategy
@@ -106,11 +111,11 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
         self._weights = None if weight_attr is None else weight_tables(data, weight_attr)
         self._set_times(data, time_attr)
 
-        # Settings of negatives and what they were made into, once.
+        # The user's settings of negatives, and their copy on the CPU.
         self._negatives: tuple[NegativeSampling | None, NegativeSampling | None] = None, None
         self.disjoint = disjoint
         self.num_neighbors = num_neighbors
-        # Compiled now, so that bad fanouts are reported where they are given.
+        # Made now, so that wrong fanouts are reported where they are given.
         self._core = self._compile()
 
     def _describe(self, data: Any) -> None:
@@ -121,7 +126,7 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
         if remote and self._homogeneous and data[1].edge_types != self.store.edge_types:
             raise ValueError("data: the edges were removed from the graph store")
         if self._homogeneous:
-            # PyG's way to say that there are no types.
+            # PyG expresses that there are no types this way.
             self.node_types: list[Any] = [None]
             self.edge_types: list[Any] = [None]
             self.num_nodes: int | dict[NodeType, int] = self.store.num_nodes(NODE)
@@ -136,7 +141,7 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
     def _set_times(self, data: Any, time_attr: str | None) -> None:
         self._node_time: dict[NodeType, str] = {}
         self._edge_time: dict[EdgeType, str] = {}
-        # PyG's code reads these; of edge times, only whether there are any.
+        # PyG's code reads these, and of the edges' only whether there are any.
         self.node_time: Times | None = None
         self.edge_time: dict[EdgeType, str] | None = None
         if time_attr is None:
@@ -148,8 +153,12 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
             self.node_time = times_for_negatives(tables, self._homogeneous)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """What PyG reads for each batch takes effect with the next one (its Lightning modules set
-        other values for evaluation); the rest cannot be set.
+        """Sets what PyG reads for each batch, with effect from the next batch.
+
+        PyG's Lightning modules set other values for evaluation.
+
+        Raises:
+            NotImplementedError: for ``time_attr`` and ``weight_attr``.
         """
         if name in ("time_attr", "weight_attr"):
             raise NotImplementedError(
@@ -172,7 +181,7 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
 
     @property
     def disjoint(self) -> bool:
-        """Whether each seed gets a subgraph of its own."""
+        """Whether each seed gets a separate subgraph."""
         return bool(self._disjoint or self.is_temporal)
 
     @disjoint.setter
@@ -180,7 +189,7 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
         self._disjoint = disjoint
         self._core = None
 
-    def _compile(self) -> NeighborSampler:
+    def _compile(self) -> sampling.NeighborSampler:
         if self._homogeneous:
             fanouts = self._num_neighbors.get_values()
             if isinstance(fanouts, dict):
@@ -190,11 +199,11 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
             hops = self._num_neighbors.num_hops
             for edge_type in self.store.edge_types:
                 fanouts.setdefault(edge_type, [0] * hops)
-            fanouts = {self._as_drawn(t): values for t, values in fanouts.items()}
-        weights = {self._as_drawn(t): name for t, name in (self._weights or {}).items()}
+            fanouts = {self._sampled_edge_type(t): values for t, values in fanouts.items()}
+        weights = {self._sampled_edge_type(t): name for t, name in (self._weights or {}).items()}
         last = self.is_temporal and self.temporal_strategy == "last"
-        return NeighborSampler(
-            self._drawn_from,
+        return sampling.NeighborSampler(
+            self._sampled_store,
             fanouts,
             disjoint=self._disjoint,
             replace=self.replace,
@@ -205,8 +214,8 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
             subgraph="induced" if self._induced else "directional",
         )
 
-    def _as_drawn(self, edge_type: EdgeType) -> EdgeType:
-        """The edge type that edges of this one are drawn as."""
+    def _sampled_edge_type(self, edge_type: EdgeType) -> EdgeType:
+        """The edge type of the sampled store for an edge type of the graph."""
         return reverse_type(edge_type) if self._backward else edge_type
 
     @property
@@ -226,18 +235,18 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
         if core is None:
             core = self._core = self._compile()
         if seed_time is None and self.is_temporal:
-            self._check_own_times(seed)
+            self._check_seed_times(seed)
         sample = core.sample(seed, next_seed(), seed_time=seed_time)
         if self._backward:
-            sample = _turned_round(sample)
+            sample = _reverse_edges(sample)
         out = _single_type(sample) if self._homogeneous else self._typed(sample)
         if self._induced:  # there are no edges of a hop
             out.num_sampled_nodes = out.num_sampled_edges = None
-        elif not self._backward:  # whose edges are grouped by source
-            batch_csc.remember(sample)
+        elif not self._backward:  # backward samples are grouped by source
+            batch_csc.cache_csc(sample)
         return out
 
-    def _check_own_times(self, seed: Tensor | dict[NodeType, Tensor]) -> None:
+    def _check_seed_times(self, seed: Tensor | dict[NodeType, Tensor]) -> None:
         for node_type in seed if isinstance(seed, dict) else [NODE]:
             if node_type not in self._node_time:
                 raise ValueError(
@@ -248,21 +257,21 @@ class StoreNeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ig
     def sample_from_edges(
         self, inputs: Any, neg_sampling: NegativeSampling | None = None
     ) -> SamplerOutput | HeteroSamplerOutput:
-        """PyG's; weights of negatives may be shared, on a GPU, and of more than 2^24 nodes."""
+        """As PyG's; weights of negatives may be shared, on a GPU, and of more than 2^24 nodes."""
         if self._negatives[0] is not neg_sampling:
-            self._negatives = neg_sampling, self._near(neg_sampling, inputs.input_type)
+            self._negatives = neg_sampling, self._negatives_on_cpu(neg_sampling, inputs.input_type)
         return super().sample_from_edges(inputs, neg_sampling=self._negatives[1])
 
-    def _near(
+    def _negatives_on_cpu(
         self, given: NegativeSampling | None, edge_type: EdgeType | None
     ) -> NegativeSampling | None:
-        if type(given) is not NegativeSampling:  # none, or what a user made of it
+        if type(given) is not NegativeSampling:  # None, or a subclass that a user wrote
             return given
         if isinstance(self.num_nodes, int):
-            return NearNegativeSampling(given, (self.num_nodes, self.num_nodes))
+            return CpuNegativeSampling(given, (self.num_nodes, self.num_nodes))
         assert edge_type is not None
         ends = self.num_nodes[edge_type[0]], self.num_nodes[edge_type[2]]
-        return NearNegativeSampling(given, ends)
+        return CpuNegativeSampling(given, ends)
 
     def _typed(self, sample: Sample) -> HeteroSamplerOutput:
         return HeteroSamplerOutput(
@@ -291,8 +300,8 @@ def _single_type(sample: Sample) -> SamplerOutput:
     )
 
 
-def _turned_round(sample: Sample) -> Sample:
-    """The edges as they are in the graph, of a sample of the store's other orientation."""
+def _reverse_edges(sample: Sample) -> Sample:
+    """Turns a sample of the reversed store into one with the graph's edge directions."""
 
     def by_type(values: dict[EdgeType, Value]) -> dict[EdgeType, Value]:
         return {reverse_type(edge_type): value for edge_type, value in values.items()}

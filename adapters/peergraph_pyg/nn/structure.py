@@ -15,7 +15,7 @@ from torch_geometric import EdgeIndex
 from peergraph.aggregate import Csc
 from peergraph.integration import is_explaining, note
 
-from ..loader.batch_csc import find as find_blocks
+from ..loader.batch_csc import lookup
 
 # Edge indices that are remembered at once: the edge types of a heterogeneous graph, or the layers
 # of a few mini-batches.
@@ -93,8 +93,8 @@ def structure_of(edge_index: Tensor, num_destinations: int, num_sources: int) ->
     Raises:
         IndexError: the first id out of range.
     """
-    blocks = find_blocks(edge_index) if type(edge_index) is Tensor else None
-    found = None if blocks is None else blocks.csc(edge_index, num_destinations, num_sources)
+    batch_csc = lookup(edge_index) if type(edge_index) is Tensor else None
+    found = None if batch_csc is None else batch_csc.csc(edge_index, num_destinations, num_sources)
     if found is not None:
         note(f"structure: the loader's, nothing is sorted or checked; {_gradients_of(found)}")
         return found

@@ -1,4 +1,4 @@
-"""Batches that are made ahead: a thread prepares the next ones while the model trains."""
+"""`prefetch`: a thread makes the next batches while the model trains on the current one."""
 
 from __future__ import annotations
 
@@ -20,18 +20,22 @@ from peergraph.sampling import next_seed
 from peergraph.store import Store
 
 from ..data.store_of import find_store
-from .gpu_share import Share
-from .modes import Modes
-from .stream import give_back, take_stream, use_on, working_on
-from .thread_rng import OwnDraws
+from .thread_state import (
+    Modes,
+    ThreadRng,
+    on_stream,
+    record_stream,
+    return_stream,
+    take_stream,
+)
 
 _VARIABLE = "PEERGRAPH_PREFETCH"
-# One batch is made while the loop works on another. A second one waiting takes its memory and
-# gained nothing: 121.0 ms a step instead of 121.2, of 136.6 without prefetching (Share.blocks_on
-# says of what).
+# One batch is made while the loop works on another. A second batch that waits would take memory and
+# gained nothing: 121.0 ms a step instead of 121.2, and 136.6 without prefetching (the workload is
+# described at PrefetchOptions.blocks_on).
 _DEFAULT_DEPTH = 1
-# Seconds to wait for a batch that nobody wants any more.
-_PATIENCE = 60.0
+# Seconds to wait at the end for the batch that the thread is making.
+_JOIN_TIMEOUT = 60.0
 
 _plainly: ContextVar[bool] = ContextVar("peergraph_pyg_plainly", default=False)
 
@@ -40,48 +44,48 @@ def prefetch(
     loader: Any,
     depth: int | None = None,
     *,
-    priority: int | None = None,
+    priority: int = -1,
     max_blocks: int | None = None,
-) -> Prefetched:
-    """A loader that makes the next batches of ``loader`` while the last one is worked on.
+) -> PrefetchLoader:
+    """A loader that makes the next batches of ``loader`` while the loop works on the last one.
 
     For each iteration a thread makes the batches, in order, on a CUDA stream of its own: sampling,
-    gathering, and whatever the loader does besides, ``transform`` included (WholeGraph IV-C6: what
-    keeps the GPU busy is that it need not wait for its data). The training loop gets each batch
-    when it is made, ordered behind its stream; it does not synchronise. An exception of the loader
-    is raised by the loop's ``next``. Leaving the loop ends the thread, as does closing the store.
+    gathering, and all else that the loader does, ``transform`` included (WholeGraph IV-C6: a GPU
+    stays busy if it need not wait for its data). The training loop gets each batch as soon as it is
+    made, and its stream waits for the thread's; the host does not synchronise. The loop's ``next``
+    raises the exceptions of the loader. The thread ends when the loop is left or the store closed.
 
-    Loaders that sample a store on a GPU do this by themselves; for these, this function sets
-    another depth, and the environment variable ``PEERGRAPH_PREFETCH`` that of all of them (0: not).
+    Loaders that sample a store on a GPU prefetch by themselves. For these, this function sets
+    another depth; the environment variable ``PEERGRAPH_PREFETCH`` sets the depth of all of them
+    (0 turns prefetching off).
 
-    torch's CPU random numbers are those that the loader would have drawn without prefetching, and
-    so are the batches, as long as the loop itself draws none from the CPU's default generator; if
-    it does, the batches are still determined by ``torch.manual_seed``. What a transform draws on a
-    GPU is determined by it as well, but other than without prefetching; what it draws from
-    generators of Python and NumPy is interleaved with what the loop draws. Values written to shared
-    tensors in the loop may come too late for the batches in the making.
+    The loader draws the same numbers from torch's CPU generator as without prefetching, and makes
+    the same batches, as long as the loop itself draws none from that generator; if it does, the
+    batches are still determined by ``torch.manual_seed``. Numbers that a transform draws on a GPU
+    are determined by the seed too, but differ from those without prefetching; draws from generators
+    of Python and NumPy are interleaved with the loop's. Values that the loop writes to shared
+    tensors may come too late for batches that are being made.
 
     Args:
-        loader: any loader of PyG or torch; batches are made in the process that iterates, or by
-            the workers of the loader, as it would do itself.
-        depth: batches in the making or waiting, beside the one that the loop works on, each with
-            its memory. 0: none, each is made when it is asked for. None: ``PEERGRAPH_PREFETCH``, by
-            default 1.
-        priority: of the side stream on a GPU: -1, its kernels go before those of the model (which
-            come in long queues), or 0, they take what the model leaves. None:
-            ``PEERGRAPH_PREFETCH_PRIORITY``, by default -1.
-        max_blocks: of the kernels that gather, at most so many blocks of 256 threads; the other
-            places on the GPU are the model's. 0: no limit. None: ``PEERGRAPH_PREFETCH_BLOCKS``, by
-            default as many as the GPU has multiprocessors.
+        loader: any loader of PyG or torch. The process that iterates makes the batches, or the
+            loader's own workers.
+        depth: number of batches that are made or wait, beside the one that the loop works on; each
+            takes memory. 0: each batch is made when the loop asks for it. None:
+            ``PEERGRAPH_PREFETCH``, by default 1.
+        priority: of the thread's stream on a GPU: -1, its kernels start before queued kernels of
+            the model, or 0, they wait for their turn.
+        max_blocks: most thread blocks (of 256 threads) of a kernel that gathers, so that the
+            model's kernels find free multiprocessors. 0: no limit. None: as many as the GPU has
+            multiprocessors.
 
     Raises:
         ValueError: a negative depth or `max_blocks`, another priority.
         TypeError: one of them is no integer.
     """
-    return Prefetched(
+    return PrefetchLoader(
         loader,
         default_depth() if depth is None else depth,
-        Share.chosen(priority, max_blocks),
+        PrefetchOptions(priority, max_blocks),
     )
 
 
@@ -93,29 +97,67 @@ def default_depth() -> int:
     return int(text)
 
 
-class Prefetched:
-    """What :func:`prefetch` returns; other attributes are those of the loader."""
+@dataclass(frozen=True)
+class PrefetchOptions:
+    """How much of a GPU the thread takes; the arguments of :func:`prefetch`."""
 
-    def __init__(self, loader: Any, depth: int, share: Share | None = None) -> None:
+    priority: int = -1
+    max_blocks: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.priority, bool) or not isinstance(self.priority, int):
+            raise TypeError(f"priority must be an int, got {self.priority!r}")
+        if self.priority not in (-1, 0):
+            raise ValueError(f"priority must be -1 or 0, got {self.priority}")
+        if self.max_blocks is None:
+            return
+        if isinstance(self.max_blocks, bool) or not isinstance(self.max_blocks, int):
+            raise TypeError(f"max_blocks must be an int, got {self.max_blocks!r}")
+        if self.max_blocks < 0:
+            raise ValueError(f"max_blocks must be 0 or more, got {self.max_blocks}")
+
+    def blocks_on(self, device: torch.device) -> int:
+        """The most thread blocks of a gather on this device; 0: no limit.
+
+        The default is one block for each multiprocessor. Training on 2 H200s (papers-sized graph,
+        30-30-30 at 1024, sharded) took 117.1 ms a step with batches that were made before, 136.6 ms
+        without prefetching, and 121.2 ms with 132 blocks, the number of multiprocessors. Without a
+        limit it took 125.1 ms: gathers that wait for another GPU's memory keep the model's kernels
+        from the multiprocessors. With 64 blocks it took 126.8 ms and with 32 blocks 131.9 ms: the
+        loop waits for gathers that take longer.
+        """
+        if self.max_blocks is not None:
+            return self.max_blocks
+        if device.type != "cuda":
+            return 0
+        return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+class PrefetchLoader:
+    """The loader that :func:`prefetch` returns; it has all attributes of the loader it reads."""
+
+    def __init__(self, loader: Any, depth: int, options: PrefetchOptions | None = None) -> None:
         if isinstance(depth, bool) or not isinstance(depth, int):
             raise TypeError(f"depth must be an int, got {depth!r}")
         if depth < 0:
             raise ValueError(f"depth must be 0 or more, got {depth}")
         self.loader = loader
         self.depth = depth
-        self.share = share or Share()
-        self._last: weakref.ref[AheadIterator] | None = None
+        self.prefetch_options = options or PrefetchOptions()
+        self._last: weakref.ref[PrefetchIterator] | None = None
 
     def __iter__(self) -> Iterator[Any]:
         last = None if self._last is None else self._last()
         if last is not None and getattr(self.loader, "persistent_workers", False):
-            # The loader is about to reset the very iterator that this one reads.
+            # The loader is about to reset the iterator that the last one reads.
             last.close()
         iterator = plain_iterator(self.loader)
         if self.depth == 0:
             return iterator
         store = find_store(getattr(self.loader, "data", None))
-        ahead = AheadIterator(iterator, self.depth, _device_of(store), self.share, store)
+        ahead = PrefetchIterator(
+            iterator, self.depth, _device_of(store), self.prefetch_options, store
+        )
         if store is not None:
             store.register_reader(ahead)
         self._last = weakref.ref(ahead)
@@ -147,12 +189,12 @@ def plain_iterator(loader: Any) -> Iterator[Any]:
 
 
 def is_plain() -> bool:
-    """Whether :func:`plain_iterator` is asking a loader for its iterator."""
+    """Whether :func:`plain_iterator` asks a loader for its iterator right now."""
     return _plainly.get()
 
 
 def _device_of(store: Store | None) -> torch.device:
-    """Where a loader works: the store's device, else the current one."""
+    """The device of a loader's work: the store's, else the current one."""
     if store is not None and store.device.type == "cuda":
         return torch.device(store.device)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -161,42 +203,42 @@ def _device_of(store: Store | None) -> torch.device:
 
 
 @dataclass
-class _Made:
-    """What the thread hands over."""
+class _Result:
+    """A batch or an error, which the thread gives the loop."""
 
     batch: Any
     error: BaseException | None
-    last: bool  # nothing comes after it
+    last: bool  # of the iteration
     ready: torch.cuda.Event | None
     random_state: Tensor | None
 
 
 @dataclass
-class _Ticket:
-    """Allows the thread to make one more batch."""
+class _Credit:
+    """Lets the thread make one more batch."""
 
-    seed: int | None = None  # the random numbers start anew
-    used: torch.cuda.Event | None = None  # the batch that this one may take the place of
+    seed: int | None = None  # to reseed the thread's generators with
+    used: torch.cuda.Event | None = None  # after the loop's work on the batch that is replaced
 
 
 class _Channel:
-    """Between thread and loop. The loop allows each batch by a ticket, in advance."""
+    """Queues between thread and loop; the loop gives a credit for each batch in advance."""
 
     def __init__(self) -> None:
-        self.tickets: SimpleQueue[_Ticket] = SimpleQueue()
-        self.results: SimpleQueue[_Made] = SimpleQueue()
+        self.credits: SimpleQueue[_Credit] = SimpleQueue()
+        self.results: SimpleQueue[_Result] = SimpleQueue()
         self.stopped = False
 
 
-class AheadIterator:
-    """The batches of an iterator, in order, made ahead by a thread.
+class PrefetchIterator:
+    """Iterates the batches of another iterator, which a thread reads ahead.
 
     Args:
-        inner: gives the batches; read by the thread only.
-        depth: at most as many are made ahead.
-        device: of the thread's stream; no stream if it is a CPU.
-        share: what the thread takes of the GPU.
-        store: that the batches are of; when it is closed, asking for another one is an error.
+        inner: iterator over the batches; only the thread reads it.
+        depth: most batches that are made ahead.
+        device: of the thread's stream; a CPU has no stream.
+        options: how much of a GPU the thread takes.
+        store: that the batches are sampled from; once it is closed, ``next`` raises RuntimeError.
     """
 
     def __init__(
@@ -204,80 +246,80 @@ class AheadIterator:
         inner: Iterator[Any],
         depth: int,
         device: torch.device,
-        share: Share | None = None,
+        options: PrefetchOptions | None = None,
         store: Store | None = None,
     ) -> None:
-        share = share or Share()
+        options = options or PrefetchOptions()
         self._inner = inner
         self._store = store
         self._is_over = False
         self._device = device
         self._channel = _Channel()
         self._random_state: Tensor | None = torch.get_rng_state()
-        stream = take_stream(device, share.priority) if device.type == "cuda" else None
-        around = OwnDraws(), Modes.current(), share.blocks_on(device)
-        # Without a reference to this object: its end is the thread's end.
+        stream = take_stream(device, options.priority) if device.type == "cuda" else None
+        state = ThreadRng(), Modes.current(), options.blocks_on(device)
+        # The thread holds no reference to this object, whose finalizer ends the thread.
         self._thread = threading.Thread(
             target=_make_batches,
-            args=(inner, self._channel, stream, *around),
+            args=(inner, self._channel, stream, *state),
             name="peergraph-prefetch",
             daemon=True,
         )
         for _ in range(depth):
-            self._channel.tickets.put(_Ticket())
+            self._channel.credits.put(_Credit())
         self._thread.start()
-        self._close = weakref.finalize(self, _stop, self._thread, self._channel, stream, share)
+        self._close = weakref.finalize(self, _stop, self._thread, self._channel, stream, options)
 
-    def __iter__(self) -> AheadIterator:
+    def __iter__(self) -> PrefetchIterator:
         return self
 
     def __len__(self) -> int:
-        """Batches of the whole iteration, as the loader's own iterator counts them."""
+        """The number of batches of the whole iteration, by the loader's own iterator."""
         return len(self._inner)  # type: ignore[arg-type]
 
     def __next__(self) -> Any:
         if self._is_over:
             raise StopIteration
-        made = self._channel.results.get()
+        result = self._channel.results.get()
         if self._channel.stopped:
             self._is_over = True
             if self._store is not None and self._store.closed:
                 raise RuntimeError("this store has been closed: there are no more batches of it")
             raise StopIteration
-        seed = self._follow(made.random_state)
-        if made.last:
+        seed = self._sync_rng(result.random_state)
+        if result.last:
             self._is_over = True
             self.close()
         else:
-            self._channel.tickets.put(_Ticket(seed, self._all_so_far()))
-        if made.error is not None:
+            self._channel.credits.put(_Credit(seed, self._record_event()))
+        if result.error is not None:
             try:
-                raise made.error
+                raise result.error
             finally:
-                del made  # or the traceback and the exception would hold each other
-        if made.ready is not None:
+                del result  # or the traceback and the exception would hold each other
+        if result.ready is not None:
             stream = torch.cuda.current_stream(self._device)
-            stream.wait_event(made.ready)
-            use_on(stream, made.batch)
-        return made.batch
+            stream.wait_event(result.ready)
+            record_stream(stream, result.batch)
+        return result.batch
 
     def close(self) -> None:
-        """Ends the thread, after the batch that it is at; there are no more batches then."""
+        """Ends the thread after the batch that it is making; iteration is over then."""
         self._close()
 
-    def _all_so_far(self) -> torch.cuda.Event | None:
-        """When what the loop has given to the GPU is done."""
+    def _record_event(self) -> torch.cuda.Event | None:
+        """An event after all work that the loop has given to the GPU."""
         if self._device.type != "cuda":
             return None
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         return event
 
-    def _follow(self, state: Tensor | None) -> int | None:
-        """Brings torch's CPU generator to where it were if the batch had been made in the loop.
+    def _sync_rng(self, state: Tensor | None) -> int | None:
+        """Sets torch's CPU generator to the state it would have if the loop had made the batch.
 
-        If the loop draws from it too, it keeps it for itself from there on, and what is returned
-        is a seed for the batches.
+        If the loop itself has drawn from the generator, the generator stays the loop's from then
+        on, and this returns a seed for the thread's.
         """
         if self._random_state is None or state is None:
             return None
@@ -294,55 +336,58 @@ def _make_batches(
     inner: Iterator[Any],
     channel: _Channel,
     stream: torch.cuda.Stream | None,
-    draws: OwnDraws,
+    draws: ThreadRng,
     modes: Modes,
     max_blocks: int,
 ) -> None:
     try:
         with ExitStack() as stack:
             if stream is not None:
-                stack.enter_context(working_on(stream))
+                stack.enter_context(on_stream(stream))
             stack.enter_context(draws)
             modes.enter(stack)
             stack.enter_context(limit_blocks(max_blocks))
             last = False
             while not last:
-                ticket = channel.tickets.get()
-                if ticket.used is not None:
-                    # The loop's work may be far behind the loop: without this wait, batches whose
-                    # memory is still in use would add up.
-                    ticket.used.synchronize()
+                credit = channel.credits.get()
+                if credit.used is not None:
+                    # The GPU may be far behind the loop. Without this wait, batches whose memory is
+                    # still in use would accumulate.
+                    credit.used.synchronize()
                 if channel.stopped:
                     return
-                if ticket.seed is not None:
-                    draws.reseed(ticket.seed)
-                made = _make(inner, stream, draws)
-                last = made.last
-                channel.results.put(made)
-                del made  # the loop alone decides how long a batch lives
+                if credit.seed is not None:
+                    draws.reseed(credit.seed)
+                result = _make(inner, stream, draws)
+                last = result.last
+                channel.results.put(result)
+                del result  # the loop alone keeps the batch alive
     except BaseException as error:
-        channel.results.put(_Made(None, error, True, None, None))
+        channel.results.put(_Result(None, error, True, None, None))
 
 
-def _make(inner: Iterator[Any], stream: torch.cuda.Stream | None, draws: OwnDraws) -> _Made:
+def _make(inner: Iterator[Any], stream: torch.cuda.Stream | None, draws: ThreadRng) -> _Result:
     try:
         batch = next(inner)
         ready = None if stream is None else stream.record_event()
-        return _Made(batch, None, False, ready, draws.state)
+        return _Result(batch, None, False, ready, draws.state)
     except BaseException as error:
-        # As ever, the loop may go on with the next batch.
-        return _Made(None, error, isinstance(error, StopIteration), None, draws.state)
+        # The loop may go on with the next batch, as without prefetching.
+        return _Result(None, error, isinstance(error, StopIteration), None, draws.state)
 
 
 def _stop(
-    thread: threading.Thread, channel: _Channel, stream: torch.cuda.Stream | None, share: Share
+    thread: threading.Thread,
+    channel: _Channel,
+    stream: torch.cuda.Stream | None,
+    options: PrefetchOptions,
 ) -> None:
     channel.stopped = True
-    channel.tickets.put(_Ticket())
-    # A loop in another thread may be waiting for a batch.
-    channel.results.put(_Made(None, None, True, None, None))
-    # Garbage may be collected by the thread itself.
+    channel.credits.put(_Credit())
+    # A loop in another thread may wait for a batch.
+    channel.results.put(_Result(None, None, True, None, None))
+    # The garbage collector may run this in the thread itself.
     if thread is not threading.current_thread():
-        thread.join(_PATIENCE)
+        thread.join(_JOIN_TIMEOUT)
     if stream is not None and not thread.is_alive():
-        give_back(stream, share.priority)
+        return_stream(stream, options.priority)

@@ -78,7 +78,7 @@ def _without(data: Data, *keys: str) -> Data:
 def of_sampler(case: Case) -> None:
     calls = []
 
-    class Mine(peergraph_pyg.StoreNeighborSampler):
+    class Mine(peergraph_pyg.NeighborSampler):
         def _sample(self, *args: Any, **kwargs: Any) -> Any:
             calls.append(len(args))
             return super()._sample(*args, **kwargs)

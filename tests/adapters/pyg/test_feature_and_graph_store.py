@@ -13,7 +13,7 @@ from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 
 import peergraph_pyg
 from peergraph.store import EDGE, GraphSource, Store
-from peergraph_pyg import PeergraphFeatureStore, PeergraphGraphStore, StoreNeighborSampler
+from peergraph_pyg import FeatureStore, GraphStore, NeighborSampler
 from tests.adapters.pyg.graphs import full_hops, random_data, random_hetero
 
 CITES = ("paper", "cites", "paper")
@@ -22,14 +22,14 @@ WRITES = ("author", "writes", "paper")
 
 def stores_of(
     data: Data | HeteroData, device: torch.device | str = "cpu"
-) -> tuple[PeergraphFeatureStore, PeergraphGraphStore]:
+) -> tuple[FeatureStore, GraphStore]:
     shared = peergraph_pyg.share(data, device=device)
     return peergraph_pyg.stores(peergraph_pyg.store_of(shared))
 
 
-def three_nodes(device: torch.device | str = "cpu") -> PeergraphFeatureStore:
+def three_nodes(device: torch.device | str = "cpu") -> FeatureStore:
     source = GraphSource(num_nodes={"A": 3}, edges={})
-    return PeergraphFeatureStore(Store.build(source, device=device))
+    return FeatureStore(Store.build(source, device=device))
 
 
 def test_put_get_update_remove(device: torch.device) -> None:
@@ -259,9 +259,7 @@ def test_homogeneous_loader(num_workers: int, device: torch.device) -> None:
     pair = stores_of(data, device)
     for loader in (
         NeighborLoader(pair, [3, 2], batch_size=8, num_workers=num_workers),
-        NeighborLoader(
-            pair, [9], batch_size=8, neighbor_sampler=StoreNeighborSampler(pair, [3, 2])
-        ),
+        NeighborLoader(pair, [9], batch_size=8, neighbor_sampler=NeighborSampler(pair, [3, 2])),
     ):
         seen = []
         for batch in loader:

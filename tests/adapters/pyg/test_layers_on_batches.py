@@ -183,17 +183,17 @@ def test_models_with_more_layers_than_hops() -> None:
 def test_edges_that_were_changed_lose_their_blocks() -> None:
     batch = batch_of(torch.device("cpu"))
     edge_index = batch.edge_index
-    assert batch_csc.find(edge_index) is not None
-    assert batch_csc.find(edge_index[:, 1:]) is None
-    assert batch_csc.find(edge_index.clone()) is None
-    assert batch_csc.find(edge_index.flip(0)) is None
-    whole = batch_csc.find(edge_index)
+    assert batch_csc.lookup(edge_index) is not None
+    assert batch_csc.lookup(edge_index[:, 1:]) is None
+    assert batch_csc.lookup(edge_index.clone()) is None
+    assert batch_csc.lookup(edge_index.flip(0)) is None
+    whole = batch_csc.lookup(edge_index)
     assert whole is not None
     count = batch.num_nodes
     assert whole.csc(edge_index[:, :1], count, count) is None
     assert whole.csc(edge_index, count - 1, count - 1) is None
     edge_index[0, 0] = 0
-    assert batch_csc.find(edge_index) is None
+    assert batch_csc.lookup(edge_index) is None
 
 
 def test_too_few_rows_are_found() -> None:
@@ -230,7 +230,7 @@ def test_blocks_that_served_go_with_the_batch(kind: Any, device: torch.device) -
 @pytest.mark.parametrize("subgraph_type", ["induced", "bidirectional"])
 def test_other_subgraphs_have_no_blocks(subgraph_type: str) -> None:
     batch = batch_of(torch.device("cpu"), subgraph_type=subgraph_type)
-    assert batch_csc.find(batch.edge_index) is None
+    assert batch_csc.lookup(batch.edge_index) is None
     theirs, ours = pair("SAGEConv", *arguments("SAGEConv"))
     assert_same(theirs, ours, batch.x, batch.edge_index)
 
@@ -247,7 +247,7 @@ def test_blocks_of_relations(device: torch.device) -> None:
     shared = peergraph_pyg.share(data, device=device)
     seeds = ("paper", torch.arange(8))
     batch = next(iter(NeighborLoader(shared, [3, 2], input_nodes=seeds, batch_size=8)))
-    found = [batch_csc.find(batch[key].edge_index) is not None for key in batch.edge_types]
+    found = [batch_csc.lookup(batch[key].edge_index) is not None for key in batch.edge_types]
     assert all(
         found[i] or not batch[key].edge_index.numel() for i, key in enumerate(batch.edge_types)
     )
@@ -268,6 +268,6 @@ def test_blocks_of_stores(device: torch.device) -> None:
         peergraph_pyg.stores(store), [3, 2], input_nodes=torch.arange(6), batch_size=6
     )
     batch = next(iter(loader))
-    assert batch_csc.find(batch.edge_index) is not None
+    assert batch_csc.lookup(batch.edge_index) is not None
     theirs, ours = (layer.to(device) for layer in pair("SAGEConv", 5, 4))
     assert_same(theirs, ours, batch.x, batch.edge_index)

@@ -16,7 +16,7 @@ from torch_geometric.nn import GraphSAGE
 import peergraph_pyg
 from peergraph.memory import TableRows
 from peergraph_pyg import LazyRows, accelerate, explain
-from peergraph_pyg.prefetching.stream import use_on
+from peergraph_pyg.prefetching.thread_state import record_stream
 
 from .graphs import random_data, random_hetero
 from .layer_cases import NAMES, arguments, edge_inputs, gradients, pair
@@ -40,7 +40,7 @@ def batches(device: torch.device, plan: str = "replicated", width: int = 6) -> t
 def test_rows_on_the_cpu_are_of_no_stream() -> None:
     """Batches of a store on the CPU are made ahead on a stream where the process uses a GPU."""
     for batch in batches(torch.device("cpu")):
-        use_on(object(), batch)  # type: ignore[arg-type]
+        record_stream(object(), batch)  # type: ignore[arg-type]
 
 
 @pytest.fixture

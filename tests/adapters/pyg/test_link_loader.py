@@ -12,7 +12,7 @@ from torch_geometric.loader import LinkLoader, LinkNeighborLoader
 from torch_geometric.sampler import NegativeSampling, NeighborSampler
 
 import peergraph_pyg
-from peergraph_pyg.loader.negative_sampling import NearNegativeSampling
+from peergraph_pyg.loader.negative_sampling import CpuNegativeSampling
 from tests.adapters.pyg.graphs import check_batch, check_fanouts, random_data, random_hetero
 
 WRITES = ("author", "writes", "paper")
@@ -200,6 +200,6 @@ def test_more_weights_than_torch_draws_from() -> None:
     weights = torch.zeros(count)
     weights[[3, count - 1]] = torch.tensor([1.0, 3.0])
     given = NegativeSampling("binary", dst_weight=weights)
-    drawn = NearNegativeSampling(given, (count, count)).sample(4000, "dst", count)
+    drawn = CpuNegativeSampling(given, (count, count)).sample(4000, "dst", count)
     assert drawn.unique().tolist() == [3, count - 1]
     assert 2850 < int((drawn == count - 1).sum()) < 3150

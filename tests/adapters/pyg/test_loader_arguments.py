@@ -42,7 +42,7 @@ def test_argument(kind: type, name: str, device: torch.device) -> None:
 
 def test_sampler_has_no_other_arguments() -> None:
     """Ours takes what PyG's takes, with the same defaults, and the table lists all."""
-    ours = inspect.signature(peergraph_pyg.StoreNeighborSampler.__init__).parameters
+    ours = inspect.signature(peergraph_pyg.NeighborSampler.__init__).parameters
     for name, theirs in inspect.signature(NeighborSampler.__init__).parameters.items():
         assert name == "self" or name in CHECKS
         assert ours[name].default == theirs.default

@@ -20,7 +20,6 @@ from torch_geometric.sampler.base import NumNeighbors
 from torch_geometric.utils import k_hop_subgraph, trim_to_layer
 
 import peergraph_pyg
-from peergraph_pyg import StoreNeighborSampler
 from tests.adapters.pyg.graphs import check_batch, check_fanouts, full_hops, random_data
 
 
@@ -334,9 +333,9 @@ def test_sampler_classes(device: torch.device) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         direct = NeighborSampler(shared, [2, 2])
-        assert type(direct) is StoreNeighborSampler
+        assert type(direct) is peergraph_pyg.NeighborSampler
         assert isinstance(direct, NeighborSampler)
-        own = StoreNeighborSampler(shared, num_neighbors=[2, 2])
+        own = peergraph_pyg.NeighborSampler(shared, num_neighbors=[2, 2])
         for loader in (
             NodeLoader(shared, direct, batch_size=5),
             NeighborLoader(shared, [9], neighbor_sampler=own, batch_size=5),

@@ -26,16 +26,14 @@ from torch_geometric.sampler import BaseSampler, NeighborSampler
 import peergraph_pyg
 from peergraph_pyg.loader import patches
 from peergraph_pyg.prefetching import prefetcher
-from peergraph_pyg.prefetching.gpu_share import Share
-from peergraph_pyg.prefetching.prefetcher import AheadIterator, plain_iterator
-from peergraph_pyg.prefetching.stream import _idle_streams, use_on
+from peergraph_pyg.prefetching.prefetcher import PrefetchIterator, PrefetchOptions, plain_iterator
+from peergraph_pyg.prefetching.thread_state import _idle_streams, record_stream
 from tests.adapters.pyg.graphs import check_batch, random_data, random_hetero
 
 
 @pytest.fixture(autouse=True)
 def _no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("", "_PRIORITY", "_BLOCKS"):
-        monkeypatch.delenv(f"PEERGRAPH_PREFETCH{name}", raising=False)
+    monkeypatch.delenv("PEERGRAPH_PREFETCH", raising=False)
     gc.collect()
     before = threading.active_count()
     yield
@@ -89,7 +87,7 @@ def test_same_batches(depth: int, device: torch.device) -> None:
 
 
 @pytest.mark.parametrize(("priority", "max_blocks"), [(0, 0), (-1, 1), (0, 40)])
-def test_a_share_of_the_gpu_changes_nothing(
+def test_priority_and_blocks_change_no_batch(
     priority: int, max_blocks: int, device: torch.device
 ) -> None:
     loader = node_loader(device)
@@ -100,7 +98,7 @@ def test_a_share_of_the_gpu_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("share", "error", "match"),
+    ("options", "error", "match"),
     [
         ({"priority": 1}, ValueError, "priority must be -1 or 0, got 1"),
         ({"priority": "low"}, TypeError, "priority must be an int"),
@@ -108,36 +106,24 @@ def test_a_share_of_the_gpu_changes_nothing(
         ({"max_blocks": 0.5}, TypeError, "max_blocks must be an int"),
     ],
 )
-def test_wrong_share(share: dict[str, Any], error: type[Exception], match: str) -> None:
+def test_wrong_options(options: dict[str, Any], error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
-        peergraph_pyg.prefetch(node_loader("cpu"), 2, **share)
+        peergraph_pyg.prefetch(node_loader("cpu"), 2, **options)
 
 
-def test_share_of_its_own() -> None:
-    share = peergraph_pyg.prefetch(node_loader("cpu"), 2).share
-    assert share == Share(priority=-1, max_blocks=None)
-    assert share.blocks_on(torch.device("cpu")) == 0
-    assert Share(max_blocks=5).blocks_on(torch.device("cuda", 0)) == 5
+def test_default_options() -> None:
+    options = peergraph_pyg.prefetch(node_loader("cpu"), 2).prefetch_options
+    assert options == PrefetchOptions(priority=-1, max_blocks=None)
+    assert options.blocks_on(torch.device("cpu")) == 0
+    assert PrefetchOptions(max_blocks=5).blocks_on(torch.device("cuda", 0)) == 5
 
 
 @pytest.mark.gpus(1)
-def test_share_of_its_own_on_a_gpu() -> None:
+def test_default_limit_of_blocks() -> None:
     device = torch.device("cuda", 0)
     count = torch.cuda.get_device_properties(device).multi_processor_count
-    assert Share().blocks_on(device) == count > 0
-    assert Share(max_blocks=0).blocks_on(device) == 0
-
-
-def test_share_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PEERGRAPH_PREFETCH_PRIORITY", "0")
-    monkeypatch.setenv("PEERGRAPH_PREFETCH_BLOCKS", "64")
-    share = peergraph_pyg.prefetch(node_loader("cpu"), 2).share
-    assert (share.priority, share.max_blocks) == (0, 64)
-    for name, value in (("PRIORITY", "2"), ("BLOCKS", "few")):
-        with monkeypatch.context() as other:
-            other.setenv(f"PEERGRAPH_PREFETCH_{name}", value)
-            with pytest.raises(ValueError, match=f"PEERGRAPH_PREFETCH_{name}"):
-                peergraph_pyg.prefetch(node_loader("cpu"), 2)
+    assert PrefetchOptions().blocks_on(device) == count > 0
+    assert PrefetchOptions(max_blocks=0).blocks_on(device) == 0
 
 
 @pytest.mark.parametrize("negatives", ["binary", "triplet"])
@@ -460,9 +446,9 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_cpu_loaders_do_not_prefetch_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not isinstance(iter(node_loader("cpu")), AheadIterator)
+    assert not isinstance(iter(node_loader("cpu")), PrefetchIterator)
     monkeypatch.setenv("PEERGRAPH_PREFETCH", "2")
-    assert not isinstance(iter(node_loader("cpu")), AheadIterator)
+    assert not isinstance(iter(node_loader("cpu")), PrefetchIterator)
 
 
 class OtherSampler(BaseSampler):
@@ -514,13 +500,13 @@ def test_the_ordinary_loop(monkeypatch: pytest.MonkeyPatch, device: torch.device
     for loader in loaders:
         expected, number = epochs(loader, 0)
         torch.manual_seed(5)
-        assert isinstance(iter(loader), AheadIterator)
+        assert isinstance(iter(loader), PrefetchIterator)
         torch.manual_seed(5)
         found = [batch for _ in range(2) for batch in loader]
         assert_equal(expected, found)
         assert torch.equal(number, torch.rand(3))
         monkeypatch.setenv("PEERGRAPH_PREFETCH", "0")
-        assert not isinstance(iter(loader), AheadIterator)
+        assert not isinstance(iter(loader), PrefetchIterator)
         monkeypatch.delenv("PEERGRAPH_PREFETCH")
 
 
@@ -540,13 +526,13 @@ def test_a_first_batch_alone(device: torch.device) -> None:
 @pytest.mark.gpus(1)
 def test_gpu_loaders_prefetch_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = node_loader("cuda:0")
-    assert isinstance(iter(loader), AheadIterator)
+    assert isinstance(iter(loader), PrefetchIterator)
     torch.manual_seed(5)
     found = [batch for _ in range(2) for batch in loader]
     assert_equal(epochs(loader, 0)[0], found)
     monkeypatch.setenv("PEERGRAPH_PREFETCH", "0")
-    assert not isinstance(iter(loader), AheadIterator)
-    assert not isinstance(iter(peergraph_pyg.prefetch(loader)), AheadIterator)
+    assert not isinstance(iter(loader), PrefetchIterator)
+    assert not isinstance(iter(peergraph_pyg.prefetch(loader)), PrefetchIterator)
 
 
 @pytest.mark.gpus(1)
@@ -615,7 +601,7 @@ def test_all_tensors_of_a_batch_change_streams(monkeypatch: pytest.MonkeyPatch) 
     x[6].of_it = x[7]
     made = (batch, {x[6]}, defaultdict(list, a=[x[8]]), "text", 5, None, loader.data)
     stream = Recorded(monkeypatch)
-    use_on(stream, made)  # type: ignore[arg-type]
+    record_stream(stream, made)  # type: ignore[arg-type]
     numbers = [int(t) for t in stream.tensors if t.dtype == torch.int64 and t.numel() == 1]
     assert sorted(numbers) == list(range(9))
 

@@ -253,6 +253,6 @@ def test_what_is_no_shared_attribute() -> None:
 
 def test_unknown_argument_of_a_sample() -> None:
     shared = peergraph_pyg.share(random_data())
-    sampler = peergraph_pyg.StoreNeighborSampler(shared, [2])
+    sampler = peergraph_pyg.NeighborSampler(shared, [2])
     with pytest.raises(NotImplementedError, match="sampling by depth is not supported"):
         sampler._sample(torch.tensor([1]), depth=2)

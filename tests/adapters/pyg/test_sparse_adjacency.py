@@ -160,7 +160,7 @@ def test_prefetched(layout: torch.layout, device: torch.device) -> None:
 
 
 def test_sampler_without_edge_ids() -> None:
-    class Mine(peergraph_pyg.StoreNeighborSampler):
+    class Mine(peergraph_pyg.NeighborSampler):
         def _sample(self, *args: Any, **kwargs: Any) -> Any:
             out = super()._sample(*args, **kwargs)
             out.edge = None

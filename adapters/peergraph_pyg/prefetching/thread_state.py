@@ -1,0 +1,230 @@
+"""State that torch keeps for each thread, set up for the thread that makes batches.
+
+The thread draws the numbers that the loop would have drawn, computes in the loop's modes, and works
+on a CUDA stream of its own; its batches then move to the stream of the loop.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch_geometric.data.data import BaseData
+
+from peergraph.memory import Table, use_thread_local_capture_mode
+from peergraph.store import Store, StoreTensor
+
+from ..data.lazy_features import LazyRows
+from ..data.sparse_adjacency import component_tensors
+from ..loader.batch_csc import device_tensors
+
+_SAMPLERS = (
+    "rand",
+    "randn",
+    "randint",
+    "randperm",
+    "normal",
+    "multinomial",
+    "bernoulli",
+    "poisson",
+)
+_METHODS = (
+    "bernoulli_",
+    "cauchy_",
+    "exponential_",
+    "geometric_",
+    "log_normal_",
+    "normal_",
+    "random_",
+    "uniform_",
+    "bernoulli",
+    "multinomial",
+)
+# Functions that take a generator, which is the default one where they are given none.
+_DRAWING = frozenset(
+    [getattr(torch, name) for name in _SAMPLERS] + [getattr(Tensor, name) for name in _METHODS]
+)
+# Functions that take no generator, and the method that does the same with one.
+_LIKE = {torch.rand_like: Tensor.uniform_, torch.randn_like: Tensor.normal_}
+
+
+# Streams that no thread uses, by device and priority. Later threads reuse them, because memory that
+# was freed on a stream serves that stream only.
+_idle_streams: defaultdict[tuple[torch.device, int], list[torch.cuda.Stream]] = defaultdict(list)
+
+# Objects that a batch may refer to without owning them, and values that contain no tensors.
+_SKIPPED = (
+    *(StoreTensor, Store, Table, torch.nn.Module, ModuleType, FunctionType, MethodType, type),
+    *(str, bytes, int, float, complex, type(None)),
+)
+# Their own `record_stream` misses tensors that are nested in their values.
+_CONTAINERS = (BaseData, Mapping)
+
+
+class ThreadRng(TorchFunctionMode):
+    """A mode in which random functions of torch draw from generators of this thread.
+
+    The CPU's generator starts at the state that torch's default generator has when this object is
+    made, so that the functions give the numbers that they would have given then. The generator of a
+    GPU is seeded with the state of the CPU's. A generator that a caller passes is used as before;
+    functions that take none, such as dropout, draw from torch's default generator.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._generators = {torch.device("cpu"): torch.Generator()}
+        self.state = torch.get_rng_state()
+
+    @property
+    def state(self) -> Tensor:
+        """The state of the CPU's generator, as ``torch.get_rng_state`` gives it."""
+        return self._generators[torch.device("cpu")].get_state()
+
+    @state.setter
+    def state(self, state: Tensor) -> None:
+        cpu = torch.device("cpu")
+        self._generators = {cpu: self._generators[cpu]}
+        self._generators[cpu].set_state(state)
+
+    def reseed(self, seed: int) -> None:
+        """Starts all generators anew."""
+        self.state = torch.Generator().manual_seed(seed).get_state()
+
+    def _generator(self, device: torch.device) -> torch.Generator:
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())
+        if device not in self._generators:
+            digest = hashlib.blake2b(self.state.numpy().tobytes(), digest_size=7).digest()
+            generator = torch.Generator(device)
+            self._generators[device] = generator.manual_seed(int.from_bytes(digest, "little"))
+        return self._generators[device]
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _DRAWING and kwargs.get("generator") is None:
+            return func(*args, **{**kwargs, "generator": self._generator(_device(args, kwargs))})
+        if func in _LIKE:
+            target = torch.empty_like(*args, **kwargs)
+            return _LIKE[func](target, generator=self._generator(target.device))
+        return func(*args, **kwargs)
+
+
+def _device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
+    """The device on which a function with these arguments draws."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor):
+            return value.device
+    return torch.device(kwargs.get("device") or "cpu")
+
+
+@dataclass(frozen=True)
+class Modes:
+    """Gradient, inference, device and autocast modes of one thread, for another one to enter."""
+
+    grad: bool
+    inference: bool
+    device: torch.device
+    autocast: dict[str, torch.dtype]
+    """The dtype by the type of device for which autocast is on."""
+
+    @classmethod
+    def current(cls) -> Modes:
+        """The modes of this thread."""
+        return cls(
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            torch.get_default_device(),
+            {
+                kind: torch.get_autocast_dtype(kind)
+                for kind in ("cpu", "cuda")
+                if torch.is_autocast_enabled(kind)
+            },
+        )
+
+    def enter(self, stack: ExitStack) -> None:
+        """Enters the modes in this thread, until the stack exits."""
+        stack.enter_context(torch.inference_mode(self.inference))
+        stack.enter_context(torch.set_grad_enabled(self.grad))
+        if self.device.type != "cpu":
+            stack.enter_context(self.device)
+        for kind, dtype in self.autocast.items():
+            # A cache of cast weights would be shared by two streams without synchronisation.
+            stack.enter_context(torch.autocast(kind, dtype, cache_enabled=False))
+
+
+def take_stream(device: torch.device, priority: int = -1) -> torch.cuda.Stream:
+    """Gives a stream whose work starts after the current stream's, which may write the tables.
+
+    Args:
+        priority: the smaller, the sooner its kernels run; the current stream usually has 0.
+    """
+    try:
+        stream = _idle_streams[device, priority].pop()
+    except IndexError:
+        stream = torch.cuda.Stream(device, priority=priority)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(device))
+    return stream
+
+
+def return_stream(stream: torch.cuda.Stream, priority: int = -1) -> None:
+    """Makes a stream of :func:`take_stream` available to later threads."""
+    _idle_streams[stream.device, priority].append(stream)
+
+
+@contextmanager
+def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
+    """Makes a new thread work on the stream, also while the loop captures a CUDA graph."""
+    # A thread begins on GPU 0 and would return to it after the stream; each process would then
+    # create a CUDA context on that GPU.
+    torch.cuda.set_device(stream.device)
+    use_thread_local_capture_mode()
+    with torch.cuda.stream(stream):
+        yield
+
+
+def record_stream(stream: torch.cuda.Stream, batch: Any) -> None:
+    """Keeps the memory of all tensors of a batch until a stream has used them.
+
+    Finds tensors in containers and in the attributes of objects, which transforms may have made.
+    """
+    found: dict[int, Any] = {}  # keeps the objects alive, so that no other object gets their id
+    ahead = [batch]
+    while ahead:
+        value = ahead.pop()
+        if id(value) in found or isinstance(value, _SKIPPED):
+            continue
+        found[id(value)] = value
+        if isinstance(value, LazyRows):
+            if value.is_cuda:
+                value.record_stream(stream)
+            continue
+        if isinstance(value, Tensor):
+            if value.is_cuda:
+                for tensor in (*component_tensors(value), *device_tensors(value)):
+                    tensor.record_stream(stream)
+        elif hasattr(value, "record_stream") and not isinstance(value, _CONTAINERS):
+            value.record_stream(stream)
+        ahead.extend(_contents(value))
+
+
+def _contents(value: Any) -> Iterable[Any]:
+    """The items of a container, and the attributes of any object."""
+    if isinstance(value, Mapping):
+        yield from value.values()
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from value
+    yield from getattr(value, "__dict__", {}).values()
+    for kind in type(value).__mro__:
+        names = kind.__dict__.get("__slots__", ())
+        for name in (names,) if isinstance(names, str) else names:
+            yield getattr(value, name, None)
