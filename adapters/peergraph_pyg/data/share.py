@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from os import PathLike
 from typing import Any, TypeVar, overload
 
 from torch_geometric.data import Data, HeteroData
+from typing_extensions import Unpack
 
 from peergraph.integration import share_graph
-from peergraph.store import GraphSource
+from peergraph.store import GraphSource, PlacementOptions
 
 from .split import is_shared, join, split
 
@@ -19,73 +19,60 @@ DataT = TypeVar("DataT", Data, HeteroData)
 def share(
     data: DataT,
     *,
-    plan: Any = ...,
-    memory_budget: Any = ...,
-    spill: str | PathLike[str] | None = ...,
-    host_budget: int | None = ...,
     device: Any = ...,
     timeout: float | None = ...,
-    progress: Any = ...,
+    progress: bool | None = ...,
+    **options: Unpack[PlacementOptions],
 ) -> DataT: ...
 @overload
 def share(
     data: Any = ...,
     *,
-    plan: Any = ...,
-    memory_budget: Any = ...,
-    spill: str | PathLike[str] | None = ...,
-    host_budget: int | None = ...,
     device: Any = ...,
     timeout: float | None = ...,
-    progress: Any = ...,
+    progress: bool | None = ...,
+    **options: Unpack[PlacementOptions],
 ) -> Any: ...
 def share(
     data: Any = None,
     *,
-    plan: Any = "auto",
-    memory_budget: Any = None,
-    spill: str | PathLike[str] | None = None,
-    host_budget: int | None = None,
     device: Any = None,
     timeout: float | None = None,
-    progress: Any = None,
+    progress: bool | None = None,
+    **options: Unpack[PlacementOptions],
 ) -> Any:
     """Puts a graph into one store that all ranks of this machine read. Collective.
 
-    Returns the same type of object on every rank: ``edge_index`` (or ``adj_t``, or ``adj``) and the
-    node-level and edge-level tensors (and NumPy arrays) are store tensors, everything else is a
-    copy of what rank 0 has.
-    PyG's ``NeighborLoader`` and ``LinkNeighborLoader`` take it as they are. The memory is freed by
-    ``store_of(data).close()`` (collective), or with the last rank; what reads it later, a loader
-    that is being iterated too, raises ``RuntimeError``.
+    Every rank gets data of the same type. Its ``edge_index`` (or ``adj_t``, or ``adj``) and its
+    tensors and NumPy arrays with a row for each node or edge are store tensors; all else is a copy
+    of rank 0's. PyG's ``NeighborLoader`` and ``LinkNeighborLoader`` take it as it is.
+    ``store_of(data).close()`` (collective) or the end of the last rank frees the memory; reading it
+    later raises ``RuntimeError``, also in loaders that are being iterated.
 
-    Data made of shared data is shared again where a transform gave it other nodes or edges, or
-    columns that all ranks are to have once. It gets a store of its own, filled from the first one;
-    close that one when it is needed no more.
+    Data that was made of shared data can be shared again: if a transform changed its nodes or
+    edges, or to let all ranks share new columns. It gets a new store, filled from the first one,
+    which may then be closed.
 
     Args:
-        data: the graph, on rank 0. What other ranks pass is not used; they may pass ``None``, or
-            what the same transforms made of their data: where these draw random numbers, all ranks
-            get rank 0's.
-        plan: where structure and tables lie: ``"auto"``, ``"replicated"``, ``"sharded"``,
-            ``"host"`` or a ``peergraph.store.Plan``.
-        memory_budget: for ``"auto"``, as ``peergraph.store.Store.build`` takes it.
-        spill: folder for the coldest rows, for what the host does not hold; see docs/disk.md.
-        host_budget: bytes the store may take of the host's memory; default: what is free.
+        data: the graph, on rank 0. The argument of other ranks is ignored; they may pass ``None``,
+            or the result of the same transforms.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:i"``; default: see
             ``peergraph.memory.Group.current``.
         timeout: seconds to wait for the other ranks.
-        progress: as ``peergraph.store.Store.build`` takes it.
+        progress: whether long loads show bars; default: where stderr is a terminal.
+        options: placement of structure and tables: ``plan``, ``memory_budget``, ``hotness``,
+            ``spill``, ``host_budget`` and the others of
+            :class:`peergraph.store.PlacementOptions`.
 
     Raises:
-        TypeError: if rank 0's data is neither ``Data`` nor ``HeteroData``. This and the following
-            are raised on all ranks.
-        ValueError: if all of it is in a store already, a number of nodes is unknown, or the parts
-            contradict each other.
+        TypeError: rank 0's data is neither ``Data`` nor ``HeteroData``, or a keyword is unknown.
+            All errors are raised on all ranks.
+        ValueError: all of the data is in a store already, a number of nodes is unknown, or the
+            attributes contradict each other.
         MemoryError, OSError: the host, or the folder `spill`, has less room than the plan needs.
-        NotImplementedError: for tensors that require gradients, and for ``adj`` and ``adj_t`` in
-            other forms than torch's CSR, CSC and COO and torch-sparse's ``SparseTensor``.
-        pickle.PicklingError, AttributeError: for an attribute that cannot be sent to other ranks.
+        NotImplementedError: a tensor requires gradients, or ``adj`` or ``adj_t`` is in another
+            layout than torch's CSR, CSC and COO and torch-sparse's ``SparseTensor``.
+        pickle.PicklingError, AttributeError: an attribute cannot be sent to other ranks.
     """
 
     def split_unshared() -> tuple[Data | HeteroData, GraphSource]:
@@ -99,11 +86,8 @@ def share(
     return share_graph(
         split_unshared,
         join,
-        plan=plan,
-        memory_budget=memory_budget,
-        spill=spill,
-        host_budget=host_budget,
         device=device,
         timeout=timeout,
         progress=progress,
+        **options,
     )

@@ -6,9 +6,12 @@ import pickle
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from typing_extensions import Unpack
+
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.group.group import Group
 from peergraph.store.input.source import GraphSource
+from peergraph.store.placement.options import PlacementOptions, complete_options
 from peergraph.store.store import Store
 
 Outline = TypeVar("Outline")
@@ -21,7 +24,8 @@ def share_graph(
     *,
     device: Any = None,
     timeout: float | None = None,
-    **options: Any,
+    progress: bool | None = None,
+    **options: Unpack[PlacementOptions],
 ) -> Graph:
     """Builds a store of rank 0's graph and gives each rank its graph over it. Collective.
 
@@ -31,15 +35,18 @@ def share_graph(
         join: called on every rank with its copy of the outline and the store.
         device: as ``peergraph.memory.Group.current`` takes it.
         timeout: seconds to wait for the other ranks.
-        options: where structure and tables lie, as ``peergraph.store.Store.build`` takes them.
+        progress: whether long loads show bars; default: where stderr is a terminal.
+        options: see :class:`peergraph.store.PlacementOptions`.
 
     Returns:
         What `join` returned.
 
     Raises:
+        TypeError: an unknown keyword.
         Exception: whatever `split` raises on rank 0 is raised on all ranks, as are errors of
             pickling the outline and of building the store.
     """
+    complete = complete_options(options)
     group = Group.current(device=device, timeout=timeout)
 
     def describe() -> tuple[bytes | None, GraphSource | None]:
@@ -51,5 +58,5 @@ def share_graph(
     with group.collective("share"):
         message, source = collective_call(group, describe)
         message = group.broadcast(message)
-        store = Store.build(source, group=group, **options)
+        store = Store.build(source, group=group, progress=progress, **complete)
         return join(pickle.loads(message), store)
