@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 import torch
-from tests.store.test_cost import load, power_law, rows
-from tests.store.test_solver import assert_valid
+from tests.store.test_cost_model import load, power_law, rows
+from tests.store.test_partition_solver import assert_valid
 
 from peergraph.memory.table.partitions import Partitions
 from peergraph.memory.topology.machines import MACHINES, machine

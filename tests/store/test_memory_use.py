@@ -47,8 +47,14 @@ def by_tensors(store: Store) -> int:
     return size
 
 
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("make", [homogeneous_source, heterogeneous_source])
+@pytest.mark.parametrize(
+    ("plan", "make"),
+    [
+        *((plan, homogeneous_source) for plan in PLANS),
+        ("auto", heterogeneous_source),
+        ("mixed", heterogeneous_source),
+    ],
+)
 def test_one_rank(plan: str, make, device: torch.device) -> None:  # type: ignore[no-untyped-def]
     with build(make(), plan, device=device) as store:
         use = store.memory()

@@ -49,8 +49,10 @@ def test_csc_input(dtype: torch.dtype, with_ids: bool, device: torch.device) -> 
         assert torch.equal(store.edge_index(), in_csc_order[:, order])
 
 
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("num_nodes", [0, 1, 5])
+@pytest.mark.parametrize(
+    ("plan", "num_nodes"),
+    [*((plan, 0) for plan in PLANS), ("sharded", 1), ("mixed", 1), ("auto", 5), ("mixed", 5)],
+)
 def test_graphs_without_edges(plan: str, num_nodes: int, device: torch.device) -> None:
     source = GraphSource.homogeneous(
         num_nodes,

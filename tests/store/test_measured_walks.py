@@ -12,6 +12,7 @@ from peergraph.aggregate import Csc, g_spmm
 from peergraph.memory import TableRows
 from peergraph.sampling import NeighborSampler, PinSageSampler, RandomWalker, StaticShapeSampler
 from peergraph.store import EDGE, EdgeType, ReadReport, Store
+from tests.pairwise import pairwise
 from tests.store.counted_reads import expected_sources, internal, positions
 from tests.store.graphs import build, heterogeneous_source, homogeneous_source
 
@@ -26,9 +27,10 @@ def assert_lists(found: ReadReport, store: Store, edge_type: EdgeType, reads: Te
     assert item.reads == (tuple(expected_sources(store, rows, tiers, 0)),)
 
 
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("edge_ids", [False, True])
-@pytest.mark.parametrize("options", [{}, {"dead_end": "pad"}, {"restart_prob": 0.5}], ids=str)
+@pytest.mark.parametrize(
+    ("plan", "edge_ids", "options"),
+    pairwise(PLANS, [False, True], [{}, {"dead_end": "pad"}, {"restart_prob": 0.5}]),
+)
 def test_walks(plan: str, edge_ids: bool, options: dict[str, Any], device: torch.device) -> None:
     source = homogeneous_source(200, 300)  # many lists are empty
     with build(source, plan, device=device) as store:
