@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,8 @@ class NodeGraph:
     """A graph for node classification: CSC of in-neighbours, features, labels, split.
 
     `indptr` int64 [N + 1], `indices` int32 [E]: the sources of the edges into a node; `x` [N, F]
-    of a float dtype; `y` int64 [N], -1 where there is no label; masks bool [N]; `edge_type`
-    uint8 [E] along `indices`. `directed` is false if every edge is stored both ways.
+    of a float dtype; `y` int64 [N], -1 where there is no label; masks bool [N].
+    `directed` is false if every edge is stored both ways.
     """
 
     name: str
@@ -31,8 +30,6 @@ class NodeGraph:
     test_mask: Array
     class_names: list[str]
     directed: bool
-    edge_type: Array | None = None
-    edge_type_names: Sequence[str] = field(default_factory=list)
 
     @property
     def num_nodes(self) -> int:
@@ -73,8 +70,6 @@ class NodeGraph:
             raise ValueError(f"x must have {n} rows, one a node, got shape {self.x.shape}")
         if self.y.shape != (n,) or self.y.min() < -1 or self.y.max() >= self.num_classes:
             raise ValueError(f"y must be [{n}] labels from -1 to {self.num_classes - 1}")
-        if self.edge_type is not None and len(self.edge_type) != self.num_edges:
-            raise ValueError(f"edge_type must have {self.num_edges} entries, one an edge")
         for mask in self._masks():
             if mask.shape != (n,) or mask.dtype != bool or not mask.any():
                 raise ValueError(f"masks must be bool [{n}], each with a node in it")

@@ -39,9 +39,6 @@ def save_npz(graph: NodeGraph, path: Path) -> None:
     arrays["directed"] = np.array(graph.directed)
     arrays["num_classes"] = np.array(graph.num_classes)
     arrays["class_names"] = np.array(graph.class_names)
-    if graph.edge_type is not None:
-        arrays["edge_type"] = graph.edge_type
-        arrays["edge_type_names"] = np.array(graph.edge_type_names)
     handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -105,12 +102,6 @@ def _read(file: Any, path: Path, name: str | None) -> NodeGraph:
     class_names = [str(c) for c in range(num_classes)]
     if "class_names" in file:
         class_names = [str(c) for c in _array(file, "class_names", path, "U", 1)]
-    edge_type = None
-    if "edge_type" in file:
-        edge_type = _array(file, "edge_type", path, "iu", 1)
-    edge_type_names: list[str] = []
-    if "edge_type_names" in file:
-        edge_type_names = [str(t) for t in _array(file, "edge_type_names", path, "U", 1)]
     train, val, test = (
         _array(file, f"{part}_mask", path, "b", 1) for part in ("train", "val", "test")
     )
@@ -126,8 +117,6 @@ def _read(file: Any, path: Path, name: str | None) -> NodeGraph:
         test_mask=test,
         class_names=class_names,
         directed=directed,
-        edge_type=edge_type,
-        edge_type_names=edge_type_names,
     )
     try:
         graph.check()

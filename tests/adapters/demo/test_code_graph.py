@@ -8,12 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from peergraph_demo import code_graph, parse, sources
-from peergraph_demo.code_graph import EDGE_TYPE_NAMES, build_code_graph, load_code_graph
+from peergraph_demo import code_graph
+from peergraph_demo.code_graph import build_code_graph, find_edges, find_sources, load_code_graph
 from peergraph_demo.graph import NodeGraph
-from peergraph_demo.parse import NUM_FEATURES, SourceFile, parse_file, split_words
-from peergraph_demo.resolve import resolve_edges
-from peergraph_demo.sources import find_sources
+from peergraph_demo.parse import NUM_FEATURES, FileFacts, SourceFile, parse_file, split_words
 
 TREE = {
     "alpha/__init__.py": "from .shapes import Circle\nfrom beta import *\n",
@@ -32,12 +30,11 @@ class Shape:
 class Circle(Shape):
     """A roundThing of alpha."""
 
-    def draw(self, helper):
+    def draw(self):
         helper()
-        self.area()
         def inner():
             return tools.missing()
-        return inner()
+        return inner
 ''',
     "beta/__init__.py": "from .tools import measure as helper\n",
     "beta/tools.py": '''
@@ -47,9 +44,9 @@ LIMIT = 3
 
 def measure(value):
     """Measures someValue."""
-    return measure(alpha.Circle().draw(value))
+    return alpha.Circle().draw(value)
 ''',
-    "beta/user.py": "from alpha import helper, LIMIT\n\ndef go():\n    return helper()\n",
+    "beta/user.py": "from alpha.shapes import helper\n\ndef go():\n    return helper()\n",
     "gamma.py": "import os\nfrom beta.tools import LIMIT\n",
     "broken.py": "def (:\n",
     "notes.dist-info/skip.py": "x = 1\n",
@@ -57,36 +54,36 @@ def measure(value):
 }
 
 EDGES = {
-    ("alpha", "alpha.shapes", "contains"),
-    ("alpha.shapes", "alpha.shapes.Shape", "contains"),
-    ("alpha.shapes", "alpha.shapes.Circle", "contains"),
-    ("alpha.shapes.Shape", "alpha.shapes.Shape.area", "contains"),
-    ("alpha.shapes.Shape", "alpha.shapes.Shape.scale", "contains"),
-    ("alpha.shapes.Circle", "alpha.shapes.Circle.draw", "contains"),
-    ("alpha.shapes.Circle.draw", "alpha.shapes.Circle.draw.inner", "contains"),
-    ("beta", "beta.tools", "contains"),
-    ("beta", "beta.user", "contains"),
-    ("beta.tools", "beta.tools.measure", "contains"),
-    ("beta.user", "beta.user.go", "contains"),
-    ("alpha", "alpha.shapes.Circle", "imports"),
-    ("alpha", "beta", "imports"),
-    ("alpha.shapes", "beta.tools", "imports"),
-    ("alpha.shapes", "beta.tools.measure", "imports"),
-    ("beta", "beta.tools.measure", "imports"),
-    ("beta.tools", "alpha", "imports"),
-    # alpha's star import re-exports helper, which beta in turn imports from beta.tools.
-    ("beta.user", "beta.tools.measure", "imports"),
-    # LIMIT has no node: the nearest module is the target.
-    ("beta.user", "alpha", "imports"),
-    ("gamma", "beta.tools", "imports"),
-    ("alpha.shapes.Shape.area", "alpha.shapes.Shape.scale", "calls"),
-    ("alpha.shapes.Shape.area", "beta.tools.measure", "calls"),
-    # self.area is inherited; the parameter `helper` hides the imported one.
-    ("alpha.shapes.Circle.draw", "alpha.shapes.Shape.area", "calls"),
-    ("alpha.shapes.Circle.draw", "alpha.shapes.Circle.draw.inner", "calls"),
-    ("beta.tools.measure", "alpha.shapes.Circle", "calls"),
-    ("beta.user.go", "beta.tools.measure", "calls"),
-    ("alpha.shapes.Circle", "alpha.shapes.Shape", "inherits"),
+    ("alpha", "alpha.shapes"),
+    ("alpha.shapes", "alpha.shapes.Shape"),
+    ("alpha.shapes", "alpha.shapes.Circle"),
+    ("alpha.shapes.Shape", "alpha.shapes.Shape.area"),
+    ("alpha.shapes.Shape", "alpha.shapes.Shape.scale"),
+    ("alpha.shapes.Circle", "alpha.shapes.Circle.draw"),
+    ("alpha.shapes.Circle.draw", "alpha.shapes.Circle.draw.inner"),
+    ("beta", "beta.tools"),
+    ("beta", "beta.user"),
+    ("beta.tools", "beta.tools.measure"),
+    ("beta.user", "beta.user.go"),
+    ("alpha", "alpha.shapes.Circle"),
+    ("alpha", "beta"),
+    ("alpha.shapes", "beta.tools"),
+    ("alpha.shapes", "beta.tools.measure"),
+    ("beta", "beta.tools.measure"),
+    ("beta.tools", "alpha"),
+    # alpha.shapes imports helper from beta, which imports it from beta.tools.
+    ("beta.user", "beta.tools.measure"),
+    # LIMIT has no node: the module around it is the target.
+    ("gamma", "beta.tools"),
+    ("alpha.shapes.Shape.area", "alpha.shapes.Shape.scale"),
+    # `self` alone refers to the class.
+    ("alpha.shapes.Shape.area", "beta.tools.measure"),
+    ("alpha.shapes.Circle", "alpha.shapes.Shape"),
+    ("alpha.shapes.Circle.draw", "beta.tools.measure"),
+    # The module has no `missing`.
+    ("alpha.shapes.Circle.draw.inner", "beta.tools"),
+    ("beta.tools.measure", "alpha.shapes.Circle"),
+    ("beta.user.go", "beta.tools.measure"),
 }
 
 
@@ -99,7 +96,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def facts_of(tree: Path) -> list[parse.FileFacts]:
+def facts_of(tree: Path) -> list[FileFacts]:
     parsed = [parse_file(source) for source in find_sources([tree])]
     return [facts for facts in parsed if facts is not None]
 
@@ -108,61 +105,32 @@ def build(tree: Path) -> NodeGraph:
     return build_code_graph(find_sources([tree]), min_class_nodes=5, progress=False)
 
 
-def test_sources_are_modules_without_tests_and_metadata(tree: Path) -> None:
+def test_sources_are_modules_without_tests_and_metadata(tree: Path, tmp_path: Path) -> None:
     found = {s.module: s.is_package for s in find_sources([tree])}
-    assert found == {
-        "alpha": True,
-        "alpha.shapes": False,
-        "beta": True,
-        "beta.tools": False,
-        "beta.user": False,
-        "broken": False,
-        "gamma": False,
-    }
-
-
-def test_first_root_wins(tree: Path, tmp_path: Path) -> None:
+    modules = ["alpha.shapes", "beta.tools", "beta.user", "broken", "gamma"]
+    assert found == {"alpha": True, "beta": True, **dict.fromkeys(modules, False)}
     (tmp_path / "gamma.py").write_text("y = 1\n")
-    assert {s.path.parent for s in find_sources([tmp_path, tree]) if s.module == "gamma"} == {
-        tmp_path
-    }
+    first = {s.path.parent for s in find_sources([tmp_path, tree]) if s.module == "gamma"}
+    assert first == {tmp_path}
 
 
-def test_largest_packages_are_cut(tmp_path: Path) -> None:
-    for name, files in (("big", 10), ("mid", 4), ("low", 1)):
-        (tmp_path / name).mkdir()
-        for i in range(files):
-            (tmp_path / name / f"m{i}.py").write_text("#" * 100)
-    counts = {
-        limit: [
-            sum(s.package == p for s in find_sources([tmp_path], max_bytes=limit))
-            for p in ("big", "mid", "low")
-        ]
-        for limit in (1500, 900, 300, 0)
-    }
-    assert counts == {1500: [10, 4, 1], 900: [4, 4, 1], 300: [1, 1, 1], 0: [0, 0, 0]}
+def test_large_packages_are_cut(tmp_path: Path) -> None:
+    (tmp_path / "big" / "deep").mkdir(parents=True)
+    for name in ("big/a.py", "big/b.py", "big/deep/c.py", "low.py"):
+        (tmp_path / name).write_text("#" * 100)
+    modules = [s.module for s in find_sources([tmp_path], package_bytes=200)]
+    assert modules == ["big.a", "big.b", "low"]
 
 
 def test_exact_edges(tree: Path) -> None:
     files = facts_of(tree)
     names = [name for facts in files for name in facts.names]
-    edges = {(names[s], names[d], EDGE_TYPE_NAMES[t]) for s, d, t in resolve_edges(files)}
-    assert edges == EDGES
-
-
-def test_graph_stores_each_pair_once(tree: Path) -> None:
+    assert {(names[s], names[d]) for s, d in find_edges(files)} == EDGES
     graph = build(tree)
     graph.check()
-    names = [name for facts in facts_of(tree) for name in facts.names]
     destination = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
-    assert graph.edge_type is not None
-    stored = [
-        (names[s], names[d], EDGE_TYPE_NAMES[t])
-        for s, d, t in zip(graph.indices, destination, graph.edge_type, strict=True)
-    ]
-    # draw contains and calls inner: one edge, of the lower type.
-    twice = ("alpha.shapes.Circle.draw", "alpha.shapes.Circle.draw.inner", "calls")
-    assert sorted(stored) == sorted(EDGES - {twice})
+    stored = [(names[s], names[d]) for s, d in zip(graph.indices, destination, strict=True)]
+    assert sorted(stored) == sorted(EDGES)
     assert graph.directed
 
 
@@ -174,28 +142,23 @@ def test_labels_and_split(tree: Path) -> None:
     assert graph.y.tolist() == expected
     masks = np.stack([graph.train_mask, graph.val_mask, graph.test_mask])
     assert (masks.sum(0) == (graph.y >= 0)).all()
-    labelled = sum(label >= 0 for label in expected)
-    assert masks.sum(1).tolist()[0] == int(0.6 * labelled)
 
 
 def test_features_are_normalised_words_without_the_path(tree: Path) -> None:
     graph = build(tree)
     names = [name for facts in facts_of(tree) for name in facts.names]
     row = graph.x[names.index("alpha.shapes.Circle")].astype(np.float32)
-    # Docstring and name; "alpha" and "shapes" are parts of the module's path.
-    buckets = {zlib.crc32(w) % NUM_FEATURES for w in (b"circle", b"round", b"thing", b"of")}
-    assert zlib.crc32(b"shape") % NUM_FEATURES in np.flatnonzero(row)
-    assert buckets <= set(np.flatnonzero(row).tolist())
+    found = set(np.flatnonzero(row).tolist())
+    words = (b"circle", b"round", b"thing", b"of", b"shape")
+    assert {zlib.crc32(word) % NUM_FEATURES for word in words} <= found
     assert np.linalg.norm(row) == pytest.approx(1, abs=1e-3)
-    assert {zlib.crc32(w) % NUM_FEATURES for w in (b"alpha", b"shapes")}.isdisjoint(
-        np.flatnonzero(row).tolist()
-    )
+    assert {zlib.crc32(word) % NUM_FEATURES for word in (b"alpha", b"shapes")}.isdisjoint(found)
 
 
 def test_words_that_give_the_package_away_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "layers.py"
     path.write_text("def run_torchvision(torch, my_nn, layers, pytorch_x, kept):\n    pass\n")
-    facts = parse_file(SourceFile(path, "torch.nn.layers", False, 1))
+    facts = parse_file(SourceFile(path, "torch.nn.layers", False))
     assert facts is not None
     expected = np.zeros(NUM_FEATURES, np.uint8)
     for word in (b"run", b"my", b"kept"):
@@ -210,10 +173,10 @@ def test_split_words() -> None:
 def test_deep_nesting_and_unreadable_files(tmp_path: Path) -> None:
     path = tmp_path / "deep.py"
     path.write_text("x = " + "+".join(["a"] * 20_000))
-    parse_file(SourceFile(path, "deep", False, 1))
-    assert parse_file(SourceFile(tmp_path / "absent.py", "absent", False, 1)) is None
+    parse_file(SourceFile(path, "deep", False))
+    assert parse_file(SourceFile(tmp_path / "absent.py", "absent", False)) is None
     path.write_bytes(b"x = '\xff\xfe'")
-    assert parse_file(SourceFile(path, "deep", False, 1)) is None
+    assert parse_file(SourceFile(path, "deep", False)) is None
 
 
 def test_too_small_for_labels(tree: Path) -> None:
@@ -225,21 +188,22 @@ def test_too_small_for_labels(tree: Path) -> None:
 
 def test_worker_processes_give_the_same_graph(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = build(tree)
-    monkeypatch.setattr(code_graph, "_BATCH_FILES", 3)
+    monkeypatch.setattr(code_graph, "_FILES_PER_TASK", 3)
     pooled = build(tree)
-    for name in ("indptr", "indices", "x", "y", "edge_type", "train_mask"):
+    for name in ("indptr", "indices", "x", "y", "train_mask"):
         assert (getattr(alone, name) == getattr(pooled, name)).all()
 
 
 def test_cache(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    other = code_graph.cache_path().name
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(code_graph, "installation_roots", lambda: [tree])
-    monkeypatch.setattr(sources, "installation_roots", lambda: [tree])
     monkeypatch.setattr(code_graph, "MIN_CLASS_NODES", 5)
     path = code_graph.cache_path()
     assert path.parent == tmp_path / "cache" / "peergraph"
+    assert path.name != other
     first = load_code_graph(progress=False)
     assert [p.name for p in path.parent.iterdir()] == [path.name]
     written = path.stat().st_mtime_ns
@@ -268,11 +232,3 @@ def test_cache_that_cannot_be_written(
     monkeypatch.setattr(code_graph, "MIN_CLASS_NODES", 5)
     with pytest.raises(OSError, match="set XDG_CACHE_HOME to a folder that can be written"):
         load_code_graph(progress=False)
-
-
-def test_key_depends_on_installation(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    key = sources.installation_key(1)
-    assert key == sources.installation_key(1)
-    assert key != sources.installation_key(2)
-    monkeypatch.setattr(sources, "installation_roots", lambda: [tree])
-    assert key != sources.installation_key(1)

@@ -12,7 +12,7 @@ import pytest
 from peergraph_demo.graph import random_split
 from peergraph_demo.npz_file import load_npz, save_npz
 
-SHARED_DATA = Path(__file__).parents[2].parent / "shared" / "data"
+SHARED_DATA = Path(__file__).parents[4] / "shared" / "data"
 
 
 def small(**changes: Any) -> dict[str, Any]:
@@ -44,7 +44,6 @@ def test_dense_file(tmp_path: Path) -> None:
     assert (graph.num_nodes, graph.num_edges, graph.num_classes) == (4, 3, 2)
     assert graph.class_names == ["0", "1"]
     assert graph.directed
-    assert graph.edge_type is None
     assert (graph.x == np.arange(8).reshape(4, 2)).all()
     assert "4 nodes, 3 edges (directed, used both ways)" in str(graph)
 
@@ -63,19 +62,14 @@ def test_sparse_features_become_unit_rows_and_empty_rows_stay(tmp_path: Path) ->
 
 
 def test_round_trip(tmp_path: Path) -> None:
-    arrays = small(
-        edge_type=np.array([0, 1, 0], np.uint8),
-        edge_type_names=np.array(["a", "b"]),
-        class_names=np.array(["left", "right"]),
-    )
+    arrays = small(class_names=np.array(["left", "right"]))
     graph = load_npz(write(tmp_path / "a.npz", arrays))
     save_npz(graph, tmp_path / "new" / "b.npz")
     again = load_npz(tmp_path / "new" / "b.npz")
     assert sorted(p.name for p in (tmp_path / "new").iterdir()) == ["b.npz"]
-    for key in ("indptr", "indices", "x", "y", "train_mask", "val_mask", "test_mask", "edge_type"):
+    for key in ("indptr", "indices", "x", "y", "train_mask", "val_mask", "test_mask"):
         assert (getattr(graph, key) == getattr(again, key)).all()
     assert again.class_names == ["left", "right"]
-    assert again.edge_type_names == ["a", "b"]
     assert again.directed
 
 
@@ -115,7 +109,6 @@ def test_other_files_are_refused(tmp_path: Path, changes: dict[str, Any], messag
         ({"num_classes": np.array([1, 2])}, "num_classes must be integers"),
         ({"class_names": np.array([1, 2])}, "class_names must be text"),
         ({"directed": np.array("yes")}, "directed must be bool"),
-        ({"edge_type": np.array([0, 1])}, "edge_type must have 3 entries"),
         ({"x": None, "x_data": np.ones(3)}, "has no x_indptr, x_indices, x_shape"),
         ({"x_shape": np.array([4])}, "x_indptr must have one entry more"),
         ({"x_indptr": np.array([0, 2, 1, 3, 3])}, "x_indptr must rise from 0"),
