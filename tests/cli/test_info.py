@@ -19,15 +19,6 @@ from peergraph.cli import _gpus, info
 from peergraph.cli.__main__ import main
 from peergraph.memory.region.free_memory import cgroup_memory
 
-TOPOLOGY = (
-    "\t\x1b[4mGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\tNUMA Affinity\x1b[0m\n"
-    "GPU0\t X \tNV18\tSYS\tPIX\t0-31\t0\n"
-    "GPU1\tNV18\t X \tPHB\tSYS\t0-31\t0\n"
-    "GPU2\tSYS\tPHB\t X \tSYS\t32-63\t1\n"
-    "NIC0\tPIX\tSYS\tSYS\t X \n"
-    "\nLegend:\n  X    = Self\n  NV#  = Connection traversing a bonded set of # NVLinks\n"
-)
-
 
 def test_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["info"]) == 0
@@ -57,24 +48,49 @@ def test_runs_as_a_module_and_reports_usage() -> None:
     assert "COMMAND" in process.stderr
 
 
-def test_topology() -> None:
-    kinds = _gpus.parse_topology(TOPOLOGY)
-    assert kinds[0, 1] == kinds[1, 0] == "NV18"
-    assert kinds[2, 0] == "SYS"
-    assert kinds[2, 1] == "PHB"
-    assert _gpus.parse_topology("") == {}
+class Nvml:
+    """NVML of three GPUs: the first two have NVLink, the third is behind another CPU."""
+
+    NVML_TOPOLOGY_SINGLE, NVML_TOPOLOGY_MULTIPLE, NVML_TOPOLOGY_HOSTBRIDGE = 10, 20, 30
+    NVML_TOPOLOGY_NODE, NVML_TOPOLOGY_SYSTEM = 40, 50
+    NVML_P2P_CAPS_INDEX_NVLINK = 2
+
+    class NVMLError(Exception):
+        """What the library raises."""
+
+    def nvmlInit(self) -> None: ...
+    def nvmlShutdown(self) -> None: ...
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "580.82.07"
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        if uuid == "GPU-unknown":
+            raise self.NVMLError
+        return uuid
+
+    def nvmlDeviceGetP2PStatus(self, first: str, second: str, index: int) -> int:
+        return 0 if {first, second} == {"GPU-a", "GPU-b"} else 1
+
+    def nvmlDeviceGetTopologyCommonAncestor(self, first: str, second: str) -> int:
+        return self.NVML_TOPOLOGY_SYSTEM
 
 
-def test_links_follow_visible_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's GPU 0 is nvidia-smi's GPU 1 here, and the third one reads nobody."""
-    answers = {"topo": TOPOLOGY, "--query-gpu=index,uuid": "0, GPU-a\n1, GPU-b\n2, GPU-c\n"}
-    monkeypatch.setattr(_gpus, "nvidia_smi", lambda first, *rest: answers[first])
+def links_of(*uuids: str) -> list[list[str]]:
+    return _gpus.link_matrix([_gpus.Gpu("H", "9.0", 1, 1, uuid) for uuid in uuids])
+
+
+def test_links_between_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda i, j: 2 not in (i, j))
-    gpus = [_gpus.Gpu("H", "9.0", 1, 1, uuid) for uuid in "bac"]
-    links = _gpus.link_matrix(gpus)
-    assert links == [["self", "NV18", "none"], ["NV18", "self", "none"], ["none", "none", "self"]]
-    answers["topo"] = ""
-    assert _gpus.link_matrix(gpus)[0] == ["self", "peer", "none"]
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml())
+    expected = [["self", "NVLink", "none"], ["NVLink", "self", "none"], ["none", "none", "self"]]
+    assert links_of("b", "a", "c") == expected
+    assert links_of("c", "a")[0] == ["self", "SYS"]
+    assert links_of("a", "unknown")[0] == ["self", "peer"]
+    assert _gpus.driver_version() == "580.82.07"
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # not installed
+    assert links_of("a", "b")[0] == ["self", "peer"]
+    assert _gpus.driver_version() is None
 
 
 @pytest.mark.parametrize(
@@ -98,7 +114,7 @@ def test_runs_on(architectures: str, capability: str, runs: bool) -> None:
 def healthy() -> dict[str, Any]:
     gpu = {"name": "H200", "capability": "9.0", "memory": 1, "memory_free": 1, "uuid": "a"}
     return {
-        "versions": {"torch-geometric": "2.8.1", "torch-cuda": "13.0"},
+        "versions": {"torch-geometric": "2.8.1", "torch-cuda": "13.0", "nvidia-ml-py": "13"},
         "compiled": {"cuda": True, "nvcc": "13.0.88", "architectures": "80-real 90"},
         "gpu_present": True,
         "driver": "580.82.07",
@@ -116,6 +132,7 @@ def test_no_advice_when_all_is_well() -> None:
     ("change", "expected"),
     [
         ({"compiled": {"cuda": False, "why_no_cuda": "no nvcc was found"}}, "PEERGRAPH_PIP_NVCC=1"),
+        ({"versions": {"nvidia-ml-py": None}}, "pip install 'peergraph[nvml]'"),
         ({"versions": {"torch-cuda": None}}, "this torch is a CPU build"),
         ({"gpus": [], "links": []}, "CUDA_VISIBLE_DEVICES"),
         ({"driver": "550.54.15"}, "install driver 580 or later"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -45,55 +47,65 @@ def describe(index: int) -> Gpu:
     return Gpu(properties.name, capability, properties.total_memory, free, uuid)
 
 
-def nvidia_smi(*arguments: str) -> str:
-    """What nvidia-smi prints; nothing where it is missing or fails."""
-    if shutil.which("nvidia-smi") is None:
-        return ""
-    command = ["nvidia-smi", *arguments]
+@contextmanager
+def _nvml() -> Iterator[Any]:
+    """The module `pynvml`, initialised, or None where nvidia-ml-py or the driver is missing."""
     try:
-        process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return process.stdout if process.returncode == 0 else ""
+        import pynvml
+    except ImportError:
+        yield None
+        return
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield None
+        return
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
 
 
 def driver_version() -> str | None:
-    lines = nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader").split()
-    return lines[0] if lines else None
+    """The version of the NVIDIA driver; None if nvidia-ml-py or the driver is missing."""
+    with _nvml() as nvml:
+        return None if nvml is None else str(nvml.nvmlSystemGetDriverVersion())
 
 
 def link_matrix(gpus: list[Gpu]) -> list[list[str]]:
-    """How GPU i reaches GPU j: "self", the link's kind, "peer" where it is unknown, or "none"."""
-    kinds = parse_topology(nvidia_smi("topo", "-m"))
-    rows = nvidia_smi("--query-gpu=index,uuid", "--format=csv,noheader").splitlines()
-    index_of = {}
-    for row in rows:
-        index, _, uuid = row.partition(", ")
-        index_of[uuid.removeprefix("GPU-")] = int(index)
+    """How GPU i reaches GPU j: "self", "none", or the kind of link.
 
-    def link(i: int, j: int) -> str:
-        if i == j:
-            return "self"
-        if not torch.cuda.can_device_access_peer(i, j):
-            return "none"
-        pair = (index_of.get(gpus[i].uuid, -1), index_of.get(gpus[j].uuid, -1))
-        return kinds.get(pair, "peer")
+    The kinds are "NVLink", those of `nvidia-smi topo` for PCIe (PIX, PXB, PHB, NODE, SYS), and
+    "peer" where nvidia-ml-py is missing.
+    """
+    count = len(gpus)
+    links = [["peer"] * count for _ in range(count)]
+    with _nvml() as nvml:
+        for i, j in product(range(count), repeat=2):
+            if i == j:
+                links[i][j] = "self"
+            elif not torch.cuda.can_device_access_peer(i, j):
+                links[i][j] = "none"
+            elif nvml is not None:
+                links[i][j] = _kind(nvml, gpus[i], gpus[j])
+    return links
 
-    return [[link(i, j) for j in range(len(gpus))] for i in range(len(gpus))]
 
-
-def parse_topology(text: str) -> dict[tuple[int, int], str]:
-    """The kinds of links between GPUs in the table of `nvidia-smi topo -m` (NV18, PIX, SYS...)."""
-    plain = re.sub(r"\x1b\[[\d;]*m", "", text)
-    rows = [line.split() for line in plain.splitlines() if re.match(r"\s*GPU\d", line)]
-    if not rows:
-        return {}
-    header = [name for name in rows[0] if re.fullmatch(r"GPU\d+", name)]
-    kinds = {}
-    for name, *cells in rows[1:]:
-        for column, kind in zip(header, cells, strict=False):
-            kinds[int(name[3:]), int(column[3:])] = kind
-    return kinds
+def _kind(nvml: Any, first: Gpu, second: Gpu) -> str:
+    levels = {
+        nvml.NVML_TOPOLOGY_SINGLE: "PIX",
+        nvml.NVML_TOPOLOGY_MULTIPLE: "PXB",
+        nvml.NVML_TOPOLOGY_HOSTBRIDGE: "PHB",
+        nvml.NVML_TOPOLOGY_NODE: "NODE",
+        nvml.NVML_TOPOLOGY_SYSTEM: "SYS",
+    }
+    try:
+        pair = [nvml.nvmlDeviceGetHandleByUUID(f"GPU-{gpu.uuid}") for gpu in (first, second)]
+        if nvml.nvmlDeviceGetP2PStatus(*pair, nvml.NVML_P2P_CAPS_INDEX_NVLINK) == 0:
+            return "NVLink"
+        return levels.get(nvml.nvmlDeviceGetTopologyCommonAncestor(*pair), "peer")
+    except nvml.NVMLError:  # not supported by this GPU or driver
+        return "peer"
 
 
 def runs_on(architectures: str, capability: str) -> bool:

@@ -22,6 +22,7 @@ PACKAGES = {
     "dgl": ["dgl"],
     "cupy": ["cupy", "cupy-cuda13x", "cupy-cuda12x"],
     "numpy": ["numpy"],
+    "nvidia-ml-py": ["nvidia-ml-py"],
 }
 Facts = dict[str, Any]
 
@@ -106,6 +107,11 @@ def gpu_advice(facts: Facts) -> Iterator[str]:
             "a GPU is here, but the CUDA part was not compiled "
             f"({compiled['why_no_cuda']} when it was built): PEERGRAPH_CUDA=ON make rebuild; "
             "without nvcc set PEERGRAPH_PIP_NVCC=1 too, to take it from pip"
+        )
+    if facts["versions"]["nvidia-ml-py"] is None:
+        yield (
+            "nvidia-ml-py is missing, it tells the driver's version and the kinds of links: "
+            "pip install 'peergraph[nvml]'"
         )
     if torch_cuda is None:
         yield "a GPU is here, but this torch is a CPU build: install one built with CUDA"
