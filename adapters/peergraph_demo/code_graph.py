@@ -174,7 +174,7 @@ def find_edges(files: Sequence[FileFacts]) -> set[tuple[int, int]]:
             return around
         return resolve(f"{names[around]}.{part}", left - 1)
 
-    edges = set()
+    edges: set[tuple[int, int]] = set()
     first = 0
     for facts in files:
         edges.update((first + parent, first + i) for i, parent in facts.contains)
