@@ -13,6 +13,7 @@ from torch_geometric.sampler import NegativeSampling
 import peergraph_pyg
 from peergraph_pyg import ExcludeTargets
 from tests.adapters.pyg.graphs import random_data, random_hetero
+from tests.pairwise import pairwise
 
 WRITES = ("author", "writes", "paper")
 REV_WRITES = ("paper", "rev_writes", "author")
@@ -62,9 +63,9 @@ def positives(batch: Any, key: Any, ends: torch.Tensor) -> set[tuple[int, int, i
     return links
 
 
-@pytest.mark.parametrize("neg_sampling", NEGATIVES, ids=str)
-@pytest.mark.parametrize("disjoint", [False, True])
-@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    ("neg_sampling", "disjoint", "reverse"), pairwise(NEGATIVES, [False, True], [False, True])
+)
 def test_one_type(neg_sampling: Any, disjoint: bool, reverse: bool, device: torch.device) -> None:
     data = random_data()
     edges = torch.cat([data.edge_index[:, :200], data.edge_index[:, :200].flip(0)], dim=1)

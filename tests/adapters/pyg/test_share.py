@@ -71,16 +71,19 @@ def test_source_is_untouched() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("row", [(), (1,), (3,), (2, 5)], ids=str)
-def test_dtypes_and_shapes(dtype: torch.dtype, row: tuple[int, ...], device: torch.device) -> None:
-    value = torch.randint(0, 2, (7, *row)).to(dtype)
-    edges = torch.randint(0, 2, (4, *row)).to(dtype)
+def test_dtypes_and_shapes(dtype: torch.dtype, device: torch.device) -> None:
     index = torch.tensor([[0, 1, 2, 3], [3, 3, 0, 6]])
-    data = Data(x=torch.rand(7, 1), value=value, edge_index=index, edge_value=edges)
+    data = Data(x=torch.rand(7, 1), edge_index=index)
+    rows = [(), (1,), (3,), (2, 5)]
+    for number, row in enumerate(rows):
+        data[f"value_{number}"] = torch.randint(0, 2, (7, *row)).to(dtype)
+        data[f"edge_value_{number}"] = torch.randint(0, 2, (4, *row)).to(dtype)
     shared = peergraph_pyg.share(data, device=device)
     ids = torch.tensor([6, 0, 0, 3], device=device)
-    assert torch.equal(shared.value[ids].cpu(), value[ids.cpu()])
-    assert torch.equal(shared.edge_value.cpu(), edges)
+    for number, row in enumerate(rows):
+        value, edges = f"value_{number}", f"edge_value_{number}"
+        assert torch.equal(shared[value][ids].cpu(), data[value][ids.cpu()]), row
+        assert torch.equal(shared[edges].cpu(), data[edges]), row
 
 
 @pytest.mark.filterwarnings("ignore:Unable to accurately infer 'num_nodes'")

@@ -17,6 +17,7 @@ from torch_geometric.nn import GCNConv, GraphConv, SAGEConv
 import peergraph_pyg
 from peergraph_pyg import AdjacencyTensor
 from tests.adapters.pyg.graphs import random_data, random_hetero
+from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Sparse .* tensor support is in beta", "ignore:Sparse invariant checks"
@@ -89,9 +90,9 @@ def dense(edge_index: Tensor, values: Tensor, sizes: tuple[int, int]) -> Tensor:
     return result.index_put_((edge_index[1].cpu(), edge_index[0].cpu()), values, accumulate=True)
 
 
-@pytest.mark.parametrize("key", ["adj_t", "adj"])
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize(
+    ("key", "layout", "weights"), pairwise(["adj_t", "adj"], LAYOUTS, [False, True])
+)
 def test_shared(key: str, layout: torch.layout, weights: bool, device: torch.device) -> None:
     plain = without_edge_index(as_matrix(simple_data(), key, layout, weights))
     shared = peergraph_pyg.share(plain, device=device)
@@ -111,9 +112,7 @@ def test_shared(key: str, layout: torch.layout, weights: bool, device: torch.dev
     assert tables == ([f"{key}_value"] if weights else []) + ["edge_attr"]
 
 
-@pytest.mark.parametrize("key", ["adj_t", "adj"])
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("key", "layout", "workers"), pairwise(["adj_t", "adj"], LAYOUTS, [0, 2]))
 def test_batches(key: str, layout: torch.layout, workers: int, device: torch.device) -> None:
     """The matrix of a batch is made of the edges that a batch of the edge list has."""
     listed = as_matrix(simple_data(), key, layout)

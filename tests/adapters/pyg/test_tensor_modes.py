@@ -15,6 +15,7 @@ from torch_geometric.loader import NeighborLoader
 import peergraph_pyg
 from peergraph_pyg import LazyRows, StoreTensor
 from tests.adapters.pyg.graphs import random_data, random_hetero
+from tests.pairwise import pairwise
 
 MODES = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
 
@@ -59,24 +60,24 @@ def value(tensor: Tensor) -> Tensor:
     return tensor if type(tensor) is Tensor else tensor.clone()
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", VIEWS)
-def test_views(name: str, mode: str, device: torch.device) -> None:
-    """As of plain tensors, also where the mode is left afterwards, and gradients are wanted."""
+def test_views(name: str, device: torch.device) -> None:
+    """Views are as those of plain tensors in each mode, and serve gradients after it."""
     data = random_data()
     shared, plain = peergraph_pyg.share(data, device=device), data.x.to(device)
-    lazy = peergraph_pyg.lazy(shared).x[torch.arange(60, device=device)]
-    assert isinstance(lazy, LazyRows)
-    with MODES[mode]():
-        expected = VIEWS[name](plain)
-        for x in (shared.x, lazy):
-            result = VIEWS[name](x)
-            assert torch.equal(value(result), expected)
-            assert not result.is_inference() or expected.is_inference()
-    if not expected.is_inference() and expected.is_floating_point():
-        weight = torch.ones((), dtype=expected.dtype, device=device, requires_grad=True)
-        (value(result) * weight).sum().backward()
-        assert weight.grad is not None
+    for mode in MODES.values():
+        lazy = peergraph_pyg.lazy(shared).x[torch.arange(60, device=device)]
+        assert isinstance(lazy, LazyRows)
+        with mode():
+            expected = VIEWS[name](plain)
+            for x in (shared.x, lazy):
+                result = VIEWS[name](x)
+                assert torch.equal(value(result), expected), mode
+                assert not result.is_inference() or expected.is_inference(), mode
+        if not expected.is_inference() and expected.is_floating_point():
+            weight = torch.ones((), dtype=expected.dtype, device=device, requires_grad=True)
+            (value(result) * weight).sum().backward()
+            assert weight.grad is not None, mode
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -99,9 +100,9 @@ def test_edges(mode: str, device: torch.device) -> None:
 CONVS = ("GCNConv", "SAGEConv", "GATConv", "GATv2Conv", "GraphConv", "TransformerConv", "GENConv")
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("accelerated", [False, True])
-@pytest.mark.parametrize("name", CONVS)
+@pytest.mark.parametrize(
+    ("name", "accelerated", "mode"), pairwise(CONVS, [False, True], list(MODES))
+)
 def test_models_of_whole_graphs(
     name: str, accelerated: bool, mode: str, device: torch.device
 ) -> None:
