@@ -36,7 +36,7 @@ from torch_geometric.nn import conv as pyg
 
 from peergraph.aggregate import g_spmm
 from peergraph_pyg import nn
-from peergraph_pyg.nn.structure import structure_of
+from peergraph_pyg.nn.csc_cache import csc_of
 
 _PEERS = ("coo", "csr", "cusparse", "dgl")
 _HEADS = 4
@@ -75,9 +75,7 @@ def edge_inputs(layer: str, graph: Graph) -> tuple[Tensor, ...]:
 def by_peergraph(layer: str, dim: int, graph: Graph) -> Run:
     if layer == "sum":
         nodes = graph.num_nodes
-        return lambda x: g_spmm(
-            structure_of(graph.for_peergraph(), nodes, nodes), "copy_u", "sum", x
-        )
+        return lambda x: g_spmm(csc_of(graph.for_peergraph(), nodes, nodes), "copy_u", "sum", x)
     conv = make_layer(nn, layer, dim).to(graph.edge_index.device)
     inputs = edge_inputs(layer, graph)
     return lambda x: conv(x, graph.for_peergraph(), *inputs)

@@ -21,7 +21,7 @@ from .loader import patches
 from .loader.exclude_targets import ExcludeTargets
 from .loader.lazy import lazy
 from .loader.sampler import NeighborSampler
-from .nn.swap import accelerate, revert
+from .nn.accelerate import accelerate, revert
 from .prefetching.prefetcher import prefetch
 
 __all__ = [

@@ -1,7 +1,8 @@
 """PyG's layers on Peergraph's aggregation: the same names, arguments, parameters and results."""
 
-from .attention_convs import GATConv, GATv2Conv
 from .convs import (
+    GATConv,
+    GATv2Conv,
     GCNConv,
     GINConv,
     GINEConv,

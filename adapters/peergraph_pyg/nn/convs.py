@@ -1,12 +1,13 @@
-"""PyG's layers, with messages that are reduced where they are made.
+"""PyG's layers: each maps its arguments to a function of ``peergraph.aggregate.layers``.
 
-Constructors, attributes, ``state_dict`` and ``forward`` are PyG's own code. Of several neighbours
-with the same extremum (``aggr="max"`` or ``"min"``) the first has the gradient, where PyG divides
-it among them on some devices.
+Constructors, attributes and ``state_dict`` are PyG's; where a call is not supported, so is
+``forward``. Of several neighbours with the same extremum (``aggr="max"`` or ``"min"``) the first
+gets the gradient, where PyG divides it among them on some devices.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,29 +15,25 @@ import torch.nn.functional as F
 import torch_geometric
 from torch import Tensor
 from torch_geometric.nn import conv as pyg
+from torch_geometric.nn.dense.linear import Linear
 
-from peergraph.aggregate import Csc, g_sddmm, g_spmm, message, spmm_add_self
-from peergraph.integration import Unsupported, note
+from peergraph.aggregate import Csc, layers
+from peergraph.aggregate.layers import without_autocast
+from peergraph.integration import Unsupported, note, require
 
+from ..compat import has_hooks
 from ..data.lazy_features import gathered
-from .degrees import degrees_of, normalised_sum, weighs_edges, weighted_sum, weights_of
-from .layer import (
+from .csc_cache import cache_key, can_be_cached
+from .features import (
     Ends,
-    FastLayer,
-    Size,
-    can_be_kept,
+    are_first_rows,
     ends_of,
     is_plain,
     kind_of,
-    known_by,
-    refuse,
-    without_autocast,
+    self_rows,
+    table_rows_or_tensor,
 )
-from .projected import are_first_rows, check_projection, check_weight, project, run
-from .structure import derived_from
-
-# Values of messages from which on writing them costs more than a transpose.
-_MANY = 1 << 28
+from .layer import FastLayer, Size
 
 
 class SAGEConv(FastLayer, pyg.SAGEConv):  # type: ignore[misc]
@@ -45,22 +42,24 @@ class SAGEConv(FastLayer, pyg.SAGEConv):  # type: ignore[misc]
     pyg_class = pyg.SAGEConv
 
     def forward(self, x: Any, edge_index: Any, size: Size = None) -> Any:
-        """As PyG's; where nothing looks at the products of the two maps, they add up as made."""
+        """As PyG's; the products of the two linear maps are added as they are made."""
 
-        def at_once() -> Tensor:
-            refuse(self.project, "features are projected before")
-            refuse(not self.root_weight, "there is no own term")
+        def fused() -> Tensor:
+            require(not self.project, "features are projected before")
+            require(self.root_weight, "there is no root weight")
             ends = ends_of((x, x) if isinstance(x, Tensor) else x)
-            out = project(self, ends, edge_index, size, self.lin_l, self.lin_r)
+            out = _aggregate_and_project(self, ends, edge_index, size, self.lin_l, self.lin_r)
             return F.normalize(out, p=2.0, dim=-1) if self.normalize else out
 
-        return self._at_once(at_once, lambda: pyg.SAGEConv.forward(self, x, edge_index, size))
+        return self._fused_or_fallback(
+            fused, lambda: pyg.SAGEConv.forward(self, x, edge_index, size)
+        )
 
 
 class GCNConv(FastLayer, pyg.GCNConv):  # type: ignore[misc]
-    """PyG's GCNConv; without weights of edges, rows of dense graphs are scaled instead of edges.
+    """PyG's GCNConv; without edge weights, the degrees of the structure normalise.
 
-    With weights, or ``cached=True``, normalisation and its cache are PyG's.
+    With edge weights, or ``cached=True``, normalisation and its cache are PyG's.
     """
 
     pyg_class = pyg.GCNConv
@@ -68,34 +67,34 @@ class GCNConv(FastLayer, pyg.GCNConv):  # type: ignore[misc]
     def forward(self, x: Any, edge_index: Any, edge_weight: Tensor | None = None) -> Any:
         """As PyG's. Structure and degrees are kept for as long as `edge_index` lives."""
         if edge_weight is None and self.normalize and not self.cached:
-            return self._either(
-                "forward",
+            return self._fused_or_fallback(
                 lambda: self._by_degrees(x, edge_index),
                 lambda: self._by_weights(x, edge_index, None),
+                step="forward",
             )
         return self._by_weights(x, edge_index, edge_weight)
 
     def _by_degrees(self, x: Any, edge_index: Any) -> Tensor:
-        refuse(self._check_settings(by_columns=True) != "sum", f"aggr is {self.aggr}")
-        self._check_steps("propagate")
-        refuse(not isinstance(x, Tensor), f"x is a {kind_of(x)}")
+        require(self._require_settings(by_columns=True) == "sum", f"aggr is {self.aggr}")
+        self._require_steps("propagate")
+        require(isinstance(x, Tensor), f"x is a {kind_of(x)}")
         csc = self._structure(edge_index, None, Ends(x, None), None)
-        refuse(csc.num_destinations != csc.num_sources, f"there is {csc}")
-        degrees = degrees_of(csc, edge_index, self.add_self_loops, x.dtype)
-        h = self.lin(x)
-        if weighs_edges(csc, x.dtype):
-            how, weights = "edges weighted", weights_of(csc, edge_index, degrees)
-            out = without_autocast(lambda: weighted_sum(csc, weights, h, self.bias))
-        else:
-            how = "rows scaled"
-            out = without_autocast(lambda: normalised_sum(csc, degrees, h, self.bias))
+        require(csc.num_destinations == csc.num_sources, f"there is {csc}")
+        out = layers.gcn(
+            csc,
+            self.lin(x),
+            bias=self.bias,
+            add_self_loops=self.add_self_loops,
+            norm_dtype=x.dtype,
+        )
+        how = "edges weighted" if layers.weights_edges(csc, x.dtype) else "rows scaled"
         note(f"forward: peergraph, sum over {csc}, {how} by the degrees")
         return out
 
     def _by_weights(self, x: Any, edge_index: Any, edge_weight: Tensor | None) -> Any:
-        # What cached=True keeps may come from another edge index than this one.
+        # The edge index that ``cached=True`` keeps may come from another one than this.
         changes = self.normalize and self.add_self_loops and not self.cached
-        with known_by(edge_index, "GCNConv", changes):
+        with cache_key("GCNConv", edge_index, changes=changes):
             return super().forward(x, edge_index, edge_weight)
 
     def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
@@ -108,30 +107,28 @@ class GINConv(FastLayer, pyg.GINConv):  # type: ignore[misc]
     pyg_class = pyg.GINConv
 
     def forward(self, x: Any, edge_index: Any, size: Size = None) -> Any:
-        """As PyG's; the own term is added to the sums where they are."""
+        """As PyG's; the self term is added to the sums in place."""
 
-        def at_once() -> Tensor:
+        def fused() -> Tensor:
             ends = ends_of((x, x) if isinstance(x, Tensor) else x)
-            refuse(self._check_settings() != "sum", f"aggr is {self.aggr}")
-            self._check_steps("propagate")
-            refuse(not are_first_rows(ends.x_dst, ends.x_src), "destinations are other rows")
-            refuse(ends.x_src.dim() != 2, f"x is {list(ends.x_src.shape)}")
+            require(self._require_settings() == "sum", f"aggr is {self.aggr}")
+            self._require_steps("propagate")
+            require(are_first_rows(ends.x_dst, ends.x_src), "destinations are other rows")
+            require(ends.x_src.dim() == 2, f"x is {list(ends.x_src.shape)}")
             csc = self._structure(edge_index, size, ends, None)
-            out = without_autocast(lambda: spmm_add_self(csc, ends.x_src, 1 + self.eps))
+            out = without_autocast(lambda: layers.gin(csc, ends.x_src, self.eps))
             note(f"propagate: peergraph, sum over {csc}")
             return out
 
-        def in_steps() -> Tensor:
-            result: Tensor = pyg.GINConv.forward(self, x, edge_index, size)
-            return result
-
-        return self._at_once(lambda: self.nn(at_once()), in_steps)
+        return self._fused_or_fallback(
+            lambda: self.nn(fused()), lambda: pyg.GINConv.forward(self, x, edge_index, size)
+        )
 
 
 class GINEConv(FastLayer, pyg.GINEConv):  # type: ignore[misc]
-    """PyG's GINEConv; where CuPy is there, in one compiled kernel.
+    """PyG's GINEConv; in one compiled kernel where there is CuPy.
 
-    Else, and over the structure of one mini-batch, sums are written and what relu leaves of them.
+    Without CuPy, and over the structure of one mini-batch, messages are written.
     """
 
     pyg_class = pyg.GINEConv
@@ -139,7 +136,7 @@ class GINEConv(FastLayer, pyg.GINEConv):  # type: ignore[misc]
     def forward(
         self, x: Any, edge_index: Any, edge_attr: Tensor | None = None, size: Size = None
     ) -> Any:
-        """As PyG's; the own term is added in one pass."""
+        """As PyG's; the self term is added in one pass."""
         pair = (x, x) if isinstance(x, Tensor) else x
         if torch.compiler.is_compiling() or not is_plain(pair[1]):
             return super().forward(x, edge_index, edge_attr, size)
@@ -148,28 +145,20 @@ class GINEConv(FastLayer, pyg.GINEConv):  # type: ignore[misc]
 
     def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
         x, edge_attr = ends_of(kwargs["x"]), kwargs["edge_attr"]
-        refuse(edge_attr is None or x.x_src.dim() != 2, "there are no edge features")
+        require(edge_attr is not None and x.x_src.dim() == 2, "there are no edge features")
         return x, edge_attr
 
     def _aggregate(self, csc: Csc, reduce: str, x: Tensor, e: Tensor | None) -> Tensor:
         assert e is not None
         width = self.lin.out_channels if self.lin is not None else e.shape[-1]
-        if e.dim() != 2 or width != x.shape[-1]:  # PyG says what is wrong.
-            sources = without_autocast(lambda: g_sddmm(csc, "copy", gathered(x)))
+        if e.dim() != 2 or width != x.shape[-1]:  # PyG raises the error.
+            sources = without_autocast(lambda: csc.sddmm("copy", gathered(x)))
             messages = self.message(sources, e)
-        else:
-            e = e if self.lin is None else self.lin(e)
-            dtype = torch.promote_types(x.dtype, e.dtype)
-            rows, edges = gathered(x).to(dtype), e.to(dtype)
-            fused = message("relu(u + e)", reduce)
-            # It runs over the transpose, which structures that serve once have not.
-            often = not csc.transient or rows.shape[1] * csc.num_edges >= _MANY
-            if fused.is_fused(csc) and often:
-                note("messages: one compiled kernel, never written")
-                return without_autocast(lambda: fused(csc, u=rows, e=edges))
-            sums = without_autocast(lambda: g_sddmm(csc, "add", rows, edges, "u", "e"))
-            messages = sums.relu()
-        return without_autocast(lambda: g_spmm(csc, "copy_e", reduce, e=messages))
+            return without_autocast(lambda: csc.spmm("copy_e", reduce, e=messages))
+        rows = gathered(x)
+        if layers.fuses_gine(csc, rows):
+            note("messages: one compiled kernel, never written")
+        return layers.gine(csc, rows, e if self.lin is None else self.lin(e), reduce=reduce)
 
 
 class GraphConv(FastLayer, pyg.GraphConv):  # type: ignore[misc]
@@ -178,24 +167,18 @@ class GraphConv(FastLayer, pyg.GraphConv):  # type: ignore[misc]
     pyg_class = pyg.GraphConv
 
     def forward(
-        self,
-        x: Any,
-        edge_index: Any,
-        edge_weight: Tensor | None = None,
-        size: Size = None,
+        self, x: Any, edge_index: Any, edge_weight: Tensor | None = None, size: Size = None
     ) -> Any:
-        """As PyG's; where nothing looks at the products of the two maps, they add up as made."""
+        """As PyG's; the products of the two linear maps are added as they are made."""
 
-        def at_once() -> Tensor:
-            refuse(edge_weight is not None, "there are weights")
+        def fused() -> Tensor:
+            require(edge_weight is None, "there are weights")
             ends = ends_of((x, x) if isinstance(x, Tensor) else x)
-            return project(self, ends, edge_index, size, self.lin_rel, self.lin_root)
+            return _aggregate_and_project(self, ends, edge_index, size, self.lin_rel, self.lin_root)
 
-        def in_steps() -> Tensor:
-            result: Tensor = pyg.GraphConv.forward(self, x, edge_index, edge_weight, size)
-            return result
-
-        return self._at_once(at_once, in_steps)
+        return self._fused_or_fallback(
+            fused, lambda: pyg.GraphConv.forward(self, x, edge_index, edge_weight, size)
+        )
 
     def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
         return _weighted(kwargs)
@@ -208,58 +191,310 @@ class RGCNConv(FastLayer, pyg.RGCNConv):  # type: ignore[misc]
 
     def forward(self, x: Any, edge_index: Any, edge_type: Tensor | None = None) -> Any:
         """As PyG's. Structures are kept for as long as `edge_index` and `edge_type` live."""
-        if edge_type is not None and can_be_kept(edge_index, edge_type):
-            with derived_from("RGCNConv", edge_index, edge_type):
-                return self._at_once(
+        if edge_type is not None and can_be_cached(edge_index, edge_type):
+            with cache_key("RGCNConv", edge_index, edge_type):
+                return self._fused_or_fallback(
                     lambda: self._by_relation(x, edge_index, edge_type),
                     lambda: pyg.RGCNConv.forward(self, x, edge_index, edge_type),
                 )
         return super().forward(x, edge_index, edge_type)
 
     def _by_relation(self, x: Any, edge_index: Tensor, edge_type: Tensor) -> Tensor:
-        """PyG's loop over relations, whose products add up as they are made; raises Unsupported."""
-        refuse(self.num_blocks is not None or self.num_relations < 1, "weights are blocks")
+        """PyG's loop over relations, whose products are added as they are made."""
+        require(self.num_blocks is None and self.num_relations >= 1, "weights are blocks")
         by_segments = torch_geometric.backend.use_segment_matmul is not False
-        refuse(torch_geometric.typing.WITH_SEGMM and by_segments, "pyg-lib may multiply")
+        may_multiply = torch_geometric.typing.WITH_SEGMM and by_segments
+        require(not may_multiply, "pyg-lib may multiply")
         pair = x if isinstance(x, tuple) else (x, x)
-        refuse(len(pair) != 2 or any(not isinstance(end, Tensor) for end in pair), "x is not given")
+        both = len(pair) == 2 and all(isinstance(end, Tensor) for end in pair)
+        require(both, "x is not given")
         ends = Ends(*pair)
-        reduce = check_projection(self, ends, edge_index)
+        reduce = _require_projection(self, ends, edge_index)
         # PyG starts with zeros of torch's default dtype.
         dtype = ends.x_src.dtype
         wide = torch.promote_types(dtype, torch.get_default_dtype()) == dtype
-        refuse(not dtype.is_floating_point or not wide, f"x is {dtype}")
-        check_weight(self.weight, ends.x_src, 1)
+        require(dtype.is_floating_point and wide, f"x is {dtype}")
+        _require_weight(self.weight, ends.x_src, 1)
         self_weight = None
         if self.root is not None:
-            check_weight(self.root, pair[1], 0)
+            _require_weight(self.root, pair[1], 0)
             self_weight = self.root.t()
-        refuse(edge_index.dim() != 2 or edge_type.shape != edge_index.shape[1:], "types do not fit")
+        fits = edge_index.dim() == 2 and edge_type.shape == edge_index.shape[1:]
+        require(fits, "types do not fit")
         size = (pair[0].shape[0], pair[1].shape[0])
         structures = [
             self._structure(edge_index[:, edge_type == relation], size, ends, None)
             for relation in range(self.num_relations)
         ]
         typed = sum(csc.num_edges for csc in structures)
-        refuse(typed != edge_index.shape[1], "there are types of no relation")
+        require(typed == edge_index.shape[1], "there are types of no relation")
         weight = self.weight
         if self.num_bases is not None:
-            check_weight(self.comp, self.comp, 1)
+            _require_weight(self.comp, self.comp, 1)
             flat = self.comp @ weight.view(self.num_bases, -1)
             weight = flat.view(self.num_relations, self.in_channels_l, self.out_channels)
-        matrices = [each.t() for each in weight.unbind()]
-        return run(structures, reduce, ends, matrices, self_weight, self.bias)
+        weights = [each.t() for each in weight.unbind()]
+        out = layers.rgcn(
+            structures,
+            table_rows_or_tensor(ends.x_src, typed),
+            weights,
+            reduce=reduce,
+            self_weight=self_weight,
+            self_x=None if self_weight is None else self_rows(ends),
+            bias=self.bias,
+        )
+        for csc in structures:
+            note(f"propagate: peergraph, {reduce} over {csc}")
+        return out
 
     def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
-        if kwargs["edge_type_ptr"] is not None:
-            raise Unsupported("pyg-lib multiplies by segments")
+        require(kwargs["edge_type_ptr"] is None, "pyg-lib multiplies by segments")
         return ends_of(kwargs["x"]), None
 
 
+class GATConv(FastLayer, pyg.GATConv):  # type: ignore[misc]
+    """PyG's GATConv; without edge features, dropout and autocast, in one pass over the edges.
+
+    Else the weights of edges are written, a number for each edge and head; messages are not.
+    """
+
+    pyg_class = pyg.GATConv
+
+    def forward(
+        self,
+        x: Any,
+        edge_index: Any,
+        edge_attr: Tensor | None = None,
+        size: Size = None,
+        return_attention_weights: bool | None = None,
+    ) -> Any:
+        """As PyG's. The structure is kept for as long as `edge_index` lives."""
+
+        def by_edges() -> Any:
+            args = (x, edge_index, edge_attr, size, return_attention_weights)
+            with cache_key("GATConv", edge_index, changes=self.add_self_loops):
+                return pyg.GATConv.forward(self, *args)
+
+        if edge_attr is not None:
+            return by_edges()
+        return self._fused_or_fallback(
+            lambda: _with_weights(
+                self._in_one_pass(x, edge_index, size), by_edges, return_attention_weights
+            ),
+            by_edges,
+            step="forward",
+        )
+
+    def _in_one_pass(self, x: Any, edge_index: Any, size: Size) -> Tensor:
+        pair = ends_of(x)
+        csc = _structure_of_one_pass(self, pair, edge_index, size, self.att_src.dtype)
+        source, target, heads = pair.x_src, pair.x_dst, (self.heads, self.out_channels)
+        if not isinstance(x, (tuple, list)):
+            target = source
+        to_source, to_target = (
+            (self.lin, self.lin) if self.lin is not None else (self.lin_src, self.lin_dst)
+        )
+        h = to_source(source).view(-1, *heads)
+        destination_h = None
+        if target is not None and (target is not source or to_source is not to_target):
+            destination_h = to_target(target).view(-1, *heads)
+        out = layers.gat(
+            csc,
+            h,
+            self.att_src[0],
+            None if target is None else self.att_dst[0],
+            destination_x=destination_h,
+            negative_slope=self.negative_slope,
+            add_self_loops=self.add_self_loops,
+        )
+        note(f"forward: peergraph, attention in one pass over {csc}")
+        return _combine_heads(self, out, target)
+
+    def edge_updater(self, edge_index: Any, size: Size = None, **kwargs: Any) -> Tensor:
+        """Attention weights of edges [edges, heads], as PyG's."""
+
+        def fused() -> Tensor:
+            alpha = ends_of(kwargs["alpha"])
+            self._require_settings()
+            csc = self._structure(edge_index, size, alpha, None)
+            weights = layers.gat_weights(
+                csc,
+                alpha.x_src,
+                alpha.x_dst,
+                edge_scores=self._edge_scores(kwargs["edge_attr"]),
+                negative_slope=self.negative_slope,
+                dropout=self.dropout if self.training else 0.0,
+            )
+            note(f"edge_updater: peergraph, softmax over {csc}")
+            return weights
+
+        result: Tensor = self._fused_or_fallback(
+            fused,
+            lambda: FastLayer.edge_updater(self, edge_index, size, **kwargs),
+            step="edge_updater",
+        )
+        return result
+
+    def _edge_scores(self, edge_attr: Tensor | None) -> Tensor | None:
+        if edge_attr is None or self.lin_edge is None:
+            return None
+        edges = edge_attr.view(-1, 1) if edge_attr.dim() == 1 else edge_attr
+        edges = self.lin_edge(edges).view(-1, self.heads, self.out_channels)
+        scores: Tensor = (edges * self.att_edge).sum(dim=-1)
+        return scores
+
+    def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
+        return ends_of(kwargs["x"]), kwargs["alpha"]
+
+
+class GATv2Conv(FastLayer, pyg.GATv2Conv):  # type: ignore[misc]
+    """PyG's GATv2Conv; without edge features, dropout and autocast, in one pass over the edges.
+
+    Else scores are PyG's, which writes the features of both ends of each edge.
+    """
+
+    pyg_class = pyg.GATv2Conv
+
+    def forward(
+        self,
+        x: Any,
+        edge_index: Any,
+        edge_attr: Tensor | None = None,
+        return_attention_weights: bool | None = None,
+    ) -> Any:
+        """As PyG's. The structure is kept for as long as `edge_index` lives."""
+
+        def by_edges() -> Any:
+            args = (x, edge_index, edge_attr, return_attention_weights)
+            with cache_key("GATv2Conv", edge_index, changes=self.add_self_loops):
+                return pyg.GATv2Conv.forward(self, *args)
+
+        if edge_attr is not None:
+            return by_edges()
+        return self._fused_or_fallback(
+            lambda: _with_weights(
+                self._in_one_pass(x, edge_index), by_edges, return_attention_weights
+            ),
+            by_edges,
+            step="forward",
+        )
+
+    def _in_one_pass(self, x: Any, edge_index: Any) -> Tensor:
+        single = not isinstance(x, (tuple, list))
+        pair = ends_of((x, x) if single else x)
+        require(pair.x_dst is not None, "there are no features of destinations")
+        csc = _structure_of_one_pass(self, pair, edge_index, None, self.att.dtype)
+        source, target, heads = pair.x_src, pair.x_dst, (self.heads, self.out_channels)
+        left = self.lin_l(source).view(-1, *heads)
+        same = single and self.share_weights
+        right = left if same else self.lin_r(target).view(-1, *heads)
+        out = layers.gatv2(
+            csc,
+            left,
+            right,
+            self.att[0],
+            negative_slope=self.negative_slope,
+            add_self_loops=self.add_self_loops,
+        )
+        note(f"forward: peergraph, attention in one pass over {csc}")
+        return _combine_heads(self, out, target)
+
+    def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
+        return ends_of(kwargs["x"]), kwargs["alpha"]
+
+
 def _weighted(kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
-    """A number for each edge, which PyG takes as [edges] or as [edges, 1]."""
+    """Returns features and weights of edges, which PyG takes as [edges] or as [edges, 1]."""
     x, weight = ends_of(kwargs["x"]), kwargs["edge_weight"]
     if weight is None:
         return x, None
-    refuse(not is_plain(weight) or x.x_src.dim() != 2, "there are weights and more than features")
+    fits = is_plain(weight) and x.x_src.dim() == 2
+    require(fits, "there are weights and more than features")
     return x, weight.reshape(-1)
+
+
+def _require_projection(layer: FastLayer, x: Ends, edge_index: Any) -> str:
+    """Returns the reduction; raises Unsupported unless sums and products can be one step."""
+    reduce = layer._require_settings()
+    layer._require_steps("propagate")
+    require(isinstance(edge_index, Tensor), f"edge_index is a {kind_of(edge_index)}")
+    for end in x:
+        if end is not None:
+            layer._require_features(end, edge_index)
+            require(end.dim() == 2, f"x is {list(end.shape)}")
+    require(not torch.is_autocast_enabled(x.x_src.device.type), "there is autocast")
+    return reduce
+
+
+def _require_weight(weight: Any, x: Tensor, width: int) -> None:
+    """Raises Unsupported unless `weight` is a plain tensor that multiplies rows of `x`."""
+    require(is_plain(weight) and weight.dtype == x.dtype, "weights are of another kind")
+    fits = weight.device == x.device and weight.shape[width] == x.shape[1]
+    require(fits, "weights do not fit")
+
+
+def _aggregate_and_project(
+    layer: FastLayer, x: Ends, edge_index: Any, size: Size, to_rows: Any, to_self: Any
+) -> Tensor:
+    """Returns ``to_rows(propagate(x)) + to_self(x of destinations)``; raises Unsupported.
+
+    Args:
+        layer: reduces features without weights of edges.
+        x: its features.
+        edge_index, size: as for ``propagate``.
+        to_rows, to_self: PyG's linear maps; the second has no bias.
+    """
+    reduce = _require_projection(layer, x, edge_index)
+    source, target = x
+    maps = [(to_rows, source)] + ([] if target is None else [(to_self, target)])
+    for linear, rows in maps:
+        plain = type(linear) is Linear and "forward" not in linear.__dict__
+        require(plain, "a map is the user's")
+        require(not has_hooks(linear), "there are hooks of a map")
+        _require_weight(linear.weight, rows, 1)
+    bias = to_rows.bias
+    require(bias is None or is_plain(bias), "a bias is of another kind")
+    require(target is None or to_self.bias is None, "a map is the user's")
+    csc = layer._structure(edge_index, size, x, None)
+    out = layers.sage(
+        csc,
+        table_rows_or_tensor(source, csc.num_edges),
+        to_rows.weight,
+        reduce=reduce,
+        self_weight=None if target is None else to_self.weight,
+        self_x=self_rows(x),
+        bias=bias,
+    )
+    note(f"propagate: peergraph, {reduce} over {csc}")
+    return out
+
+
+def _structure_of_one_pass(
+    layer: FastLayer, x: Ends, edge_index: Any, size: Size, parameter_dtype: torch.dtype
+) -> Csc:
+    """Returns the structure; raises Unsupported unless attention runs in one pass over it."""
+    require(layer._require_settings() == "sum", f"aggr is {layer.aggr}")
+    layer._require_steps("propagate", "edge_updater")
+    layer._require_features(x.x_src, edge_index)
+    dropout = layer.dropout if layer.training else 0.0
+    heads, depth = layer.heads, layer.out_channels
+    reason = layers.why_not_one_pass(x.x_src, heads, depth, parameter_dtype, dropout)
+    if reason is not None:
+        raise Unsupported(reason)
+    require(size is None or None not in size, "size is not all given")
+    return layer._structure(edge_index, size, x, None)
+
+
+def _combine_heads(layer: FastLayer, out: Tensor, target: Tensor | None) -> Tensor:
+    residual = None
+    if layer.res is not None and target is not None:
+        residual = layer.res(target)
+    return layers.combine_heads(out, concat=layer.concat, residual=residual, bias=layer.bias)
+
+
+def _with_weights(out: Tensor, by_edges: Callable[[], Any], wanted: bool | None) -> Any:
+    """Returns the result, with the weights of edges if they are wanted.
+
+    PyG's code computes the weights beside it, so that asking for them does not change the result.
+    """
+    return (out, by_edges()[1]) if wanted else out

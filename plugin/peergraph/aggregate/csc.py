@@ -275,7 +275,7 @@ class Csc:
         """Whether gradients of sources on a GPU use atomics instead of a transpose."""
         return self.matrix.transient
 
-    def count_use(self, *, counted: bool = True) -> None:
+    def count_use(self, *, counted: bool = True) -> int:
         """Tells a structure of unknown lifetime that a layer is about to use it.
 
         More than four uses are worth a transpose. Threads may call this at once: a use that is lost
@@ -283,10 +283,16 @@ class Csc:
 
         Args:
             counted: False for a trial run, which is not counted.
+
+        Returns:
+            Uses counted before; 0 if the lifetime is known.
         """
-        if self._uses is not None:
-            self.matrix.transient = self._uses < _USES_BEFORE_TRANSPOSE
-            self._uses += int(counted)
+        if self._uses is None:
+            return 0
+        uses = self._uses
+        self.matrix.transient = uses < _USES_BEFORE_TRANSPOSE
+        self._uses = uses + int(counted)
+        return uses
 
     def cached(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
         """Returns what `make` returned at the first call with this key.

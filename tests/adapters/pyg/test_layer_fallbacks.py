@@ -14,7 +14,7 @@ from torch import Tensor
 import peergraph
 from peergraph_pyg import accelerate, explain, revert
 from peergraph_pyg import nn as fast
-from peergraph_pyg.nn import structure
+from peergraph_pyg.nn import csc_cache
 
 from .layer_cases import NAMES, WIDTH, arguments, edge_inputs, edges, is_fast, pair, x_and_edges
 
@@ -145,30 +145,30 @@ def test_cached_normalisation_is_of_the_first_edges() -> None:
 def test_structures_are_kept_and_let_go() -> None:
     layer = fast.GCNConv(WIDTH, 3)
     x, edge_index = x_and_edges()
-    structure._structures.clear()
+    csc_cache._entries.clear()
     layer(x, edge_index)
-    (kept,) = structure._structures.values()
-    ((csc, _),) = kept.by_key.values()
+    (kept,) = csc_cache._entries.values()
+    (csc,) = kept.by_key.values()
     layer(x, edge_index)
-    assert [found for found, _ in kept.by_key.values()] == [csc]
+    assert list(kept.by_key.values()) == [csc]
     del edge_index
     gc.collect()
-    assert not structure._structures
+    assert not csc_cache._entries
     # Edges that are grouped by destination are not copied.
     edge_index = torch.tensor([[2, 0, 1], [0, 1, 1]])
     layer(x, edge_index)
     fast.SAGEConv(WIDTH, 3)(x, edge_index)
-    assert structure._structures
+    assert csc_cache._entries
     del edge_index
-    assert not structure._structures
+    assert not csc_cache._entries
     many = [edges(count=count) for count in range(3, 45)]
     for each in many:
         fast.SAGEConv(WIDTH, 3)(x, each)
-    assert len(structure._structures) <= 32
+    assert len(csc_cache._entries) <= 32
     with torch.inference_mode():
-        before = len(structure._structures)
+        before = len(csc_cache._entries)
         fast.SAGEConv(WIDTH, 3)(x, edges())
-        assert len(structure._structures) == before
+        assert len(csc_cache._entries) == before
 
 
 def test_ids_out_of_range() -> None:

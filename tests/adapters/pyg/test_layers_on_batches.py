@@ -16,7 +16,7 @@ from torch_geometric.nn import GAT, GIN, GraphSAGE, to_hetero
 import peergraph_pyg
 from peergraph_pyg import accelerate, explain, revert
 from peergraph_pyg.loader import batch_csc
-from peergraph_pyg.nn import structure
+from peergraph_pyg.nn import csc_cache
 
 from .graphs import random_data, random_hetero
 from .layer_cases import NAMES, arguments, assert_same, edge_inputs, pair
@@ -52,7 +52,7 @@ def no_sorting(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a structure was made from the edges")
 
-    monkeypatch.setattr(structure.Csc, "from_edge_index", refuse)
+    monkeypatch.setattr(csc_cache.Csc, "from_edge_index", refuse)
 
 
 @pytest.mark.parametrize("name", ["SAGEConv", "GINConv", "GraphConv", "GINEConv"])
@@ -158,12 +158,12 @@ def test_rows_that_no_edge_reaches_are_left_out(device: torch.device) -> None:
     batch = batch_of(device)
     count = batch.num_nodes
     targets = sum(batch.num_sampled_nodes[:-1])
-    blocks = structure.structure_of(batch.edge_index, count, count)
+    blocks = csc_cache.csc_of(batch.edge_index, count, count)
     assert blocks.matrix.trim_isolated_tail().num_rows == targets < count
-    made = structure.structure_of(batch.edge_index.clone(), count, count)
+    made = csc_cache.csc_of(batch.edge_index.clone(), count, count)
     assert made.matrix.trim_isolated_tail().num_rows == int(batch.edge_index[1].max()) + 1
     first = batch.edge_index[:, : batch.num_sampled_edges[0]]
-    part = structure.structure_of(first, count, count)
+    part = csc_cache.csc_of(first, count, count)
     assert part.matrix.trim_isolated_tail().num_rows == batch.batch_size
 
 
@@ -213,7 +213,7 @@ def test_blocks_go_with_the_batch() -> None:
 
 @pytest.mark.parametrize("kind", [GraphSAGE, GIN, GAT])
 def test_blocks_that_served_go_with_the_batch(kind: Any, device: torch.device) -> None:
-    before = len(batch_csc._by_edge_index), len(structure._structures)
+    before = len(batch_csc._by_edge_index), len(csc_cache._entries)
     batch = batch_of(device)
     model = accelerate(kind(batch.num_features, 8, 3, 4)).to(device)
     trimmed(model, batch).sum().backward()
@@ -224,7 +224,7 @@ def test_blocks_that_served_go_with_the_batch(kind: Any, device: torch.device) -
         assert edge_index() is None  # not only once cycles are looked for
     finally:
         gc.enable()
-    assert (len(batch_csc._by_edge_index), len(structure._structures)) == before
+    assert (len(batch_csc._by_edge_index), len(csc_cache._entries)) == before
 
 
 @pytest.mark.parametrize("subgraph_type", ["induced", "bidirectional"])

@@ -58,7 +58,8 @@ def gat(
         x, left = node_scores(x, att_source)
     elif destination_x is None:
         x, left, right = node_scores(x, att_source, att_destination)
-        right = right[: structure.num_destinations]
+        if right.shape[0] != structure.num_destinations:
+            right = right[: structure.num_destinations]
     else:
         x, left = node_scores(x, att_source)
         right = node_scores(destination_x, att_destination)[1]

@@ -163,10 +163,11 @@ class _Attention(torch.autograd.Function):
         matrix = ctx.matrix
 
         def run(to_columns: bool, to_rows: bool, by: CsrMatrix | None) -> list[Tensor]:
-            return matrix.attention_backward(
+            gradients: list[Tensor] = matrix.attention_backward(
                 x, left, right, att, ctx.loops, ctx.slope, given, lse, delta,
                 to_columns, to_rows, by,
             )  # fmt: skip
+            return gradients
 
         found: list[Tensor] = [lse.new_zeros(0)] * 4
         on_gpu = x.device.type != "cpu"

@@ -1,5 +1,6 @@
-"""What PyG's general `propagate` looks up at the ends of edges, where it differs from the code that
-PyG compiles for a layer's class.
+"""Arguments of messages, collected as in the code that PyG compiles for a layer's class.
+
+PyG's general `propagate`, which runs where Peergraph does not, collects some of them differently.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ def collect(
     size: list[int | None],
     kwargs: dict[str, Any],
 ) -> dict[str, Any]:
-    """What the messages of `layer` are made of; `general` is PyG's way."""
+    """Returns the arguments of the messages of `layer`; `general` collects them in PyG's way."""
     if layer.flow == "source_to_target":
-        with _marks_unseen(edge_index):
+        with _keep_version(edge_index):
             return general(args, edge_index, size, kwargs)
-    # Compiled code takes the first of a pair for the ends that messages come from, whichever these
-    # are; the general code takes the second one then.
+    # With flow "target_to_source", compiled code takes the first of a pair for the nodes that send
+    # messages; the general code takes the second.
     pairs = {arg for arg in args if arg[-2:] in ("_i", "_j") and _is_pair(kwargs.get(arg[:-2]))}
     found = {
         arg: compat.lift_pair(layer, edge_index, size, kwargs[arg[:-2]], arg.endswith("_j"))
@@ -44,9 +45,10 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, (tuple, list)) and len(value) == 2
 
 
-def _marks_unseen(edge_index: Any) -> Any:
-    """PyG marks a COO matrix as coalesced, in place: autograd would take that for a change of the
-    indices that were read before.
+def _keep_version(edge_index: Any) -> Any:
+    """Hides from autograd that PyG marks a COO matrix as coalesced in place.
+
+    Autograd would take the mark for a change of the indices that were read before.
     """
     if isinstance(edge_index, Tensor) and edge_index.layout == torch.sparse_coo:
         return compat.keep_version(edge_index)

@@ -1,4 +1,4 @@
-"""Structures of edge indices, kept for as long as the edge index lives."""
+"""A cache of structures, by edge index; an entry lives as long as its edge index."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from typing import Any
 
+import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
 
@@ -16,14 +18,15 @@ from peergraph.aggregate import Csc
 from peergraph.integration import is_explaining, note
 
 from ..loader.batch_csc import lookup
+from .features import is_plain
 
-# Edge indices that are remembered at once: the edge types of a heterogeneous graph, or the layers
+# Edge indices that the cache holds: the edge types of a heterogeneous graph, or the layers
 # of a few mini-batches.
 _KEPT = 32
 
 
-class _Structures:
-    """What was made from one edge index, and from what else its edges were chosen by."""
+class _Entry:
+    """The structures made from one edge index, or from the tensors that determine one."""
 
     def __init__(self, tensors: tuple[Tensor, ...], state: Hashable) -> None:
         ids = _ids_of(tensors)
@@ -31,60 +34,74 @@ class _Structures:
         self._state = state
         self.by_key: dict[Hashable, Csc] = {}
 
-    def are_of(self, tensors: tuple[Tensor, ...], state: Hashable) -> bool:
-        """Whether these are the same tensors, not written to since."""
+    def matches(self, tensors: tuple[Tensor, ...], state: Hashable) -> bool:
+        """Returns whether these are the same tensors, not written to since."""
         pairs = zip(self._references, tensors, strict=True)
         return self._state == state and all(reference() is tensor for reference, tensor in pairs)
 
-    def are_dead(self) -> bool:
+    def is_dead(self) -> bool:
         return any(reference() is None for reference in self._references)
 
 
 class _Origin:
     """The tensors that determine all edge indices of one call of a layer."""
 
-    def __init__(self, how: str, tensors: tuple[Tensor, ...]) -> None:
-        self.how = how
+    def __init__(self, layer: str, tensors: tuple[Tensor, ...]) -> None:
+        self.layer = layer
         self.tensors = tensors
         self._last: Tensor | None = None
         self._count = 0
 
     def position_of(self, edge_index: Tensor) -> int:
-        """The how manieth edge index of the call this is."""
+        """Returns the position of `edge_index` among the edge indices of the call, from 1."""
         if self._last is not edge_index:
             self._last = edge_index
             self._count += 1
         return self._count
 
 
-_structures: OrderedDict[tuple[int, ...], _Structures] = OrderedDict()
+_entries: OrderedDict[tuple[int, ...], _Entry] = OrderedDict()
 _lock = threading.Lock()
-_origin: ContextVar[_Origin | None] = ContextVar("peergraph_pyg_origin", default=None)
+_origin: ContextVar[_Origin | None] = ContextVar("peergraph_pyg_cache_key", default=None)
+
+
+def can_be_cached(*tensors: Any) -> bool:
+    """Returns whether structures made from the tensors can be cached; a compiler may not see it."""
+    return not torch.compiler.is_compiling() and all(map(is_plain, tensors))
+
+
+def cache_key(layer: str, *tensors: Any, changes: bool = True) -> AbstractContextManager[None]:
+    """Returns a context that sets the key of edge indices that a layer makes anew at every call.
+
+    In the context, the key of an edge index is the layer, the tensors, the sizes, and the number
+    of edge indices that the call used before it.
+
+    Args:
+        layer: the class of the layer; it makes the same edge indices of the same tensors.
+        tensors: the user's edge index, and whatever else determines the new edge indices.
+        changes: False if the layer uses the edge index itself; the key is not set then, nor if the
+            tensors cannot be in the cache.
+    """
+    if not changes or not can_be_cached(*tensors):
+        return nullcontext()
+    return _set_origin(_Origin(layer, tensors))
 
 
 @contextmanager
-def derived_from(how: str, *tensors: Tensor) -> Iterator[None]:
-    """Layers that make new edge indices of their arguments at every call say here from what.
-
-    Inside, an edge index is known by the tensors, by its sizes and by being the n-th of the call.
-
-    Args:
-        how: names the way; the same way makes the same edge indices of the same tensors.
-        tensors: the user's edge index, and what else decides.
-    """
-    token = _origin.set(_Origin(how, tensors))
+def _set_origin(origin: _Origin) -> Iterator[None]:
+    token = _origin.set(origin)
     try:
         yield
     finally:
         _origin.reset(token)
 
 
-def structure_of(edge_index: Tensor, num_destinations: int, num_sources: int) -> Csc:
-    """The structure of an edge index, made once for an edge index that is not written to.
+def csc_of(edge_index: Tensor, num_destinations: int, num_sources: int) -> Csc:
+    """Returns the structure of an edge index, made once as long as the edge index is not written.
 
-    That of a loader's batch was made by the sampler; it is one of a mini-batch, and asking for it
-    does not synchronise; making another does. Changes are seen by the version that torch counts;
-    those past it, through ``.data`` or memory shared with numpy, are not.
+    The sampler made the structure of a loader's batch; to look it up does not synchronise, to make
+    another structure does. Writes are noticed by torch's version counter; writes that do not count,
+    through ``.data`` or memory shared with numpy, are not noticed.
 
     Args:
         edge_index: [2, edges] int32 or int64, plain or PyG's EdgeIndex.
@@ -104,39 +121,38 @@ def structure_of(edge_index: Tensor, num_destinations: int, num_sources: int) ->
         tensors: tuple[Tensor, ...] = (edge_index,)
         made: tuple[str, int] | None = None
     else:
-        tensors, made = origin.tensors, (origin.how, origin.position_of(edge_index))
+        tensors, made = origin.tensors, (origin.layer, origin.position_of(edge_index))
     key = (made, edge_index.shape[1], edge_index.dtype, num_destinations, num_sources)
     if any(tensor.is_inference() for tensor in tensors):  # These count no versions.
         return Csc.from_edge_index(plain(edge_index), num_destinations, num_sources)
     with _lock:
-        kept = _structures_of(tensors).by_key
+        kept = _entry_of(tensors).by_key
         csc = kept.get(key)
-    is_kept = csc is not None
     if csc is None:
         # A structure that holds views of the edge index would keep it alive, and so itself.
         csc = kept[key] = Csc.from_edge_index(
             plain(edge_index).data, num_destinations, num_sources, transient=None
         )
-    csc.count_use(counted=not is_explaining())
-    note(f"structure: {'kept' if is_kept else 'made'} for this edge index; {_gradients_of(csc)}")
+    uses = csc.count_use(counted=not is_explaining())
+    note(f"structure: {'kept' if uses else 'made'} for this edge index; {_gradients_of(csc)}")
     return csc
 
 
 def _gradients_of(csc: Csc) -> str:
-    """How gradients reach sources, in words."""
+    """Returns how gradients reach sources, in words."""
     atomics = csc.transient and csc.device.type != "cpu"
     return "gradients of sources by atomics" if atomics else "gradients of sources by its transpose"
 
 
-def _structures_of(tensors: tuple[Tensor, ...]) -> _Structures:
+def _entry_of(tensors: tuple[Tensor, ...]) -> _Entry:
     ids = _ids_of(tensors)
     state = tuple(_state_of(tensor) for tensor in tensors)
-    found = _structures.get(ids)
-    if found is None or not found.are_of(tensors, state):
-        found = _structures[ids] = _Structures(tensors, state)
-    _structures.move_to_end(ids)
-    while len(_structures) > _KEPT:
-        _structures.popitem(last=False)
+    found = _entries.get(ids)
+    if found is None or not found.matches(tensors, state):
+        found = _entries[ids] = _Entry(tensors, state)
+    _entries.move_to_end(ids)
+    while len(_entries) > _KEPT:
+        _entries.popitem(last=False)
     return found
 
 
@@ -145,14 +161,14 @@ def _ids_of(tensors: tuple[Tensor, ...]) -> tuple[int, ...]:
 
 
 def _forget(ids: tuple[int, ...]) -> None:
-    """Frees what belongs to tensors that died. Runs at any time, so it takes no lock."""
-    found = _structures.get(ids)
-    if found is not None and found.are_dead():
-        _structures.pop(ids, None)
+    """Drops the entry of tensors that died. Runs at any time, so it takes no lock."""
+    found = _entries.get(ids)
+    if found is not None and found.is_dead():
+        _entries.pop(ids, None)
 
 
 def plain(edge_index: Tensor) -> Tensor:
-    """The edge index without PyG's type."""
+    """Returns the edge index without PyG's type."""
     if isinstance(edge_index, EdgeIndex):
         tensor: Tensor = edge_index.as_tensor()
         return tensor

@@ -1,4 +1,4 @@
-"""Fast layers in models that were built of PyG's, and back."""
+"""`accelerate` and `revert`: models with PyG's layers use Peergraph's, and back."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 from peergraph.integration import layer_classes, swap_layers
 
 from ..compat import set_layer_class
-from . import attention_convs, convs
+from . import convs
 from .layer import FastLayer
-from .trim import narrow, widen
+from .trim import disable_trim, enable_trim
 
-_FAST = layer_classes(
-    (*vars(convs).values(), *vars(attention_convs).values()), FastLayer, "pyg_class"
-)
+_FAST = layer_classes(vars(convs).values(), FastLayer, "pyg_class")
 _PYG = {fast: pyg for pyg, fast in _FAST.items()}
 
 Model = TypeVar("Model", bound=torch.nn.Module)
@@ -61,5 +59,5 @@ def _swap(model: Model, classes: Any) -> Model:
     swap_layers(model, classes, set_layer_class)
     for module in model.modules():
         if isinstance(module, BasicGNN):
-            (narrow if classes is _FAST else widen)(module)
+            (enable_trim if classes is _FAST else disable_trim)(module)
     return model

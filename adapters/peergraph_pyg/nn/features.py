@@ -1,0 +1,76 @@
+"""Features that users pass to layers: of sources and destinations, plain or lazy."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from peergraph.integration import note, require
+from peergraph.memory import TableRows
+
+from ..data.lazy_features import gathered, rows_or_tensor
+
+
+class Ends(NamedTuple):
+    """Features at the ends of edges; `x_dst` is None where there are none."""
+
+    x_src: Tensor
+    x_dst: Tensor | None
+
+
+def ends_of(x: Any) -> Ends:
+    """Returns features of sources and destinations, given a pair or one tensor of sources."""
+    pair = tuple(x) if isinstance(x, (tuple, list)) else (x, None)
+    require(len(pair) == 2 and pair[0] is not None, f"x is {kind_of(x)}")
+    return Ends(*pair)
+
+
+def is_plain(value: Any) -> bool:
+    """Returns whether `value` is a dense tensor of torch and of no subclass."""
+    return type(value) in (Tensor, torch.nn.Parameter) and value.layout == torch.strided
+
+
+def first_rows(x: Tensor, count: int) -> Tensor:
+    """Returns the first rows of `x`, marked so that :func:`are_first_rows` knows them."""
+    rows: Tensor = x.narrow(0, 0, count)
+    rows.peergraph_first_of = x  # type: ignore[attr-defined]
+    return rows
+
+
+def are_first_rows(rows: Tensor | None, x: Tensor) -> bool:
+    """Returns whether `rows` are the first rows of `x`, and their gradient goes to `x` alone.
+
+    Slices that users made do not count: users may ask for their gradients.
+    """
+    if rows is None or type(x) is not Tensor:
+        return False
+    return rows is x or getattr(rows, "peergraph_first_of", None) is x
+
+
+def kind_of(value: Any) -> str:
+    """Returns the type of a value in words."""
+    if type(value) is Tensor:
+        return f"{value.dtype} {value.layout} tensor".replace("torch.", "")
+    return type(value).__name__
+
+
+def table_rows_or_tensor(x: Tensor, num_reads: int) -> Tensor | TableRows:
+    """Returns rows of a table where it pays to read them in place, else a tensor.
+
+    Args:
+        x: features, perhaps lazy.
+        num_reads: rows that the kernel reads, repeated ones included.
+    """
+    rows = rows_or_tensor(x, num_reads)
+    if isinstance(rows, TableRows):
+        note("features: read from the table, not gathered")
+    return rows
+
+
+def self_rows(x: Ends) -> Tensor | None:
+    """Returns features of destinations; None if there are none or they are the first rows."""
+    if x.x_dst is None or are_first_rows(x.x_dst, x.x_src):
+        return None
+    return gathered(x.x_dst)
