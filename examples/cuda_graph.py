@@ -2,7 +2,7 @@
 
 python examples/cuda_graph.py [--device cpu]
 
-Samples of a fixed shape make it possible: their arrays are as large as bounds say, and what is
+Samples of a static shape make it possible: their arrays are as large as bounds say, and what is
 behind the counts is padding. On a CPU the same steps run one by one.
 """
 

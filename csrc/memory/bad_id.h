@@ -1,5 +1,5 @@
 // The errors for ids out of range, the same from the CPU and the GPU, and for bounds that samples
-// of a fixed shape did not keep to.
+// of a static shape did not keep to.
 #pragma once
 
 #include <cstdint>

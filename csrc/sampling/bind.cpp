@@ -1,4 +1,4 @@
-// Python face of the sampling area.
+// Bindings of neighbour sampling.
 #include "common/bind.h"
 
 #include <pybind11/pybind11.h>
@@ -27,14 +27,14 @@ using LeasedSpec = Leased<SamplerSpec>;
 using NodeTypeTuple = std::tuple<std::string, int64_t, LeasedIdMap, LeasedIdMap>;
 using RelationTuple = std::tuple<int, int, Leased<CscView>, std::vector<int64_t>, Leased<Choice>>;
 using SeedTuple = std::tuple<int, uintptr_t, int64_t>;
-using FixedSeedTuple = std::tuple<int, uintptr_t, int64_t, uintptr_t>;
+using PaddedSeedTuple = std::tuple<int, uintptr_t, int64_t, uintptr_t>;
 using Bounds = std::vector<std::vector<int64_t>>;
 using Addresses = std::vector<uintptr_t>;
 
 /// Item sizes of 0 stand for no weights or no times.
 Leased<Choice> make_choice(bool replace, bool last, const Leased<TableView>& weights,
                            int weight_bytes, const Leased<TableView>& times, int time_bytes,
-                           bool edge_time, bool by_node, bool alike) {
+                           bool edge_time, bool per_source, bool layer_dependency) {
   for (int bytes : {weight_bytes, time_bytes})
     PG_CHECK_ARG(bytes == 0 || bytes == 4 || bytes == 8, "weights and times have 4 or 8 bytes");
   Choice choice;
@@ -45,8 +45,8 @@ Leased<Choice> make_choice(bool replace, bool last, const Leased<TableView>& wei
   choice.times = times.unopened();
   choice.time_bytes = time_bytes;
   choice.edge_time = edge_time;
-  choice.by_node = by_node;
-  choice.alike = alike;
+  choice.per_source = per_source;
+  choice.layer_dependency = layer_dependency;
   Leases leases = weights.leases();
   add_leases(leases, times.leases());
   return {choice, std::move(leases)};
@@ -128,7 +128,7 @@ std::unique_ptr<Backend> make_backend(int device, [[maybe_unused]] uintptr_t str
       return make_cuda_backend(device, stream, reinterpret_cast<int64_t*>(mailbox), arena));
 }
 
-/// Samples without the GIL; only the allocator takes it.
+/// Samples without the GIL; only the allocator holds it.
 py::tuple sample(const LeasedSpec& leased, const std::vector<SeedTuple>& seeds, uint64_t seed,
                  uintptr_t seed_times, const std::vector<NodeMap*>& maps, uintptr_t mailbox,
                  const py::function& allocate, int device, uintptr_t stream, int num_threads) {
@@ -149,13 +149,13 @@ py::tuple sample(const LeasedSpec& leased, const std::vector<SeedTuple>& seeds, 
 }
 
 #ifdef PEERGRAPH_CUDA
-std::vector<FixedSeeds> make_fixed_seeds(const SamplerSpec& spec,
-                                         const std::vector<FixedSeedTuple>& seeds) {
-  std::vector<FixedSeeds> lists;
-  for (const auto& [type, address, room, count] : seeds) {
+std::vector<PaddedSeeds> make_padded_seeds(const SamplerSpec& spec,
+                                           const std::vector<PaddedSeedTuple>& seeds) {
+  std::vector<PaddedSeeds> lists;
+  for (const auto& [type, address, capacity, count] : seeds) {
     PG_CHECK_ARG(type >= 0 && static_cast<size_t>(type) < spec.node_types.size(),
                  "seeds of a node type that does not exist");
-    lists.push_back({type, reinterpret_cast<const int64_t*>(address), room,
+    lists.push_back({type, reinterpret_cast<const int64_t*>(address), capacity,
                      reinterpret_cast<const int64_t*>(count)});
   }
   return lists;
@@ -169,11 +169,12 @@ void check_bounds(const SamplerSpec& spec, const Bounds& bounds, size_t lists) {
   }
 }
 
-/// As sample, of a fixed shape; the last item is the address of the counts.
-py::tuple sample_fixed(const LeasedSpec& leased, const std::vector<FixedSeedTuple>& seeds,
-                       uint64_t seed, uintptr_t seed_at, uintptr_t seed_times,
-                       const Addresses& direct, const Bounds& max_nodes, const Bounds& max_edges,
-                       const py::function& allocate, int device, uintptr_t stream) {
+/// As sample, in a static shape; the last item is the address of the counts.
+py::tuple sample_static_shape(const LeasedSpec& leased, const std::vector<PaddedSeedTuple>& seeds,
+                              uint64_t seed, uintptr_t seed_at, uintptr_t seed_times,
+                              const Addresses& direct, const Bounds& max_nodes,
+                              const Bounds& max_edges, const py::function& allocate, int device,
+                              uintptr_t stream) {
   const Opened opened(leased);
   const SamplerSpec& spec = *opened;
   check_bounds(spec, max_nodes, spec.node_types.size());
@@ -182,14 +183,14 @@ py::tuple sample_fixed(const LeasedSpec& leased, const std::vector<FixedSeedTupl
   std::vector<uint32_t*> maps;
   for (uintptr_t address : direct) maps.push_back(reinterpret_cast<uint32_t*>(address));
   const Allocate allocate_with_gil = with_gil(allocate);
-  FixedResult result;
+  StaticShapeResult result;
   {
     py::gil_scoped_release released;
     Arena arena(allocate_with_gil);
-    result = sample_fixed_cuda(spec, make_fixed_seeds(spec, seeds), seed,
-                               reinterpret_cast<const uint64_t*>(seed_at),
-                               reinterpret_cast<const int64_t*>(seed_times), maps,
-                               {max_nodes, max_edges}, allocate_with_gil, arena, device, stream);
+    result = sample_static_shape_cuda(
+        spec, make_padded_seeds(spec, seeds), seed, reinterpret_cast<const uint64_t*>(seed_at),
+        reinterpret_cast<const int64_t*>(seed_times), maps, {max_nodes, max_edges},
+        allocate_with_gil, arena, device, stream);
   }
   return to_python(result.padded) + py::make_tuple(address_of(result.counts));
 }
@@ -202,8 +203,8 @@ void register_sampling(py::module_& m) {
       .def(py::init(&make_choice), py::kw_only(), py::arg("replace") = false,
            py::arg("last") = false, py::arg("weights") = Leased<TableView>{},
            py::arg("weight_bytes") = 0, py::arg("times") = Leased<TableView>{},
-           py::arg("time_bytes") = 0, py::arg("edge_time") = false, py::arg("by_node") = false,
-           py::arg("alike") = false);
+           py::arg("time_bytes") = 0, py::arg("edge_time") = false, py::arg("per_source") = false,
+           py::arg("layer_dependency") = false);
   py::class_<NodeMap>(m, "NodeMap")
       .def(py::init([](uintptr_t words, int64_t num_nodes, int least_bits) {
              return NodeMap(reinterpret_cast<uint32_t*>(words), num_nodes, least_bits);
@@ -217,9 +218,9 @@ void register_sampling(py::module_& m) {
            py::arg("maps"), py::arg("mailbox"), py::arg("allocate"), py::arg("device"),
            py::arg("stream"), py::arg("num_threads"));
 #ifdef PEERGRAPH_CUDA
-  spec.def("sample_fixed", &sample_fixed, py::arg("seeds"), py::arg("seed"), py::arg("seed_at"),
-           py::arg("seed_times"), py::arg("direct"), py::arg("max_nodes"), py::arg("max_edges"),
-           py::arg("allocate"), py::arg("device"), py::arg("stream"));
+  spec.def("sample_static_shape", &sample_static_shape, py::arg("seeds"), py::arg("seed"),
+           py::arg("seed_at"), py::arg("seed_times"), py::arg("direct"), py::arg("max_nodes"),
+           py::arg("max_edges"), py::arg("allocate"), py::arg("device"), py::arg("stream"));
 #endif
 }
 

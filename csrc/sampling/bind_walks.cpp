@@ -1,4 +1,4 @@
-// Python face of walks, PinSAGE neighbours and negative edges.
+// Bindings of walks, PinSAGE neighbours and negative edges.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -54,8 +54,9 @@ Leased<Walks> make_walks(int64_t count, int64_t length, int64_t first_step, int6
   walks.accept_return = accept[0];
   walks.accept_common = accept[1];
   walks.accept_other = accept[2];
-  walks.biased = accept != std::array<uint64_t, 3>{kCertain, kCertain, kCertain};
-  // The node before is not kept between calls.
+  walks.biased =
+      accept != std::array<uint64_t, 3>{kProbabilityOne, kProbabilityOne, kProbabilityOne};
+  // The previous node is not kept between calls.
   PG_CHECK_ARG(!walks.biased || first_step == 0, "second-order walks are taken in one call");
   return {walks, leases_of(to_internal, to_user)};
 }
@@ -84,7 +85,8 @@ void top_visits(uintptr_t nodes, int64_t targets, int64_t per_target, int64_t ke
                top_visits_cuda(visits, with_gil(allocate), device, stream));
 }
 
-/// Nodes; addresses of the running sum of weights and of the times (0: none); the earliest node.
+/// (num_nodes, address of the running sum of weights, address of the times, earliest node);
+/// address 0: none.
 using DrawTuple = std::tuple<int64_t, uintptr_t, uintptr_t, int64_t>;
 
 NodeDraw make_draw(const DrawTuple& draw) {

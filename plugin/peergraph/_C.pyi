@@ -266,8 +266,8 @@ class Choice:
         times: TableView = ...,
         time_bytes: int = 0,
         edge_time: bool = False,
-        by_node: bool = False,
-        alike: bool = False,
+        per_source: bool = False,
+        layer_dependency: bool = False,
     ) -> None: ...
 
 class NodeMap:
@@ -299,7 +299,7 @@ class KHopSampler:
         stream: int,
         num_threads: int,
     ) -> SampleResult: ...
-    def sample_fixed(
+    def sample_static_shape(
         self,
         seeds: Sequence[tuple[int, int, int, int]],
         seed: int,

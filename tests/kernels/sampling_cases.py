@@ -91,7 +91,7 @@ def induced(device: torch.device) -> Iterator[Tensor]:
         yield from sampled(small_store(device), [3, 2], subgraph="induced", disjoint=is_disjoint)
 
 
-@case("draw_any", "for_each_target", *ADDED, *WRITTEN)
+@case("draw_with_replacement_kernel", "for_each_target", *ADDED, *WRITTEN)
 def choices(device: torch.device) -> Iterator[Tensor]:
     """With replacement, by weights, by times, by random numbers of nodes."""
     for kind in KINDS.values():
@@ -113,8 +113,13 @@ def choices_at_hubs(device: torch.device) -> Iterator[Tensor]:
 
 
 @case(
-    *("add_fixed_seeds_kernel", "write_positions_kernel", "close_hop_kernel", "pad_edges_kernel"),
-    *("forget_nodes_kernel", "find_firsts_kernel", "append_firsts_kernel", *WRITTEN),
+    *(
+        "add_padded_seeds_kernel",
+        "write_positions_kernel",
+        "clamp_hop_counts_kernel",
+        "pad_edges_kernel",
+    ),
+    *("clear_nodes_kernel", "find_firsts_kernel", "append_firsts_kernel", *WRITTEN),
 )
 def fixed_shape(device: torch.device) -> Iterator[Tensor]:
     for options in ({"frontier": "all"}, {}, {"disjoint": True}):

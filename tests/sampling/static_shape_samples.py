@@ -1,4 +1,4 @@
-"""Samples of a fixed shape beside others, and what their padding must be."""
+"""Samples of a static shape beside others, and what their padding must be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples of a fixed shape: without padding they are the samples that fit."""
+"""Samples of a static shape: without padding they are the samples that fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measured reads of walks, of samples of a fixed shape, and of features that are read in place."""
+"""Measured reads of walks, of samples of a static shape, and of features that are read in place."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ void for_each_slot(const Hop& hop, const NodeIndex& index, int64_t begin, int64_
   }
 }
 
-/// All of append_in_turn where a direct map is the index. Whether a node is new is chance, so there
-/// is no branch on it: its row is written either way, and counts if it is.
+/// append_in_turn with a direct map. New nodes are unpredictable, so there is no branch: the
+/// row is written for every slot, and counts only if the node is new.
 template <typename Id>
 void append_directly(const Hop& hop, NodeList& nodes, int64_t begin, int64_t end) {
   const NodeIndex index = nodes.index;
@@ -34,7 +34,7 @@ void append_directly(const Hop& hop, NodeList& nodes, int64_t begin, int64_t end
     const Id node = sources[slot];
     const uint32_t entry = direct[node] - index.base;
     const bool is_new = !index.is_row(entry);
-    // A choice between the count and the entry would be compiled to a branch.
+    // A conditional expression would be compiled to a branch.
     const uint32_t row = entry + ((static_cast<uint32_t>(count) - entry) & -uint32_t{is_new});
     nodes.ids[count] = node;
     count += is_new;
@@ -50,7 +50,8 @@ void append_directly(const Hop& hop, NodeList& nodes, int64_t begin, int64_t end
   nodes.count = count;
 }
 
-/// The word of a node; what is new is inserted as kUnknown. Several threads at once may.
+/// The word of a node; inserts a new node with the word kUnknown. Several threads may call it
+/// at once.
 uint32_t* find_or_insert(const NodeIndex& index, int64_t tree, int64_t node) {
   if (index.direct != nullptr) return index.direct + node;
   const uint64_t wanted = index.key(tree, node);
@@ -72,13 +73,13 @@ void keep_least(uint32_t* word, uint32_t claim) {
   }
 }
 
-/// A slot that is the first of a new node.
+/// The first slot of a new node.
 struct First {
   uint32_t slot;
   uint32_t target;
 };
 
-/// Finds the first slots; other slots get their row, or ~slot of the first one.
+/// Finds the first slots of new nodes; other slots get their row, or ~slot of the first slot.
 void select_first(const Hop& hop, const NodeIndex& index, int64_t begin, int64_t end,
                   std::vector<First>& firsts) {
   for_each_slot(hop, index, begin, end, [&](int64_t slot, int64_t target, int64_t node) {

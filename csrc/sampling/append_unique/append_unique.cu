@@ -14,23 +14,23 @@
 namespace peergraph {
 namespace {
 
-// Slots are worked on in tiles, a block for each. A thread has several slots, a block apart from
-// each other, so that their reads of the index, which are reads at random, run at once.
+// One block works on a tile of slots. The slots of a thread are a block apart, so that their
+// reads of the index, which are random, are in flight at once.
 constexpr int kWarpsPerBlock = kBlockThreads / kWarpSize;
 constexpr int kSlotsPerThread = 8;
 constexpr int kTileSlots = kBlockThreads * kSlotsPerThread;
 constexpr int kTileMasks = kTileSlots / kWarpSize;
 static_assert(kTileMasks == 2 * kWarpSize, "a warp sums the masks of a tile up, two a lane");
 
-/// Which slots are the first of a new node.
+/// Marks the first slots of new nodes.
 struct Firsts {
   int64_t tiles;
   uint32_t* masks;  // [tiles * kTileMasks] a bit for each slot
-  int64_t* sums;    // [tiles + 1] how many in the tile; later, how many before it
+  int64_t* sums;    // [tiles + 1] first slots in the tile; after the scan, before the tile
 };
 
-/// Finds the first slots. The others get their row, where it is known already, or point to the
-/// first slot. Nothing writes to the index meanwhile.
+/// Finds the first slots of new nodes. Other slots get the row of their node if it is known,
+/// else the number of the first slot. The index is only read.
 template <typename Id, bool kDirect>
 __global__ void __launch_bounds__(kBlockThreads)
     find_firsts_kernel(const __grid_constant__ Hop hop, const __grid_constant__ NodeIndex index,
@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(kBlockThreads)
   Id* const sources = static_cast<Id*>(hop.sources);
   Id nodes[kSlotsPerThread];
   uint32_t entries[kSlotsPerThread];
-  // No branch between the reads: behind the end it is the last slot, whatever it holds by then, and
-  // for an unused slot node 0 that is read and not looked at.
+  // No branch between the reads: threads behind the end read the last slot, and an unused slot
+  // reads the word of node 0; both values are ignored.
 #pragma unroll
   for (int k = 0; k < kSlotsPerThread; ++k) {
     const int64_t slot = begin + k * kBlockThreads;
@@ -85,8 +85,8 @@ __global__ void __launch_bounds__(kBlockThreads)
 /// Gives the new node of a first slot its row.
 __device__ __forceinline__ void append_node(const Hop& hop, const NodeList& nodes, uint32_t slot,
                                             int64_t node, int64_t row) {
-  if (row >= nodes.capacity) {  // of a fixed shape: the node is left out
-    store_id(hop.sources, hop.index_bytes, slot, nodes.sink);
+  if (row >= nodes.capacity) {  // in a static shape: no capacity, the node is dropped
+    store_id(hop.sources, hop.index_bytes, slot, nodes.padding_row);
     nodes.index.set(hop.tree_of(slot), node, kUnknown);
     return;
   }
@@ -96,8 +96,8 @@ __device__ __forceinline__ void append_node(const Hop& hop, const NodeList& node
   if (hop.looked_up_later) nodes.index.set(hop.tree_of(slot), node, nodes.index.row_word(row));
 }
 
-/// Gives the new nodes their rows, in order of their first slots; these hold the rows then. Each
-/// thread reads and writes its own slots alone.
+/// Gives the new nodes their rows, in order of their first slots, and writes the rows into
+/// these slots. Each thread reads and writes its own slots alone.
 template <typename Id>
 __global__ void __launch_bounds__(kBlockThreads)
     append_firsts_kernel(const __grid_constant__ Hop hop, const __grid_constant__ NodeList nodes,
@@ -114,7 +114,8 @@ __global__ void __launch_bounds__(kBlockThreads)
     before[2 * lane + 1] = sum - both + even;
   }
   __syncthreads();
-  // The tiles' sums go on behind those of the edges, where these were summed up with them.
+  // If edges were scanned together with the tiles, the sums of the tiles begin at the number
+  // of edges.
   const int64_t edges = hop.stride > 0 ? hop.offsets[hop.num_targets] : 0;
   if (tile == 0 && threadIdx.x == 0)
     hop.offsets[hop.num_targets + 1] = firsts.sums[firsts.tiles] - edges;
@@ -137,8 +138,8 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
-/// Counts that are replaced by their exclusive sums in one go: the edges of targets, then the new
-/// nodes of tiles.
+/// Two arrays of counts that one exclusive scan replaces by their sums: the edges of targets,
+/// then the new nodes of tiles.
 struct Counts {
   int64_t* offsets;
   int64_t num_offsets;

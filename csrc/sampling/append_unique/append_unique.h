@@ -15,34 +15,35 @@
 
 namespace peergraph {
 
-/// In turn: appends the new sources of targets [begin, end) and replaces sources by rows, so that
-/// the index is looked up once an edge.
+/// With one thread: appends the new sources of targets [begin, end) and replaces sources by
+/// rows. Looks up the index once an edge.
 void append_in_turn(const Hop& hop, NodeList& nodes, int64_t begin, int64_t end);
 
-/// By several threads, after the slots of all targets were claimed (claim_slots); replaces sources
-/// by rows. It cuts the targets into `pieces`, a worker for
-/// each.
+/// With several threads, after claim_slots for all targets: appends the new sources and
+/// replaces sources by rows. Cuts the targets into `pieces`, one for each worker.
 void append_claimed(const Hop& hop, NodeList& nodes, int64_t pieces, Workers& workers);
 
-/// Claims the sources of targets [begin, end) for their first slots; several threads at once may.
+/// Claims the sources of targets [begin, end) for their first slots. Several threads may call
+/// it at once.
 void claim_slots(const Hop& hop, const NodeIndex& index, int64_t begin, int64_t end);
 
-/// Appends the hop's new sources to `nodes` (whose count stays: the host does not know it yet), and
-/// puts their rows into the index where a later hop looks for them. Scans offsets if the slots are
-/// reserved ones. Afterwards offsets[num_targets] is the number of edges, offsets[num_targets + 1]
-/// that of new nodes, and slots hold rows, or -2 - (the slot of the same node that does).
+/// Appends the new sources of the hop to `nodes` and writes their rows into the index if a
+/// later hop looks them up. `nodes.count` stays the same, as the host does not know the new
+/// count yet. Also scans the offsets if the slots are reserved. Afterwards offsets[num_targets]
+/// is the number of edges and offsets[num_targets + 1] the number of new nodes; slots hold
+/// rows, or -2 - (the slot of the same node that holds the row).
 void append_unique_cuda(const Hop& hop, const NodeList& nodes, Arena& arena, uintptr_t stream);
 
 /// Replaces counts by their exclusive sums, in place: offsets[0 .. num_targets].
 void scan_offsets_cuda(const Hop& hop, Arena& arena, uintptr_t stream);
 
-/// Puts seeds into `nodes` at its end and into the index. *first_bad becomes the least
-/// seed_rank + i of a seed i that is no node, if less than it was; such a seed counts as node 0.
+/// Appends seeds to `nodes` and inserts them into the index. A seed i that is no node counts as
+/// node 0, and lowers *first_bad to seed_rank + i if that is less.
 void add_seeds_cuda(const NodeTypeSpec& type, const SeedList& seeds, int64_t first_tree,
                     const NodeList& nodes, uint64_t seed_rank, uint64_t* first_bad,
                     uintptr_t stream);
 
-/// Puts all nodes into an index that holds none.
+/// Inserts all nodes into an empty index.
 void reindex_cuda(const NodeList& nodes, uintptr_t stream);
 
 }  // namespace peergraph

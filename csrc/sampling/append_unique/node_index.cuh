@@ -7,7 +7,8 @@
 
 namespace peergraph {
 
-/// The word of a node; what is new is inserted as kUnknown. The table always has empty cells.
+/// The word of a node; inserts a new node with the word kUnknown. The table always has empty
+/// cells.
 __device__ __forceinline__ uint32_t* find_or_insert(const NodeIndex& index, int64_t tree,
                                                     int64_t node) {
   if (index.direct != nullptr) return index.direct + node;
@@ -22,8 +23,7 @@ __device__ __forceinline__ uint32_t* find_or_insert(const NodeIndex& index, int6
   }
 }
 
-/// Puts `word` in place unless something earlier is known: see the order of entries in
-/// node_index.h.
+/// Writes `word` unless the index holds a smaller word; node_index.h explains the order.
 __device__ __forceinline__ void claim(const NodeIndex& index, int64_t tree, int64_t node,
                                       uint32_t word) {
   atomicMin(find_or_insert(index, tree, node), word);

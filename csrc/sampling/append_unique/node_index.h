@@ -1,6 +1,6 @@
-// Node -> its row in the sample (append unique, WholeGraph III-C2), as a view that kernels get by
-// value: a direct map with one word per node, or, for disjoint samples, whose key is (tree, node),
-// an open-addressing hash table.
+// The index from a node to its row in the sample (append unique, WholeGraph III-C2), as a view
+// that kernels get by value: a direct map with one word per node; or, for disjoint samples, an
+// open-addressing hash table with keys (tree, node).
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace peergraph {
 
-/// A word of a node that no sample knows.
+/// The word of a node that no sample has written.
 constexpr uint32_t kUnknown = 0xFFFFFFFFu;
-constexpr int64_t kMaxSampleRows = 0x7FFFFFFF;  // of nodes of one type, and of slots of one hop
+constexpr int64_t kMaxSampleRows =
+    0x7FFFFFFF;  // limit for nodes of one type, and for slots of one hop
 
-/// A word, less `base`, is an entry: the node's row, below first_claim, or a claim, first_claim +
-/// the first slot of this hop that holds the node, or unknown, which is greater. So a minimum keeps
-/// what is already known, and of two claims the earlier one.
+/// A word minus `base` is an entry: a row (below first_claim); a claim, first_claim + the first
+/// slot of this hop that holds the node; or unknown, which is greatest. So a minimum keeps a
+/// known row, and of two claims the earlier one.
 struct NodeIndex {
   uint32_t* direct = nullptr;  // [nodes] when not disjoint
-  // Of a direct map that tells samples apart by their words (node_map.h); else all words are this
-  // sample's.
+  // Set by NodeMap, whose words hold an epoch; otherwise all words belong to this sample.
   uint32_t base = 0;
   uint32_t first_claim = 0x80000000u;
 
@@ -39,7 +39,8 @@ struct NodeIndex {
     return (static_cast<uint64_t>(tree) << node_bits) | static_cast<uint64_t>(node);
   }
 
-  /// The last step of splitmix64: every bit of the key reaches the low bits.
+  /// The home cell of a key: the finalizer of splitmix64, which mixes every bit of the key
+  /// into the low bits.
   PG_HD uint64_t home(uint64_t key) const {
     key = (key ^ (key >> 30)) * 0xBF58476D1CE4E5B9ull;
     key = (key ^ (key >> 27)) * 0x94D049BB133111EBull;
@@ -52,7 +53,7 @@ struct NodeIndex {
     return values[find(key(tree, node))];
   }
 
-  /// The entry of a node, also of one that was not inserted.
+  /// The entry of a node; kUnknown if the node was not inserted.
   PG_HD uint32_t look_up(int64_t tree, int64_t node) const {
     if (direct != nullptr) return direct[node] - base;
     const uint64_t wanted = key(tree, node);
@@ -72,7 +73,7 @@ struct NodeIndex {
       values[find(key(tree, node))] = word;
   }
 
-  /// The word of a node; what is new is inserted as kUnknown. One thread only.
+  /// The word of a node; inserts a new node with the word kUnknown. For one thread only.
   uint32_t& insert(int64_t tree, int64_t node) const {
     if (direct != nullptr) return direct[node];
     const uint64_t wanted = key(tree, node);

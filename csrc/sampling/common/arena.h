@@ -1,4 +1,4 @@
-// Memory of one sample; in scratch, small pieces share a buffer, as every allocation goes to
+// Memory of one sample. Small pieces of scratch memory share a buffer, as every allocation calls
 // Python.
 #pragma once
 
@@ -37,18 +37,18 @@ class Arena {
   int64_t left_ = 0;
 };
 
-/// Typed memory of one sample: what is handed over, and what ends with it.
+/// Typed memory of one sample: results, and scratch memory that ends with the sample.
 class SampleMemory {
  protected:
   SampleMemory(const Allocate& allocate, Arena& arena) : allocate_(allocate), arena_(arena) {}
 
-  /// For results; null for none.
+  /// Memory for a result; null for a count of 0.
   template <typename T>
   T* allocate(int64_t count, int64_t item_bytes = sizeof(T)) {
     return count == 0 ? nullptr : static_cast<T*>(allocate_(count * item_bytes));
   }
 
-  /// For the sample's own use; null for none.
+  /// Scratch memory; null for a count of 0.
   template <typename T>
   T* scratch(int64_t count, int64_t item_bytes = sizeof(T)) {
     return count == 0 ? nullptr : static_cast<T*>(arena_.take(count * item_bytes));

@@ -1,5 +1,5 @@
-// Whether a neighbour list holds a node. Lists are in the user's order, so they are read from the
-// start: a test costs the length of the list, spread over a warp's lanes on the GPU.
+// Tests whether a neighbour list holds a node. Lists have the user's order, so the test reads
+// the list from the start; on the GPU the lanes of a warp share the reading.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace peergraph {
 
-/// On one thread.
+/// The test with one thread.
 struct ContainsInTurn {
   PG_HD bool operator()(const CscView& csc, int64_t row, int64_t node) const {
     const Neighbors list = csc.neighbors(row);
@@ -26,7 +26,7 @@ struct ContainsInTurn {
  private:
   template <typename Id>
   PG_HD static bool find(const Id* ids, int64_t count, Id wanted) {
-    constexpr int64_t kAtOnce = 32;  // without a branch in between, so that they become vectors
+    constexpr int64_t kAtOnce = 32;  // without a branch, so that the compiler vectorises
     int64_t i = 0;
     for (; i + kAtOnce <= count; i += kAtOnce) {
       bool hit = false;
@@ -40,10 +40,10 @@ struct ContainsInTurn {
 };
 
 #ifdef __CUDACC__
-/// By a whole warp, whose lanes all call it with the same arguments and get the same answer.
+/// The test with a warp. All lanes call it with the same arguments and get the same answer.
 struct ContainsByWarp {
   static constexpr int kLanes = 32;
-  static constexpr int kLoads = 4;  // under way at once on each lane
+  static constexpr int kLoads = 4;  // loads in flight on each lane
 
   __device__ bool operator()(const CscView& csc, int64_t row, int64_t node) const {
     const Neighbors list = csc.neighbors(row);

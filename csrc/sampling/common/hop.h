@@ -1,4 +1,4 @@
-// One relation of one hop, as PODs that kernels get by value.
+// One hop by one relation, as PODs that kernels get by value.
 #pragma once
 
 #include <cstdint>
@@ -12,41 +12,42 @@
 
 namespace peergraph {
 
-/// The nodes of one type found so far.
+/// The nodes of one type that the sample has found so far.
 struct NodeList {
-  int64_t* ids = nullptr;    // [capacity] internal
-  int32_t* trees = nullptr;  // [capacity] index of the seed; disjoint only
+  int64_t* ids = nullptr;    // [capacity] internal ids
+  int32_t* trees = nullptr;  // [capacity] index of the seed that the node belongs to; disjoint only
   int64_t count = 0;
   int64_t capacity = 0;
-  // Samples of a fixed shape: how many of the rows from `count` on are taken already.
+  // Static shapes only: how many rows from `count` on are used already.
   const int64_t* found = nullptr;
-  int64_t sink = 0;  // of a fixed shape: the row of nodes that there is no room for
+  int64_t padding_row = 0;  // static shapes only: the row that stands for dropped nodes
   NodeIndex index;
 
   PG_HD int64_t tree(int64_t row) const { return trees == nullptr ? 0 : trees[row]; }
 };
 
-/// One relation of one hop. Its edges lie in slots: target t's edges at slot t * stride when the
-/// room was reserved by the fanout, or densely at slot offsets[t] when stride is 0.
+/// One hop by one relation. Its edges are in slots: the edges of target t begin at slot t *
+/// stride if slots are reserved by the fanout, or at slot offsets[t] if slots are dense (stride
+/// 0).
 struct Hop {
-  DrawSource source;
+  RandomStream random;
   int64_t fanout = 0;  // -1: all
   int64_t first_target = 0;
   int64_t num_targets = 0;
   const int64_t* targets = nullptr;       // [num_targets] internal ids; -1: padding
   const int32_t* target_trees = nullptr;  // [num_targets] disjoint only
-  const int32_t* positions = nullptr;     // [num_targets] among those that are no padding
-  const int64_t* seed_times = nullptr;    // [trees] for choices by time only
+  const int32_t* positions = nullptr;   // [num_targets] position among the targets without padding
+  const int64_t* seed_times = nullptr;  // [trees] for temporal sampling only
   int64_t stride = 0;
   int64_t slots = 0;
   int64_t* offsets = nullptr;  // [num_targets + 2] first edge of each target; the last is scratch
-  // [slots] index_bytes each; -1: unused slot. Internal ids until the new nodes are appended, then
-  // rows.
+  // [slots] of index_bytes; -1: unused slot. Internal ids until the new nodes are appended,
+  // then rows.
   void* sources = nullptr;
   int32_t index_bytes = 4;
   int64_t* edge_ids = nullptr;  // [slots] when asked for
   uint32_t* owners = nullptr;   // [slots] target of each slot, for dense slots on CUDA
-  bool looked_up_later = true;  // does a later hop look for the nodes that this one finds?
+  bool looked_up_later = true;  // whether the index is read for the new nodes of this hop later
   int64_t num_edges = 0;
 
   PG_HD int64_t edges_of(int64_t degree) const {
@@ -62,14 +63,15 @@ struct Hop {
   PG_HD int64_t owner(uint32_t slot) const {
     return stride > 0 ? slot / static_cast<uint32_t>(stride) : owners[slot];
   }
-  /// The tree of the slot's edge; the owner is looked up only if there are several trees.
+  /// The tree of the edge in a slot; the owner is looked up only if there are several trees.
   PG_HD int64_t tree_of(uint32_t slot) const {
     return target_trees == nullptr ? 0 : target_trees[owner(slot)];
   }
-  /// On CUDA, what stands in a slot whose node is that of an earlier slot, `first`; and back. It is
-  /// below -1, the mark of an unused slot, and fits 32 bits as slots are fewer than 2^31.
+  /// On CUDA, the mark of a slot whose node is also the node of an earlier slot, `first`; its
+  /// own inverse. The mark is below -1, the mark of an unused slot, and fits 32 bits, as
+  /// there are fewer than 2^31 slots.
   PG_HD static int64_t repeats(int64_t first) { return -2 - first; }
-  /// What tells the draws of a target apart from those of the others.
+  /// The position that tells the random numbers of targets apart.
   PG_HD int64_t position(int64_t target) const {
     return positions == nullptr ? target : positions[target];
   }
@@ -81,15 +83,15 @@ struct Hop {
   }
 };
 
-/// Where the edges of a hop go.
+/// The memory that the edges of a hop are written to.
 struct EdgeOutput {
   void* row = nullptr;
   void* col = nullptr;
   int64_t* edge_ids = nullptr;
-  int32_t* duplicates = nullptr;  // of the source type
+  int32_t* duplicates = nullptr;  // [nodes] of the source type
   int64_t begin = 0;              // the hop's first edge
-  int64_t room = INT64_MAX;       // edges that there is memory for
-  int64_t sink = 0;               // row of sources of padding
+  int64_t capacity = INT64_MAX;   // edges that there is memory for
+  int64_t padding_row = 0;        // the row of sources that padding edges name
   int32_t index_bytes = 8;
 };
 

@@ -1,4 +1,5 @@
-// Probabilities as integers, so that CPU, GPU and the plain Python specification decide alike.
+// Probabilities as fixed-point numbers, so that CPU, GPU and the Python specification decide the
+// same.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +8,12 @@
 
 namespace peergraph {
 
-/// A probability p is passed as floor(p * 2^53): every double in [0, 1] loses nothing that matters.
-constexpr uint64_t kCertain = uint64_t{1} << 53;
+/// The fixed-point number of the probability 1. A probability p is passed as floor(p * 2^53).
+constexpr uint64_t kProbabilityOne = uint64_t{1} << 53;
 
-/// A number from 0 .. 2^53 - 1; it is below p's integer with probability p.
-PG_HD uint64_t draw_chance(const Philox4x32& block, uint32_t draw) {
-  return scale_draw(block, draw, kCertain);
+/// Draws a number in 0 .. 2^53 - 1; it is below the fixed-point number of p with probability p.
+PG_HD uint64_t draw_probability(const Philox4x32& block, uint32_t draw) {
+  return scale_draw(block, draw, kProbabilityOne);
 }
 
 }  // namespace peergraph

@@ -19,7 +19,8 @@ constexpr int64_t kTargetsPerThread = 512;
 constexpr int64_t kNodesPerThread = 1 << 15;
 constexpr int64_t kFilledPerThread = 1 << 20;
 constexpr int64_t kTargetsAtATime = 256;
-// Appending in turn costs one thread about a quarter of the work, claims cost every thread more.
+// Sequential appending costs one thread about a quarter of the work; claims cost every thread
+// more.
 constexpr int64_t kFewThreads = 4;
 
 class CpuBackend final : public Backend {
@@ -131,7 +132,7 @@ class CpuBackend final : public Backend {
     hop.slots = total;
   }
 
-  /// The edges of targets [begin, end), whose sources are rows already.
+  /// Writes the edges of targets [begin, end). Their sources are rows already.
   template <typename Index>
   static void write_targets(const Hop& hop, const EdgeOutput& out, int64_t begin, int64_t end) {
     const int64_t first = hop.offsets[begin], last = hop.offsets[end];
@@ -156,7 +157,7 @@ class CpuBackend final : public Backend {
     ++nodes.count;
   }
 
-  /// All threads fill slots; one appends in turn, while the sources are in its cache.
+  /// All threads fill slots; one thread appends in order, while the sources are in its cache.
   void sample_in_turn(const RelationSpec& relation, const Hop& hop, NodeList& sources,
                       int64_t pieces) {
     const auto begin = [](int64_t chunk) { return chunk * kTargetsAtATime; };
@@ -173,7 +174,7 @@ class CpuBackend final : public Backend {
     });
   }
 
-  /// All threads do everything, as on the GPU.
+  /// All threads fill slots, claim nodes and append, as on the GPU.
   void sample_by_claims(const RelationSpec& relation, const Hop& hop, NodeList& sources,
                         int64_t pieces) {
     workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t first, int64_t last) {
@@ -196,7 +197,7 @@ class CpuBackend final : public Backend {
   }
 
   Workers workers_;
-  std::unique_ptr<Neighbors[]> lists_;  // of the targets of the hop that was planned last
+  std::unique_ptr<Neighbors[]> lists_;  // lists of the targets of the hop that was planned last
 };
 
 }  // namespace

@@ -12,7 +12,8 @@
 namespace peergraph {
 namespace {
 
-// The ranks of the seeds of different types, as in "the first bad one".
+// Seeds have a rank: the number of their list in the high bits, the position in the list in the
+// low bits. The least rank is the first bad seed.
 constexpr int kRankBits = 40;
 
 class CudaBackend final : public Backend {
@@ -23,8 +24,7 @@ class CudaBackend final : public Backend {
   }
 
   ~CudaBackend() override {
-    // After an exception: nothing may be written to the mailbox any more once its owner has it
-    // back.
+    // After an exception, pending copies to the mailbox must end before its owner reuses it.
     if (mail_under_way_) cudaStreamSynchronize(stream());
   }
 
@@ -131,7 +131,7 @@ class CudaBackend final : public Backend {
     mail_under_way_ = true;
   }
 
-  /// Waits for what was sent to the mailbox, and for the seeds' check.
+  /// Waits for the copies to the mailbox; throws if a seed is no node.
   void wait() {
     PG_CUDA_CHECK(cudaStreamSynchronize(stream()));
     mail_under_way_ = false;
@@ -142,7 +142,7 @@ class CudaBackend final : public Backend {
     throw_bad_seed(*seeds.type, position, seed_id(seeds.list, position));
   }
 
-  /// A seed's id, for a message.
+  /// Copies the id of a seed to the host, for an error message.
   int64_t seed_id(const SeedList& seeds, int64_t position) const {
     int64_t id = 0;
     PG_CUDA_CHECK(

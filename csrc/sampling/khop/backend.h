@@ -10,10 +10,10 @@ namespace peergraph {
 
 std::unique_ptr<Backend> make_cpu_backend(int num_threads);
 
-/// Works on `device`, on `stream`. The host waits for it once per hop and relation, and once more
-/// where the number of edges is needed in advance.
+/// Works on `stream` of `device`. The host waits for the device once per hop and relation, and
+/// once more if the number of edges is needed in advance.
 ///
-/// mailbox: 4 words of pinned host memory, for this sample alone until it returns.
+/// mailbox: 4 words of pinned host memory for sizes, used by this sample alone until it ends.
 std::unique_ptr<Backend> make_cuda_backend(int device, uintptr_t stream, int64_t* mailbox,
                                            Arena& arena);
 

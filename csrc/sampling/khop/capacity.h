@@ -1,4 +1,4 @@
-// How much room a sample takes before it is known how much it finds.
+// Capacities that a sample allocates before its size is known.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ inline int bit_width(uint64_t value) {
   return bits;
 }
 
-/// Bits of the node in the key of a disjoint sample.
+/// Bits of the node id in the keys of a disjoint sample.
 inline int disjoint_key_bits(const NodeTypeSpec& type, int64_t num_trees) {
   const int node_bits = bit_width(static_cast<uint64_t>(std::max<int64_t>(type.num_nodes, 1)));
   PG_CHECK_ARG(node_bits + bit_width(static_cast<uint64_t>(num_trees)) <= 63,
@@ -31,20 +31,22 @@ inline int64_t hash_table_size(int64_t keys) {
   return int64_t{1} << std::max(8, bit_width(static_cast<uint64_t>(2 * keys)));
 }
 
-/// No node has more neighbours than there are edges: huge fanouts need no work space.
+/// The fanout, or -1 if it covers every list: no node has more neighbours than there are edges,
+/// so huge fanouts need no work space.
 inline int64_t draws_per_target(const RelationSpec& relation, int64_t fanout) {
   return !relation.choice.replace && fanout >= relation.csc.num_edges ? -1 : fanout;
 }
 
-/// On GPUs, whether room for fanout edges a target is reserved, instead of counting first: where it
-/// is little anyway, or where most targets can be expected to use it.
+/// Whether the GPU reserves `fanout` slots for each target in place of counting the edges
+/// first: for small hops, and for hops in which most targets can be expected to use their
+/// slots.
 inline bool reserves_by_fanout(int64_t num_targets, int64_t fanout) {
   constexpr int64_t kSmallReservation = int64_t{1} << 22;
   constexpr int64_t kLargeReservation = int64_t{1} << 28;
   constexpr int64_t kReservedFanout = 64;
-  const int64_t room = fanout < 0 ? 0 : num_targets * fanout;
+  const int64_t slots = fanout < 0 ? 0 : num_targets * fanout;
   return fanout > 0 &&
-         (room <= kSmallReservation || (room <= kLargeReservation && fanout <= kReservedFanout));
+         (slots <= kSmallReservation || (slots <= kLargeReservation && fanout <= kReservedFanout));
 }
 
 }  // namespace peergraph

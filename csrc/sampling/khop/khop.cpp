@@ -68,7 +68,7 @@ class KHop : private SampleMemory {
     }
   }
 
-  /// Replaces the hops' edges by all those among the nodes.
+  /// Replaces the sampled edges by all edges among the sampled nodes.
   void induce() {
     hops_.clear();
     for (size_t r = 0; r < spec_.relations.size(); ++r) {
@@ -90,8 +90,8 @@ class KHop : private SampleMemory {
   }
 
  private:
-  /// Gives lists room for all that can be found, where that is little: they need not grow, and be
-  /// copied, from hop to hop.
+  /// Allocates node lists for the largest possible sample if that is small, so that lists
+  /// need not grow and be copied from hop to hop.
   void reserve_all(const std::vector<SeedList>& seeds) {
     std::vector<int64_t> rows(lists_.size(), 0);
     for (const SeedList& s : seeds) rows[s.node_type] += s.count;
@@ -117,7 +117,8 @@ class KHop : private SampleMemory {
     if (capacity <= list.capacity) return;
     NodeList grown = list;
     grown.capacity = std::max(capacity, list.capacity + list.capacity / 2);
-    grown.ids = scratch<int64_t>(grown.capacity + 1);  // the CPU writes before it counts
+    grown.ids = scratch<int64_t>(grown.capacity +
+                                 1);  // one more: the CPU writes an id before it counts the id
     if (list.count > 0) backend_.copy(grown.ids, list.ids, list.count * sizeof(int64_t));
     if (spec_.disjoint) {
       grown.trees = scratch<int32_t>(grown.capacity);
@@ -126,7 +127,8 @@ class KHop : private SampleMemory {
     list = grown;
   }
 
-  /// Makes room for `extra` more nodes, in the list and in its index, and there for `slots` claims.
+  /// Makes room for `extra` more nodes in the list and in its index, and for `slots` claims
+  /// in the index.
   void reserve(int type, int64_t extra, int64_t slots) {
     NodeList& list = lists_[type];
     const int64_t wanted = list.count + extra;
@@ -136,10 +138,11 @@ class KHop : private SampleMemory {
     if (is_empty && list.count > 0) backend_.reindex(list);
   }
 
-  /// Gives a disjoint sample's index a larger table where it needs one.
+  /// Gives the index of a disjoint sample a larger hash table if needed; returns whether it
+  /// did.
   bool renew_table(NodeList& list, int64_t nodes) {
-    const uint64_t room = list.index.keys == nullptr ? 0 : list.index.mask + 1;
-    if (static_cast<uint64_t>(2 * nodes) <= room) return false;
+    const uint64_t capacity = list.index.keys == nullptr ? 0 : list.index.mask + 1;
+    if (static_cast<uint64_t>(2 * nodes) <= capacity) return false;
     const int64_t size = hash_table_size(nodes);
     list.index.keys = scratch<uint64_t>(size);
     list.index.values = scratch<uint32_t>(size);
@@ -149,21 +152,22 @@ class KHop : private SampleMemory {
     return true;
   }
 
-  /// Gives a direct map's words more bits where they need them.
+  /// Gives the words of a direct map more bits if needed; returns whether it did.
   bool renew_map(int type, int64_t nodes, int64_t slots) {
     if (!maps_[type]->make_room(nodes, slots, clear_)) return false;
     lists_[type].index = maps_[type]->index();
     return true;
   }
 
-  /// At most this many new nodes can come out of `slots` edges.
-  int64_t new_nodes_bound(int type, int64_t slots) const {
+  /// An upper bound for the new nodes that `slots` edges can lead to.
+  int64_t max_new_nodes(int type, int64_t slots) const {
     if (spec_.disjoint) return slots;
     const int64_t found = lists_[type].count - result_.nodes[type].per_hop.front();
     return std::min(slots, spec_.node_types[type].num_nodes - found);
   }
 
-  /// A hop by a relation from `num_targets` nodes; returns whether there is anything to do.
+  /// Prepares a hop by a relation from `num_targets` nodes; returns whether there is anything
+  /// to sample.
   bool set_up(Hop& hop, const RelationSpec& relation, int64_t first_target, int64_t num_targets) {
     hop.first_target = first_target;
     hop.num_targets = num_targets;
@@ -173,7 +177,8 @@ class KHop : private SampleMemory {
       backend_.fill(hop.offsets, 0, (num_targets + 2) * sizeof(int64_t));
       return false;
     }
-    // The list may move when it grows; the memory it leaves stays valid until the sample ends.
+    // The list may be reallocated when it grows; its old memory stays valid until the sample
+    // ends.
     const NodeList& destinations = lists_[relation.destination];
     hop.targets = destinations.ids + first_target;
     if (spec_.disjoint) hop.target_trees = destinations.trees + first_target;
@@ -197,15 +202,15 @@ class KHop : private SampleMemory {
   Hop sample(int hop_number, int r, int64_t first_target, int64_t num_targets) {
     const RelationSpec& relation = spec_.relations[r];
     Hop hop;
-    hop.source = {seed_, static_cast<uint64_t>(hop_number) * spec_.relations.size() + r};
+    hop.random = {seed_, static_cast<uint64_t>(hop_number) * spec_.relations.size() + r};
     hop.fanout = draws_per_target(relation, relation.fanouts[hop_number]);
-    hop.looked_up_later = spec_.looks_again(hop_number, static_cast<size_t>(r));
+    hop.looked_up_later = spec_.looks_up_later(hop_number, static_cast<size_t>(r));
     if (!set_up(hop, relation, first_target, num_targets)) return hop;
 
     backend_.plan(relation, hop);
     allocate_slots(hop, "hop " + std::to_string(hop_number), spec_.edge_ids && !spec_.induced);
     NodeList& sources = lists_[relation.source];
-    reserve(relation.source, new_nodes_bound(relation.source, hop.slots), hop.slots);
+    reserve(relation.source, max_new_nodes(relation.source, hop.slots), hop.slots);
     if (hop.slots > 0) backend_.sample(relation, hop, sources);
     PG_CHECK_ARG(sources.count < kMaxSampleRows, "the sample has too many nodes of type '" +
                                                      spec_.node_types[relation.source].name +

@@ -1,5 +1,5 @@
-// K-hop sampling (WholeGraph III-C): what a sampler is, what one sample yields, and the hop loop
-// that the CPU and CUDA backends share.
+// K-hop sampling (WholeGraph III-C): the specification of a sampler, the result of a sample, and
+// the loop over hops that the CPU and CUDA backends share.
 #pragma once
 
 #include <cstdint>
@@ -33,15 +33,15 @@ struct SamplerSpec {
   std::vector<NodeTypeSpec> node_types;
   std::vector<RelationSpec> relations;
   int num_hops = 0;
-  bool expand_all = false;  // targets are all nodes so far, not only the new ones
+  bool expand_all = false;  // a hop expands all nodes so far, not only the new ones
   bool disjoint = false;
-  bool induced = false;  // all edges among the nodes, as one hop
+  bool induced = false;  // return all edges among the sampled nodes, as one hop
   bool edge_ids = true;
   bool duplicate_counts = false;
-  int index_bytes = 8;  // of row and col
+  int index_bytes = 8;  // size of an item of row and col
 
-  /// Whether nodes that the r-th relation finds in this hop are looked for afterwards.
-  bool looks_again(int hop, size_t r) const {
+  /// Whether the nodes that relation `r` finds in this hop are looked up in the index later.
+  bool looks_up_later(int hop, size_t r) const {
     if (induced || hop + 1 < num_hops) return true;
     for (size_t later = r + 1; later < relations.size(); ++later)
       if (relations[later].source == relations[r].source) return true;
@@ -81,19 +81,20 @@ struct SampleResult {
   std::vector<BlockResult> blocks;  // hop * num relations + relation
 };
 
-/// IndexError for a seed that is no node of its type.
+/// Raises IndexError for a seed that is no node of its type.
 [[noreturn]] void throw_bad_seed(const NodeTypeSpec& type, int64_t position, int64_t id);
 
-/// What differs between CPU and CUDA. Calls are made in order, on one stream.
+/// The steps that differ between CPU and CUDA. Calls are made in order, on one stream.
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual void fill(void* to, int byte, int64_t num_bytes) = 0;
   virtual void copy(void* to, const void* from, int64_t num_bytes) = 0;
-  /// Appends seeds (room was made) and puts them into the index; IndexError for a bad id.
+  /// Appends seeds to `nodes`, which has the capacity, and inserts them into the index.
+  /// Raises IndexError for an id that is no node.
   virtual void add_seeds(const NodeTypeSpec& type, const SeedList& seeds, int64_t first_tree,
                          NodeList& nodes) = 0;
-  /// Puts all of `nodes` into its index, which holds none.
+  /// Inserts all of `nodes` into their index, which is empty.
   virtual void reindex(const NodeList& nodes) = 0;
   /// Chooses the layout of the hop's slots: sets stride and slots; writes offsets if stride is 0.
   virtual void plan(const RelationSpec& relation, Hop& hop) = 0;
@@ -101,20 +102,20 @@ class Backend {
   virtual void sample(const RelationSpec& relation, Hop& hop, NodeList& sources) = 0;
   /// Counts the induced subgraph's edges of a hop from all nodes: writes offsets, sets slots.
   virtual void plan_induced(const RelationSpec& relation, Hop& hop, const NodeIndex& sources) = 0;
-  /// Fills its slots, with rows.
+  /// Fills the slots of the induced subgraph with rows.
   virtual void induce(const RelationSpec& relation, Hop& hop, const NodeIndex& sources) = 0;
   /// Writes the edges of a hop whose slots hold rows.
   virtual void write_edges(const Hop& hop, const EdgeOutput& out) = 0;
   virtual void write_nodes(const NodeTypeSpec& type, const NodeList& nodes,
                            const NodesResult& out) = 0;
-  /// After the last call of a sample.
+  /// Ends the sample; no other call follows.
   virtual void finish() = 0;
 };
 
-/// Samples. `seed_times` holds a time for each seed where a relation chooses by time. `maps` are
-/// one direct map per node type, for this sample alone until it returns; after an exception they
-/// are of no use any more. Not used by disjoint samples. Results are allocated one by one by
-/// `allocate`, the rest comes from the arena.
+/// Draws one k-hop sample. `seed_times` holds a time for each seed if a relation is temporal.
+/// `maps` are one direct map per node type, used by this sample alone until the function
+/// returns; after an exception their contents are undefined. Disjoint samples do not use them.
+/// `allocate` gives the memory of each result; all other memory comes from the arena.
 SampleResult sample_khop(const SamplerSpec& spec, const std::vector<SeedList>& seeds, uint64_t seed,
                          const int64_t* seed_times, const std::vector<NodeMap*>& maps,
                          const Allocate& allocate, Arena& arena, Backend& backend);

@@ -12,7 +12,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     if (found == -1) continue;
     const int64_t target = hop.owner(static_cast<uint32_t>(slot));
     const int64_t within = hop.stride > 0 ? hop.offsets[target] + slot - target * hop.stride : slot;
-    if (within >= out.room) continue;
+    if (within >= out.capacity) continue;
     const int64_t edge = out.begin + within;
     const int64_t row =
         found >= 0 ? found : load_id(hop.sources, hop.index_bytes, Hop::repeats(found));

@@ -1,4 +1,4 @@
-// What a sample hands over, written on the GPU.
+// Kernels that write the result of a sample.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,11 @@
 
 namespace peergraph {
 
-/// Writes the edges of a hop, whose slots hold rows, to their place. Leaves out what there is no
-/// room for.
+/// Writes the edges of a hop, whose slots hold rows, to the result. Drops edges beyond
+/// `out.capacity`.
 void write_edges_cuda(const Hop& hop, const EdgeOutput& out, uintptr_t stream);
 
-/// Writes the users' ids, -1 for padding.
+/// Writes the user ids of nodes; -1 for padding.
 void write_nodes_cuda(const NodeTypeSpec& type, const NodeList& nodes, const NodesResult& out,
                       uintptr_t stream);
 

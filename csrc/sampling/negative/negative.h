@@ -1,5 +1,5 @@
-// Negative edges: pairs of nodes drawn at random, uniformly or by weights; on request without nodes
-// that come too late, and without existing edges.
+// Negative edges: pairs of nodes drawn at random, uniformly or by weights. Optionally the nodes
+// are no later than a given time, and existing edges are drawn again.
 //
 // Try a of negative n takes draws 2a (source) and 2a + 1 (destination) of position n.
 #pragma once
@@ -12,12 +12,12 @@
 
 namespace peergraph {
 
-/// How one endpoint is drawn.
+/// The distribution of one endpoint.
 struct NodeDraw {
   int64_t num_nodes = 0;
   const int64_t* ends = nullptr;   // [num_nodes] running sum of integer weights; null: uniform
   const int64_t* times = nullptr;  // [num_nodes]; null: any node fits
-  int64_t earliest = 0;            // what to take where no try fits
+  int64_t earliest = 0;            // the node to take if no try is early enough
 
   PG_HD bool fits(int64_t node, int64_t latest) const {
     return times == nullptr || times[node] <= latest;
@@ -43,11 +43,12 @@ struct NodeDraw {
 struct Negatives {
   int64_t count = 0;
   NodeDraw source, destination;
-  bool draw_sources = true;         // else `sources` holds them already
+  bool draw_sources = true;         // false: `sources` holds the sources already
   int64_t* sources = nullptr;       // [count] user ids
   int64_t* destinations = nullptr;  // [count] user ids
-  const int64_t* latest = nullptr;  // [count] the times that nodes must not exceed
-  uint8_t* is_edge = nullptr;       // [count] 1 where it is an edge after all; null: edges may come
+  const int64_t* latest = nullptr;  // [count] latest allowed time of the nodes
+  uint8_t* is_edge =
+      nullptr;  // [count] 1: an existing edge, as all tries were; null: edges are allowed
   uint32_t tries = 1;
   IdMapView source_to_internal;
   IdMapView destination_to_internal;
@@ -58,12 +59,12 @@ struct Negatives {
 void negatives_cpu(const CscView& csc, const Negatives& negatives, int num_threads);
 
 #ifdef PEERGRAPH_CUDA
-/// Asynchronous, in `stream` of `device`. A negative is a thread, or a warp where existing edges
-/// are left out.
+/// Asynchronous, in `stream` of `device`. One thread draws a negative; one warp if existing
+/// edges are avoided.
 void negatives_cuda(const CscView& csc, const Negatives& negatives, int device, uintptr_t stream);
 #endif
 
-/// What one worker does for one negative; lanes that share it compute the same, one of them writes.
+/// Draws one negative. Lanes of a warp that share a negative compute the same; one lane writes.
 template <typename Contains>
 PG_HD void draw_negative(const CscView& csc, const Negatives& negatives, int64_t n, bool writes,
                          const Contains& contains) {

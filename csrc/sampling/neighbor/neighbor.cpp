@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kTargetsAhead = 32;
 constexpr int64_t kEdgesAtATime = 256;
 
-/// Brings what CscView::neighbors will read.
+/// Prefetches the words that CscView::neighbors will read.
 void prefetch_list(const CscView& csc, int64_t row) {
   const Location at = csc.locate(row);
   const CscPart& part = csc.part(at);
@@ -19,9 +19,10 @@ void prefetch_list(const CscView& csc, int64_t row) {
   prefetch_far(part.edge_begin + at.local);
 }
 
-/// The edges of a few targets at a time: first all random numbers, then all picks, then all reads,
-/// so that each is a loop of its own and a core waits for many lists at once. The reads of one
-/// group come behind the picks of the next, and meanwhile what they need arrives.
+/// Samples the edges of a few targets at a time: one loop computes all random numbers, the next
+/// all picks, the next reads all neighbours, so that a core waits for many lists at once. The
+/// reads of one group follow the picks of the next group; meanwhile the prefetched lists
+/// arrive.
 template <typename Id>
 class Groups {
  public:
@@ -48,18 +49,18 @@ class Groups {
 
   bool draws(int64_t target) const { return count_of(target) < lists_[target].degree; }
 
-  /// Picks for as many targets from `begin` on as fit into the core's cache, and asks for what they
-  /// read; returns the target behind them.
-  int64_t pick(int64_t begin, int64_t limit, std::vector<int64_t>& room, int64_t*& first_pick) {
+  /// Picks for as many targets from `begin` on as fit into the cache of a core, and
+  /// prefetches the picked neighbours; returns the end of these targets.
+  int64_t pick(int64_t begin, int64_t limit, std::vector<int64_t>& buffer, int64_t*& first_pick) {
     DrawBits& drawn = scratch_.bits;
     drawn.clear();
     int64_t end = begin;
     for (; end < limit && hop_.offsets[end] - hop_.offsets[begin] < kEdgesAtATime; ++end)
       if (draws(end)) drawn.add(end, count_of(end));
-    if (static_cast<int64_t>(room.size()) < drawn.size()) room.resize(drawn.size());
-    first_pick = room.data();
+    if (static_cast<int64_t>(buffer.size()) < drawn.size()) buffer.resize(drawn.size());
+    first_pick = buffer.data();
     int64_t* picks = first_pick;
-    const uint64_t* bits = drawn.make(hop_.source);
+    const uint64_t* bits = drawn.make(hop_.random);
     for (int64_t t = begin; t < end; ++t) {
       const auto* const list = static_cast<const Id*>(lists_[t].indices);
       const int64_t count = count_of(t);

@@ -10,11 +10,12 @@ namespace peergraph {
 namespace {
 
 constexpr int kWarpsPerBlock = kBlockThreads / kWarpSize;
-constexpr int64_t kSharedFanout = 2048;  // up to here a block's work space lies in shared memory
+constexpr int64_t kSharedFanout = 2048;  // largest fanout whose work space is in shared memory
 constexpr int64_t kMaxScratchBytes = int64_t{256} << 20;
 constexpr int64_t kHubDegree = 2048;  // lists longer than this are copied by a whole block
 
-// Kernels read the views where the launch put them; a local copy would be indexed in local memory.
+// Kernels read the views in the launch parameters; a local copy would be indexed in local
+// memory.
 static_assert(sizeof(CscView) + sizeof(Hop) + sizeof(NodeIndex) < 4000, "kernel parameters");
 
 __global__ void __launch_bounds__(kBlockThreads)
@@ -23,7 +24,8 @@ __global__ void __launch_bounds__(kBlockThreads)
     hop.offsets[t] = t < hop.num_targets ? hop.edges_of(hop.degree(csc, t)) : 0;
 }
 
-/// A group of kGroup lanes for each target, a lane for each draw; for fanouts up to kGroup.
+/// One group of kGroup lanes for each target, and one lane for each draw; for fanouts up to
+/// kGroup.
 template <int kGroup>
 __global__ void __launch_bounds__(kBlockThreads)
     sample_by_lane(const __grid_constant__ CscView csc, const __grid_constant__ Hop hop,
@@ -39,20 +41,21 @@ __global__ void __launch_bounds__(kBlockThreads)
   int64_t pick = i;
   if (__any_sync(kFullMask, drawing)) {
     const int64_t drawn =
-        draw_by_lane<kGroup>(hop.source, drawing, list.degree, hop.fanout,
+        draw_by_lane<kGroup>(hop.random, drawing, list.degree, hop.fanout,
                              drawing ? hop.position(t) : 0, chains + (threadIdx.x - i));
     if (drawing) pick = drawn;
   }
   if (!live) return;
-  if (i == 0) leave_count(hop, t, count);
+  if (i == 0) store_count(hop, t, count);
   const int64_t slot = hop.first_slot(t) + i;
   if (i < count)
-    emit_edge(csc, hop, sources, list, t, slot, pick);
+    write_edge(csc, hop, sources, list, t, slot, pick);
   else if (i < hop.stride)
     store_id(hop.sources, hop.index_bytes, slot, -1);
 }
 
-/// A block for each target; for larger fanouts. Without `scratch` the work space is shared memory.
+/// One block for each target; for larger fanouts. Without `scratch` the work space is shared
+/// memory.
 __global__ void __launch_bounds__(kBlockThreads)
     sample_by_block(const __grid_constant__ CscView csc, const __grid_constant__ Hop hop,
                     const __grid_constant__ NodeIndex sources, int draw_bits, char* scratch) {
@@ -64,23 +67,23 @@ __global__ void __launch_bounds__(kBlockThreads)
   for (int64_t t = blockIdx.x; t < hop.num_targets; t += gridDim.x) {
     const Neighbors list = hop.neighbors(csc, t);
     const int64_t count = hop.edges_of(list.degree);
-    if (threadIdx.x == 0) leave_count(hop, t, count);
+    if (threadIdx.x == 0) store_count(hop, t, count);
     const int64_t first = hop.first_slot(t);
     const auto emit = [&](int64_t i, int64_t pick) {
-      emit_edge(csc, hop, sources, list, t, first + i, pick);
+      write_edge(csc, hop, sources, list, t, first + i, pick);
     };
     if (count < list.degree) {
-      draw_by_block(hop.source, list.degree, hop.fanout, hop.position(t), work, emit);
+      draw_by_block(hop.random, list.degree, hop.fanout, hop.position(t), work, emit);
     } else {
       for (int64_t i = threadIdx.x; i < count; i += blockDim.x) emit(i, i);
     }
     for (int64_t i = count + threadIdx.x; i < hop.stride; i += blockDim.x)
       store_id(hop.sources, hop.index_bytes, first + i, -1);
-    __syncthreads();  // before the next target takes the work space
+    __syncthreads();  // before the next target uses the work space
   }
 }
 
-/// Fanout -1 with dense slots: a warp for each target, the whole block for the long lists.
+/// Fanout -1 with dense slots: one warp for each target, the whole block for long lists.
 __global__ void __launch_bounds__(kBlockThreads)
     copy_all(const __grid_constant__ CscView csc, const __grid_constant__ Hop hop,
              const __grid_constant__ NodeIndex sources) {
@@ -94,7 +97,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   if (list.degree <= kHubDegree && list.degree > 0) {
     const int64_t first = hop.first_slot(own);
     for (int64_t i = lane; i < list.degree; i += kWarpSize)
-      emit_edge(csc, hop, sources, list, own, first + i, i);
+      write_edge(csc, hop, sources, list, own, first + i, i);
   }
   __syncthreads();
   for (int w = 0; w < kWarpsPerBlock; ++w) {
@@ -102,7 +105,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     if (hub.degree <= kHubDegree) continue;
     const int64_t first = hop.first_slot(block_begin + w);
     for (int64_t i = threadIdx.x; i < hub.degree; i += kBlockThreads)
-      emit_edge(csc, hop, sources, hub, block_begin + w, first + i, i);
+      write_edge(csc, hop, sources, hub, block_begin + w, first + i, i);
   }
 }
 

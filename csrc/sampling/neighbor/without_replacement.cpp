@@ -7,22 +7,22 @@
 namespace peergraph {
 namespace {
 
-// More than compilers unroll before they vectorise.
+// More lanes than compilers unroll before they vectorise.
 constexpr int64_t kLanes = 32;
 
-/// kLanes blocks of philox(), lane by lane in each round.
-PG_INLINE void make_blocks(const DrawSource& source, const uint32_t* positions,
+/// Computes kLanes blocks of philox(), one lane after the other in each round.
+PG_INLINE void make_blocks(const RandomStream& random, const uint32_t* positions,
                            const uint32_t* blocks, uint64_t* bits) {
   uint32_t c0[kLanes], c1[kLanes], c2[kLanes], c3[kLanes];
   // Halves of block_counter(): words of 32 bits, which fill a vector.
-  const auto stream = static_cast<uint32_t>(source.stream);
+  const auto stream = static_cast<uint32_t>(random.stream);
   for (int64_t l = 0; l < kLanes; ++l) {
     c0[l] = positions[l];
     c1[l] = 0;
     c2[l] = blocks[l];
     c3[l] = stream;
   }
-  PhiloxKey key(source.key());
+  PhiloxKey key(random.key());
   for (int round = 0; round < kPhiloxRounds; ++round, key.next())
     for (int64_t l = 0; l < kLanes; ++l) philox_round(c0[l], c1[l], c2[l], c3[l], key);
   for (int64_t l = 0; l < kLanes; ++l) {
@@ -33,13 +33,13 @@ PG_INLINE void make_blocks(const DrawSource& source, const uint32_t* positions,
 
 }  // namespace
 
-const uint64_t* DrawBits::make(const DrawSource& source) {
+const uint64_t* DrawBits::make(const RandomStream& random) {
   const size_t padded = (num_blocks_ + kLanes - 1) / kLanes * kLanes;
-  make_room(padded);  // what is made of the blocks behind the last is not read
+  make_room(padded);  // the bits of the padding blocks are not read
   if (bits_.size() < 2 * padded) bits_.resize(2 * padded);
   with_vectors<64>([&](auto) PG_INLINED {
     for (size_t i = 0; i < padded; i += kLanes)
-      make_blocks(source, &positions_[i], &blocks_[i], &bits_[2 * i]);
+      make_blocks(random, &positions_[i], &blocks_[i], &bits_[2 * i]);
   });
   return bits_.data();
 }
@@ -58,7 +58,8 @@ void Picker::pick(const uint64_t* bits, int64_t degree, int64_t count, int64_t* 
     return static_cast<int64_t>(mul_high_u64(bits[i], static_cast<uint64_t>(degree - i)));
   };
   if (count <= kCompared) {
-    // A place that is drawn once picks itself: only what is drawn again was changed before.
+    // A position that is drawn once picks itself: only a position that is drawn again has
+    // changed.
     bool again = false;
     for (int64_t i = 0; i < count; ++i) {
       picks[i] = draw(i);
@@ -76,7 +77,7 @@ void Picker::pick(const uint64_t* bits, int64_t degree, int64_t count, int64_t* 
     picks[i] = place;
     place = order[degree - 1 - i];
   }
-  // The first draw of a place picks what it holds in order, so all that was changed is among these.
+  // Restores the changed positions: each of them is a pick, as its first draw picked itself.
   for (int64_t i = 0; i < count; ++i) order[picks[i]] = static_cast<uint16_t>(picks[i]);
 }
 

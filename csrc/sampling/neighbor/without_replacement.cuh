@@ -13,24 +13,24 @@
 
 namespace peergraph {
 
-/// The pick of this lane's draw, for groups of kGroup lanes with a target each and one lane a draw.
-/// All lanes of the warp must call it together; `drawing` says whether this lane has a draw, and is
-/// false for a whole group or true for its lanes 0 .. fanout-1.
+/// The pick of the draw of this lane. Groups of kGroup lanes have a target each, and each lane
+/// has one draw. All lanes of the warp must call the function together; `drawing` says whether
+/// this lane has a draw: false for the whole group, or true for its lanes 0 .. fanout-1.
 ///
 /// chain: kGroup words of shared memory for each group.
 template <int kGroup>
-__device__ __forceinline__ int64_t draw_by_lane(const DrawSource& source, bool drawing,
+__device__ __forceinline__ int64_t draw_by_lane(const RandomStream& random, bool drawing,
                                                 int64_t degree, int64_t fanout, int64_t target,
                                                 int* chain) {
   const int lane = lane_id();
   const int i = lane % kGroup;
   const int group_begin = lane - i;
-  const int64_t r = drawing ? source.draw(degree, target, i) : 0;
+  const int64_t r = drawing ? random.draw(degree, target, i) : 0;
   // Degrees stay below 2^58, so the group fits above the draw; idle lanes are equal to none.
   const unsigned long long tag =
       drawing ? (static_cast<unsigned long long>(group_begin) << 58) | static_cast<uint64_t>(r)
               : (1ull << 63) | static_cast<unsigned>(lane);
-  // In place of the sort: the lanes that drew the same.
+  // Replaces the sort of Algorithm 1: the lanes that drew the same number.
   const unsigned equal = __match_any_sync(kFullMask, tag);
 
   chain[i] = i;
@@ -53,7 +53,7 @@ struct BlockScratch {
   uint64_t* keys = nullptr;  // [capacity], capacity a power of two, at least the fanout
   int* chain = nullptr;      // [capacity]
   int64_t capacity = 0;
-  int draw_bits = 0;  // of the index of a draw; capacity is 2^draw_bits
+  int draw_bits = 0;  // bits of the index of a draw; capacity is 2^draw_bits
 
   static constexpr int64_t bytes(int64_t capacity) {
     return capacity * static_cast<int64_t>(sizeof(uint64_t) + sizeof(int));
@@ -88,15 +88,16 @@ __device__ inline void sort_by_block(uint64_t* keys, int64_t count) {
   __syncthreads();
 }
 
-/// Calls emit(i, pick) for every draw of one target; a block together. Needs fanout < degree.
+/// Calls emit(i, pick) for every draw of one target, with all threads of a block. Needs fanout
+/// < degree.
 template <typename Emit>
-__device__ void draw_by_block(const DrawSource& source, int64_t degree, int64_t fanout,
+__device__ void draw_by_block(const RandomStream& random, int64_t degree, int64_t fanout,
                               int64_t target, const BlockScratch& scratch, const Emit& emit) {
   uint64_t* keys = scratch.keys;
   int* chain = scratch.chain;
   const int bits = scratch.draw_bits;
   for (int64_t i = threadIdx.x; i < scratch.capacity; i += blockDim.x) {
-    keys[i] = i < fanout ? (static_cast<uint64_t>(source.draw(degree, target, i)) << bits) | i
+    keys[i] = i < fanout ? (static_cast<uint64_t>(random.draw(degree, target, i)) << bits) | i
                          : ~uint64_t{0};
     chain[i] = static_cast<int>(i);
   }
@@ -110,8 +111,8 @@ __device__ void draw_by_block(const DrawSource& source, int64_t degree, int64_t 
       chain[degree - 1 - r] = static_cast<int>(keys[k] & draw_mask);
   }
   __syncthreads();
-  // In place, as many links at a time as there are threads. A link that was doubled already only
-  // takes those that follow it further.
+  // Path doubling in place, as many links at a time as there are threads. A link that is
+  // doubled already only takes the links to it further.
   for (int64_t reach = 1; reach < fanout; reach *= 2) {
     for (int64_t begin = 0; begin < fanout; begin += blockDim.x) {
       const int64_t i = begin + threadIdx.x;

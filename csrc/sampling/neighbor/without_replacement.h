@@ -1,6 +1,7 @@
-// Drawing without replacement (WholeGraph III-C1): draw i picks element r[i] of the degree - i that
-// remain, and the last remaining element takes its place. The CPU does that in turn; the GPU
-// computes the same picks in parallel by Algorithm 1 (neighbor.cu).
+// Drawing without replacement (WholeGraph III-C1): draw i picks element r[i] of the degree - i
+// remaining elements, and the last remaining element moves to its place. The CPU draws
+// sequentially; the GPU computes the same picks in parallel by Algorithm 1
+// (without_replacement.cuh).
 #pragma once
 
 #include <algorithm>
@@ -12,11 +13,11 @@
 
 namespace peergraph {
 
-/// Where the random numbers of one hop of one relation come from.
-struct DrawSource {
+/// The random numbers of one hop by one relation.
+struct RandomStream {
   uint64_t seed = 0;
   uint64_t stream = 0;
-  const uint64_t* seed_at = nullptr;  // where the seed lies instead, in memory of the device
+  const uint64_t* seed_at = nullptr;  // address of the seed in device memory; null: `seed`
 
   PG_HD uint64_t key() const { return seed_at == nullptr ? seed : *seed_at; }
 
@@ -28,8 +29,8 @@ struct DrawSource {
   }
 };
 
-/// The sequential method, without writing out the `degree` elements: only the positions whose
-/// element has changed are kept, in a small open-addressing map. Reused from target to target.
+/// The sequential method without an array of `degree` elements: a small open-addressing map
+/// holds only the positions whose element has changed. Reused from target to target.
 class VirtualShuffle {
  public:
   /// Calls emit(i, pick) for i = 0 .. count-1, with r[i] out of draw(i); needs count < degree.
@@ -73,13 +74,13 @@ class VirtualShuffle {
   int shift_ = 64;
 };
 
-/// The random bits of some targets. Counters are collected first, and then all blocks made in a
-/// loop that compilers vectorise.
+/// The random bits of several targets. Counters are collected first; then one loop, which
+/// compilers vectorise, computes all blocks.
 class DrawBits {
  public:
   void clear() { num_blocks_ = 0; }
 
-  /// Asks for `count` draws at a position of the hop's target list.
+  /// Requests `count` draws for a position of the hop's target list.
   void add(int64_t position, int64_t count) {
     const size_t wanted = static_cast<size_t>(count + 1) / 2;
     make_room(num_blocks_ + wanted);
@@ -92,8 +93,9 @@ class DrawBits {
 
   int64_t size() const { return 2 * static_cast<int64_t>(num_blocks_); }
 
-  /// Makes them; those of a position follow each other, and begin at an even place.
-  const uint64_t* make(const DrawSource& source);
+  /// Computes the requested draws. The draws of a position are contiguous and begin at an
+  /// even index.
+  const uint64_t* make(const RandomStream& random);
 
  private:
   void make_room(size_t blocks) {
@@ -107,8 +109,9 @@ class DrawBits {
   size_t num_blocks_ = 0;
 };
 
-/// Turns random bits into picks, one target after the other. Lists of usual lengths are shuffled in
-/// an array that is kept in order between targets, which needs neither search nor clearing.
+/// Converts random bits to picks, one target after the other. Lists of usual lengths are
+/// shuffled in an array that is restored after each target, which needs neither search nor
+/// clearing.
 class Picker {
  public:
   Picker();
@@ -118,17 +121,18 @@ class Picker {
 
  private:
   static constexpr int64_t kWrittenOut = 1 << 11;
-  static constexpr int64_t kCompared = 6;  // draws that are mostly distinct, and compared fast
+  static constexpr int64_t kCompared =
+      6;  // up to so many draws are compared with each other, as they are mostly distinct
 
-  std::vector<uint16_t> order_;  // [kWrittenOut] every place holds itself
+  std::vector<uint16_t> order_;  // [kWrittenOut] the identity permutation between targets
   VirtualShuffle shuffle_;
 };
 
-/// What a thread draws with, used again from one part of a hop to the next.
+/// The work space of a thread, reused within a hop.
 struct DrawScratch {
   DrawBits bits;
   Picker picker;
-  std::vector<int64_t> picks[2];  // of two groups of targets, one behind the other
+  std::vector<int64_t> picks[2];  // of two consecutive groups of targets
 };
 
 }  // namespace peergraph

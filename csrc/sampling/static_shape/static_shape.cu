@@ -15,11 +15,11 @@
 namespace peergraph {
 namespace {
 
-/// One call of sample_fixed_cuda.
-class FixedKHop : private SampleMemory {
+/// One call of sample_static_shape_cuda.
+class StaticShapeKHop : private SampleMemory {
  public:
-  FixedKHop(const SamplerSpec& spec, const FixedBounds& bounds, const Allocate& allocator,
-            Arena& arena, int device, uintptr_t stream)
+  StaticShapeKHop(const SamplerSpec& spec, const StaticShapeBounds& bounds,
+                  const Allocate& allocator, Arena& arena, int device, uintptr_t stream)
       : SampleMemory(allocator, arena),
         spec_(spec),
         bounds_(bounds),
@@ -28,7 +28,7 @@ class FixedKHop : private SampleMemory {
         guard_(device),
         lists_(spec.node_types.size()),
         segments_(spec.node_types.size()) {
-    PG_CHECK_ARG(spec.num_hops < kMaxSegments, "fanouts: too many hops for a fixed shape");
+    PG_CHECK_ARG(spec.num_hops < kMaxSegments, "fanouts: too many hops for a static shape");
     const auto num_counts = static_cast<int64_t>(spec.node_types.size() * (spec.num_hops + 1) +
                                                  spec.relations.size() * spec.num_hops);
     result_.counts = allocate<int64_t>(std::max<int64_t>(1, num_counts));
@@ -38,22 +38,22 @@ class FixedKHop : private SampleMemory {
     result_.padded.blocks.resize(spec.relations.size() * spec.num_hops);
   }
 
-  void add_seeds(const std::vector<FixedSeeds>& seeds, const std::vector<uint32_t*>& direct) {
-    std::vector<int64_t> room(lists_.size(), 0);
+  void add_seeds(const std::vector<PaddedSeeds>& seeds, const std::vector<uint32_t*>& direct) {
+    std::vector<int64_t> capacity(lists_.size(), 0);
     int64_t num_trees = 0;
-    for (const FixedSeeds& s : seeds) {
-      room[s.node_type] += s.room;
-      num_trees += s.room;
+    for (const PaddedSeeds& s : seeds) {
+      capacity[s.node_type] += s.capacity;
+      num_trees += s.capacity;
     }
-    // A hash table's size depends on how many targets there are of every type.
-    for (size_t type = 0; type < lists_.size(); ++type) make_segments(type, room[type]);
+    // The size of a hash table depends on the number of targets of all types.
+    for (size_t type = 0; type < lists_.size(); ++type) make_segments(type, capacity[type]);
     for (size_t type = 0; type < lists_.size(); ++type) make_list(type, num_trees, direct);
     int64_t first_tree = 0;
-    for (const FixedSeeds& s : seeds) {
-      if (s.room > 0)
-        add_fixed_seeds_cuda(spec_.node_types[s.node_type], s, first_tree, lists_[s.node_type],
-                             node_count(s.node_type, 0), device_, stream_);
-      first_tree += s.room;
+    for (const PaddedSeeds& s : seeds) {
+      if (s.capacity > 0)
+        add_padded_seeds_cuda(spec_.node_types[s.node_type], s, first_tree, lists_[s.node_type],
+                              node_count(s.node_type, 0), device_, stream_);
+      first_tree += s.capacity;
     }
   }
 
@@ -65,7 +65,7 @@ class FixedKHop : private SampleMemory {
         positions[type] = positions_of(type, hop);
       for (int r = 0; r < static_cast<int>(spec_.relations.size()); ++r) {
         Hop draws;
-        draws.source = {seed, static_cast<uint64_t>(hop) * spec_.relations.size() + r, seed_at};
+        draws.random = {seed, static_cast<uint64_t>(hop) * spec_.relations.size() + r, seed_at};
         draws.seed_times = seed_times;
         draws.positions = positions[spec_.relations[r].destination];
         sample(hop, r, draws);
@@ -73,11 +73,12 @@ class FixedKHop : private SampleMemory {
     }
   }
 
-  FixedResult finish() {
+  StaticShapeResult finish() {
     for (size_t type = 0; type < lists_.size(); ++type) {
       write_nodes_cuda(spec_.node_types[type], lists_[type], result_.padded.nodes[type], stream_);
-      // A graph is captured with the words of its sample: they cannot tell its samples apart.
-      if (!spec_.disjoint) forget_nodes_cuda(lists_[type], stream_);
+      // A captured CUDA graph replays the same words: epochs cannot tell its samples
+      // apart.
+      if (!spec_.disjoint) clear_nodes_cuda(lists_[type], stream_);
     }
     return std::move(result_);
   }
@@ -98,9 +99,9 @@ class FixedKHop : private SampleMemory {
   }
 
   int64_t rows(size_t type) const { return segments_[type].begin[spec_.num_hops + 1]; }
-  int64_t sink(size_t type) const { return segments_[type].begin[1] - 1; }
+  int64_t padding_row(size_t type) const { return segments_[type].begin[1] - 1; }
 
-  /// Seeds and the sink, then the new nodes of each hop.
+  /// The seeds and the padding row, then the new nodes of each hop.
   void make_segments(size_t type, int64_t seeds) {
     Segments& segments = segments_[type];
     segments.counts = node_count(type, 0);
@@ -133,7 +134,8 @@ class FixedKHop : private SampleMemory {
     out.per_hop.insert(out.per_hop.end(), bounds_.nodes[type].begin(), bounds_.nodes[type].end());
   }
 
-  /// An empty hash table that has room for whatever is claimed, also where a bound is too small.
+  /// An empty hash table with capacity for all claims, even if a bound turns out to be too
+  /// small.
   NodeIndex hash_index(size_t type, int64_t num_trees) {
     int64_t keys = segments_[type].begin[1];
     for (int hop = 0; hop < spec_.num_hops; ++hop)
@@ -170,8 +172,9 @@ class FixedKHop : private SampleMemory {
     int64_t fanout, stride, slots;
   };
 
-  /// As the other samples lay them out, but for what is only known after a look at the graph: there
-  /// the edges' bound is the room. Without slots there is nothing to do, and nothing to report.
+  /// The layout of the slots as in other samples; if that would need the number of edges on
+  /// the host, there are as many slots as the bound on edges. Without slots there is nothing
+  /// to do, and nothing to report.
   Slots slots_of(int hop, int r) const {
     const RelationSpec& relation = spec_.relations[r];
     const int64_t fanout = draws_per_target(relation, relation.fanouts[hop]);
@@ -185,7 +188,7 @@ class FixedKHop : private SampleMemory {
     EdgesResult& edges = result_.padded.edges[r];
     edges.per_hop = bounds_.edges[r];
     int64_t total = 0;
-    for (int64_t room : edges.per_hop) total += room;
+    for (int64_t capacity : edges.per_hop) total += capacity;
     edges.row = allocate<char>(total, spec_.index_bytes);
     edges.col = allocate<char>(total, spec_.index_bytes);
     if (spec_.edge_ids) edges.ids = allocate<int64_t>(total);
@@ -199,13 +202,14 @@ class FixedKHop : private SampleMemory {
     out.edge_ids = edges.ids;
     out.duplicates = result_.padded.nodes[spec_.relations[r].source].duplicates;
     for (int h = 0; h < hop; ++h) out.begin += edges.per_hop[h];
-    out.room = edges.per_hop[hop];
-    out.sink = sink(spec_.relations[r].source);
+    out.capacity = edges.per_hop[hop];
+    out.padding_row = padding_row(spec_.relations[r].source);
     out.index_bytes = spec_.index_bytes;
     return out;
   }
 
-  /// `hop` says how to draw; the rest of it is filled in here.
+  /// Samples one hop. `hop` holds the random stream, times and positions; the rest is filled
+  /// in here.
   void sample(int hop_number, int r, Hop hop) {
     const RelationSpec& relation = spec_.relations[r];
     const Slots slots = slots_of(hop_number, r);
@@ -213,7 +217,7 @@ class FixedKHop : private SampleMemory {
     hop.first_target = first_target(hop_number, r);
     hop.num_targets = num_targets(hop_number, r);
     hop.index_bytes = relation.csc.index_bytes;
-    hop.looked_up_later = spec_.looks_again(hop_number, static_cast<size_t>(r));
+    hop.looked_up_later = spec_.looks_up_later(hop_number, static_cast<size_t>(r));
     hop.offsets = allocate<int64_t>(hop.num_targets + 2);
     result_.padded.blocks[static_cast<size_t>(hop_number) * spec_.relations.size() + r] = {
         hop.offsets, hop.first_target, hop.num_targets};
@@ -230,7 +234,7 @@ class FixedKHop : private SampleMemory {
     } else {
       fill(hop.offsets, 0, (hop.num_targets + 2) * sizeof(int64_t));
     }
-    if (out.room > 0) pad_edges_cuda(out, edges, sink(relation.destination), stream_);
+    if (out.capacity > 0) pad_edges_cuda(out, edges, padding_row(relation.destination), stream_);
   }
 
   void fill_slots(const RelationSpec& relation, Hop& hop) {
@@ -253,7 +257,7 @@ class FixedKHop : private SampleMemory {
       choose_neighbors_cuda(relation.csc, relation.choice, hop, index, stream_);
   }
 
-  /// Gives new nodes their rows in the hop's segment, and writes the edges.
+  /// Gives new nodes their rows in the segment of the hop, and writes the edges.
   void append(int hop_number, int r, const Hop& hop, const EdgeOutput& out, int64_t* edges) {
     const int source = spec_.relations[r].source;
     const Segments& segments = segments_[source];
@@ -262,31 +266,33 @@ class FixedKHop : private SampleMemory {
     segment.count = segments.begin[hop_number + 1];
     segment.capacity = segments.begin[hop_number + 2];
     segment.found = found;
-    segment.sink = sink(source);
+    segment.padding_row = padding_row(source);
     append_unique_cuda(hop, segment, arena_, stream_);
-    if (out.room > 0) write_edges_cuda(hop, out, stream_);
-    close_hop_cuda(hop, hop_number, edges, out.room, found, segment.capacity - segment.count,
-                   device_, stream_);
+    if (out.capacity > 0) write_edges_cuda(hop, out, stream_);
+    clamp_hop_counts_cuda(hop, hop_number, edges, out.capacity, found,
+                          segment.capacity - segment.count, device_, stream_);
   }
 
   const SamplerSpec& spec_;
-  const FixedBounds& bounds_;
+  const StaticShapeBounds& bounds_;
   const int device_;
   const uintptr_t stream_;
   const DeviceGuard guard_;
   std::vector<NodeList> lists_;
   std::vector<Segments> segments_;
-  FixedResult result_;
+  StaticShapeResult result_;
 };
 
 }  // namespace
 
-FixedResult sample_fixed_cuda(const SamplerSpec& spec, const std::vector<FixedSeeds>& seeds,
-                              uint64_t seed, const uint64_t* seed_at, const int64_t* seed_times,
-                              const std::vector<uint32_t*>& direct, const FixedBounds& bounds,
-                              const Allocate& allocate, Arena& arena, int device,
-                              uintptr_t stream) {
-  FixedKHop sample(spec, bounds, allocate, arena, device, stream);
+StaticShapeResult sample_static_shape_cuda(const SamplerSpec& spec,
+                                           const std::vector<PaddedSeeds>& seeds, uint64_t seed,
+                                           const uint64_t* seed_at, const int64_t* seed_times,
+                                           const std::vector<uint32_t*>& direct,
+                                           const StaticShapeBounds& bounds,
+                                           const Allocate& allocate, Arena& arena, int device,
+                                           uintptr_t stream) {
+  StaticShapeKHop sample(spec, bounds, allocate, arena, device, stream);
   sample.add_seeds(seeds, direct);
   sample.run_hops(seed, seed_at, seed_times);
   return sample.finish();

@@ -1,9 +1,10 @@
-// K-hop samples of a fixed shape: every array is as large as a bound says, what is found is counted
-// on the device, and the host waits for nothing. So a CUDA graph can hold a sample.
+// K-hop samples of a static shape: every array has the size of a bound, counts are on the
+// device, and the host never waits. So a CUDA graph can capture a sample.
 //
-// The rows of a node type are its seeds, a row that stays padding (the sink), and then a segment
-// for the new nodes of each hop. Padding rows are at the end of each segment and have the id -1;
-// padding edges are at the end of each hop and go from sink to sink.
+// The rows of a node type are a segment for its seeds, one row that is always padding (the
+// padding row), and a segment for the new nodes of each hop. Padding rows are at the end of each
+// segment and have the id -1; padding edges are at the end of each hop and go from the padding
+// row of the source type to that of the destination type.
 #pragma once
 
 #include <cstdint>
@@ -13,35 +14,39 @@
 
 namespace peergraph {
 
-struct FixedSeeds {
+struct PaddedSeeds {
   int node_type = 0;
-  const int64_t* ids = nullptr;  // [room] user ids
-  int64_t room = 0;
-  const int64_t* count = nullptr;  // how many of them there are, on the device; null: all
+  const int64_t* ids = nullptr;  // [capacity] user ids
+  int64_t capacity = 0;
+  const int64_t* count = nullptr;  // number of seeds, on the device; null: `capacity`
 };
 
-/// Rows of a type in all, and edges of a relation in one hop, stay below kMaxSampleRows.
-struct FixedBounds {
+/// The rows of a type in all, and the edges of a relation in one hop, are fewer than
+/// kMaxSampleRows.
+struct StaticShapeBounds {
   std::vector<std::vector<int64_t>> nodes;  // by type: new nodes of each hop
   std::vector<std::vector<int64_t>> edges;  // by relation: edges of each hop
 };
 
-struct FixedResult {
-  // With the room of segments and hops for its counts.
+struct StaticShapeResult {
+  // The result arrays; the counts in them are the capacities of segments and hops.
   SampleResult padded;
-  // On the device: by type the seeds and the new nodes of each hop, then by relation the edges of
-  // each hop.
+  // On the device: by type the number of seeds and of new nodes of each hop, then by relation
+  // the number of edges of each hop.
   int64_t* counts = nullptr;
 };
 
-/// Draws what sample_khop would, by the seed at `seed_at` unless it is null. Seeds that are no
-/// nodes, counts of seeds that are too large and bounds that are too small are recorded in the
-/// device's error slot, which must exist already where a graph is captured; the sample is then
-/// valid memory with undefined contents. `direct` holds one direct map per node type, all kUnknown,
-/// and is left so, also after errors; not used by disjoint samples.
-FixedResult sample_fixed_cuda(const SamplerSpec& spec, const std::vector<FixedSeeds>& seeds,
-                              uint64_t seed, const uint64_t* seed_at, const int64_t* seed_times,
-                              const std::vector<uint32_t*>& direct, const FixedBounds& bounds,
-                              const Allocate& allocate, Arena& arena, int device, uintptr_t stream);
+/// Draws the sample that sample_khop draws, by the seed at `seed_at` unless that is null. Seeds
+/// that are no nodes, counts of seeds that are too large and bounds that are too small are
+/// recorded in the error slot of the device, which must exist before a graph is captured; the
+/// contents of the sample are then undefined. `direct` holds one direct map per node type, all
+/// kUnknown, and is left so, also after errors; disjoint samples do not use it.
+StaticShapeResult sample_static_shape_cuda(const SamplerSpec& spec,
+                                           const std::vector<PaddedSeeds>& seeds, uint64_t seed,
+                                           const uint64_t* seed_at, const int64_t* seed_times,
+                                           const std::vector<uint32_t*>& direct,
+                                           const StaticShapeBounds& bounds,
+                                           const Allocate& allocate, Arena& arena, int device,
+                                           uintptr_t stream);
 
 }  // namespace peergraph

@@ -8,14 +8,14 @@ namespace peergraph {
 namespace {
 
 __global__ void __launch_bounds__(kBlockThreads)
-    add_fixed_seeds_kernel(const IdMapView to_internal, int64_t num_nodes, const FixedSeeds seeds,
-                           int64_t first_tree, const NodeList nodes, int64_t* count,
-                           const ErrorSlot errors) {
-  const int64_t wanted = seeds.count == nullptr ? seeds.room : *seeds.count;
-  const int64_t live = wanted < 0 ? 0 : wanted > seeds.room ? seeds.room : wanted;
+    add_padded_seeds_kernel(const IdMapView to_internal, int64_t num_nodes, const PaddedSeeds seeds,
+                            int64_t first_tree, const NodeList nodes, int64_t* count,
+                            const ErrorSlot errors) {
+  const int64_t wanted = seeds.count == nullptr ? seeds.capacity : *seeds.count;
+  const int64_t live = wanted < 0 ? 0 : wanted > seeds.capacity ? seeds.capacity : wanted;
   if (global_thread() == 0) {
     *count = live;
-    if (live != wanted) record_bad_id(errors, 0, wanted, seeds.room, BadId::kSeedCount);
+    if (live != wanted) record_bad_id(errors, 0, wanted, seeds.capacity, BadId::kSeedCount);
   }
   for (int64_t row = global_thread(); row < live; row += grid_threads()) {
     const int64_t id = seeds.ids[row];
@@ -43,33 +43,33 @@ __global__ void __launch_bounds__(kBlockThreads)
 }
 
 __global__ void __launch_bounds__(kBlockThreads)
-    close_hop_kernel(const Hop hop, int hop_number, int64_t* edges, int64_t edge_room,
-                     int64_t* found, int64_t node_room, const ErrorSlot errors) {
-  // The last offset, the total, is thread 0's alone.
+    clamp_hop_counts_kernel(const Hop hop, int hop_number, int64_t* edges, int64_t edge_capacity,
+                            int64_t* found, int64_t node_capacity, const ErrorSlot errors) {
+  // Only thread 0 writes the last offset, the total.
   for (int64_t t = global_thread(); t < hop.num_targets; t += grid_threads())
-    if (hop.offsets[t] > edge_room) hop.offsets[t] = edge_room;
+    if (hop.offsets[t] > edge_capacity) hop.offsets[t] = edge_capacity;
   if (global_thread() != 0) return;
   const int64_t sampled = hop.offsets[hop.num_targets];
   const int64_t nodes = *found + hop.offsets[hop.num_targets + 1];
-  if (sampled > edge_room) {
-    record_bad_id(errors, hop_number, sampled, edge_room, BadId::kEdges);
-    hop.offsets[hop.num_targets] = edge_room;
+  if (sampled > edge_capacity) {
+    record_bad_id(errors, hop_number, sampled, edge_capacity, BadId::kEdges);
+    hop.offsets[hop.num_targets] = edge_capacity;
   }
-  if (nodes > node_room) record_bad_id(errors, hop_number, nodes, node_room, BadId::kNodes);
-  *edges = sampled > edge_room ? edge_room : sampled;
-  *found = nodes > node_room ? node_room : nodes;
+  if (nodes > node_capacity) record_bad_id(errors, hop_number, nodes, node_capacity, BadId::kNodes);
+  *edges = sampled > edge_capacity ? edge_capacity : sampled;
+  *found = nodes > node_capacity ? node_capacity : nodes;
 }
 
 __global__ void __launch_bounds__(kBlockThreads)
-    pad_edges_kernel(const EdgeOutput out, const int64_t* edges, int64_t target_sink) {
-  for (int64_t e = *edges + global_thread(); e < out.room; e += grid_threads()) {
-    store_id(out.row, out.index_bytes, out.begin + e, out.sink);
-    store_id(out.col, out.index_bytes, out.begin + e, target_sink);
+    pad_edges_kernel(const EdgeOutput out, const int64_t* edges, int64_t target_padding_row) {
+  for (int64_t e = *edges + global_thread(); e < out.capacity; e += grid_threads()) {
+    store_id(out.row, out.index_bytes, out.begin + e, out.padding_row);
+    store_id(out.col, out.index_bytes, out.begin + e, target_padding_row);
     if (out.edge_ids != nullptr) out.edge_ids[out.begin + e] = -1;
   }
 }
 
-__global__ void __launch_bounds__(kBlockThreads) forget_nodes_kernel(const NodeList nodes) {
+__global__ void __launch_bounds__(kBlockThreads) clear_nodes_kernel(const NodeList nodes) {
   for (int64_t row = global_thread(); row < nodes.count; row += grid_threads())
     if (nodes.ids[row] >= 0) nodes.index.direct[nodes.ids[row]] = kUnknown;
 }
@@ -78,11 +78,11 @@ cudaStream_t as_stream(uintptr_t address) { return reinterpret_cast<cudaStream_t
 
 }  // namespace
 
-void add_fixed_seeds_cuda(const NodeTypeSpec& type, const FixedSeeds& seeds, int64_t first_tree,
-                          const NodeList& nodes, int64_t* count, int device, uintptr_t stream) {
-  add_fixed_seeds_kernel<<<grid_for(seeds.room), kBlockThreads, 0, as_stream(stream)>>>(
+void add_padded_seeds_cuda(const NodeTypeSpec& type, const PaddedSeeds& seeds, int64_t first_tree,
+                           const NodeList& nodes, int64_t* count, int device, uintptr_t stream) {
+  add_padded_seeds_kernel<<<grid_for(seeds.capacity), kBlockThreads, 0, as_stream(stream)>>>(
       type.to_internal, type.num_nodes, seeds, first_tree, nodes, count, error_slot(device));
-  PG_LAUNCH_CHECK("add_fixed_seeds_kernel");
+  PG_LAUNCH_CHECK("add_padded_seeds_kernel");
 }
 
 void write_positions_cuda(const Segments& segments, int32_t* positions, uintptr_t stream) {
@@ -92,23 +92,23 @@ void write_positions_cuda(const Segments& segments, int32_t* positions, uintptr_
   PG_LAUNCH_CHECK("write_positions_kernel");
 }
 
-void close_hop_cuda(const Hop& hop, int hop_number, int64_t* edges, int64_t edge_room,
-                    int64_t* found, int64_t node_room, int device, uintptr_t stream) {
-  close_hop_kernel<<<grid_for(hop.num_targets), kBlockThreads, 0, as_stream(stream)>>>(
-      hop, hop_number, edges, edge_room, found, node_room, error_slot(device));
-  PG_LAUNCH_CHECK("close_hop_kernel");
+void clamp_hop_counts_cuda(const Hop& hop, int hop_number, int64_t* edges, int64_t edge_capacity,
+                           int64_t* found, int64_t node_capacity, int device, uintptr_t stream) {
+  clamp_hop_counts_kernel<<<grid_for(hop.num_targets), kBlockThreads, 0, as_stream(stream)>>>(
+      hop, hop_number, edges, edge_capacity, found, node_capacity, error_slot(device));
+  PG_LAUNCH_CHECK("clamp_hop_counts_kernel");
 }
 
-void pad_edges_cuda(const EdgeOutput& out, const int64_t* edges, int64_t target_sink,
+void pad_edges_cuda(const EdgeOutput& out, const int64_t* edges, int64_t target_padding_row,
                     uintptr_t stream) {
-  pad_edges_kernel<<<grid_for(out.room), kBlockThreads, 0, as_stream(stream)>>>(out, edges,
-                                                                                target_sink);
+  pad_edges_kernel<<<grid_for(out.capacity), kBlockThreads, 0, as_stream(stream)>>>(
+      out, edges, target_padding_row);
   PG_LAUNCH_CHECK("pad_edges_kernel");
 }
 
-void forget_nodes_cuda(const NodeList& nodes, uintptr_t stream) {
-  forget_nodes_kernel<<<grid_for(nodes.count), kBlockThreads, 0, as_stream(stream)>>>(nodes);
-  PG_LAUNCH_CHECK("forget_nodes_kernel");
+void clear_nodes_cuda(const NodeList& nodes, uintptr_t stream) {
+  clear_nodes_kernel<<<grid_for(nodes.count), kBlockThreads, 0, as_stream(stream)>>>(nodes);
+  PG_LAUNCH_CHECK("clear_nodes_kernel");
 }
 
 }  // namespace peergraph

@@ -1,4 +1,4 @@
-// The steps of a sample of a fixed shape that other samples do on the host.
+// The steps of static-shape sampling that other samples do on the host.
 #pragma once
 
 #include <cstdint>
@@ -10,30 +10,33 @@ namespace peergraph {
 
 constexpr int kMaxSegments = 32;
 
-/// Where the segments of a node type begin, and how many of their rows are no padding.
+/// The segments of the rows of a node type: their begins, and their counts of rows without
+/// padding.
 struct Segments {
   int64_t begin[kMaxSegments + 1] = {};
   int num_segments = 0;
   const int64_t* counts = nullptr;  // [num_segments] on the device
 };
 
-/// Puts seeds into the rows 0, 1, ... and into the index; *count becomes their number.
-void add_fixed_seeds_cuda(const NodeTypeSpec& type, const FixedSeeds& seeds, int64_t first_tree,
-                          const NodeList& nodes, int64_t* count, int device, uintptr_t stream);
+/// Writes seeds to the rows 0, 1, ... and inserts them into the index; *count becomes their
+/// number.
+void add_padded_seeds_cuda(const NodeTypeSpec& type, const PaddedSeeds& seeds, int64_t first_tree,
+                           const NodeList& nodes, int64_t* count, int device, uintptr_t stream);
 
-/// positions[row] for all rows of the segments: how many rows before it are no padding.
+/// Writes positions[row] for all rows of the segments: the number of rows before it that are no
+/// padding.
 void write_positions_cuda(const Segments& segments, int32_t* positions, uintptr_t stream);
 
-/// After append_unique_cuda: *edges and *found (new nodes of the hop, of all relations so far) are
-/// brought up to date and kept within their room, offsets too.
-void close_hop_cuda(const Hop& hop, int hop_number, int64_t* edges, int64_t edge_room,
-                    int64_t* found, int64_t node_room, int device, uintptr_t stream);
+/// After append_unique_cuda: updates *edges and *found (the new nodes of the hop, of all
+/// relations so far), and clamps them and the offsets to the capacities.
+void clamp_hop_counts_cuda(const Hop& hop, int hop_number, int64_t* edges, int64_t edge_capacity,
+                           int64_t* found, int64_t node_capacity, int device, uintptr_t stream);
 
-/// Fills the hop's edges from *edges on with padding.
-void pad_edges_cuda(const EdgeOutput& out, const int64_t* edges, int64_t target_sink,
+/// Fills the edges of the hop from *edges on with padding.
+void pad_edges_cuda(const EdgeOutput& out, const int64_t* edges, int64_t target_padding_row,
                     uintptr_t stream);
 
-/// Takes the nodes out of their direct map.
-void forget_nodes_cuda(const NodeList& nodes, uintptr_t stream);
+/// Sets the words of the nodes in the direct map to kUnknown.
+void clear_nodes_cuda(const NodeList& nodes, uintptr_t stream);
 
 }  // namespace peergraph

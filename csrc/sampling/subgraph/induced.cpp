@@ -5,7 +5,7 @@
 namespace peergraph {
 namespace {
 
-/// Calls emit(position in the list, row) for every edge of a target.
+/// Calls emit(position in the list, row) for every induced edge of a target.
 template <typename Emit>
 void for_each_edge(const Candidates& candidates, const NodeIndex& sources, int64_t tree,
                    const Emit& emit) {

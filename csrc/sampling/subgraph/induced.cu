@@ -7,18 +7,18 @@
 namespace peergraph {
 namespace {
 
-/// The edges of one target, counted or written.
+/// Counts or writes the induced edges of one target.
 template <bool kWrite>
 struct Induce {
   Choice choice;
   NodeIndex sources;
 
-  template <typename Team>
-  __device__ void operator()(const Team& team, const TeamScratch&, const CscView& csc,
+  template <typename Group>
+  __device__ void operator()(const Group& group, const SharedScratch&, const CscView& csc,
                              const Hop& hop, int64_t t) const {
     const Candidates candidates = candidates_of(csc, choice, hop, t);
     const Neighbors& list = candidates.list;
-    // The source's row, kUnknown where there is no edge.
+    // The row of the source; kUnknown if the edge is not in the subgraph.
     const auto row_of = [&](int64_t i) {
       const int64_t node = load_id(list.indices, csc.index_bytes, i);
       const uint32_t row = sources.look_up(hop.tree(t), node);
@@ -26,21 +26,21 @@ struct Induce {
     };
     if constexpr (kWrite) {
       uint64_t slot = static_cast<uint64_t>(hop.offsets[t]);
-      for (int64_t base = 0; base < list.degree; base += Team::kThreads) {
-        const int64_t i = base + team.rank();
+      for (int64_t base = 0; base < list.degree; base += Group::kThreads) {
+        const int64_t i = base + group.thread_rank();
         const uint32_t row = i < list.degree ? row_of(i) : kUnknown;
         const bool keep = row != kUnknown;
         uint64_t kept;
-        const uint64_t to = slot + team.exclusive_sum(keep ? 1 : 0, kept);
+        const uint64_t to = slot + group.exclusive_sum(keep ? 1 : 0, kept);
         if (keep) write_slot(csc, hop, list, t, static_cast<int64_t>(to), i, row);
         slot += kept;
       }
     } else {
       uint64_t count = 0;
-      for (int64_t i = team.rank(); i < list.degree; i += Team::kThreads)
+      for (int64_t i = group.thread_rank(); i < list.degree; i += Group::kThreads)
         count += row_of(i) != kUnknown ? 1 : 0;
-      count = team.sum(count);
-      if (team.rank() == 0) hop.offsets[t] = static_cast<int64_t>(count);
+      count = group.reduce_sum(count);
+      if (group.thread_rank() == 0) hop.offsets[t] = static_cast<int64_t>(count);
     }
   }
 };

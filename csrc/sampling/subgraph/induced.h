@@ -1,6 +1,6 @@
-// The induced subgraph of a sample's nodes: all edges with both ends among them. Of a disjoint
-// sample, both in the same tree. A relation's edges are sampled as one hop from all nodes, that
-// takes every neighbour which is in the sample (and not after the seed's time).
+// The induced subgraph: all edges whose two ends are sampled nodes; in a disjoint sample, nodes
+// of the same tree. The edges of a relation are sampled as one hop that expands all nodes and
+// takes every sampled neighbour (in temporal samples, none later than the seed).
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace peergraph {
 
-/// offsets[t] = edges of target t, for targets [begin, end).
+/// Writes offsets[t] = number of induced edges of target t, for targets [begin, end).
 void count_induced_cpu(const CscView& csc, const Choice& choice, const Hop& hop,
                        const NodeIndex& sources, int64_t begin, int64_t end);
 
@@ -19,7 +19,7 @@ void count_induced_cpu(const CscView& csc, const Choice& choice, const Hop& hop,
 void induce_cpu(const CscView& csc, const Choice& choice, const Hop& hop, const NodeIndex& sources,
                 int64_t begin, int64_t end);
 
-/// offsets[t] = edges of target t, 0 behind the last.
+/// Writes offsets[t] = number of induced edges of target t, and 0 behind the last.
 void count_induced_cuda(const CscView& csc, const Choice& choice, const Hop& hop,
                         const NodeIndex& sources, uintptr_t stream);
 

@@ -17,7 +17,7 @@ struct Visited {
   int64_t node;
 };
 
-/// One thread's work space, reused from target to target.
+/// The work space of one thread, reused from target to target.
 class Counter {
  public:
   void run(const Visits& visits, int64_t target) {

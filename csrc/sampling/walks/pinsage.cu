@@ -8,11 +8,11 @@
 namespace peergraph {
 namespace {
 
-constexpr int64_t kSharedCells = 2048;  // up to here the table lies in shared memory
+constexpr int64_t kSharedCells = 2048;  // largest table in shared memory
 constexpr int64_t kMaxScratchBytes = int64_t{256} << 20;
 constexpr uint64_t kNoVisit = ~uint64_t{0};
 
-/// A block's table: open addressing, at most half full.
+/// The hash table of a block: open addressing, at most half full.
 struct VisitTable {
   NodeIndex index;            // [cells] keys, and the counts as values
   uint32_t* first = nullptr;  // [cells] position of the first visit
@@ -31,8 +31,8 @@ struct VisitTable {
   }
 };
 
-/// Counts the visits of one target and leaves, in place of the keys, one number for each node: they
-/// ascend by falling count, equal ones by first visit; kNoVisit comes last.
+/// Counts the visits of one target and replaces each key by a number that ascends by falling
+/// count, and for equal counts by first visit; kNoVisit comes last.
 __device__ void rank_by_block(const int64_t* nodes, int64_t count, const VisitTable& table) {
   uint64_t* keys = table.index.keys;
   const auto cells = static_cast<int64_t>(table.index.mask + 1);
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kBlockThreads)
       visits.top_nodes[at] = any ? nodes[static_cast<uint32_t>(rank)] : -1;
       visits.top_counts[at] = any ? static_cast<int32_t>(~static_cast<uint32_t>(rank >> 32)) : 0;
     }
-    __syncthreads();  // before the next target takes the table
+    __syncthreads();  // before the next target uses the table
   }
 }
 

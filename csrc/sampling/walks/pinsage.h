@@ -1,4 +1,4 @@
-// PinSAGE's neighbours (Ying et al. 2018): the nodes that walks from a target visit most.
+// PinSAGE neighbours (Ying et al. 2018): the nodes that random walks from a target visit most.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct Visits {
 void top_visits_cpu(const Visits& visits, int num_threads);
 
 #ifdef PEERGRAPH_CUDA
-/// Asynchronous, in `stream` of `device`; a block for each target counts in a hash table in shared
-/// memory, or in memory of `allocate` where there are more than 1024 visits.
+/// Asynchronous, in `stream` of `device`. A block serves a target and counts in a hash table in
+/// shared memory, or in memory of `allocate` if there are more than 1024 visits.
 void top_visits_cuda(const Visits& visits, const Allocate& allocate, int device, uintptr_t stream);
 #endif
 

@@ -7,7 +7,8 @@ namespace {
 
 constexpr int kLanes = ContainsByWarp::kLanes;
 
-// Kernels read the views where the launch put them; a local copy would be indexed in local memory.
+// Kernels read the views in the launch parameters; a local copy would be indexed in local
+// memory.
 static_assert(sizeof(CscView) + sizeof(Walks) < 4000, "kernel parameters");
 
 __global__ void __launch_bounds__(kBlockThreads)

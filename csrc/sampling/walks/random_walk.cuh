@@ -1,4 +1,4 @@
-// What one worker (a CPU thread, a thread or a warp on the GPU) does for one walk.
+// The steps of one walk, taken by a CPU thread, a GPU thread or a warp.
 #pragma once
 
 #include "common/ids.h"
@@ -6,8 +6,8 @@
 
 namespace peergraph {
 
-/// The second-order pick by rejection. Cheap draws come first: the list of the node before is read
-/// only where it makes the difference.
+/// Picks a neighbour for a second-order step by rejection. The list of the previous node is
+/// read only if the draw alone does not decide.
 template <typename Contains>
 PG_HD int64_t pick_biased(const CscView& csc, const Walks& walks, const Neighbors& list,
                           int64_t previous, int64_t walk, uint64_t stream,
@@ -20,21 +20,21 @@ PG_HD int64_t pick_biased(const CscView& csc, const Walks& walks, const Neighbor
     const uint32_t draw = 2 + 2 * t;
     const Philox4x32 block = draw_block(walks.seed, stream, static_cast<uint64_t>(walk), draw);
     pick = static_cast<int64_t>(scale_draw(block, draw, static_cast<uint64_t>(list.degree)));
-    const uint64_t chance = draw_chance(block, draw + 1);
-    if (chance < low && chance < walks.accept_return) break;
+    const uint64_t acceptance = draw_probability(block, draw + 1);
+    if (acceptance < low && acceptance < walks.accept_return) break;
     const int64_t candidate = load_id(list.indices, csc.index_bytes, pick);
     if (candidate == previous) {
-      if (chance < walks.accept_return) break;
-    } else if (chance < low ||
-               (chance < high && contains(csc, previous, candidate) == likes_common)) {
+      if (acceptance < walks.accept_return) break;
+    } else if (acceptance < low ||
+               (acceptance < high && contains(csc, previous, candidate) == likes_common)) {
       break;
     }
   }
   return pick;
 }
 
-/// Takes the call's steps of one walk. The lanes of a warp that share a walk compute the same and
-/// one of them writes.
+/// Takes the steps of this call for one walk. The lanes of a warp that share a walk compute the
+/// same; one lane writes.
 template <typename Contains>
 PG_HD void take_steps(const CscView& csc, const Walks& walks, int64_t walk, bool writes,
                       const Contains& contains) {
@@ -50,7 +50,7 @@ PG_HD void take_steps(const CscView& csc, const Walks& walks, int64_t walk, bool
       const uint64_t stream = walks.stream + static_cast<uint64_t>(t);
       const Philox4x32 block = draw_block(walks.seed, stream, static_cast<uint64_t>(walk), 0);
       const bool restarts =
-          t > 0 && draw_chance(block, 0) < walks.restart_below && t % walks.restart_every == 0;
+          t > 0 && draw_probability(block, 0) < walks.restart_below && t % walks.restart_every == 0;
       const Neighbors list = restarts ? Neighbors{nullptr, 0, 0} : csc.neighbors(here);
       if (restarts && walks.jump) {
         here = walks.to_internal(start);

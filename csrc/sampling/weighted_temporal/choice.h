@@ -1,7 +1,7 @@
-// How a relation chooses among a target's neighbours, where that is not simply at random without
-// replacement: with replacement, by weights, by times, by draws that targets share. Everything is
-// decided by 64-bit integers that do not depend on the order in which neighbours are looked at, so
-// CPU and GPU agree.
+// The way a relation chooses among the neighbours of a target, other than uniformly without
+// replacement: with replacement, by weights, by times, or by draws that targets share (LABOR).
+// All decisions use 64-bit integers that do not depend on the order in which neighbours are
+// read, so CPU and GPU agree.
 #pragma once
 
 #include <cstdint>
@@ -18,32 +18,32 @@ namespace peergraph {
 
 struct Choice {
   bool replace = false;
-  bool last = false;         // the most recent ones; with `replace`, draws among these
-  bool edge_time = false;    // times are those of edges, not of source nodes
-  bool by_node = false;      // LABOR: one draw for each source node, whoever's neighbour it is
-  bool alike = false;        // LABOR: the same draws in all hops
-  int32_t weight_bytes = 0;  // 4 or 8: float or double; 0: no weights
-  int32_t time_bytes = 0;    // 4 or 8; 0: no times
-  TableView weights;         // by user's edge id
-  TableView times;           // by user's edge id or node id
+  bool last = false;        // take the most recent neighbours; with `replace`, draw among them
+  bool edge_time = false;   // `times` are of edges, not of source nodes
+  bool per_source = false;  // LABOR: one draw for each source node, shared by all targets
+  bool layer_dependency = false;  // LABOR: the same draws in all hops
+  int32_t weight_bytes = 0;       // 4 or 8: float or double; 0: no weights
+  int32_t time_bytes = 0;         // 4 or 8; 0: no times
+  TableView weights;              // rows by the user's edge id
+  TableView times;                // rows by the user's edge id or node id
   bool times_by_internal = false;
   IdMapView to_user;      // of the sources
-  int64_t relations = 1;  // of the sampler, each of which has a stream in every hop
+  int64_t relations = 1;  // number of relations of the sampler; each has a stream in every hop
 
   PG_HD bool weighted() const { return weight_bytes != 0; }
   PG_HD bool timed() const { return time_bytes != 0; }
-  bool only_weighted() const { return weighted() && !timed() && !by_node; }
-  bool plain() const { return !replace && !weighted() && !timed() && !by_node; }
+  bool only_weighted() const { return weighted() && !timed() && !per_source; }
+  bool plain() const { return !replace && !weighted() && !timed() && !per_source; }
 
-  /// Edges of a target with `admitted` neighbours to choose from.
+  /// Number of edges of a target that has `admitted` neighbours to choose from.
   PG_HD int64_t edges_of(int64_t fanout, int64_t admitted) const {
     if (fanout < 0) return admitted;
     if (replace) return admitted > 0 ? fanout : 0;
     return admitted < fanout ? admitted : fanout;
   }
 
-  /// Lets times of nodes be found by the internal ids of the sources. Usually the table lies in
-  /// that order, and no renumbering is left.
+  /// Looks up times of nodes by the internal ids of the sources if the table has that order,
+  /// as it usually has. This saves the conversion to user ids.
   void take_internal_ids(const IdMapView& source_to_internal, const IdMapView& source_to_user) {
     to_user = source_to_user;
     if (!timed() || edge_time) return;
@@ -54,16 +54,16 @@ struct Choice {
   }
 };
 
-/// The neighbours of one target, as a choice sees them.
+/// The neighbours of one target, with the keys and masses by which they are chosen.
 struct Candidates {
   const CscView& csc;
   const Choice& choice;
-  DrawSource draws;
+  RandomStream random;
   int64_t position;  // of the target in the hop's list
   Neighbors list;
   int64_t latest;  // the seed's time
 
-  /// The key of a neighbour that may not be chosen; greater than all others.
+  /// The key of a neighbour that must not be chosen; greater than all other keys.
   static constexpr uint64_t kNoKey = ~uint64_t{0};
 
   PG_HD int64_t source(int64_t i) const { return load_id(list.indices, csc.index_bytes, i); }
@@ -75,14 +75,14 @@ struct Candidates {
     return load_id(choice.times.row(choice.times.order(id)), choice.time_bytes, 0);
   }
 
-  /// The time as an unsigned number of the same order.
+  /// The time as an unsigned number with the same order.
   PG_HD uint64_t time_key(int64_t i) const {
     return static_cast<uint64_t>(time(i)) ^ (uint64_t{1} << 63);
   }
 
   PG_HD bool admits(int64_t i) const { return !choice.timed() || time(i) <= latest; }
 
-  /// 0 for what is not a weight above 0.
+  /// The weight; 0 for a value that is not above 0.
   PG_HD double weight(int64_t i) const {
     const int64_t id = choice.weights.order(csc.edge_id(list.edge_begin + i));
     const char* at = choice.weights.row(id);
@@ -91,9 +91,9 @@ struct Candidates {
     return w > 0 ? w : 0.0;
   }
 
-  /// Without replacement the neighbours with the least keys are chosen: with weights, keys are
-  /// exponentials divided by weights (Efraimidis and Spirakis 2006); what weighs nothing comes
-  /// behind all that does.
+  /// Without replacement, the neighbours with the least keys are chosen. With weights, a key
+  /// is an exponential divided by the weight (Efraimidis and Spirakis 2006); neighbours of
+  /// weight 0 come behind all others.
   PG_HD uint64_t key(int64_t i) const {
     if (choice.timed()) {
       const int64_t when = time(i);
@@ -103,10 +103,10 @@ struct Candidates {
         return age == kNoKey ? age - 1 : age;
       }
     }
-    const uint64_t random = random_of(i);
-    if (!choice.weighted()) return random >> 1;
+    const uint64_t bits = random_of(i);
+    if (!choice.weighted()) return bits >> 1;
     const double w = weight(i);
-    return w > 0 ? weighted_key(exponential(random), w) : weightless_key(random);
+    return w > 0 ? weighted_key(exponential(bits), w) : weightless_key(bits);
   }
 
   PG_HD static uint64_t weighted_key(double exponential, double weight) {
@@ -117,9 +117,9 @@ struct Candidates {
     return (uint64_t{1} << 63) | (random >> 2);
   }
 
-  /// With replacement a neighbour is drawn with a probability in proportion to its mass: 1, or its
-  /// weight in fixed point. `heaviest` is the greatest of the weight_bits(), 0 if none weighs
-  /// anything, and then all weigh the same.
+  /// With replacement, a neighbour is drawn with a probability in proportion to its mass: 1,
+  /// or its weight in fixed point. `heaviest` is the greatest of the weight_bits(); if it is
+  /// 0, all neighbours have the mass 1.
   PG_HD uint64_t weight_bits(int64_t i) const { return admits(i) ? bits_of(weight(i)) : 0; }
 
   PG_HD uint64_t mass(int64_t i, uint64_t heaviest) const {
@@ -130,24 +130,27 @@ struct Candidates {
   }
 
   PG_HD int64_t pick_below(uint64_t total, int64_t draw) const {
-    return static_cast<int64_t>(random_below(total, draws.key(), draws.stream,
+    return static_cast<int64_t>(random_below(total, random.key(), random.stream,
                                              static_cast<uint64_t>(position),
                                              static_cast<uint32_t>(draw)));
   }
 
  private:
   PG_HD uint64_t random_of(int64_t i) const {
-    if (choice.by_node) {
+    if (choice.per_source) {
       const auto node = static_cast<uint64_t>(choice.to_user(source(i)));
       const uint64_t stream =
-          choice.alike ? 0 : draws.stream - draws.stream % static_cast<uint64_t>(choice.relations);
-      return draw_bits(draw_block(draws.key(), stream, node, 0), 0);
+          choice.layer_dependency
+              ? 0
+              : random.stream - random.stream % static_cast<uint64_t>(choice.relations);
+      return draw_bits(draw_block(random.key(), stream, node, 0), 0);
     }
     const auto draw = static_cast<uint32_t>(i);
-    return draw_bits(draw_block(draws.key(), draws.stream, position, draw), draw);
+    return draw_bits(draw_block(random.key(), random.stream, position, draw), draw);
   }
 
-  /// The significand at the scale at which all masses together stay below 2^62; at least 1.
+  /// The weight in fixed point, scaled so that the sum of all masses is below 2^62; at least
+  /// 1.
   PG_HD uint64_t fixed_point(uint64_t bits, uint64_t heaviest) const {
     int digits = 62;
     for (uint64_t left = static_cast<uint64_t>(list.degree); left != 0; left >>= 1) --digits;

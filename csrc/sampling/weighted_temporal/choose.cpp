@@ -22,8 +22,8 @@ struct Ranked {
   int64_t position;
 };
 
-/// The order in which neighbours are chosen: by keys; equal ones by position, for `last` from
-/// behind.
+/// The order in which neighbours are chosen: by key; equal keys by position, from the end of
+/// the list for `last`.
 struct Before {
   bool last;
 
@@ -33,12 +33,12 @@ struct Before {
   }
 };
 
-/// Keeps those that come first.
+/// Keeps the `count` candidates that come first.
 class Least {
  public:
   void begin(int64_t count, int64_t degree, bool last) {
     count_ = count;
-    // A heap turns most of a long list away by one comparison.
+    // A heap rejects most of a long list with one comparison.
     as_heap_ = kMuchLonger * count <= degree;
     last_ = last;
     kept_.clear();
@@ -56,7 +56,7 @@ class Least {
     }
   }
 
-  /// Those kept, in the order of the list.
+  /// The kept candidates, in the order of the list.
   const std::vector<Ranked>& end() {
     if (count_ < static_cast<int64_t>(kept_.size())) {
       std::nth_element(kept_.begin(), kept_.begin() + count_, kept_.end(), Before{last_});
@@ -105,7 +105,8 @@ class Chooser {
     }
   }
 
-  /// The neighbours with the least keys, by their times; of equal times in the order of the list.
+  /// The neighbours with the least keys, sorted by time; equal times in the order of the
+  /// list.
   const std::vector<Ranked>& in_order_of_time(const Candidates& candidates, int64_t count) {
     by_time_.clear();
     const auto add = [&](int64_t i) { by_time_.push_back({candidates.time_key(i), i}); };
@@ -113,7 +114,7 @@ class Chooser {
       for (int64_t i = 0; i < count; ++i) add(i);
     else
       for (const Ranked& one : least_of(candidates, count)) add(one.position);
-    // Lists often are in the order of their times, as edges are when they are recorded.
+    // Lists are often sorted by time, as edges are when they are recorded.
     const Before order{false};
     if (!std::is_sorted(by_time_.begin(), by_time_.end(), order))
       std::sort(by_time_.begin(), by_time_.end(), order);
@@ -145,13 +146,13 @@ class Chooser {
     }
   }
 
-  /// As rank(), where all neighbours have a draw of their own: random numbers and logarithms are
-  /// made for the whole list, in loops that compilers vectorise.
+  /// As rank(), if each neighbour has a draw of its own: random numbers and logarithms are
+  /// computed for the whole list, in loops that compilers vectorise.
   void rank_by_weights(const Candidates& candidates) {
     const int64_t degree = candidates.list.degree;
     bits_.clear();
     bits_.add(candidates.position, degree);
-    const uint64_t* random = bits_.make(candidates.draws);
+    const uint64_t* random = bits_.make(candidates.random);
     weights_.resize(degree);
     for (int64_t i = 0; i < degree; ++i) weights_[i] = candidates.weight(i);
     keys_.resize(degree);

@@ -1,4 +1,5 @@
-// Neighbours of a hop's targets by a choice that is not plain.
+// Weighted, temporal and LABOR sampling of the neighbours of a hop's targets, and sampling with
+// replacement.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +15,13 @@ PG_HD Candidates candidates_of(const CscView& csc, const Choice& choice, const H
   return {
       csc,
       choice,
-      hop.source,
+      hop.random,
       hop.position(target),
       hop.neighbors(csc, target),
       choice.timed() && hop.targets[target] >= 0 ? hop.seed_times[hop.target_trees[target]] : 0};
 }
 
-/// offsets[t] = edges of target t, for targets [begin, end).
+/// Writes offsets[t] = number of edges of target t, for targets [begin, end).
 void count_choices_cpu(const CscView& csc, const Choice& choice, const Hop& hop, int64_t begin,
                        int64_t end);
 
@@ -31,7 +32,8 @@ void choose_neighbors_cpu(const CscView& csc, const Choice& choice, const Hop& h
 /// As count_neighbors_cuda.
 void count_choices_cuda(const CscView& csc, const Choice& choice, const Hop& hop, uintptr_t stream);
 
-/// As sample_neighbors_cuda; needs no work space, however long the lists and large the fanouts.
+/// As sample_neighbors_cuda; needs no work space, however long the lists and large the fanouts
+/// are.
 void choose_neighbors_cuda(const CscView& csc, const Choice& choice, const Hop& hop,
                            const NodeIndex& sources, uintptr_t stream);
 

@@ -1,5 +1,5 @@
-// Exponential random numbers with the same bits on CPU and GPU: only IEEE operations that round
-// correctly, never fused. The libraries' log() differ in the last bits.
+// Exponential random numbers with the same bits on CPU and GPU. They use only IEEE operations
+// that are rounded correctly, and never fused; log() of the libraries differs in the last bits.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ PG_HD double double_of(uint64_t bits) {
   return value;
 }
 
-/// Exp(1) out of 64 random bits: -log(u), u the middle of one of 2^52 equal parts of (0, 1).
+/// Converts 64 random bits to Exp(1): -log(u), with u the middle of one of 2^52 equal parts of
+/// (0, 1).
 PG_HD double exponential(uint64_t random) {
   const uint64_t odd = ((random >> 12) << 1) | 1u;  // u = odd / 2^53
   const uint64_t bits = bits_of(static_cast<double>(odd));

@@ -97,8 +97,8 @@ class Choices:
             times=_C.TableView() if times is None else times.view,
             time_bytes=0 if times is None else times.dtype.itemsize,
             edge_time=bool(self.edge_time),
-            by_node=self.labor,
-            alike=self.layer_dependency,
+            per_source=self.labor,
+            layer_dependency=self.layer_dependency,
         )
 
     def seed_times(

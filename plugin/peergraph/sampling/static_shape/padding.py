@@ -1,4 +1,4 @@
-"""Samples of a fixed shape on the CPU: the sample that fits, spread out."""
+"""Samples of a static shape on the CPU: the sample that fits, spread out."""
 
 from __future__ import annotations
 

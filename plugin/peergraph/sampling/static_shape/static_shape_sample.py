@@ -1,4 +1,4 @@
-"""What a k-hop sample of a fixed shape consists of, and how it relates to one that fits."""
+"""What a k-hop sample of a static shape consists of, and how it relates to one that fits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from peergraph.sampling.sample import Block, EdgeType, NodeType, Sample
 
 @dataclass(frozen=True)
 class StaticShape:
-    """How much room there is in a sample of a fixed shape.
+    """How much room there is in a sample of a static shape.
 
     Args:
         rows_per_hop: by node type, the rows of the seeds and the sink, of hop 1, ...

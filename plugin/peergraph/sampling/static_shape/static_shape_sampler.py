@@ -212,7 +212,7 @@ class StaticShapeSampler:
             buffers = Buffers(self._device)
             assert self._workspace is not None
             with self._one_at_a_time:
-                nodes, edges, blocks, count_address = native.sample_fixed(
+                nodes, edges, blocks, count_address = native.sample_static_shape(
                     [
                         (
                             self._types.index(t),

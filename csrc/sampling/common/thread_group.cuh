@@ -1,4 +1,4 @@
-// A warp or a block of threads that serves one target together.
+// Collective operations of a warp or a block that serves one target.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +8,16 @@
 
 namespace peergraph {
 
-/// All threads of the team make each call together.
-template <int kThreadsOfTeam>
-struct Team {
-  static constexpr int kThreads = kThreadsOfTeam;
+/// All threads of the group must make each call together.
+template <int kNumThreads>
+struct ThreadGroup {
+  static constexpr int kThreads = kNumThreads;
   static constexpr bool kIsWarp = kThreads == kWarpSize;
   static constexpr int kWarps = kThreads / kWarpSize;
 
-  uint64_t* partial;  // [kWarps] shared memory; not used by a warp
+  uint64_t* partial;  // [kWarps] in shared memory; unused if the group is a warp
 
-  __device__ static int rank() { return static_cast<int>(threadIdx.x) % kThreads; }
+  __device__ static int thread_rank() { return static_cast<int>(threadIdx.x) % kThreads; }
 
   __device__ static void sync() {
     if constexpr (kIsWarp)
@@ -26,7 +26,8 @@ struct Team {
       __syncthreads();
   }
 
-  /// The sum of the values of the threads before this one; `total` becomes that of all.
+  /// The sum of the values of the threads before this one; `total` becomes the sum of all
+  /// threads.
   __device__ uint64_t exclusive_sum(uint64_t value, uint64_t& total) const {
     const uint64_t sum = warp_inclusive_sum(value);
     if constexpr (kIsWarp) {
@@ -42,18 +43,18 @@ struct Team {
         if (w < warp) before += partial[w];
         total += partial[w];
       }
-      __syncthreads();  // the next call writes there again
+      __syncthreads();  // the next call writes to `partial` again
       return before + sum - value;
     }
   }
 
-  __device__ uint64_t sum(uint64_t value) const {
+  __device__ uint64_t reduce_sum(uint64_t value) const {
     uint64_t total;
     exclusive_sum(value, total);
     return total;
   }
 
-  __device__ uint64_t max(uint64_t value) const {
+  __device__ uint64_t reduce_max(uint64_t value) const {
     for (int reach = kWarpSize / 2; reach > 0; reach /= 2) {
       const uint64_t other = __shfl_xor_sync(kFullMask, value, reach);
       value = other > value ? other : value;
@@ -68,7 +69,7 @@ struct Team {
   }
 };
 
-using WarpTeam = Team<kWarpSize>;
-using BlockTeam = Team<kBlockThreads>;
+using WarpGroup = ThreadGroup<kWarpSize>;
+using BlockGroup = ThreadGroup<kBlockThreads>;
 
 }  // namespace peergraph
