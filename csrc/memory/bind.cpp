@@ -33,15 +33,18 @@ LeasedTable make_table_view(int64_t replicated, int64_t sharded, int64_t rows, i
                             int rank, const std::vector<uintptr_t>& replicas,
                             const std::vector<uintptr_t>& shards, uintptr_t host, uintptr_t order,
                             int order_bytes, int64_t rows_on_disk, uintptr_t disk,
-                            const Leases& leases) {
+                            int64_t block_rows, const Leases& leases) {
+  PG_CHECK_ARG(block_rows == 0 || block_rows * static_cast<int64_t>(shards.size()) >= sharded,
+               "the shards' blocks must hold all sharded rows");
   PG_CHECK_ARG(replicas.size() <= kMaxShards && shards.size() <= kMaxShards,
-               "a table spreads over at most " + std::to_string(kMaxShards) + " ranks");
+               "a table is split over at most " + std::to_string(kMaxShards) + " ranks");
   TableView view;
   view.map.replicated = replicated;
   view.map.sharded = sharded;
   view.map.host = rows - replicated - sharded - rows_on_disk;
   view.map.rows = rows;
   view.map.num_shards = static_cast<int32_t>(shards.empty() ? 1 : shards.size());
+  view.map.block_rows = block_rows;
   view.row_bytes = row_bytes;
   view.rank = rank;
   view.num_replicas = static_cast<int32_t>(replicas.size());
@@ -59,18 +62,18 @@ LeasedIdMap make_id_map(uintptr_t address, int value_bytes, const Leases& leases
   return {{reinterpret_cast<const void*>(address), value_bytes}, leases};
 }
 
-IdList make_id_list(uintptr_t ids, int id_bytes, int64_t first, int64_t count, uintptr_t places,
-                    uintptr_t far, bool padded, int64_t max_blocks) {
+IdList make_id_list(uintptr_t ids, int id_bytes, int64_t first, int64_t count, uintptr_t out_index,
+                    uintptr_t host_begin, bool padded, int64_t max_blocks) {
   PG_CHECK_ARG(id_bytes == 0 || id_bytes == 4 || id_bytes == 8, "id_bytes must be 0, 4 or 8");
   PG_CHECK_ARG(count >= 0, "count must not be negative");
   PG_CHECK_ARG(max_blocks >= 0, "max_blocks must not be negative");
-  PG_CHECK_ARG(far == 0 || places != 0, "far needs places");
+  PG_CHECK_ARG(host_begin == 0 || out_index != 0, "host_begin needs out_index");
   return {reinterpret_cast<const void*>(ids),
           id_bytes,
           first,
           count,
-          reinterpret_cast<const int64_t*>(places),
-          reinterpret_cast<const int64_t*>(far),
+          reinterpret_cast<const int64_t*>(out_index),
+          reinterpret_cast<const int64_t*>(host_begin),
           padded,
           max_blocks};
 }
@@ -219,7 +222,8 @@ void register_memory(py::module_& m) {
       .def(py::init(&make_table_view), py::kw_only(), py::arg("replicated"), py::arg("sharded"),
            py::arg("rows"), py::arg("row_bytes"), py::arg("rank"), py::arg("replicas"),
            py::arg("shards"), py::arg("host"), py::arg("order") = 0, py::arg("order_bytes") = 0,
-           py::arg("rows_on_disk") = 0, py::arg("disk") = 0, py::arg("leases") = Leases{})
+           py::arg("rows_on_disk") = 0, py::arg("disk") = 0, py::arg("block_rows") = 0,
+           py::arg("leases") = Leases{})
       .def_property_readonly("rows", [](const LeasedTable& v) { return v.unopened().map.rows; })
       .def_property_readonly("row_bytes",
                              [](const LeasedTable& v) { return v.unopened().row_bytes; })
@@ -230,8 +234,8 @@ void register_memory(py::module_& m) {
       });
   py::class_<IdList>(m, "IdList")
       .def(py::init(&make_id_list), py::kw_only(), py::arg("ids") = 0, py::arg("id_bytes") = 0,
-           py::arg("first") = 0, py::arg("count"), py::arg("places") = 0, py::arg("far") = 0,
-           py::arg("padded") = false, py::arg("max_blocks") = 0);
+           py::arg("first") = 0, py::arg("count"), py::arg("out_index") = 0,
+           py::arg("host_begin") = 0, py::arg("padded") = false, py::arg("max_blocks") = 0);
   register_ops(m);
 #ifdef PEERGRAPH_CUDA
   register_cuda(m);

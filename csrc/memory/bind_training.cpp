@@ -22,11 +22,11 @@ UpdateRule make_rule(int optimizer, double step_size, double grad_scale, double 
   return {static_cast<Optimizer>(optimizer), step_size, grad_scale, eps, beta1, beta2};
 }
 
-void sum_runs(uintptr_t values, int dtype, int64_t width, uintptr_t places, uintptr_t offsets,
+void sum_runs(uintptr_t values, int dtype, int64_t width, uintptr_t positions, uintptr_t offsets,
               int64_t count, uintptr_t out, int device, uintptr_t stream, int num_threads) {
   (void)stream;  // unused in a CPU-only build
   PG_CHECK_ARG(count >= 0 && width >= 0, "count and width must not be negative");
-  const Runs runs{reinterpret_cast<const int64_t*>(places),
+  const Runs runs{reinterpret_cast<const int64_t*>(positions),
                   reinterpret_cast<const int64_t*>(offsets), count};
   const void* from = reinterpret_cast<const void*>(values);
   void* to = reinterpret_cast<void*>(out);
@@ -75,8 +75,8 @@ void register_training(py::module_& m) {
            py::arg("grad_scale") = 1.0, py::arg("eps") = 0.0, py::arg("beta1") = 0.0,
            py::arg("beta2") = 0.0);
   m.def("sum_runs", &sum_runs, py::arg("values"), py::arg("dtype"), py::arg("width"),
-        py::arg("places"), py::arg("offsets"), py::arg("count"), py::arg("out"), py::arg("device"),
-        py::arg("stream"), py::arg("num_threads"), ReleaseGil());
+        py::arg("positions"), py::arg("offsets"), py::arg("count"), py::arg("out"),
+        py::arg("device"), py::arg("stream"), py::arg("num_threads"), ReleaseGil());
   m.def("sparse_update", &sparse_update, py::arg("table"), py::arg("dtype"), py::arg("states"),
         py::arg("rule"), py::arg("rows"), py::arg("grads"), py::arg("count"), py::arg("width"),
         py::arg("device"), py::arg("stream"), py::arg("num_threads"), ReleaseGil());

@@ -1,4 +1,4 @@
-// The gather and the scatter kernel (WholeGraph III-C3): one launch whatever the tiers.
+// The gather and the scatter kernel (WholeGraph III-C3): one launch for rows of all tiers.
 //
 // A warp takes a tile of up to 32 rows. First each lane looks up one id and the address of its row,
 // so that the dependent reads of the tile (id, order, location) are under way together. Then groups
@@ -23,8 +23,8 @@ struct CopyShape {
   int64_t vectors_per_row;
   int32_t lanes_per_row_log2;  // a power of two of at most 32 lanes copies a row
   int32_t tile_rows;           // rows a warp looks up at a time, at most 32
-  int32_t far_tile_rows;       // the same, of rows on the host
-  unsigned far_blocks;         // the first blocks, which read the host alone
+  int32_t host_tile_rows;      // the same, for rows in host memory
+  unsigned host_blocks;        // the first blocks of the grid, which read host memory alone
 };
 
 /// The rows a warp copies: tile by tile from `first` on, `step` rows apart, below `end`.
@@ -35,11 +35,12 @@ struct WarpShare {
   int tile_rows;
 };
 
-// Reads of other GPUs' memory go out by lines of this many bytes.
+// Other GPUs' memory is read in lines of this many bytes.
 constexpr uint32_t kLineBytes = 128;
 
-/// The lanes left idle before a row so that each step of the lanes begins where a line does. A step
-/// that begins inside a line shares that line with the step before, which then is asked for twice.
+/// The lanes left idle before a row so that each step of the lanes begins at a line boundary. A
+/// step that begins inside a line shares that line with the step before, so that it is requested
+/// twice.
 template <typename Vector>
 __device__ __forceinline__ int64_t lanes_before_row(const char* row) {
   return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(row)) % kLineBytes / sizeof(Vector);
@@ -49,9 +50,9 @@ __device__ __forceinline__ int64_t lanes_before_row(const char* row) {
 /// a row that the GPU does not read.
 __device__ __forceinline__ char* find_row(const TableView& table, const IdList& ids, int64_t i,
                                           const ErrorSlot& errors) {
-  const int64_t id = ids.at(i);
+  const int64_t id = ids.id(i);
   if (id < 0 || id >= table.map.rows) {
-    if (!ids.admits(id, table.map.rows)) record_bad_id(errors, ids.place(i), id, table.map.rows);
+    if (!ids.admits(id, table.map.rows)) record_bad_id(errors, ids.out_row(i), id, table.map.rows);
     return nullptr;
   }
   return table.find(id);
@@ -64,10 +65,11 @@ __device__ __forceinline__ char* from_lane(char* value, int lane) {
 
 /// Writes a vector of a table row, and of the row's other replicas.
 template <typename Vector>
-__device__ __forceinline__ void store_row_vector(const TableView& table, char* at, Vector value) {
-  const int64_t offset = at - table.replicas[table.rank];
+__device__ __forceinline__ void store_row_vector(const TableView& table, char* address,
+                                                 Vector value) {
+  const int64_t offset = address - table.replicas[table.rank];
   if (offset < 0 || offset >= table.map.replicated * table.row_bytes) {
-    *reinterpret_cast<Vector*>(at) = value;
+    *reinterpret_cast<Vector*>(address) = value;
     return;
   }
   for (int32_t r = 0; r < table.num_replicas; ++r)
@@ -76,7 +78,7 @@ __device__ __forceinline__ void store_row_vector(const TableView& table, char* a
 
 template <typename Vector>
 struct Gather {
-  static constexpr bool kKnowsFar = false;
+  static constexpr bool kSplitsHostRows = false;
   Vector* out;
 
   __device__ __forceinline__ Vector load(const char* row, const IdList&, int64_t, int64_t v,
@@ -90,19 +92,19 @@ struct Gather {
   }
 };
 
-/// As Gather, to the places that come with the ids.
+/// As Gather, with row i written to row ids.out_index[i] of the result.
 template <typename Vector>
-struct PlacedGather : Gather<Vector> {
-  static constexpr bool kKnowsFar = true;
+struct IndexedGather : Gather<Vector> {
+  static constexpr bool kSplitsHostRows = true;
   __device__ __forceinline__ void store(const TableView&, char*, const IdList& ids, int64_t i,
                                         int64_t v, int64_t width, Vector value) const {
-    __stcs(this->out + ids.places[i] * width + v, value);
+    __stcs(this->out + ids.out_index[i] * width + v, value);
   }
 };
 
 template <typename Vector>
 struct Scatter {
-  static constexpr bool kKnowsFar = false;
+  static constexpr bool kSplitsHostRows = false;
   const Vector* values;
 
   __device__ __forceinline__ Vector load(const char*, const IdList&, int64_t i, int64_t v,
@@ -116,27 +118,27 @@ struct Scatter {
   }
 };
 
-template <bool kKnowsFar>
+template <bool kSplitsHostRows>
 __device__ __forceinline__ WarpShare share_of_warp(const IdList& ids, const CopyShape& shape) {
   int64_t begin = 0, end = ids.count;
   unsigned block = blockIdx.x, blocks = gridDim.x;
   int tile_rows = shape.tile_rows;
-  if (kKnowsFar && shape.far_blocks != 0) {
-    if (block < shape.far_blocks) {
-      begin = *ids.far;
-      blocks = shape.far_blocks;
-      tile_rows = shape.far_tile_rows;
+  if (kSplitsHostRows && shape.host_blocks != 0) {
+    if (block < shape.host_blocks) {
+      begin = *ids.host_begin;
+      blocks = shape.host_blocks;
+      tile_rows = shape.host_tile_rows;
     } else {
-      end = *ids.far;
-      block -= shape.far_blocks;
-      blocks -= shape.far_blocks;
+      end = *ids.host_begin;
+      block -= shape.host_blocks;
+      blocks -= shape.host_blocks;
     }
   }
   const int64_t warp = static_cast<int64_t>(block) * kWarpsPerBlock + warp_in_block();
   return {begin + warp * tile_rows, end, int64_t{blocks} * kWarpsPerBlock * tile_rows, tile_rows};
 }
 
-/// Copies between rows of the table and the dense rows of the caller; `Copy` says which way.
+/// Copies between rows of the table and dense rows of the caller; `Copy` gives the direction.
 template <typename Vector, template <typename> class Copy, bool kByLines>
 __global__ void __launch_bounds__(kBlockThreads, 4)
     copy_rows(const __grid_constant__ TableView table, const __grid_constant__ IdList ids,
@@ -147,7 +149,7 @@ __global__ void __launch_bounds__(kBlockThreads, 4)
   const int rows_per_step = kWarpSize >> shape.lanes_per_row_log2;
   const int row_of_lane = lane >> shape.lanes_per_row_log2;
   const int first_vector = lane & (lanes_per_row - 1);
-  const WarpShare share = share_of_warp<Copy<Vector>::kKnowsFar>(ids, shape);
+  const WarpShare share = share_of_warp<Copy<Vector>::kSplitsHostRows>(ids, shape);
   const int64_t lanes_needed =
       shape.vectors_per_row + (kByLines ? kLineBytes / int64_t{sizeof(Vector)} - 1 : 0);
 
@@ -163,19 +165,19 @@ __global__ void __launch_bounds__(kBlockThreads, 4)
       for (int k = 0; k < kInFlight; ++k)
         rows[k] = from_lane(found, (step + k * rows_per_step + row_of_lane) % kWarpSize);
 
-      for (int64_t at = first_vector; at < lanes_needed; at += lanes_per_row) {
+      for (int64_t column = first_vector; column < lanes_needed; column += lanes_per_row) {
         Vector values[kInFlight];
 #pragma unroll
         for (int k = 0; k < kInFlight; ++k) {
           const int row = step + k * rows_per_step + row_of_lane;
-          const int64_t v = kByLines ? at - lanes_before_row<Vector>(rows[k]) : at;
+          const int64_t v = kByLines ? column - lanes_before_row<Vector>(rows[k]) : column;
           if (row < count && (!kByLines || (v >= 0 && v < shape.vectors_per_row)))
             values[k] = copy.load(rows[k], ids, first + row, v, shape.vectors_per_row);
         }
 #pragma unroll
         for (int k = 0; k < kInFlight; ++k) {
           const int row = step + k * rows_per_step + row_of_lane;
-          const int64_t v = kByLines ? at - lanes_before_row<Vector>(rows[k]) : at;
+          const int64_t v = kByLines ? column - lanes_before_row<Vector>(rows[k]) : column;
           if (row < count && (!kByLines || (v >= 0 && v < shape.vectors_per_row)))
             copy.store(table, rows[k], ids, first + row, v, shape.vectors_per_row, values[k]);
         }
@@ -184,13 +186,13 @@ __global__ void __launch_bounds__(kBlockThreads, 4)
   }
 }
 
-/// The blocks that read the host. Each row there needs a translation of its address, of which the
-/// machine keeps the latest: rows in flight that are far apart push out each other's. As measured
-/// on an H200 with rows of 512 bytes: 8 blocks read random rows of 40 GiB at 30 GB/s, and 128
-/// blocks at 21; where all translations are kept, 8 are too few for the link.
-unsigned far_blocks(const TableView& table) {
-  constexpr int64_t kKept = int64_t{16} << 30;
-  return table.map.host * table.row_bytes > kKept ? 8 : 64;
+/// The number of blocks that read host memory. Every row there needs an address translation, and
+/// the machine caches the latest ones: rows in flight that are far apart evict each other's.
+/// Measured on an H200 with rows of 512 bytes: 8 blocks read random rows of 40 GiB at 30 GB/s, 128
+/// blocks at 21; where all translations fit into the cache, 8 blocks are too few for the link.
+unsigned host_blocks(const TableView& table) {
+  constexpr int64_t kCachedBytes = int64_t{16} << 30;
+  return table.map.host * table.row_bytes > kCachedBytes ? 8 : 64;
 }
 
 /// The blocks that fill the current device.
@@ -209,7 +211,7 @@ CopyShape make_shape(int64_t vectors_per_row, int64_t count, int64_t warps, int 
     ++shape.lanes_per_row_log2;
   // Small batches: rather few rows in every warp than many in a few warps.
   const int least = std::min(kWarpSize, rows_in_flight * (kWarpSize >> shape.lanes_per_row_log2));
-  shape.far_tile_rows = least;
+  shape.host_tile_rows = least;
   while (shape.tile_rows > least && count < warps * shape.tile_rows) shape.tile_rows /= 2;
   return shape;
 }
@@ -225,17 +227,17 @@ void launch(const TableView& table, const IdList& ids, Data* data, int device,
   CopyShape shape = make_shape(table.row_bytes / static_cast<int64_t>(sizeof(Vector)), ids.count,
                                max_blocks * kWarpsPerBlock, kRowsInFlight<Vector, kByLines>);
   unsigned blocks = grid_for(ids.count, int64_t{kWarpsPerBlock} * shape.tile_rows, max_blocks);
-  if (Copy<Vector>::kKnowsFar && ids.far != nullptr) {
-    shape.far_blocks = far_blocks(table);
-    blocks += shape.far_blocks;
+  if (Copy<Vector>::kSplitsHostRows && ids.host_begin != nullptr) {
+    shape.host_blocks = host_blocks(table);
+    blocks += shape.host_blocks;
   }
   kernel<<<blocks, kBlockThreads, 0, stream>>>(table, ids, Copy<Vector>{data}, shape, errors);
   PG_LAUNCH_CHECK("copy_rows");
 }
 
-/// Whether steps that begin where lines do ask for fewer of them: not if a row is one step, nor if
-/// all rows begin where lines do.
-bool pays_by_lines(const TableView& table, int64_t vector_bytes) {
+/// Whether steps that begin at line boundaries request fewer lines: not where a row is one step,
+/// nor where all rows begin at line boundaries.
+bool saves_lines(const TableView& table, int64_t vector_bytes) {
   return table.row_bytes > kWarpSize * vector_bytes && table.row_bytes % kLineBytes != 0;
 }
 
@@ -251,7 +253,7 @@ void dispatch(const TableView& table, const IdList& ids, uintptr_t data, int dev
   const auto run = [&](auto vector) {
     using Vector = decltype(vector);
     const auto rows = reinterpret_cast<typename DataOf<Vector>::type*>(data);
-    if (pays_by_lines(table, sizeof(Vector))) {
+    if (saves_lines(table, sizeof(Vector))) {
       launch<Vector, Copy, true>(table, ids, rows, device, stream);
     } else {
       launch<Vector, Copy, false>(table, ids, rows, device, stream);
@@ -278,11 +280,11 @@ struct Constant {
 
 void gather_cuda(const TableView& table, const IdList& ids, char* out, int device,
                  uintptr_t stream) {
-  const auto to = reinterpret_cast<uintptr_t>(out);
-  if (ids.places == nullptr) {
-    dispatch<Gather, Mutable>(table, ids, to, device, stream);
+  const auto target = reinterpret_cast<uintptr_t>(out);
+  if (ids.out_index == nullptr) {
+    dispatch<Gather, Mutable>(table, ids, target, device, stream);
   } else {
-    dispatch<PlacedGather, Mutable>(table, ids, to, device, stream);
+    dispatch<IndexedGather, Mutable>(table, ids, target, device, stream);
   }
 }
 

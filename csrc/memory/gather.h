@@ -1,4 +1,4 @@
-// Gathering and scattering rows of a table, whatever tiers they lie on (WholeGraph III-C3).
+// Gathers and scatters of rows of a table, on any of its tiers (WholeGraph III-C3).
 #pragma once
 
 #include <cstdint>
@@ -10,35 +10,39 @@ namespace peergraph {
 
 constexpr int64_t kPadding = -1;
 
-/// The users' ids an op works on: a list of int32 or int64, or the range first, first + 1, ...
+/// The user ids that a gather or scatter takes: a list of int32 or int64, or the range first,
+/// first + 1, ...
 struct IdList {
   const void* ids = nullptr;
   int32_t id_bytes = 0;  // 4 or 8; 0: the range
   int64_t first = 0;
   int64_t count = 0;
-  // Gathers only: row i of the result is row place(i). Null: the order of the ids.
-  const int64_t* places = nullptr;
-  // With places only: the ids from *far on, in the order of their rows, are of rows on the host,
-  // which few threads of the GPU read best. Null: nothing is known.
-  const int64_t* far = nullptr;
+  // Gathers only: id(i)'s row becomes row out_index[i] of the result. Null: row i.
+  const int64_t* out_index = nullptr;
+  // With out_index only: the ids are sorted by row, and those from *host_begin on have their rows
+  // in host memory, which few GPU threads read fastest. Null: not known.
+  const int64_t* host_begin = nullptr;
   bool padded = false;     // gathers only: an id of -1 is no error and gives a row of zeros
-  int64_t max_blocks = 0;  // of a GPU's kernel, for rows that are not `far`; 0: what fills the GPU
+  int64_t max_blocks = 0;  // of a GPU's kernel, for rows not in host memory; 0: what fills the GPU
 
-  /// Whether `id` names a row, or is allowed not to.
+  /// Whether `id` is in 0 .. limit-1, or is padding where that is allowed.
   PG_HD bool admits(int64_t id, int64_t limit) const {
     return (id >= 0 && id < limit) || (padded && id == kPadding);
   }
 
-  PG_HD int64_t place(int64_t i) const { return places == nullptr ? i : places[i]; }
+  /// The row of the result that the i-th id's row is written to.
+  PG_HD int64_t out_row(int64_t i) const { return out_index == nullptr ? i : out_index[i]; }
 
-  PG_HD int64_t at(int64_t i) const {
+  /// The i-th id.
+  PG_HD int64_t id(int64_t i) const {
     if (id_bytes == 4) return static_cast<const int32_t*>(ids)[i];
     if (id_bytes == 8) return static_cast<const int64_t*>(ids)[i];
     return first + i;
   }
 };
 
-/// Bits that are set in the address of some row of the table or in the row size.
+/// The bitwise or of the row size and of the first row's address on every rank and tier: its lowest
+/// set bit is the alignment that all rows have.
 inline uint64_t alignment_bits(const TableView& table) {
   uint64_t bits = static_cast<uint64_t>(table.row_bytes) | reinterpret_cast<uintptr_t>(table.host);
   for (int r = 0; r < table.num_replicas; ++r)
@@ -51,11 +55,12 @@ inline uint64_t alignment_bits(const TableView& table) {
 /// Raises IndexError naming the first id outside 0 .. limit-1. The ids are in host memory.
 void check_ids(const IdList& ids, int64_t limit, int num_threads);
 
-/// out[place(i)] = row ids[i]. Checks the ids first. All memory is reachable by this CPU.
+/// out[ids.out_row(i)] = the row of ids.id(i). Checks the ids first. All memory must be accessible
+/// from this CPU.
 void gather_cpu(const TableView& table, const IdList& ids, char* out, int num_threads);
 
-/// Row ids[i] = values[i], in every replica. Checks the ids first. Of duplicate ids, any one's
-/// value remains, and wide rows may mix them.
+/// The row of ids.id(i) = values[i], in every replica. Checks the ids first. Of duplicate ids, any
+/// one's value remains, and wide rows may mix them.
 void scatter_cpu(const TableView& table, const IdList& ids, const char* values, int num_threads);
 
 #ifdef PEERGRAPH_CUDA

@@ -13,7 +13,7 @@ void row_addresses_cpu(const TableView& table, const IdList& ids, int64_t* out, 
   check_ids(ids, table.map.rows, num_threads);
   parallel_for(ids.count, kGrain, num_threads, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
-      out[ids.place(i)] = reinterpret_cast<int64_t>(table.find(ids.at(i)));
+      out[ids.out_row(i)] = reinterpret_cast<int64_t>(table.find(ids.id(i)));
   });
 }
 

@@ -9,10 +9,10 @@ __global__ void __launch_bounds__(kBlockThreads)
     find_rows(const __grid_constant__ TableView table, const __grid_constant__ IdList ids,
               int64_t* out, ErrorSlot errors) {
   for (int64_t i = global_thread(); i < ids.count; i += grid_threads()) {
-    const int64_t id = ids.at(i);
+    const int64_t id = ids.id(i);
     const bool known = id >= 0 && id < table.map.rows;
-    if (!known) record_bad_id(errors, ids.place(i), id, table.map.rows);
-    out[ids.place(i)] = known ? reinterpret_cast<int64_t>(table.find(id)) : 0;
+    if (!known) record_bad_id(errors, ids.out_row(i), id, table.map.rows);
+    out[ids.out_row(i)] = known ? reinterpret_cast<int64_t>(table.find(id)) : 0;
   }
 }
 

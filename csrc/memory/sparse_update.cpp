@@ -57,7 +57,7 @@ void sum_runs_cpu(const void* values, DType dtype, int64_t width, const Runs& ru
         A* sum = static_cast<A*>(out) + r * width;
         std::fill(sum, sum + width, A{0});
         for (int64_t i = runs.offsets[r]; i < runs.offsets[r + 1]; ++i) {
-          const T* row = static_cast<const T*>(values) + runs.places[i] * width;
+          const T* row = static_cast<const T*>(values) + runs.positions[i] * width;
           for (int64_t c = 0; c < width; ++c) sum[c] = add_exact(sum[c], widen(row[c]));
         }
       }

@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kBlockThreads)
       // Unrolled, so that several rows are on their way while the sum waits.
 #pragma unroll 4
       for (int64_t i = begin; i < end; ++i) {
-        const Pack<T, kCount> row = values[runs.places[i] * packs_per_row + c];
+        const Pack<T, kCount> row = values[runs.positions[i] * packs_per_row + c];
 #pragma unroll
         for (int k = 0; k < kCount; ++k)
           sum.values[k] = add_exact(sum.values[k], widen(row.values[k]));

@@ -11,9 +11,10 @@
 
 namespace peergraph {
 
-/// Runs of a sorted list: run r is the rows places[offsets[r]], ..., places[offsets[r + 1] - 1].
+/// Runs of a sorted list: run r is the rows positions[offsets[r]], ..., positions[offsets[r + 1] -
+/// 1].
 struct Runs {
-  const int64_t* places;
+  const int64_t* positions;
   const int64_t* offsets;  // [count + 1], rising from 0
   int64_t count;
 };

@@ -23,7 +23,7 @@ IdList slice(const IdList& ids, int64_t begin, int64_t count) {
 
 void stage_rows(const TableView& table, const IdList& ids, char* buffer, int num_threads,
                 const CopyPiece& copy) {
-  PG_CHECK_ARG(ids.places == nullptr, "staged rows have no places");
+  PG_CHECK_ARG(ids.out_index == nullptr, "staged rows must be in the order of the ids");
   const int64_t row_bytes = table.row_bytes;
   if (row_bytes == 0) return;
   const int64_t piece_rows = std::max<int64_t>(1, kPieceBytes / row_bytes);

@@ -3,10 +3,11 @@
 
 namespace peergraph {
 
-void copy_to_gpu(char* to, const char* from, int64_t num_bytes, int device, uintptr_t stream) {
+void copy_to_gpu(char* target, const char* source, int64_t num_bytes, int device,
+                 uintptr_t stream) {
   // Not put back: of a new thread that would be GPU 0, where it would make a context.
   PG_CUDA_CHECK(cudaSetDevice(device));
-  PG_CUDA_CHECK(cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyHostToDevice,
+  PG_CUDA_CHECK(cudaMemcpyAsync(target, source, num_bytes, cudaMemcpyHostToDevice,
                                 reinterpret_cast<cudaStream_t>(stream)));
 }
 

@@ -1,4 +1,4 @@
-// The view of a table that kernels get by value.
+// The view of a table that kernels take by value.
 #pragma once
 
 #include "common/fixed_width.h"
@@ -17,17 +17,17 @@ struct TableView {
   char* disk = nullptr;  // mapped file; null where kernels run on a GPU
   IdMapView order;       // user id -> internal row
 
-  /// Null for a row whose tier this processor cannot read.
+  /// The address of a row; null where this processor cannot read the row's tier.
   PG_HD char* row(int64_t internal_row) const {
-    const Location at = map.locate(internal_row);
-    char* base = at.tier == Tier::kReplicated ? replicas[rank]
-                 : at.tier == Tier::kSharded  ? shards[at.shard]
-                 : at.tier == Tier::kHost     ? host
-                                              : disk;
-    return base == nullptr ? nullptr : base + at.local * row_bytes;
+    const Location location = map.locate(internal_row);
+    char* base = location.tier == Tier::kReplicated ? replicas[rank]
+                 : location.tier == Tier::kSharded  ? shards[location.shard]
+                 : location.tier == Tier::kHost     ? host
+                                                    : disk;
+    return base == nullptr ? nullptr : base + location.local * row_bytes;
   }
 
-  /// The row of a user's id.
+  /// The address of the row of a user's id.
   PG_HD char* find(int64_t id) const { return row(order(id)); }
 };
 

@@ -50,6 +50,7 @@ class TableView:
         order_bytes: int = 0,
         rows_on_disk: int = 0,
         disk: int = 0,
+        block_rows: int = 0,
         leases: Sequence[Lease] = ...,
     ) -> None: ...
     @property
@@ -68,8 +69,8 @@ class IdList:
         id_bytes: int = 0,
         first: int = 0,
         count: int,
-        places: int = 0,
-        far: int = 0,
+        out_index: int = 0,
+        host_begin: int = 0,
         padded: bool = False,
         max_blocks: int = 0,
     ) -> None: ...
@@ -116,7 +117,7 @@ def sum_runs(
     values: int,
     dtype: int,
     width: int,
-    places: int,
+    positions: int,
     offsets: int,
     count: int,
     out: int,

@@ -105,16 +105,16 @@ def test_few_blocks(group: Group, kind: str) -> None:
     table.close()
 
 
-def test_places(group: Group) -> None:
+def test_out_index(group: Group) -> None:
     rows = random_rows((20, 3), torch.float32)
     table = table_of(rows, split(20, "mixed"), group)
-    ids, places = torch.tensor([7, 3, 3, 19]), torch.tensor([2, 0, 3, 1])
+    ids = torch.tensor([7, 3, 3, 19])
     out = torch.empty(4, 3, device=group.device)
     # An id list has addresses only, so the tensors must outlive the call.
-    near_ids, near_places = ids.to(group.device), places.to(group.device)
-    on_device = id_list(near_ids, near_places)
-    _C.gather(table.view, on_device, out.data_ptr(), *launch_on(table.device))
-    assert same_bits(out[near_places], rows[ids])
+    ids_on_device, out_index = ids.to(group.device), torch.tensor([2, 0, 3, 1], device=group.device)
+    listed = id_list(ids_on_device, out_index)
+    _C.gather(table.view, listed, out.data_ptr(), *launch_on(table.device))
+    assert same_bits(out[out_index], rows[ids])
     table.close()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,8 @@ import torch
 import peergraph
 from peergraph.memory import Group, Table, measure_topology
 from peergraph.memory.device.machine_cache import host_reads_file
-from peergraph.memory.table.host_reads import STREWN_BYTES, Speeds, remember, staged_share
+from peergraph.memory.table import access
+from peergraph.memory.table.host_read_speeds import SPARSE_BYTES, Speeds, save_speeds, staged_share
 from peergraph.testing import run_ranks
 from tests.memory.tables import plain_gather, random_ids, random_rows, same_bits, split, table_of
 
@@ -38,15 +39,17 @@ def test_the_fastest_way_by_width(tmp_path: Path) -> None:
         1024: Speeds(50.0, 54.0, 54.5),
         2048: Speeds(30.0, 20.0, 40.0),
     }
-    remember(file, close, {})
+    save_speeds(file, close, {})
     widths = (4, 64, 100, 512, 600, 1024, 2048, 9000)
     chosen = {width: staged_share(file, width, 1) for width in widths}
     assert [chosen[width] for width in widths] == [1, 1, 1, 0, 0, 0, 0.4, 0.4]
-    remember(file, {64: Speeds(10.0, 5.0, 8.0), 512: Speeds(50.0, 60.0, 10.0)}, {512: close[512]})
+    save_speeds(
+        file, {64: Speeds(10.0, 5.0, 8.0), 512: Speeds(50.0, 60.0, 10.0)}, {512: close[512]}
+    )
     assert staged_share(file, 64, 1) == 0
     assert staged_share(file, 512, 1) == 1
     # In large tables rows lie far apart.
-    assert staged_share(file, 512, STREWN_BYTES) == 0
+    assert staged_share(file, 512, SPARSE_BYTES) == 0
     assert [path.name for path in file.parent.iterdir()] == ["rates.json"]
 
 
@@ -80,23 +83,13 @@ def test_a_file_that_cannot_be_read_or_written(tmp_path: Path) -> None:
     assert staged_share(tmp_path / "rates.json", 512, 1) == 0
     (tmp_path / "file").touch()
     with pytest.warns(UserWarning, match="cannot be kept: .*file"):
-        remember(tmp_path / "file" / "rates.json", {64: Speeds(10.0, 40.0, 20.0)}, {})
+        save_speeds(tmp_path / "file" / "rates.json", {64: Speeds(10.0, 40.0, 20.0)}, {})
 
 
-def test_the_environment_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "rates.json"
-    remember(file, {64: Speeds(10.0, 40.0, 20.0)}, {})
-    monkeypatch.setenv("PEERGRAPH_HOST_READS", "kernel")
-    assert staged_share(file, 64, 1) == 0
-    monkeypatch.setenv("PEERGRAPH_HOST_READS", "staged")
-    assert staged_share(tmp_path / "none", 64, 1) == 1
-    monkeypatch.setenv("PEERGRAPH_HOST_READS", "both")
-    assert staged_share(file, 64, 1) == 0.8
-    assert staged_share(tmp_path / "none", 64, 1) == 0.5
-    monkeypatch.setenv("PEERGRAPH_HOST_READS", "fast")
-    message = "PEERGRAPH_HOST_READS must be one of 'kernel', 'staged', 'both', got 'fast'"
-    with pytest.raises(ValueError, match=message):
-        staged_share(file, 64, 1)
+def force(way: str) -> Callable[..., float]:
+    """A choice for :func:`staged_share`."""
+    share = {"kernel": 0.0, "staged": 1.0, "both": 0.5}[way]
+    return lambda *_: share
 
 
 @pytest.mark.gpus(1)
@@ -104,7 +97,7 @@ def test_the_environment_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("kind", ["host", "mixed", "all"])
 @pytest.mark.parametrize("width", [3, 128])
 def test_same_rows(way: str, kind: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PEERGRAPH_HOST_READS", way)
+    monkeypatch.setattr(access, "staged_share", force(way))
     rows = random_rows((3001, width), torch.float32)
     order = torch.randperm(3001).cuda()
     table = table_of(rows, split(3001, kind), Group.current(device="cuda"), order=order)
@@ -124,7 +117,7 @@ def test_same_rows(way: str, kind: str, width: int, monkeypatch: pytest.MonkeyPa
 
 
 def _on_each_gpu(way: str) -> None:
-    os.environ["PEERGRAPH_HOST_READS"] = way
+    setattr(access, "staged_share", force(way))  # noqa: B010
     group = Group.current(timeout=60)
     rows = random_rows((5003, 33), torch.float32)
     for kind in ("host", "mixed", "all"):
@@ -149,7 +142,7 @@ def test_on_each_gpu(way: str) -> None:
 @pytest.mark.parametrize("kind", ["mixed", "all"])
 def test_in_a_cuda_graph(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels read: a graph cannot wait for the CPU, and so not for a disk."""
-    monkeypatch.setenv("PEERGRAPH_HOST_READS", "staged")
+    monkeypatch.setattr(access, "staged_share", force("staged"))
     rows = random_rows((3001, 8), torch.float32)
     table = table_of(rows, split(3001, kind), Group.current(device="cuda"))
     ids = random_ids(3001, (5000,), torch.int64).cuda()

@@ -146,7 +146,7 @@ def test_as_tensor(group: Group, kind: str) -> None:
 
 def test_as_tensor_of_several_tiers(group: Group) -> None:
     table = table_of(random_rows((20, 3), torch.float32), split(20, "mixed"), group)
-    with pytest.raises(ValueError, match="do not lie together"):
+    with pytest.raises(ValueError, match="are not contiguous"):
         table.as_tensor()
     table.close()
 

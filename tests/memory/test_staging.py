@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from peergraph.memory import Group, Table
-from peergraph.memory.device.pinned_buffers import PinnedBuffers
-from peergraph.memory.table.access import Access
-from peergraph.memory.table.id_list import sorted_by_row
-from peergraph.memory.table.staged_rows import AwayRows, disk_launch, staging_launch
+from peergraph.memory.device.pinned_pipeline import PinnedPipeline
+from peergraph.memory.table.host_gather import HostGather, Staging
+from peergraph.memory.table.id_list import sort_by_row
+from peergraph.memory.table.staged_rows import StagedRows, disk_launch, staging_launch
 from peergraph.memory.table.table_view import cpu_view, dense_view
 from tests.memory.small_buffers import small_buffers
 from tests.memory.tables import random_rows, same_bits, split, table_of
@@ -40,10 +40,10 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     small_buffers(torch.device("cpu"), monkeypatch)
 
 
-def away_rows(table: Table, order: torch.Tensor | None, with_host: bool) -> AwayRows:
+def staged_rows(table: Table, order: torch.Tensor | None, with_host: bool) -> StagedRows:
     view = cpu_view(table.tiers, table.row_bytes, table._regions, with_host=with_host)
     first, cpu = table.rows - view.rows, torch.device("cpu")
-    return AwayRows(view, first, table.rows, table.row_bytes, order, cpu, disk_launch())
+    return StagedRows(view, first, table.rows, table.row_bytes, order, cpu, disk_launch())
 
 
 @pytest.mark.parametrize("order_dtype", [None, torch.int32, torch.int64], ids=str)
@@ -58,9 +58,9 @@ def test_these_rows_and_no_others(
     order = None if order_dtype is None else torch.randperm(203).to(order_dtype)
     given = {} if order is None else {"order": order}
     table = table_of(rows, split(203, kind), Group.current(device="cpu"), **given)
-    found = away_rows(table, order, with_host)
+    found = staged_rows(table, order, with_host)
 
-    def is_away(ids: torch.Tensor) -> torch.Tensor:
+    def is_staged(ids: torch.Tensor) -> torch.Tensor:
         internal = ids.clamp(0, 202) if order is None else order[ids.clamp(0, 202)]
         behind = table.tiers.disk + (table.tiers.host if with_host else 0)
         return (internal >= 203 - behind) & (ids >= 0) & (ids < 203)
@@ -70,7 +70,7 @@ def test_these_rows_and_no_others(
     result = dense_view(out.data_ptr(), ids.numel(), 10)
     found.gather(ids, result, found.ready())
     expected = torch.full_like(out, 7)
-    expected[is_away(ids)] = rows[ids[is_away(ids)]]
+    expected[is_staged(ids)] = rows[ids[is_staged(ids)]]
     assert same_bits(out, expected)
 
     # The same of a part of the ids, whose rows belong elsewhere.
@@ -84,7 +84,7 @@ def test_these_rows_and_no_others(
     chosen = torch.randperm(203)[:90]
     values = random_rows((90, 5), torch.int16, seed=3)
     found.scatter(chosen, values.data_ptr(), found.ready())
-    changed = is_away(chosen)
+    changed = is_staged(chosen)
     rows[chosen[changed]] = values[changed]
     assert same_bits(table.read(), rows)
     table.close()
@@ -102,12 +102,13 @@ def test_kernels_and_threads_together(share: float, kind: str) -> None:
     without_host = rows.clone()
     without_host[order >= near] = 0
     others = table_of(without_host, table.tiers, group, order=order)
-    access = Access(table.tiers, table.row_bytes, group, table._regions, order, None)
-    access._share = share
     ids = torch.randint(-1, 5000, (6000,), dtype=torch.int32)
     out = torch.full((6000, 3), 7, dtype=torch.int32)
-    away = away_rows(table, order, with_host=True)
-    access._gather_shared(ids, out.data_ptr(), True, others.view, away)
+    staging = Staging(share, others.view, staged_rows(table, order, with_host=True))
+    gather = HostGather(
+        table.tiers, table.row_bytes, group.device, order, table.view, staging=staging
+    )
+    gather._gather_shared(ids, out.data_ptr(), True, staging)
     expected = rows[ids.long()]
     expected[ids < 0] = 0
     assert same_bits(out, expected)
@@ -118,7 +119,7 @@ def test_kernels_and_threads_together(share: float, kind: str) -> None:
 def test_rows_wider_than_a_buffer() -> None:
     rows = random_rows((40, 300), torch.uint8)
     table = table_of(rows, split(40, "host"), Group.current(device="cpu"))
-    found = away_rows(table, None, with_host=True)
+    found = staged_rows(table, None, with_host=True)
     ids = torch.randint(40, (90,))
     out = torch.zeros(90, 300, dtype=torch.uint8)
     found.gather(ids, dense_view(out.data_ptr(), 90, 300), found.ready())
@@ -134,7 +135,7 @@ def test_threads() -> None:
 def test_a_buffer_whose_piece_failed_waits_for_its_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     marked: list[object] = []
     monkeypatch.setattr(Nothing, "record", lambda event, stream: marked.append(event))
-    buffers = PinnedBuffers(torch.device("cpu"))
+    buffers = PinnedPipeline(torch.device("cpu"))
     stream: Any = Nothing()
 
     def fail() -> None:
@@ -151,12 +152,12 @@ def test_a_buffer_whose_piece_failed_waits_for_its_copies(monkeypatch: pytest.Mo
 def test_more_rows_than_int32_counts() -> None:
     ids = torch.tensor([5, -1, 9, 2**31 - 1, 7], dtype=torch.int32)
     rows = 3 << 30
-    near, places, far = sorted_by_row(ids, rows, None, 8)
-    assert near.tolist() == [-1, 5, 7, 9, 2**31 - 1]
-    assert places.tolist() == [1, 0, 4, 2, 3]
-    assert far.tolist() == [3]
+    ordered, positions, host_begin = sort_by_row(ids, rows, None, 8)
+    assert ordered.tolist() == [-1, 5, 7, 9, 2**31 - 1]
+    assert positions.tolist() == [1, 0, 4, 2, 3]
+    assert host_begin.tolist() == [3]
     launch, cpu = disk_launch(), torch.device("cpu")
     view = dense_view(0, rows - 8, 1)
-    places, local = AwayRows(view, 8, rows, 1, None, cpu, launch)._find(ids)
-    assert places.tolist() == [2, 3]
+    positions, local = StagedRows(view, 8, rows, 1, None, cpu, launch)._find(ids)
+    assert positions.tolist() == [2, 3]
     assert local.tolist() == [1, 2**31 - 9]

@@ -260,7 +260,7 @@ def _handles(device: str) -> None:
     with pytest.raises(RuntimeError, match="has been closed"):
         pickle.dumps(table)
     unsharable = table_of(rows, split(20, "host"), group, order=torch.arange(20).to(group.device))
-    with pytest.raises(TypeError, match="its order only where that is a Table"):
+    with pytest.raises(TypeError, match="its order only where the order is a Table"):
         pickle.dumps(unsharable)
     unsharable.close()
 

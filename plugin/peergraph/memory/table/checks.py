@@ -1,4 +1,4 @@
-"""Checks of what a table is made of."""
+"""Checks of the arguments of Table.create."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import peergraph._C as _C
 from peergraph.memory.group.group import Group
 from peergraph.memory.table.id_list import check_distinct
 from peergraph.memory.table.partitions import Partitions
+from peergraph.memory.table.tier_sizes import check_split
 from peergraph.memory.table.tiers import Tiers
 
 
@@ -22,19 +23,20 @@ def check_table(
     group: Group,
     order: torch.Tensor | None,
     partitions: Partitions | None,
+    split: str,
     spill: str | PathLike[str] | None,
     check_values: bool,
-) -> tuple[tuple[int, ...], torch.dtype, Tiers, Partitions | None]:
+) -> tuple[object, ...]:
     """Checks the arguments of Table.create; returns what all ranks must agree on.
 
     Args:
-        check_values: whether to look at the values of `order`, too.
+        check_values: whether to check the values of `order`, too.
     """
     checked = _check_shape(shape)
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"dtype must be a torch.dtype, got {dtype!r}")
     if group.world_size > _C.max_shards:
-        raise ValueError(f"a table spreads over at most {_C.max_shards} ranks")
+        raise ValueError(f"a table is split over at most {_C.max_shards} ranks")
     if tiers.rows != checked[0]:
         raise ValueError(f"{tiers} do not add up to the table's {checked[0]} rows")
     if order is not None:
@@ -43,7 +45,7 @@ def check_table(
             check_distinct("order", order, checked[0], "rows")
     check_partitions(partitions, group)
     check_spill(spill, tiers)
-    return checked, dtype, tiers, partitions
+    return checked, dtype, tiers, partitions, check_split(split)
 
 
 def check_partitions(partitions: Partitions | None, group: Group) -> None:

@@ -1,4 +1,4 @@
-"""Checks of what users pass to gathers, and how it goes to the compiled module."""
+"""Row ids: checks of what users pass, and the form that the compiled module takes."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from peergraph.memory.device.allocate import empty
 
 def id_list(
     ids: torch.Tensor,
-    places: torch.Tensor | None = None,
-    far: torch.Tensor | None = None,
+    out_index: torch.Tensor | None = None,
+    host_begin: torch.Tensor | None = None,
     *,
     padded: bool = False,
     max_blocks: int = 0,
 ) -> _C.IdList:
     """The ids as the compiled module takes them: addresses of contiguous tensors.
 
+    The list refers to the tensors' memory, so the caller keeps the tensors until the call.
+
     Args:
         ids: int32 or int64.
-        places: int64, row i of a gather's result is row places[i]; None: the order of the ids.
-        far: with places, int64, one element: from which id on the rows are on the host; the ids
-            are in the order of their rows then.
+        out_index: int64 of the ids' length, gathers only: the row of id i becomes row out_index[i]
+            of the result; None: row i.
+        host_begin: int64 [1], with out_index only: `ids` are sorted by row, and those from this
+            position on have their rows in host memory.
         padded: an id of -1 is no error and gives a row of zeros; gathers only.
         max_blocks: of the kernel on a GPU; 0: as many as fill it.
     """
@@ -30,23 +33,26 @@ def id_list(
         ids=ids.data_ptr(),
         id_bytes=ids.dtype.itemsize,
         count=ids.numel(),
-        places=0 if places is None else places.data_ptr(),
-        far=0 if far is None else far.data_ptr(),
+        out_index=0 if out_index is None else out_index.data_ptr(),
+        host_begin=0 if host_begin is None else host_begin.data_ptr(),
         padded=padded,
         max_blocks=max_blocks,
     )
 
 
-def near_ids(
+def ids_on_device(
     ids: torch.Tensor, rows: int, device: torch.device, padded: bool = False
 ) -> torch.Tensor:
-    """The argument `ids` of a gather, contiguous and on `device`; those from the CPU are checked.
+    """Returns the argument `ids` of a gather, contiguous and on `device`; checks ids on the CPU.
 
     Args:
+        ids: as the user passed them.
+        rows: of the table.
+        device: the table's.
         padded: whether -1 stands for no row.
 
     Raises:
-        TypeError, ValueError: no tensor of ids; an empty one may have any dtype.
+        TypeError, ValueError: not a tensor of ids; an empty one may have any dtype.
         IndexError: an id on the CPU is out of range.
     """
     if not isinstance(ids, torch.Tensor):
@@ -62,35 +68,38 @@ def near_ids(
     return ids
 
 
-def sorted_by_row(
-    ids: torch.Tensor, rows: int, order: torch.Tensor | None, first_far: int
+def sort_by_row(
+    ids: torch.Tensor, rows: int, order: torch.Tensor | None, first_host_row: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The ids in the order of their rows, the place of each in `ids`, and [1] how many are of rows
-    below `first_far`.
+    """Sorts ids by their internal rows.
 
     Args:
         ids: any shape, on the device; may be out of range.
         rows: of the table.
-        order: [rows] id -> row, None where they are the same.
-        first_far: a row.
+        order: [rows] user id -> internal row, None where they are the same.
+        first_host_row: the first internal row in host memory.
+
+    Returns:
+        The sorted ids; the position of each in `ids`; int64 [1], how many of them have rows below
+        `first_host_row`.
     """
-    flat = wide_enough(ids.flatten(), rows)
+    flat = as_wide_as_rows(ids.flatten(), rows)
     keys = flat.clamp(0, rows - 1)
     keys = keys if order is None else order[keys]
     if rows <= torch.iinfo(torch.int32).max:
-        keys = keys.int()  # half the sort's bytes
-    keys, places = keys.sort()
-    far = torch.searchsorted(keys, keys.new_full((1,), first_far))
-    return flat[places], places, far
+        keys = keys.int()  # half the bytes to sort
+    keys, positions = keys.sort()
+    host_begin = torch.searchsorted(keys, keys.new_full((1,), first_host_row))
+    return flat[positions], positions, host_begin
 
 
-def wide_enough(ids: torch.Tensor, rows: int) -> torch.Tensor:
-    """The ids, as int64 where int32 does not hold the number of rows, to reckon with it."""
+def as_wide_as_rows(ids: torch.Tensor, rows: int) -> torch.Tensor:
+    """Returns the ids, as int64 where int32 cannot hold the number of rows."""
     return ids if rows <= torch.iinfo(torch.int32).max else ids.long()
 
 
 def integers(ids: torch.Tensor) -> torch.Tensor:
-    """The ids; if there are none, as int64: an empty list becomes a float32 tensor in torch."""
+    """Returns the ids; no ids as int64, since torch makes a float32 tensor of an empty list."""
     if ids.numel() > 0 or ids.dtype in (torch.int32, torch.int64):
         return ids
     return ids.to(torch.int64)
@@ -99,8 +108,8 @@ def integers(ids: torch.Tensor) -> torch.Tensor:
 def check_device(name: str, tensor: torch.Tensor, device: torch.device) -> None:
     """Raises ValueError unless the argument `name` is on the CPU or on `device`."""
     if tensor.device not in (device, torch.device("cpu")):
-        places = "cpu" if device.type == "cpu" else f"cpu or {device}"
-        raise ValueError(f"{name} must be on {places}, got {tensor.device}")
+        expected = "cpu" if device.type == "cpu" else f"cpu or {device}"
+        raise ValueError(f"{name} must be on {expected}, got {tensor.device}")
 
 
 def out_tensor(
@@ -120,13 +129,13 @@ def out_tensor(
 
 
 def check_distinct(name: str, ids: torch.Tensor, count: int, what: str) -> None:
-    """Checks that `ids` are different numbers of 0 to `count` - 1: a permutation, where they are as
-    many. Synchronises with a GPU.
+    """Checks that `ids` are different numbers of 0 to `count` - 1. Synchronises with a GPU.
 
     Args:
-        name: of the argument.
-        ids: [n] int32 or int64.
-        what: is numbered by them, in plural.
+        name: of the argument, for the error.
+        ids: [n] int32 or int64; a permutation where n is `count`.
+        count: the numbers' upper limit.
+        what: the things that the ids number, in plural, for the error.
 
     Raises:
         IndexError: the first id out of range.
@@ -140,6 +149,6 @@ def check_distinct(name: str, ids: torch.Tensor, count: int, what: str) -> None:
     seen[ids.long()] = True
     if int(seen.count_nonzero()) == ids.numel():
         return
-    ordered, places = ids.sort(stable=True)
-    first = int(places[1:][ordered[1:] == ordered[:-1]].min())
+    ordered, positions = ids.sort(stable=True)
+    first = int(positions[1:][ordered[1:] == ordered[:-1]].min())
     raise ValueError(f"{name}[{first}] = {int(ids[first])} repeats an earlier id")

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from peergraph.memory.device.launching import stream_address
 from peergraph.memory.table.partitions import Partitions
+from peergraph.memory.table.tier_sizes import Split, rows_per_block
 from peergraph.memory.table.tiers import Tiers
 
 
@@ -29,7 +30,8 @@ class ReadCounter:
         partitions: which rank reads which shard from where.
         rank: who reads.
         device: where ids are.
-        order: [rows] id -> row on the device; None: ids are rows.
+        order: [rows] user id -> internal row, on the device; None: ids are rows.
+        split: how the sharded rows are split over the ranks.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class ReadCounter:
         rank: int,
         device: torch.device,
         order: Tensor | None = None,
+        split: Split = "round_robin",
     ) -> None:
         self.watch = Stopwatch(device)
         self.calls = 0
@@ -46,6 +49,7 @@ class ReadCounter:
         self._order = order
         self._rows = tiers.rows
         self._num_shards = partitions.num_gpus
+        self._rows_per_block = rows_per_block(tiers.sharded, self._num_shards, split)
         self._sharded = (tiers.replicated, tiers.replicated + tiers.sharded)
         behind = [getattr(tiers, field.name) for field in fields(tiers)][2:]
         ends = torch.tensor(
@@ -95,7 +99,11 @@ class ReadCounter:
 
     def _source(self, rows: Tensor) -> Tensor:
         begin, end = self._sharded
-        shards = (rows - begin).clamp_min(0) % self._num_shards
+        in_shards = (rows - begin).clamp(0, max(0, end - begin - 1))
+        if self._rows_per_block:
+            shards = in_shards // self._rows_per_block
+        else:
+            shards = in_shards % self._num_shards
         behind = torch.bucketize(rows, self._ends, right=True) + self._num_shards
         on_gpus = torch.where(rows < begin, 0, self._holders[shards] + 1)
         return torch.where(rows < end, on_gpus, behind)

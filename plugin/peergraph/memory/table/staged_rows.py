@@ -1,4 +1,4 @@
-"""Rows that a GPU does not read itself: CPU threads bring them, through pinned memory."""
+"""Rows that CPU threads read for a GPU and copy to it through pinned memory."""
 
 from __future__ import annotations
 
@@ -9,38 +9,41 @@ import torch
 
 import peergraph._C as _C
 from peergraph.memory.device.launching import Launch, launch_on
-from peergraph.memory.device.pinned_buffers import pinned_buffers
-from peergraph.memory.table.id_list import id_list, wide_enough
+from peergraph.memory.device.pinned_pipeline import pinned_pipeline
+from peergraph.memory.table.id_list import as_wide_as_rows, id_list
 from peergraph.memory.table.table_view import dense_view
 
-# Most of the time a thread that reads a disk waits for it.
+# A thread that reads a disk waits for the disk most of the time.
 _DISK_THREADS = 32
 
 
 def disk_launch() -> Launch:
-    """The CPU, reading or writing a disk."""
+    """How CPU threads read or write a disk."""
     launch = launch_on(torch.device("cpu"))
     return launch._replace(num_threads=max(_DISK_THREADS, launch.num_threads))
 
 
 def staging_launch(world_size: int) -> Launch:
-    """The CPU, reading memory for a GPU beside so many ranks: torchrun leaves torch one thread."""
+    """How CPU threads read memory for a GPU: this rank's share of the processors.
+
+    torch's number of threads is no guide, since torchrun sets it to one.
+    """
     launch = launch_on(torch.device("cpu"))
     share = len(os.sched_getaffinity(0)) // world_size
     return launch._replace(num_threads=max(share, launch.num_threads))
 
 
-class AwayRows:
-    """The last rows of a table, which its GPU leaves to the CPU.
+class StagedRows:
+    """The last rows of a table, which CPU threads read and write for a GPU.
 
     Args:
-        view: of these rows alone, for the CPU.
-        first: the first of them in the table.
-        rows: of the table.
-        row_bytes: of a row.
-        order: [rows] user id -> row, None where they are the same.
+        view: these rows alone, for the CPU.
+        first: the internal row of the first of them.
+        rows: the rows of the whole table.
+        row_bytes: bytes of a row.
+        order: [rows] user id -> internal row, None where they are the same.
         device: the GPU.
-        launch: how the CPU works.
+        launch: how the CPU threads run.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class AwayRows:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def ready(self) -> torch.cuda.Event:
-        """Marks that what is queued by now has been done: ids, and values to write."""
+        """Returns an event after the work queued by now, which makes ids, and values to write."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         return event
@@ -73,26 +76,27 @@ class AwayRows:
         ids: torch.Tensor,
         out: _C.TableView,
         ready: torch.cuda.Event,
-        at: torch.Tensor | None = None,
+        out_index: torch.Tensor | None = None,
     ) -> None:
-        """Writes those of the rows `ids` that are away. Waits for `ready`, not for later work.
+        """Writes the staged rows among the rows `ids` to `out`. Waits for `ready` on the host.
 
         Args:
-            ids: users' ids on the GPU; those out of range are left alone.
+            ids: user ids on the GPU; ids out of range and of other rows write nothing.
             out: the result's rows, written in the current stream.
-            ready: when the ids were there.
-            at: int64 on the GPU, where in the result each id's row belongs; None: at its own place.
+            ready: an event after which the ids are valid.
+            out_index: int64 on the GPU; the row of id i becomes row out_index[i] of the result.
+                None: row i.
         """
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_event(ready)
         with torch.cuda.stream(self._stream):
-            places, local = self._find(ids)
+            positions, local = self._find(ids)
             if not local.numel():
                 return
-            if at is not None:
-                places = at[places]
-                at.record_stream(self._stream)
-            staged = self._staged(local)
+            if out_index is not None:
+                positions = out_index[positions]
+                out_index.record_stream(self._stream)
+            staged = self._allocate(local)
             device, stream, _ = launch_on(self._device, self._stream)
             for part, buffer in self._pieces(local):
                 _C.stage(
@@ -105,51 +109,53 @@ class AwayRows:
                     self._launch.num_threads,
                 )
         current.wait_stream(self._stream)
-        for used in (places, staged):
+        for used in (positions, staged):
             used.record_stream(current)
-        _C.scatter(out, id_list(places), staged.data_ptr(), *launch_on(self._device))
+        _C.scatter(out, id_list(positions), staged.data_ptr(), *launch_on(self._device))
 
     def scatter(self, ids: torch.Tensor, values: int, ready: torch.cuda.Event) -> None:
-        """Overwrites those of the rows `ids` that are away; they are written when it returns.
+        """Overwrites the staged rows among the rows `ids`; they are written when this returns.
 
         Args:
             ids: as for :meth:`gather`.
-            values: address of a row for each id.
-            ready: when ids and values were there.
+            values: the address of a row for each id, on the GPU.
+            ready: an event after which ids and values are valid.
         """
         self._stream.wait_event(ready)
         with torch.cuda.stream(self._stream):
-            places, local = self._find(ids)
+            positions, local = self._find(ids)
             if not local.numel():
                 return
-            staged = self._staged(local)
+            staged = self._allocate(local)
             source = dense_view(values, ids.numel(), self._row_bytes)
             launch = launch_on(self._device)
-            _C.gather(source, id_list(places), staged.data_ptr(), *launch)
+            _C.gather(source, id_list(positions), staged.data_ptr(), *launch)
             for part, buffer in self._pieces(local):
                 buffer.copy_(staged[part])
                 ids_here = id_list(local[part])
                 _C.scatter(self._view, ids_here, buffer.data_ptr(), *self._launch)
 
     def _find(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which of `ids` are away: their places on the GPU and their rows here, rising, on the CPU.
+        """Finds the ids of staged rows. Waits for the current stream.
 
-        Waits for the current stream.
+        Returns:
+            Their positions in `ids`, on the GPU, and their rows, counted from the first staged row
+            and ascending, on the CPU.
         """
-        flat = wide_enough(ids.flatten(), self._rows)
+        flat = as_wide_as_rows(ids.flatten(), self._rows)
         rows = flat.clamp(0, self._rows - 1)
         rows = rows if self._order is None else self._order[rows]
-        away = (rows >= self._first) & (flat >= 0) & (flat < self._rows)
-        places = away.nonzero().squeeze(1)
-        local, by_row = (rows[places].long() - self._first).sort()
+        is_staged = (rows >= self._first) & (flat >= 0) & (flat < self._rows)
+        positions = is_staged.nonzero().squeeze(1)
+        local, by_row = (rows[positions].long() - self._first).sort()
         ids.record_stream(self._stream)
-        return places[by_row], local.cpu()
+        return positions[by_row], local.cpu()
 
-    def _staged(self, local: torch.Tensor) -> torch.Tensor:
-        """Room on the GPU for these rows."""
+    def _allocate(self, local: torch.Tensor) -> torch.Tensor:
+        """Allocates memory for these rows on the GPU."""
         shape = (local.numel(), self._row_bytes)
         return torch.empty(shape, dtype=torch.uint8, device=self._device)
 
     def _pieces(self, local: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
-        buffers = pinned_buffers(self._device)
-        return buffers.pieces(local.numel(), self._row_bytes, self._stream)
+        pipeline = pinned_pipeline(self._device)
+        return pipeline.pieces(local.numel(), self._row_bytes, self._stream)

@@ -1,4 +1,4 @@
-"""Tables: rows of one dtype and shape, spread over the tiers of a group's memory."""
+"""Tables: rows of one dtype and shape on the tiers of a group's memory."""
 
 from __future__ import annotations
 
@@ -14,27 +14,31 @@ import numpy as np
 import torch
 
 import peergraph._C as _C
+from peergraph.memory.device.launching import Launch, launch_on, most_blocks
+from peergraph.memory.device.pinned_pipeline import PinnedPipeline, pinned_pipeline
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.group.group import Group
 from peergraph.memory.group.naming import collective
 from peergraph.memory.region.closing import close_all
 from peergraph.memory.region.region import SharedRegion
-from peergraph.memory.table import loading
-from peergraph.memory.table.access import Access
+from peergraph.memory.table.access import Access, open_access
 from peergraph.memory.table.checks import check_table
-from peergraph.memory.table.id_list import check_device, near_ids, out_tensor
+from peergraph.memory.table.id_list import check_device, id_list, ids_on_device, out_tensor
 from peergraph.memory.table.partitions import Partitions, everyone_reaches_all
 from peergraph.memory.table.read_counter import ReadCounter
+from peergraph.memory.table.source import check_source, chunks_on_device
+from peergraph.memory.table.staged_rows import disk_launch
 from peergraph.memory.table.table_view import leases_of
-from peergraph.memory.table.tier_sizes import local_bytes
+from peergraph.memory.table.tier_sizes import Split, local_bytes, shard_rows
 from peergraph.memory.table.tiers import Tiers
+from peergraph.progress import progress_bar
 
 
 class Table:
-    """A [rows, ...] array whose rows lie on the replicated, sharded, host and disk tiers.
+    """A [rows, ...] array whose rows are on the replicated, sharded, host and disk tiers.
 
-    One kernel reads it whatever the tiers (WholeGraph III-C3). Made with :meth:`create`, released
-    with :meth:`close`. Pickles as a handle, as :class:`SharedRegion` does.
+    One kernel reads rows of all tiers (WholeGraph III-C3). :meth:`create` allocates a table,
+    :meth:`close` releases it. A table pickles as a handle, as :class:`SharedRegion` does.
     """
 
     shape: tuple[int, ...]
@@ -42,8 +46,10 @@ class Table:
     tiers: Tiers
     group: Group
     row_bytes: int
+    split: Split
+    """How the sharded rows are split over the ranks."""
     counter: ReadCounter | None = None
-    """Counts gathers, where :meth:`count_reads` made one."""
+    """Counts gathers after :meth:`count_reads`."""
 
     def __init__(
         self,
@@ -54,24 +60,39 @@ class Table:
         regions: dict[str, SharedRegion],
         order: Table | torch.Tensor | None,
         partitions: Partitions | None = None,
+        split: Split = "round_robin",
+        *,
+        staged: float | None = None,
     ) -> None:
+        """:meth:`create` is the way to make a table; this takes memory that exists.
+
+        Args:
+            shape, dtype, tiers, group, order, partitions, split: as for :meth:`create`.
+            regions: the memory of each tier that has rows.
+            staged: the share of rows in host memory that CPU threads read for a GPU while its
+                kernels read the others; None: the share that was measured to be fastest.
+        """
         self.shape = shape
         self.dtype = dtype
         self.tiers = tiers
         self.group = group
+        self.split = split
         self.row_bytes = math.prod(shape[1:]) * dtype.itemsize
         self._regions = regions
         self._order = order
         self._order_values = _values(order)
         self._partitions = partitions
-        self._access: Access | None = Access(
+        order_leases = order.leases if isinstance(order, Table) else []
+        self._access: Access | None = open_access(
             tiers,
             self.row_bytes,
             group,
             regions,
             self._order_values,
-            partitions,
-            order.leases if isinstance(order, Table) else (),
+            partitions or everyone_reaches_all(group.world_size),
+            split,
+            order_leases,
+            staged,
         )
 
     @classmethod
@@ -85,57 +106,62 @@ class Table:
         *,
         order: Table | torch.Tensor | None = None,
         partitions: Partitions | None = None,
+        split: Split = "round_robin",
         spill: str | PathLike[str] | None = None,
         check: bool = True,
     ) -> Table:
-        """Allocates a table. Collective; all ranks pass the same shape, dtype and tiers.
+        """Allocates a table. Collective; all ranks pass the same shape, dtype, tiers and split.
 
         Args:
-            shape: rows, then the shape of a row; 1-D to n-D, any of them may be 0.
+            shape: the number of rows, then the shape of a row; 1-D to n-D, sizes may be 0.
             dtype: any torch dtype whose elements are whole bytes.
             tiers: rows per tier; they add up to the rows.
             group: the ranks.
-            order: user id -> internal row; int32 or int64 [rows] on the group's device, kept and
-                not copied; a permutation. Give a table whose rows are all local (:meth:`as_tensor`)
-                rather than a tensor where this table is to be pickled. None: the users' ids are the
-                rows.
-            partitions: which ranks store copies of which shards, and who reads it from where (XGNN
-                4.2); None: rank i stores shard i.
-            spill: folder for the rows on disk: a file without a name there, which ends with the
-                table or with the ranks.
-            check: verify that `order`, whose values must be there on all ranks, is a permutation;
-                synchronises with a GPU. One that is not and is not checked is undefined behaviour.
+            order: user id -> internal row: a permutation, int32 or int64 [rows] on the group's
+                device, kept and not copied. A table that is to be pickled takes a table whose rows
+                are all local (:meth:`as_tensor`) rather than a tensor. None: user ids are the rows.
+            partitions: which ranks store copies of which shards, and which copy each rank reads
+                (XGNN 4.2); None: rank i stores shard i.
+            split: "round_robin": sharded row j is on rank j % world_size. "blocks": each rank has
+                a contiguous range of ceil(sharded / world_size) rows, the last ranks fewer or none
+                (:meth:`shard_rows`).
+            spill: the folder for the rows on disk: a file without a name there, which is deleted
+                with the table or with the ranks.
+            check: verify that `order` is a permutation; its values must be the same on all ranks.
+                Synchronises with a GPU. An unchecked order that is no permutation is undefined
+                behaviour.
 
-        Rows on the replicated tier are stored once per rank, row j behind them on shard
-        j % world_size. On CUDA the host tier is pinned. Contents are undefined until written.
+        Each rank stores the replicated rows once. On CUDA the host tier is pinned. Contents are
+        undefined until written.
 
         Raises:
             ValueError: shape, dtype or tiers do not fit together, or ranks disagree about them; the
                 first id of `order` that repeats another.
             IndexError: the first id of `order` out of range.
             MemoryError: the memory does not suffice.
-            OSError: the room in `spill` does not.
+            OSError: the room in `spill` does not suffice.
             PeerLostError: a rank is missing.
         """
 
-        def describe() -> tuple[tuple[int, ...], torch.dtype, Tiers, Partitions | None]:
+        def describe() -> tuple[object, ...]:
             values = _values(order)
-            return check_table(shape, dtype, tiers, group, values, partitions, spill, check)
+            return check_table(shape, dtype, tiers, group, values, partitions, split, spill, check)
 
         wanted = collective_call(group, describe)
         group.agree(order=order is not None)
         for rank, other in enumerate(group.all_gather(wanted)):
             if other != wanted:
                 raise ValueError(f"rank {rank} creates a table {other}, this rank {wanted}")
-        rows_shape, row_bytes = wanted[0], math.prod(wanted[0][1:]) * dtype.itemsize
+        sizes = tuple(int(size) for size in shape)
+        row_bytes = math.prod(sizes[1:]) * dtype.itemsize
         with ExitStack() as undo:
             regions: dict[str, SharedRegion] = {}
-            for name, num_bytes, device in local_bytes(tiers, row_bytes, group, partitions):
+            for name, num_bytes, device in local_bytes(tiers, row_bytes, group, partitions, split):
                 if getattr(tiers, name):
                     folder = spill if name == "disk" else None
                     regions[name] = SharedRegion.create(num_bytes, group, device, folder)
                     undo.callback(regions[name].close)
-            table = cls(rows_shape, dtype, tiers, group, regions, order, partitions)
+            table = cls(sizes, dtype, tiers, group, regions, order, partitions, split)
             undo.pop_all()
         return table
 
@@ -146,20 +172,31 @@ class Table:
 
     @property
     def device(self) -> torch.device:
-        """Where rows are gathered to: the group's device."""
+        """The device that rows are gathered to: the group's."""
         return self.group.device
 
     @property
     def view(self) -> _C.TableView:
-        """What kernels get; valid until the table is closed.
+        """The table as kernels take it; valid until the table is closed.
 
-        NotImplementedError for a table with rows on disk on a GPU, where kernels cannot read them.
+        Raises NotImplementedError on a GPU for a table with rows on disk: kernels cannot read them.
         """
-        return self._opened().view
+        access = self._opened()
+        if access.on_disk is not None:
+            raise NotImplementedError(
+                f"kernels on {self.device} cannot read the {self.tiers.disk} rows of a table "
+                "that are on disk; gather them"
+            )
+        return access.view
+
+    @property
+    def write_views(self) -> list[_C.TableView]:
+        """Views for kernels that write rows: together they reach all copies of all shards."""
+        return self._opened().write_views
 
     @property
     def leases(self) -> list[_C.Lease]:
-        """Of the memory of the rows: kernels that get addresses in it must be inside of them."""
+        """The leases of the rows' memory, to be held while kernels use addresses in it."""
         return leases_of(self._regions)
 
     @property
@@ -169,7 +206,7 @@ class Table:
 
     @property
     def allocated(self) -> dict[str, list[int]]:
-        """By tier, the bytes of each rank; copies of shards included."""
+        """The bytes of each rank, by tier, including copies of shards."""
         return {name: region.sizes for name, region in self._regions.items()}
 
     def gather(
@@ -179,59 +216,64 @@ class Table:
 
         Args:
             ids: int32 or int64, any shape, on the CPU or the table's device.
-            out: where to write; contiguous, of the table's dtype and the result's shape, on the
-                table's device or the CPU.
+            out: the tensor to write to; contiguous, of the table's dtype and the result's shape, on
+                the table's device or the CPU.
             padded: an id of -1 is padding and gives a row of zeros.
 
-        On a GPU it runs in the current stream and does not synchronise, except to copy into an
-        `out` on the CPU, and, with rows on disk, to find out which of them are wanted: the CPU
-        reads these while the GPU gathers the others.
+        On a GPU this runs in the current stream. It synchronises only to copy into an `out` on the
+        CPU and, with rows on disk, to find out which of them are wanted: the CPU reads these while
+        the GPU gathers the others.
 
         Raises:
-            IndexError: an id is negative or not below the rows. For ids on a GPU it is found while
-                the kernel runs, which returns rows of zeros for such ids; a later call of peergraph
+            IndexError: an id is negative or not below the rows. For ids on a GPU the kernel finds
+                it while it runs and returns rows of zeros for such ids; a later call of peergraph
                 on that device raises, or :func:`peergraph.synchronize`.
             TypeError, ValueError: ids or out are not as above.
             RuntimeError: the table is closed.
         """
         access = self._opened()
-        ids = near_ids(ids, self.rows, self.device, padded)
+        ids = ids_on_device(ids, self.rows, self.device, padded)
         shape = (*ids.shape, *self.shape[1:])
         target = out_tensor(out, shape, self.dtype, self.device)
         result = target
         if target.device != self.device:
             result = torch.empty(shape, dtype=self.dtype, device=self.device)
         if self.counter is None:
-            access.gather(ids, result.data_ptr(), padded)
+            self._gather(access, ids, result.data_ptr(), padded)
         else:
             with self.counter.gather(ids):
-                access.gather(ids, result.data_ptr(), padded)
+                self._gather(access, ids, result.data_ptr(), padded)
         if target is not result:
             target.copy_(result)
         return target
 
     def count_reads(self) -> ReadCounter:
-        """From now on counts gathers of this object, until :attr:`counter` is None again."""
-        parts = self._partitions or everyone_reaches_all(self.group.world_size)
-        order = self._order_values
-        self.counter = ReadCounter(self.tiers, parts, self.group.rank, self.device, order)
+        """Counts gathers of this object from now on, until :attr:`counter` is set to None."""
+        self.counter = ReadCounter(
+            self.tiers,
+            self._partitions or everyone_reaches_all(self.group.world_size),
+            self.group.rank,
+            self.device,
+            self._order_values,
+            self.split,
+        )
         return self.counter
 
     def scatter(self, ids: torch.Tensor, values: torch.Tensor) -> None:
         """Overwrites the rows `ids` with `values`, in every replica. One-sided.
 
         Args:
-            ids: int32 or int64, any shape, on the CPU or the table's device. Of duplicates any
-                one's value remains, and ranks may see different ones on the replicated tier.
+            ids: int32 or int64, any shape, on the CPU or the table's device. Of duplicate ids, any
+                one's value remains, and on the replicated tier ranks may see different ones.
             values: [*ids.shape, *row shape] of the table's dtype, on the CPU or the table's device.
 
-        On a GPU it runs in the current stream and does not synchronise, except with rows on disk.
-        Other ranks see the rows after a barrier of the group.
+        On a GPU this runs in the current stream and synchronises only with rows on disk. Other
+        ranks see the rows after a barrier of the group.
 
         Raises as :meth:`gather` does; ids out of range on a GPU write nothing.
         """
         access = self._opened()
-        ids = near_ids(ids, self.rows, self.device)
+        ids = ids_on_device(ids, self.rows, self.device)
         shape = (*ids.shape, *self.shape[1:])
         if not isinstance(values, torch.Tensor):
             raise TypeError(f"values must be a tensor, got {type(values).__name__}")
@@ -241,7 +283,7 @@ class Table:
             raise ValueError(f"values must have shape {shape}, got {tuple(values.shape)}")
         check_device("values", values, self.device)
         values = values.to(self.device, non_blocking=True).contiguous()
-        access.scatter(ids, values.data_ptr())
+        self._scatter(access, ids, values.data_ptr())
 
     def load(
         self,
@@ -254,18 +296,27 @@ class Table:
         """Writes `source` to the users' rows [start, start + len(source)). One-sided.
 
         Rank 0 may load everything, or every rank its share; follow with `group.barrier()` before
-        others read. Goes chunk by chunk straight into the memory of all ranks: no second full copy.
+        others read. The rows go in chunks to the memory of all ranks: there is no second full copy.
 
         Args:
             source: a tensor, an array or a memory map of the table's dtype, [n, *row shape].
-            start: first row.
-            chunk_bytes: how much is in flight at a time.
+            start: the first row.
+            chunk_bytes: the size of a chunk; on a GPU two chunks are pinned.
             progress: whether to show a bar; None: for more than 1 GB, on a terminal.
 
         Synchronises with the GPU. Raises ValueError for a source that does not fit.
         """
         self._opened()
-        loading.load(self, source, start, chunk_bytes, progress)
+        check_source(source, start, chunk_bytes, self.shape, self.dtype)
+        if self.row_bytes == 0:
+            return
+        with progress_bar("load", len(source) * self.row_bytes, progress) as moved:
+            for part, address in chunks_on_device(source, self.device, chunk_bytes):
+                count = part.stop - part.start
+                self._write_range(start + part.start, count, address)
+                moved(count * self.row_bytes)
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
 
     def read(
         self, start: int = 0, stop: int | None = None, out: torch.Tensor | None = None
@@ -274,25 +325,83 @@ class Table:
 
         Args:
             start, stop: as in a slice, without negative numbers; None: to the end.
-            out: where to write; contiguous, on the CPU, of the result's dtype and shape.
+            out: the tensor to write to; contiguous, on the CPU, of the result's dtype and shape.
 
         Raises ValueError for a range outside the table, or an `out` that does not fit.
         """
         self._opened()
-        return loading.read(self, start, stop, out)
+        stop = self.rows if stop is None else stop
+        if not 0 <= start <= stop <= self.rows:
+            raise ValueError(f"rows [{start}, {stop}) are not within a table of {self.rows} rows")
+        shape = (stop - start, *self.shape[1:])
+        result = out_tensor(out, shape, self.dtype, torch.device("cpu"))
+        if result.numel() == 0:
+            return result
+        if self.device.type == "cpu":
+            self._read_range(start, result)
+            return result
+
+        def read_part(part: slice) -> torch.Tensor:
+            size = (part.stop - part.start, self.row_bytes)
+            rows = torch.empty(size, dtype=torch.uint8, device=self.device)
+            self._read_range(start + part.start, rows)
+            return rows
+
+        # Not the pipeline of the process, which reads of rows on disk use meanwhile.
+        pipeline = PinnedPipeline(self.device) if self.tiers.disk else pinned_pipeline(self.device)
+        stream = torch.cuda.current_stream(self.device)
+        pipeline.download(_as_bytes(result), stream, read_part)
+        return result
+
+    def shard_rows(self, rank: int | None = None) -> range:
+        """The internal rows of a rank's shard, in the order in which they are stored.
+
+        Args:
+            rank: a rank; None: this one.
+
+        A row's user id is the same number, unless the table has an `order`. Not collective.
+        """
+        rank = self.group.rank if rank is None else rank
+        if not 0 <= rank < self.group.world_size:
+            raise ValueError(f"rank must be one of 0..{self.group.world_size - 1}, got {rank}")
+        rows = shard_rows(self.tiers.sharded, self.group.world_size, self.split)[rank]
+        first = self.tiers.replicated
+        return range(first + rows.start, first + rows.stop, rows.step)
+
+    def local_shard(self) -> torch.Tensor:
+        """Returns this rank's shard as a tensor over its memory, without a copy. Not collective.
+
+        Returns:
+            [len(shard_rows()), *row shape] on the table's device: row i is the internal row
+            ``shard_rows()[i]``. Changes are changes of the table, which other ranks see after a
+            barrier. The tensor is invalid once the table is closed.
+
+        Raises ValueError where `partitions` store other shards than this rank's on it.
+        """
+        self._opened()
+        rank = self.group.rank
+        if self._partitions is not None and self._partitions.stored[rank] != (rank,):
+            stored = self._partitions.stored[rank]
+            raise ValueError(f"rank {rank} stores the shards {stored}, not shard {rank} alone")
+        shape = (len(self.shard_rows()), *self.shape[1:])
+        if math.prod(shape) == 0:
+            return torch.empty(shape, dtype=self.dtype, device=self.device)
+        return self._regions["sharded"].local(self.dtype, shape)
 
     def as_tensor(self) -> torch.Tensor:
         """Returns the whole table as a tensor over its memory, without a copy. Not collective.
 
-        Only where all rows lie together in memory that this rank reaches: all replicated, all on
-        the host tier or on disk, or on one rank. Changes are changes of this rank's copy.
-        ValueError otherwise. The tensor is in internal order, and invalid once the table is closed.
+        The tensor is in internal order, and invalid once the table is closed. Changes are changes
+        of this rank's copy.
+
+        Raises ValueError unless all rows are contiguous in memory that this rank reaches: all
+        replicated, all on the host tier, all on disk, or all sharded on the only rank.
         """
         self._opened()
         names = [f.name for f in fields(self.tiers) if getattr(self.tiers, f.name)]
-        together = len(names) <= 1 and (names != ["sharded"] or self.group.world_size == 1)
-        if not together:
-            raise ValueError(f"the rows of a table with {self.tiers} do not lie together")
+        contiguous = len(names) <= 1 and (names != ["sharded"] or self.group.world_size == 1)
+        if not contiguous:
+            raise ValueError(f"the rows of a table with {self.tiers} are not contiguous")
         if not names or self.num_bytes == 0:
             return torch.empty(self.shape, dtype=self.dtype, device=self.device)
         rank = 0 if names[0] in ("host", "disk") else self.group.rank
@@ -300,14 +409,14 @@ class Table:
 
     @collective("Table.close")
     def close(self) -> None:
-        """Releases the memory. Collective, except on a copy that came by pickle; idempotent.
+        """Releases the memory. Collective, except on an unpickled copy; idempotent.
 
-        Waits for gathers of other threads, and for the GPU; later ones raise RuntimeError. An
-        `order` is not closed. Raises as :meth:`SharedRegion.close`.
+        Waits for gathers of other threads and for the GPU; later gathers raise RuntimeError. Does
+        not close a table that was given as `order`. Raises as :meth:`SharedRegion.close`.
         """
         self._access = None
         self._order_values = None
-        # Not emptied: another thread may be looking into it.
+        # The dictionary is not emptied: another thread may be reading it.
         regions, self._regions = self._regions, {}
         why = "this table has been closed"
         close_all(partial(region.close, why) for region in regions.values())
@@ -317,18 +426,52 @@ class Table:
             raise RuntimeError("this table has been closed")
         return self._access
 
+    def _launch(self) -> Launch:
+        if self.device.type == "cpu" and self.tiers.disk:
+            return disk_launch()
+        return launch_on(self.device)
+
+    def _gather(self, access: Access, ids: torch.Tensor, out: int, padded: bool = False) -> None:
+        """Writes the rows `ids`, which are on the device, to an address on the device."""
+        if access.host_gather is not None:
+            access.host_gather.gather(ids, out, padded)
+        else:
+            listed = id_list(ids, padded=padded, max_blocks=most_blocks())
+            _C.gather(access.view, listed, out, *self._launch())
+
+    def _scatter(self, access: Access, ids: torch.Tensor, values: int) -> None:
+        """Overwrites the rows `ids`, which are on the device, from an address on the device."""
+        ready = None if access.on_disk is None else access.on_disk.ready()
+        for view in access.write_views:
+            _C.scatter(view, id_list(ids), values, *self._launch())
+        if access.on_disk is not None and ready is not None:
+            access.on_disk.scatter(ids, values, ready)
+
     def _write_range(self, start: int, count: int, values: int) -> None:
-        """Scatters to the users' rows from `start` on, from an address the device reaches."""
-        self._opened().write_range(start, count, values)
+        """Overwrites the users' rows from `start` on from an address on the device."""
+        access = self._opened()
+        if access.on_disk is not None:
+            self._scatter(access, self._range(start, count), values)
+            return
+        for view in access.write_views:
+            _C.scatter(view, _C.IdList(first=start, count=count), values, *self._launch())
 
     def _read_range(self, start: int, out: torch.Tensor) -> None:
         """Gathers the users' rows from `start` on into a tensor on the device."""
-        self._opened().read_range(start, len(out), out.data_ptr())
+        access = self._opened()
+        if access.on_disk is not None:
+            self._gather(access, self._range(start, len(out)), out.data_ptr())
+        else:
+            ids = _C.IdList(first=start, count=len(out))
+            _C.gather(access.view, ids, out.data_ptr(), *self._launch())
+
+    def _range(self, start: int, count: int) -> torch.Tensor:
+        return torch.arange(start, start + count, device=self.device)
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._opened()
         if isinstance(self._order, torch.Tensor):
-            raise TypeError("a table is pickled with its order only where that is a Table, too")
+            raise TypeError("a table is pickled with its order only where the order is a Table")
         return (
             Table,
             (
@@ -339,6 +482,7 @@ class Table:
                 self._regions,
                 self._order,
                 self._partitions,
+                self.split,
             ),
         )
 
@@ -348,3 +492,8 @@ class Table:
 
 def _values(order: Table | torch.Tensor | None) -> torch.Tensor | None:
     return order.as_tensor() if isinstance(order, Table) else order
+
+
+def _as_bytes(rows: torch.Tensor) -> torch.Tensor:
+    """The rows as uint8 [rows, row bytes], sharing memory; there is at least one element."""
+    return rows.view(len(rows), -1).view(torch.uint8)

@@ -1,4 +1,4 @@
-"""Tables as the compiled module sees them."""
+"""Views of tables and of parts of tables, as the compiled module takes them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 import peergraph._C as _C
 from peergraph.memory.group.group import Group
 from peergraph.memory.region.region import SharedRegion
+from peergraph.memory.table.tier_sizes import Split, rows_per_block
 from peergraph.memory.table.tiers import Tiers
 
 
@@ -20,16 +21,21 @@ def table_view(
     shards: Sequence[int],
     order: torch.Tensor | None,
     *,
+    split: Split = "round_robin",
     with_host: bool = True,
     order_leases: Sequence[_C.Lease] = (),
 ) -> _C.TableView:
-    """A whole table, as this rank's device reads it: a GPU does not read the rows on disk.
+    """A whole table, as this rank's device reads it. A GPU does not read rows on disk.
 
     Args:
-        with_host: whether it reads those on the host.
-        regions: by tier, those that are not empty.
-        shards: addresses.
-        order: user id -> row.
+        tiers: rows per tier.
+        row_bytes: bytes of a row.
+        group: the ranks.
+        regions: the memory of each tier that has rows.
+        shards: the address of each shard.
+        order: [rows] user id -> internal row.
+        split: how the sharded rows are split.
+        with_host: whether the device reads the rows in host memory.
         order_leases: of the memory of `order`.
     """
     replicas = regions.get("replicated")
@@ -46,6 +52,7 @@ def table_view(
         order_bytes=0 if order is None else order.dtype.itemsize,
         rows_on_disk=tiers.disk,
         disk=_address(regions, "disk") if group.device.type == "cpu" else 0,
+        block_rows=rows_per_block(tiers.sharded, group.world_size, split),
         leases=[*leases_of(regions), *order_leases],
     )
 
@@ -53,7 +60,7 @@ def table_view(
 def cpu_view(
     tiers: Tiers, row_bytes: int, regions: Mapping[str, SharedRegion], *, with_host: bool
 ) -> _C.TableView:
-    """The rows on disk, behind those on the host or without them, as the CPU reads them."""
+    """The rows on disk as the CPU reads them, behind the rows in host memory if `with_host`."""
     return _C.TableView(
         replicated=0,
         sharded=0,
@@ -70,7 +77,7 @@ def cpu_view(
 
 
 def dense_view(address: int, rows: int, row_bytes: int) -> _C.TableView:
-    """Rows that lie one after the other from an address on, in memory of one processor."""
+    """Contiguous rows that begin at an address in the memory of one processor."""
     return _C.TableView(
         replicated=rows,
         sharded=0,
@@ -84,7 +91,7 @@ def dense_view(address: int, rows: int, row_bytes: int) -> _C.TableView:
 
 
 def leases_of(regions: Mapping[str, SharedRegion]) -> list[_C.Lease]:
-    """Of all regions."""
+    """The leases of all regions."""
     return [region.lease for region in regions.values()]
 
 

@@ -14,8 +14,7 @@ from peergraph.memory.device.machine_cache import host_reads_file
 from peergraph.memory.group.group import Group
 from peergraph.memory.region.free_memory import free_host_memory
 from peergraph.memory.region.region import SharedRegion
-from peergraph.memory.table.access import Access
-from peergraph.memory.table.host_reads import Speeds, remember
+from peergraph.memory.table.host_read_speeds import Speeds, save_speeds
 from peergraph.memory.table.id_list import id_list
 from peergraph.memory.table.table import Table
 from peergraph.memory.table.tiers import Tiers
@@ -109,7 +108,7 @@ class Probe:
             {width: self._speeds(width, num_bytes) for width in _STAGED_ROW_BYTES}
             for num_bytes in (_DENSE, self.host_size)
         )
-        remember(host_reads_file(self.group.device, self.group.world_size), close, strewn)
+        save_speeds(host_reads_file(self.group.device, self.group.world_size), close, strewn)
         everyone = self.group.all_gather(
             {width: max(s.staged, s.both) for width, s in strewn.items()}
         )
@@ -122,11 +121,12 @@ class Probe:
         tiers, regions = Tiers.all_host(self.host_size // width), {"host": self.host}
 
         def speed(share: float) -> float:
-            access = Access(tiers, width, self.group, regions, None, None, staged=share)
-            return out.numel() / self._seconds(partial(access.gather, ids, out.data_ptr()))
+            shape = (tiers.rows, width)
+            table = Table(shape, torch.uint8, tiers, self.group, regions, None, staged=share)
+            return out.numel() / self._seconds(partial(table.gather, ids, out))
 
         alone = Speeds(speed(0.0), speed(1.0), 0.0)
-        return alone._replace(both=speed(alone.share))
+        return alone._replace(both=speed(alone.both_share))
 
     def _on_host(self, row_bytes: int, reads: int, num_bytes: int) -> torch.Tensor:
         """Random rows of the first so many bytes of the host memory."""

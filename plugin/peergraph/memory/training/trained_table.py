@@ -10,7 +10,6 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.memory.device.launching import DTYPES, launch_on
-from peergraph.memory.table.access import Access
 from peergraph.memory.table.id_list import id_list
 from peergraph.memory.table.table import Table
 from peergraph.memory.table.tiers import Tiers
@@ -97,7 +96,7 @@ class TrainedTable:
         world = self.group.world_size
         owned = (rows.keys - self.group.rank * self._span) * world + self.group.rank
         values = rows.values.contiguous()
-        views = self.table._opened().copies
+        views = self.table.write_views
         _C.sparse_update(
             views[0],
             DTYPES[self.table.dtype],
@@ -115,16 +114,18 @@ class TrainedTable:
     def _copy_rows(self, rows: Tensor) -> None:
         """Brings other copies of shards up to date with the one that was updated."""
         table = self.table
-        by_row = Access(
+        by_row = Table(
+            table.shape,
+            table.dtype,
             table.tiers,
-            table.row_bytes,
             self.group,
             table._regions,
             None,
             table._partitions,
-            staged=False,
+            table.split,
+            staged=0.0,
         )
-        plain = by_row.copies
+        plain = by_row.write_views
         fresh = torch.empty((rows.numel(), self.width), dtype=table.dtype, device=table.device)
         _C.gather(plain[0], id_list(rows), fresh.data_ptr(), *launch_on(table.device))
         for view in plain[1:]:

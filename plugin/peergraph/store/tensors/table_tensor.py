@@ -9,7 +9,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from peergraph.memory import Table
-from peergraph.memory.table.id_list import integers, wide_enough
+from peergraph.memory.table.id_list import as_wide_as_rows, integers
 from peergraph.store.input.source import EdgeType, NodeType
 from peergraph.store.store import Store
 from peergraph.store.tensors.store_tensor import StoreTensor, implements, plain
@@ -93,7 +93,7 @@ class TableTensor(StoreTensor):
         key = integers(key)
         if key.dtype not in (torch.int32, torch.int64):
             return None
-        key = wide_enough(key, rows)
+        key = as_wide_as_rows(key, rows)
         return torch.where(key < 0, key + rows, key)
 
     def __setitem__(self, key: Any, value: Any) -> None:

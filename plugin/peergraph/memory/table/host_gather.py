@@ -1,0 +1,128 @@
+"""Gathers of a GPU from a table with rows in host memory or on disk."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+import peergraph._C as _C
+from peergraph.memory.device.launching import launch_on, most_blocks
+from peergraph.memory.table.id_list import id_list, sort_by_row
+from peergraph.memory.table.staged_rows import StagedRows
+from peergraph.memory.table.table_view import dense_view
+from peergraph.memory.table.tiers import Tiers
+
+# For fewer ids, sorting costs more than it saves, and so does the hand-over to CPU threads.
+_MANY_IDS = 4096
+
+
+class Staging(NamedTuple):
+    """How CPU threads take part in reading host rows."""
+
+    share: float
+    """The share of host rows that they read; the kernel reads the others at the same time."""
+    view: _C.TableView
+    """The table without its host rows, for the kernel."""
+    rows: StagedRows
+    """The host rows, and the rows on disk behind them, for the threads."""
+
+
+class HostGather:
+    """Gathers rows of which some are in host memory or on disk.
+
+    A GPU reads pinned host memory sorted by address at the link's speed; in random order it waits
+    for address translations and reaches half of that or less. So many ids are sorted by row. Where
+    it was measured to be faster, CPU threads read all or a share of the host rows. Rows on disk are
+    always read by CPU threads.
+
+    Args:
+        tiers: rows per tier.
+        row_bytes: bytes of a row.
+        device: the GPU.
+        order: [rows] user id -> internal row, None where they are the same.
+        view: all rows that kernels can read.
+        on_disk: the rows on disk; None if there are none.
+        staging: how CPU threads read host rows; None: kernels read all of them.
+    """
+
+    def __init__(
+        self,
+        tiers: Tiers,
+        row_bytes: int,
+        device: torch.device,
+        order: torch.Tensor | None,
+        view: _C.TableView,
+        on_disk: StagedRows | None = None,
+        staging: Staging | None = None,
+    ) -> None:
+        self._tiers = tiers
+        self._row_bytes = row_bytes
+        self._device = device
+        self._order = order
+        self._view = view
+        self._on_disk = on_disk
+        self._staging = staging
+
+    def gather(self, ids: torch.Tensor, out: int, padded: bool = False) -> None:
+        """Writes the rows `ids` to an address on the device.
+
+        Args:
+            ids: int32 or int64 on the device, contiguous.
+            out: the address of the result.
+            padded: an id of -1 gives a row of zeros.
+
+        Raises NotImplementedError where a CUDA graph is being captured and rows are on disk.
+        """
+        many = ids.numel() >= _MANY_IDS
+        # A CUDA graph cannot wait for CPU threads.
+        staging = self._staging if many and not _is_capturing() else None
+        if staging is not None and staging.share < 1:
+            self._gather_shared(ids, out, padded, staging)
+            return
+        view, staged = self._view, self._on_disk
+        if staging is not None:
+            view, staged = staging.view, staging.rows
+        if staged is not None and _is_capturing():
+            raise NotImplementedError(
+                f"a CUDA graph cannot gather from a table with rows on disk ({self._tiers})"
+            )
+        ready = None if staged is None else staged.ready()
+        kernel_ids, out_index, host_begin = ids, None, None
+        if many and staging is None and self._tiers.host > 0 and self._row_bytes > 0:
+            kernel_ids, out_index, host_begin = self._sort(ids)
+        listed = id_list(kernel_ids, out_index, host_begin, padded=padded, max_blocks=most_blocks())
+        _C.gather(view, listed, out, *launch_on(self._device))
+        if staged is not None and ready is not None:
+            staged.gather(ids, dense_view(out, ids.numel(), self._row_bytes), ready)
+
+    def _gather_shared(self, ids: torch.Tensor, out: int, padded: bool, staging: Staging) -> None:
+        """The kernel reads the first host rows while CPU threads read the last.
+
+        Waits on the host until the ids are known.
+        """
+        sorted_ids, out_index, host_begin = self._sort(ids)
+        ready = staging.rows.ready()
+        split = ids.numel() - round(staging.share * (ids.numel() - int(host_begin)))
+        launch, blocks = launch_on(self._device), most_blocks()
+        by_kernel = id_list(
+            sorted_ids[:split], out_index[:split], host_begin, padded=padded, max_blocks=blocks
+        )
+        _C.gather(self._view, by_kernel, out, *launch)
+        # Ids out of range are sorted to both ends: this call finds those among the last ids. It
+        # also writes zeros where the threads' rows come.
+        by_threads = id_list(
+            sorted_ids[split:], out_index[split:], padded=padded, max_blocks=blocks
+        )
+        _C.gather(staging.view, by_threads, out, *launch)
+        result = dense_view(out, ids.numel(), self._row_bytes)
+        staging.rows.gather(sorted_ids[split:], result, ready, out_index[split:])
+
+    def _sort(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        first_host_row = self._tiers.replicated + self._tiers.sharded
+        return sort_by_row(ids, self._tiers.rows, self._order, first_host_row)
+
+
+def _is_capturing() -> bool:
+    """Whether the current stream is being captured for a CUDA graph."""
+    return torch.cuda.is_current_stream_capturing()

@@ -1,0 +1,89 @@
+"""Where the rows of Table.load come from: checks, and the way to the device in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from peergraph.memory.device.pinned_pipeline import PinnedPipeline
+
+Source = torch.Tensor | np.ndarray[Any, Any]
+
+
+def check_source(
+    source: Source,
+    start: int,
+    chunk_bytes: int,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+) -> None:
+    """Checks the arguments of Table.load, for a table of this shape and dtype."""
+    if not isinstance(source, torch.Tensor | np.ndarray):
+        raise TypeError(f"source must be a tensor or an array, got {type(source).__name__}")
+    given = source.dtype if isinstance(source, torch.Tensor) else _torch_dtype(source.dtype)
+    if given != dtype:
+        raise ValueError(f"source must be {dtype}, got {source.dtype}")
+    if source.ndim == 0 or tuple(source.shape[1:]) != shape[1:]:
+        raise ValueError(
+            f"source must have shape [n, {', '.join(map(str, shape[1:]))}], "
+            f"got {tuple(source.shape)}"
+        )
+    if start < 0 or start + len(source) > shape[0]:
+        raise ValueError(
+            f"rows [{start}, {start + len(source)}) are not within a table of {shape[0]} rows"
+        )
+    if chunk_bytes < 1:
+        raise ValueError(f"chunk_bytes must be positive, got {chunk_bytes}")
+
+
+def chunks_on_device(
+    source: Source, device: torch.device, chunk_bytes: int
+) -> Iterator[tuple[slice, int]]:
+    """Yields `source` in chunks: a slice, and the address of its contiguous rows on the device.
+
+    The address is valid until the next chunk is requested.
+
+    Args:
+        source: rows of at least one byte.
+        device: the device of the chunks. Copies from the CPU to a GPU go through two pinned
+            buffers, one of which the CPU fills while the GPU copies the other.
+        chunk_bytes: the size of a chunk, which has at least one row.
+    """
+    row_bytes = source.nbytes // max(1, len(source))
+    if len(source) == 0:
+        return
+    if device.type == "cuda" and not (isinstance(source, torch.Tensor) and source.is_cuda):
+
+        def fill(part: slice, buffer: torch.Tensor) -> None:
+            rows = source[part]
+            if isinstance(rows, torch.Tensor):
+                buffer.view(rows.dtype).view(rows.shape).copy_(rows)
+            else:
+                np.copyto(np.ndarray(rows.shape, rows.dtype, buffer.numpy().data), rows)
+
+        # Not the pipeline of the process, which writes to rows on disk use meanwhile.
+        pipeline = PinnedPipeline(device, chunk_bytes)
+        stream = torch.cuda.current_stream(device)
+        for part, rows in pipeline.upload(len(source), row_bytes, stream, fill):
+            yield part, rows.data_ptr()
+        return
+    step = max(1, chunk_bytes // max(1, row_bytes))
+    for begin in range(0, len(source), step):
+        part = slice(begin, min(len(source), begin + step))
+        chunk = source[part]
+        if isinstance(chunk, torch.Tensor):
+            chunk = chunk.to(device).contiguous()
+            yield part, chunk.data_ptr()
+        else:
+            chunk = np.ascontiguousarray(chunk)
+            yield part, chunk.ctypes.data
+
+
+def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype | None:
+    try:
+        return torch.from_numpy(np.empty(0, dtype)).dtype
+    except (TypeError, ValueError):
+        return None
