@@ -4,11 +4,15 @@
 
 Operations run forward, layers forward and backward, on a whole graph with both directions of each
 edge, or (``--kinds block``) on a block of a mini-batch that no call has seen before: 4096
-destinations with 10 neighbours each. `peergraph` is Peergraph's kernels, and the layers of
-``peergraph_dgl.nn``; `kernels` is DGL's layers on Peergraph's kernels; `dgl` runs where DGL's C
-library knows the device. All have the same number of threads. The systems take turns, and the best
-round of each counts: on a machine that does other work too, the others say what that work is. OOM
-stands for more memory than there is.
+destinations with 10 neighbours each. The systems are:
+
+- `peergraph`: the layers of ``peergraph_dgl.nn`` with fused kernels, or Peergraph's operations
+- `steps`: the same layers on Peergraph's kernels step by step, without DGL's frames
+- `kernels`: DGL's own layers on Peergraph's kernels
+- `dgl`: DGL's own layers and kernels, if DGL's C library supports the device
+
+All have the same number of threads. The systems take turns, and the best round of each counts,
+because other work on the machine disturbs some rounds. OOM means out of memory.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ OPERATIONS = ("copy_u_sum", "copy_u_mean", "copy_u_max", "u_mul_e_sum", "u_add_v
 OPERATIONS += ("edge_softmax",)
 KINDS = ("whole", "block")
 _BLOCK_ROWS, _BLOCK_FANOUT = 4096, 10
-LAYERS = ("SAGE", "GCN", "GIN", "GAT", "GATv2")
+LAYERS = ("SAGE", "SAGE-pool", "GCN", "GIN", "GAT", "GATv2")
 _NAMES = (*OPERATIONS, *LAYERS)
 
 Step = Callable[[], object]
@@ -40,8 +44,8 @@ Make = Callable[[], Any]
 
 def make_layer(layers: Any, name: str, dim: int) -> torch.nn.Module:
     """A layer of `dim` features and as many outputs."""
-    if name == "SAGE":
-        return layers.SAGEConv(dim, dim, "mean")
+    if name.startswith("SAGE"):
+        return layers.SAGEConv(dim, dim, "pool" if name == "SAGE-pool" else "mean")
     if name == "GCN":
         return layers.GraphConv(dim, dim, allow_zero_in_degree=True)
     if name == "GIN":
@@ -68,10 +72,19 @@ def operation(name: str, make: Make, dim: int) -> Step:
     return lambda: call(make(), ends, ends[: g.num_dst_nodes()])
 
 
-def layer(name: str, make: Make, dim: int, layers: Any) -> Step:
+def refuse_fused(*args: Any, **kwargs: Any) -> None:
+    """Replaces a layer's fused code, so that it takes DGL's steps on Peergraph's kernels."""
+    from peergraph.integration import Unsupported
+
+    raise Unsupported("the benchmark times the steps")
+
+
+def layer(name: str, make: Make, dim: int, layers: Any, steps: bool = False) -> Step:
     """Forward and backward."""
     g = make()
     conv = make_layer(layers, name, dim).to(g.device)
+    if steps:
+        conv.fused = refuse_fused  # type: ignore[assignment]
     x: Tensor = features(g.num_src_nodes(), dim, g.device, grad=True)
     scale = torch.rand(g.num_dst_nodes(), dim, device=g.device)
 
@@ -92,9 +105,10 @@ def time_case(session: Session, name: str, dim: int, kind: str, make: Make, own:
 
     import peergraph_dgl.nn
 
-    systems = {"peergraph": peergraph_dgl.nn, "kernels": dgl.nn, "dgl": dgl.nn}
+    ours = peergraph_dgl.nn
+    systems = {"peergraph": ours, "steps": ours, "kernels": dgl.nn, "dgl": dgl.nn}
     if name not in LAYERS:
-        del systems["kernels"]
+        del systems["steps"], systems["kernels"]
     if not own:
         del systems["dgl"]
     g = make()
@@ -111,7 +125,7 @@ def time_case(session: Session, name: str, dim: int, kind: str, make: Make, own:
                 session.note(f"{name} {dim} {kind} {system}")
                 try:
                     if turn == 0:
-                        make_step = functools.partial(layer, layers=layers)
+                        make_step = functools.partial(layer, layers=layers, steps=system == "steps")
                         made = (make_step if name in LAYERS else operation)(name, make, dim)
                         # Structures are kept, and get their transpose.
                         for _ in range(5):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate import Csc, is_arange, row_of_edges
+from peergraph.integration import is_explaining
 
 from .. import compat
 
@@ -44,6 +45,7 @@ class EdgeList:
         self._in_degrees: Tensor | None = None
         self._out_degrees: Tensor | None = None
         self._empty_rows: Tensor | None = None
+        self._has_zero_in_degrees: bool | None = None
 
     @property
     def num_edges(self) -> int:
@@ -70,7 +72,7 @@ class EdgeList:
     def csc(self) -> Csc:
         """The CSC that the kernels take; edge features are in the order of the edge ids."""
         csc = self._make_csc()
-        csc.count_use()
+        csc.count_use(counted=not is_explaining())
         return csc
 
     def _make_csc(self) -> Csc:
@@ -123,6 +125,12 @@ class EdgeList:
             empty = np.flatnonzero(offsets[1:] == offsets[:-1])
             self._empty_rows = torch.from_numpy(empty).to(self.device)
         return self._empty_rows
+
+    def has_zero_in_degrees(self) -> bool:
+        """Whether a destination has no edges. Synchronises with a GPU at the first call."""
+        if self._has_zero_in_degrees is None:
+            self._has_zero_in_degrees = bool((self.in_degrees() == 0).any())
+        return self._has_zero_in_degrees
 
     def out_degrees(self) -> Tensor:
         """[num_src] number of edges of each source."""

@@ -1,33 +1,31 @@
-"""Fast layers in models that were built of DGL's, and back."""
+"""`accelerate` and `revert`: replace DGL's layers in a model by Peergraph's, and back."""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
-from . import convs
-from .convs import FastLayer
+from peergraph.integration import layer_classes, swap_layers
 
-_FAST: dict[type[torch.nn.Module], type[FastLayer]] = {
-    layer.dgl_class: layer
-    for layer in vars(convs).values()
-    if isinstance(layer, type) and issubclass(layer, FastLayer) and layer is not FastLayer
-}
+from . import convs
+from .layer import FastLayer
+
+_FAST = layer_classes(vars(convs).values(), FastLayer, "dgl_class")
 _DGL = {fast: slow for slow, fast in _FAST.items()}
 
 Model = TypeVar("Model", bound=torch.nn.Module)
 
 
 def accelerate(model: Model) -> Model:
-    """Makes DGL's layers anywhere in `model` those of ``peergraph_dgl.nn``, in place.
+    """Replaces DGL's layers anywhere in `model` by those of ``peergraph_dgl.nn``, in place.
 
     The modules stay the same objects, with their parameters, buffers, mode and hooks, so optimizers
-    and references go on working; only their class changes. Subclasses that users wrote are left
-    alone. On the CPU, too, such layers run on Peergraph's kernels.
+    and references stay valid; only their class changes. Subclasses that users wrote stay as they
+    are. These layers run on Peergraph's kernels on the CPU as well.
 
     Args:
-        model: any module; a layer itself too.
+        model: any module, or a layer.
 
     Returns:
         `model`.
@@ -35,14 +33,14 @@ def accelerate(model: Model) -> Model:
     Raises:
         TypeError: `model` is no module.
     """
-    return _swap(model, _FAST)
+    return swap_layers(model, _FAST)
 
 
 def revert(model: Model) -> Model:
-    """Makes the layers of ``peergraph_dgl.nn`` anywhere in `model` DGL's, in place.
+    """Replaces the layers of ``peergraph_dgl.nn`` anywhere in `model` by DGL's, in place.
 
     Args:
-        model: any module; a layer itself too.
+        model: any module, or a layer.
 
     Returns:
         `model`.
@@ -50,14 +48,4 @@ def revert(model: Model) -> Model:
     Raises:
         TypeError: `model` is no module.
     """
-    return _swap(model, _DGL)
-
-
-def _swap(model: Model, classes: Any) -> Model:
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"expected a torch.nn.Module, got {type(model).__name__}")
-    for module in model.modules():
-        target = classes.get(type(module))
-        if target is not None:
-            module.__class__ = target
-    return model
+    return swap_layers(model, _DGL)

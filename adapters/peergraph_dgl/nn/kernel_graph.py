@@ -1,4 +1,4 @@
-"""What DGL's layers ask of a graph, answered without DGL's frames and its C library."""
+"""The methods of a graph that DGL's layers call, on Peergraph's kernels without DGL's frames."""
 
 from __future__ import annotations
 
@@ -11,28 +11,25 @@ from dgl.function.message import BinaryMessageFunction, CopyMessageFunction
 from dgl.function.reducer import SimpleReduceFunction
 from torch import Tensor
 
+from peergraph.aggregate import FEATURE_DTYPES
+from peergraph.integration import Unsupported, require
+
 from ..backend import kernels
 from ..backend.device_index import DeviceIndex
 from ..backend.message_passing import edge_lists_of
 
-_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _OPS = ("add", "sub", "mul", "div")
 
 
-class Refusal(Exception):
-    """Why DGL's own graph must serve a call."""
-
-
 class KernelGraph:
-    """A graph of one relation for the length of a layer's call.
+    """A graph of one relation for one call of a layer.
 
-    Data are plain dicts, which need no checks and no scopes, and degrees are kept. A function that
-    the kernels do not know raises :class:`Refusal`.
+    Its data are plain dicts, without DGL's checks and scopes, and it caches degrees. Functions
+    that the kernels do not support raise :class:`peergraph.integration.Unsupported`.
     """
 
     def __init__(self, graph: Any) -> None:
-        if len(graph.canonical_etypes) != 1:
-            raise Refusal("there are several relations")
+        require(len(graph.canonical_etypes) == 1, "there are several relations")
         self.edges = edge_lists_of(graph._graph)[0]
         self.is_block = graph.is_block
         self.device = self.edges.device
@@ -43,7 +40,7 @@ class KernelGraph:
 
     @property
     def _graph(self) -> DeviceIndex:
-        """What DGL's functions take the structure from."""
+        """The index that DGL's functions, such as ``edge_softmax``, read."""
         return DeviceIndex.unit(1 if self._homogeneous else 2, self.edges)
 
     @contextmanager
@@ -70,9 +67,8 @@ class KernelGraph:
         return self.edges.out_degrees()
 
     def update_all(self, message_func: Any, reduce_func: Any) -> None:
-        """As DGL's, of built-in functions."""
-        if not isinstance(reduce_func, SimpleReduceFunction):
-            raise Refusal("the reduce function is the user's")
+        """As DGL's ``update_all`` with built-in functions."""
+        require(isinstance(reduce_func, SimpleReduceFunction), "the reduce function is the user's")
         op, lhs, rhs = self._operands(message_func, "ue")
         out = kernels.spmm_zero_filled(self.edges, op, reduce_func.name, lhs, rhs)
         if reduce_func.name in ("max", "min"):
@@ -80,33 +76,30 @@ class KernelGraph:
         self.dstdata[reduce_func.out_field] = out
 
     def apply_edges(self, func: Any) -> None:
-        """As DGL's, of built-in functions."""
-        if not isinstance(func, BinaryMessageFunction):
-            raise Refusal("the edge function is the user's")
+        """As DGL's ``apply_edges`` with built-in functions."""
+        require(isinstance(func, BinaryMessageFunction), "the edge function is the user's")
         targets = func.name[0], func.name[-1]
         op, lhs, rhs = self._operands(func, "".join(targets))
         self.edata[func.out_field] = kernels.sddmm(self.edges, op, lhs, rhs, *targets)
 
     def _operands(self, func: Any, ends: str) -> tuple[str, Tensor | None, Tensor | None]:
-        """The kernel's operation and what it takes from which end."""
+        """The kernel's operation and its two operands."""
         data = {"u": self.srcdata, "v": self.dstdata, "e": self.edata}
         if isinstance(func, CopyMessageFunction):
             feature = self._feature(data[func.name[-1]], func.in_field)
             is_source = func.name == "copy_u"
             return ("copy_lhs", feature, None) if is_source else ("copy_rhs", None, feature)
-        if not isinstance(func, BinaryMessageFunction):
-            raise Refusal("the message function is the user's")
+        require(isinstance(func, BinaryMessageFunction), "the message function is the user's")
         lhs, op, rhs = func.name.split("_")
-        if op not in _OPS or (lhs + rhs) != ends:
-            raise Refusal(f"the message function is {func.name}")
+        require(op in _OPS and lhs + rhs == ends, f"the message function is {func.name}")
         left = self._feature(data[lhs], func.lhs_field)
         right = self._feature(data[rhs], func.rhs_field)
         if left.dtype != right.dtype and not torch.is_autocast_enabled(left.device.type):
-            raise Refusal(f"features are {left.dtype} and {right.dtype}")
+            raise Unsupported(f"features are {left.dtype} and {right.dtype}")
         return op, left, right
 
     def _feature(self, data: dict[str, Tensor], name: str) -> Tensor:
         feature = data[name]
-        if feature.dtype not in _FLOATS or feature.device != self.device:
-            raise Refusal(f"features are {feature.dtype} on {feature.device}")
+        if feature.dtype not in FEATURE_DTYPES or feature.device != self.device:
+            raise Unsupported(f"features are {feature.dtype} on {feature.device}")
         return feature

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor
 
 import peergraph_dgl
 import peergraph_dgl.nn as fast
-from peergraph_dgl.nn import convs
+from peergraph.integration import explain
 from tests.adapters.dgl.served import (
     assert_close,
     block,
@@ -34,8 +35,14 @@ CPU = torch.device("cpu")
 LAYERS: dict[str, Make] = {
     "GraphConv": lambda nn: nn.GraphConv(6, 5, allow_zero_in_degree=True, activation=torch.tanh),
     "GraphConv left": lambda nn: nn.GraphConv(6, 8, norm="left", allow_zero_in_degree=True),
+    "GraphConv right": lambda nn: nn.GraphConv(6, 5, norm="right", allow_zero_in_degree=True),
+    "GraphConv none": lambda nn: nn.GraphConv(
+        6, 6, norm="none", weight=False, bias=False, allow_zero_in_degree=True
+    ),
     "SAGE mean": lambda nn: nn.SAGEConv(6, 5, "mean"),
+    "SAGE mean, wide": lambda nn: nn.SAGEConv(6, 8, "mean", bias=False),
     "SAGE gcn": lambda nn: nn.SAGEConv(6, 8, "gcn"),
+    "SAGE gcn, narrow": lambda nn: nn.SAGEConv(6, 5, "gcn", activation=torch.relu),
     "SAGE pool": lambda nn: nn.SAGEConv(6, 5, "pool", norm=torch.nn.LayerNorm(5)),
     "SAGE lstm": lambda nn: nn.SAGEConv(6, 5, "lstm"),
     "GAT": lambda nn: nn.GATConv(6, 5, 3, residual=True, allow_zero_in_degree=True),
@@ -94,7 +101,10 @@ def test_graph_that_allows_one_format(name: str, device: torch.device) -> None:
     check(*pair_of(LAYERS[name]), g, device, values(g.num_src_nodes(), 6))
 
 
-@pytest.mark.parametrize("name", ["GraphConv", "SAGE mean", "GIN sum", "GAT"])
+@pytest.mark.parametrize(
+    "name",
+    [name for name in LAYERS if name not in ("SAGE lstm", "GATv2")],
+)
 def test_edge_weights(name: str, device: torch.device) -> None:
     g = plain_graph()
     weights = values(g.num_edges()).abs()
@@ -121,18 +131,45 @@ def test_relational(name: str, norm: bool, graph: Callable[..., Any], device: to
     check(*pair_of(RELATIONAL[name]), g, device, values(g.num_src_nodes(), 6), types, *more)
 
 
-def test_pairs_of_features(device: torch.device) -> None:
+class OnPair(torch.nn.Module):
+    """Calls a layer with features of sources and destinations."""
+
+    def __init__(self, conv: torch.nn.Module) -> None:
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, g: Any, x: Tensor, y: Tensor) -> Any:
+        return self.conv(g, (x, y))
+
+
+PAIRS: dict[str, Make] = {
+    "GraphConv": lambda nn: nn.GraphConv(6, 5, allow_zero_in_degree=True),
+    "SAGE mean": lambda nn: nn.SAGEConv((6, 4), 5, "mean"),
+    "SAGE mean, wide": lambda nn: nn.SAGEConv((6, 4), 8, "mean"),
+    "SAGE pool": lambda nn: nn.SAGEConv((6, 4), 5, "pool"),
+    "SAGE gcn": lambda nn: nn.SAGEConv((6, 6), 5, "gcn"),
+    "GIN": lambda nn: nn.GINConv(torch.nn.Linear(6, 5), "mean"),
+    "GAT": lambda nn: nn.GATConv((6, 4), 5, 2, residual=True, allow_zero_in_degree=True),
+    "GAT, one weight": lambda nn: nn.GATConv(6, 5, 2, allow_zero_in_degree=True),
+    "GATv2": lambda nn: nn.GATv2Conv((6, 4), 5, 2, residual=True, allow_zero_in_degree=True),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs_of_features(name: str, device: torch.device) -> None:
     g = typed_graph()["plays"]
-    x, y = values(12, 6), values(7, 4)
-    for make in (
-        lambda nn: nn.SAGEConv((6, 4), 5, "mean"),
-        lambda nn: nn.GATConv((6, 4), 5, 2, allow_zero_in_degree=True),
-        lambda nn: nn.GATv2Conv((6, 4), 5, 2, allow_zero_in_degree=True),
-    ):
-        slow, quick = pair_of(make)
-        wanted = slow(g, (x, y))
-        got = quick.to(device)(served(g, device), (x.to(device), y.to(device)))
-        assert_close(got, wanted)
+    width = 6 if name in ("SAGE gcn", "GIN", "GAT, one weight") else 4
+    slow, quick = pair_of(PAIRS[name])
+    x, y = values(12, 6), values(7, width)
+    check(OnPair(slow), OnPair(quick), g, device, x, y)
+    assert "fused" in explain(quick, g, (x, y))
+
+
+def test_graph_conv_without_features_of_destinations(device: torch.device) -> None:
+    g, x = typed_graph()["plays"], values(12, 6)
+    slow, quick = pair_of(PAIRS["GraphConv"])
+    check(slow, quick, g, device, x)
+    assert "fused" in explain(quick, g, x)
 
 
 def test_attention_and_zero_degrees(device: torch.device) -> None:
@@ -181,34 +218,25 @@ def test_accelerate_and_revert(device: torch.device) -> None:
         peergraph_dgl.accelerate(3)
 
 
-def test_the_fast_path_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And structures of relations of DGL's own graphs are made once."""
+@pytest.mark.parametrize("name", [*LAYERS, *RELATIONAL])
+def test_fused_code_runs(name: str) -> None:
+    _, quick = pair_of((LAYERS | RELATIONAL)[name])
+    g = plain_graph()
+    extra = [torch.arange(g.num_edges()) % 4] if name in RELATIONAL else []
+    text = explain(quick, g, values(24, 6), *extra)
+    fused = name not in ("SAGE lstm", "bdd", "none")
+    assert ("peergraph, fused" in text) == fused, text
+    assert ("DGL, " in text) == (not fused), text
+
+
+def test_edge_lists_of_dgls_graphs_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     from peergraph_dgl.backend import message_passing
 
     calls = []
-    made = message_passing.edge_list_of
+    original = message_passing.edge_list_of
     monkeypatch.setattr(
-        message_passing, "edge_list_of", lambda *args: calls.append(args) or made(*args)
+        message_passing, "edge_list_of", lambda *args: calls.append(args) or original(*args)
     )
-    for name, make in (LAYERS | {"basis": RELATIONAL["basis"]}).items():
-        _, quick = pair_of(make)
-        refused = []
-
-        class Watched(convs.KernelGraph):
-            def __init__(self, graph: Any, refused: list[int] = refused) -> None:
-                super().__init__(graph)
-                refused.append(0)
-
-            def local_scope(self, refused: list[int] = refused) -> Any:
-                refused.pop()
-                return super().local_scope()
-
-        monkeypatch.setattr(convs, "KernelGraph", Watched)
-        g = plain_graph()
-        extra = [torch.arange(g.num_edges()) % 4] if name == "basis" else []
-        quick(g, values(24, 6), *extra)
-        assert bool(refused) == (name in ("SAGE lstm", "basis", "GATv2"))
-    calls.clear()
     g = typed_graph()
     layer = pair_of(LAYERS["SAGE mean"])[1]
     for _ in range(3):
@@ -229,16 +257,113 @@ def test_functions_of_users_run_on_dgls_graph() -> None:
     assert_close(Own(6, 5, "mean")(g, x), dgl.ops.copy_u_sum(g, x))
 
 
-def test_gatv2_takes_steps_where_edges_are_looked_at() -> None:
-    slow, quick = pair_of(lambda nn: nn.GATv2Conv(6, 4, 2, allow_zero_in_degree=True))
+# Layers with dropout of features and of attention; DGL draws the same numbers in the same order.
+RANDOM: dict[str, Make] = {
+    "SAGE": lambda nn: nn.SAGEConv(6, 5, "mean", feat_drop=0.5),
+    "SAGE lstm": lambda nn: nn.SAGEConv(6, 5, "lstm", feat_drop=0.5),
+    "GAT": lambda nn: nn.GATConv(6, 5, 3, 0.3, 0.4, residual=True, allow_zero_in_degree=True),
+    "GATv2": lambda nn: nn.GATv2Conv(6, 5, 3, 0.3, 0.4, allow_zero_in_degree=True),
+    "RelGraph": lambda nn: nn.RelGraphConv(6, 5, 4, "basis", 2, dropout=0.5),
+}
+
+
+@pytest.mark.parametrize("graph", [plain_graph, block])
+@pytest.mark.parametrize("name", RANDOM)
+def test_dropout_draws_dgls_numbers(name: str, graph: Callable[..., Any]) -> None:
+    slow, quick = pair_of(RANDOM[name])
+    g = graph()
+    x = values(g.num_src_nodes(), 6)
+    extra = [torch.arange(g.num_edges()) % 4] if name == "RelGraph" else []
+    torch.manual_seed(7)
+    wanted = slow(g, x, *extra)
+    after = torch.rand(1)
+    torch.manual_seed(7)
+    assert_close(quick(g, x, *extra), wanted)
+    assert torch.equal(torch.rand(1), after)
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "reason"),
+    [
+        (LAYERS["GAT"], {"get_attention": True}, "attention weights are returned"),
+        (LAYERS["GATv2"], {"get_attention": True}, "attention weights are returned"),
+        (LAYERS["GIN sum"], {"rank": 3}, r"features are \[24, 2, 6\]"),
+        (LAYERS["GraphConv"], {"rank": 3}, r"features are \[24, 2, 6\]"),
+        (LAYERS["GIN sum"], {"edge_weight": (80, 6)}, r"edge_weight is \[80, 6\]"),
+        (LAYERS["SAGE mean, wide"], {"edge_weight": (80, 6)}, r"edge_weight is \[80, 6\]"),
+        (LAYERS["SAGE mean"], {"hook": "fc_neigh"}, "a linear layer is modified or has hooks"),
+        (LAYERS["GAT"], {"hook": "attn_drop"}, "dropout or hooks"),
+        (LAYERS["GATv2"], {"hook": "leaky_relu"}, "activation or hooks"),
+    ],
+)
+def test_unsupported_calls_take_dgls_steps(
+    make: Make, arguments: dict[str, Any], reason: str
+) -> None:
+    slow, quick = pair_of(make)
     g = plain_graph()
-    x = values(g.num_nodes(), 6)
-    for ours, theirs in zip(quick(g, x, get_attention=True), slow(g, x, True), strict=True):
+    x = values(24, *([2, 6] if arguments.get("rank") else [6]))
+    given: dict[str, Any] = {}
+    if arguments.get("get_attention"):
+        given["get_attention"] = True
+    if "edge_weight" in arguments:
+        given["edge_weight"] = values(g.num_edges(), *arguments["edge_weight"][1:])
+        reason = reason.replace("80", str(g.num_edges()))
+    seen: list[int] = []
+    if "hook" in arguments:
+        for layer in (slow, quick):
+            getattr(layer, arguments["hook"]).register_forward_hook(lambda *_: seen.append(0))
+    wanted, got = slow(g, x, **given), quick(g, x, **given)
+    if not isinstance(wanted, tuple):
+        wanted, got = (wanted,), (got,)
+    for ours, theirs in zip(got, wanted, strict=True):
         assert_close(ours, theirs)
-    seen = []
-    quick.attn_drop.register_forward_hook(lambda *_: seen.append(0))
-    assert_close(quick(g, x), slow(g, x))
-    assert seen
-    strict = fast.GATv2Conv(6, 4, 2)
+    assert len(seen) == (2 if "hook" in arguments else 0)
+    text = explain(quick, g, x, **given)
+    assert re.search(f"peergraph's kernels in DGL's steps, .*{reason}", text), text
+
+
+def test_autocast_takes_dgls_steps() -> None:
+    slow, quick = pair_of(LAYERS["GraphConv"])
+    g, x = plain_graph(), values(24, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert "there is autocast" in explain(quick, g, x)
+        assert quick(g, x).dtype == slow(g, x).dtype
+
+
+@pytest.mark.parametrize("kind", ["GraphConv", "GATConv", "GATv2Conv"])
+def test_errors_are_dgls(kind: str) -> None:
+    sizes = (6, 4) if kind == "GraphConv" else (6, 4, 2)
+    g = dgl.graph(([0], [1]), num_nodes=3)
+    x = values(3, 6)
     with pytest.raises(dgl.DGLError, match="0-in-degree"):
-        strict(dgl.graph(([0], [1]), num_nodes=3), x[:3])
+        getattr(fast, kind)(*sizes)(g, x)
+    if kind == "GraphConv":
+        layer = fast.GraphConv(6, 4, allow_zero_in_degree=True)
+        with pytest.raises(dgl.DGLError, match="External weight"):
+            layer(g, x, weight=layer.weight)
+
+
+def test_external_weight_of_graph_conv() -> None:
+    slow, quick = pair_of(lambda nn: nn.GraphConv(6, 4, weight=False, allow_zero_in_degree=True))
+    g, x, weight = plain_graph(), values(24, 6), values(6, 4)
+    assert_close(quick(g, x, weight=weight), slow(g, x, weight=weight))
+    assert "fused" in explain(quick, g, x, weight=weight)
+
+
+def test_graph_without_edges(device: torch.device) -> None:
+    g = dgl.graph(([], []), num_nodes=4)
+    # Not "SAGE pool": DGL's maximum over no edges has a gradient in node 0.
+    for name in ("GraphConv", "SAGE mean", "GIN sum", "GAT", "GATv2"):
+        check(*pair_of(LAYERS[name]), g, device, values(4, 6))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_dtypes_of_features(dtype: torch.dtype) -> None:
+    for name in ("GraphConv", "SAGE mean", "GIN sum", "GAT", "GATv2"):
+        _, quick = pair_of(LAYERS[name])
+        g, x = plain_graph(), values(24, 6)
+        wanted = quick(g, x)
+        got = quick.to(dtype)(g, x.to(dtype))
+        assert got.dtype == dtype
+        assert (got.float() - wanted).abs().max() < 0.1
+        assert "fused" in explain(quick, g, x.to(dtype))
