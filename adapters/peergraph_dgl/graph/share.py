@@ -13,8 +13,7 @@ from dgl import DGLGraph
 from torch import Tensor
 
 from peergraph.aggregate import is_arange
-from peergraph.memory import Group
-from peergraph.memory.group.collective_call import collective_call
+from peergraph.memory import Group, collective_call
 from peergraph.store import EdgeSource, EdgeType, GraphSource, Store
 
 from ..backend.materialize import materialize

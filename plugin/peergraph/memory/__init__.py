@@ -4,6 +4,7 @@ from peergraph.memory.device.capture_mode import use_thread_local_capture_mode
 from peergraph.memory.device.cupy_stream import cupy_stream
 from peergraph.memory.device.launching import limit_blocks
 from peergraph.memory.device.pending_errors import synchronize
+from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.group.group import Group
 from peergraph.memory.region.region import SharedRegion
 from peergraph.memory.table.kernel_argument import table_argument
@@ -23,6 +24,7 @@ __all__ = [
     "Tiers",
     "Topology",
     "cached_topology",
+    "collective_call",
     "cupy_stream",
     "limit_blocks",
     "machine",
