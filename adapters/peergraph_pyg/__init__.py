@@ -49,7 +49,7 @@ patches.install()
 
 
 def stores(store: Store) -> tuple[FeatureStore, GraphStore]:
-    """The store as the pair that PyG's loaders take in place of data: ``NeighborLoader((fs, gs))``.
+    """The feature store and graph store that PyG's loaders take in the place of data.
 
     Args:
         store: built with :class:`peergraph.store.Store`, or ``store_of(data)``.

@@ -48,7 +48,7 @@ def data_storage(data: Data) -> Any:
 
 
 def graph_storage(data: Data | HeteroData) -> Any:
-    """The storage of what is neither of one node type nor of one edge type."""
+    """The storage of attributes of the whole graph."""
     return data._store if isinstance(data, Data) else data._global_store
 
 

@@ -1,1 +1,1 @@
-"""What of PyG's data lies in a store: sharing, tensors over it, feature and graph stores."""
+"""PyG's data over a store: sharing, tensors, feature and graph stores."""

@@ -1,4 +1,4 @@
-"""``edge_index`` as a tensor whose values stay in the store."""
+"""`EdgeIndexTensor`: an ``edge_index`` whose values stay in the store."""
 
 from __future__ import annotations
 

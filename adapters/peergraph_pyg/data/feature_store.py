@@ -1,4 +1,4 @@
-"""PyG's ``FeatureStore`` over a store."""
+"""`FeatureStore`: the tables of a store as PyG's feature store."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
     :class:`TableTensor`, which reads rows when they are asked for; an index gives a plain tensor
     on the store's device. A missing tensor raises ``KeyError``.
 
-    Writing an existing tensor (``put_tensor``, ``update_tensor``) is one-sided and in place, for
-    all ranks. Putting a new one adds a table to the store and is collective: every rank calls it,
-    and rank 0's values are kept; rows outside a partial index are zero. ``remove_tensor`` takes the
-    name out of this object's list and keeps the memory, which a later put under that name fills
-    again. Pickles as a handle, as the store does.
+    Writing an existing tensor (``put_tensor``, ``update_tensor``) is one-sided, in place, and
+    visible to all ranks. Putting a new tensor adds a table to the store and is collective: every
+    rank calls it, and rank 0's values are stored; rows outside a partial index are zero.
+    ``remove_tensor`` removes a name from this object's list and keeps the memory, which a later put
+    under that name reuses. Pickles as a handle, as the store does.
 
     Args:
         store: the store.
-        lazy: names of tensors whose rows are not gathered: :func:`peergraph_pyg.lazy`.
+        lazy: names of tensors whose rows are not gathered; see :func:`peergraph_pyg.lazy`.
 
     Raises:
-        ValueError: there is no tensor of such a name.
+        ValueError: no node or edge type has a tensor of a name in `lazy`.
     """
 
     def __init__(self, store: Store, *, lazy: Sequence[str] = ()) -> None:
@@ -58,7 +58,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
                 self._tensors[owner, name] = LazyTable.of(tensor)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A handle by any pickler, as the store is; the tensors alone would be written as values.
+        # Handles, as the store is: a tensor alone is pickled as its values.
         return {
             **self.__dict__,
             "_tensors": {key: t.reduce_to_process() for key, t in self._tensors.items()},
@@ -89,7 +89,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
         return tuple(self._get_tensor(attr).shape)
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
-        """The tensors of this store, as fresh objects: PyG's loaders write to them.
+        """New attributes for each of this store's tensors; PyG's loaders change them.
 
         Edge tensors of a homogeneous graph are not listed, since PyG's loaders would index them by
         node ids; ``get_tensor`` finds them, and batches have them (:meth:`add_edge_tensors`).
@@ -103,7 +103,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
         return [tensor for (_, own), tensor in self._tensors.items() if own == name]
 
     def add_edge_tensors(self, batch: Any, edge_ids: Any) -> None:
-        """Puts the edge tensors of sampled edges into a batch, which PyG's loaders leave out.
+        """Adds rows of edge tensors to a batch, which PyG's loaders leave out.
 
         Args:
             batch: ``Data``, or ``HeteroData`` where ``edge_ids`` is a dict by edge type.
@@ -117,7 +117,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
                 storage[name] = tensor.index_select(0, ids)
 
     def update_tensor(self, tensor: Any, *args: Any, **kwargs: Any) -> bool:
-        """``put_tensor``: an existing tensor is written in place, on all ranks."""
+        """Writes an existing tensor in place, as ``put_tensor`` does."""
         return bool(self.put_tensor(tensor, *args, **kwargs))
 
     def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:

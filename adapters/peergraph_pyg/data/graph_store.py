@@ -1,4 +1,4 @@
-"""PyG's ``GraphStore`` over a store."""
+"""`GraphStore`: the structure of a store as PyG's graph store."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from peergraph.store import EDGE, EdgeType, Store
 class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]
     """The structure of a store as a PyG graph store, whole and on the CPU.
 
-    It lists each edge type once, as COO in the order of the edge ids, and gives COO, CSR and CSC
-    of it on request, in that order within a row or column. The edge type of a homogeneous graph is
-    ``None``. Peergraph's sampler does not go through here: this is for other code that asks.
+    It lists each edge type once, as COO in the order of edge ids, and returns COO, CSR and CSC of
+    it, with edges of a row or column in that order. The edge type of a homogeneous graph is
+    ``None``. Peergraph's sampler reads the store instead; this object serves other code.
 
-    A store's structure is fixed when it is built. ``remove_edge_index`` takes an edge type out of
-    this object, so that loaders over it sample without it, and leaves the store as it is;
-    ``put_edge_index`` of the edges that the store has puts it back. Putting others raises
+    A store's structure is fixed when it is built. ``remove_edge_index`` removes an edge type from
+    this object, so that loaders over it sample without it, and does not change the store;
+    ``put_edge_index`` with the store's edges adds it again. Putting other edges raises
     ``NotImplementedError``.
 
     Args:
@@ -36,7 +36,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]
 
     @property
     def edge_types(self) -> list[EdgeType]:
-        """Those of the store that were not removed here."""
+        """The store's edge types without those that were removed here."""
         return [key for key in self.store.edge_types if key not in self._removed]
 
     def _size(self, edge_type: EdgeType) -> tuple[int, int]:
@@ -102,7 +102,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]
 
 
 def _offsets(ids: Tensor, count: int) -> Tensor:
-    """Where each of ``count`` groups of sorted ids begins, ``[count + 1]``."""
+    """Offsets ``[count + 1]`` of the groups of equal ids among sorted ids."""
     offsets = torch.zeros(count + 1, dtype=torch.int64, device="cpu")
     torch.cumsum(torch.bincount(ids, minlength=count), 0, out=offsets[1:])
     return offsets

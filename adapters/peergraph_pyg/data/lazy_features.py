@@ -1,4 +1,4 @@
-"""Features of a batch that stay in the store until something needs them as a matrix."""
+"""`LazyRows`: features of a batch that stay in the store until an operation needs a matrix."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ aten = torch.ops.aten
 
 
 class LazyTable(TableTensor):
-    """A shared tensor that gives :class:`LazyRows` where rows are selected by a list of ids."""
+    """A shared tensor whose selections of rows by ids are :class:`LazyRows`."""
 
     @classmethod
     def of(cls, tensor: TableTensor) -> Self:
-        """The same table."""
+        """A lazy tensor over the table of `tensor`."""
         return cls(tensor.store, tensor.owner, tensor.table_name, tensor.device)
 
     def rows(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """The rows ``ids``; gathered only where they are to be written, or to another device."""
+        """The rows ``ids``; gathered only for an ``out`` or for another device."""
         if out is not None or ids.dim() != 1 or self.device != self.table.device:
             return super().rows(ids, out)
         return LazyRows(TableRows(self.table, ids))
 
 
 class _Values:
-    """Rows as a matrix, once they are gathered; shared by all handles of a tensor.
+    """The matrix of rows after they are gathered; all handles of a tensor share it.
 
     Args:
-        rows: of a table.
-        base: those of which these are the first, and which change where these do.
+        rows: rows of a table.
+        base: values whose first rows these are; a write to one changes the other.
     """
 
     def __init__(self, rows: TableRows, base: _Values | None = None) -> None:
@@ -45,31 +45,31 @@ class _Values:
         self._tensor: Tensor | None = None
 
     def found(self) -> Tensor | None:
-        """The matrix, if there is one by now."""
+        """The matrix if the rows were gathered, else None."""
         of_base = None if self.base is None else self.base.found()
         return self._tensor if of_base is None else of_base[: self.rows.shape[0]]
 
     def whole(self) -> Tensor:
-        """The matrix; gathered, at the first call, alone."""
+        """The matrix; the first call gathers these rows, not those of the base."""
         found = self.found()
         if found is None:
-            # A tensor of inference mode could not serve gradients later.
+            # A tensor made in inference mode could not take part in autograd later.
             with torch.inference_mode(False):
                 found = self._tensor = self.rows.gather()
         return found
 
     def shared(self) -> Tensor:
-        """The matrix as a view of the base's, which sees what is written to it."""
+        """The matrix as a view of the base's matrix, so that both see writes."""
         return self.whole() if self.base is None else self.base.shared()[: self.rows.shape[0]]
 
 
 class LazyRows(StoragelessTensor):
-    """Rows of a table as a tensor ``[rows, ...]`` that is gathered when first used as one.
+    """Rows of a table as a tensor ``[rows, ...]`` that the first operation on it gathers.
 
-    Size, dtype and device are real. The first rows, ``x[:n]``, are lazy as well. Once gathered the
-    values are kept, and layers use those; in-place operations change them, also by way of views and
-    of ``x.numpy()``, and not the table. Those that change a shape in place raise
-    ``NotImplementedError``. Pickles, and is deep-copied, as a plain tensor.
+    Size, dtype and device are known before. The first rows, ``x[:n]``, are lazy as well. The values
+    are kept once they are gathered, and layers use them; in-place operations change the values,
+    also through views and ``x.numpy()``, and not the table. Operations that change the shape in
+    place raise ``NotImplementedError``. Pickling and deep copies give a plain tensor.
     """
 
     table_rows: TableRows
@@ -77,8 +77,8 @@ class LazyRows(StoragelessTensor):
 
     def __new__(cls, rows: TableRows, values: _Values | None = None) -> Self:
         """Args:
-        rows: of a table.
-        values: of these rows, where another tensor has them already.
+        rows: rows of a table.
+        values: their values, which another tensor shares.
         """
         tensor = cls._make(rows.shape, rows.dtype, rows.device)
         tensor.table_rows = rows
@@ -87,7 +87,7 @@ class LazyRows(StoragelessTensor):
 
     @property
     def is_gathered(self) -> bool:
-        """Whether there is a matrix of the rows by now."""
+        """Whether the rows have been gathered."""
         return self._matrix.found() is not None
 
     def whole(self) -> Tensor:
@@ -95,13 +95,13 @@ class LazyRows(StoragelessTensor):
         return self._matrix.whole()
 
     def source(self, reads: int) -> Tensor | TableRows:
-        """What a kernel should read `reads` rows of: the table, or the gathered rows."""
+        """The table or the gathered rows, whichever a kernel should read `reads` rows from."""
         if self.is_gathered or not self.table_rows.pays_to_read(reads):
             return self.whole()
         return self.table_rows
 
     def first(self, count: int) -> Tensor:
-        """The first rows."""
+        """The first `count` rows."""
         if self.is_gathered:
             return self.whole()[:count]
         rows = self.table_rows.first(count)
@@ -124,7 +124,7 @@ class LazyRows(StoragelessTensor):
                 raise NotImplementedError(
                     f"{func} changes the shape of a LazyRows in place; work on x.clone()"
                 )
-        # Views may be written to, later.
+        # Views may be written to later.
         aliases = any(argument.alias_info is not None for argument in func._schema.arguments)
 
         def matrix(lazy: LazyRows) -> Tensor:
@@ -133,7 +133,7 @@ class LazyRows(StoragelessTensor):
         args_, kwargs_ = tree_map_only(LazyRows, matrix, (args, kwargs))
         with mode_for(func):
             result = func(*args_, **kwargs_)
-        # What an in-place operation returns is its argument.
+        # An in-place operation returns its argument.
         return tensor if func._schema.name.endswith("_") and result is args_[0] else result
 
     def __copy__(self) -> LazyRows:
@@ -148,7 +148,7 @@ class LazyRows(StoragelessTensor):
         return self._values().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
     def reduce_to_process(self) -> Any:
-        """The values, as a plain tensor in memory that both processes map."""
+        """Pickles the values as a plain tensor in memory that both processes map."""
         return reduce_tensor(self._values())  # type: ignore[no-untyped-call]
 
     def _values(self) -> Tensor:
@@ -159,18 +159,18 @@ class LazyRows(StoragelessTensor):
         return f"LazyRows({list(self.shape)}, {self.dtype}, device='{self.device}', {state})"
 
     def data_ptr(self) -> int:
-        """Of the gathered rows."""
+        """As of the gathered rows."""
         return self._matrix.shared().data_ptr()
 
     def numpy(self, *, force: bool = False) -> Any:
-        """The gathered rows as a NumPy array; to write to it changes them."""
+        """The gathered rows as a NumPy array that shares their memory."""
         return self._matrix.shared().numpy(force=force)
 
     def __dlpack__(self, **kwargs: Any) -> Any:
         return self._matrix.shared().__dlpack__(**kwargs)
 
     def untyped_storage(self) -> torch.UntypedStorage:
-        """Of the gathered rows."""
+        """As of the gathered rows."""
         return self._matrix.shared().untyped_storage()
 
     def _typed_storage(self) -> Any:
@@ -181,7 +181,7 @@ class LazyRows(StoragelessTensor):
         return self.whole().pin_memory()
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:  # type: ignore[override]
-        """Keeps ids, addresses and gathered rows until a stream has used them."""
+        """Keeps the memory of ids, addresses and gathered rows until a stream has used them."""
         rows = self.table_rows
         for tensor in (rows.ids, rows._addresses, self._matrix.found()):
             if tensor is not None:
@@ -191,7 +191,7 @@ class LazyRows(StoragelessTensor):
 def _first_rows(
     tensor: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> int | None:
-    """How many rows a slice takes, if it takes the first ones."""
+    """The number of rows of a slice that takes the first rows; None for other slices."""
     if dim not in (0, -tensor.dim()) or start or step != 1:
         return None
     rows = int(tensor.shape[0])
@@ -199,12 +199,12 @@ def _first_rows(
 
 
 def rows_or_tensor(x: Tensor, reads: int) -> Tensor | TableRows:
-    """What kernels read features from, of which `reads` rows are read in all."""
+    """The table or matrix of features from which a kernel should read `reads` rows in all."""
     return x.source(reads) if isinstance(x, LazyRows) and not _wants_gradient(x) else gathered(x)
 
 
 def gathered(x: Tensor) -> Tensor:
-    """The features as a plain tensor, through which gradients reach `x`."""
+    """The features as a plain tensor that passes gradients on to `x`."""
     if not isinstance(x, LazyRows):
         return x
     return x.clone() if _wants_gradient(x) else x.whole()

@@ -1,10 +1,8 @@
-"""``adj_t`` and ``adj``: sparse matrices whose entries stay in the store."""
+"""Sparse matrices (``adj_t`` and ``adj``) whose entries stay in the store."""
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn, TypeVar
@@ -269,13 +267,6 @@ ForkingPickler.register(SparseAdjacency, SparseAdjacency.reduce_to_process)
 ADJACENCY_TYPES = (AdjacencyTensor, SparseAdjacency)
 
 
-def adjacencies(storage: Any) -> Iterator[tuple[str, Any]]:
-    """Names and values of an edge storage's matrices that are over a store."""
-    for key in KEYS:
-        if isinstance(storage.get(key), ADJACENCY_TYPES):
-            yield key, storage[key]
-
-
 def component_tensors(tensor: Tensor) -> list[Tensor]:
     """The dense tensors that make up a tensor of any layout."""
     if tensor.layout is torch.sparse_coo:
@@ -285,14 +276,3 @@ def component_tensors(tensor: Tensor) -> list[Tensor]:
     if tensor.layout is torch.sparse_csc:
         return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
     return [tensor]
-
-
-def drop_keys(storage: Any, names: Collection[str]) -> Any:
-    """A copy of a storage without some of its matrices and with the same number of edges."""
-    if not names:
-        return storage
-    rest = copy.copy(storage)
-    for name in names:
-        del rest[name]
-    rest.num_edges = storage.num_edges
-    return rest

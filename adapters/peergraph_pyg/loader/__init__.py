@@ -1,1 +1,1 @@
-"""PyG's loaders on shared data: the sampler, and what is patched."""
+"""PyG's loaders on shared data: the sampler and the patches of PyG."""

@@ -6,12 +6,15 @@ treat data that is not shared as before.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
+import torch
 from torch_geometric import typing
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import (
     ClusterData,
     GraphSAINTSampler,
@@ -28,13 +31,12 @@ from torch_geometric.sampler import NeighborSampler as PygNeighborSampler
 from peergraph.integration import WORKER_OPTIONS
 from peergraph.store import Store
 
-from ..compat import patches
+from ..compat import canonical_edge_type, data_storage, patches
 from ..data.feature_store import FeatureStore
-from ..data.sparse_adjacency import adjacencies, drop_keys
+from ..data.sparse_adjacency import ADJACENCY_TYPES, KEYS
 from ..data.store_of import check_unchanged, find_store, has_shared_structure
 from ..prefetching.prefetcher import is_plain, prefetch
 from . import batch_csc
-from .arguments import complete_links, complete_nodes
 from .sampler import NeighborSampler
 
 _logger = logging.getLogger("peergraph_pyg")
@@ -89,7 +91,7 @@ def _sample(original: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
     try:
         return original(self, *args, **kwargs)
     except ImportError as error:
-        # Data may have lost every trace of the store that it came from.
+        # The data may have lost its store and its mark.
         raise ImportError(
             f"{error}. Graphs that peergraph_pyg.share(data) returns are sampled without them; "
             "what is made of these is shared again"
@@ -149,7 +151,7 @@ def _filter_stores(
 
 def _filter_nodes(original: Function, storage: Any, *rest: Any, **more: Any) -> None:
     # PyG 2.6 cannot tell whether a matrix is an attribute of nodes.
-    original(drop_keys(storage, dict(adjacencies(storage))), *rest, **more)
+    original(_drop_keys(storage, dict(_adjacencies(storage))), *rest, **more)
 
 
 def _filter_edges(
@@ -162,8 +164,8 @@ def _filter_edges(
     *rest: Any,
     **more: Any,
 ) -> None:
-    shared = dict(adjacencies(storage))
-    original(drop_keys(storage, shared), batch, row, col, edge, *rest, **more)
+    shared = dict(_adjacencies(storage))
+    original(_drop_keys(storage, shared), batch, row, col, edge, *rest, **more)
     for key, matrix in shared.items():
         batch[key] = matrix.sparse_layout.of_batch(matrix.store, row, col, edge, batch.size())
     batch_csc.attach_to(row, batch.get("edge_index"))
@@ -183,13 +185,82 @@ def _complete_inputs(options: dict[str, Any], store: Store) -> None:
     data = options["data"]
     if "node_sampler" in options:
         given, input_id = options.get("input_nodes"), options.get("input_id")
-        options["input_nodes"] = complete_nodes(data, given, input_id, store)
+        options["input_nodes"] = _complete_nodes(data, given, input_id, store)
     else:
-        options["edge_label_index"] = complete_links(data, options.get("edge_label_index"), store)
+        options["edge_label_index"] = _complete_links(data, options.get("edge_label_index"), store)
+
+
+def _complete_nodes(data: Any, given: Any, input_id: Any, store: Store) -> Any:
+    """Completes ``input_nodes`` that PyG would reject, or with which it would ignore ``input_id``.
+
+    Raises:
+        ValueError: a graph with types, and no node type of it.
+    """
+    if not isinstance(data, HeteroData) and (isinstance(data, Data) or store.is_homogeneous):
+        if isinstance(data, Data) and (given is not None or input_id is None):
+            return given
+        if given is None:
+            return torch.arange(store.num_nodes(), device="cpu")
+        return torch.as_tensor(given)
+    pair = isinstance(given, (tuple, list)) and len(given) == 2
+    node_type, nodes = given if pair else (given, None)
+    types = data.node_types if isinstance(data, HeteroData) else store.node_types
+    if not isinstance(node_type, str) or node_type not in types:
+        raise ValueError(
+            f"input_nodes must be one of the node types {list(types)}, or a pair of a type and "
+            f"its nodes, got {_brief(node_type)}"
+        )
+    if nodes is None and input_id is not None:
+        count = data[node_type].num_nodes if isinstance(data, HeteroData) else None
+        count = store.num_nodes(node_type) if count is None else count
+        return node_type, torch.arange(count, device="cpu")
+    return node_type if nodes is None else given
+
+
+def _complete_links(data: Any, given: Any, store: Store) -> Any:
+    """Completes an ``edge_label_index`` that stands for all edges where PyG would not find them.
+
+    Raises:
+        ValueError: a graph with types and no edge type, or a type without edges.
+    """
+    if isinstance(data, Data):
+        storage = data_storage(data)
+        if given is None and not _has_edges(storage):
+            raise ValueError("edge_label_index is needed: data has no edges")
+        return store.edge_index() if given is None and any(_adjacencies(storage)) else given
+    if not isinstance(data, HeteroData) and store.is_homogeneous:
+        if isinstance(given, (tuple, list)) and given[0] is None:
+            given = given[1]
+        return None, store.edge_index() if given is None else torch.as_tensor(given)
+    named, edges = None, None
+    if isinstance(given, (tuple, list)) and len(given) > 1:
+        # A type alone, a type and its edges, or nothing.
+        named, edges = (given, None) if isinstance(given[0], str) else given
+    key = canonical_edge_type(data, named) if named and isinstance(data, HeteroData) else named
+    types = data.edge_types if isinstance(data, HeteroData) else store.edge_types
+    if key is None or (edges is None and tuple(key) not in types):
+        raise ValueError(
+            f"edge_label_index must be one of the edge types {list(types)}, or a pair of a type "
+            f"and its edges, got {_brief(given if named is None else named)}"
+        )
+    if edges is None and isinstance(data, HeteroData):
+        if not _has_edges(data[key]):
+            raise ValueError(f"edge_label_index is needed: {key} has no edges")
+        if any(_adjacencies(data[key])):
+            return key, store.edge_index(key)
+    return given
+
+
+def _has_edges(storage: Any) -> bool:
+    return any(key in storage for key in ("edge_index", *KEYS))
+
+
+def _brief(value: Any) -> str:
+    return repr(value) if value is None or isinstance(value, (str, tuple)) else type(value).__name__
 
 
 def _stay_in_process(options: dict[str, Any], store: Store) -> None:
-    """A CUDA store is sampled and read by the process that owns the CUDA context."""
+    """Drops workers: the process that owns the CUDA context samples and reads a store on a GPU."""
     if options.get("filter_per_worker") is None:
         options["filter_per_worker"] = False
     loader_options = options.setdefault("kwargs", {})
@@ -201,5 +272,23 @@ def _stay_in_process(options: dict[str, Any], store: Store) -> None:
         )
         for name in WORKER_OPTIONS:
             loader_options.pop(name, None)
-    # The batches are in GPU memory already, and pinning refuses those.
+    # Batches are in GPU memory, which cannot be pinned.
     loader_options.pop("pin_memory", None)
+
+
+def _adjacencies(storage: Any) -> Iterator[tuple[str, Any]]:
+    """Names and values of an edge storage's matrices that are over a store."""
+    for key in KEYS:
+        if isinstance(storage.get(key), ADJACENCY_TYPES):
+            yield key, storage[key]
+
+
+def _drop_keys(storage: Any, names: Collection[str]) -> Any:
+    """A copy of a storage without some of its matrices and with the same number of edges."""
+    if not names:
+        return storage
+    rest = copy.copy(storage)
+    for name in names:
+        del rest[name]
+    rest.num_edges = storage.num_edges
+    return rest

@@ -1,1 +1,1 @@
-"""Batches made ahead by a thread."""
+"""A thread that makes batches ahead of the training loop."""
