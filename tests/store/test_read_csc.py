@@ -10,7 +10,6 @@ from torch import Tensor
 
 from peergraph.store import EDGE, CscRange, EdgeSource, EdgeType, GraphSource, Store
 from peergraph.testing import run_ranks
-from tests.pairwise import pairwise
 from tests.store.graphs import PLANS, build, heterogeneous_source, homogeneous_source
 
 
@@ -39,7 +38,10 @@ def assert_range(
 
 @pytest.mark.parametrize(
     ("plan", "bounds"),
-    pairwise(PLANS, [(0, 60), (0, 0), (60, 60), (30, 31), (7, 41), (58, 60)]),
+    [
+        *((plan, (7, 41)) for plan in PLANS),
+        *(("mixed", bounds) for bounds in [(0, 60), (0, 0), (60, 60), (30, 31), (58, 60)]),
+    ],
 )
 def test_ranges(device: torch.device, plan: str, bounds: tuple[int, int]) -> None:
     source = homogeneous_source()
