@@ -21,8 +21,8 @@ from peergraph.store.csc.layout import structure_bytes
 from peergraph.store.hotness.id_map import hottest_first, id_dtype
 from peergraph.store.placement.plan import Item
 from peergraph.store.placement.prediction import Prediction
-from peergraph.store.placement.ratios import predict_all
-from peergraph.store.placement.reads import Reads
+from peergraph.store.placement.ratios import predict_items
+from peergraph.store.placement.reads import BatchReads
 
 _BATCHES = 8
 # Other draws than the counted ones: what is measured is an epoch that was not seen.
@@ -89,7 +89,7 @@ class Workload:
         return sampler.sample(self.seeds[at], seed=_FIRST_DRAW + at)
 
     @cached_property
-    def _items_and_reads(self) -> tuple[list[Item], Reads]:
+    def _items_and_reads(self) -> tuple[list[Item], BatchReads]:
         """On the CPU, from the counts; takes memory and time on large graphs."""
         order = hottest_first(self.hotness.features[NODE], self.session.device)
         cumulative = structure_bytes(self._degrees[order], id_dtype(self.spec.num_nodes))
@@ -97,7 +97,7 @@ class Workload:
             Item(STRUCTURE, NAMES[STRUCTURE], order.numel(), lambda k: int(cumulative[k]), EDGE),
             Item(FEATURES, NAMES[FEATURES], order.numel(), lambda k: k * self.row_bytes, NODE),
         ]
-        return items, Reads.by_counts(self.hotness, {NODE: order})
+        return items, BatchReads.by_counts(self.hotness, {NODE: order})
 
     @property
     def items(self) -> list[Item]:
@@ -105,7 +105,7 @@ class Workload:
         return self._items_and_reads[0]
 
     @property
-    def reads(self) -> Reads:
+    def reads(self) -> BatchReads:
         """How mini-batches read them."""
         return self._items_and_reads[1]
 
@@ -119,7 +119,7 @@ class Workload:
     ) -> tuple[Prediction, ...]:
         """The cost of structure and features on these tiers, by kind."""
         chosen = [tiers[item.kind] for item in self.items]
-        return predict_all(self.items, chosen, self.reads, topology, partitions)
+        return predict_items(self.items, chosen, self.reads, topology, partitions)
 
 
 def make_workload(

@@ -12,7 +12,7 @@ import torch
 from peergraph.memory import Tiers
 from peergraph.memory.topology.machines import machine
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.placement.cost_model import Curve, Load, Work, predict
+from peergraph.store.placement.cost_model import AccessPattern, HitRateCurve, SamplerWork, predict
 from peergraph.store.placement.partition_solver import solve
 from peergraph.store.placement.plan import Item
 from peergraph.store.placement.prediction import Prediction, format_predictions
@@ -32,26 +32,26 @@ def power_law(count: int, exponent: float = 1.0) -> torch.Tensor:
     return torch.arange(1, count + 1, dtype=torch.float64) ** -exponent
 
 
-def load(item: Item, hotness: torch.Tensor, row_bytes: int, reads: float = 1000.0) -> Load:
-    return Load(item, Curve.of(hotness), reads, row_bytes, row_bytes)
+def load(item: Item, hotness: torch.Tensor, row_bytes: int, reads: float = 1000.0) -> AccessPattern:
+    return AccessPattern(item, HitRateCurve.of(hotness), reads, row_bytes, row_bytes)
 
 
 @pytest.mark.parametrize("count", [1, 2, 100, 5000])
 def test_curve_follows_the_counts(count: int) -> None:
     hotness = power_law(count)
-    curve = Curve.of(hotness)
+    curve = HitRateCurve.of(hotness)
     exact = np.concatenate([[0], np.cumsum(hotness.numpy())]) / float(hotness.sum())
-    found = [curve.upto(k) for k in range(count + 1)]
+    found = [curve.hit_rate(k) for k in range(count + 1)]
     assert np.allclose(found, exact, atol=2e-3)
     assert found[0] == 0
     assert found[-1] == pytest.approx(1)
 
 
 def test_curve_without_reads_is_uniform() -> None:
-    assert Curve.of(torch.zeros(10)).upto(5) == pytest.approx(0.5)
-    assert Curve.uniform(10).upto(5) == pytest.approx(0.5)
-    assert Curve.of(torch.zeros(0)).upto(0) == 0
-    assert Curve.uniform(0).upto(0) == 0
+    assert HitRateCurve.of(torch.zeros(10)).hit_rate(5) == pytest.approx(0.5)
+    assert HitRateCurve.uniform(10).hit_rate(5) == pytest.approx(0.5)
+    assert HitRateCurve.of(torch.zeros(0)).hit_rate(0) == 0
+    assert HitRateCurve.uniform(0).hit_rate(0) == 0
 
 
 def test_prediction_behind_a_switch() -> None:
@@ -88,7 +88,9 @@ def test_prediction_of_own_memory_and_latency() -> None:
 def test_prediction_of_lists_on_the_host() -> None:
     """In no order, every place is an address to translate; by rising address, every block is."""
     topology = replace(switch(1), host_reads=(2.0,))
-    lists = Load(rows("g", 100, 4), Curve.uniform(100), 1000, 64, 32, places=3, sorted=False)
+    lists = AccessPattern(
+        rows("g", 100, 4), HitRateCurve.uniform(100), 1000, 64, 32, places=3, sorted=False
+    )
     found = predict(lists, Tiers(host=100), topology, solve(topology))
     assert found.seconds == pytest.approx(1000 * 64 / 10)  # 6.4 s a list, more than 3 / 2
     topology = replace(topology, host_reads=(0.1,))
@@ -105,7 +107,7 @@ def test_prediction_of_lists_on_the_host() -> None:
 @pytest.mark.parametrize("reads", [3.0, 300.0, 30_000.0])
 def test_sorted_reads_of_the_host_share_translations(reads: int) -> None:
     item = rows("x", 200_000, 512)  # half of it on the host, in 781 blocks of 64 KiB
-    even = Load(item, Curve.uniform(200_000), reads, 512, 512)
+    even = AccessPattern(item, HitRateCurve.uniform(200_000), reads, 512, 512)
     topology = replace(switch(1, host=1e15), host_reads=(1e-3,))
     found = predict(even, Tiers(100_000, 0, 100_000), topology, solve(topology)).seconds
     drawn = torch.randint(200_000, (20, int(reads)), generator=torch.Generator().manual_seed(1))
@@ -115,7 +117,7 @@ def test_sorted_reads_of_the_host_share_translations(reads: int) -> None:
 
 def test_cpu_threads_bring_rows_where_they_are_faster() -> None:
     topology = replace(switch(1), host_reads=(1.0,))
-    strewn = Load(rows("x", 10**6, 512), Curve.uniform(10**6), 8.0, 512, 512)
+    strewn = AccessPattern(rows("x", 10**6, 512), HitRateCurve.uniform(10**6), 8.0, 512, 512)
     by_kernel = predict(strewn, Tiers(host=10**6), topology, solve(topology)).seconds
     assert by_kernel == pytest.approx(8 * 512 / 10)  # the wire, for 8 places take 8 s
     faster = replace(topology, staged=((512, (40.0,)),))
@@ -133,19 +135,21 @@ def test_prediction_of_sorting_and_of_a_samplers_work() -> None:
     assert found.seconds == pytest.approx(4096 * 4 / 10 + 7 + sorting)
     assert predict(many, Tiers(100), timed, solve(timed)).seconds == pytest.approx(40.96 + 3)
     # Three hops; the cache holds a quarter of the map, so of three sectors two and a quarter.
-    sampling = replace(many, work=Work(3, 200, 4000))
+    sampling = replace(many, work=SamplerWork(3, 200, 4000))
     beside = predict(sampling, Tiers(100), timed, solve(timed)).seconds - 43.96
     assert beside == pytest.approx(3 * 2.5 * 3 + 200 * (30 + 2.25 * 32) / 400)
-    assert Work(3, 200, 500).seconds(timed) == pytest.approx(22.5 + 200 * 30 / 400)
+    assert SamplerWork(3, 200, 500).seconds(timed) == pytest.approx(22.5 + 200 * 30 / 400)
     unknown = replace(timed, caches=())
-    assert Work(3, 200, 500).seconds(unknown) == pytest.approx(22.5 + 200 * 126 / 400)
+    assert SamplerWork(3, 200, 500).seconds(unknown) == pytest.approx(22.5 + 200 * 126 / 400)
 
 
-def additive_seconds(one: Load, tiers: Tiers, peer: float, host: float, world: int) -> float:
+def additive_seconds(
+    one: AccessPattern, tiers: Tiers, peer: float, host: float, world: int
+) -> float:
     """Time of links alone, which is what choices are made by."""
     near, on_gpus = (
-        one.curve.upto(tiers.replicated),
-        one.curve.upto(tiers.replicated + tiers.sharded),
+        one.curve.hit_rate(tiers.replicated),
+        one.curve.hit_rate(tiers.replicated + tiers.sharded),
     )
     sharded = (on_gpus - near) * (world - 1) / world / peer
     return one.reads * one.read_bytes * (sharded + (1 - on_gpus) / host)
@@ -178,7 +182,7 @@ def test_choice_against_all_choices(budget: int, world: int, peer: float, host: 
     ]
     best = min(total(pair) for pair in itertools.product(*ways) if fits(pair))
     # Moves are whole rows, so a remainder smaller than the widest row may stay unused.
-    spare = max(one.curve.upto(1) * one.reads * one.read_bytes / host for one in loads)
+    spare = max(one.curve.hit_rate(1) * one.reads * one.read_bytes / host for one in loads)
     assert best <= total(found) + 1e-9
     assert total(found) <= best + spare
 

@@ -21,8 +21,8 @@ from peergraph.store.placement import planner
 from peergraph.store.placement.options import complete_options
 from peergraph.store.placement.partition_solver import solve
 from peergraph.store.placement.plan import Item, Placement
-from peergraph.store.placement.ratios import ShardRatios, by_cost, predict_all, share_out
-from peergraph.store.placement.reads import Reads
+from peergraph.store.placement.ratios import ShardRatios, choose_by_cost, place_items, predict_items
+from peergraph.store.placement.reads import BatchReads
 from tests.store.graphs import heterogeneous_source, homogeneous_source
 from tests.store.same_graph import assert_same_graph
 
@@ -38,19 +38,19 @@ def items() -> list[Item]:
     ]
 
 
-def reads() -> Reads:
-    return Reads.by_nodes({NODE: HEAT}, {EDGE: 600})
+def reads() -> BatchReads:
+    return BatchReads.by_nodes({NODE: HEAT}, {EDGE: 600})
 
 
 def test_reads_without_counts_are_no_more_than_there_is() -> None:
-    structure, edge_ids, _, x = (reads().load(item) for item in items())
+    structure, edge_ids, _, x = (reads().access_pattern(item) for item in items())
     assert structure.reads == x.reads == 100
     assert edge_ids.reads == 600
     assert x.width == x.read_bytes == 64
     # Each list: its bounds, and six neighbours, 32 bytes each.
     assert structure.read_bytes == 32 * (2 + 6)
-    assert x.curve.upto(50) == pytest.approx(float(HEAT[:50].sum() / HEAT.sum()))
-    assert edge_ids.curve.upto(300) == pytest.approx(0.5)
+    assert x.curve.hit_rate(50) == pytest.approx(float(HEAT[:50].sum() / HEAT.sum()))
+    assert edge_ids.curve.hit_rate(300) == pytest.approx(0.5)
 
 
 def test_reads_by_counts() -> None:
@@ -58,11 +58,11 @@ def test_reads_by_counts() -> None:
     with Store.build(source, device="cpu") as store:
         counts = presample(store, [3, 2], torch.arange(20), 5, epochs=2)
     order = torch.argsort(counts.features[NODE], descending=True, stable=True)
-    found = Reads.of(counts, {}, {NODE: order}, {EDGE: 400})
+    found = BatchReads.of(counts, {}, {NODE: order}, {EDGE: 400})
     curve, rows = found.nodes[NODE]
     assert rows == pytest.approx(float(counts.features[NODE].sum()) / 8)
     top = expected_reads(counts.features[NODE][order])
-    assert curve.upto(10) == pytest.approx(float(top[:10].sum() / top.sum()))
+    assert curve.hit_rate(10) == pytest.approx(float(top[:10].sum() / top.sum()))
     assert found.edges[EDGE] == counts.edges[EDGE] / 8
     assert found.expanded[EDGE][1] == pytest.approx(float(counts.structure[EDGE].sum()) / 8)
 
@@ -96,8 +96,8 @@ def test_the_most_read_rows_of_few_batches_stay_hot() -> None:
 def share(shares: ShardRatios, budget: int, world: int = 4) -> list[Tiers]:
     partitions = everyone_reaches_all(world)
     topology = machine(f"full{world}")
-    rest = by_cost(reads(), topology, partitions)
-    return share_out(items(), budget, shares, partitions, rest)
+    rest = choose_by_cost(reads(), topology, partitions)
+    return place_items(items(), budget, shares, partitions, rest)
 
 
 def taken(tiers: list[Tiers], world: int = 4) -> int:
@@ -152,7 +152,7 @@ def test_shares_out_of_range() -> None:
 def test_plan_with_predictions_prints_and_survives_json() -> None:
     partitions, topology = everyone_reaches_all(4), machine("full4")
     tiers = share(ShardRatios(), 3000)
-    predictions = predict_all(items(), tiers, reads(), topology, partitions)
+    predictions = predict_items(items(), tiers, reads(), topology, partitions)
     placements = tuple(map(Placement.of, items(), tiers))
     plan = Plan("auto", 4, 3000, placements, predictions=predictions)
     assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan

@@ -52,4 +52,4 @@ def materialize(tensor: Tensor) -> Tensor:
                 return tensor.table.as_tensor()
             except ValueError:  # the rows are on several shards
                 pass
-    return tensor.whole()
+    return tensor.materialize()

@@ -31,7 +31,7 @@ class EdgeIndexTensor(StoreTensor):
     def _arguments(self) -> tuple[Any, ...]:
         return self.store, self.edge_type
 
-    def whole(self, device: torch.device | None = None) -> Tensor:
+    def materialize(self, device: torch.device | None = None) -> Tensor:
         """All edges as a plain tensor on ``device`` (default: the store's). Synchronises."""
         return self.store.edge_index(self.edge_type).to(self.device if device is None else device)
 
@@ -44,4 +44,4 @@ def _select(tensor: Any, dim: int, index: int) -> Any:
     if not isinstance(tensor, EdgeIndexTensor) or dim not in (0, -2):
         return NotImplemented
     # Link loaders ask for all sources, then all destinations; only the one asked for is copied.
-    return tensor.whole(torch.device("cpu"))[index].to(tensor.device)
+    return tensor.materialize(torch.device("cpu"))[index].to(tensor.device)

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map_only
 from typing_extensions import Self
 
 from peergraph.memory import TableRows
-from peergraph.store import StoragelessTensor, TableTensor, mode_for
+from peergraph.store import StoragelessTensor, TableTensor, dispatch_mode
 
 aten = torch.ops.aten
 
@@ -49,7 +49,7 @@ class _Values:
         of_base = None if self.base is None else self.base.found()
         return self._tensor if of_base is None else of_base[: self.rows.shape[0]]
 
-    def whole(self) -> Tensor:
+    def materialize(self) -> Tensor:
         """The matrix; the first call gathers these rows, not those of the base."""
         found = self.found()
         if found is None:
@@ -60,7 +60,7 @@ class _Values:
 
     def shared(self) -> Tensor:
         """The matrix as a view of the base's matrix, so that both see writes."""
-        return self.whole() if self.base is None else self.base.shared()[: self.rows.shape[0]]
+        return self.materialize() if self.base is None else self.base.shared()[: self.rows.shape[0]]
 
 
 class LazyRows(StoragelessTensor):
@@ -90,20 +90,20 @@ class LazyRows(StoragelessTensor):
         """Whether the rows have been gathered."""
         return self._matrix.found() is not None
 
-    def whole(self) -> Tensor:
+    def materialize(self) -> Tensor:
         """The rows as a plain tensor, gathered at the first call; asynchronous on CUDA."""
-        return self._matrix.whole()
+        return self._matrix.materialize()
 
     def source(self, reads: int) -> Tensor | TableRows:
         """The table or the gathered rows, whichever a kernel should read `reads` rows from."""
         if self.is_gathered or not self.table_rows.pays_to_read(reads):
-            return self.whole()
+            return self.materialize()
         return self.table_rows
 
     def first(self, count: int) -> Tensor:
         """The first `count` rows."""
         if self.is_gathered:
-            return self.whole()[:count]
+            return self.materialize()[:count]
         rows = self.table_rows.first(count)
         return LazyRows(rows, _Values(rows, self._matrix))
 
@@ -128,10 +128,10 @@ class LazyRows(StoragelessTensor):
         aliases = any(argument.alias_info is not None for argument in func._schema.arguments)
 
         def matrix(lazy: LazyRows) -> Tensor:
-            return lazy._matrix.shared() if aliases else lazy.whole()
+            return lazy._matrix.shared() if aliases else lazy.materialize()
 
         args_, kwargs_ = tree_map_only(LazyRows, matrix, (args, kwargs))
-        with mode_for(func):
+        with dispatch_mode(func):
             result = func(*args_, **kwargs_)
         # An in-place operation returns its argument.
         return tensor if func._schema.name.endswith("_") and result is args_[0] else result
@@ -142,7 +142,7 @@ class LazyRows(StoragelessTensor):
         return copied
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        return self.whole().clone().requires_grad_(self.requires_grad)
+        return self.materialize().clone().requires_grad_(self.requires_grad)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self._values().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
@@ -152,7 +152,7 @@ class LazyRows(StoragelessTensor):
         return reduce_tensor(self._values())  # type: ignore[no-untyped-call]
 
     def _values(self) -> Tensor:
-        return self.whole().detach().requires_grad_(self.requires_grad)
+        return self.materialize().detach().requires_grad_(self.requires_grad)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         state = "gathered" if self.is_gathered else "not gathered"
@@ -178,7 +178,7 @@ class LazyRows(StoragelessTensor):
 
     def pin_memory(self, device: Any = None) -> Tensor:
         """The gathered rows, pinned."""
-        return self.whole().pin_memory()
+        return self.materialize().pin_memory()
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:  # type: ignore[override]
         """Keeps the memory of ids, addresses and gathered rows until a stream has used them."""
@@ -207,7 +207,7 @@ def gathered(x: Tensor) -> Tensor:
     """The features as a plain tensor that passes gradients on to `x`."""
     if not isinstance(x, LazyRows):
         return x
-    return x.clone() if _wants_gradient(x) else x.whole()
+    return x.clone() if _wants_gradient(x) else x.materialize()
 
 
 def _wants_gradient(x: Tensor) -> bool:

@@ -50,7 +50,7 @@ def read_matrix(
     """
     value = storage[key]
     if isinstance(value, AdjacencyTensor):
-        value = value.whole(torch.device("cpu"))
+        value = value.materialize(torch.device("cpu"))
     if isinstance(value, SparseTensor):
         sizes, layout, coalesced = tuple(value.sparse_sizes()), None, True
         rows, col, values = value.csr()

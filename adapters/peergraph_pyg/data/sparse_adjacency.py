@@ -55,13 +55,13 @@ class SparseLayout:
             raise ImportError("adj_t of rank 0 is a SparseTensor, but torch-sparse is missing here")
         return SparseAdjacency(store, self)
 
-    def whole(self, store: Store, device: torch.device) -> Any:
+    def materialize(self, store: Store, device: torch.device) -> Any:
         """The matrix of all edges. Synchronises."""
         source, destination = store.edge_index(self.edge_type).to(device)
         row, col = self.row_col(source, destination)
         values = self._ones(row)
         if self.values is not None:
-            values = TableTensor(store, self.edge_type, self.values).whole(device)
+            values = TableTensor(store, self.edge_type, self.values).materialize(device)
         sizes = self.row_col(*_nodes(store, self.edge_type))
         return self._matrix(row, col, values, sizes, self.coalesced)
 
@@ -168,9 +168,9 @@ class AdjacencyTensor(StoreTensor):
         width = math.prod(self.shape[2:]) * self.element_size()
         return self.store.num_edges(self.sparse_layout.edge_type) * (16 + width)
 
-    def whole(self, device: torch.device | None = None) -> Tensor:
+    def materialize(self, device: torch.device | None = None) -> Tensor:
         """The matrix as a plain tensor on ``device`` (default: the store's). Synchronises."""
-        matrix: Tensor = self.sparse_layout.whole(
+        matrix: Tensor = self.sparse_layout.materialize(
             self.store, self.device if device is None else device
         )
         return matrix
@@ -211,7 +211,7 @@ class SparseAdjacency(SparseTensor):  # type: ignore[misc]
     @property
     def storage(self) -> Any:
         """What torch-sparse computes with: read anew each time, since it takes memory."""
-        return self.sparse_layout.whole(self.store, self.store.device).storage
+        return self.sparse_layout.materialize(self.store, self.store.device).storage
 
     def nnz(self) -> int:
         """The number of edges."""
@@ -247,7 +247,9 @@ class SparseAdjacency(SparseTensor):  # type: ignore[misc]
         return self
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.sparse_layout.whole(self.store, torch.device("cpu")).__reduce_ex__(protocol)
+        return self.sparse_layout.materialize(self.store, torch.device("cpu")).__reduce_ex__(
+            protocol
+        )
 
     def reduce_to_process(self) -> Any:
         """A handle: another process of the machine reads the same memory."""

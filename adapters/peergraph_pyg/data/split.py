@@ -110,7 +110,7 @@ def _read_handles(outline: Any) -> None:
     for storage in outline.stores:
         for key, value in list(storage.items()):
             if isinstance(value, StoreTensor):
-                storage[key] = value.whole(torch.device("cpu"))
+                storage[key] = value.materialize(torch.device("cpu"))
 
 
 def _rows(storage: Any, is_of: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
@@ -195,7 +195,7 @@ def _to_tensor(key: str, value: Any) -> Tensor:
     if value.requires_grad:
         raise NotImplementedError(f"'{key}' requires gradients; a shared tensor cannot be trained")
     if isinstance(value, StoreTensor):
-        return value.whole(torch.device("cpu"))
+        return value.materialize(torch.device("cpu"))
     if isinstance(value, EdgeIndex):
         value = value.as_tensor()
     tensor: Tensor = value.detach().cpu()

@@ -100,6 +100,6 @@ def _shared_tensors(data: Any, name: str) -> Iterator[TableTensor]:
 
 def times_for_negatives(times: dict[NodeType, Any], homogeneous: bool) -> Times:
     """Times of nodes on the CPU, where PyG's negative sampling looks them up."""
-    on_cpu = {t: v if v.device.type == "cpu" else v.whole().cpu() for t, v in times.items()}
+    on_cpu = {t: v if v.device.type == "cpu" else v.materialize().cpu() for t, v in times.items()}
     vectors = {t: v.reshape(-1) if v.dim() > 1 else v for t, v in on_cpu.items()}
     return vectors[NODE] if homogeneous else vectors

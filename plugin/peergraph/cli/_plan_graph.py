@@ -11,35 +11,40 @@ from peergraph.memory import Group
 from peergraph.store import EDGE, NODE
 from peergraph.store.disk.saved_store import SavedStore
 from peergraph.store.hotness.id_map import hottest_first
-from peergraph.store.input.local_csc import any_permuted, in_degrees, local_structure, out_degrees
-from peergraph.store.input.schema import Schema, TableSpec, agree
+from peergraph.store.input.local_csc import (
+    in_degrees,
+    local_structure,
+    out_degrees,
+    relations_with_edge_ids,
+)
+from peergraph.store.input.schema import Schema, TableSpec, agree_on_schema
 from peergraph.store.placement.items import graph_items
 from peergraph.store.placement.plan import Item
-from peergraph.store.placement.reads import Reads
+from peergraph.store.placement.reads import BatchReads
 
 _ALONE = Group(0, 1, torch.device("cpu"), 300.0)
 
 
-def saved_graph(folder: str | PathLike[str]) -> tuple[list[Item], Reads]:
+def saved_graph(folder: str | PathLike[str]) -> tuple[list[Item], BatchReads]:
     """A store that :meth:`Store.save` wrote, its nodes by falling out-degree.
 
     Raises:
         FileNotFoundError, ValueError: as :meth:`Store.load`.
     """
     source = SavedStore.open(folder, True, _ALONE).source(_ALONE)
-    schema = agree(source, _ALONE)
+    schema = agree_on_schema(source, _ALONE)
     local = local_structure(source, schema, _ALONE)
     heat = out_degrees(local, schema, _ALONE)
     orders = {t: hottest_first(h, _ALONE.device) for t, h in heat.items()}
     degrees = {t: d[orders[t[2]]] for t, d in in_degrees(local, schema, _ALONE).items()}
-    items = graph_items(schema, degrees, any_permuted(local, _ALONE))
+    items = graph_items(schema, degrees, relations_with_edge_ids(local, _ALONE))
     hottest = {t: h[orders[t]] for t, h in heat.items()}
-    return items, Reads.by_nodes(hottest, schema.num_edges)
+    return items, BatchReads.by_nodes(hottest, schema.num_edges)
 
 
 def described_graph(
     num_nodes: int, num_edges: int, row_bytes: Sequence[int], skew: float
-) -> tuple[list[Item], Reads]:
+) -> tuple[list[Item], BatchReads]:
     """A graph by its sizes: lists of one length, and reads that fall as a power of the rank.
 
     Args:
@@ -59,6 +64,6 @@ def described_graph(
     degrees = torch.full((num_nodes,), whole)
     degrees[:longer] += 1
     heat = torch.arange(1, num_nodes + 1, dtype=torch.float64) ** -skew
-    return graph_items(schema, {EDGE: degrees}, {EDGE: False}), Reads.by_nodes(
+    return graph_items(schema, {EDGE: degrees}, {EDGE: False}), BatchReads.by_nodes(
         {NODE: heat}, {EDGE: num_edges}
     )

@@ -17,7 +17,7 @@ from peergraph.memory.topology.topology import Topology
 from peergraph.store.placement.plan import Plan
 from peergraph.store.placement.policies import POLICIES, plan_on
 from peergraph.store.placement.ratios import ShardRatios
-from peergraph.store.placement.reads import Reads
+from peergraph.store.placement.reads import BatchReads
 
 _DEFAULT_BUDGET_SHARE = 0.6
 
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _assumed(reads: Reads, args: argparse.Namespace) -> str:
+def _assumed(reads: BatchReads, args: argparse.Namespace) -> str:
     """What the predictions rest on, which nobody has counted."""
     rows = sum(count for _, count in reads.nodes.values())
     lists = sum(count for _, count in reads.expanded.values())
@@ -91,7 +91,7 @@ def _assumed(reads: Reads, args: argparse.Namespace) -> str:
     )
 
 
-def _plan(args: argparse.Namespace, topology: Topology) -> tuple[Plan, Reads]:
+def _plan(args: argparse.Namespace, topology: Topology) -> tuple[Plan, BatchReads]:
     if args.store is not None:
         items, reads = saved_graph(args.store)
     else:

@@ -20,8 +20,8 @@ from peergraph.store.placement.plan import Placement, Plan
 from peergraph.store.report.memory_use import MemoryUse
 from peergraph.store.report.read_report import ItemReads, ReadReport
 from peergraph.store.store import Store
-from peergraph.store.tensors.storageless_tensor import StoragelessTensor, mode_for
-from peergraph.store.tensors.store_tensor import StoreTensor, implements, plain
+from peergraph.store.tensors.storageless_tensor import StoragelessTensor, dispatch_mode
+from peergraph.store.tensors.store_tensor import StoreTensor, implements
 from peergraph.store.tensors.table_tensor import TableTensor
 
 __all__ = [
@@ -46,9 +46,8 @@ __all__ = [
     "StoreTensor",
     "TableTensor",
     "TieredCsc",
+    "dispatch_mode",
     "graph_argument",
     "implements",
-    "mode_for",
-    "plain",
     "reverse_type",
 ]

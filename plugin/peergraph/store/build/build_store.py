@@ -14,7 +14,7 @@ from peergraph.store.build.row_order import RowOrder
 from peergraph.store.contents import StoreContents
 from peergraph.store.hotness.hotness import list_hotness, node_hotness
 from peergraph.store.input import local_csc
-from peergraph.store.input.schema import Schema, agree
+from peergraph.store.input.schema import Schema, agree_on_schema
 from peergraph.store.input.source import EdgeType, GraphSource
 from peergraph.store.placement.added_tables import BuildRecord
 from peergraph.store.placement.items import graph_items
@@ -22,7 +22,7 @@ from peergraph.store.placement.options import PlacementOptions, disk_spill, shar
 from peergraph.store.placement.plan import Plan
 from peergraph.store.placement.planner import choose_plan, fits_budget, may_split
 from peergraph.store.placement.policies import POLICIES
-from peergraph.store.placement.reads import Reads
+from peergraph.store.placement.reads import BatchReads
 
 
 def build_store(
@@ -37,7 +37,7 @@ def build_store(
         options: complete.
     """
     group.agree(plan=options["plan"], ratios=shard_ratios(options))
-    schema = agree(source, group)
+    schema = agree_on_schema(source, group)
     local = local_csc.local_structure(source, schema, group)
     ordered = may_split(options, group)
     degrees = local_csc.in_degrees(local, schema, group)
@@ -49,16 +49,16 @@ def build_store(
     order = RowOrder.by_hotness(node_reads, list_reads, degrees, schema, group.device)
 
     @functools.cache
-    def reads() -> Reads:
-        found = Reads.of(hotness, node_reads, order.nodes, schema.num_edges, group.device)
+    def reads() -> BatchReads:
+        found = BatchReads.of(hotness, node_reads, order.nodes, schema.num_edges, group.device)
         return found.with_lists(list_reads, order.lists, group.device)
 
-    permuted = local_csc.any_permuted(local, group)
+    permuted = local_csc.relations_with_edge_ids(local, group)
     maps = bool(order.nodes), bool(order.lists)
     chosen = choose_plan(options, schema, order.degrees(degrees), permuted, reads, maps, group)
-    order, plan = order.kept(group.broadcast(chosen))
+    order, plan = order.used_by(group.broadcast(chosen))
     if plan.bytes_disk():
-        sequential = order.by_user_on_disk(plan, schema)
+        sequential = order.with_user_order_on_disk(plan, schema)
         # Other rows next to each other make shards of other sizes.
         if fits_budget(plan, graph_items(schema, sequential.degrees(degrees), permuted)):
             order = sequential
@@ -75,7 +75,7 @@ def build_store(
             schema,
             plan,
             spill,
-            order.list_map(t, group),
+            order.row_map(t, group),
             group,
             progress,
         )
@@ -90,7 +90,7 @@ def build_store(
 
 def _build_record(
     options: PlacementOptions,
-    reads: Callable[[], Reads],
+    reads: Callable[[], BatchReads],
     order: RowOrder,
     schema: Schema,
     ordered: bool,

@@ -17,7 +17,7 @@ from peergraph.store.hotness.id_map import IdMap, id_dtype
 from peergraph.store.input.local_csc import LocalCsc
 from peergraph.store.input.schema import Schema, TableSpec
 from peergraph.store.input.source import EdgeType, GraphSource, NodeType, RowSource
-from peergraph.store.placement.added_tables import place_added
+from peergraph.store.placement.added_tables import place_added_table
 from peergraph.store.placement.allocation import Allocation
 from peergraph.store.placement.items import row_item, table_name, type_name
 from peergraph.store.placement.plan import Plan
@@ -194,7 +194,7 @@ def add_table(
         raise ValueError(f"no rank brings values for {name!r}")
     spec, record = specs[holder], contents.build_record
     item = row_item(what, table_name(kind, name), spec, kind)
-    planned = place_added(plan, item, contents.plan, taken, record, group)
+    planned = place_added_table(plan, item, contents.plan, taken, record, group)
     table = build_table(
         item.name,
         spec,

@@ -56,16 +56,16 @@ class RowOrder:
             {t: hottest_first(density(t, reads), device) for t, reads in lists.items()},
         )
 
-    def of_lists(self, edge_type: EdgeType) -> Tensor | None:
+    def list_order(self, edge_type: EdgeType) -> Tensor | None:
         """The users' ids of a structure's rows; None: the users' order."""
         return self.lists.get(edge_type, self.nodes.get(edge_type[2]))
 
     def degrees(self, by_user: Mapping[EdgeType, Tensor]) -> dict[EdgeType, Tensor]:
         """Degrees in the order of the rows."""
-        orders = {t: self.of_lists(t) for t in by_user}
+        orders = {t: self.list_order(t) for t in by_user}
         return {t: d if (o := orders[t]) is None else d[o] for t, d in by_user.items()}
 
-    def kept(self, plan: Plan) -> tuple[RowOrder, Plan]:
+    def used_by(self, plan: Plan) -> tuple[RowOrder, Plan]:
         """The orders that a plan makes use of, and the plan without maps for the others: where all
         rows lie in one tier, the users' order serves as well as any.
         """
@@ -82,7 +82,7 @@ class RowOrder:
         placements = tuple(p for p in plan.placements if p.name in names.get(p.kind, {p.name}))
         return RowOrder(nodes, lists), replace(plan, placements=placements)
 
-    def by_user_on_disk(self, plan: Plan, schema: Schema) -> RowOrder:
+    def with_user_order_on_disk(self, plan: Plan, schema: Schema) -> RowOrder:
         """With rows that a plan puts on disk in the users' order, so that loading writes files from
         front to back; in other orders each page would be read and written once for each of its
         rows. What lies in which tier stays.
@@ -93,8 +93,10 @@ class RowOrder:
             names = schema.node_tables.get(node_type, {})
             tiers = [plan.tiers("node table", table_name(node_type, name)) for name in names]
             own = [t for t in lists if t[2] == node_type and t not in self.lists]
-            nodes[node_type] = _by_user_behind(order, [*tiers, *(lists[t] for t in own)])
-        of_lists = {t: _by_user_behind(order, [lists[t]]) for t, order in self.lists.items()}
+            nodes[node_type] = _with_user_order_behind(order, [*tiers, *(lists[t] for t in own)])
+        of_lists = {
+            t: _with_user_order_behind(order, [lists[t]]) for t, order in self.lists.items()
+        }
         return RowOrder(nodes, of_lists)
 
     def id_maps(self, schema: Schema, group: Group) -> dict[NodeType, IdMap]:
@@ -104,7 +106,7 @@ class RowOrder:
             for t in schema.num_nodes
         }
 
-    def list_map(self, edge_type: EdgeType, group: Group) -> Table | None:
+    def row_map(self, edge_type: EdgeType, group: Group) -> Table | None:
         """Internal id -> row of a structure with an order of its own. Collective."""
         if edge_type not in self.lists:
             return None
@@ -114,7 +116,7 @@ class RowOrder:
         return replicated_ids(rows if users is None else rows[users], group)
 
 
-def _by_user_behind(order: Tensor, tiers: Sequence[Tiers]) -> Tensor:
+def _with_user_order_behind(order: Tensor, tiers: Sequence[Tiers]) -> Tensor:
     """An order whose rows keep their tiers, by user id from the first row on disk on."""
     rows = order.numel()
     first = rows - max((t.disk for t in tiers), default=0)

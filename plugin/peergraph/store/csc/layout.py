@@ -54,7 +54,7 @@ def list_bytes(degrees: Tensor, index_dtype: torch.dtype) -> Tensor:
     return degrees * index_dtype.itemsize + 16
 
 
-def dealt(degrees: Tensor, tiers: Tiers, world_size: int) -> dict[str, list[Tensor]]:
+def split_by_tier(degrees: Tensor, tiers: Tiers, world_size: int) -> dict[str, list[Tensor]]:
     """By tier, the degrees of each rank's destinations; of the sharded tier, of each shard's."""
     hot, shards, host, disk = torch.split(
         degrees, [tiers.replicated, tiers.sharded, tiers.host, tiers.disk]
@@ -78,7 +78,7 @@ def part_bytes(
     width = index_dtype.itemsize
     return {
         tier: [PartLayout(p.numel(), int(p.sum()), width).num_bytes for p in parts]
-        for tier, parts in dealt(degrees, tiers, world_size).items()
+        for tier, parts in split_by_tier(degrees, tiers, world_size).items()
     }
 
 

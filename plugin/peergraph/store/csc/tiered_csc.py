@@ -15,7 +15,7 @@ from peergraph.memory.region.closing import close_all
 from peergraph.memory.table.checks import check_spill
 from peergraph.memory.table.partitions import Partitions, everyone_reaches_all
 from peergraph.memory.table.table_view import leases_of
-from peergraph.store.csc.layout import PartLayout, dealt
+from peergraph.store.csc.layout import PartLayout, split_by_tier
 from peergraph.store.hotness.id_map import id_dtype, map_view
 
 
@@ -78,7 +78,7 @@ class TieredCsc:
         placed = partitions or everyone_reaches_all(group.world_size)
         index_bytes = id_dtype(num_sources).itemsize
         world = group.world_size
-        held = dealt(degrees, tiers, world)
+        held = split_by_tier(degrees, tiers, world)
         regions, layouts = {}, {}
         for tier, parts in held.items():
             layouts[tier] = [PartLayout(p.numel(), int(p.sum()), index_bytes) for p in parts]

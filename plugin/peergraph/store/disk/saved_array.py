@@ -140,7 +140,7 @@ class SavedArray:
         return values.view(self.dtype).view(shape)
 
     def _read_blocks(self, begin: int, end: int, out: Tensor | None) -> None:
-        """Reads the bytes of rows into `out`, if given, and verifies their blocks."""
+        """BatchReads the bytes of rows into `out`, if given, and verifies their blocks."""
         first, last = (self.header_bytes + row * self.row_bytes for row in (begin, end))
         if begin == end > 0:
             return

@@ -164,7 +164,9 @@ def in_degrees(
     }
 
 
-def any_permuted(local: Mapping[EdgeType, LocalCsc], group: Group) -> dict[EdgeType, bool]:
+def relations_with_edge_ids(
+    local: Mapping[EdgeType, LocalCsc], group: Group
+) -> dict[EdgeType, bool]:
     """Which relations have edge ids of their own on any rank. Collective."""
     mine = {t: csc.edge_ids is not None for t, csc in local.items()}
     everyone = group.all_gather(mine)

@@ -44,7 +44,7 @@ class Schema:
     edge_begin: tuple[dict[EdgeType, int], ...]
 
 
-def agree(source: GraphSource | None, group: Group) -> Schema:
+def agree_on_schema(source: GraphSource | None, group: Group) -> Schema:
     """The schema of what the ranks bring together. Collective; every rank raises the same error.
 
     Raises:
@@ -59,10 +59,10 @@ def agree(source: GraphSource | None, group: Group) -> Schema:
         raise ValueError("no rank of the node group brings a graph: source is None on all of them")
     if given[0].node_range is None:
         holder = next(r for r, s in enumerate(shares) if s is not None)
-        return _whole(given[0], holder, group.world_size)
+        return _undivided(given[0], holder, group.world_size)
     if len(given) < group.world_size or any(s.node_range is None for s in given):
         raise ValueError("a source split over ranks must have a node_range on every rank")
-    return _joined(given)
+    return _merged(given)
 
 
 @dataclass
@@ -94,7 +94,7 @@ def _specs(tables: Mapping[str, Tensor | RowSource]) -> dict[str, TableSpec]:
     return {n: TableSpec(tuple(v.shape), v.dtype) for n, v in tables.items()}
 
 
-def _whole(share: _Share, holder: int, world_size: int) -> Schema:
+def _undivided(share: _Share, holder: int, world_size: int) -> Schema:
     all_nodes = {t: (0, n) for t, n in share.num_nodes.items()}
     none = dict.fromkeys(share.num_nodes, (0, 0))
     return Schema(
@@ -107,7 +107,7 @@ def _whole(share: _Share, holder: int, world_size: int) -> Schema:
     )
 
 
-def _joined(shares: list[_Share]) -> Schema:
+def _merged(shares: list[_Share]) -> Schema:
     first = shares[0]
     for share in shares[1:]:
         if share.num_nodes != first.num_nodes or share.num_edges.keys() != first.num_edges.keys():
@@ -123,8 +123,8 @@ def _joined(shares: list[_Share]) -> Schema:
     return Schema(
         first.num_nodes,
         total,
-        _joined_tables([s.node_tables for s in shares], first.num_nodes),
-        _joined_tables([s.edge_tables for s in shares], total),
+        _merged_tables([s.node_tables for s in shares], first.num_nodes),
+        _merged_tables([s.edge_tables for s in shares], total),
         tuple(s.node_range or {} for s in shares),
         tuple(edge_begin),
     )
@@ -140,7 +140,7 @@ def _check_ranges(node_type: NodeType, count: int, shares: list[_Share]) -> None
         )
 
 
-def _joined_tables(parts: list[dict], rows: dict) -> dict:  # type: ignore[type-arg]
+def _merged_tables(parts: list[dict], rows: dict) -> dict:  # type: ignore[type-arg]
     for tables in parts[1:]:
         if _row_specs(tables) != _row_specs(parts[0]):
             raise ValueError("the ranks' sources differ in table names, row shapes or dtypes")

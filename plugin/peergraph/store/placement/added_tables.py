@@ -1,4 +1,4 @@
-"""Placing tables that are added to a store: by the same costs, in what its budget has left."""
+"""Places tables that are added to a store: by the same costs, in the rest of its budget."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from peergraph.store.placement.cost_model import predict
 from peergraph.store.placement.plan import Item, Placement, Plan, fit, make_plan
 from peergraph.store.placement.planner import DEFAULT_BUDGET_SHARE, budget_granule, common_budget
 from peergraph.store.placement.policies import POLICIES
-from peergraph.store.placement.reads import Reads
+from peergraph.store.placement.reads import BatchReads
 from peergraph.store.placement.spill import Spill
 from peergraph.store.placement.tier_choice import choose_tiers
 
 
 @dataclass(frozen=True)
 class BuildRecord:
-    """What a store remembers of its building.
+    """The inputs of a store's plan, kept for tables that are added later.
 
     Args:
-        topology: links that it was planned by, if any were known.
-        reads: of a mini-batch, on rank 0 where there is a topology; None elsewhere.
-        spill: where rows go that the host does not hold.
+        topology: the links of the plan, if they were known.
+        reads: of a mini-batch, on rank 0 if there is a topology; else None.
+        spill: options for rows that the host does not hold.
     """
 
     topology: Topology | None
-    reads: Reads | None
+    reads: BatchReads | None
     spill: Spill
 
 
-def place_added(
+def place_added_table(
     plan: str,
     item: Item,
     built: Plan,
@@ -52,8 +52,8 @@ def place_added(
 
     Args:
         plan: of the table: "auto" or a tier.
-        built: the store's.
-        taken: what the store has allocated.
+        built: the plan of the store.
+        taken: the allocations of the store.
 
     Raises:
         ValueError: an unknown plan, or one that takes more than is left of the store's budget.
@@ -111,7 +111,7 @@ def _chosen(item: Item, room: int, built: Plan, record: BuildRecord, group: Grou
             return None
         replicate = POLICIES.get(built.name, POLICIES["auto"]).replicate
         assert record.topology is not None
-        loads = [record.reads.load(item)]
+        loads = [record.reads.access_pattern(item)]
         return choose_tiers(loads, record.topology, partitions, room, replicate=replicate)[0]
 
     tiers: Tiers | None = group.broadcast(collective_call(group, choose))
@@ -151,7 +151,7 @@ def _predicted(item: Item, plan: Plan, record: BuildRecord, group: Group) -> Pla
         tiers = plan.tiers(item.kind, item.name)
         if record.reads is None or record.topology is None or tiers.disk:
             return plan
-        load = record.reads.load(item)
+        load = record.reads.access_pattern(item)
         cost = predict(load, tiers, record.topology, plan.partitions_in_use)
         return replace(plan, predictions=(cost,))
 

@@ -1,4 +1,4 @@
-"""The memory that placed items take, to the byte, and whether there is as much."""
+"""The memory of placed items, to the byte, and checks that it is there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Allocation:
         replicated: by rank.
         sharded: by rank, with copies of other ranks' shards.
         host, disk: once for all ranks.
-        pieces: equal allocations that each of these is made of.
+        pieces: number of equal allocations that make up each of these.
     """
 
     kind: str
@@ -52,7 +52,7 @@ class Allocation:
 
 
 def planned_allocations(items: Sequence[Item], plan: Plan) -> list[Allocation]:
-    """What a plan allocates for its items."""
+    """The allocations of a plan's items."""
     placed = plan.partitions_in_use
     return [
         Allocation.of_parts(
@@ -99,20 +99,20 @@ def check_room(allocations: Sequence[Allocation], group: Group) -> None:
         needed[device] = needed.get(device, 0) + granted_bytes(regions, "cuda")
         if needed[device] > free:
             raise MemoryError(
-                f"rank {rank} needs {exact_bytes(needed[device])} of {device}, "
-                f"{exact_bytes(free)} are free"
+                f"rank {rank} needs {format_exact_bytes(needed[device])} of {device}, "
+                f"{format_exact_bytes(free)} are free"
             )
     left = min(host for _, _, host in found)
     if on_host > left:
         raise MemoryError(
-            f"the store needs {exact_bytes(on_host)} of the host's memory, "
-            f"{exact_bytes(left)} are available (spill= names a folder for the coldest rows; "
-            "where memory grows on demand, say how many bytes in PEERGRAPH_HOST_MEMORY)"
+            f"the store needs {format_exact_bytes(on_host)} of the host's memory, "
+            f"{format_exact_bytes(left)} are available (spill= names a folder for the coldest "
+            "rows; where memory grows on demand, say how many bytes in PEERGRAPH_HOST_MEMORY)"
         )
 
 
 def host_bytes(allocations: Sequence[Allocation], group: Group) -> int:
-    """What the host's memory takes: with ranks that have no GPU, all but what is on disk."""
+    """Bytes in the host's memory: without a GPU everything but the rows on disk."""
     taken = granted_bytes((e.host for e in allocations), "cpu")
     if group.device.type == "cuda":
         return taken
@@ -127,11 +127,11 @@ def check_budget(allocations: Sequence[Allocation], budget: int, granule: int, w
     rank, needed = fullest_rank(allocations, granule)
     if needed > budget:
         raise ValueError(
-            f"memory_budget: {what} needs {exact_bytes(needed)} of rank {rank}, "
-            f"the budget is {exact_bytes(budget)}"
+            f"memory_budget: {what} needs {format_exact_bytes(needed)} of rank {rank}, "
+            f"the budget is {format_exact_bytes(budget)}"
         )
 
 
-def exact_bytes(count: int) -> str:
-    """Bytes in full, and for people where there are many."""
+def format_exact_bytes(count: int) -> str:
+    """The exact number of bytes, with a unit in addition where there are many."""
     return f"{count} bytes" if count < 10240 else f"{count} bytes ({format_bytes(count)})"

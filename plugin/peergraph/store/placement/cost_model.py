@@ -1,9 +1,9 @@
-"""What a placement costs: bytes per link and time of a mini-batch, predicted from measured links.
+"""The cost model: predicts bytes per link and the time of a mini-batch from measured links.
 
-The cost of XGNN's tiers (4.2, 4.3) as a model instead of ratios set by hand. A gather reads own
-memory and all peers at once, so that the slowest of them counts; what it reads from the host
-comes on top, for the reads in flight that wait for it are lost to the others. To that comes what
-placement does not change: calls, the sort that host rows are read by, the sampler's renumbering.
+It takes the place of ratios that XGNN's users set by hand (4.2, 4.3). A gather reads local memory
+and all peers at the same time, so the slowest of them counts. Reads from the host add to that,
+because reads in flight that wait for the host are lost to the other links. Some costs do not depend
+on placement: calls, sorting the ids of host rows, and the sampler's renumbering.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ Array = np.ndarray[Any, Any]
 _POINTS = 256
 # The GPU reads memory by 32 bytes.
 SECTOR = 32
-# From here on ids of tables with host rows are sorted: calls that this takes beside the gather, and
-# bytes of own memory that move for each id, a radix sort's passes above all.
+# The number of ids from which a gather with host rows sorts them; the calls that sorting takes; and
+# the bytes of local memory that it moves per id, most of them in the passes of a radix sort.
 _LEAST_SORTED, _SORT_CALLS, _SORT_BYTES = 4096, 4, 150
-# Of the host's memory, read by rising address: what one translation of an address serves.
+# Bytes of the host's memory that one address translation serves when reads go by rising address.
 _TRANSLATED = 1 << 16
-# Of the sampler, for each hop: kernels and waits, in calls. For each edge: bytes that it writes and
-# reads again in order, and sectors of the renumbering that it finds and writes at random.
+# Costs of the sampler. Per hop: kernels and waits, in calls. Per edge: bytes that it writes and
+# reads again in order, and sectors of the node map that it reads and writes at random.
 _HOP_CALLS, _EDGE_BYTES, _EDGE_SECTORS = 2.5, 30, 3
 
 
 @dataclass(frozen=True)
-class Curve:
+class HitRateCurve:
     """The share of all reads that goes to the first rows of an item.
 
     Args:
         rows: rising, from 0 to the number of rows.
-        share: of the reads, from 0 to 1; between the points the rows are read alike.
+        share: of the reads, from 0 to 1; rows between two points are read equally often.
     """
 
     rows: Array
     share: Array
 
     @classmethod
-    def of(cls, hotness: Tensor) -> Curve:
+    def of(cls, hotness: Tensor) -> HitRateCurve:
         """From how often each row is read, ``[rows]`` in the order of the rows; synchronises."""
         count = hotness.numel()
         if count == 0:
@@ -65,24 +65,24 @@ class Curve:
         return cls(rows, share)
 
     @classmethod
-    def uniform(cls, count: int) -> Curve:
-        """All of `count` rows are read alike."""
+    def uniform(cls, count: int) -> HitRateCurve:
+        """`count` rows that are read equally often."""
         rows = np.unique(np.linspace(0, count, _POINTS + 1).astype(np.int64))
         return cls(rows, rows / max(1, count))
 
-    def upto(self, count: int) -> float:
+    def hit_rate(self, count: int) -> float:
         """The share of the first `count` rows."""
         return float(np.interp(count, self.rows, self.share))
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a sampler does beside reading lists, all of it in own memory.
+class SamplerWork:
+    """The work of a sampler besides reading lists, all of it in local memory.
 
     Args:
         hops: of a mini-batch.
-        edges: that are renumbered.
-        index_bytes: of the map from nodes to their numbers in a sample.
+        edges: edges that are renumbered.
+        index_bytes: bytes of the map from nodes to their numbers in a sample.
     """
 
     hops: int
@@ -90,7 +90,7 @@ class Work:
     index_bytes: int
 
     def seconds(self, topology: Topology) -> float:
-        """Of the slowest GPU."""
+        """Seconds on the slowest GPU."""
         own = 1 / np.array(topology.rates(SECTOR).bandwidth).diagonal()
         cached = np.array(topology.caches or 0) / max(1, self.index_bytes)
         sectors = _EDGE_SECTORS * SECTOR * np.maximum(0.0, 1.0 - cached)
@@ -99,28 +99,28 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Load:
+class AccessPattern:
     """How mini-batches read an item.
 
     Args:
-        item: what is read.
-        curve: which of its rows.
+        item: the item that is read.
+        curve: how the reads spread over its rows.
         reads: rows per mini-batch.
-        read_bytes: that each of them moves.
-        width: bytes that lie together, by which links are rated.
-        places: where each read goes.
+        read_bytes: bytes that each of them moves.
+        width: contiguous bytes, for which links have a bandwidth.
+        places: separate addresses that each read touches.
         sorted: whether the host is read by rising address.
-        work: beside the reads.
+        work: the sampler's work besides the reads; None for tables.
     """
 
     item: Item
-    curve: Curve
+    curve: HitRateCurve
     reads: float
     read_bytes: float
     width: int
     places: int = 1
     sorted: bool = True
-    work: Work | None = None
+    work: SamplerWork | None = None
 
 
 @dataclass(frozen=True)
@@ -128,20 +128,19 @@ class LinkCosts:
     """Seconds per byte by GPU, for rows of one width.
 
     Args:
-        own: of its own memory.
-        peers: of sharded rows, that part which comes from peers: the slowest link and what all
-            links carry together.
-        own_share: of sharded rows, the share that lies at home.
-        host: of rows on the host.
-        place: seconds for each place in the host's memory, whose address has to be translated.
-        staged: of rows on the host that CPU threads bring; infinite where they do not.
+        local: from its own memory.
+        peers: of sharded rows, from peers: the slowest link, or all links together.
+        local_share: the share of the sharded rows in its own memory.
+        host: from the host.
+        translation: seconds per address translation of the host's memory.
+        staged: from the host through CPU threads; infinite where they do not stage rows.
     """
 
-    own: Array
+    local: Array
     peers: Array
-    own_share: Array
+    local_share: Array
     host: Array
-    place: Array
+    translation: Array
     staged: Array
 
     @classmethod
@@ -150,7 +149,7 @@ class LinkCosts:
         rates = topology.rates(width)
         count = topology.num_gpus
         share = np.array(partitions.access_counts()) / count
-        own_share = share.diagonal().copy()
+        local_share = share.diagonal().copy()
         np.fill_diagonal(share, 0.0)
         links = np.array(rates.bandwidth)
         slowest = np.max(share / np.where(links > 0, links, np.inf), axis=1)
@@ -159,75 +158,81 @@ class LinkCosts:
         return cls(
             1 / links.diagonal(),
             np.maximum(slowest, together),
-            own_share,
+            local_share,
             1 / np.array(rates.host),
             1 / np.array(topology.host_reads or [np.inf] * count),
             1 / np.array(topology.staged_rates(width) or [1e-30] * count),
         )
 
-    def far(self, load: Load) -> Array:
-        """Seconds per byte from the host where no two reads share a translation."""
-        return self._far(1.0, load.places / load.read_bytes, load.sorted)
+    def host_seconds(self, pattern: AccessPattern) -> Array:
+        """Seconds per byte from the host if each read needs translations of its own."""
+        return self._host(1.0, pattern.places / pattern.read_bytes, pattern.sorted)
 
     def seconds(
         self, replicated: float, sharded: float, host: float, places: float, rows: bool
     ) -> float:
-        """Of the slowest GPU, for so many bytes of each tier and places of the host.
+        """Seconds on the slowest GPU for bytes of each tier and translations of host addresses.
 
         Args:
-            rows: whether they are a table's, which CPU threads can bring.
+            rows: whether these are rows of a table, which CPU threads can stage.
         """
-        own = (replicated + sharded * self.own_share) * self.own
-        near = np.maximum(own, sharded * self.peers)
-        return float(np.max(near + self._far(host, places, rows)))
+        local = (replicated + sharded * self.local_share) * self.local
+        on_gpus = np.maximum(local, sharded * self.peers)
+        return float(np.max(on_gpus + self._host(host, places, rows)))
 
-    def _far(self, host: float, places: float, rows: bool) -> Array:
-        """By kernels; of rows, by CPU threads where that is faster."""
-        by_kernel = np.maximum(host * self.host, places * self.place)
+    def _host(self, host: float, places: float, rows: bool) -> Array:
+        """Seconds by kernels, or for rows by CPU threads where these are faster."""
+        by_kernel = np.maximum(host * self.host, places * self.translation)
         return np.minimum(by_kernel, host * self.staged) if rows else by_kernel
 
 
-def predict(load: Load, tiers: Tiers, topology: Topology, partitions: Partitions) -> Prediction:
+def predict(
+    pattern: AccessPattern, tiers: Tiers, topology: Topology, partitions: Partitions
+) -> Prediction:
     """The cost of one item with its rows on these tiers."""
-    near = load.curve.upto(tiers.replicated)
-    on_gpus = load.curve.upto(tiers.replicated + tiers.sharded)
-    # Sums of shares end near 1; a tier without rows gets nothing.
+    replicated = pattern.curve.hit_rate(tiers.replicated)
+    on_gpus = pattern.curve.hit_rate(tiers.replicated + tiers.sharded)
+    # Rounding leaves sums of shares close to 1; a tier without rows gets nothing.
     hits = (
-        near,
-        on_gpus - near if tiers.sharded else 0.0,
+        replicated,
+        on_gpus - replicated if tiers.sharded else 0.0,
         1.0 - on_gpus if tiers.host else 0.0,
     )
-    near_bytes, dealt, far = (share * load.reads * load.read_bytes for share in hits)
-    places = _places(load, tiers.replicated + tiers.sharded) if hits[2] else 0.0
-    costs = LinkCosts.of(topology, partitions, load.width)
-    seconds = costs.seconds(near_bytes, dealt, far, places, load.sorted)
-    seconds += _beside(load, hits, topology)
+    replicated_bytes, sharded_bytes, host_bytes = (
+        share * pattern.reads * pattern.read_bytes for share in hits
+    )
+    places = _translations(pattern, tiers.replicated + tiers.sharded) if hits[2] else 0.0
+    costs = LinkCosts.of(topology, partitions, pattern.width)
+    seconds = costs.seconds(replicated_bytes, sharded_bytes, host_bytes, places, pattern.sorted)
+    seconds += _overhead(pattern, hits, topology)
     count = topology.num_gpus
-    links = np.array(partitions.access_counts()) * (dealt / count)
-    links += np.eye(count) * near_bytes
-    link_bytes = tuple((*map(float, row), far) for row in links)
-    return Prediction(load.item.kind, load.item.name, hits, seconds, link_bytes)
+    links = np.array(partitions.access_counts()) * (sharded_bytes / count)
+    links += np.eye(count) * replicated_bytes
+    link_bytes = tuple((*map(float, row), host_bytes) for row in links)
+    return Prediction(pattern.item.kind, pattern.item.name, hits, seconds, link_bytes)
 
 
-def _places(load: Load, first: int) -> float:
-    """Translations of the host's memory, which holds the rows from `first` on, for a mini-batch."""
-    if not load.sorted:
-        return load.places * load.reads * (1.0 - load.curve.upto(first))
-    ends = np.concatenate([[first], load.curve.rows[load.curve.rows > first]])
-    reads = load.reads * np.diff(np.interp(ends, load.curve.rows, load.curve.share))
-    blocks = np.diff([load.item.bytes_of(int(end)) for end in ends]) / _TRANSLATED
-    # So many blocks are met by reads that are strewn over them.
+def _translations(pattern: AccessPattern, first: int) -> float:
+    """Address translations of a mini-batch, if the host holds the rows from `first` on."""
+    if not pattern.sorted:
+        return pattern.places * pattern.reads * (1.0 - pattern.curve.hit_rate(first))
+    ends = np.concatenate([[first], pattern.curve.rows[pattern.curve.rows > first]])
+    reads = pattern.reads * np.diff(np.interp(ends, pattern.curve.rows, pattern.curve.share))
+    blocks = np.diff([pattern.item.bytes_of(int(end)) for end in ends]) / _TRANSLATED
+    # The expected number of blocks that random reads touch.
     return float(np.sum(blocks * -np.expm1(-reads / np.maximum(blocks, 1e-9))))
 
 
-def _beside(load: Load, hits: tuple[float, float, float], topology: Topology) -> float:
-    """Seconds of calls, of sorting ids, of a sampler's own work."""
+def _overhead(
+    pattern: AccessPattern, hits: tuple[float, float, float], topology: Topology
+) -> float:
+    """Seconds of calls, of sorting ids, and of the sampler's work besides reads."""
     latency = float(max(topology.host_latency if hits[2] else np.diagonal(topology.latency)))
     if hits[1]:
         latency = max(latency, *(value for row in topology.latency for value in row))
     seconds = latency
-    if hits[2] and load.sorted and load.reads >= _LEAST_SORTED:
+    if hits[2] and pattern.sorted and pattern.reads >= _LEAST_SORTED:
         own = 1 / np.array(topology.bulk.bandwidth).diagonal()
-        sorting = load.reads * _SORT_BYTES * own + _SORT_CALLS * np.diagonal(topology.latency)
+        sorting = pattern.reads * _SORT_BYTES * own + _SORT_CALLS * np.diagonal(topology.latency)
         seconds += float(np.max(sorting))
-    return seconds + (load.work.seconds(topology) if load.work else 0.0)
+    return seconds + (pattern.work.seconds(topology) if pattern.work else 0.0)

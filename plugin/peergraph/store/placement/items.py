@@ -1,4 +1,4 @@
-"""What there is to place of a graph: ids, structure, tables, each with its bytes."""
+"""The items of a graph that are placed: id maps, structure and tables, with their bytes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from peergraph.store.placement.plan import Item
 def graph_items(
     schema: Schema, degrees: Mapping[EdgeType, Tensor], permuted: Mapping[EdgeType, bool]
 ) -> list[Item]:
-    """What there is to place, structure first (XGNN 4.3).
+    """Structure and tables, in the order of their priority: structure first (XGNN 4.3).
 
     Args:
         degrees: in-degrees by relation, in the order of the rows.
-        permuted: relations with edge ids of their own.
+        permuted: whether a relation has edge ids other than its CSC positions.
     """
     items = []
     for edge_type, num_edges in schema.num_edges.items():
@@ -62,7 +62,7 @@ def _table_items(
 
 
 def row_item(kind: str, name: str, spec: TableSpec, of: NodeType | EdgeType) -> Item:
-    """An item whose rows are all of one size."""
+    """An item whose rows have the same size."""
     return Item(
         kind,
         name,
@@ -74,7 +74,7 @@ def row_item(kind: str, name: str, spec: TableSpec, of: NodeType | EdgeType) -> 
 
 
 def id_items(schema: Schema) -> list[Item]:
-    """The id maps, of which both directions are one item."""
+    """The id maps; both directions are one item."""
     return [
         row_item("ids", type_name(t), TableSpec((n, 2), id_dtype(n)), t)
         for t, n in schema.num_nodes.items()
@@ -82,7 +82,7 @@ def id_items(schema: Schema) -> list[Item]:
 
 
 def list_order_items(schema: Schema) -> list[Item]:
-    """The maps from destinations to rows of structures that have an order of their own."""
+    """The maps from destinations to rows, for structures with a row order of their own."""
     rows = {t: schema.num_nodes[t[2]] for t in schema.num_edges}
     return [
         row_item("list order", type_name(t), TableSpec((n,), id_dtype(n)), t)
@@ -91,10 +91,10 @@ def list_order_items(schema: Schema) -> list[Item]:
 
 
 def type_name(kind: NodeType | EdgeType) -> str:
-    """A type for people: ``user`` or ``user-rates-item``."""
+    """A type as printed: ``user`` or ``user-rates-item``."""
     return kind if isinstance(kind, str) else "-".join(kind)
 
 
 def table_name(kind: NodeType | EdgeType, name: str) -> str:
-    """A table for people: its type and its name."""
+    """A table as printed: its type and its name."""
     return f"{type_name(kind)}.{name}"

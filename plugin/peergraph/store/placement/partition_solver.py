@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from peergraph.memory.table.partitions import Partitions, choose_sources
 from peergraph.memory.topology.topology import Topology
 
-# Steps of the search. The rules prune so much that 8 GPUs rarely need a tenth of it; beyond, the
-# best placement found counts.
+# Limits of the search. 8 GPUs rarely need a tenth of the steps, since the rules prune so much; at
+# the limit the best placement so far counts.
 _MAX_STEPS = 3000
 _MAX_RESULTS = 200
 
@@ -16,7 +16,7 @@ _MAX_RESULTS = 200
 def solve(topology: Topology) -> Partitions:
     """Places as many partitions as GPUs so that every GPU reaches each of them.
 
-    Partition g lies on GPU g; a GPU that reaches no copy of a partition gets one on itself or on a
+    GPU g stores partition g; a GPU that reaches no copy of a partition gets one on itself or on a
     neighbour, by XGNN's three rules: the GPU that stores least (balance), where most GPUs that miss
     the partition reach it, at best the one that misses it itself (less replication), and of the
     placements found the one whose slowest link has most bandwidth per partition. Of placements that
@@ -68,7 +68,7 @@ class _Search:
                 return
 
     def _children(self, gpu: int, stored: list[int]) -> Iterator[tuple[int, list[int]]]:
-        """The next choices: (GPU to serve, bit sets of what is stored)."""
+        """The next choices: (GPU to serve, bit sets of stored partitions)."""
         while gpu < self.count:
             missing = self.all & ~self._reached(gpu, stored)
             if missing:
@@ -121,7 +121,7 @@ class _Search:
         return self.best_key >= self.ideal_key
 
     def _ideal(self) -> tuple[float, float, float]:
-        """What no placement surpasses, from the numbers of neighbours alone."""
+        """An upper bound for all placements, from the numbers of neighbours."""
         copies = max(-(-self.count // len(reach)) for reach in self.reach)
         total = self.count * -(-self.count // max(len(readers) for readers in self.readers))
         far = self.count - copies

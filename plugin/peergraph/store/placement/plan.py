@@ -1,4 +1,4 @@
-"""Where everything lies: named plans, and the one that fits a memory budget (XGNN 4.3)."""
+"""Plans: which rows of each item are in which tier, by name or by a budget (XGNN 4.3)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Item:
 
     Args:
         kind: "ids", "structure", "node table" or "edge table".
-        name: for people: the type and the table's name.
+        name: of the type and the table, as printed.
         rows: rows, hottest first where the rows are ordered by hotness.
         bytes_of: bytes of the first k rows.
         of: the node or edge type.
@@ -77,7 +77,7 @@ class Placement:
 
     @classmethod
     def from_fields(cls, given: Fields) -> Placement:
-        """From plain values, as JSON keeps them. Raises ValueError where they are none."""
+        """From plain values, as in JSON; ``ValueError`` for values of other types."""
         given.only(*(field.name for field in fields(cls)))
         tiers = given.object("tiers")
         names = [field.name for field in fields(Tiers)]
@@ -93,21 +93,21 @@ class Placement:
         )
 
     def bytes_per_rank(self, world_size: int, copies: int = 1) -> int:
-        """Bytes of replicated and sharded rows on each rank, of whose partitions it has copies."""
+        """Bytes of replicated and sharded rows on each rank, which stores `copies` partitions."""
         return self.bytes_replicated + -(-self.bytes_sharded * copies // world_size)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The outcome of placement. ``print(plan)`` shows what lies where; plans compare by value.
+    """The result of placement. ``print(plan)`` shows the tiers; plans compare by value.
 
     Args:
-        name: as it was asked for.
+        name: as the user gave it.
         world_size: ranks.
-        memory_budget: bytes of each rank; None: not looked at.
+        memory_budget: bytes of each rank; None: no limit.
         placements: of all items.
         partitions: which ranks store which of the sharded rows; None: each rank its share.
-        predictions: what reading the items costs, where the machine's links were known.
+        predictions: the cost of reading each item, where the machine's links were known.
     """
 
     name: str
@@ -152,11 +152,10 @@ class Plan:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Plan:
-        """The reverse of :meth:`to_dict`.
+        """The plan of :meth:`to_dict`'s values.
 
         Raises:
-            ValueError: the values are no plan; it says which one, what was expected and what was
-                found.
+            ValueError: the values are no plan; names the wrong one, and what was expected.
         """
         given = Fields(values, "not a plan: ")
         given.only(*(field.name for field in fields(cls)))
@@ -242,25 +241,25 @@ def fit_all(items: Sequence[Item], world_size: int, budget: int) -> list[Tiers]:
 
 
 def fit(item: Item, world_size: int, budget: int) -> Tiers:
-    """The tiers that keep most reads near within `budget` bytes a rank.
+    """The fastest tiers within `budget` bytes a rank.
 
     All replicated if that fits; else everything on GPUs, the hottest rows replicated as far as room
     is left; else as many of the hottest as fit sharded, the rest on the host.
     """
 
     def on_each_rank(replicated: int, gpu: int) -> int:
-        near = item.bytes_of(replicated)
-        sharded = item.bytes_of(gpu) - near
-        return near + -(-sharded // world_size)
+        on_all = item.bytes_of(replicated)
+        sharded = item.bytes_of(gpu) - on_all
+        return on_all + -(-sharded // world_size)
 
     if item.num_bytes <= budget:
         return Tiers.all_replicated(item.rows)
     if world_size == 1:
-        near = largest(item.rows, lambda k: item.bytes_of(k) <= budget)
-        return Tiers(replicated=near, host=item.rows - near)
+        hot = largest(item.rows, lambda k: item.bytes_of(k) <= budget)
+        return Tiers(replicated=hot, host=item.rows - hot)
     if on_each_rank(0, item.rows) <= budget:
-        near = largest(item.rows, lambda k: on_each_rank(k, item.rows) <= budget)
-        return Tiers(replicated=near, sharded=item.rows - near)
+        hot = largest(item.rows, lambda k: on_each_rank(k, item.rows) <= budget)
+        return Tiers(replicated=hot, sharded=item.rows - hot)
     gpu = largest(item.rows, lambda k: on_each_rank(0, k) <= budget)
     return Tiers(sharded=gpu, host=item.rows - gpu)
 
@@ -278,7 +277,7 @@ def largest(limit: int, holds: Callable[[int], bool]) -> int:
 
 
 def format_bytes(count: int) -> str:
-    """Bytes for people: ``1.5 GiB``."""
+    """Bytes as text: ``1.5 GiB``."""
     value, unit = float(count), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if value < 1024:

@@ -1,4 +1,4 @@
-"""From a graph's sizes to a plan."""
+"""Makes the plan of a store on this machine: by name, by hand, by budget or by links."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from peergraph.store.placement.items import (
 from peergraph.store.placement.options import PlacementOptions, disk_spill, shard_ratios
 from peergraph.store.placement.plan import Item, Placement, Plan, fit_all, make_plan
 from peergraph.store.placement.policies import POLICIES, plan_on
-from peergraph.store.placement.ratios import ShardRatios, share_out
-from peergraph.store.placement.reads import Reads
+from peergraph.store.placement.ratios import ShardRatios, place_items
+from peergraph.store.placement.reads import BatchReads
 
-# Of a GPU's free memory: the rest is the model's, its activations' and the allocator's.
+# Share of a GPU's free memory; the rest is for the model, activations and the allocator.
 DEFAULT_BUDGET_SHARE = 0.6
 
 
@@ -60,7 +60,7 @@ def choose_plan(
     schema: Schema,
     degrees: Mapping[EdgeType, Tensor],
     permuted: Mapping[EdgeType, bool],
-    reads: Callable[[], Reads],
+    reads: Callable[[], BatchReads],
     ordered: tuple[bool, bool],
     group: Group,
 ) -> Plan:
@@ -90,7 +90,7 @@ def choose_plan(
     ids = id_items(schema) if renumbered else []
     ids += list_order_items(schema) if lists_ordered else []
     if isinstance(plan, Plan):
-        made = _applied(plan, items, group)
+        made = _checked_plan(plan, items, group)
     elif not by_links or (plan == "auto" and not renumbered):
         # Ranks without a GPU share the machine's memory: one copy serves all.
         name = "host" if plan == "auto" else plan
@@ -99,7 +99,7 @@ def choose_plan(
         if topology is None and group.device.type == "cuda":
             topology = cached_topology(group)
         return _within_budget(options, topology, items, ids, reads, group)
-    made = _with_ids(made, ids, group)
+    made = _with_id_maps(made, ids, group)
     made, allocations = spill.apply(made, [*ids, *items], not isinstance(plan, Plan), group)
     budget = common_budget(options["memory_budget"], group)
     if budget is not None:
@@ -116,7 +116,7 @@ def _within_budget(
     topology: Topology | None,
     items: list[Item],
     ids: list[Item],
-    reads: Callable[[], Reads],
+    reads: Callable[[], BatchReads],
     group: Group,
 ) -> Plan:
     """A plan that no rank's memory exceeds. Collective.
@@ -128,18 +128,18 @@ def _within_budget(
     assert isinstance(plan, str)
     budget = left = common_budget(options["memory_budget"], group, DEFAULT_BUDGET_SHARE)
     if budget is not None:
-        only_ids = _with_ids(Plan(plan, group.world_size, None, ()), ids, group)
+        only_ids = _with_id_maps(Plan(plan, group.world_size, None, ()), ids, group)
         maps = planned_allocations(ids, only_ids)
         check_budget(maps, budget, 1, "renumbering nodes")
         left = budget - fullest_rank(maps, 1)[1]
     while True:
         if topology is not None:
-            made = _by_links(plan, items, left, ratios, topology, reads, group)
+            made = _plan_by_links(plan, items, left, ratios, topology, reads, group)
         elif plan == "auto":
-            made = _without_links(items, left, ratios, group)
+            made = _plan_without_links(items, left, ratios, group)
         else:
             raise ValueError(f"plan={plan!r} needs a topology, given or measured before")
-        made = replace(_with_ids(made, ids, group), memory_budget=budget)
+        made = replace(_with_id_maps(made, ids, group), memory_budget=budget)
         allocations = planned_allocations([*ids, *items], made)
         if budget is None or left is None:
             break
@@ -156,19 +156,19 @@ def _within_budget(
     return made
 
 
-def _with_ids(plan: Plan, ids: list[Item], group: Group) -> Plan:
-    near = Tiers.all_replicated if group.device.type == "cuda" else Tiers.all_host
-    placed = tuple(Placement.of(item, near(item.rows)) for item in ids)
+def _with_id_maps(plan: Plan, ids: list[Item], group: Group) -> Plan:
+    tiers = Tiers.all_replicated if group.device.type == "cuda" else Tiers.all_host
+    placed = tuple(Placement.of(item, tiers(item.rows)) for item in ids)
     return replace(plan, placements=(*placed, *plan.placements))
 
 
 def common_budget(
     memory_budget: int | None, group: Group, default_share: float = 0.0
 ) -> int | None:
-    """What all ranks can keep; None where none was given a budget. Collective.
+    """The smallest budget of the ranks; None if no rank has one. Collective.
 
     Args:
-        default_share: of a GPU's free memory, for ranks that were given none.
+        default_share: share of a GPU's free memory, for ranks without a budget.
     """
     by_default = memory_budget is None and default_share > 0 and group.device.type == "cuda"
     free = free_gpu_memory(group.device) if by_default else 0
@@ -182,15 +182,15 @@ def common_budget(
 
 
 def budget_granule(budget: int, plan: Plan, group: Group) -> int:
-    """The blocks that a budget is counted in: the driver's, unless few of them would exceed it."""
+    """The unit that a budget is counted in: the driver's block, unless the budget is small."""
     blocks = 4 * len(plan.placements)
     return GPU_GRANULE if group.device.type == "cuda" and budget > blocks * GPU_GRANULE else 1
 
 
-def _without_links(
+def _plan_without_links(
     items: list[Item], budget: int | None, ratios: ShardRatios, group: Group
 ) -> Plan:
-    """Near what fits; without a GPU, one copy of what no ratio puts into the ranks' memory."""
+    """By budget: replicates, then shards. Without a GPU: one copy of items without a ratio."""
 
     def rest(others: Sequence[Item], left: int) -> list[Tiers]:
         if group.device.type == "cuda":
@@ -198,20 +198,20 @@ def _without_links(
         return [Tiers.all_host(item.rows) for item in others]
 
     partitions = everyone_reaches_all(group.world_size)
-    tiers = share_out(items, budget, ratios, partitions, rest)
+    tiers = place_items(items, budget, ratios, partitions, rest)
     return Plan("auto", group.world_size, budget, tuple(map(Placement.of, items, tiers)))
 
 
-def _by_links(
+def _plan_by_links(
     policy: str,
     items: list[Item],
     budget: int | None,
     ratios: ShardRatios,
     topology: Topology,
-    reads: Callable[[], Reads],
+    reads: Callable[[], BatchReads],
     group: Group,
 ) -> Plan:
-    """By the cost model. Collective."""
+    """Plans by the cost model. Collective."""
     if budget is None:
         raise ValueError("a plan by topology needs a memory_budget where there is no GPU")
 
@@ -224,8 +224,8 @@ def _by_links(
     return group.broadcast(collective_call(group, choose))  # type: ignore[no-any-return]
 
 
-def _applied(plan: Plan, items: list[Item], group: Group) -> Plan:
-    """A plan given by hand, with the bytes that it means for this graph and these ranks."""
+def _checked_plan(plan: Plan, items: list[Item], group: Group) -> Plan:
+    """Checks a plan given by hand, and computes its bytes for this graph and these ranks."""
     if plan.partitions is not None and plan.partitions.num_gpus != group.world_size:
         raise ValueError(
             f"plan: partitions are for {plan.partitions.num_gpus} GPUs, "

@@ -9,8 +9,8 @@ from peergraph.memory.table.partitions import Partitions
 from peergraph.memory.topology.topology import Topology
 from peergraph.store.placement.partition_solver import solve
 from peergraph.store.placement.plan import Item, Placement, Plan
-from peergraph.store.placement.ratios import ShardRatios, by_cost, predict_all, share_out
-from peergraph.store.placement.reads import Reads
+from peergraph.store.placement.ratios import ShardRatios, choose_by_cost, place_items, predict_items
+from peergraph.store.placement.reads import BatchReads
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ POLICIES: dict[str, Policy] = {"auto": Policy(solve, True), "solver": Policy(sol
 def plan_on(
     topology: Topology,
     items: Sequence[Item],
-    reads: Reads,
+    reads: BatchReads,
     budget: int,
     policy: str = "auto",
     ratios: ShardRatios | None = None,
@@ -53,13 +53,13 @@ def plan_on(
         raise ValueError(f"budget must not be negative, got {budget}")
     chosen = POLICIES[policy]
     partitions = chosen.partition(topology)
-    rest = by_cost(reads, topology, partitions, replicate=chosen.replicate)
-    tiers = share_out(items, budget, ratios or ShardRatios(), partitions, rest)
+    rest = choose_by_cost(reads, topology, partitions, replicate=chosen.replicate)
+    tiers = place_items(items, budget, ratios or ShardRatios(), partitions, rest)
     return Plan(
         policy,
         topology.num_gpus,
         budget,
         tuple(map(Placement.of, items, tiers)),
         partitions,
-        predict_all(items, tiers, reads, topology, partitions),
+        predict_items(items, tiers, reads, topology, partitions),
     )

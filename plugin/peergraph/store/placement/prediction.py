@@ -1,4 +1,4 @@
-"""What a plan is expected to cost, as data and as text."""
+"""The predicted cost of a plan, as data and as text."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
 
 @dataclass(frozen=True)
 class Prediction:
-    """What an item's reads cost per mini-batch, all GPUs sampling at once.
+    """The cost of an item's reads per mini-batch, with all GPUs sampling at once.
 
     Args:
         kind, name: of the item.
         hits: the shares of reads that go to replicated, sharded and host rows.
         seconds: of the slowest GPU.
-        link_bytes: ``[n][n + 1]``: that GPU i reads from GPU j, and in the last column the host.
+        link_bytes: ``[n][n + 1]`` bytes that GPU i reads from GPU j, and in the last column from
+            the host.
     """
 
     kind: str
@@ -29,7 +30,7 @@ class Prediction:
 
     @classmethod
     def from_fields(cls, given: Fields) -> Prediction:
-        """From plain values, as JSON keeps them. Raises ValueError where they are none."""
+        """From plain values, as in JSON; ``ValueError`` for values of other types."""
         given.only("kind", "name", "hits", "seconds", "link_bytes")
         hits = given.numbers("hits")
         if len(hits) != 3:
@@ -44,7 +45,7 @@ class Prediction:
 
 
 def format_predictions(predictions: Sequence[Prediction]) -> str:
-    """For people: hits and time of each item, bytes of each link."""
+    """As text: hits and time of each item, bytes of each link."""
     lines = ["  predicted for a mini-batch on every GPU at once: where reads go, and their time"]
     table: list[tuple[str, ...]] = [("", "", "replicated", "sharded", "host", "time")]
     for p in predictions:

@@ -1,4 +1,4 @@
-"""How memory is shared out among items: XGNN's ratios, what comes first, and the cost model."""
+"""Divides memory among items: by XGNN's ratios, by priority, and by the cost model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from peergraph.memory.topology.topology import Topology
 from peergraph.store.placement.cost_model import predict
 from peergraph.store.placement.plan import Item
 from peergraph.store.placement.prediction import Prediction
-from peergraph.store.placement.reads import Reads
+from peergraph.store.placement.reads import BatchReads
 from peergraph.store.placement.tier_choice import bytes_on_gpu, choose_tiers, tiers_of_ratio
 
 _STRUCTURE = ("structure", "edge ids")
@@ -20,13 +20,14 @@ Chooser = Callable[[Sequence[Item], int], list[Tiers]]
 
 @dataclass(frozen=True)
 class ShardRatios:
-    """What users say about the plan: XGNN's ratios, and what comes first (4.3).
+    """The user's ratios and priority (XGNN 4.3).
 
     Args:
         graph_ratio: share of the bytes of structure and edge ids that is sharded over the GPUs;
             None: the plan chooses.
-        feature_ratio: the same of node and edge tables.
-        first: "structure" or "features": gets memory before the other; None: whatever saves most.
+        feature_ratio: the same for node and edge tables.
+        first: "structure" or "features": gets memory before the other; None: the item with the
+            largest gain does.
     """
 
     graph_ratio: float | None = None
@@ -45,7 +46,7 @@ class ShardRatios:
 
     @property
     def given(self) -> bool:
-        """Whether anything is said."""
+        """Whether the user gave any of them."""
         return self != ShardRatios()
 
     def of(self, item: Item) -> float | None:
@@ -53,29 +54,29 @@ class ShardRatios:
         return self.graph_ratio if item.kind in _STRUCTURE else self.feature_ratio
 
 
-def by_cost(
-    reads: Reads, topology: Topology, partitions: Partitions, *, replicate: bool = True
+def choose_by_cost(
+    reads: BatchReads, topology: Topology, partitions: Partitions, *, replicate: bool = True
 ) -> Chooser:
     """Chooses tiers by :func:`choose_tiers`."""
 
     def choose(items: Sequence[Item], budget: int) -> list[Tiers]:
-        loads = [reads.load(item) for item in items]
+        loads = [reads.access_pattern(item) for item in items]
         return choose_tiers(loads, topology, partitions, budget, replicate=replicate)
 
     return choose
 
 
-def share_out(
+def place_items(
     items: Sequence[Item],
     budget: int | None,
     ratios: ShardRatios,
     partitions: Partitions,
     rest: Chooser,
 ) -> list[Tiers]:
-    """The tiers of all items: those with a ratio by it, the others by `rest` in what is left.
+    """The tiers of all items. Items with a ratio go by it, the others by `rest` in the memory left.
 
     Args:
-        budget: bytes on each GPU; None: as many as the ratios take.
+        budget: bytes on each GPU; None: no limit.
 
     Raises:
         ValueError: the ratios take more than the budget.
@@ -95,14 +96,14 @@ def share_out(
             f"the budget is {budget}"
         )
     open_items = [i for i in range(len(items)) if i not in chosen]
-    for group in _in_turn(items, open_items, ratios.first):
+    for group in _by_priority(items, open_items, ratios.first):
         left = 0 if budget is None else budget - taken()
         chosen.update(zip(group, rest([items[i] for i in group], left), strict=True))
     return [chosen[i] for i in range(len(items))]
 
 
-def _in_turn(items: Sequence[Item], indices: list[int], first: str | None) -> list[list[int]]:
-    """Which items share the memory that is left, one group after the other."""
+def _by_priority(items: Sequence[Item], indices: list[int], first: str | None) -> list[list[int]]:
+    """Groups of items that get memory one after the other."""
     if first is None:
         return [indices]
     structure = [i for i in indices if items[i].kind in _STRUCTURE]
@@ -110,15 +111,15 @@ def _in_turn(items: Sequence[Item], indices: list[int], first: str | None) -> li
     return [structure, tables] if first == "structure" else [tables, structure]
 
 
-def predict_all(
+def predict_items(
     items: Sequence[Item],
     tiers: Sequence[Tiers],
-    reads: Reads,
+    reads: BatchReads,
     topology: Topology,
     partitions: Partitions,
 ) -> tuple[Prediction, ...]:
     """The cost of every item."""
     return tuple(
-        predict(reads.load(item), chosen, topology, partitions)
+        predict(reads.access_pattern(item), chosen, topology, partitions)
         for item, chosen in zip(items, tiers, strict=True)
     )

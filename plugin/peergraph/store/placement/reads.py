@@ -1,4 +1,4 @@
-"""What a mini-batch reads of a graph, counted or estimated: what the cost model goes by."""
+"""The reads of a mini-batch, counted or estimated: the input of the cost model."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from torch import Tensor
 from peergraph.store.hotness.good_turing import expected_reads
 from peergraph.store.hotness.hotness import Hotness, HotnessSpec
 from peergraph.store.input.source import EdgeType, NodeType
-from peergraph.store.placement.cost_model import SECTOR, Curve, Load, Work
+from peergraph.store.placement.cost_model import SECTOR, AccessPattern, HitRateCurve, SamplerWork
 from peergraph.store.placement.plan import Item
 
-# A mini-batch where nothing was counted: about 1024 seeds, 15-10-5 neighbours, on a large graph.
-# Only the proportions matter to a choice.
+# The mini-batch that is assumed without counts: about 1024 seeds, 15-10-5 neighbours, on a large
+# graph. Only the proportions matter.
 _NODES, _EXPANDED, _EDGES = 660_000, 140_000, 690_000
-# A list's two bounds lie together, its neighbours elsewhere.
+# The two bounds of a list are contiguous; its neighbours are at another address.
 BOUNDS, _PLACES = 2, 2
-# Of a sampler's map of nodes.
+# Bytes per node of a sampler's node map.
 _INDEX_BYTES = 4
 _CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class Reads:
-    """What a mini-batch reads.
+class BatchReads:
+    """The reads of a mini-batch.
 
     Args:
-        nodes: by node type, which rows, in their order, and how many.
-        expanded: by edge type, the same of destinations whose in-neighbours are sampled.
-        edges: by edge type, how many.
-        hops: that it is sampled in.
+        nodes: by node type, how reads spread over the rows, and their number.
+        expanded: by edge type, the same for the destinations that are expanded.
+        edges: by edge type, the number of sampled edges.
+        hops: of the sample.
     """
 
-    nodes: Mapping[NodeType, tuple[Curve, float]]
-    expanded: Mapping[EdgeType, tuple[Curve, float]]
+    nodes: Mapping[NodeType, tuple[HitRateCurve, float]]
+    expanded: Mapping[EdgeType, tuple[HitRateCurve, float]]
     edges: Mapping[EdgeType, float]
     hops: int = 3
 
@@ -48,8 +48,8 @@ class Reads:
         orders: Mapping[NodeType, Tensor],
         num_edges: Mapping[EdgeType, int],
         device: torch.device = _CPU,
-    ) -> Reads:
-        """By counts where there are some, else by how hot the nodes are.
+    ) -> BatchReads:
+        """From counts if `given` has some, else from the hotness of the nodes.
 
         Args:
             heat: by node type, by user id.
@@ -64,14 +64,14 @@ class Reads:
     @classmethod
     def by_nodes(
         cls, hotness: Mapping[NodeType, Tensor], num_edges: Mapping[EdgeType, int]
-    ) -> Reads:
-        """As hot nodes are read more, with a mini-batch of usual size.
+    ) -> BatchReads:
+        """From the hotness of nodes, with the size of the assumed mini-batch.
 
         Args:
             hotness: by node type, in the order of the rows.
             num_edges: of each relation.
         """
-        curves = {t: Curve.of(h) for t, h in hotness.items()}
+        curves = {t: HitRateCurve.of(h) for t, h in hotness.items()}
         rows = {t: h.numel() for t, h in hotness.items()}
         nodes = {t: (curve, float(min(rows[t], _NODES))) for t, curve in curves.items()}
         expanded = {t: (curves[t[2]], float(min(rows[t[2]], _EXPANDED))) for t in num_edges}
@@ -80,8 +80,8 @@ class Reads:
     @classmethod
     def by_counts(
         cls, counts: Hotness, orders: Mapping[NodeType, Tensor], device: torch.device = _CPU
-    ) -> Reads:
-        """As :func:`peergraph.sampling.presample` counted, in an epoch that was not counted.
+    ) -> BatchReads:
+        """From the counts of :func:`peergraph.sampling.presample`, for another epoch.
 
         Args:
             orders: by node type, the users' ids of the rows.
@@ -89,10 +89,10 @@ class Reads:
         """
         batches = max(1, counts.batches)
 
-        def of(values: Tensor, node_type: NodeType) -> tuple[Curve, float]:
-            near = values.to(device)
-            curve = Curve.of(expected_reads(near)[orders[node_type].to(device)])
-            return curve, float(near.sum()) / batches
+        def of(values: Tensor, node_type: NodeType) -> tuple[HitRateCurve, float]:
+            counted = values.to(device)
+            curve = HitRateCurve.of(expected_reads(counted)[orders[node_type].to(device)])
+            return curve, float(counted.sum()) / batches
 
         return cls(
             {t: of(values, t) for t, values in counts.features.items()},
@@ -106,8 +106,8 @@ class Reads:
         heat: Mapping[EdgeType, Tensor],
         orders: Mapping[EdgeType, Tensor],
         device: torch.device = _CPU,
-    ) -> Reads:
-        """The same reads of lists that lie in orders of their own.
+    ) -> BatchReads:
+        """The same reads, if some structures have a row order of their own.
 
         Args:
             heat: by edge type, how often each list is read, by user id.
@@ -115,30 +115,33 @@ class Reads:
             device: where to add up the reads of large graphs.
         """
         expanded = {
-            t: (Curve.of(heat[t].to(device)[orders[t].to(device)]) if t in orders else curve, count)
+            t: (
+                HitRateCurve.of(heat[t].to(device)[orders[t].to(device)]) if t in orders else curve,
+                count,
+            )
             for t, (curve, count) in self.expanded.items()
         }
         return replace(self, expanded=expanded)
 
-    def in_no_order(self, rows: Mapping[NodeType, int]) -> Reads:
-        """The same reads of nodes of some types that do not lie by hotness.
+    def in_no_order(self, rows: Mapping[NodeType, int]) -> BatchReads:
+        """The same reads, if the rows of some node types are not ordered by hotness.
 
         Args:
             rows: by node type, how many there are.
         """
-        changed = {t: (Curve.uniform(n), self.nodes[t][1]) for t, n in rows.items()}
+        changed = {t: (HitRateCurve.uniform(n), self.nodes[t][1]) for t, n in rows.items()}
         return replace(self, nodes={**self.nodes, **changed})
 
-    def load(self, item: Item) -> Load:
-        """How an item is read."""
+    def access_pattern(self, item: Item) -> AccessPattern:
+        """How mini-batches read an item."""
         row_bytes = max(1, item.bytes_of(1)) if item.rows else 1
         if isinstance(item.of, str):
-            return Load(item, *self.nodes[item.of], row_bytes, row_bytes)
+            return AccessPattern(item, *self.nodes[item.of], row_bytes, row_bytes)
         edges = self.edges[item.of]
         if item.kind != "structure":
-            return Load(item, Curve.uniform(item.rows), edges, row_bytes, row_bytes)
+            return AccessPattern(item, HitRateCurve.uniform(item.rows), edges, row_bytes, row_bytes)
         curve, reads = self.expanded[item.of]
         read_bytes = SECTOR * (BOUNDS + edges / max(1.0, reads))
         sources = int(self.nodes[item.of[0]][0].rows[-1])
-        work = Work(self.hops, edges, _INDEX_BYTES * sources)
-        return Load(item, curve, reads, read_bytes, SECTOR, _PLACES, False, work)
+        work = SamplerWork(self.hops, edges, _INDEX_BYTES * sources)
+        return AccessPattern(item, curve, reads, read_bytes, SECTOR, _PLACES, False, work)

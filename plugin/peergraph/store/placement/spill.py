@@ -1,4 +1,4 @@
-"""What the host's memory does not hold goes to disk: the coldest rows of the widest tables."""
+"""Spilling to disk: the coldest rows of the widest tables, where the host's memory is full."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from peergraph.memory import Group, Tiers
 from peergraph.memory.region.free_memory import free_host_memory
 from peergraph.store.placement.allocation import (
     Allocation,
-    exact_bytes,
+    format_exact_bytes,
     host_bytes,
     planned_allocations,
 )
 from peergraph.store.placement.plan import Item, Placement, Plan, largest
 
-# GPUs sample lists where they lie, and read edge ids with them.
+# GPUs cannot read from disk: their structure and edge ids stay in memory.
 _TABLES = ("node table", "edge table")
 _WITHOUT_GPU = (*_TABLES, "edge ids", "structure")
 _PAGE = 4096
@@ -27,11 +27,11 @@ _PAGE = 4096
 
 @dataclass(frozen=True)
 class Spill:
-    """What users say about rows that do not fit the host's memory.
+    """The user's options for rows that do not fit the host's memory.
 
     Args:
-        folder: where they go; None: nowhere.
-        host_budget: bytes of the host's memory that the store may take; None: what is free.
+        folder: for the files; None: nothing is spilled.
+        host_budget: bytes of the host's memory that the store may take; None: the free bytes.
     """
 
     folder: str | PathLike[str] | None = None
@@ -46,11 +46,11 @@ class Spill:
     def apply(
         self, plan: Plan, items: Sequence[Item], movable: bool, group: Group
     ) -> tuple[Plan, list[Allocation]]:
-        """The plan with as many rows on disk as the host has no room for, and what it allocates.
+        """The plan with as many rows on disk as the host has no room for, and its allocations.
         Collective.
 
         Args:
-            items: all that the plan places.
+            items: all items of the plan.
             movable: whether rows may move; without it the plan is only checked.
 
         Raises:
@@ -68,8 +68,8 @@ class Spill:
         if needed > room and (self.folder is not None or self.host_budget is not None):
             hint = "" if self.folder is not None else "; spill= names a folder for the coldest rows"
             raise MemoryError(
-                f"the store needs {exact_bytes(needed)} of the host's memory, and may take "
-                f"{exact_bytes(room)}{hint}"
+                f"the store needs {format_exact_bytes(needed)} of the host's memory, and may take "
+                f"{format_exact_bytes(room)}{hint}"
             )
         self._check_folder(sum(e.disk for e in allocations))
         return plan, allocations
@@ -85,14 +85,14 @@ class Spill:
         if needed > free:
             raise OSError(
                 errno.ENOSPC,
-                f"spill: the plan puts {exact_bytes(needed)} on disk, "
-                f"{exact_bytes(free)} are free in",
+                f"spill: the plan puts {format_exact_bytes(needed)} on disk, "
+                f"{format_exact_bytes(free)} are free in",
                 str(self.folder),
             )
 
 
 def _widest_first(items: Sequence[Item], on_gpu: bool) -> list[Item]:
-    """What may go to disk: a wide row saves more memory for each read of the disk."""
+    """Items that may go to disk: a wide row saves more memory per read of the disk."""
     kinds = _TABLES if on_gpu else _WITHOUT_GPU
     found = [item for item in items if item.kind in kinds and item.rows]
     # Structure comes last whatever its width: every sample reads it.
@@ -119,6 +119,6 @@ def _with_tiers(plan: Plan, item: Item, tiers: Tiers) -> Plan:
     placements = tuple(
         Placement.of(item, tiers) if (p.kind, p.name) == key else p for p in plan.placements
     )
-    # No rate of the disk is known to predict by.
+    # There is no prediction, since the disk's rate is not known.
     predictions = tuple(p for p in plan.predictions if (p.kind, p.name) != key)
     return replace(plan, placements=placements, predictions=predictions)

@@ -1,8 +1,8 @@
-"""Rows to replicate, to shard and to leave on the host, so that mini-batches take least time.
+"""Chooses the rows to replicate, to shard and to leave on the host, for the least time.
 
-Every row that moves nearer saves time and costs memory. The moves are made in the order of time
-saved per byte, over all items together, until the budget is used: for time that adds up over rows
-this is the best there is, and because hot rows come first, each tier is a range of rows.
+A row that moves to faster memory saves time and costs memory. The moves of all items are made in
+the order of time saved per byte until the budget is used. Times of rows add up, so this greedy
+choice is optimal; hot rows come first, so each tier is a range of rows.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ import numpy as np
 from peergraph.memory import Tiers
 from peergraph.memory.table.partitions import Partitions
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.placement.cost_model import LinkCosts, Load
+from peergraph.store.placement.cost_model import AccessPattern, LinkCosts
 from peergraph.store.placement.plan import Item, largest
 
 
 def choose_tiers(
-    loads: Sequence[Load],
+    patterns: Sequence[AccessPattern],
     topology: Topology,
     partitions: Partitions,
     budget: int,
     *,
     replicate: bool = True,
 ) -> list[Tiers]:
-    """The tiers of each load within `budget` bytes on every GPU.
+    """The tiers of each item within `budget` bytes on every GPU.
 
     Args:
-        partitions: where sharded rows lie; where every GPU stores all, they are replicated rows.
+        partitions: which GPU stores which sharded rows; where every GPU stores all of them, they
+            count as replicated.
         replicate: whether hot rows may be replicated although they could be sharded; without it
             the placement is XGNN's.
     """
-    chosen = [_Chosen(load.item, partitions) for load in loads]
+    chosen = [_Chosen(pattern.item, partitions) for pattern in patterns]
     moves = [
         move
-        for index, load in enumerate(loads)
-        for move in _moves(index, load, topology, partitions, replicate)
+        for index, pattern in enumerate(patterns)
+        for move in _moves(index, pattern, topology, partitions, replicate)
     ]
     left = budget
     for move in sorted(moves, key=lambda m: -m.worth):
@@ -49,17 +50,17 @@ def choose_tiers(
 
 
 def tiers_of_ratio(item: Item, ratio: float, partitions: Partitions) -> Tiers:
-    """XGNN's API: this share of an item's bytes on GPUs, sharded, and the rest on the host.
+    """XGNN's API: shards this share of an item's bytes and leaves the rest on the host.
 
     Raises:
         ValueError: a ratio outside 0..1.
     """
     if not 0 <= ratio <= 1:
         raise ValueError(f"a ratio must be in 0..1, got {ratio}")
-    near = largest(item.rows, lambda k: item.bytes_of(k) <= ratio * item.num_bytes)
+    on_gpus = largest(item.rows, lambda k: item.bytes_of(k) <= ratio * item.num_bytes)
     if partitions.near_share == 1:
-        return Tiers(replicated=near, host=item.rows - near)
-    return Tiers(sharded=near, host=item.rows - near)
+        return Tiers(replicated=on_gpus, host=item.rows - on_gpus)
+    return Tiers(sharded=on_gpus, host=item.rows - on_gpus)
 
 
 def bytes_on_gpu(item: Item, tiers: Tiers, partitions: Partitions) -> int:
@@ -71,7 +72,7 @@ def bytes_on_gpu(item: Item, tiers: Tiers, partitions: Partitions) -> int:
 
 @dataclass(frozen=True)
 class _Move:
-    """Bringing the rows before `end` nearer: onto the shards, or to every GPU."""
+    """Moves the rows before `end` to the shards, or to every GPU."""
 
     worth: float  # seconds saved per byte of memory
     index: int
@@ -80,16 +81,16 @@ class _Move:
 
 
 def _moves(
-    index: int, load: Load, topology: Topology, partitions: Partitions, replicate: bool
+    index: int, pattern: AccessPattern, topology: Topology, partitions: Partitions, replicate: bool
 ) -> Iterator[_Move]:
-    costs = LinkCosts.of(topology, partitions, load.width)
-    host, peers = float(costs.far(load).max()), float(costs.peers.max())
+    costs = LinkCosts.of(topology, partitions, pattern.width)
+    host, peers = float(costs.host_seconds(pattern).max()), float(costs.peers.max())
     share = partitions.near_share
     to_shard, to_all = (host - peers) / share, 0.0
     if share < 1:
         to_all = peers / (1 - share)
     shards = share < 1 and (not replicate or 0 < to_all <= to_shard)
-    for end, density in _densities(load):
+    for end, density in _densities(pattern):
         if shards:
             yield _Move(to_shard * density, index, end, False)
             if replicate:
@@ -98,14 +99,14 @@ def _moves(
             yield _Move(host * density, index, end, True)
 
 
-def _densities(load: Load) -> list[tuple[int, float]]:
-    """Bytes read per byte stored, by ranges of rows given by their ends, falling.
+def _densities(pattern: AccessPattern) -> list[tuple[int, float]]:
+    """Bytes read per byte stored, in falling order, for ranges of rows given by their ends.
 
-    Where later rows are denser than earlier ones they are taken together with them.
+    Later rows that are denser than earlier ones are in one range with them.
     """
-    item, curve = load.item, load.curve
+    item, curve = pattern.item, pattern.curve
     stored = [item.bytes_of(int(k)) for k in curve.rows]
-    moved = curve.share * load.reads * load.read_bytes
+    moved = curve.share * pattern.reads * pattern.read_bytes
     kept = [0]
     for k in range(1, len(stored)):
         while len(kept) > 1 and _slope(stored, moved, kept[-2], kept[-1]) < _slope(
@@ -121,7 +122,7 @@ def _slope(stored: Sequence[int], moved: np.ndarray[Any, Any], a: int, b: int) -
 
 
 class _Chosen:
-    """The tiers of one item, as far as they are chosen."""
+    """The tiers of one item so far."""
 
     def __init__(self, item: Item, partitions: Partitions) -> None:
         self.item = item
@@ -152,7 +153,7 @@ class _Chosen:
         return taken
 
     def _bytes(self, end: int, replicates: bool) -> int:
-        """On each GPU, once the rows before `end` have moved."""
+        """Bytes on each GPU after the rows before `end` have moved."""
         replicated = end if replicates else self.replicated
         on_gpus = max(self.on_gpus, end)
         tiers = Tiers(replicated, on_gpus - replicated, self.item.rows - on_gpus)

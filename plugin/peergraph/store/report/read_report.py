@@ -48,7 +48,7 @@ class ItemReads:
 
 @dataclass(frozen=True)
 class ReadReport:
-    """Reads of one rank, or of all; ``print`` shows them beside the plan's prediction.
+    """BatchReads of one rank, or of all; ``print`` shows them beside the plan's prediction.
 
     Args:
         plan: of the store.
@@ -97,7 +97,7 @@ class ReadReport:
         found: list[ReadReport] = group.all_gather(self)
         names = dict.fromkeys((i.kind, i.name) for m in found for i in m.items)
         sources = max((len(i.reads[0]) for m in found for i in m.items), default=0)
-        items = [_joined(kind, name, found, sources) for kind, name in names]
+        items = [_merged(kind, name, found, sources) for kind, name in names]
         return ReadReport(
             self.plan,
             tuple(rank for m in found for rank in m.ranks),
@@ -177,7 +177,7 @@ class ReadReport:
         return any((item.kind, item.name) == (kind, name) for item in self.items)
 
 
-def _joined(kind: str, name: str, found: list[ReadReport], sources: int) -> ItemReads:
+def _merged(kind: str, name: str, found: list[ReadReport], sources: int) -> ItemReads:
     nothing = ItemReads(kind, name, ((0,) * sources,), ((0,) * sources,), (0.0,))
     of = [next((i for i in m.items if (i.kind, i.name) == (kind, name)), nothing) for m in found]
     return ItemReads(

@@ -12,7 +12,7 @@ from typing_extensions import Self
 
 
 class StoragelessTensor(Tensor):
-    """A wrapper subclass whose values come of :meth:`whole`.
+    """A wrapper subclass whose values come of :meth:`materialize`.
 
     Subclasses implement ``__torch_dispatch__``. Here are the methods that torch runs on the storage
     without dispatching, and how such a tensor goes to another process: by the pickler of
@@ -40,7 +40,7 @@ class StoragelessTensor(Tensor):
             guard(tensor)
         return tensor
 
-    def whole(self) -> Tensor:
+    def materialize(self) -> Tensor:
         """The values as a plain tensor."""
         raise NotImplementedError
 
@@ -61,8 +61,8 @@ class StoragelessTensor(Tensor):
         )
 
     def numpy(self, *, force: bool = False) -> Any:
-        """A NumPy array of :meth:`whole`."""
-        return self.whole().numpy(force=force)
+        """A NumPy array of :meth:`materialize`."""
+        return self.materialize().numpy(force=force)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         array = self.numpy()
@@ -71,11 +71,11 @@ class StoragelessTensor(Tensor):
         return array.copy() if copy else array
 
     def __dlpack__(self, **kwargs: Any) -> Any:
-        return self.whole().__dlpack__(**kwargs)
+        return self.materialize().__dlpack__(**kwargs)
 
     def tolist(self) -> Any:
         """The values as nested lists."""
-        return self.whole().tolist()
+        return self.materialize().tolist()
 
     def apply_(self, function: Any) -> NoReturn:
         """Not supported: raises ``NotImplementedError``."""
@@ -84,7 +84,7 @@ class StoragelessTensor(Tensor):
         )
 
 
-def mode_for(func: Any) -> AbstractContextManager[Any]:
+def dispatch_mode(func: Any) -> AbstractContextManager[Any]:
     """The mode in which an operation makes what torch expects of it.
 
     In inference mode, too, a view of a normal tensor is a normal tensor. Operations on whole

@@ -13,7 +13,7 @@ from typing_extensions import Self
 
 from peergraph.memory.region.free_memory import free_host_memory
 from peergraph.store.store import Store
-from peergraph.store.tensors.storageless_tensor import StoragelessTensor, mode_for
+from peergraph.store.tensors.storageless_tensor import StoragelessTensor, dispatch_mode
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
@@ -87,7 +87,7 @@ class StoreTensor(StoragelessTensor):
         tensor: Self = _make_handle(type(self), self._arguments(), self.read_only)
         return tensor
 
-    def whole(self, device: torch.device | None = None) -> Tensor:
+    def materialize(self, device: torch.device | None = None) -> Tensor:
         """All values as a plain tensor on ``device`` (default: this tensor's). Synchronises."""
         raise NotImplementedError
 
@@ -96,13 +96,13 @@ class StoreTensor(StoragelessTensor):
         cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        with mode_for(func):
+        with dispatch_mode(func):
             for handler in _HANDLERS.get(func, ()):
                 result = handler(*args, **kwargs)
                 if result is not NotImplemented:
                     return result
             _refuse_writes(func, args, kwargs)
-            args, kwargs = plain((args, kwargs))
+            args, kwargs = materialize_all((args, kwargs))
             return func(*args, **kwargs)
 
     def __getitem__(self, key: Any) -> Tensor:
@@ -124,20 +124,20 @@ class StoreTensor(StoragelessTensor):
         return tensor
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        needed, free = self._whole_bytes(), free_host_memory()
+        needed, free = self._num_bytes(), free_host_memory()
         if needed > free:
             raise MemoryError(
                 f"pickling {self!r} reads all its values, {needed} bytes, and {free} are free; "
                 "Store.save writes a store to a folder without reading it whole"
             )
-        values = self.whole(_CPU).requires_grad_(self.requires_grad)
+        values = self.materialize(_CPU).requires_grad_(self.requires_grad)
         return values.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
     def reduce_to_process(self) -> Any:
         """A handle: another process of the machine reads the same memory."""
         return _make_handle, (type(self), self._arguments(), self.read_only)
 
-    def _whole_bytes(self) -> int:
+    def _num_bytes(self) -> int:
         return self.numel() * self.element_size()
 
     def refuse_if_read_only(self) -> None:
@@ -231,13 +231,13 @@ def _make_handle(kind: Any, arguments: tuple[Any, ...], read_only: bool) -> Any:
     return tensor
 
 
-def plain(tree: Any) -> Any:
+def materialize_all(tree: Any) -> Any:
     """The same nested structure, its store tensors read whole."""
     if isinstance(tree, StoreTensor):
-        return tree.whole()
+        return tree.materialize()
     if isinstance(tree, Tensor):
         return tree
-    return tree_map_only(StoreTensor, lambda tensor: tensor.whole(), tree)
+    return tree_map_only(StoreTensor, lambda tensor: tensor.materialize(), tree)
 
 
 def _refuse_writes(func: Any, args: Any, kwargs: dict[str, Any]) -> None:
@@ -275,13 +275,13 @@ def _to_copy(
     if layout not in (None, torch.strided) or pin_memory:
         return NotImplemented
     # Read straight to the target: a table on the GPU need not fit beside itself to go to the CPU.
-    whole = tensor.whole(device)
+    whole = tensor.materialize(device)
     return whole.to(dtype=dtype, memory_format=memory_format or torch.preserve_format)
 
 
 @implements(torch.ops.aten.clone.default)
 def _clone(tensor: StoreTensor, *, memory_format: torch.memory_format | None = None) -> Any:
-    # `whole` is a fresh tensor already.
+    # `materialize` returns a fresh tensor already.
     if memory_format in (None, torch.preserve_format, torch.contiguous_format):
-        return tensor.whole()
+        return tensor.materialize()
     return NotImplemented

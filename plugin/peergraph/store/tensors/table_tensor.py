@@ -12,7 +12,7 @@ from peergraph.memory import Table
 from peergraph.memory.table.id_list import as_wide_as_rows, integers
 from peergraph.store.input.source import EdgeType, NodeType
 from peergraph.store.store import Store
-from peergraph.store.tensors.store_tensor import StoreTensor, implements, plain
+from peergraph.store.tensors.store_tensor import StoreTensor, implements, materialize_all
 
 aten = torch.ops.aten
 
@@ -20,7 +20,7 @@ aten = torch.ops.aten
 class TableTensor(StoreTensor):
     """A node table (rows by node id) or edge table (rows by edge id) as a tensor ``[rows, ...]``.
 
-    Reads are one-sided: no other rank takes part. Ids may lie on the CPU or on the store's
+    BatchReads are one-sided: no other rank takes part. Ids may lie on the CPU or on the store's
     device; results are on this tensor's device. An id out of range raises ``IndexError`` (on CUDA
     at a later operation of the store).
 
@@ -54,7 +54,7 @@ class TableTensor(StoreTensor):
     def _arguments(self) -> tuple[Any, ...]:
         return self.store, self.owner, self.table_name, self.device
 
-    def whole(self, device: torch.device | None = None) -> Tensor:
+    def materialize(self, device: torch.device | None = None) -> Tensor:
         """All rows in the user's order as a plain tensor. Synchronises unless it stays on a GPU."""
         target = self.device if device is None else device
         if target.type == "cuda" and target == self.table.device:
@@ -98,7 +98,7 @@ class TableTensor(StoreTensor):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Writes rows, for all ranks (one-sided). Columns cannot be selected."""
-        key = plain(key)
+        key = materialize_all(key)
         if key is Ellipsis or (isinstance(key, slice) and key == slice(None)):
             self._refuse_gradients(value)
             self.copy_(value if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu"))
@@ -118,7 +118,7 @@ class TableTensor(StoreTensor):
         """
         self.refuse_if_read_only()
         self._refuse_gradients(value)
-        value = torch.as_tensor(plain(value), dtype=self.dtype, device=self.device)
+        value = torch.as_tensor(materialize_all(value), dtype=self.dtype, device=self.device)
         self.table.scatter(ids, value.expand((*ids.shape, *self.shape[1:])))
 
     def _refuse_gradients(self, value: Any) -> None:
@@ -148,14 +148,14 @@ def _along_rows(tensor: Any, dim: int) -> bool:
 def _index_select(tensor: Any, dim: int, index: Tensor) -> Any:
     if not _along_rows(tensor, dim):
         return NotImplemented
-    return tensor.rows(plain(index).reshape(-1))
+    return tensor.rows(materialize_all(index).reshape(-1))
 
 
 @implements(aten.index_select.out)
 def _index_select_out(tensor: Any, dim: int, index: Tensor, *, out: Tensor) -> Any:
     if not _along_rows(tensor, dim) or isinstance(out, StoreTensor):
         return NotImplemented
-    ids = plain(index).reshape(-1)
+    ids = materialize_all(index).reshape(-1)
     shape = (ids.numel(), *tensor.shape[1:])
     fits = out.shape == shape and out.dtype == tensor.dtype and out.device == tensor.device
     if fits and out.is_contiguous():
@@ -171,7 +171,7 @@ def _index(tensor: Any, indices: list[Tensor | None]) -> Any:
         return NotImplemented
     if any(index is not None for index in indices[1:]):
         return NotImplemented
-    ids = tensor.row_ids(plain(indices[0]))
+    ids = tensor.row_ids(materialize_all(indices[0]))
     if ids is None:
         return NotImplemented
     return tensor.rows(ids)
@@ -200,7 +200,7 @@ def _index_put_(
 ) -> Any:
     if not isinstance(tensor, TableTensor) or accumulate or len(indices) != 1:
         return NotImplemented
-    ids = tensor.row_ids(plain(indices[0]))
+    ids = tensor.row_ids(materialize_all(indices[0]))
     if ids is None:
         return NotImplemented
     tensor.write(ids, values)
@@ -215,7 +215,7 @@ def _copy_(tensor: Any, source: Tensor, non_blocking: bool = False) -> Any:
         # So AveragedModel keeps the buffers of its copy of a model.
         return tensor
     tensor.refuse_if_read_only()
-    source = plain(source).to(dtype=tensor.dtype)
+    source = materialize_all(source).to(dtype=tensor.dtype)
     if source.device != tensor.device:
         source = source.cpu()
     tensor.table.load(source.expand(tensor.shape))
