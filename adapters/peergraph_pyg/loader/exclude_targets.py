@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peergraph.sampling import edges_between
 from peergraph.store import EdgeType
 
 
@@ -88,30 +89,23 @@ def _between(out: Any, key: EdgeType | None, begin: Tensor, end: Tensor) -> Tens
     """Whether each edge connects the two ends of a link."""
     row, col = _part(out.row, key), _part(out.col, key)
     first, second = (None, None) if key is None else (key[0], key[2])
-    sources, destinations = _labels(out, first), _labels(out, second)
+    sources, destinations = _part(out.node, first), _part(out.node, second)
     begin, end = begin.to(row.device), end.to(row.device)
-    edges = sources[row] * len(destinations) + destinations[col]
-    links = sources[begin] * len(destinations) + destinations[end]
-    if out.batch is None:
-        return torch.isin(edges, links)
-    links, which = torch.unique(links, return_inverse=True)
-    at = torch.searchsorted(links, edges).clamp(max=len(links) - 1)
-    source_trees, destination_trees = _part(out.batch, first), _part(out.batch, second)
-    # For some amounts of negatives, PyG puts the two ends into different trees.
-    own = torch.stack([source_trees[begin], destination_trees[end]])
-    count = len(out.metadata[0])
-    in_tree = torch.isin(at * count + source_trees[row], which * count + own)
-    same: Tensor = in_tree & (links[at] == edges)
-    return same
-
-
-def _labels(out: Any, node_type: Any) -> Tensor:
-    """An id for each row; rows of the same node have the same id."""
-    nodes = _part(out.node, node_type)
-    if out.batch is None:  # the loaders sample each end once
-        return torch.arange(len(nodes), device=nodes.device)
-    labels: Tensor = torch.unique(nodes, return_inverse=True)[1]
-    return labels
+    links = torch.stack([sources[begin], destinations[end]])
+    if out.batch is not None:
+        source_trees, destination_trees = _part(out.batch, first), _part(out.batch, second)
+        # A source id for each node of each tree. For some amounts of negatives, PyG puts the two
+        # ends into different trees: the link is then removed from both.
+        source_labels = torch.unique(sources, return_inverse=True)[1]
+        sources = source_trees * len(sources) + source_labels
+        links = torch.stack(
+            [
+                trees * len(sources) + source_labels[begin]
+                for trees in (source_trees[begin], destination_trees[end])
+            ]
+        )
+        links = torch.stack([links.flatten(), destinations[end].repeat(2)])
+    return edges_between(row, col, sources, destinations, links)
 
 
 def _part(value: Any, key: Any) -> Any:

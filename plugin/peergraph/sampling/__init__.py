@@ -2,7 +2,7 @@
 walks, PinSAGE neighbours, negative edges.
 """
 
-from peergraph.sampling.exclude import exclude_edges
+from peergraph.sampling.exclude import edges_between, exclude_edges
 from peergraph.sampling.negative.negative_sampler import Negatives, NegativeSampler
 from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
 from peergraph.sampling.presampling import presample
@@ -28,6 +28,7 @@ __all__ = [
     "StaticShapeSample",
     "StaticShapeSampler",
     "Walks",
+    "edges_between",
     "exclude_edges",
     "next_seed",
     "presample",

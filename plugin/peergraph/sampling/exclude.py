@@ -1,4 +1,4 @@
-"""Taking edges out of a sample: the target edges of link prediction."""
+"""Exclusion of edges from a sample, such as the target edges of link prediction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peergraph.sampling.sample import EdgeType, NodeType, Sample
 Edges = Tensor | Mapping[EdgeType, Tensor]
 Reverse = Tensor | Mapping[EdgeType, tuple[EdgeType, Tensor | None]]
 
-# Of the map of the excluded ids' last bits, on the CPU: it stays in the nearest cache.
+# Slots of the table of the last bits of excluded ids, on the CPU; it fits into the L1 cache.
 _FEWEST_SLOTS = 1 << 12
 
 
@@ -27,20 +27,22 @@ def exclude_edges(
     pairs: Edges | None = None,
     reverse: Reverse | None = None,
 ) -> Sample:
-    """The sample without some edges, such as the edges to be predicted and their reverses (DGL's
-    ``exclude=``). Hops, counts and blocks are right for what is left; nodes remain, also those
-    that nothing but an excluded edge led to.
+    """Removes edges from a sample, such as the edges to be predicted and their reverses (DGL's
+    ``exclude=``), and returns the new sample.
+
+    Hops, counts and blocks describe the remaining edges. All nodes remain, also nodes that only an
+    excluded edge led to. Ids and pairs that the sample does not hold are ignored. The given sample
+    is not changed.
 
     Runs where the sample is, on the current stream; the host waits for sizes a few times a
-    relation. Not collective. The sample that was given stays as it is. Ids and pairs that the
-    sample does not hold are passed over.
+    relation. Not collective.
 
     Args:
-        sample: of :meth:`NeighborSampler.sample`.
-        edge_ids: users' ids of the edges to take out; by edge type where there are several.
-        pairs: [2, P] users' ids of sources and destinations: all edges between them are taken out;
-            by edge type where there are several.
-        reverse: also take out the reverses of `edge_ids`: a tensor that maps an edge id to its
+        sample: a sample of :meth:`NeighborSampler.sample`.
+        edge_ids: users' ids of the edges to remove; by edge type where there are several.
+        pairs: [2, P] users' ids of sources and destinations: all edges from ``pairs[0, i]`` to
+            ``pairs[1, i]`` are removed; by edge type where there are several.
+        reverse: also remove the reverses of `edge_ids`: a tensor that maps an edge id to its
             reverse's, where there is one relation, or by edge type: the reverse edge type and the
             map (None: a reverse has the same id). Reverses of `pairs` need no map: give them too.
 
@@ -63,13 +65,16 @@ def exclude_edges(
         for t, ids in _with_reverse(by_type, reverse, sample):
             kept[t] &= ~_contained(sample.edge_ids[t], ids)
     if pairs is not None:
-        for t, both in _by_type("pairs", pairs, sample, 2).items():
-            kept[t] &= ~_between(sample, t, both)
+        for t, ends in _by_type("pairs", pairs, sample, 2).items():
+            source_ids, destination_ids = sample.nodes[t[0]], sample.nodes[t[2]]
+            kept[t] &= ~edges_between(
+                sample.row[t], sample.col[t], source_ids, destination_ids, ends
+            )
     return _filtered(sample, kept)
 
 
 def _by_type(name: str, given: Edges, sample: Sample, dims: int) -> dict[EdgeType, Tensor]:
-    """What was given, by edge type, as int64 on the sample's device."""
+    """Converts the argument to int64 tensors by edge type, on the sample's device."""
     if isinstance(given, Tensor):
         if len(sample.row) != 1:
             raise ValueError(f"{name}: expected a dict by edge type, one of {list(sample.row)}")
@@ -89,7 +94,7 @@ def _by_type(name: str, given: Edges, sample: Sample, dims: int) -> dict[EdgeTyp
 def _with_reverse(
     edge_ids: dict[EdgeType, Tensor], reverse: Reverse | None, sample: Sample
 ) -> list[tuple[EdgeType, Tensor]]:
-    """The ids and those of their reverses."""
+    """Returns the ids and the ids of their reverse edges."""
     if reverse is None:
         return list(edge_ids.items())
     if isinstance(reverse, Tensor):
@@ -124,15 +129,28 @@ def _mapped(id_map: Tensor, ids: Tensor) -> Tensor:
     return id_map[ids.to(id_map.device)].to(ids.device, torch.int64)
 
 
-def _between(sample: Sample, edge_type: EdgeType, pairs: Tensor) -> Tensor:
-    """Whether each edge of the sample goes from pairs[0, i] to pairs[1, i] for some i."""
-    row, col = sample.row[edge_type].long(), sample.col[edge_type].long()
+def edges_between(
+    row: Tensor, col: Tensor, source_ids: Tensor, destination_ids: Tensor, pairs: Tensor
+) -> Tensor:
+    """Tells which edges of a sample connect one of the given pairs of nodes.
+
+    Runs where the sample is; synchronises on a GPU. Not collective.
+
+    Args:
+        row, col: [E] int32 or int64 sources and destinations, as positions in the ids.
+        source_ids, destination_ids: int64 ids of the rows of the two node types.
+        pairs: [2, P] int64 ids of sources and destinations, on the device of the sample.
+
+    Returns:
+        [E] bool: whether the edge goes from ``pairs[0, i]`` to ``pairs[1, i]`` for some ``i``.
+    """
+    row, col = row.long(), col.long()
     if row.numel() == 0 or pairs.numel() == 0:
         return torch.zeros_like(row, dtype=torch.bool)
-    # By number among the pairs' nodes: a pair of those fits into 64 bits, one of ids may not.
+    # Pairs of positions among the pairs' nodes fit into 64 bits; pairs of ids may not.
     sources, destinations = torch.unique(pairs[0]), torch.unique(pairs[1])
-    source, is_source = _find(sources, sample.nodes[edge_type[0]])
-    destination, is_destination = _find(destinations, sample.nodes[edge_type[2]])
+    source, is_source = _find(sources, source_ids)
+    destination, is_destination = _find(destinations, destination_ids)
     count = destinations.numel()
     wanted = _find(sources, pairs[0])[0] * count + _find(destinations, pairs[1])[0]
     edges = source[row] * count + destination[col]
@@ -140,12 +158,12 @@ def _between(sample: Sample, edge_type: EdgeType, pairs: Tensor) -> Tensor:
 
 
 def _contained(elements: Tensor, ids: Tensor) -> Tensor:
-    """Whether each element is among `ids`, which are few: torch.isin would sort the elements."""
+    """As torch.isin(elements, ids) for few `ids`: torch.isin would sort the elements."""
     if ids.numel() == 0:
         return torch.zeros_like(elements, dtype=torch.bool)
     if elements.device.type != "cpu":
         return _find(torch.unique(ids), elements)[1]
-    # Most elements are told apart by their last bits, without a search.
+    # The last bits rule out most elements without a search.
     size = max(_FEWEST_SLOTS, 8 << (ids.numel() - 1).bit_length())
     slots = torch.zeros(size, dtype=torch.bool, device="cpu")
     slots[ids & (size - 1)] = True
@@ -156,14 +174,14 @@ def _contained(elements: Tensor, ids: Tensor) -> Tensor:
 
 
 def _find(ascending: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the ids are, and whether they are there at all."""
-    at = torch.searchsorted(ascending, ids.contiguous()).clamp(max=ascending.numel() - 1)
-    return at, ascending[at] == ids
+    """Returns the positions of the ids in `ascending`, and whether they are in it."""
+    found = torch.searchsorted(ascending, ids.contiguous()).clamp(max=ascending.numel() - 1)
+    return found, ascending[found] == ids
 
 
 def _filtered(sample: Sample, kept: dict[EdgeType, Tensor]) -> Sample:
-    """The sample with the kept edges only."""
-    # How many edges are kept before each: the new place of every old one.
+    """Returns the sample with the kept edges only."""
+    # The number of kept edges before each edge: its new position.
     before = {
         t: torch.cat([k.new_zeros(1, dtype=torch.int64), k.cumsum(0)]) for t, k in kept.items()
     }
@@ -191,11 +209,11 @@ def _filtered(sample: Sample, kept: dict[EdgeType, Tensor]) -> Sample:
 
 
 def _to_host(numbers: dict[EdgeType, Tensor]) -> dict[EdgeType, list[int]]:
-    """All of them in one copy."""
+    """Copies all numbers to the host at once."""
     if not numbers:
         return {}
-    near = iter(torch.cat(list(numbers.values())).tolist())
-    return {t: list(islice(near, n.numel())) for t, n in numbers.items()}
+    flat = iter(torch.cat(list(numbers.values())).tolist())
+    return {t: list(islice(flat, n.numel())) for t, n in numbers.items()}
 
 
 def _fewer_duplicates(
