@@ -48,13 +48,13 @@ def test_every_dtype(group: Group, dtype: torch.dtype) -> None:
     table.close()
 
 
-@pytest.mark.parametrize("id_dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("kind", TIER_KINDS)
-def test_every_tier(group: Group, kind: str, id_dtype: torch.dtype) -> None:
+def test_every_tier(group: Group, kind: str) -> None:
     rows = random_rows((101, 8), torch.float32)
     table = table_of(rows, split(101, kind), group)
     for count in (1, 2, 33, 1000):
-        check(table, rows, random_ids(101, (count,), id_dtype))
+        for id_dtype in (torch.int32, torch.int64):
+            check(table, rows, random_ids(101, (count,), id_dtype))
     table.close()
 
 
@@ -73,8 +73,10 @@ def test_many_ids(group: Group, kind: str, renumbered: bool) -> None:
     table.close()
 
 
-@pytest.mark.parametrize("width", [1, 3, 64, 200])
-@pytest.mark.parametrize("kind", TIER_KINDS)
+@pytest.mark.parametrize(
+    ("kind", "width"),
+    [(kind, 3) for kind in TIER_KINDS] + [("all", width) for width in (1, 64, 200)],
+)
 def test_padding(group: Group, kind: str, width: int) -> None:
     rows = random_rows((6000, width), torch.float32)
     table = table_of(rows, split(6000, kind), group)
@@ -118,7 +120,7 @@ def test_out_index(group: Group) -> None:
     table.close()
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 4, 7, 8, 12, 16, 31, 48, 64, 100, 512, 528, 4100, 9000])
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 8, 12, 16, 31, 512, 528, 4100, 9000])
 def test_widths_in_bytes(group: Group, width: int) -> None:
     rows = random_rows((40, width), torch.uint8)
     table = table_of(rows, split(40, "mixed"), group)

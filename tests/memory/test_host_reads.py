@@ -16,6 +16,7 @@ from peergraph.memory.table import access
 from peergraph.memory.table.host_read_speeds import SPARSE_BYTES, Speeds, save_speeds, staged_share
 from peergraph.testing import run_ranks
 from tests.memory.tables import plain_gather, random_ids, random_rows, same_bits, split, table_of
+from tests.pairwise import pairwise
 
 
 def gather_and_wait(table: Table, ids: torch.Tensor) -> None:
@@ -93,9 +94,10 @@ def force(way: str) -> Callable[..., float]:
 
 
 @pytest.mark.gpus(1)
-@pytest.mark.parametrize("way", ["kernel", "staged", "both"])
-@pytest.mark.parametrize("kind", ["host", "mixed", "all"])
-@pytest.mark.parametrize("width", [3, 128])
+@pytest.mark.parametrize(
+    ("way", "kind", "width"),
+    pairwise(["kernel", "staged", "both"], ["host", "mixed", "all"], [3, 128]),
+)
 def test_same_rows(way: str, kind: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "staged_share", force(way))
     rows = random_rows((3001, width), torch.float32)

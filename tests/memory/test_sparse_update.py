@@ -14,6 +14,7 @@ from peergraph.memory.device.launching import DTYPES
 from peergraph.memory.training.coalesce import SparseRows, accumulator, coalesce
 from peergraph.memory.training.trained_table import TrainedTable
 from tests.memory.tables import MEMORY_KINDS, same_bits, split, table_of
+from tests.pairwise import pairwise
 
 ROWS = 23
 WIDTHS = [1, 2, 3, 4, 8, 33, 64]
@@ -61,9 +62,9 @@ def updated(
     return result
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    ("rule", "dtype", "width"), pairwise(list(RULES), list(DTYPES), [1, 2, 3, 8, 33])
+)
 def test_update(rule: str, dtype: torch.dtype, width: int, device: torch.device) -> None:
     weight, *states = updated(rule, dtype, width, "mixed", device)
     expected = normal((ROWS, width), dtype, 0).double()
@@ -104,8 +105,12 @@ def coalesced(
     return coalesce(SparseRows(chosen.to(device), values.to(device)))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("count", "keys"), [(0, 5), (1, 5), (50, 1000), (300, 7), (1000, 2)])
+@pytest.mark.parametrize(
+    ("dtype", "count", "keys"),
+    [(torch.float32, *size) for size in [(0, 5), (1, 5), (50, 1000), (300, 7), (1000, 2)]]
+    + [(dtype, 300, 7) for dtype in DTYPES if dtype != torch.float32]
+    + [(torch.bfloat16, 1000, 2), (torch.float64, 0, 5)],
+)
 def test_coalesce(dtype: torch.dtype, count: int, keys: int, device: torch.device) -> None:
     for width in (1, 3, 4, 40):
         found = coalesced(dtype, width, count, keys, device)

@@ -15,7 +15,7 @@ import torch
 
 import peergraph._C as _C
 from peergraph.memory.device.launching import Launch, launch_on, most_blocks
-from peergraph.memory.device.pinned_pipeline import PinnedPipeline, pinned_pipeline
+from peergraph.memory.device.pinned_pipeline import PinnedPipeline
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.group.group import Group
 from peergraph.memory.group.naming import collective
@@ -33,6 +33,8 @@ from peergraph.memory.table.tier_sizes import Split, local_bytes, shard_rows
 from peergraph.memory.table.tiers import Tiers
 from peergraph.progress import progress_bar
 
+_READ_CHUNK_BYTES = 32 << 20
+
 
 class Table:
     """A [rows, ...] array whose rows are on the replicated, sharded, host and disk tiers.
@@ -47,7 +49,6 @@ class Table:
     group: Group
     row_bytes: int
     split: Split
-    """How the sharded rows are split over the ranks."""
     counter: ReadCounter | None = None
     """Counts gathers after :meth:`count_reads`."""
 
@@ -347,8 +348,8 @@ class Table:
             self._read_range(start + part.start, rows)
             return rows
 
-        # Not the pipeline of the process, which reads of rows on disk use meanwhile.
-        pipeline = PinnedPipeline(self.device) if self.tiers.disk else pinned_pipeline(self.device)
+        # Not the pipeline of the process, which other threads and rows on disk use meanwhile.
+        pipeline = PinnedPipeline(self.device, _READ_CHUNK_BYTES)
         stream = torch.cuda.current_stream(self.device)
         pipeline.download(_as_bytes(result), stream, read_part)
         return result

@@ -46,10 +46,17 @@ def staged_rows(table: Table, order: torch.Tensor | None, with_host: bool) -> St
     return StagedRows(view, first, table.rows, table.row_bytes, order, cpu, disk_launch())
 
 
-@pytest.mark.parametrize("order_dtype", [None, torch.int32, torch.int64], ids=str)
 @pytest.mark.parametrize(
-    ("kind", "with_host"),
-    [("host", True), ("mixed", True), ("all", True), ("all", False), ("disk", False)],
+    ("kind", "with_host", "order_dtype"),
+    [
+        ("host", True, None),
+        ("mixed", True, torch.int32),
+        ("all", True, torch.int64),
+        ("all", True, None),
+        ("all", False, torch.int32),
+        ("disk", False, torch.int64),
+    ],
+    ids=str,
 )
 def test_these_rows_and_no_others(
     kind: str, with_host: bool, order_dtype: torch.dtype | None
