@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass
-from os import PathLike
 from typing import Any
 
 import dgl
 import torch
 from dgl import DGLGraph
 from torch import Tensor
+from typing_extensions import Unpack
 
 from peergraph.aggregate import is_arange
-from peergraph.memory import Group, collective_call
-from peergraph.store import EdgeSource, EdgeType, GraphSource, Store
+from peergraph.integration import share_graph
+from peergraph.memory import Group
+from peergraph.store import EdgeSource, EdgeType, GraphSource, PlacementOptions, Store
 
 from ..backend.materialize import materialize
 from ..backend.shared_index import IndexLayout, make_index, pack, share_arrays
@@ -28,13 +28,10 @@ _CPU = torch.device("cpu")
 def share(
     g: Any = None,
     *,
-    plan: Any = "auto",
-    memory_budget: Any = None,
-    spill: str | PathLike[str] | None = None,
-    host_budget: int | None = None,
     device: Any = None,
     timeout: float | None = None,
-    progress: Any = None,
+    progress: bool | None = None,
+    **options: Unpack[PlacementOptions],
 ) -> DGLGraph:
     """Puts a graph into one store that all ranks of this machine read. Collective.
 
@@ -49,48 +46,36 @@ def share(
     Args:
         g: the graph, on rank 0; homogeneous or heterogeneous, on any device. The argument of other
             ranks is ignored; they may pass ``None``.
-        plan: placement of structure and tables: ``"auto"``, ``"replicated"``, ``"sharded"``,
-            ``"host"`` or a ``peergraph.store.Plan``.
-        memory_budget: for ``"auto"``, as ``peergraph.store.Store.build`` takes it.
-        spill: folder for the coldest rows that the host's memory does not hold; see docs/disk.md.
-        host_budget: bytes of the host's memory that the store may take; default: all free memory.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:i"``, the device of this rank; default: see
             ``peergraph.memory.Group.current``.
         timeout: seconds to wait for the other ranks.
-        progress: as ``peergraph.store.Store.build`` takes it.
+        progress: whether long loads show bars; default: where stderr is a terminal.
+        options: placement of structure and tables: ``plan``, ``memory_budget``, ``hotness``,
+            ``spill``, ``host_budget`` and the others of
+            :class:`peergraph.store.PlacementOptions`.
 
     Raises:
-        TypeError: rank 0's graph is no ``DGLGraph``, or is a block. All errors are raised on all
-            ranks.
+        TypeError: rank 0's graph is no ``DGLGraph``, or is a block, or a keyword is unknown. All
+            errors are raised on all ranks.
         ValueError: the graph is shared already.
         MemoryError, OSError: the host, or the folder `spill`, has less room than the plan needs.
         NotImplementedError: data requires gradients.
         pickle.PicklingError, AttributeError: an attribute of the graph cannot be pickled.
     """
-    group = Group.current(device=device, timeout=timeout)
+    arrays: list[Tensor] | None = None  # of DGL's graph index, on rank 0
 
-    def describe() -> tuple[bytes, GraphSource, list[Tensor]]:
+    def split() -> tuple[_Outline, GraphSource]:
+        nonlocal arrays
         outline, source, arrays = _split(g)
-        return pickle.dumps(outline), source, arrays
+        return outline, source
 
-    with group.collective("share"):
-        message, source, arrays = collective_call(
-            group, lambda: describe() if group.rank == 0 else (None, None, None)
-        )
-        outline = pickle.loads(group.broadcast(message))
-        store = Store.build(
-            source,
-            plan=plan,
-            memory_budget=memory_budget,
-            spill=spill,
-            host_budget=host_budget,
-            group=group,
-            progress=progress,
-        )
+    def join(outline: _Outline, store: Store) -> DGLGraph:
         # DGL's graph is on the CPU, so its memory need not be pinned for GPUs.
         cpu_group = Group.current(device="cpu", timeout=timeout)
         index = make_index(outline.layout, share_arrays(outline.layout, arrays, cpu_group))
-    return _join(outline, index, store)
+        return _join(outline, index, store)
+
+    return share_graph(split, join, device=device, timeout=timeout, progress=progress, **options)
 
 
 @dataclass

@@ -14,6 +14,7 @@ import torch
 from dgl.heterograph import DGLBlock
 from torch import Tensor
 
+from peergraph.integration import WORKER_OPTIONS
 from peergraph.sampling import NeighborSampler, Sample, exclude_edges, next_seed
 from peergraph.store import EdgeType, Store
 
@@ -276,20 +277,10 @@ def _init_loader(original: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
             settings[name] = False
         if others.get("num_workers", 0):
             _warn_ignored("num_workers", "batches of a GPU store are made in this process")
-            others = {k: v for k, v in others.items() if k not in _WORKER_ARGUMENTS}
+            others = {k: v for k, v in others.items() if k not in WORKER_OPTIONS}
     settings.pop("kwargs", None)
     settings.pop("self", None)
     original(loader, **settings, **others)
-
-
-_WORKER_ARGUMENTS = (
-    "num_workers",
-    "prefetch_factor",
-    "persistent_workers",
-    "multiprocessing_context",
-    "worker_init_fn",
-    "timeout",
-)
 
 
 def _on_cpu(indices: Any) -> Any:

@@ -2,8 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import pytest
 import torch
+
+
+@pytest.fixture
+def share(device: torch.device) -> Iterator[Callable[[Any], Any]]:
+    """Shares a graph, returns its store, and closes the store at the end of the test."""
+    peergraph_dgl = pytest.importorskip("peergraph_dgl", exc_type=ImportError)
+    stores: list[Any] = []
+
+    def to_store(g: Any) -> Any:
+        stores.append(peergraph_dgl.store_of(peergraph_dgl.share(g, device=device)))
+        return stores[-1]
+
+    yield to_store
+    for store in stores:
+        store.close()
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ pytest.importorskip("peergraph_dgl.graphbolt", exc_type=ImportError)
 import dgl
 from dgl import graphbolt as gb
 
-import peergraph_dgl
 from peergraph_dgl.graphbolt import StoreFeatures, StoreSamplingGraph
 from tests.adapters.dgl.served import typed_graph
 
@@ -34,19 +32,6 @@ def plain() -> Any:
     return g
 
 
-@pytest.fixture
-def shared(device: torch.device) -> Iterator[Any]:
-    stores: list[Any] = []
-
-    def share(g: Any) -> Any:
-        stores.append(peergraph_dgl.store_of(peergraph_dgl.share(g, device=device)))
-        return stores[-1]
-
-    yield share
-    for store in stores:
-        store.close()
-
-
 def check_edges(g: Any, part: Any, nodes: torch.Tensor, etype: Any = None) -> None:
     """The sampled edges are those of the graph, into the nodes in their order."""
     csc, ids = part
@@ -56,9 +41,9 @@ def check_edges(g: Any, part: Any, nodes: torch.Tensor, etype: Any = None) -> No
     assert torch.equal(dst, wanted)
 
 
-def test_neighbours(shared: Any, device: torch.device) -> None:
+def test_neighbours(share: Any, device: torch.device) -> None:
     g = plain()
-    graph = StoreSamplingGraph(shared(g))
+    graph = StoreSamplingGraph(share(g))
     assert (graph.num_nodes, graph.num_edges) == (NODES, EDGES)
     assert graph.node_type_to_id is None
     nodes = torch.tensor([5, 90, 3, 44], device=device)
@@ -80,8 +65,8 @@ def test_neighbours(shared: Any, device: torch.device) -> None:
     assert near.sampled_csc.indices.device.type == "cpu"
 
 
-def test_seeds(shared: Any) -> None:
-    graph = StoreSamplingGraph(shared(plain()))
+def test_seeds(share: Any) -> None:
+    graph = StoreSamplingGraph(share(plain()))
     nodes, fanout = torch.arange(50), torch.tensor([2])
 
     def draw() -> torch.Tensor:
@@ -95,12 +80,12 @@ def test_seeds(shared: Any) -> None:
     assert not torch.equal(first, second)
 
 
-def test_types(shared: Any, device: torch.device) -> None:
+def test_types(share: Any, device: torch.device) -> None:
     g = typed_graph()
     for ntype in g.ntypes:
         g.nodes[ntype].data["x"] = torch.randn(g.num_nodes(ntype), 2)
     g.edges["plays"].data["w"] = torch.rand(25)
-    store = shared(g)
+    store = share(g)
     graph, features = StoreSamplingGraph(store), StoreFeatures(store)
     assert graph.num_nodes == {t: g.num_nodes(t) for t in g.ntypes}
     assert graph.edge_type_to_id is not None
@@ -142,13 +127,13 @@ def test_types(shared: Any, device: torch.device) -> None:
 @pytest.mark.parametrize("probs", [None, "w"])
 @pytest.mark.parametrize("how", ["plain", "replace", "layer"])
 def test_one_fanout_for_all_types(
-    shared: Any, device: torch.device, how: str, probs: str | None
+    share: Any, device: torch.device, how: str, probs: str | None
 ) -> None:
     """It counts the edges of a node, whatever their types, as GraphBolt's own graph has it."""
     g = typed_graph()
     for etype in g.canonical_etypes:
         g.edges[etype].data["w"] = (torch.arange(g.num_edges(etype)) % 3).float()
-    graph = StoreSamplingGraph(shared(g))
+    graph = StoreSamplingGraph(share(g))
     nodes = {"game": torch.tensor([2, 0, 5]).to(device), "user": torch.tensor([7, 3]).to(device)}
     sample = graph.sample_layer_neighbors if how == "layer" else graph.sample_neighbors
     gb.seed(3)
@@ -177,7 +162,7 @@ def test_one_fanout_for_all_types(
 
 
 @pytest.mark.parametrize("how", ["plain", "replace", "layer"])
-def test_one_fanout_draws_by_weight(shared: Any, how: str) -> None:
+def test_one_fanout_draws_by_weight(share: Any, how: str) -> None:
     """Among edges of two types, each is drawn as often as its weight says."""
     g = dgl.heterograph(
         {
@@ -187,7 +172,7 @@ def test_one_fanout_draws_by_weight(shared: Any, how: str) -> None:
     )
     g.edges["r"].data["w"] = torch.tensor([1.0, 2.0, 1.0])
     g.edges["s"].data["w"] = torch.tensor([4.0])
-    graph = StoreSamplingGraph(shared(g))
+    graph = StoreSamplingGraph(share(g))
     sample = graph.sample_layer_neighbors if how == "layer" else graph.sample_neighbors
     gb.seed(0)
     for probs, shares in ((None, [1, 1, 1, 1]), ("w", [1, 2, 1, 4])):
@@ -201,11 +186,11 @@ def test_one_fanout_draws_by_weight(shared: Any, how: str) -> None:
         assert bool(((counts - wanted).abs() < 75).all()), counts
 
 
-def test_layer_sampling_of_all_types_shares_sources(shared: Any, device: torch.device) -> None:
+def test_layer_sampling_of_all_types_shares_sources(share: Any, device: torch.device) -> None:
     """LABOR: nodes with the same neighbours choose the same of them."""
     ends = torch.arange(20).repeat(5), torch.arange(5).repeat_interleave(20)
     g = dgl.heterograph({("a", "r", "b"): ends, ("c", "s", "b"): ends})
-    graph = StoreSamplingGraph(shared(g))
+    graph = StoreSamplingGraph(share(g))
     nodes = {"b": torch.arange(5, device=device)}
     found = graph.sample_layer_neighbors(nodes, torch.tensor([6])).sampled_csc
     chosen = [[part.indices[part.indptr[i] : part.indptr[i + 1]].sort().values.tolist()
@@ -216,11 +201,11 @@ def test_layer_sampling_of_all_types_shares_sources(shared: Any, device: torch.d
 
 @pytest.mark.parametrize("sampler", ["sample_neighbor", "sample_layer_neighbor"])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_pipeline(shared: Any, device: torch.device, sampler: str, workers: int) -> None:
+def test_pipeline(share: Any, device: torch.device, sampler: str, workers: int) -> None:
     if workers and device.type != "cpu":
         pytest.skip("a GPU store is read by the process that owns it")
     g = plain()
-    store = shared(g)
+    store = share(g)
     graph, features = StoreSamplingGraph(store), StoreFeatures(store)
     items = gb.ItemSet((torch.arange(60), g.ndata["y"][:60]), names=("seed_nodes", "labels"))
     pipe = gb.ItemSampler(items, batch_size=16, shuffle=True)
@@ -248,9 +233,9 @@ def test_pipeline(shared: Any, device: torch.device, sampler: str, workers: int)
     assert torch.equal(torch.cat(seen).sort().values, torch.arange(60))
 
 
-def test_negatives(shared: Any, device: torch.device) -> None:
+def test_negatives(share: Any, device: torch.device) -> None:
     g = plain()
-    store = shared(g)
+    store = share(g)
     graph, features = StoreSamplingGraph(store), StoreFeatures(store)
     src, dst = g.edges()
     pairs = torch.stack([src, dst], dim=1)[:48]
@@ -273,10 +258,10 @@ def test_negatives(shared: Any, device: torch.device) -> None:
     assert torch.equal(seeds[48:, 0], pairs[:, 0].repeat_interleave(3))
 
 
-def test_pickles_as_a_handle(shared: Any, device: torch.device) -> None:
+def test_pickles_as_a_handle(share: Any, device: torch.device) -> None:
     if device.type != "cpu":
         pytest.skip("GPU memory is not mapped twice by one process")
-    graph = StoreSamplingGraph(shared(plain()))
+    graph = StoreSamplingGraph(share(plain()))
     graph.sample_neighbors(torch.arange(3), torch.tensor([2]))
     again = pickle.loads(pickle.dumps(graph))
     gb.seed(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +14,6 @@ pytest.importorskip("peergraph_dgl.graphbolt", exc_type=ImportError)
 
 from dgl import graphbolt as gb
 
-import peergraph_dgl
 from peergraph_dgl.backend import graphbolt_operators as operators
 from peergraph_dgl.graphbolt import (
     LocalFeature,
@@ -27,22 +26,9 @@ from tests.adapters.dgl.test_graphbolt import NODES, plain
 Share = Callable[[Any], Any]
 
 
-@pytest.fixture
-def shared(device: torch.device) -> Iterator[Share]:
-    stores: list[Any] = []
-
-    def share(g: Any) -> Any:
-        stores.append(peergraph_dgl.store_of(peergraph_dgl.share(g, device=device)))
-        return stores[-1]
-
-    yield share
-    for store in stores:
-        store.close()
-
-
-def test_features(shared: Any, device: torch.device) -> None:
+def test_features(share: Any, device: torch.device) -> None:
     g = plain()
-    store = shared(g)
+    store = share(g)
     features = StoreFeatures(store)
     assert set(features.keys()) == {
         *(("node", None, name) for name in ("x", "y")),
@@ -71,8 +57,8 @@ def test_features(shared: Any, device: torch.device) -> None:
         features.read("graph", None, "x")
 
 
-def test_what_there_is_not(shared: Share) -> None:
-    graph = StoreSamplingGraph(shared(plain()))
+def test_what_there_is_not(share: Share) -> None:
+    graph = StoreSamplingGraph(share(plain()))
     for name in ("csc_indptr", "indices", "type_per_edge"):
         with pytest.raises(NotImplementedError, match=rf"{name}: .* store.edge_index"):
             getattr(graph, name)
@@ -85,10 +71,10 @@ def test_what_there_is_not(shared: Share) -> None:
     assert graph.to("pinned").pin_memory_().copy_to_shared_memory("name") is graph
 
 
-def test_features_of_this_process(shared: Share, device: torch.device) -> None:
+def test_features_of_this_process(share: Share, device: torch.device) -> None:
     """All rows of another width or dtype, or of a new name, do not touch the store."""
     g = plain()
-    store = shared(g)
+    store = share(g)
     features = StoreFeatures(store, {("node", None, "h"): {"layer": 1}})
     wide = torch.randn(NODES, 9, device=device)
     features.update("node", None, "h", wide)
@@ -121,8 +107,8 @@ def test_features_of_this_process(shared: Share, device: torch.device) -> None:
         assert torch.equal(again.read("node", None, "h", ids), wide[ids])
 
 
-def test_features_that_are_refused(shared: Share) -> None:
-    features = StoreFeatures(shared(plain()))
+def test_features_that_are_refused(share: Share) -> None:
+    features = StoreFeatures(share(plain()))
     with pytest.raises(ValueError, match=r"value: expected 120 rows, got shape \[3, 2\]"):
         features.update("node", None, "h", torch.zeros(3, 2))
     with pytest.raises(ValueError, match=r"value: expected 900 rows, got shape \[\]"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +16,6 @@ import dgl
 import dgl.nn as dglnn
 from dgl import graphbolt as gb
 
-import peergraph_dgl
 from peergraph_dgl.graphbolt import StoreFeatures, StoreSamplingGraph
 
 NODES, CLASSES = 300, 3
@@ -32,19 +31,6 @@ def communities() -> Any:
     g.ndata["feat"] = F.one_hot(label, CLASSES) + torch.randn(NODES, CLASSES, generator=generator)
     g.ndata["label"] = label
     return g
-
-
-@pytest.fixture
-def share(device: torch.device) -> Iterator[Callable[[Any], Any]]:
-    stores: list[Any] = []
-
-    def to_store(g: Any) -> Any:
-        stores.append(peergraph_dgl.store_of(peergraph_dgl.share(g, device=device)))
-        return stores[-1]
-
-    yield to_store
-    for store in stores:
-        store.close()
 
 
 class Sage(torch.nn.Module):

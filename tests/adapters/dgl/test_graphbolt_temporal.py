@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,24 +15,10 @@ pytest.importorskip("peergraph_dgl.graphbolt", exc_type=ImportError)
 import dgl
 from dgl import graphbolt as gb
 
-import peergraph_dgl
 from peergraph_dgl.graphbolt import StoreFeatures, StoreSamplingGraph
 from tests.adapters.dgl.served import typed_graph
 
 Share = Callable[[Any], Any]
-
-
-@pytest.fixture
-def share(device: torch.device) -> Iterator[Share]:
-    stores: list[Any] = []
-
-    def to_store(g: Any) -> Any:
-        stores.append(peergraph_dgl.store_of(peergraph_dgl.share(g, device=device)))
-        return stores[-1]
-
-    yield to_store
-    for store in stores:
-        store.close()
 
 
 def timed() -> Any:
