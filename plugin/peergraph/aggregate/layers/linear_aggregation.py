@@ -68,8 +68,6 @@ def sage(
         sums = structure.spmm(message, reduce, F.linear(as_tensor(x), weight), edge_weight)
         if self_weight is None or self_x is None:
             return sums if bias is None else sums + bias
-        if bias is None:
-            return add_product(sums, self_x, self_weight.t())
         return F.linear(self_x, self_weight, bias) + sums
     sums = structure.spmm(message, reduce, x, edge_weight)
     if self_weight is None or self_x is None:

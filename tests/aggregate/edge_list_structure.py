@@ -1,0 +1,129 @@
+"""A second implementation of `Structure`: a list of edges in plain torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from peergraph.aggregate import Message
+from peergraph.memory import TableRows
+from peergraph.reference import aggregate as reference
+
+_Result = TypeVar("_Result")
+
+
+def dense(x: Tensor | TableRows) -> Tensor:
+    return x.gather() if isinstance(x, TableRows) else x
+
+
+class EdgeListStructure:
+    """Edges [2, edges] from sources to destinations; writes every message."""
+
+    transient = False
+
+    def __init__(self, edge_index: Tensor, num_destinations: int, num_sources: int) -> None:
+        self.edge_index = edge_index
+        self.num_destinations, self.num_sources = num_destinations, num_sources
+        self.num_edges, self.device = edge_index.shape[1], edge_index.device
+        self._cache: dict[Hashable, Any] = {}
+
+    def in_degrees(self) -> Tensor:
+        return torch.bincount(self.edge_index[1], minlength=self.num_destinations)
+
+    def out_degrees(self) -> Tensor:
+        return torch.bincount(self.edge_index[0], minlength=self.num_sources)
+
+    def count_self_loops(self, dtype: torch.dtype) -> Tensor:
+        source, destination = self.edge_index
+        loops = destination[source == destination]
+        return torch.bincount(loops, minlength=self.num_destinations).to(dtype)
+
+    def cached(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
+        if key not in self._cache:
+            self._cache[key] = make()
+        result: _Result = self._cache[key]
+        return result
+
+    def spmm(
+        self,
+        message: str,
+        reduce: str,
+        x: Tensor | TableRows | None = None,
+        e: Tensor | None = None,
+    ) -> Tensor:
+        rows = None if x is None else dense(x)
+        return reference.g_spmm(self.edge_index, self.num_destinations, message, reduce, rows, e)
+
+    def spmm_transposed(
+        self, message: str, x: Tensor | None = None, e: Tensor | None = None
+    ) -> Tensor:
+        reverse = self.edge_index.flip(0)
+        return reference.g_spmm(reverse, self.num_sources, message, "sum", x, e)
+
+    def spmm_add_self(
+        self,
+        x: Tensor | TableRows,
+        self_weight: Tensor,
+        e: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> Tensor:
+        out = self.spmm("copy_u" if e is None else "mul", "sum", x, e)
+        out = out + dense(x)[: self.num_destinations] * self_weight
+        return out if bias is None else out + bias
+
+    def spmm_linear(
+        self,
+        reduce: str,
+        x: Tensor | TableRows,
+        weight: Tensor,
+        self_weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        self_x: Tensor | None = None,
+        others: Sequence[tuple[Any, Tensor]] = (),
+    ) -> Tensor:
+        out = F.linear(self.spmm("copy_u", reduce, x), weight, bias)
+        for structure, other in others:
+            out = out + F.linear(structure.spmm("copy_u", reduce, x), other)
+        if self_weight is None:
+            return out
+        rows = dense(x)[: self.num_destinations] if self_x is None else self_x
+        return out + F.linear(rows, self_weight)
+
+    def sddmm(
+        self,
+        op: str,
+        lhs: Tensor,
+        rhs: Tensor | None = None,
+        lhs_target: str = "u",
+        rhs_target: str = "v",
+    ) -> Tensor:
+        return reference.g_sddmm(self.edge_index, op, lhs, rhs, lhs_target, rhs_target)
+
+    def edge_softmax(self, scores: Tensor) -> Tensor:
+        return reference.edge_softmax(self.edge_index, self.num_destinations, scores)
+
+    def supports_attention(self, x: Tensor) -> bool:
+        return False
+
+    def attention(
+        self,
+        x: Tensor,
+        left: Tensor | None = None,
+        right: Tensor | None = None,
+        *,
+        att: Tensor | None = None,
+        negative_slope: float = 0.2,
+        self_loops: int | None = None,
+    ) -> Tensor:
+        raise NotImplementedError("layers ask supports_attention first")
+
+    def fuses_messages(self) -> bool:
+        return False
+
+    def reduce_message(self, message: Message, **operands: Tensor | None) -> Tensor:
+        raise NotImplementedError("layers ask fuses_messages first")
