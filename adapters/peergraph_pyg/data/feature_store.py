@@ -51,7 +51,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
             for name in store.edge_table_names(edge_type):
                 self._tensors[edge_type, name] = TableTensor(store, edge_type, name)
         for wanted in lazy:
-            if not self.named(wanted):
+            if not self.tensors_named(wanted):
                 raise ValueError(f"no node or edge type has a shared tensor {wanted!r}")
         for (owner, name), tensor in self._tensors.items():
             if name in lazy:
@@ -98,7 +98,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
             return [self._tensor_attr_cls(owner, name) for owner, name in self._tensors]
         return [self._tensor_attr_cls(None, name) for owner, name in self._tensors if owner == NODE]
 
-    def named(self, name: str) -> list[TableTensor]:
+    def tensors_named(self, name: str) -> list[TableTensor]:
         """The tensors of all node and edge types that have this name."""
         return [tensor for (_, own), tensor in self._tensors.items() if own == name]
 

@@ -13,13 +13,13 @@ from torch_geometric.typing import SparseTensor
 
 from peergraph.store import EdgeSource, EdgeType, NodeType
 
-from .sparse_adjacency import KEYS, AdjacencyTensor, SparseLayout, component_tensors
+from .sparse_adjacency import ADJACENCY_KEYS, AdjacencyTensor, SparseLayout, component_tensors
 
 _LAYOUTS = (torch.sparse_csr, torch.sparse_csc, torch.sparse_coo)
 
 
 @dataclass(frozen=True)
-class Matrix:
+class MatrixParts:
     """The parts of a matrix. Edge ids are positions of entries."""
 
     edges: EdgeSource
@@ -27,13 +27,13 @@ class Matrix:
     sparse_layout: SparseLayout
 
 
-def matrix_of(storage: Any) -> str | None:
+def matrix_key(storage: Any) -> str | None:
     """The name of the attribute that holds a storage's edges as a matrix; None without one.
 
     Raises:
         ValueError: there are two such attributes.
     """
-    found = [key for key in KEYS if key in storage]
+    found = [key for key in ADJACENCY_KEYS if key in storage]
     if len(found) > 1:
         raise ValueError("'adj' and 'adj_t' both hold edges; keep one of them")
     return found[0] if found else None
@@ -41,7 +41,7 @@ def matrix_of(storage: Any) -> str | None:
 
 def read_matrix(
     storage: Any, key: str, edge_type: EdgeType, num_nodes: Mapping[NodeType, int]
-) -> Matrix:
+) -> MatrixParts:
     """Takes an ``adj_t`` or ``adj`` apart.
 
     Raises:
@@ -78,8 +78,8 @@ def read_matrix(
         edge_type, transposed, layout, None if values is None else values.dtype, name, coalesced
     )
     by_row = layout is not torch.sparse_csc
-    edges = _edges(rows.cpu(), col.cpu(), compressed, by_row is transposed)
-    return Matrix(edges, {} if name is None else {name: values.detach().cpu()}, sparse_layout)
+    edges = _edge_source(rows.cpu(), col.cpu(), compressed, by_row is transposed)
+    return MatrixParts(edges, {} if name is None else {name: values.detach().cpu()}, sparse_layout)
 
 
 def check_same_edges(key: str, edges: EdgeSource, edge_index: Tensor) -> None:
@@ -118,7 +118,9 @@ def _entries(matrix: Tensor) -> list[Tensor]:
     return component_tensors(matrix)
 
 
-def _edges(first: Tensor, second: Tensor, compressed: bool, by_destination: bool) -> EdgeSource:
+def _edge_source(
+    first: Tensor, second: Tensor, compressed: bool, by_destination: bool
+) -> EdgeSource:
     """The edges of entries, given by two index vectors of which the first may be compressed."""
     if not compressed:
         return EdgeSource(coo=torch.stack([second, first] if by_destination else [first, second]))

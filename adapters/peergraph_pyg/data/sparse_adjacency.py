@@ -18,7 +18,7 @@ from peergraph.store import EdgeType, Store, StoreTensor, TableTensor, implement
 
 T = TypeVar("T")
 
-KEYS = ("adj", "adj_t")
+ADJACENCY_KEYS = ("adj", "adj_t")
 """Attributes that hold edges as a matrix, in the order in which PyG looks for them."""
 
 

@@ -30,8 +30,8 @@ from peergraph.store import (
 
 from ..compat import data_storage, storage_data, storage_values
 from .edge_index_tensor import EdgeIndexTensor
-from .read_adjacency import check_edge_attr, check_same_edges, matrix_of, read_matrix
-from .sparse_adjacency import KEYS, SparseLayout
+from .read_adjacency import check_edge_attr, check_same_edges, matrix_key, read_matrix
+from .sparse_adjacency import ADJACENCY_KEYS, SparseLayout
 from .store_of import find_store, has_shared_structure, mark
 
 
@@ -77,7 +77,7 @@ def split(data: Any) -> tuple[Data | HeteroData, GraphSource]:
             _split_nodes(storage, outline[node_type], node_type, contents)
         for edge_type, storage in data.edge_items():
             _split_edges(storage, outline[edge_type], edge_type, contents)
-    _read_handles(outline)
+    _read_other_tensors(outline)
     return outline, GraphSource(
         num_nodes=contents.num_nodes,
         edges=contents.edges,
@@ -100,12 +100,12 @@ def is_shared(data: Data | HeteroData) -> bool:
     """Whether a store has the structure and all node and edge attributes of the data."""
     if not has_shared_structure(data):
         return False
-    values = [value for s in data.node_stores for _, value in _rows(s, s.is_node_attr)]
-    values += [value for s in data.edge_stores for _, value in _rows(s, s.is_edge_attr)]
+    values = [value for s in data.node_stores for _, value in _row_attributes(s, s.is_node_attr)]
+    values += [value for s in data.edge_stores for _, value in _row_attributes(s, s.is_edge_attr)]
     return all(isinstance(value, StoreTensor) for value in values)
 
 
-def _read_handles(outline: Any) -> None:
+def _read_other_tensors(outline: Any) -> None:
     """Reads the remaining tensors of other stores, which have a row for neither nodes nor edges."""
     for storage in outline.stores:
         for key, value in list(storage.items()):
@@ -113,13 +113,13 @@ def _read_handles(outline: Any) -> None:
                 storage[key] = value.materialize(torch.device("cpu"))
 
 
-def _rows(storage: Any, is_of: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
+def _row_attributes(storage: Any, is_of: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
     """The attributes with a row for each node or each edge, without the edges themselves."""
     for key, value in storage.items():
         # PyG 2.6 cannot ask this of a matrix.
-        if key in KEYS or key == "edge_index" or not is_of(key):
+        if key in ADJACENCY_KEYS or key == "edge_index" or not is_of(key):
             continue
-        if _is_rows(storage, key, value):
+        if _has_rows(storage, key, value):
             yield key, value
 
 
@@ -128,18 +128,19 @@ def _split_nodes(storage: Any, outline: Any, node_type: NodeType, contents: _Con
     if num_nodes is None:
         raise ValueError(f"data[{node_type!r}].num_nodes is not set and cannot be inferred")
     contents.num_nodes[node_type] = int(num_nodes)
-    if "num_nodes" not in storage and not any(_tells_num_nodes(*item) for item in storage.items()):
+    is_implied = any(_implies_num_nodes(*item) for item in storage.items())
+    if "num_nodes" not in storage and not is_implied:
         # PyG would infer it from the whole edge_index every time it is asked for.
         outline.num_nodes = int(num_nodes)
     tables = contents.node_tables.setdefault(node_type, {})
-    for key, value in _rows(storage, storage.is_node_attr):
-        tables[key] = _to_rows(key, value)
+    for key, value in _row_attributes(storage, storage.is_node_attr):
+        tables[key] = _row_source(key, value)
         storage_values(outline)[key] = _Placeholder(node_type, key)
 
 
 def _split_edges(storage: Any, outline: Any, edge_type: EdgeType, contents: _Contents) -> None:
     tables: dict[str, Tensor | RowSource] = {}
-    key = matrix_of(storage)
+    key = matrix_key(storage)
     if key is not None:
         matrix = read_matrix(storage, key, edge_type, contents.num_nodes)
         contents.edges[edge_type] = matrix.edges
@@ -152,33 +153,33 @@ def _split_edges(storage: Any, outline: Any, edge_type: EdgeType, contents: _Con
         else:
             check_same_edges(key, contents.edges[edge_type], edge_index)
         storage_values(outline)["edge_index"] = _Placeholder(edge_type)
-    of_edges = list(_rows(storage, storage.is_edge_attr))
+    edge_attributes = list(_row_attributes(storage, storage.is_edge_attr))
     if edge_type not in contents.edges:
-        if of_edges and edge_type != EDGE:
-            raise ValueError(f"{edge_type} has {of_edges[0][0]!r}, but no edge_index")
+        if edge_attributes and edge_type != EDGE:
+            raise ValueError(f"{edge_type} has {edge_attributes[0][0]!r}, but no edge_index")
         return
     contents.edge_tables[edge_type] = tables
-    for name, value in of_edges:
+    for name, value in edge_attributes:
         if key is not None:
             check_edge_attr(key, contents.edges[edge_type], tables, name, value)
-        tables[name] = _to_rows(name, value)
+        tables[name] = _row_source(name, value)
         storage_values(outline)[name] = _Placeholder(edge_type, name)
 
 
-def _tells_num_nodes(key: str, value: Any) -> bool:
+def _implies_num_nodes(key: str, value: Any) -> bool:
     return isinstance(value, (Tensor, np.ndarray)) and (key in N_KEYS or "node" in key)
 
 
-def _is_rows(storage: Any, key: str, value: Any) -> bool:
+def _has_rows(storage: Any, key: str, value: Any) -> bool:
     """Whether a node-level or edge-level value is a dense array, not a list or a frame."""
     if isinstance(value, np.ndarray):
-        dense = value.dtype.kind in "biuf"
+        is_dense = value.dtype.kind in "biuf"
     else:
-        dense = isinstance(value, Tensor) and value.layout is torch.strided
-    return dense and storage_data(storage).__cat_dim__(key, value, storage) in (0, -value.ndim)
+        is_dense = isinstance(value, Tensor) and value.layout is torch.strided
+    return is_dense and storage_data(storage).__cat_dim__(key, value, storage) in (0, -value.ndim)
 
 
-def _to_rows(key: str, value: Any) -> Tensor | RowSource:
+def _row_source(key: str, value: Any) -> Tensor | RowSource:
     """The source of the table of an attribute."""
     if isinstance(value, TableTensor):
         # A table of another store is read piece by piece, as a copy may not fit beside two stores.

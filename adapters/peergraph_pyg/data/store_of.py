@@ -18,7 +18,7 @@ from ..compat import data_storage, graph_storage, storage_type, storage_values
 from .edge_index_tensor import EdgeIndexTensor
 from .feature_store import FeatureStore
 from .graph_store import GraphStore
-from .sparse_adjacency import ADJACENCY_TYPES, KEYS
+from .sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
 
 _EDGE_KINDS = (EdgeIndexTensor, *ADJACENCY_TYPES)
 _MARK = "_peergraph"
@@ -86,7 +86,7 @@ def find_store(data: Any) -> Store | None:
     if not isinstance(data, (Data, HeteroData)):
         return pair_store(data)
     # Edges that were shared again are in a newer store than features are.
-    edges = (edge for _, edge in _edges(data) if isinstance(edge, _EDGE_KINDS))
+    edges = (edge for _, edge in _edge_attributes(data) if isinstance(edge, _EDGE_KINDS))
     found = next((tensor.store for tensor in (*edges, *_store_tensors(data))), None)
     return kept_store(data) if found is None else found
 
@@ -111,14 +111,14 @@ def has_shared_structure(data: Any) -> bool:
     """
     if not isinstance(data, (Data, HeteroData)):
         return pair_store(data) is not None
-    return find_store(data) is not None and not _changes(data)
+    return find_store(data) is not None and not _changed_attributes(data)
 
 
 def check_unchanged(data: Any) -> None:
     """Raises ``ValueError`` for data that was shared and has another structure now."""
     if not isinstance(data, (Data, HeteroData)):
         return
-    changed = _changes(data)
+    changed = _changed_attributes(data)
     if changed and (is_marked(data) or find_store(data) is not None):
         names, verb = " and ".join(changed), "is" if len(changed) == 1 else "are"
         raise ValueError(
@@ -127,22 +127,22 @@ def check_unchanged(data: Any) -> None:
         )
 
 
-def _changes(data: Data | HeteroData) -> list[str]:
+def _changed_attributes(data: Data | HeteroData) -> list[str]:
     """The names of attributes whose nodes or edges are not those of the data's store."""
     store = find_store(data)
-    changed = [] if store is None else _other_num_nodes(data, store)
-    if isinstance(data, Data) and next(_edges(data), None) is None:
+    changed = [] if store is None else _changed_num_nodes(data, store)
+    if isinstance(data, Data) and next(_edge_attributes(data), None) is None:
         # Without edge_index there are no edges; the store of a graph that had some has them.
         empty = store is not None and store.is_homogeneous and store.num_edges() == 0
         return changed if empty else [*changed, "edge_index"]
-    for key, value in _edges(data):
+    for key, value in _edge_attributes(data):
         of_store = isinstance(value, _EDGE_KINDS) and value.store is store
-        if not of_store or _type_of(value) != (key or EDGE):
+        if not of_store or _edge_type_of(value) != (key or EDGE):
             changed.append("edge_index" if key is None else f"edge_index of {key}")
     return changed
 
 
-def _other_num_nodes(data: Data | HeteroData, store: Store) -> list[str]:
+def _changed_num_nodes(data: Data | HeteroData, store: Store) -> list[str]:
     """The names of the ``num_nodes`` that differ from the store's."""
     if isinstance(data, Data):
         named: dict[str, Any] = {NODE: ("num_nodes", data_storage(data))}
@@ -156,15 +156,17 @@ def _other_num_nodes(data: Data | HeteroData, store: Store) -> list[str]:
     ]
 
 
-def _edges(data: Data | HeteroData) -> Iterator[tuple[EdgeType | None, Any]]:
+def _edge_attributes(data: Data | HeteroData) -> Iterator[tuple[EdgeType | None, Any]]:
     """By edge type with edges, the attribute that PyG's loaders read the edges from."""
     for storage in data.edge_stores:
-        value = next((storage[key] for key in (*KEYS, "edge_index") if key in storage), None)
+        value = next(
+            (storage[key] for key in (*ADJACENCY_KEYS, "edge_index") if key in storage), None
+        )
         if value is not None:
             yield storage_type(storage), value
 
 
-def _type_of(edges: Any) -> EdgeType:
+def _edge_type_of(edges: Any) -> EdgeType:
     owner = edges if isinstance(edges, EdgeIndexTensor) else edges.sparse_layout
     edge_type: EdgeType = owner.edge_type
     return edge_type

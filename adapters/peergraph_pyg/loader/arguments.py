@@ -86,7 +86,7 @@ def time_tables(data: Any, name: str) -> tuple[dict[NodeType, str], dict[EdgeTyp
 def _shared_tensors(data: Any, name: str) -> Iterator[TableTensor]:
     if not isinstance(data, (Data, HeteroData)):
         features: FeatureStore = data[0]
-        yield from features.named(name)
+        yield from features.tensors_named(name)
         return
     for storage in data.stores:
         if name not in storage:

@@ -40,21 +40,21 @@ class ExcludeTargets:
         """A copy of the sampler's output without the target links."""
         sources, targets = _positives(out.metadata)
         typed = isinstance(out.row, dict)
-        own = self._known("edge_type", self.edge_type, out) if typed else None
-        wanted = [(own, sources, targets)]
+        forward = self._check_edge_type("edge_type", self.edge_type, out) if typed else None
+        links = [(forward, sources, targets)]
         if self.reverse is not False:
-            back = self._known("reverse", self.reverse, out) if typed else None
-            wanted.append((back, targets, sources))
+            back = self._check_edge_type("reverse", self.reverse, out) if typed else None
+            links.append((back, targets, sources))
         out = copy.copy(out)
         if typed:
             for name in ("row", "col", "edge", "num_sampled_edges"):
                 value = getattr(out, name)
                 setattr(out, name, None if value is None else dict(value))
-        for key, begin, end in wanted:
+        for key, begin, end in links:
             _remove(out, key, begin, end)
         return out
 
-    def _known(self, name: str, key: Any, out: Any) -> EdgeType:
+    def _check_edge_type(self, name: str, key: Any, out: Any) -> EdgeType:
         if not isinstance(key, tuple) or key not in out.row:
             raise ValueError(f"{name} must be one of the edge types {list(out.row)}, got {key!r}")
         return key
@@ -73,27 +73,27 @@ def _positives(metadata: Any) -> tuple[Tensor, Tensor]:
 def _remove(out: Any, key: EdgeType | None, begin: Tensor, end: Tensor) -> None:
     if begin.numel() == 0:
         return
-    kept = ~_between(out, key, begin, end)
+    kept = ~_connects_target(out, key, begin, end)
     for name in ("row", "col", "edge"):
-        value = _part(getattr(out, name), key)
+        value = _by_type(getattr(out, name), key)
         if value is not None:
-            _put(out, name, key, value[kept])
-    counts = _part(out.num_sampled_edges, key)
+            _set_by_type(out, name, key, value[kept])
+    counts = _by_type(out.num_sampled_edges, key)
     if counts is not None:
         before = torch.cat([kept.new_zeros(1, dtype=torch.int64), kept.cumsum(0)])
         left = before[torch.tensor([0, *accumulate(counts)], device=kept.device)].tolist()
-        _put(out, "num_sampled_edges", key, [b - a for a, b in pairwise(left)])
+        _set_by_type(out, "num_sampled_edges", key, [b - a for a, b in pairwise(left)])
 
 
-def _between(out: Any, key: EdgeType | None, begin: Tensor, end: Tensor) -> Tensor:
+def _connects_target(out: Any, key: EdgeType | None, begin: Tensor, end: Tensor) -> Tensor:
     """Whether each edge connects the two ends of a link."""
-    row, col = _part(out.row, key), _part(out.col, key)
+    row, col = _by_type(out.row, key), _by_type(out.col, key)
     first, second = (None, None) if key is None else (key[0], key[2])
-    sources, destinations = _part(out.node, first), _part(out.node, second)
+    sources, destinations = _by_type(out.node, first), _by_type(out.node, second)
     begin, end = begin.to(row.device), end.to(row.device)
     links = torch.stack([sources[begin], destinations[end]])
     if out.batch is not None:
-        source_trees, destination_trees = _part(out.batch, first), _part(out.batch, second)
+        source_trees, destination_trees = _by_type(out.batch, first), _by_type(out.batch, second)
         # A source id for each node of each tree. For some amounts of negatives, PyG puts the two
         # ends into different trees: the link is then removed from both.
         source_labels = torch.unique(sources, return_inverse=True)[1]
@@ -108,11 +108,11 @@ def _between(out: Any, key: EdgeType | None, begin: Tensor, end: Tensor) -> Tens
     return edges_between(row, col, sources, destinations, links)
 
 
-def _part(value: Any, key: Any) -> Any:
+def _by_type(value: Any, key: Any) -> Any:
     return value.get(key) if isinstance(value, dict) else value
 
 
-def _put(out: Any, name: str, key: EdgeType | None, value: Any) -> None:
+def _set_by_type(out: Any, name: str, key: EdgeType | None, value: Any) -> None:
     if key is None:
         setattr(out, name, value)
     else:

@@ -33,7 +33,7 @@ from peergraph.store import Store
 
 from ..compat import canonical_edge_type, data_storage, patches
 from ..data.feature_store import FeatureStore
-from ..data.sparse_adjacency import ADJACENCY_TYPES, KEYS
+from ..data.sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
 from ..data.store_of import check_unchanged, find_store, has_shared_structure
 from ..prefetching.prefetcher import is_plain, prefetch
 from . import batch_csc
@@ -252,7 +252,7 @@ def _complete_links(data: Any, given: Any, store: Store) -> Any:
 
 
 def _has_edges(storage: Any) -> bool:
-    return any(key in storage for key in ("edge_index", *KEYS))
+    return any(key in storage for key in ("edge_index", *ADJACENCY_KEYS))
 
 
 def _brief(value: Any) -> str:
@@ -278,7 +278,7 @@ def _stay_in_process(options: dict[str, Any], store: Store) -> None:
 
 def _adjacencies(storage: Any) -> Iterator[tuple[str, Any]]:
     """Names and values of an edge storage's matrices that are over a store."""
-    for key in KEYS:
+    for key in ADJACENCY_KEYS:
         if isinstance(storage.get(key), ADJACENCY_TYPES):
             yield key, storage[key]
 

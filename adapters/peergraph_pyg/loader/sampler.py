@@ -132,10 +132,10 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
             self.num_nodes: int | dict[NodeType, int] = self.store.num_nodes(NODE)
             return
         # The user may have deleted types since the graph was shared.
-        left = data[1].edge_types if remote else data.edge_types
-        self.edge_types = [key for key in self.store.edge_types if key in left]
-        left = self.store.node_types if remote else data.node_types
-        self.node_types = [key for key in self.store.node_types if key in left]
+        present = data[1].edge_types if remote else data.edge_types
+        self.edge_types = [key for key in self.store.edge_types if key in present]
+        present = self.store.node_types if remote else data.node_types
+        self.node_types = [key for key in self.store.node_types if key in present]
         self.num_nodes = {key: self.store.num_nodes(key) for key in self.node_types}
 
     def _set_times(self, data: Any, time_attr: str | None) -> None:
@@ -239,7 +239,7 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
         sample = core.sample(seed, next_seed(), seed_time=seed_time)
         if self._backward:
             sample = _reverse_edges(sample)
-        out = _single_type(sample) if self._homogeneous else self._typed(sample)
+        out = _homogeneous_output(sample) if self._homogeneous else self._hetero_output(sample)
         if self._induced:  # there are no edges of a hop
             out.num_sampled_nodes = out.num_sampled_edges = None
         elif not self._backward:  # backward samples are grouped by source
@@ -273,22 +273,22 @@ class NeighborSampler(torch_geometric.sampler.NeighborSampler):  # type: ignore[
         ends = self.num_nodes[edge_type[0]], self.num_nodes[edge_type[2]]
         return CpuNegativeSampling(given, ends)
 
-    def _typed(self, sample: Sample) -> HeteroSamplerOutput:
+    def _hetero_output(self, sample: Sample) -> HeteroSamplerOutput:
         return HeteroSamplerOutput(
-            node=_of(sample.nodes, self.node_types),
-            row=_of(sample.row, self.edge_types),
-            col=_of(sample.col, self.edge_types),
-            edge=_of(sample.edge_ids or {}, self.edge_types),
-            batch=None if sample.batch is None else _of(sample.batch, self.node_types),
-            num_sampled_nodes=_of(sample.num_sampled_nodes, self.node_types),
-            num_sampled_edges=_of(sample.num_sampled_edges, self.edge_types),
+            node=_select(sample.nodes, self.node_types),
+            row=_select(sample.row, self.edge_types),
+            col=_select(sample.col, self.edge_types),
+            edge=_select(sample.edge_ids or {}, self.edge_types),
+            batch=None if sample.batch is None else _select(sample.batch, self.node_types),
+            num_sampled_nodes=_select(sample.num_sampled_nodes, self.node_types),
+            num_sampled_edges=_select(sample.num_sampled_edges, self.edge_types),
         )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_core": None, "_negatives": (None, None)}
 
 
-def _single_type(sample: Sample) -> SamplerOutput:
+def _homogeneous_output(sample: Sample) -> SamplerOutput:
     return SamplerOutput(
         node=sample.nodes[NODE],
         row=sample.row[EDGE],
@@ -315,5 +315,5 @@ def _reverse_edges(sample: Sample) -> Sample:
     )
 
 
-def _of(values: dict[Any, Any], types: list[Any]) -> dict[Any, Any]:
+def _select(values: dict[Any, Any], types: list[Any]) -> dict[Any, Any]:
     return {key: values[key] for key in types if key in values}
