@@ -12,7 +12,7 @@ namespace peergraph {
 /// indices [num_edges]             written, ids of the same width
 /// perm    [num_edges] int64       written: CSC position -> position in the edge list
 ///
-/// Throws std::out_of_range with the first edge whose id is outside its range.
+/// Throws std::out_of_range that names the first edge with an id out of range.
 /// Returns whether the edges were sorted already (perm is then the identity).
 bool coo_to_csc(const void* source, const void* destination, int id_bytes, int64_t num_edges,
                 int64_t num_sources, int64_t num_destinations, int64_t* indptr, void* indices,

@@ -14,7 +14,7 @@ constexpr int kWord = 8;                      // bytes that are taken at once
 
 using Tables = std::array<std::array<uint32_t, 256>, kWord>;
 
-/// [k][byte]: what a byte adds to the checksum when k bytes follow it in the word.
+/// [k][byte]: the term that a byte adds to the checksum if k bytes follow it in the word.
 Tables make_tables() {
   Tables tables;
   for (uint32_t byte = 0; byte < 256; ++byte) {
@@ -59,7 +59,7 @@ uint32_t multiply(uint32_t a, uint32_t b) {
   return product;
 }
 
-/// What a checksum is multiplied by when `num_bytes` zeros follow: x to the power of their bits.
+/// The factor of a checksum if `num_bytes` zeros follow: x to the power of their bits.
 uint32_t shift_of(int64_t num_bytes) {
   uint32_t power = 1u << 31, square = 1u << 30;
   for (int64_t bits = 8 * num_bytes; bits != 0; bits >>= 1) {

@@ -31,9 +31,9 @@ struct CscView {
   CscPart host;
   CscPart disk;  // mapped file, for the CPU only
   int64_t num_edges = 0;
-  // Destination -> its row here; its own id unless lists have an order of their own.
+  // Destination -> row; the identity unless the structure has a row order of its own.
   IdMapView order;
-  // CSC position -> the user's edge id; map.rows == 0 when both are the same.
+  // CSC position -> the user's edge id; map.rows == 0: they are equal.
   TableView edge_ids;
 
   PG_HD const CscPart& part(const Location& at) const {

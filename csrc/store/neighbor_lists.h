@@ -1,4 +1,4 @@
-// Moves whole neighbour lists between the user's CSC and a store's parts.
+// Copies neighbour lists between the user's CSC and the parts of a store's CSC.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ void scatter_lists_cpu(const CscView& view, const ListChunk& chunk, const IdMapV
 void scatter_lists_cuda(const CscView& view, const ListChunk& chunk, const IdMapView& destinations,
                         const IdMapView& sources, int device, uintptr_t stream);
 
-/// The reverse: fills chunk.indices with the users' ids of the sources, and chunk.edge_ids with
-/// those of the edges.
+/// Fills chunk.indices with the users' ids of the sources, and chunk.edge_ids with the ids of the
+/// edges.
 void gather_lists_cpu(const GraphView& graph, const ListChunk& chunk, int num_threads);
 void gather_lists_cuda(const GraphView& graph, const ListChunk& chunk, int device,
                        uintptr_t stream);

@@ -1,5 +1,5 @@
-// Device functions over a store (XGNN 3): its three calls, for Peergraph's kernels and for users'
-// own, by nvcc, NVRTC (CuPy's RawKernel) or a host compiler. Needs no header of CUDA or of C++.
+// Device functions over a store (XGNN 3), for Peergraph's kernels and for users' kernels. Compiles
+// with nvcc, NVRTC (CuPy's RawKernel) or a host compiler, without headers of CUDA or C++.
 //
 // A kernel takes GraphView and TableView by value, best as `const __grid_constant__` parameters, so
 // that the arrays in them are not copied; peergraph.store.graph_argument and
@@ -60,7 +60,7 @@ PG_HD int64_t edge_id(const GraphView& graph, const NeighborList& from, int64_t 
   return graph.lists.edge_id(from.list.edge_begin + i);
 }
 
-/// The features of a node or an edge, wherever they lie: one row of the table, as T.
+/// The features of a node or an edge, from any tier: one row of the table, as T.
 template <typename T>
 PG_HD const T* features(const TableView& table, int64_t id) {
   return reinterpret_cast<const T*>(table.find(id));

@@ -1,4 +1,4 @@
-"""Structure as an argument of users' own kernels."""
+"""A store's structure as an argument of users' kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from peergraph.store.store import Store
 def graph_argument(store: Store, edge_type: EdgeType = EDGE) -> np.ndarray[Any, Any]:
     """The ``peergraph::GraphView`` of a relation, for a kernel that includes ``peergraph.cuh``.
 
-    With it kernels read in-neighbours by the users' ids, wherever they lie (XGNN 3).
+    Kernels read in-neighbours by users' ids through it, from any tier (XGNN 3).
 
     Args:
         store: must stay open while kernels with the argument run.

@@ -1,1 +1,1 @@
-"""Building: from what the ranks bring to structures and tables that are filled."""
+"""Building: plans, allocates and fills a store from the ranks' sources."""

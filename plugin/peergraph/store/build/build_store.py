@@ -1,4 +1,4 @@
-"""Building a store: from what the ranks bring to structures and tables that are filled."""
+"""Builds the contents of a store from the ranks' sources: plans, allocates, fills."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def build_store(
     order, plan = order.used_by(group.broadcast(chosen))
     if plan.bytes_disk():
         sequential = order.with_user_order_on_disk(plan, schema)
-        # Other rows next to each other make shards of other sizes.
+        # In another order shards have other sizes.
         if fits_budget(plan, graph_items(schema, sequential.degrees(degrees), permuted)):
             order = sequential
     id_maps = order.id_maps(schema, group)
@@ -96,7 +96,7 @@ def _build_record(
     ordered: bool,
     group: Group,
 ) -> BuildRecord:
-    """What tables that are added later are placed by. Collective."""
+    """The inputs of the plan, for tables that are added later. Collective."""
     plan, topology, spill = options["plan"], options["topology"], disk_spill(options)
     by_links = not isinstance(plan, Plan) and plan in POLICIES
     if topology is None and by_links and ordered and group.device.type == "cuda":

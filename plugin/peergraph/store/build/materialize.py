@@ -1,4 +1,4 @@
-"""Allocating and filling what a plan places, each step collective over the node group."""
+"""Allocates and fills the structures and tables of a plan; each step is collective."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def build_structure(
 
     Args:
         degrees: in the order of the rows.
-        order: internal id -> row; None: they are the same.
+        order: internal id -> row; None: they are equal.
     """
     name = type_name(edge_type)
     num_edges = schema.num_edges[edge_type]
@@ -100,12 +100,12 @@ def build_table(
     partitions: Partitions | None,
     spill: Spill,
 ) -> Table:
-    """Allocates one table and writes what this rank brings of it. Collective; what the source of
-    one rank raises, every rank raises.
+    """Allocates one table and writes the rows of this rank's source. Collective; every rank raises
+    the error of a source.
 
     Args:
-        rows: this rank's rows, None where it brings none.
-        start: the first of them.
+        rows: this rank's rows; None: it has none.
+        start: the position of the first row.
     """
     table = Table.create(
         spec.shape,
@@ -124,7 +124,7 @@ def build_table(
         elif rows is not None:
             table.load(rows, start, progress=progress)
 
-    # A source may fail on one rank: in a function of users, in a damaged file.
+    # A source may fail on one rank: a function of users, a damaged file.
     collective_call(group, load)
     return table
 
@@ -144,7 +144,7 @@ def _load_pieces(
 
 
 def _check_piece(what: str, rows: Tensor, begin: int, end: int, table: Table) -> None:
-    """Raises unless a source gave the rows that it was asked for."""
+    """Raises unless a source gave the right number, shape and dtype of rows."""
     if not isinstance(rows, Tensor):
         raise TypeError(f"{what}: rows({begin}, {end}) must be a tensor, got {type(rows).__name__}")
     shape = (end - begin, *table.shape[1:])
@@ -164,7 +164,7 @@ def add_table(
     taken: Sequence[Allocation],
     group: Group,
 ) -> Table:
-    """Places, allocates and fills one more table, and puts it in. Collective; raises as
+    """Places, allocates, fills and registers one more table. Collective; raises as
     :meth:`Store.add_node_table`.
 
     Args:

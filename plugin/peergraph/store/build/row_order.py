@@ -1,4 +1,4 @@
-"""Orders of rows: of nodes by how often they are read, of neighbour lists by that or their own."""
+"""Orders of rows by hotness: of nodes, and of neighbour lists that have an order of their own."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from peergraph.store.placement.planner import splits
 
 @dataclass(frozen=True)
 class RowOrder:
-    """The users' ids of the rows, by falling hotness; what is not there lies in the users' order.
+    """The users' ids of rows by falling hotness. Types without an order keep the users' order.
 
     Args:
-        nodes: by node type: of node tables, and of structures that have no order of their own.
-        lists: by edge type: of structures.
+        nodes: by node type, for node tables, and for structures without an entry in `lists`.
+        lists: by edge type, for structures.
     """
 
     nodes: Mapping[NodeType, Tensor]
@@ -40,11 +40,11 @@ class RowOrder:
         schema: Schema,
         device: torch.device,
     ) -> RowOrder:
-        """Hottest first; of lists, those with the most reads for each byte that they take.
+        """Hottest first; for lists, by reads per byte.
 
         Args:
             degrees: by edge type, by user id.
-            device: where to sort.
+            device: the device that sorts.
         """
 
         def density(edge_type: EdgeType, reads: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ class RowOrder:
         )
 
     def list_order(self, edge_type: EdgeType) -> Tensor | None:
-        """The users' ids of a structure's rows; None: the users' order."""
+        """The users' ids of a structure's rows; None: they are in the users' order."""
         return self.lists.get(edge_type, self.nodes.get(edge_type[2]))
 
     def degrees(self, by_user: Mapping[EdgeType, Tensor]) -> dict[EdgeType, Tensor]:
@@ -66,8 +66,8 @@ class RowOrder:
         return {t: d if (o := orders[t]) is None else d[o] for t, d in by_user.items()}
 
     def used_by(self, plan: Plan) -> tuple[RowOrder, Plan]:
-        """The orders that a plan makes use of, and the plan without maps for the others: where all
-        rows lie in one tier, the users' order serves as well as any.
+        """The orders that a plan needs, and the plan without maps for the others. Rows that are all
+        in one tier keep the users' order.
         """
         lists = {
             t: order
@@ -83,31 +83,31 @@ class RowOrder:
         return RowOrder(nodes, lists), replace(plan, placements=placements)
 
     def with_user_order_on_disk(self, plan: Plan, schema: Schema) -> RowOrder:
-        """With rows that a plan puts on disk in the users' order, so that loading writes files from
-        front to back; in other orders each page would be read and written once for each of its
-        rows. What lies in which tier stays.
+        """The orders with rows on disk in the users' order, so that loading writes files
+        sequentially. In other orders each page would be read and written once for each of its rows.
+        Tiers of rows do not change.
         """
         lists = {t: plan.tiers("structure", type_name(t)) for t in schema.num_edges}
         nodes = {}
         for node_type, order in self.nodes.items():
             names = schema.node_tables.get(node_type, {})
             tiers = [plan.tiers("node table", table_name(node_type, name)) for name in names]
-            own = [t for t in lists if t[2] == node_type and t not in self.lists]
-            nodes[node_type] = _with_user_order_behind(order, [*tiers, *(lists[t] for t in own)])
+            tiers += [lists[t] for t in lists if t[2] == node_type and t not in self.lists]
+            nodes[node_type] = _with_user_order_behind(order, tiers)
         of_lists = {
             t: _with_user_order_behind(order, [lists[t]]) for t, order in self.lists.items()
         }
         return RowOrder(nodes, of_lists)
 
     def id_maps(self, schema: Schema, group: Group) -> dict[NodeType, IdMap]:
-        """By node type. Collective."""
+        """The renumbering of each node type. Collective."""
         return {
             t: IdMap.from_order(self.nodes[t], group) if t in self.nodes else IdMap()
             for t in schema.num_nodes
         }
 
     def row_map(self, edge_type: EdgeType, group: Group) -> Table | None:
-        """Internal id -> row of a structure with an order of its own. Collective."""
+        """The map from internal ids to rows, for a structure in `lists`. Collective."""
         if edge_type not in self.lists:
             return None
         order = self.lists[edge_type]
@@ -117,7 +117,7 @@ class RowOrder:
 
 
 def _with_user_order_behind(order: Tensor, tiers: Sequence[Tiers]) -> Tensor:
-    """An order whose rows keep their tiers, by user id from the first row on disk on."""
+    """An order with rows sorted by user id within each tier, from the first row on disk on."""
     rows = order.numel()
     first = rows - max((t.disk for t in tiers), default=0)
     cuts = {cut for t in tiers for cut in accumulate((t.replicated, t.sharded, t.host))}

@@ -1,4 +1,4 @@
-"""How a relation's structure (CSC) lies in memory: its parts, their arrays, their bytes."""
+"""The memory layout of a relation's CSC: its parts, their arrays, their bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ALIGN = 256
 
 @dataclass(frozen=True)
 class PartLayout:
-    """Where the arrays of one part lie within its region: `rows` destinations, `edges` edges."""
+    """Offsets of the arrays of one part in its region: `rows` destinations, `edges` edges."""
 
     rows: int
     edges: int
@@ -32,8 +32,8 @@ class PartLayout:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the whole part; 0 where it has no rows."""
-        # Parts of one rank lie one after the other, so the next one must be aligned, too.
+        """Bytes of the part; 0 if it has no rows."""
+        # Several parts of a rank are contiguous, so the next one must be aligned, too.
         return _aligned(self.indices_offset + self.index_bytes * self.edges) if self.rows else 0
 
     def addresses(self, base: int) -> tuple[int, int, int]:
@@ -50,12 +50,12 @@ def structure_bytes(degrees: Tensor, index_dtype: torch.dtype) -> Tensor:
 
 
 def list_bytes(degrees: Tensor, index_dtype: torch.dtype) -> Tensor:
-    """[N] bytes of each destination's list, bounds and first position included."""
+    """[N] bytes of each destination's list, with its bounds and first position."""
     return degrees * index_dtype.itemsize + 16
 
 
 def split_by_tier(degrees: Tensor, tiers: Tiers, world_size: int) -> dict[str, list[Tensor]]:
-    """By tier, the degrees of each rank's destinations; of the sharded tier, of each shard's."""
+    """By tier, the degrees of each rank's destinations; for the sharded tier, of each shard's."""
     hot, shards, host, disk = torch.split(
         degrees, [tiers.replicated, tiers.sharded, tiers.host, tiers.disk]
     )
@@ -70,7 +70,7 @@ def split_by_tier(degrees: Tensor, tiers: Tiers, world_size: int) -> dict[str, l
 def part_bytes(
     degrees: Tensor, index_dtype: torch.dtype, tiers: Tiers, world_size: int
 ) -> dict[str, list[int]]:
-    """By tier, the bytes that a structure takes on each rank; of the sharded tier, in each shard.
+    """By tier, the bytes of a structure on each rank; for the sharded tier, in each shard.
 
     Args:
         degrees: [destinations] in the order of the rows.

@@ -1,4 +1,4 @@
-"""Neighbour lists of a structure, written and read in chunks, by users' ids."""
+"""Writes and reads the neighbour lists of a structure, in users' ids."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def write_lists(
 def read_lists(
     structure: TieredCsc, destinations: IdMap, sources: IdMap
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """The user's CSC, piece by piece: (degrees [n], source ids [edges] int64), both on the CPU.
+    """Yields the user's CSC in chunks: (degrees [n], source ids [edges] int64) on the CPU.
     One-sided; synchronises.
     """
     degrees = read_degrees(structure, destinations)

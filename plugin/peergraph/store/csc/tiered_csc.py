@@ -1,4 +1,4 @@
-"""One relation's structure (CSC) spread over tiers: creation, and the views that kernels get."""
+"""A relation's CSC spread over tiers: creation, and the views that kernels get."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class TieredCsc:
     Args:
         tiers: destinations by tier.
         num_sources, num_edges: of the relation.
-        world_size: shards there are.
-        rank: whose replica this process reads.
+        world_size: number of shards.
+        rank: of this process, which reads its own replica.
         device: of the rank.
-        regions: by tier name, those that are not empty.
-        layouts: by tier name, one layout per rank; of shards, one per partition.
+        regions: by tier name, without empty tiers.
+        layouts: by tier name, one layout per rank; for shards, one per partition.
         partitions: which ranks store which shards.
-        edge_ids: [num_edges] CSC position -> the user's edge id; None where both are the same.
-        order: [destinations] internal id -> row; None where both are the same.
+        edge_ids: [num_edges] CSC position -> the user's edge id; None: they are equal.
+        order: [destinations] internal id -> row; None: they are equal.
     """
 
     tiers: Tiers
@@ -66,9 +66,9 @@ class TieredCsc:
             degrees: [destinations] int64 on the CPU, in the order of the rows, the same on every
                 rank.
             partitions: which ranks store which shards; None: rank i stores shard i.
-            spill: folder for the destinations on disk. NotImplementedError for such on GPUs, which
-                sample from lists where they lie.
-            order: internal id -> row, in memory near every rank; becomes the structure's.
+            spill: folder for the destinations on disk. GPUs cannot sample from there:
+                NotImplementedError.
+            order: internal id -> row, in the memory of every rank; the structure takes it over.
         """
         check_spill(spill, tiers)
         if tiers.disk and group.device.type == "cuda":
@@ -114,7 +114,7 @@ class TieredCsc:
 
     @property
     def index_dtype(self) -> torch.dtype:
-        """Of the internal source ids: int32 where it fits."""
+        """Of the internal source ids: int32 where they fit."""
         return id_dtype(self.num_sources)
 
     @property
@@ -124,14 +124,14 @@ class TieredCsc:
 
     @property
     def view(self) -> _C.CscView:
-        """The POD that kernels get by value."""
+        """The struct that kernels get by value."""
         if self._view is None:
             bases, sizes = self._bases("sharded"), self._sizes("sharded")
             self._view = self._make_view(self.partitions.read_addresses(self.rank, bases, sizes))
         return self._view
 
     def write_views(self) -> list[_C.CscView]:
-        """Views that name all copies of all shards."""
+        """Views for writing: together they contain all copies of all shards."""
         bases, sizes = self._bases("sharded"), self._sizes("sharded")
         return [self._make_view(s) for s in self.partitions.write_addresses(bases, sizes)]
 
@@ -164,7 +164,7 @@ class TieredCsc:
     def set_edge_ids(self, edge_ids: Table) -> None:
         """Gives the structure its edge ids; their rows may be written later."""
         self.edge_ids = edge_ids
-        # Writing the lists has made a view already, one without them.
+        # The view that wrote the lists has no edge ids.
         self._view = None
 
     def _bases(self, tier: str) -> list[int]:

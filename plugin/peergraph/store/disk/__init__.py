@@ -1,1 +1,1 @@
-"""Stores on disk."""
+"""Saved stores: writing, checking and reading their files."""

@@ -1,4 +1,4 @@
-"""A folder that is there with all of its files or not at all."""
+"""Creates a folder atomically: with all of its files, or not at all."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ _RENAME_NOREPLACE = 1
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """An empty folder beside `folder`, which gets that name at the end of the block; after an
-    error it is removed. Then or later it is on the disk with the files that are on the disk.
+    """Yields an empty folder next to `folder`, which is renamed to `folder` at the end of the block
+    and synchronised with the disk; after an error it is removed.
 
-    What saves that were killed have left behind for the same `folder` is removed first: a folder
-    that is being written is locked (``flock``) by its process, and the system ends the lock with
-    the process.
+    Folders that killed saves of the same `folder` left are removed first: a process locks
+    (``flock``) the folder that it writes, and the system ends the lock with the process.
 
     Raises:
         FileExistsError: `folder` exists, at the beginning or by the end.

@@ -1,4 +1,4 @@
-"""Reading of files that others may have damaged or replaced."""
+"""Reads files that may have been damaged or replaced."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 @contextmanager
 def open_regular(path: Path) -> Iterator[int]:
-    """The descriptor of a regular file, for reading. Does not wait where it is a FIFO.
+    """Yields the descriptor of a regular file, for reading. A FIFO does not block.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is no file.
         ValueError: it is a symbolic link or no regular file.
         OSError: it cannot be opened.
     """
@@ -56,7 +56,7 @@ def read_into(fd: int, path: Path, offset: int, buffer: memoryview) -> None:
 
 
 def read_all(path: Path, most: int) -> bytes:
-    """The contents of a regular file of at most so many bytes.
+    """The contents of a regular file of at most `most` bytes.
 
     Raises:
         FileNotFoundError, ValueError, OSError: as :func:`open_regular`; or the file is larger.

@@ -1,4 +1,4 @@
-"""The manifest of a saved store: what is in its files, checked as it is read."""
+"""The manifest of a saved store: describes its files; reading it checks it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from peergraph.store.input.source import EdgeType, NodeType
 FORMAT_VERSION = 2
 FILE_NAME = "manifest.json"
 BLOCK_BYTES = 4 << 20
-"""A file has a checksum for each so many bytes, from its first byte on, and one for the rest."""
+"""Bytes of a block of a file; each block has a checksum, the last one may be shorter."""
 
 DTYPE_NAMES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in vars(torch).values()
     if isinstance(dtype, torch.dtype) and not str(dtype).startswith(("torch.q", "torch.bits"))
 }
-"""Of the tables that can be saved."""
+"""The dtypes of tables that can be saved, by name."""
 
 _MAX_BYTES = 1 << 30
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.npy")
@@ -52,7 +52,7 @@ class ArrayEntry:
 
     @classmethod
     def read(cls, given: Fields, dtypes: Iterable[str], rows: int) -> ArrayEntry:
-        """From an entry of JSON, which must be of one of the dtypes and have so many rows."""
+        """From an entry of JSON; ``ValueError`` for other dtypes or another number of rows."""
         given.only("name", "file", "dtype", "shape", "crc32c")
         if not _PLAIN_NAME.fullmatch(given.text("file")):
             given.fail("file", "the plain name of a .npy file in the folder")
@@ -95,7 +95,7 @@ class EdgeEntry:
 
 @dataclass(frozen=True)
 class EmbeddingEntry:
-    """An embedding, and what its optimizer (None: it had none) keeps."""
+    """An embedding, and the state of its optimizer (None: it had none)."""
 
     name: str
     type: NodeType
@@ -109,7 +109,7 @@ class EmbeddingEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All of a saved store but the contents of its files."""
+    """Everything in a saved store except the contents of its files."""
 
     nodes: tuple[NodeEntry, ...]
     edges: tuple[EdgeEntry, ...]
@@ -117,11 +117,11 @@ class Manifest:
 
     @property
     def num_nodes(self) -> dict[NodeType, int]:
-        """By type."""
+        """Nodes by type."""
         return {entry.type: entry.count for entry in self.nodes}
 
     def arrays(self) -> list[ArrayEntry]:
-        """Of all files."""
+        """The entries of all files."""
         found = []
         for nodes in self.nodes:
             found += [table.array for table in nodes.tables]
@@ -134,7 +134,7 @@ class Manifest:
         return found
 
     def to_json(self) -> str:
-        """What :func:`read_manifest` reads."""
+        """The text that :func:`read_manifest` reads."""
         values = {"format": FORMAT_VERSION, **_plain(self)}
         values["crc32c"] = _checksum(values)
         return json.dumps(values, indent=1)
@@ -144,10 +144,10 @@ def read_manifest(folder: Path, verify: bool) -> Manifest:
     """The manifest of a folder.
 
     Args:
-        verify: compare its checksum, too.
+        verify: whether to compare its checksum.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is no manifest.
         ValueError: it is not as :meth:`Manifest.to_json` writes it.
     """
     path = folder / FILE_NAME
@@ -181,7 +181,7 @@ def _plain(value: Any) -> Any:
 
 
 def _checksum(values: dict[str, Any]) -> int:
-    """Of everything but itself, however it is written."""
+    """The checksum of all other values; formatting does not matter."""
     rest = {key: value for key, value in values.items() if key != "crc32c"}
     text = torch.frombuffer(bytearray(json.dumps(rest, sort_keys=True).encode()), dtype=torch.uint8)
     return _C.crc32c(text.data_ptr(), text.numel(), 0)

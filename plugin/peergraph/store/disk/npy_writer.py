@@ -1,4 +1,4 @@
-"""Writing ``.npy`` files so that a full disk is an error, and nothing is left in memory only."""
+"""Writes ``.npy`` files: reserves their space, computes checksums, waits for the disk."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from peergraph.store.disk.saved_array import as_bytes, numpy_dtype, stored_dtype
 
 
 class NpyWriter:
-    """A new file, whose room is taken at once and whose rows are written in order. A context
-    manager: its end checks that all rows are there and waits until they are on the disk.
+    """Creates a file, reserves its space, and writes its rows in order. A context manager: its end
+    checks that all rows were written and waits until they are on the disk.
 
     Args:
         path: must not exist.
@@ -51,7 +51,7 @@ class NpyWriter:
 
     @property
     def entry(self) -> ArrayEntry:
-        """Of the manifest; after the end."""
+        """The entry of the manifest; complete after the end."""
         name = str(self._dtype).removeprefix("torch.")
         return ArrayEntry(self._path.name, name, tuple(self._shape), tuple(self._checksums))
 
@@ -75,7 +75,7 @@ class NpyWriter:
             os.close(self._fd)
 
     def _write(self, values: Tensor) -> None:
-        """Writes, and goes on with the checksum of each block that the bytes belong to."""
+        """Writes, and updates the checksums of the blocks."""
         done = 0
         while done < values.numel():
             in_block = self._written % BLOCK_BYTES
@@ -108,6 +108,6 @@ def _reserve(fd: int, num_bytes: int) -> None:
     try:
         os.posix_fallocate(fd, 0, num_bytes)
     except OSError as error:
-        # A file system that cannot: its writes fail where there is no room.
+        # The file system cannot reserve: writes to a full disk will fail instead.
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
             raise

@@ -1,4 +1,4 @@
-"""The ``.npy`` files of saved stores, compared with what the manifest says of them."""
+"""Reads the ``.npy`` files of saved stores, compared with the manifest."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ import peergraph._C as _C
 from peergraph.store.disk.checked_file import open_regular, read_into
 from peergraph.store.disk.manifest import BLOCK_BYTES, DTYPE_NAMES, ArrayEntry
 
-_HEADER_BYTES = 1 << 16  # of the longest header of version 1.0, and of nothing to be read for more
+_HEADER_BYTES = 1 << 16  # the longest header of version 1.0
 _MOST_THREADS = 8
 
 
 def stored_dtype(dtype: torch.dtype) -> torch.dtype:
-    """How a dtype's elements lie in a file: those that NumPy does not know as integers."""
+    """The dtype in files: NumPy stores dtypes that it does not know as integers."""
     try:
         torch.empty(0, dtype=dtype, device="cpu").numpy()
         return dtype
@@ -34,7 +34,7 @@ def stored_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
-    """Of the elements of a file."""
+    """NumPy's dtype of the elements in a file."""
     return torch.empty(0, dtype=stored_dtype(dtype), device="cpu").numpy().dtype
 
 
@@ -45,12 +45,12 @@ def as_bytes(values: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class SavedArray:
-    """A file whose header and length are those that the manifest says.
+    """A file whose header and length agree with the manifest.
 
     Args:
         path: the file.
         entry: of the manifest.
-        header_bytes: before the first row.
+        header_bytes: bytes before the first row.
         num_bytes: of the file.
         verify: whether checksums are compared as rows are read.
     """
@@ -63,7 +63,7 @@ class SavedArray:
 
     @classmethod
     def check(cls, folder: Path, entry: ArrayEntry, verify: bool) -> SavedArray:
-        """Looks at the header and the length; where the file has no rows, at its checksum, too.
+        """Checks header and length; and the checksum of a file without rows.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -117,7 +117,7 @@ class SavedArray:
 
     def verify_rows(self, begin: int, end: int) -> None:
         """Compares the checksums of the blocks that hold rows begin..end. Raises as :meth:`read`;
-        does nothing where nothing is to be verified.
+        does nothing without `verify`.
         """
         if self.verify:
             self._read_blocks(begin, end, None)
@@ -129,7 +129,7 @@ class SavedArray:
         if 0 in shape:
             return torch.empty(shape, dtype=self.dtype, device="cpu")
         with open_regular(self.path) as fd:
-            # Private: torch warns of memory that it may not write to.
+            # Private, since torch warns about read-only memory.
             mapped = mmap.mmap(fd, self.num_bytes, mmap.MAP_PRIVATE)
         values = torch.frombuffer(
             mapped,

@@ -90,7 +90,7 @@ def _restore_embedding(store: EmbeddingOwner, saved: SavedStore, entry: Embeddin
 
 
 def _check_state(saved: SavedStore, entry: EmbeddingEntry) -> None:
-    """Raises ValueError where the state is none of the optimizer."""
+    """Raises ValueError if the state does not belong to the optimizer."""
     where = f"{saved.folder}: state of embedding {entry.name!r} of {entry.type!r}"
     names = tuple(table.name for table in entry.state)
     expected = () if entry.optimizer is None else STATE_NAMES.get(entry.optimizer, names)

@@ -1,4 +1,4 @@
-"""Loading: a saved store as what a store is built from, after its files have been checked."""
+"""Loading: checks the files of a saved store and makes them the source of a build."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _CHUNK_IDS = 1 << 22
 
 @dataclass(frozen=True)
 class SavedStore:
-    """A saved store whose manifest fits its files.
+    """A saved store whose manifest agrees with its files.
 
     Args:
-        folder: where it lies.
-        manifest: what it says.
+        folder: of the store.
+        manifest: its contents.
         arrays: its files, by name.
     """
 
@@ -50,7 +50,7 @@ class SavedStore:
 
         Raises, on every rank:
             FileNotFoundError: there is no saved store, or a file of it is missing.
-            ValueError: a part of it is not as :meth:`Store.save` writes it, or the ranks name
+            ValueError: a part of it is not as :meth:`Store.save` writes it, or the ranks load
                 different stores.
         """
         if not isinstance(verify, bool):
@@ -69,10 +69,10 @@ class SavedStore:
         return saved
 
     def source(self, group: Group) -> GraphSource:
-        """This rank's share: about as many destinations as the others', with their edges, and
-        table rows, which are read when they are needed. Collective; reads the structure.
+        """This rank's part: an equal range of destinations with their edges, and sources that read
+        table rows later. Collective; reads the structure.
 
-        Raises ValueError on every rank where the structure is none, or a checksum differs.
+        Raises ValueError on every rank if the structure is no CSC, or a checksum differs.
         """
         return collective_call(group, lambda: self._share(group.rank, group.world_size))
 
@@ -129,7 +129,7 @@ def _source(file: SavedArray, begin: int, end: int) -> RowSource:
 
 
 def _check_indptr(indptr: Tensor, nodes: tuple[int, int], file: SavedArray, num_edges: int) -> None:
-    """Raises ValueError where a piece of it is not what it must be."""
+    """Raises ValueError where a range of indptr is inconsistent."""
     begin, end = nodes
     ends = [(begin, indptr[0], 0, 0 if begin == 0 else num_edges)]
     ends += [(end, indptr[-1], num_edges if end == file.rows - 1 else 0, num_edges)]

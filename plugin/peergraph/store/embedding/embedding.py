@@ -1,4 +1,4 @@
-"""Embeddings: tables of a store that are trained, where their rows live."""
+"""Embeddings: tables of a store that are trained in place."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from peergraph.store.placement.items import table_name
 from peergraph.store.placement.plan import Plan
 from peergraph.store.placement.planner import place_table
 
-# Of Adam; "auto" leaves room for them.
+# State tensors of Adam; "auto" leaves room for them.
 _MOST_STATES = 2
 
 
 @dataclass
 class RowState:
-    """What an optimizer keeps for an embedding.
+    """The state of an optimizer for an embedding.
 
     Args:
         optimizer: the optimizer's name.
         step: steps with gradients so far.
         tables: by name, with the embedding's rows.
-        restored: came from disk, and no optimizer has taken it up yet.
-        release: lets go of what the optimizer has beside it. Collective.
+        restored: whether it came from disk and no optimizer has taken it over yet.
+        release: frees the optimizer's buffers. Collective.
     """
 
     optimizer: str
@@ -54,7 +54,7 @@ class RowState:
 
 
 class EmbeddingOwner(Protocol):
-    """What an embedding uses of its :class:`peergraph.store.Store`."""
+    """The part of :class:`peergraph.store.Store` that an embedding uses."""
 
     group: Group | None
     embeddings: dict[tuple[NodeType, str], Embedding]
@@ -71,12 +71,12 @@ class EmbeddingOwner(Protocol):
 
 
 class Embedding(nn.Module):
-    """Rows that are trained, in the memory of all ranks: ``torch.nn.Embedding(sparse=True)`` for
-    tables as large as a store's.
+    """Trained rows in the memory of all ranks: ``torch.nn.Embedding(sparse=True)`` for tables as
+    large as a store's.
 
     ``embedding(ids)`` gathers rows; the backward pass keeps the gradients of those rows only, on
     the rank that read them, until an optimizer of :mod:`peergraph.optim` takes them to the ranks
-    that own the rows. The rows are no parameter of the module: other optimizers and
+    that own the rows. The rows are not a parameter of the module: other optimizers and
     DistributedDataParallel do not see them, and :meth:`torch.nn.Module.to` does not move them.
     """
 
@@ -100,7 +100,7 @@ class Embedding(nn.Module):
             store: the :class:`peergraph.store.Store` with which the rows are saved and closed. Or
                 a group: then :meth:`close` frees the rows.
             embedding_dim: elements of a row.
-            name: of the embedding among those of the node type.
+            name: distinguishes the embeddings of a node type.
             node_type: with a store: a row for each node of the type, placed in its order of
                 hotness, read by the users' node ids.
             num_embeddings: a group's rows; with a store, None or the number of its nodes.
@@ -156,7 +156,7 @@ class Embedding(nn.Module):
         )
         self.trained = TrainedTable(table)
         write_initial(table, init, table_name(node_type, name))
-        # What makes autograd call the backward pass; no parameter, so that nobody steps it.
+        # Makes autograd call the backward pass; not a parameter, so no other optimizer steps it.
         self._anchors = (torch.zeros(0, device=table.device, requires_grad=True),)
         self._pending: list[tuple[Tensor, Tensor]] = []
         if owner is not None:
@@ -173,7 +173,7 @@ class Embedding(nn.Module):
 
     @property
     def anchor(self) -> Tensor:
-        """Stands for the rows in ``param_groups`` of optimizers; has no elements."""
+        """An empty tensor that stands for the rows in ``param_groups`` of optimizers."""
         return self._anchors[0]
 
     @property
@@ -193,7 +193,7 @@ class Embedding(nn.Module):
         return out
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets the gradients of this rank."""
+        """Drops the gradients of this rank."""
         self._pending = []
 
     def close(self) -> None:
@@ -301,7 +301,7 @@ def _check_rows(
 
 
 def _with_state(spec: TableSpec) -> TableSpec:
-    """A table with as wide rows as the embedding's and Adam's state of them together."""
+    """A table with rows as wide as those of the embedding and Adam's state together."""
     rows, width = spec.shape
     state = _MOST_STATES * width * accumulator(spec.dtype).itemsize // spec.dtype.itemsize
     return TableSpec((rows, width + state), spec.dtype)

@@ -1,4 +1,4 @@
-"""First values of embeddings."""
+"""Initial values of embeddings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peergraph.progress import progress_bar
 Init = Tensor | Callable[[Tensor], Any] | None
 """A tensor of all rows, a function that fills a tensor in place, or None: standard normal."""
 
-# Fixed, for random numbers are drawn piece by piece.
+# Fixed, so that random numbers do not depend on the number of ranks.
 _PIECE_ELEMENTS = 4 << 20
 
 
@@ -47,14 +47,14 @@ def write_initial(table: Table, init: Init, what: str) -> None:
 
 
 def _load_share(table: Table, rows: Tensor, holders: list[bool]) -> None:
-    """What this rank writes of a tensor that some ranks have."""
+    """Writes this rank's rows of a tensor that some ranks have."""
     place, count = sum(holders[: table.group.rank]), sum(holders)
     begin, end = (table.rows * p // count for p in (place, place + 1))
     table.load(rows[begin:end].detach().to(table.dtype), begin)
 
 
 def _draw(table: Table, fill: Callable[[Tensor], Any], what: str) -> None:
-    """Piece by piece, each rank every so-manieth: a piece is drawn from a seed of its own."""
+    """Draws pieces of rows, dealt to the ranks in turn; each piece has its own seed."""
     group = table.group
     first_seed = group.broadcast(
         int(torch.randint(2**62, (), device="cpu")) if group.rank == 0 else None
@@ -82,7 +82,7 @@ def _draw_share(table: Table, fill: Callable[[Tensor], Any], first_seed: int, wh
 
 
 def _check_filled(what: str, returned: Any, piece: Tensor, shape: tuple[int, int]) -> None:
-    """Raises ValueError unless a function has filled its argument, rather than made a tensor."""
+    """Raises ValueError if a function returned another tensor or resized its argument."""
     if tuple(piece.shape) != shape:
         raise ValueError(
             f"{what}: init must fill {list(shape)} in place, it left {list(piece.shape)}"

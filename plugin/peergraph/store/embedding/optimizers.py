@@ -39,8 +39,8 @@ class SparseSGD(SparseOptimizer):
             embeddings: one, several, or dicts ``{"params": embeddings, "lr": ...}``.
             lr, maximize: as in torch.
             momentum, dampening, weight_decay, nesterov: must be off.
-            reduce: what becomes of the ranks' gradients of a row: ``"mean"``, the sum over the
-                number of ranks as in DistributedDataParallel, or ``"sum"``.
+            reduce: how the ranks' gradients of a row are combined: ``"mean"``, the sum divided by
+                the number of ranks as in DistributedDataParallel, or ``"sum"``.
         """
         defaults = {
             "lr": lr,
@@ -64,7 +64,7 @@ class SparseSGD(SparseOptimizer):
 class SparseAdagrad(SparseOptimizer):
     """``torch.optim.Adagrad`` on the rows that have gradients. State: one value an element.
 
-    Weight decay is not for sparse gradients, in torch neither: NotImplementedError.
+    Weight decay is not supported for sparse gradients, as in torch: NotImplementedError.
     """
 
     _state_names: ClassVar[tuple[str, ...]] = ("sum",)
@@ -116,8 +116,8 @@ class SparseAdagrad(SparseOptimizer):
 
 
 class SparseAdam(SparseOptimizer):
-    """``torch.optim.SparseAdam``: moments of a row change when it has gradients, and the number of
-    steps that corrects them is the table's. State: two values an element.
+    """``torch.optim.SparseAdam``: moments of a row change only when it has gradients; bias
+    correction uses the number of steps of the table. State: two values an element.
     """
 
     _state_names: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
@@ -163,4 +163,4 @@ class SparseAdam(SparseOptimizer):
 
 
 STATE_NAMES = {kind.__name__: kind._state_names for kind in (SparseSGD, SparseAdagrad, SparseAdam)}
-"""What each keeps for an embedding, by the optimizer's name."""
+"""Names of the state tensors, by the optimizer's name."""

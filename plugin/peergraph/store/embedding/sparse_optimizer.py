@@ -1,4 +1,4 @@
-"""What the optimizers of embeddings have in common: gradients, their exchange, the state."""
+"""The base of the embeddings' optimizers: gradients, their exchange between ranks, state."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
     entry for each group of embeddings. Its state belongs to the embeddings, and is saved with their
     store.
 
-    Over ranks as DistributedDataParallel: the gradients of all ranks are brought together, and
-    every rank must call :meth:`step` as often as the others, with or without gradients of its own.
-    Where their numbers of batches differ, :class:`torch.distributed.algorithms.Join` does so, with
-    the model before its optimizer: ``with Join([model, optimizer]):``. The result is that of one
-    process that trains on all the ranks' batches.
+    Works over ranks like DistributedDataParallel: gradients of all ranks are summed, and every rank
+    must call :meth:`step` equally often, with or without gradients. If ranks have different numbers
+    of batches, use :class:`torch.distributed.algorithms.Join` with the model before its optimizer:
+    ``with Join([model, optimizer]):``. The result equals that of one process that trains on the
+    batches of all ranks.
     """
 
     _state_names: ClassVar[tuple[str, ...]] = ()
@@ -52,7 +52,7 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
         Joinable.__init__(self)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds embeddings, as ``{"params": [...]}`` with values of their own. Collective."""
+        """Adds a group of embeddings: ``{"params": [...]}`` and its options. Collective."""
         given = param_group["params"]
         added = [given] if isinstance(given, Embedding) else list(given)
         for embedding in added:
@@ -77,8 +77,8 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Updates the rows that have gradients on any rank. Collective; synchronises.
 
-        Gradients stay until :meth:`zero_grad`, as in torch. Their sum for a row does not depend on
-        the run: each rank's in order of its backward passes, then over ranks in order.
+        Gradients stay until :meth:`zero_grad`, as in torch. The sum for a row is deterministic: it
+        goes by each rank's backward passes in order, then over the ranks in order.
 
         Args:
             closure: evaluates the model anew and returns the loss, which is returned.
@@ -104,7 +104,7 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets this rank's gradients of the embeddings."""
+        """Drops this rank's gradients of the embeddings."""
         for embedding in self._of_anchor.values():
             embedding.zero_grad()
 
@@ -120,9 +120,9 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
         return {**super().state_dict(), "state": states}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes what :meth:`state_dict`, or torch's optimizer of the same kind, gave. Collective.
+        """Loads the result of :meth:`state_dict`, or of torch's optimizer of the kind. Collective.
 
-        Raises ValueError where it is of other embeddings.
+        Raises ValueError for state of embeddings with other shapes.
         """
         states = state_dict["state"]
         collective_call(self._group, lambda: self._check_loaded(states))
@@ -141,12 +141,12 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
 
     @property
     def join_device(self) -> torch.device:
-        """Where the ranks count those that have more batches."""
+        """The device on which Join counts the ranks that have more batches."""
         return self._group.device
 
     @property
     def join_process_group(self) -> Any:
-        """All ranks."""
+        """The process group of all ranks."""
         return dist.group.WORLD
 
     @abstractmethod
@@ -155,10 +155,10 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
 
     @abstractmethod
     def _rule(self, group: dict[str, Any], step: int, grad_scale: float) -> _C.UpdateRule:
-        """The update of the step-th step, from 1."""
+        """The update rule of a step; the first step is 1."""
 
     def _first_value(self, group: dict[str, Any]) -> float:
-        """Of the state."""
+        """The initial value of the state."""
         return 0.0
 
     @property
@@ -166,7 +166,7 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
         return next(iter(self._of_anchor.values())).trained.group
 
     def _take_state(self, embedding: Embedding, group: dict[str, Any]) -> RowState:
-        """State that came from disk for this kind of optimizer; else new one. Collective."""
+        """State from disk for this kind of optimizer, or new state. Collective."""
         kind = type(self).__name__
         kept = embedding.row_state
         if kept is not None and kept.restored and kept.optimizer == kind:
@@ -190,7 +190,7 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
                 )
 
     def _collect(self) -> list[Any]:
-        """For each embedding, the gradients of the rows that this rank owns; None: no gradients."""
+        """For each embedding, gradients of the rows that this rank owns, or None. Collective."""
         if self._group.world_size == 1:
             alone = [self._outgoing(e) for e in self._of_anchor.values()]
             return [None if sent is None else [sent.rows] for sent in alone]
@@ -201,7 +201,7 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
         try:
             outgoing = [self._outgoing(e) for e in self._of_anchor.values()]
         except Exception:
-            with suppress(RuntimeError):  # this rank's own error is the one to raise
+            with suppress(RuntimeError):  # raise this rank's error, not that of the exchange
                 self._exchange.send(None)
             raise
         return self._exchange.send(outgoing)
@@ -246,7 +246,7 @@ class _StepAlong(JoinHook):
 
 
 def not_supported(**arguments: Any) -> None:
-    """Raises NotImplementedError for arguments that are not off."""
+    """Raises NotImplementedError for arguments that are not zero or False."""
     for name, value in arguments.items():
         if value:
             raise NotImplementedError(f"{name}={value!r} is not supported for embeddings")

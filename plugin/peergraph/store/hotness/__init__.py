@@ -1,1 +1,1 @@
-"""How often nodes are read, and the numbering that follows from it."""
+"""How often nodes are read, and the renumbering by it."""

@@ -1,5 +1,6 @@
-"""From the reads of one epoch to those of another: what was read once is rarely read again, and
-some of what was not read is.
+"""Estimates the reads of the next epoch from the counts of one epoch (Good and Turing).
+
+A row that was read once is often not read again, and some rows that were not read will be.
 """
 
 from __future__ import annotations
@@ -7,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Above, a count says enough by itself.
+# Counts from here on are their own estimate.
 _RARE = 8
 
 
@@ -25,6 +26,6 @@ def expected_reads(counts: Tensor) -> Tensor:
     times = torch.arange(_RARE, dtype=torch.float64, device=counts.device)
     again = (times + 1) * rows[1 : _RARE + 1] / rows[:_RARE].clamp(min=1)
     again = torch.where(rows[1 : _RARE + 1] > 0, again, times)
-    # Few rows estimate badly: a rarely read one is never taken for one that was read more.
+    # With few rows the estimate is poor: it never exceeds the next higher count.
     rare = torch.minimum(again, times + 1)[counts.clamp(max=_RARE - 1)]
     return torch.where(counts < _RARE, rare, counts.double())

@@ -1,4 +1,4 @@
-"""How often nodes are read: by degree, by counting (GNNLab's pre-sampling), or as users say."""
+"""How often nodes are read: by degree, by counts (GNNLab's pre-sampling), or as users give."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Hotness:
     """Counted reads, by users' node ids; :func:`peergraph.sampling.presample` counts.
 
     Args:
-        features: by node type ``[num_nodes]``: how many mini-batches had the node among their
-            inputs. Nodes are ordered by it.
+        features: by node type ``[num_nodes]``: the number of mini-batches that had the node among
+            their inputs. It orders the nodes.
         structure: by edge type ``[num destinations]``: how often the node's in-neighbours were
             sampled.
-        batches: mini-batches counted, over all ranks.
-        edges: by edge type, edges sampled.
-        hops: of a mini-batch.
+        batches: mini-batches, over all ranks.
+        edges: by edge type, sampled edges.
+        hops: of the samples.
     """
 
     features: Mapping[NodeType, Tensor]
@@ -54,10 +54,10 @@ def node_hotness(
     """[num_nodes] per node type, on the CPU, the same on every rank. Collective.
 
     Args:
-        given: "out_degree", "in_degree", or values by user id; rank 0's count, but every rank must
-            give the same kind.
+        given: "out_degree", "in_degree", or values by user id. Rank 0's values are used, but every
+            rank must give the same kind.
         degrees: in-degrees by user id.
-        needed: else `given` is only checked.
+        needed: whether values are computed; otherwise `given` is only checked.
 
     Raises:
         ValueError, TypeError: values that do not fit the graph, kinds that differ; on every rank.
@@ -90,10 +90,11 @@ def list_hotness(
     group: Group,
     needed: bool,
 ) -> dict[EdgeType, Tensor]:
-    """[destinations] per edge type: how often lists are read, otherwise as :func:`node_hotness`.
+    """[destinations] per edge type: how often lists are read; otherwise as :func:`node_hotness`.
 
     Args:
-        given: as there, of which counts give those of lists; or values by edge type.
+        given: as for :func:`node_hotness`, where counts give the reads of lists; or values by edge
+            type.
     """
     if isinstance(given, Hotness):
         counts: Mapping[EdgeType, Tensor] = given.structure

@@ -1,4 +1,4 @@
-"""Renumbering by hotness: users' ids to internal ids and back."""
+"""The renumbering by hotness: maps between users' ids and internal ids."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ def id_dtype(num_ids: int) -> torch.dtype:
 
 
 def hottest_first(hotness: Tensor, device: torch.device) -> Tensor:
-    """[num_nodes] int64 on the CPU: the ids by falling hotness, equal ones by id.
+    """[num_nodes] int64 on the CPU: the ids by falling hotness, then by id.
 
     Args:
-        device: where to sort.
+        device: the device that sorts.
     """
     return torch.argsort(hotness.to(device), descending=True, stable=True).cpu()
 
 
 @dataclass
 class IdMap:
-    """The renumbering of one node type; both tables are None where ids are not renumbered.
+    """The renumbering of one node type; without renumbering both tables are None.
 
     Args:
-        to_internal: [num_nodes] user id -> internal id, all rows near this rank.
-        to_user: [num_nodes] the reverse.
+        to_internal: [num_nodes] user id -> internal id, all rows in this rank's memory.
+        to_user: [num_nodes] internal id -> user id.
     """
 
     to_internal: Table | None = None
@@ -41,7 +41,7 @@ class IdMap:
 
     @classmethod
     def from_order(cls, order: Tensor, group: Group) -> IdMap:
-        """The map of an order. Collective.
+        """Makes the maps of an order. Collective.
 
         Args:
             order: [num_nodes] internal id -> user id on the CPU, the same on every rank.
@@ -66,22 +66,22 @@ class IdMap:
         return map_view(self.to_user)
 
     def close(self) -> None:
-        """Collective, where the ranks made the map together."""
+        """Frees the maps. Collective, where the ranks made them together."""
         tables = (self.to_internal, self.to_user)
         close_all(table.close for table in tables if table is not None)
 
 
 def replicated_ids(ids: Tensor, group: Group) -> Table:
-    """A table of ids whose rows all lie in this rank's memory, or, on the CPU, the machine's."""
-    near = Tiers.all_replicated if group.device.type == "cuda" else Tiers.all_host
-    table = Table.create((ids.numel(),), id_dtype(ids.numel()), near(ids.numel()), group)
+    """A table of ids with all rows in this rank's memory, or, without a GPU, in the machine's."""
+    tiers = Tiers.all_replicated if group.device.type == "cuda" else Tiers.all_host
+    table = Table.create((ids.numel(),), id_dtype(ids.numel()), tiers(ids.numel()), group)
     if table.rows and (group.rank == 0 or group.device.type == "cuda"):
         table.as_tensor().copy_(ids)
     return table
 
 
 def map_view(table: Table | None) -> _C.IdMapView:
-    """A table of ids as the compiled module takes it; without a table, the identity."""
+    """A table of ids as the compiled module takes it; None stands for the identity."""
     if table is None or table.rows == 0:
         return _C.IdMapView()
     return _C.IdMapView(table.as_tensor().data_ptr(), table.row_bytes, table.leases)

@@ -1,1 +1,1 @@
-"""What a store is built from: the graph as the ranks bring it, checked and counted together."""
+"""The input of a build: sources of the ranks, their common schema, degrees."""

@@ -1,4 +1,4 @@
-"""What each rank brings of the structure, as CSC; degrees counted over all ranks."""
+"""This rank's part of the structure as CSC, and degrees counted over all ranks."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _ID_CHUNK = 1 << 24
 
 @dataclass
 class LocalCsc:
-    """What this rank brings of one relation: in-neighbours of its destinations.
+    """This rank's part of one relation: in-neighbours of its destinations.
 
     Args:
         indptr, indices: as in :class:`EdgeSource`.
-        edge_ids: [E] CSC position -> edge id, None where both are the same.
+        edge_ids: [E] CSC position -> edge id; None: they are equal.
     """
 
     indptr: Tensor
@@ -37,7 +37,7 @@ class LocalCsc:
 def local_structure(
     source: GraphSource | None, schema: Schema, group: Group
 ) -> dict[EdgeType, LocalCsc]:
-    """This rank's share of every relation as CSC, ids checked. Collective.
+    """This rank's part of every relation as CSC, with checked ids. Collective.
 
     Raises:
         IndexError: a node id out of range; every rank raises it.
@@ -55,8 +55,8 @@ def local_structure(
 
 
 def _check_split_edge_ids(local: Mapping[EdgeType, LocalCsc], schema: Schema, group: Group) -> None:
-    """Raises ValueError on every rank where the shares of a split source have edge ids in common,
-    which differ within each of them. Collective.
+    """Raises ValueError on every rank if two parts of a split source have an edge id in common.
+    Within a part, ids have been checked before. Collective.
     """
     mine = {t: (csc.edge_ids is not None, csc.indices.numel()) for t, csc in local.items()}
     everyone = group.all_gather(mine)
@@ -134,7 +134,7 @@ def _sort_coo(
 def out_degrees(
     local: Mapping[EdgeType, LocalCsc], schema: Schema, group: Group
 ) -> dict[NodeType, Tensor]:
-    """[num_nodes] per node type: how often a node is somebody's in-neighbour. Collective."""
+    """[num_nodes] per node type: how often a node is an in-neighbour. Collective."""
 
     def add_to(counts: Tensor, node_type: NodeType) -> None:
         for edge_type, csc in local.items():
@@ -167,7 +167,7 @@ def in_degrees(
 def relations_with_edge_ids(
     local: Mapping[EdgeType, LocalCsc], group: Group
 ) -> dict[EdgeType, bool]:
-    """Which relations have edge ids of their own on any rank. Collective."""
+    """Whether any rank gave edge ids for a relation. Collective."""
     mine = {t: csc.edge_ids is not None for t, csc in local.items()}
     everyone = group.all_gather(mine)
     return {t: any(m[t] for m in everyone) for t in mine}

@@ -1,4 +1,4 @@
-"""What all ranks must know of a graph before it is built: sizes, dtypes, who brings what."""
+"""The schema of a build: sizes and dtypes of a graph, and the ranks that have its parts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from peergraph.store.input.source import EdgeType, GraphSource, NodeType, RowSou
 
 @dataclass(frozen=True)
 class TableSpec:
-    """Shape ([rows, ...], of the whole table) and dtype."""
+    """Shape ``[rows, ...]`` of all rows of a table, and dtype."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -27,13 +27,13 @@ class TableSpec:
 
 @dataclass(frozen=True)
 class Schema:
-    """A graph without its data.
+    """Sizes of a graph, without its data.
 
     Args:
         num_nodes, num_edges: by type.
         node_tables, edge_tables: by type and name.
-        node_range: by rank and node type, the nodes whose data the rank brings.
-        edge_begin: by rank and edge type, the CSC position of the first edge it brings.
+        node_range: by rank and node type, the range of nodes in the rank's source.
+        edge_begin: by rank and edge type, the CSC position of the first edge in its source.
     """
 
     num_nodes: dict[NodeType, int]
@@ -45,10 +45,10 @@ class Schema:
 
 
 def agree_on_schema(source: GraphSource | None, group: Group) -> Schema:
-    """The schema of what the ranks bring together. Collective; every rank raises the same error.
+    """The common schema of the ranks' sources. Collective; every rank raises the same error.
 
     Raises:
-        ValueError: no rank brings a graph, ranges do not follow each other, tables do not match.
+        ValueError: no rank has a graph, ranges do not follow each other, tables do not match.
     """
     shares: list[_Share | Exception | None] = group.all_gather(_describe(source))
     for share in shares:

@@ -1,4 +1,4 @@
-"""What a store is built from: structure and tables, whole on one rank or split over the ranks."""
+"""Sources of a build: structure and tables, all on one rank or split over the ranks."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def reverse_type(edge_type: EdgeType) -> EdgeType:
 
 @dataclass
 class RowSource:
-    """Rows that are made or read piece by piece, for tables too large to hand over whole.
+    """Rows that a function makes or reads piece by piece, for tables that exceed the memory.
 
     Args:
-        shape: of the rows this source gives, ``[rows, ...]``: the whole table's, or, where the
-            source is split over ranks, those of this rank's range.
+        shape: ``[rows, ...]`` of this source: all rows of the table, or the rows of this rank's
+            range if the source is split over ranks.
         dtype: of the rows.
-        rows: called with ``(begin, end)``, positions in the whole table; returns those rows as a
-            tensor ``[end - begin, ...]`` on the CPU or on the rank's GPU. What it raises, and
-            ``ValueError`` for rows of another number, shape or dtype, all ranks raise.
+        rows: called with ``(begin, end)``, positions in the table; returns those rows as a tensor
+            ``[end - begin, ...]`` on the CPU or on the rank's GPU. All ranks raise its errors, and
+            ``ValueError`` for rows of another number, shape or dtype.
     """
 
     shape: tuple[int, ...]
@@ -97,10 +97,10 @@ class GraphSource:
     """A graph as the ranks hand it to :meth:`Store.build`.
 
     Either rank 0 of the node group holds all of it and the others pass ``None``, or every rank
-    passes its share: then ``node_range`` gives, per node type, the contiguous range of nodes whose
-    in-edges (CSC) and table rows it brings, in rank order and without gaps. It brings as many rows
-    of edge tables as edges; they follow those of the ranks before it, as do its edges' ids by
-    default.
+    passes a part: then ``node_range`` gives, per node type, its contiguous range of nodes, in rank
+    order and without gaps. The part has the in-edges (CSC) and the table rows of these nodes, and
+    the rows of edge tables for these edges. By default the ids of its edges follow those of the
+    ranks before it.
 
     Args:
         num_nodes: nodes by type, of the whole graph.
@@ -135,14 +135,14 @@ class GraphSource:
         )
 
     def range_of(self, node_type: NodeType) -> tuple[int, int]:
-        """The nodes of a type that this source brings."""
+        """The range of nodes of a type in this source."""
         if self.node_range is None:
             return 0, self.num_nodes[node_type]
         return self.node_range[node_type]
 
     def validate(self) -> None:
-        """Raises ``ValueError`` where parts do not fit together, ``TypeError`` for numbers of nodes
-        that are no integers.
+        """Raises ``ValueError`` where parts do not fit together, and ``TypeError`` for numbers of
+        nodes that are no integers.
         """
         for node_type, count in self.num_nodes.items():
             if isinstance(count, bool) or not hasattr(count, "__index__"):

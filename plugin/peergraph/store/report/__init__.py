@@ -1,1 +1,1 @@
-"""What a store says of itself: the memory that it takes, what was read from where."""
+"""Reports of a store: the memory that it takes, and the reads that were counted."""

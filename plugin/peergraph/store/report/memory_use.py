@@ -1,4 +1,4 @@
-"""What a store takes of each memory, by table and rank, as it was allocated."""
+"""The memory that a store has allocated, by table, tier and rank."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ class MemoryUse:
 
     Args:
         allocations: of id maps, structures and tables.
-        device_type: "cuda" or "cpu": where replicated and sharded rows lie.
-        rank: who asked.
-        scratch: by what, bytes that samplers keep on this rank's device, in torch's allocator.
+        device_type: "cuda" or "cpu", of replicated and sharded rows.
+        rank: of this process.
+        scratch: name and bytes of buffers that samplers keep on this rank's device, in torch's
+            allocator.
     """
 
     allocations: tuple[Allocation, ...]
@@ -95,6 +96,6 @@ class MemoryUse:
     def _ranks(self) -> Iterator[tuple[str, ...]]:
         yield ("", "replicated", "sharded", "together", "as it is handed out")
         for rank in range(self.world_size):
-            near, dealt = self.tier("replicated", rank), self.tier("sharded", rank)
-            sizes = (near, dealt, near + dealt, self.device_bytes(rank))
+            replicated, sharded = self.tier("replicated", rank), self.tier("sharded", rank)
+            sizes = (replicated, sharded, replicated + sharded, self.device_bytes(rank))
             yield (f"rank {rank}", *map(format_bytes, sizes))

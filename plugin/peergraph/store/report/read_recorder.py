@@ -1,4 +1,4 @@
-"""Counting what is read of a store while it is measured."""
+"""Counts the reads of a store while it is measured."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ReadRecorder:
 
     def __init__(self, plan: Plan, rank: int, device: torch.device) -> None:
         self.sampling = Stopwatch(device)
-        """What samplers take."""
+        """Seconds in samplers."""
         self._plan = plan
         self._rank = rank
         self._device = device
@@ -37,11 +37,11 @@ class ReadRecorder:
         self._result: ReadReport | None = None
 
     def watch_table(self, kind: str, name: str, table: Table) -> None:
-        """From now on counts the table's gathers."""
+        """Starts counting the table's gathers."""
         self._tables[kind, name] = (table, table.count_reads())
 
     def watch_lists(self, edge_type: EdgeType, name: str, structure: TieredCsc) -> None:
-        """From now on :meth:`add_lists` counts the structure's reads."""
+        """Lets :meth:`add_lists` count the structure's reads."""
         order = None if structure.order is None else structure.order.as_tensor()
         counter = ReadCounter(
             structure.tiers, structure.partitions, self._rank, self._device, order
@@ -49,7 +49,7 @@ class ReadRecorder:
         self._lists[edge_type] = (name, counter)
 
     def add_lists(self, edge_type: EdgeType, rows: Tensor, drawn: Tensor) -> None:
-        """Counts lists that were read.
+        """Adds reads of neighbour lists.
 
         Args:
             rows: internal ids, on the device.
@@ -63,12 +63,12 @@ class ReadRecorder:
             self._samples += 1
 
     def add_walks(self) -> None:
-        """Counts a call that walked: a mini-batch, where nothing else is sampled."""
+        """Counts a call of a walker: it is a mini-batch if nothing else is sampled."""
         with self._lock:
             self._walks += 1
 
     def stop(self) -> None:
-        """Ends the counting; what was read remains to be seen. Synchronises."""
+        """Ends counting; results stay available. Synchronises."""
         self._result = self.result()
         for table, _ in self._tables.values():
             table.counter = None
@@ -76,7 +76,7 @@ class ReadRecorder:
         self._lists.clear()
 
     def result(self) -> ReadReport:
-        """What this rank has read so far. Synchronises."""
+        """The reads of this rank so far. Synchronises."""
         if self._result is not None:
             return self._result
         items = []
@@ -103,7 +103,7 @@ class ReadRecorder:
         )
 
     def of_all_ranks(self, group: Group) -> ReadReport:
-        """What all ranks have read so far. Collective; synchronises."""
+        """The reads of all ranks so far. Collective; synchronises."""
         return self.result().of_all_ranks(group)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What was read from where, beside what the plan predicted."""
+"""Counted reads by tier and link, compared with the plan's prediction."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ class ReadReport:
         for index, (rank, batches) in enumerate(zip(self.ranks, self.batches, strict=True)):
             moved = [0.0] * (world + 1)
             for item in self.items:
-                near, *others = item.read_bytes[index]
-                moved[rank] += near / max(1, batches)
+                replicated, *others = item.read_bytes[index]
+                moved[rank] += replicated / max(1, batches)
                 for source, count in enumerate(others[: world + 1]):
                     moved[source] += count / max(1, batches)
             rows.append(moved)

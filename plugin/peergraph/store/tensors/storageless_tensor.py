@@ -1,4 +1,4 @@
-"""Tensors that have a shape and a dtype, but no memory of their own."""
+"""Tensors with a shape and a dtype, but without storage."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing_extensions import Self
 
 
 class StoragelessTensor(Tensor):
-    """A wrapper subclass whose values come of :meth:`materialize`.
+    """A wrapper subclass whose values come from :meth:`materialize`.
 
-    Subclasses implement ``__torch_dispatch__``. Here are the methods that torch runs on the storage
-    without dispatching, and how such a tensor goes to another process: by the pickler of
-    ``multiprocessing`` as :meth:`reduce_to_process` says, by any other as ``__reduce_ex__`` does.
+    Subclasses implement ``__torch_dispatch__``. This class overrides the methods that torch runs on
+    the storage without dispatching. ``multiprocessing`` pickles such a tensor by
+    :meth:`reduce_to_process`, other picklers by ``__reduce_ex__``.
     """
 
     # Results of operations are plain tensors: nothing to wrap.
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     def __init_subclass__(cls) -> None:
-        # The pickler looks the exact class up, as it does for torch's own tensors.
+        # The pickler looks up the exact class, as for torch's tensors.
         ForkingPickler.register(cls, cls.reduce_to_process)
 
     @classmethod
@@ -36,7 +36,7 @@ class StoragelessTensor(Tensor):
                 cls, shape, dtype=dtype, device=device, **more
             )
         if guard := getattr(torch._C, "_set_throw_on_mutable_data_ptr", None):
-            # What asks for the address in C++ gets an error instead of a null pointer.
+            # C++ code that asks for the address gets an error instead of a null pointer.
             guard(tensor)
         return tensor
 
@@ -45,7 +45,7 @@ class StoragelessTensor(Tensor):
         raise NotImplementedError
 
     def reduce_to_process(self) -> Any:
-        """What ``__reduce_ex__`` returns, for a process of this machine."""
+        """Like ``__reduce_ex__``, for a process of this machine."""
         raise NotImplementedError
 
     @property
@@ -85,10 +85,10 @@ class StoragelessTensor(Tensor):
 
 
 def dispatch_mode(func: Any) -> AbstractContextManager[Any]:
-    """The mode in which an operation makes what torch expects of it.
+    """Leaves inference mode for operations whose results torch takes for views.
 
-    In inference mode, too, a view of a normal tensor is a normal tensor. Operations on whole
-    values make results that torch takes for views of the tensor without storage.
+    A view of a normal tensor must be a normal tensor, in inference mode too; operations on
+    materialized values would make inference tensors.
     """
     if torch.is_inference_mode_enabled() and any(
         returned.alias_info is not None for returned in func._schema.returns

@@ -1,4 +1,4 @@
-"""Tensors whose values stay in the store and are read when an operation asks for them."""
+"""Tensors whose values stay in the store until an operation reads them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _CPU = torch.device("cpu")
 
 
 def implements(operation: Any) -> Callable[[Handler], Handler]:
-    """Registers what an ATen operation does with store tensors.
+    """Registers the implementation of an ATen operation for store tensors.
 
-    The function may return ``NotImplemented``; another one registered for the operation is tried
-    then, and in the end it runs on whole plain tensors.
+    The function may return ``NotImplemented``: then the next function registered for the operation
+    is tried, and at last the operation runs on materialized tensors.
     """
 
     def register(handler: Handler) -> Handler:
@@ -38,12 +38,12 @@ def implements(operation: Any) -> Callable[[Handler], Handler]:
 class StoreTensor(StoragelessTensor):
     """A ``torch.Tensor`` that holds no values: they stay in a :class:`peergraph.store.Store`.
 
-    Shape and dtype are real; the device is where results are wanted, by default the store's. An
-    operation that selects rows of a table gathers just those; any other operation reads the whole
-    tensor to the device and runs on it.
+    Shape and dtype are real; the device is that of results, by default the store's. An operation
+    that selects rows of a table gathers these rows; any other operation reads the entire tensor to
+    the device and runs on it.
 
-    Results are plain tensors with values of their own, also where torch would give a view: writing
-    to ``x[:10]``, ``x[:]``, ``x.T`` or ``x.view(...)`` does not change the store. ``x.detach()``
+    Results are plain tensors with copied values, also where torch would return a view: writing to
+    ``x[:10]``, ``x[:]``, ``x.T`` or ``x.view(...)`` does not change the store. ``x.detach()``
     and ``x.data`` are the shared tensor again.
     ``x[ids] = values``, ``x.index_put_`` and ``x.copy_`` write to the store, for all ranks; every
     other in-place operation raises ``NotImplementedError``. ``x.numpy()`` and ``np.asarray(x)`` are
@@ -79,7 +79,7 @@ class StoreTensor(StoragelessTensor):
         return tensor
 
     def _arguments(self) -> tuple[Any, ...]:
-        """What the class makes such a tensor of."""
+        """The arguments of the class for an equal tensor."""
         raise NotImplementedError
 
     def handle(self) -> Self:
@@ -112,8 +112,7 @@ class StoreTensor(StoragelessTensor):
         tangent = unpack_dual(rows).tangent  # type: ignore[no-untyped-call]
         if tangent is not None:
             return rows
-        # Autograd takes a slice for a view: what is written to it would have this tensor require
-        # gradients.
+        # Autograd takes a slice for a view: a write to it would make this tensor require gradients.
         return rows.data
 
     def __copy__(self) -> Self:
@@ -128,7 +127,7 @@ class StoreTensor(StoragelessTensor):
         if needed > free:
             raise MemoryError(
                 f"pickling {self!r} reads all its values, {needed} bytes, and {free} are free; "
-                "Store.save writes a store to a folder without reading it whole"
+                "Store.save writes a store to a folder piece by piece"
             )
         values = self.materialize(_CPU).requires_grad_(self.requires_grad)
         return values.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
@@ -182,7 +181,7 @@ class StoreTensor(StoragelessTensor):
         _refuse_memory(type(self).__name__, "data_ptr")
 
     def untyped_storage(self) -> Any:
-        """There is none: its use raises ``RuntimeError``, but for making storages for results."""
+        """A stand-in that raises ``RuntimeError``, except when it makes storages for results."""
         return _NoStorage(type(self).__name__)
 
     def _typed_storage(self) -> NoReturn:
@@ -197,18 +196,18 @@ class StoreTensor(StoragelessTensor):
         return self
 
     def is_pinned(self, device: Any = None) -> bool:
-        """Always false: as a whole the tensor is in no single allocation."""
+        """Always false: the tensor is not one allocation."""
         return False
 
     def pin_memory(self, device: Any = None) -> Self:
-        """Nothing to do: what is gathered lands on the store's device, and can be pinned there."""
+        """Nothing to do: gathered rows are on the store's device; pin those."""
         return self
 
 
 class _NoStorage:
-    """In the place of a storage."""
+    """Stands in for a storage."""
 
-    # By this, loaders of PyG make the memory for a batch in a worker process.
+    # PyG's loaders allocate a batch in a worker process with it.
     _new_shared = torch.UntypedStorage._new_shared
 
     def __init__(self, of: str) -> None:
@@ -232,7 +231,7 @@ def _make_handle(kind: Any, arguments: tuple[Any, ...], read_only: bool) -> Any:
 
 
 def materialize_all(tree: Any) -> Any:
-    """The same nested structure, its store tensors read whole."""
+    """The same nested structure with materialized store tensors."""
     if isinstance(tree, StoreTensor):
         return tree.materialize()
     if isinstance(tree, Tensor):
@@ -274,14 +273,14 @@ def _to_copy(
 ) -> Any:
     if layout not in (None, torch.strided) or pin_memory:
         return NotImplemented
-    # Read straight to the target: a table on the GPU need not fit beside itself to go to the CPU.
-    whole = tensor.materialize(device)
-    return whole.to(dtype=dtype, memory_format=memory_format or torch.preserve_format)
+    # Reads directly to the target, so that the table is not copied on the GPU first.
+    values = tensor.materialize(device)
+    return values.to(dtype=dtype, memory_format=memory_format or torch.preserve_format)
 
 
 @implements(torch.ops.aten.clone.default)
 def _clone(tensor: StoreTensor, *, memory_format: torch.memory_format | None = None) -> Any:
-    # `materialize` returns a fresh tensor already.
+    # `materialize` returns a new tensor.
     if memory_format in (None, torch.preserve_format, torch.contiguous_format):
         return tensor.materialize()
     return NotImplemented

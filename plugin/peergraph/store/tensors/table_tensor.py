@@ -1,4 +1,4 @@
-"""Feature and attribute tensors over a table of the store: selecting rows gathers only those."""
+"""Feature and attribute tensors over a table of the store; selecting rows gathers these rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ aten = torch.ops.aten
 class TableTensor(StoreTensor):
     """A node table (rows by node id) or edge table (rows by edge id) as a tensor ``[rows, ...]``.
 
-    BatchReads are one-sided: no other rank takes part. Ids may lie on the CPU or on the store's
+    BatchReads are one-sided: no other rank takes part. Ids may be on the CPU or on the store's
     device; results are on this tensor's device. An id out of range raises ``IndexError`` (on CUDA
     at a later operation of the store).
 
@@ -41,7 +41,7 @@ class TableTensor(StoreTensor):
     ) -> Self:
         """Args:
         store: the store.
-        owner: the node type (``str``) or edge type (``tuple``) whose rows these are.
+        owner: the node type (``str``) or edge type (``tuple``) of the table.
         name: the table's name; ``KeyError`` if the store has none of that name.
         device: of the tensor, where results go; default: the store's.
         """
@@ -212,7 +212,7 @@ def _copy_(tensor: Any, source: Tensor, non_blocking: bool = False) -> Any:
     if not isinstance(tensor, TableTensor):
         return NotImplemented
     if isinstance(source, TableTensor) and source.table is tensor.table:
-        # So AveragedModel keeps the buffers of its copy of a model.
+        # AveragedModel copies buffers of a model to themselves.
         return tensor
     tensor.refuse_if_read_only()
     source = materialize_all(source).to(dtype=tensor.dtype)
