@@ -425,7 +425,11 @@ iterator = iter(peergraph_pyg.prefetch(NeighborLoader(data, [2], batch_size=3), 
 print(next(iterator).batch_size)
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-W", "ignore", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "")
 
