@@ -30,7 +30,8 @@ KINDS = {
 }
 
 
-each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+KIND_PARAMS = [pytest.param(kind, id=name) for name, kind in KINDS.items()]
+each_kind = pytest.mark.parametrize("kind", KIND_PARAMS)
 
 
 def random_weights(rng: np.random.Generator, count: int, dtype: type) -> np.ndarray:
@@ -48,8 +49,11 @@ def prepare(
     store: PlainStore, rng: np.random.Generator, kind: tuple[str, ...], wide: bool = True
 ) -> tuple[dict[str, object], dict[tuple[str, str, str], Choice]]:
     """Adds the tables a kind needs; returns the sampler's options, and what they mean."""
-    replace, labor, alike = (o in kind for o in ("replace", "labor", "layer_dependency"))
-    choices = {t: Choice(replace=replace, by_node=labor, alike=alike) for t in store.edge_types}
+    replace, labor, layer_dependency = (o in kind for o in ("replace", "labor", "layer_dependency"))
+    choices = {
+        t: Choice(replace=replace, per_source=labor, layer_dependency=layer_dependency)
+        for t in store.edge_types
+    }
     options: dict[str, object] = {
         o: True for o in ("replace", "labor", "layer_dependency") if o in kind
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -35,6 +36,8 @@ LAYOUTS = {
     "host": Layout(0.0, 0.0, renumber=True),
     "three tiers": Layout(0.3, 0.4, num_shards=4, renumber=True),
 }
+LAYOUT_PARAMS = [pytest.param(layout, id=name) for name, layout in LAYOUTS.items()]
+INDEX_DTYPES = [torch.int32, torch.int64]
 
 
 @dataclass

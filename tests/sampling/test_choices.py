@@ -8,9 +8,12 @@ import torch
 
 from peergraph.reference.weighted_temporal import Choice
 from peergraph.sampling import NeighborSampler
-from tests.sampling.choice_kinds import KINDS, each_kind, prepare, times_of
+from tests.pairwise import pairwise
+from tests.sampling.choice_kinds import KIND_PARAMS, KINDS, each_kind, prepare, times_of
 from tests.sampling.plain_store import (
     EDGE,
+    INDEX_DTYPES,
+    LAYOUT_PARAMS,
     LAYOUTS,
     NODE,
     Layout,
@@ -21,9 +24,9 @@ from tests.sampling.plain_store import (
 from tests.sampling.reference_samples import RELATIONS, TYPES, assert_equals_reference
 
 
-@each_kind
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
-@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(
+    ("kind", "layout", "index_dtype"), pairwise(KIND_PARAMS, LAYOUT_PARAMS, INDEX_DTYPES)
+)
 def test_homogeneous(
     device: torch.device, layout: Layout, index_dtype: torch.dtype, kind: tuple[str, ...]
 ) -> None:
@@ -37,10 +40,15 @@ def test_homogeneous(
     assert_equals_reference(store, sampler, seeds, 5, choices=choices, seed_time=times)
 
 
-@each_kind
-@pytest.mark.parametrize("disjoint", [False, True])
-@pytest.mark.parametrize("frontier", ["new", "all"])
-@pytest.mark.parametrize("fanouts", [[-1, 2], [0, 4], [4, 0, 4], [33, 2], [700], []], ids=str)
+@pytest.mark.parametrize(
+    ("kind", "fanouts", "frontier", "disjoint"),
+    pairwise(
+        KIND_PARAMS,
+        [[-1, 2], [0, 4], [4, 0, 4], [33, 2], [700], []],
+        ["new", "all"],
+        [False, True],
+    ),
+)
 def test_fanouts(
     device: torch.device, fanouts: list[int], frontier: str, disjoint: bool, kind: tuple[str, ...]
 ) -> None:
@@ -54,9 +62,9 @@ def test_fanouts(
     assert_equals_reference(store, sampler, seeds, 2**64 - 1, choices=choices, seed_time=times)
 
 
-@each_kind
-@pytest.mark.parametrize("disjoint", [False, True])
-@pytest.mark.parametrize("frontier", ["new", "all"])
+@pytest.mark.parametrize(
+    ("kind", "frontier", "disjoint"), pairwise(KIND_PARAMS, ["new", "all"], [False, True])
+)
 def test_heterogeneous(
     device: torch.device, frontier: str, disjoint: bool, kind: tuple[str, ...]
 ) -> None:

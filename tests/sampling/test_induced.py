@@ -7,9 +7,12 @@ import pytest
 import torch
 
 from peergraph.sampling import NeighborSampler
+from tests.pairwise import pairwise
 from tests.sampling.choice_kinds import each_kind, prepare, times_of
 from tests.sampling.plain_store import (
     EDGE,
+    INDEX_DTYPES,
+    LAYOUT_PARAMS,
     LAYOUTS,
     NODE,
     Layout,
@@ -20,9 +23,9 @@ from tests.sampling.plain_store import (
 from tests.sampling.reference_samples import RELATIONS, TYPES, assert_equals_reference
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
-@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize(
+    ("layout", "index_dtype", "disjoint"), pairwise(LAYOUT_PARAMS, INDEX_DTYPES, [False, True])
+)
 def test_homogeneous(
     device: torch.device, layout: Layout, index_dtype: torch.dtype, disjoint: bool
 ) -> None:

@@ -9,18 +9,33 @@ import torch
 from peergraph.reference import walks as reference
 from peergraph.sampling import NegativeSampler
 from peergraph.store import EdgeSource, GraphSource, Store
-from tests.sampling.plain_store import EDGE, LAYOUTS, NODE, Layout, PlainStore, random_csc
+from tests.pairwise import pairwise
+from tests.sampling.plain_store import (
+    EDGE,
+    INDEX_DTYPES,
+    LAYOUT_PARAMS,
+    LAYOUTS,
+    NODE,
+    Layout,
+    PlainStore,
+    random_csc,
+)
 from tests.sampling.walk_graphs import BY, RELATIONS, TYPES, assert_chances, csc_of
 
 ONES = torch.ones(4)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
-@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("timed", ["", "src", "dst", "src dst"])
-@pytest.mark.parametrize("avoid_edges", [False, True])
-@pytest.mark.parametrize("mode", ["binary", "triplet"])
+@pytest.mark.parametrize(
+    ("layout", "index_dtype", "weighted", "timed", "avoid_edges", "mode"),
+    pairwise(
+        LAYOUT_PARAMS,
+        INDEX_DTYPES,
+        [False, True],
+        ["", "src", "dst", "src dst"],
+        [False, True],
+        ["binary", "triplet"],
+    ),
+)
 def test_equals_reference(
     device: torch.device,
     layout: Layout,

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from peergraph.sampling import NeighborSampler
+from tests.pairwise import pairwise
 from tests.sampling.plain_store import (
     EDGE,
     LAYOUTS,
@@ -30,12 +31,13 @@ def test_homogeneous(device: torch.device, layout: Layout, index_dtype: torch.dt
     assert_equals_reference(store, sampler, {NODE: seeds}, 5)
 
 
-@pytest.mark.parametrize("disjoint", [False, True])
-@pytest.mark.parametrize("frontier", ["new", "all"])
 @pytest.mark.parametrize(
-    "fanouts",
-    [[1], [-1, -1], [0, 4], [4, 0, 4], [2, -1, 3], [33, 2], [100, 5], [64, 31, 1], [3000], []],
-    ids=str,
+    ("fanouts", "frontier", "disjoint"),
+    pairwise(
+        [[1], [-1, -1], [0, 4], [4, 0, 4], [2, -1, 3], [33, 2], [100, 5], [64, 31, 1], [3000], []],
+        ["new", "all"],
+        [False, True],
+    ),
 )
 def test_fanouts(device: torch.device, fanouts: list[int], frontier: str, disjoint: bool) -> None:
     rng = np.random.default_rng(2)

@@ -10,6 +10,7 @@ import torch
 
 from peergraph.sampling import NeighborSampler, Sample, StaticShapeSampler
 from peergraph.sampling.neighbor import workspace
+from tests.pairwise import pairwise
 from tests.sampling.plain_store import EDGE, NODE, PlainStore, csc_with_degrees, random_csc
 
 NODES = 700
@@ -49,16 +50,19 @@ def assert_same(got: Sample, want: Sample) -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"frontier": "new", "duplicate_counts": True},
-        {"frontier": "all"},
-        {"subgraph": "induced"},
-        {"replace": True, "duplicate_counts": True},
-    ],
-    ids=lambda o: "-".join(str(v) for v in o.values()),
+    ("bits", "options", "fanouts"),
+    pairwise(
+        BITS,
+        [
+            {"frontier": "new", "duplicate_counts": True},
+            {"frontier": "all"},
+            {"subgraph": "induced"},
+            {"replace": True, "duplicate_counts": True},
+        ],
+        [[4, 3], [2, -1, 3]],
+    ),
+    indirect=["bits"],
 )
-@pytest.mark.parametrize("fanouts", [[4, 3], [2, -1, 3]], ids=str)
 def test_many_samples(
     store: PlainStore, bits: int, fanouts: list[int], options: dict[str, object]
 ) -> None:

@@ -16,6 +16,7 @@ from peergraph.sampling import (
     StaticShapeSampler,
     sample_bounds,
 )
+from tests.pairwise import pairwise
 from tests.sampling.choice_kinds import each_kind, prepare
 from tests.sampling.plain_store import (
     EDGE,
@@ -93,12 +94,13 @@ def test_homogeneous(device: torch.device, layout: Layout, index_dtype: torch.dt
     assert got.shape.edges_per_hop[EDGE] == [130, 390, 2100]
 
 
-@pytest.mark.parametrize("disjoint", [False, True])
-@pytest.mark.parametrize("frontier", ["new", "all"])
 @pytest.mark.parametrize(
-    "fanouts",
-    [[1], [-1, -1], [0, 4], [4, 0, 4], [2, -1, 3], [33, 2], [100, 5], [64, 31, 1], [3000], []],
-    ids=str,
+    ("fanouts", "frontier", "disjoint"),
+    pairwise(
+        [[1], [-1, -1], [0, 4], [4, 0, 4], [2, -1, 3], [33, 2], [100, 5], [64, 31, 1], [3000], []],
+        ["new", "all"],
+        [False, True],
+    ),
 )
 def test_fanouts(device: torch.device, fanouts: list[int], frontier: str, disjoint: bool) -> None:
     rng = np.random.default_rng(2)

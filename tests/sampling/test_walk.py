@@ -11,8 +11,11 @@ import torch
 from peergraph.reference import walks as reference
 from peergraph.sampling import NegativeSampler, PinSageSampler, RandomWalker
 from peergraph.store import EdgeSource, GraphSource, Store
+from tests.pairwise import pairwise
 from tests.sampling.plain_store import (
     EDGE,
+    INDEX_DTYPES,
+    LAYOUT_PARAMS,
     LAYOUTS,
     NODE,
     Layout,
@@ -48,20 +51,21 @@ def assert_equals_reference(
         assert got.edge_ids is None
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
-@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"dead_end": "pad"},
-        {"restart_prob": 0.3},
-        {"restart_prob": 0.3, "restart": "end", "dead_end": "pad"},
-        {"p": 0.25, "q": 4.0, "restart_prob": 0.1},
-        {"p": 3.0, "q": 0.5, "dead_end": "pad"},
-        {"p": 50.0},
-    ],
-    ids=str,
+    ("options", "layout", "index_dtype"),
+    pairwise(
+        [
+            {},
+            {"dead_end": "pad"},
+            {"restart_prob": 0.3},
+            {"restart_prob": 0.3, "restart": "end", "dead_end": "pad"},
+            {"p": 0.25, "q": 4.0, "restart_prob": 0.1},
+            {"p": 3.0, "q": 0.5, "dead_end": "pad"},
+            {"p": 50.0},
+        ],
+        LAYOUT_PARAMS,
+        INDEX_DTYPES,
+    ),
 )
 def test_one_relation(
     device: torch.device, layout: Layout, index_dtype: torch.dtype, options: dict

@@ -27,8 +27,8 @@ class Choice:
         edge_time: whether times are those of edges.
         last: the most recent ones instead of random ones; with `replace`, draws among as many of
             them as the fanout says.
-        by_node: LABOR: a hop draws one number for each source node.
-        alike: LABOR: the same numbers in all hops.
+        per_source: LABOR: a hop draws one number for each source node.
+        layer_dependency: LABOR: the same numbers in all hops.
     """
 
     replace: bool = False
@@ -36,8 +36,8 @@ class Choice:
     times: npt.NDArray[np.integer[Any]] | None = None
     edge_time: bool = False
     last: bool = False
-    by_node: bool = False
-    alike: bool = False
+    per_source: bool = False
+    layer_dependency: bool = False
 
 
 @dataclass
@@ -115,8 +115,8 @@ def choose(
             assert candidates.times is not None
             # The earliest two times that there are count as one.
             return -max(candidates.times[i], -(2**63) + 1), -i
-        if choice.by_node:
-            hop_stream = 0 if choice.alike else candidates.hop_stream
+        if choice.per_source:
+            hop_stream = 0 if choice.layer_dependency else candidates.hop_stream
             random = random_bits(seed, hop_stream, candidates.nodes[i], 0)
         else:
             random = random_bits(seed, stream, position, i)
