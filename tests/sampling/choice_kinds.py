@@ -87,6 +87,6 @@ def prepare(
 def times_of(
     rng: np.random.Generator, sampler: NeighborSampler, seeds: dict[str, torch.Tensor]
 ) -> dict[str, torch.Tensor] | None:
-    if not sampler.choices.timed:
+    if not sampler.options.timed:
         return None
     return {t: torch.from_numpy(rng.integers(-7, 22, ids.numel())) for t, ids in seeds.items()}

@@ -1,4 +1,4 @@
-"""Counter-based random numbers, as csrc/common/philox.h has them."""
+"""Counter-based random numbers, the same as in csrc/common/philox.h."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The specification of k-hop sampling, written to be read: sequential, in plain Python."""
+"""The specification of k-hop sampling: sequential, in plain Python."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ EdgeType = tuple[str, str, str]
 
 
 def picks(degree: int, fanout: int, seed: int, stream: int, position: int) -> list[int]:
-    """Which neighbours a target gets: all in order, or by swapping each drawn one with the last
-    of those that remain (what WholeGraph's Algorithm 1 computes in parallel).
+    """Returns the positions of the neighbours of a target: all in order, or drawn without
+    replacement by swapping each drawn one with the last remaining one (WholeGraph's Algorithm 1
+    computes the same in parallel).
     """
     if fanout < 0 or degree <= fanout:
         return list(range(degree))
@@ -32,7 +33,7 @@ def picks(degree: int, fanout: int, seed: int, stream: int, position: int) -> li
 
 @dataclass
 class Csc:
-    """One relation in the users' ids.
+    """The CSC of one relation in users' ids.
 
     Args:
         indptr: [destinations + 1].
@@ -45,7 +46,7 @@ class Csc:
     edge_ids: npt.NDArray[np.int64] | None = None
 
     def neighbors(self, node: int) -> tuple[list[int], list[int]]:
-        """Sources and edge ids of a node's list."""
+        """Returns the sources and the edge ids of a node's list."""
         at = slice(int(self.indptr[node]), int(self.indptr[node + 1]))
         positions = range(at.start, at.stop)
         ids = list(positions) if self.edge_ids is None else self.edge_ids[at].tolist()
@@ -54,7 +55,7 @@ class Csc:
 
 @dataclass
 class ReferenceSample:
-    """Fields as in :class:`peergraph.sampling.Sample`, as lists; `batch` is kept always."""
+    """Fields as in :class:`peergraph.sampling.Sample`, as lists; `batch` is always filled."""
 
     nodes: dict[NodeType, list[int]]
     batch: dict[NodeType, list[int]]
@@ -72,7 +73,7 @@ class ReferenceSample:
     def empty(
         cls, node_types: Sequence[NodeType], edge_types: Sequence[EdgeType]
     ) -> ReferenceSample:
-        """A sample of nothing."""
+        """Returns an empty sample."""
         return cls(
             nodes={t: [] for t in node_types},
             batch={t: [] for t in node_types},
@@ -100,7 +101,7 @@ class ReferenceSample:
         return (tree, node) in self._rows[node_type]
 
     def row_of(self, node_type: NodeType, tree: int, node: int) -> int:
-        """The row of a node, appended if it is new."""
+        """Returns the row of a node; appends a new node."""
         row = self._rows[node_type].get((tree, node))
         return self.append(node_type, tree, node) if row is None else row
 
@@ -118,7 +119,7 @@ def sample_khop(
     seed_times: Sequence[int] | None = None,
     induced: bool = False,
 ) -> ReferenceSample:
-    """The sample that :class:`peergraph.sampling.NeighborSampler` must yield.
+    """Returns the sample that :class:`peergraph.sampling.NeighborSampler` must return.
 
     Args:
         num_nodes: node types, in the store's order.
@@ -202,7 +203,7 @@ def _induce(
     choice: Choice,
     seed_times: Sequence[int] | None,
 ) -> None:
-    """Replaces the edges of a relation by all those among the nodes."""
+    """Replaces the edges of a relation by all its edges among the sampled nodes."""
     source_type, _, destination_type = edge_type
 
     def chosen(target: int, _: int) -> list[int]:
@@ -224,8 +225,8 @@ def _expand(
     targets: range,
     chosen: Callable[[int, int], list[int]],
 ) -> None:
-    """Adds those neighbours of `targets` (rows of the sample) by one relation that
-    ``chosen(target, position)`` names.
+    """Adds the neighbours of `targets` (rows of the sample) by one relation; ``chosen(target,
+    position)`` returns their positions in the list.
     """
     source_type, _, destination_type = edge_type
     indptr = [0]

@@ -16,7 +16,7 @@ MAX_TRIES = 4096
 
 
 def neighbors(csc: Csc, node: int) -> list[int]:
-    """The in-neighbours of a node, in order."""
+    """Returns the in-neighbours of a node, in order."""
     return [int(i) for i in csc.indices[int(csc.indptr[node]) : int(csc.indptr[node + 1])]]
 
 
@@ -35,7 +35,7 @@ def walk(
     restart_every: int = 1,
     first_stream: int = WALK_STREAM,
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Nodes and edge ids that :meth:`peergraph.sampling.RandomWalker.walk` must yield."""
+    """Returns the result that :meth:`peergraph.sampling.RandomWalker.walk` must return."""
     rows, edge_rows = [], []
     for position, start in enumerate(starts):
         nodes, edges = [start], []
@@ -80,7 +80,7 @@ def _pick(
     stream: int,
     position: int,
 ) -> int:
-    """Which of the neighbours of `here` comes next."""
+    """Picks the neighbour of `here` for the next step."""
     near = neighbors(csc, here)
     p, q = return_in_out
     if (p, q) == (1, 1) or previous is None or len(near) == 1:
@@ -119,7 +119,7 @@ def pinsage(
     restart_prob: float = 0.0,
     num_layers: int = 1,
 ) -> tuple[list[int], list[ReferenceLayer]]:
-    """Nodes and layers that :meth:`peergraph.sampling.PinSageSampler.sample` must yield."""
+    """Returns the result that :meth:`peergraph.sampling.PinSageSampler.sample` must return."""
     nodes = list(seeds)
     layers = []
     hops = len(metapath)
@@ -153,7 +153,7 @@ def pinsage(
 
 
 def draw_node(weights: Sequence[int], seed: int, position: int, draw: int) -> int:
-    """A node, each as likely as its integer weight is large."""
+    """Draws a node with a probability in proportion to its integer weight."""
     left = random_below(sum(weights), seed, NEGATIVE_STREAM, position, draw)
     for node, weight in enumerate(weights):
         if left < weight:
@@ -164,7 +164,7 @@ def draw_node(weights: Sequence[int], seed: int, position: int, draw: int) -> in
 
 @dataclass
 class Endpoint:
-    """How one endpoint of negatives is drawn."""
+    """The distribution of one endpoint of negatives."""
 
     weights: Sequence[int]
     times: Sequence[int] | None = None
@@ -192,7 +192,7 @@ def negatives(
     avoid_edges: bool = False,
 ) -> tuple[list[int], list[int], list[bool]]:
     """Sources, destinations, and whether the pair is an edge, that
-    :meth:`peergraph.sampling.NegativeSampler.sample` must yield.
+    :meth:`peergraph.sampling.NegativeSampler.sample` must return.
 
     Args:
         sources: of the negatives; None: drawn.

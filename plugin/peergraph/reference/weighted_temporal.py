@@ -1,4 +1,4 @@
-"""The specification of choosing neighbours with replacement, by weights, by times, by node."""
+"""The specification of weighted, temporal and LABOR sampling, and of draws with replacement."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _LN_2 = 0.6931471805599453
 
 @dataclass
 class Choice:
-    """How a relation chooses among a target's neighbours.
+    """The options by which a relation chooses among the neighbours of a target.
 
     Args:
         replace: draw with replacement.
         weights: by edge id.
         times: by node id of the source, or by edge id with `edge_time`.
-        edge_time: whether times are those of edges.
-        last: the most recent ones instead of random ones; with `replace`, draws among as many of
-            them as the fanout says.
+        edge_time: whether `times` are of edges.
+        last: take the most recent neighbours; with `replace`, draw among the `fanout` most recent
+            ones.
         per_source: LABOR: a hop draws one number for each source node.
         layer_dependency: LABOR: the same numbers in all hops.
     """
@@ -45,11 +45,11 @@ class Candidates:
     """The neighbours of one target, in order of its list.
 
     Args:
-        weights: of the neighbours' edges, None where there are none.
-        times: of the neighbours or their edges, None where there are none.
+        weights: of the neighbours' edges; None: no weights.
+        times: of the neighbours or their edges; None: no times.
         latest: the seed's time.
         nodes: the neighbours.
-        hop_stream: that of the hop's first relation.
+        hop_stream: the random stream of the hop's first relation.
     """
 
     degree: int
@@ -113,7 +113,7 @@ def choose(
     def key(i: int) -> tuple[int, int]:
         if choice.last:
             assert candidates.times is not None
-            # The earliest two times that there are count as one.
+            # The two least int64 times count as one.
             return -max(candidates.times[i], -(2**63) + 1), -i
         if choice.per_source:
             hop_stream = 0 if choice.layer_dependency else candidates.hop_stream

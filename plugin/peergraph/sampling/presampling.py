@@ -1,4 +1,4 @@
-"""Counting which nodes mini-batches read: GNNLab's policy for what to keep near (XGNN 7)."""
+"""Pre-sampling: hotness from counted reads of mini-batches (GNNLab's caching policy, XGNN 7)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def presample(
     epochs: int = 1,
     seed: int = 0,
 ) -> Hotness:
-    """Samples some epochs and counts what they read, to build a store anew with.
+    """Samples some epochs and counts the nodes that they read, to build a store by these counts.
 
     Collective over the ranks that built the store; synchronises::
 
@@ -40,13 +40,13 @@ def presample(
         store = Store.build(source, hotness=hotness)
 
     Args:
-        store: holds the graph; its plan does not matter, for samples do not depend on it.
-        fanouts: of the training, see :class:`NeighborSampler`.
+        store: the graph; samples do not depend on its plan.
+        fanouts: as in training, see :class:`NeighborSampler`.
         train_nodes: [S] this rank's training nodes, as seeds of the sampler; in each epoch they are
             shuffled anew and cut into batches, node types mixed. May be empty.
         batch_size: seeds per mini-batch, all node types together.
-        epochs: how often to go through them.
-        seed: of shuffles and samples; ranks with the same one sample differently.
+        epochs: number of passes over the training nodes.
+        seed: seed of shuffles and samples; ranks with the same seed sample differently.
 
     Returns:
         The counts of all ranks, on the CPU, the same on each of them.
@@ -80,7 +80,7 @@ _MAX_RANKS = 1024
 
 
 class _Counts:
-    """What this rank's mini-batches have read so far, counted on the store's device."""
+    """The reads of this rank's mini-batches so far, counted on the store's device."""
 
     def __init__(self, store: Store) -> None:
         def zeros(node_type: NodeType) -> Tensor:
@@ -96,7 +96,7 @@ class _Counts:
     def add(self, sample: Sample) -> None:
         self.batches += 1
         self.hops = sample.num_hops
-        # Seeds may repeat, and each of them is an input row of its own.
+        # Seeds may repeat; each is a separate input row.
         for node_type, nodes in sample.nodes.items():
             _count(self.features[node_type], nodes)
         for edge_type, edges in sample.num_sampled_edges.items():
@@ -108,7 +108,7 @@ class _Counts:
                 _count(self.structure[edge_type], targets)
 
     def of_all_ranks(self, group: Group) -> Hotness:
-        """The ranks' counts together. Collective."""
+        """Returns the sums of the counts of all ranks. Collective."""
 
         def total(counts: Tensor) -> Tensor:
             def add(shared: Tensor) -> None:
@@ -133,7 +133,7 @@ def _count(counts: Tensor, nodes: Tensor) -> None:
 def _batches(
     store: Store, train_nodes: Seeds, batch_size: int, generator: torch.Generator
 ) -> Iterator[dict[NodeType, Tensor]]:
-    """The training nodes in random order, cut into batches."""
+    """Yields the training nodes in random order, cut into batches."""
     if isinstance(train_nodes, Tensor):
         if len(store.node_types) != 1:
             raise ValueError(f"train_nodes: expected a dict, the store has {store.node_types}")

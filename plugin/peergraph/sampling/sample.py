@@ -1,4 +1,4 @@
-"""What a k-hop sample consists of."""
+"""The result of k-hop sampling."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Block:
     Args:
         indptr: [targets + 1], dtype of ``row``.
         row: [edges] sources, as rows of the sample's nodes of the source type.
-        edge_ids: [edges] int64 the user's edge ids, None when they were not asked for.
+        edge_ids: [edges] int64 the user's edge ids, None unless the sampler returns them.
         first_target: row of the first target.
     """
 
@@ -31,7 +31,7 @@ class Block:
 
     @property
     def num_targets(self) -> int:
-        """How many nodes the hop expanded by this relation."""
+        """The number of nodes that the hop expanded by this relation."""
         return self.indptr.numel() - 1
 
 
@@ -44,15 +44,15 @@ class Sample:
         row: by edge type, sources of the edges as positions in ``nodes`` of the source type, in
             hop order and grouped by destination; dtype ``index_dtype``.
         col: by edge type, destinations of the same edges.
-        edge_ids: by edge type, int64 the user's edge ids; None when they were not asked for.
+        edge_ids: by edge type, int64 the user's edge ids; None unless the sampler returns them.
         batch: disjoint samples only: by node type, int64 index of the seed that each node belongs
-            to (seeds of several types are counted on, in the order they were given).
+            to (seeds of several types are numbered in the order in which they were given).
         duplicate_counts: by node type, int32: how often the node was sampled as a neighbour, over
-            all hops (WholeGraph III-C4); None when they were not asked for.
+            all hops (WholeGraph III-C4); None unless the sampler returns them.
         num_sampled_nodes: by node type, nodes found: seeds, hop 1, ... (one more than hops).
-        num_sampled_edges: by edge type, edges of each hop; of an induced subgraph, all together.
-        indptr: by edge type and hop, what :meth:`block` gives.
-        first_target: by edge type and hop, what :meth:`block` gives.
+        num_sampled_edges: by edge type, edges of each hop; one number for an induced subgraph.
+        indptr: by edge type and hop, int64 `indptr` of :meth:`block`.
+        first_target: by edge type and hop, `first_target` of :meth:`block`.
     """
 
     nodes: dict[NodeType, Tensor]
@@ -68,7 +68,7 @@ class Sample:
 
     @property
     def num_hops(self) -> int:
-        """How many hops were sampled; 1 for an induced subgraph, whose edges are one block."""
+        """The number of hops; 1 for an induced subgraph, whose edges are one block."""
         return max((len(edges) for edges in self.num_sampled_edges.values()), default=0)
 
     def block(self, hop: int, edge_type: EdgeType | None = None) -> Block:

@@ -32,8 +32,8 @@ class Negatives(NamedTuple):
         source: int64 user ids: binary [num_negatives]; triplet [positives, amount], the positives'
             sources repeated.
         destination: int64 user ids of the same shape.
-        is_edge: bool of the same shape, True where it is an existing edge, because all tries were;
-            None unless existing edges are avoided.
+        is_edge: bool of the same shape, True: the pair is an existing edge, as all tries were; None
+            unless existing edges are avoided.
     """
 
     source: Tensor
@@ -48,7 +48,7 @@ class NegativeSampler:
     number of ranks or threads; `peergraph.reference.walks` is the specification.
 
     Args:
-        store: where the graph lies; must outlive the sampler.
+        store: the graph; must outlive the sampler.
         edge_type: the relation. Default: the store's only one.
         mode: ``"binary"``, pairs of a random source and a random destination, or ``"triplet"``,
             random destinations for each positive's source.
@@ -56,13 +56,13 @@ class NegativeSampler:
         src_weight: [sources] weights of the sources, of any float or integer dtype; None: uniform.
         dst_weight: the same for destinations, or ``"degree"``: the in-degree of the relation.
         avoid_edges: draw again where a negative is an edge of the relation, up to `tries` times.
-            A try reads the in-neighbours of the destination (their order is the user's, so they
-            are searched in turn; on a GPU by a warp).
+            A try reads the in-neighbours of the destination (a linear search, as lists have the
+            user's order; on a GPU by a warp).
         src_time, dst_time: [nodes] int32 or int64 times of the sources and the destinations: a
-            negative takes nodes only that are no later than its positive. Drawn again like edges;
-            an endpoint that never fits becomes the earliest node (as in PyG), whatever its time.
-            Triplets draw no sources, so they look at `dst_time` only.
-        tries: how often a negative is drawn at most; an edge is kept then, and marked.
+            negative takes only nodes that are no later than its positive. Later nodes are drawn
+            again, like edges; after the last try the earliest node is taken (as in PyG),
+            whatever its time. Triplets draw no sources, so they use `dst_time` only.
+        tries: most draws of a negative; after the last one an edge is kept and marked.
 
     Reads the in-degrees at construction for ``"degree"`` and synchronises then.
 
@@ -159,7 +159,7 @@ class NegativeSampler:
         return Negatives(source, destination, is_edge)
 
     def _latest(self, time: Tensor | None, count: int) -> Tensor | None:
-        """The times of the positives on the store's device."""
+        """Returns the times of the positives on the store's device."""
         timed = self._source.times is not None or self._destination.times is not None
         if timed != (time is not None):
             raise ValueError(

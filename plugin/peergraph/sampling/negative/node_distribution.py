@@ -1,4 +1,4 @@
-"""How a random node is drawn: weights and times, as the compiled module takes them."""
+"""The distribution of a random node: weights and times, as the compiled module takes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WEIGHT_BITS = 61
 
 @dataclass(frozen=True)
 class NodeDistribution:
-    """One endpoint of a negative edge.
+    """The distribution of one endpoint of a negative edge.
 
     Args:
         num_nodes: of the type.
@@ -43,7 +43,7 @@ class NodeDistribution:
         store: Store,
         node_type: NodeType,
     ) -> NodeDistribution:
-        """From what the user gave as ``<side>_weight`` and ``<side>_time``."""
+        """Makes a distribution of the arguments ``<side>_weight`` and ``<side>_time``."""
         size = store.num_nodes(node_type)
         ends = running_sum(f"{side}_weight", weight, size, node_type)
         times = check_times(f"{side}_time", time, size, f"node of type {node_type!r}")
@@ -57,7 +57,7 @@ class NodeDistribution:
 
     @property
     def native(self) -> tuple[int, int, int, int]:
-        """As the compiled module takes it."""
+        """The arguments for the compiled module."""
         return (
             self.num_nodes,
             0 if self.ends is None else self.ends.data_ptr(),
@@ -67,7 +67,7 @@ class NodeDistribution:
 
 
 def check_times(name: str, times: Tensor | None, count: int, owner: str) -> Tensor | None:
-    """[count] int64, on whatever device."""
+    """Returns times as [count] int64 on their device."""
     if times is None:
         return None
     times = check_integer_tensor(name, times)
@@ -79,27 +79,27 @@ def check_times(name: str, times: Tensor | None, count: int, owner: str) -> Tens
 
 
 def integer_weights(name: str, weight: Tensor) -> Tensor:
-    """[N] int64 on the CPU: integer weights as they are, others scaled so that the sum comes close
-    to 2**61 and what is not 0 stays so.
+    """Converts weights to [N] int64 on the CPU: integers stay as they are; floats are scaled to a
+    sum near 2**61, and floats above 0 become at least 1.
     """
-    near = weight.detach().cpu()
-    if not near.is_floating_point():
-        near = near.long()
-        # As floating point, which does not overflow.
-        if int(near.min()) < 0 or float(near.double().sum()) >= 2**62:
+    values = weight.detach().cpu()
+    if not values.is_floating_point():
+        values = values.long()
+        # The sum of doubles does not overflow.
+        if int(values.min()) < 0 or float(values.double().sum()) >= 2**62:
             raise ValueError(f"{name}: expected weights of 0 and more with a sum below 2**62")
-        return near
-    near = near.double()
-    if not bool(near.isfinite().all()) or float(near.min()) < 0:
+        return values
+    values = values.double()
+    if not bool(values.isfinite().all()) or float(values.min()) < 0:
         raise ValueError(f"{name}: expected finite weights of 0 and more")
-    # First by the largest, as the sum may overflow.
-    near = near / near.max().clamp(min=torch.finfo(torch.float64).tiny)
-    scale = 2.0**_WEIGHT_BITS / max(float(near.sum()), 1.0)
-    return torch.where(near > 0, (near * scale).long().clamp(min=1), 0)
+    # Divides by the largest weight first, as the sum may overflow.
+    values = values / values.max().clamp(min=torch.finfo(torch.float64).tiny)
+    scale = 2.0**_WEIGHT_BITS / max(float(values.sum()), 1.0)
+    return torch.where(values > 0, (values * scale).long().clamp(min=1), 0)
 
 
 def running_sum(name: str, weight: Tensor | None, size: int, node_type: NodeType) -> Tensor | None:
-    """[nodes] int64 running sum of the weights on the CPU; None: uniform."""
+    """Returns the [nodes] int64 running sum of the weights on the CPU; None: uniform."""
     if weight is None:
         return None
     if not isinstance(weight, Tensor) or weight.is_complex() or weight.dtype == torch.bool:

@@ -1,4 +1,4 @@
-"""How many neighbours each hop draws."""
+"""Fanouts: the number of neighbours that each hop draws."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAX_FANOUT = 2**31 - 1
 
 
 def check_fanouts(fanouts: Fanouts, edge_types: list[EdgeType]) -> dict[EdgeType, list[int]]:
-    """One list of fanouts for each relation, all of one length."""
+    """Returns one list of fanouts for each relation, all of one length."""
     if isinstance(fanouts, Mapping):
         for edge_type in edge_types:
             if edge_type not in fanouts:

@@ -13,7 +13,7 @@ from peergraph.memory.device.allocate import Buffers
 from peergraph.sampling.arguments import check_integer_vector, check_seed
 from peergraph.sampling.csc_reads import csc_rows, edge_ids_at
 from peergraph.sampling.neighbor.fanouts import Fanouts, check_fanouts
-from peergraph.sampling.neighbor.options import Choices
+from peergraph.sampling.neighbor.options import NeighborOptions
 from peergraph.sampling.neighbor.workspace import WorkspacePool
 from peergraph.sampling.sample import Block, EdgeType, NodeType, Sample
 
@@ -27,7 +27,7 @@ _NOT_PICKLED = ("native", "_workspaces")
 
 
 class KHopResult(Protocol):
-    """What samples of any shape have in common; see :class:`Sample`."""
+    """The fields that samples of any shape have; see :class:`Sample`."""
 
     nodes: dict[NodeType, Tensor]
     edge_ids: dict[EdgeType, Tensor] | None
@@ -50,40 +50,42 @@ class NeighborSampler:
     store's device, unless `disjoint`.
 
     Args:
-        store: where the graph lies; must outlive the sampler.
-        fanouts: neighbours per hop, for all relations (list) or by edge type, with an entry for
-            each of ``store.edge_types`` and all of one length. -1: all, 0: none.
-        frontier: what a hop expands: ``"new"``, the nodes that the hop before found (PyG), or
-            ``"all"``, every node so far (DGL).
-        disjoint: every seed gets a subgraph of its own; nodes are shared by none.
-        edge_ids: also yield the user's edge ids.
-        duplicate_counts: also yield how often each node was sampled as a neighbour.
+        store: the graph; must outlive the sampler.
+        fanouts: neighbours per hop; a list for all relations, or a list for each of
+            ``store.edge_types``, all of one length. -1: all, 0: none.
+        frontier: the nodes that a hop expands: ``"new"``, the nodes that the previous hop found
+            (PyG), or ``"all"``, every node so far (DGL).
+        disjoint: every seed gets its own subgraph; subgraphs share no nodes.
+        edge_ids: also return the user's edge ids.
+        duplicate_counts: also return how often each node was sampled as a neighbour.
         index_dtype: of the sample's ``row`` and ``col``: ``torch.int64`` or ``torch.int32``.
-        replace: draw with replacement: as many as the fanout says wherever there is a neighbour.
+        replace: draw with replacement: every target with a neighbour gets `fanout` draws.
         weights: name of an edge table of one float32 or float64 column: neighbours are drawn in
             proportion to it, without replacement one after the other (Efraimidis and Spirakis
-            2006). What weighs 0 is taken only where not enough weighs more. A name for all
-            relations, of which those without such a table draw uniformly, or names by edge type.
-            The values are checked once, here (a pass over the table; synchronises).
-        node_time: name of a node table of one int32 or int64 column: only neighbours whose time is
-            not after that of the seed are sampled. Node types without such a table are not
-            filtered. The sample is `disjoint`. Lists need not be sorted by time: whole lists are
-            read, which costs time in proportion to the degree.
-        edge_time: the same with a table of the edges' times.
-        temporal_strategy: ``"uniform"`` or ``"last"``: the most recent ones, of equals those
-            further behind in the list. With `replace`, as many draws as the fanout says, among as
-            many of the most recent ones (PyG). Not with `weights`.
-        subgraph: ``"directional"``, the sampled edges, or ``"induced"``, instead of them all edges
-            among the sampled nodes (in a disjoint sample, of the same seed; with times, none after
-            the seed's). The sample then has one block: every node is a target.
+            2006). Edges of weight 0 are taken only if there are too few others. A name for all
+            relations (relations without such a table draw uniformly), or names by edge type.
+            The constructor checks the values once (a pass over the table; synchronises).
+        node_time: name of a node table of one int32 or int64 column: only neighbours that are not
+            later than the seed are sampled. Node types without such a table are not filtered.
+            The sample is `disjoint`. Lists need not be sorted by time; a whole list is read,
+            which takes time in proportion to the degree.
+        edge_time: as `node_time`, with an edge table of the times of edges.
+        temporal_strategy: ``"uniform"``, or ``"last"``: the most recent neighbours; of equal times,
+            those nearer to the end of the list. With `replace`: `fanout` draws among the
+            `fanout` most recent neighbours (PyG). Not with `weights`.
+        subgraph: ``"directional"``, the sampled edges, or ``"induced"``, all edges among the
+            sampled nodes (in a disjoint sample, among the nodes of the same seed; with times,
+            no edge later than the seed). An induced sample has one block, in which every node
+            is a target.
         labor: layer-neighbour sampling (LABOR, Balin and Catalyurek 2023, its sequential Poisson
             form with exactly the fanout): a hop draws one random number for each source node, and
-            every target takes the neighbours whose numbers are least. Each target's sample is as
-            random as without, but targets tend to take the same nodes: fewer nodes to gather.
-        layer_dependency: with `labor`, all hops use the same numbers: fewer nodes still.
+            every target takes the neighbours with the least numbers. The sample of one target has
+            the usual distribution, but targets tend to take the same nodes, so that there are
+            fewer nodes to gather.
+        layer_dependency: with `labor`, all hops use the same numbers, for even fewer nodes.
 
-    With weights or labor, what a target gets is in the order of its list; with times, in the order
-    of these, of equal ones in the order of its list. With `replace`, in the order of the draws.
+    The edges of a target are in the order of its list with weights or labor; in the order of the
+    times, then of the list, with times; in the order of the draws with `replace`.
 
     Raises:
         ValueError: a fanout below -1, lists of different lengths, a relation missing or unknown,
@@ -125,7 +127,7 @@ class NeighborSampler:
         self.store = store
         self.fanouts = check_fanouts(fanouts, list(store.edge_types))
         self.frontier = frontier
-        self.choices = Choices(
+        self.options = NeighborOptions(
             store,
             replace,
             weights,
@@ -135,7 +137,7 @@ class NeighborSampler:
             labor,
             layer_dependency,
         )
-        self.disjoint = bool(disjoint) or self.choices.timed
+        self.disjoint = bool(disjoint) or self.options.timed
         self.edge_ids = bool(edge_ids)
         self.duplicate_counts = bool(duplicate_counts)
         self.index_dtype = index_dtype
@@ -160,7 +162,7 @@ class NeighborSampler:
 
     @property
     def num_hops(self) -> int:
-        """How many hops a sample has."""
+        """The number of hops of a sample."""
         return len(next(iter(self.fanouts.values()), []))
 
     def sample(self, seeds: Seeds, seed: int, *, seed_time: Seeds | None = None) -> Sample:
@@ -175,7 +177,7 @@ class NeighborSampler:
                 several. Duplicates are allowed and each becomes a row of its own.
             seed: of the random numbers, ``0 .. 2**64 - 1``.
             seed_time: with `node_time` or `edge_time`: a time for each seed, int32 or int64, by
-                node type like `seeds`. By default the seeds' own, where `node_time` has them.
+                node type like `seeds`. Default: the times of the seeds in `node_time`.
 
         Raises:
             IndexError: a seed that is no node, the first such.
@@ -187,7 +189,7 @@ class NeighborSampler:
         seed = check_seed(seed)
         checked = self._check_seeds(seeds)
         by_type = [(self._node_types[node_type], ids) for node_type, ids in checked]
-        times = self.choices.seed_times(self.store, by_type, seed_time, self._workspaces.device)
+        times = self.options.seed_times(self.store, by_type, seed_time, self._workspaces.device)
 
         def draw(native: _C.KHopSampler) -> Sample:
             return self._draw(native, checked, seed, times)
@@ -205,7 +207,7 @@ class NeighborSampler:
         """As :meth:`run`; counts the neighbour lists and the edge ids that the sample reads."""
         # The position of an edge in the CSC tells the tier of its id. Draws by weights or edge
         # times look up more ids than the sample has: these are not counted by position.
-        by_position = self.edge_ids and not self.choices.reads_edges
+        by_position = self.edge_ids and not self.options.reads_edges
         native = self._compile(positions=True) if by_position else self.native
         with measuring.sampling.running():
             sample = draw(native)
@@ -229,7 +231,7 @@ class NeighborSampler:
         return sample
 
     def _compile(self, *, positions: bool = False) -> _C.KHopSampler:
-        """Gives the compiled module all that is known before there are seeds.
+        """Makes the compiled sampler, which holds everything that does not depend on the seeds.
 
         Args:
             positions: return the positions of edges in the CSC in place of their ids.
@@ -254,7 +256,7 @@ class NeighborSampler:
                     type_index[edge_type[2]],
                     csc.positions_view() if positions else csc.view,
                     self.fanouts[edge_type],
-                    self.choices.native(store, edge_type),
+                    self.options.native(store, edge_type),
                 )
                 for edge_type, csc in cscs.items()
             ],
@@ -287,7 +289,7 @@ class NeighborSampler:
         return self._to_sample(result, buffers)
 
     def _check_seeds(self, seeds: Seeds) -> list[tuple[int, Tensor]]:
-        """Seeds as (index of the node type, contiguous int64 tensor on the store's device)."""
+        """Converts seeds to (index of node type, contiguous int64 tensor on the store's device)."""
         if isinstance(seeds, Tensor):
             if len(self._node_types) != 1:
                 raise ValueError(

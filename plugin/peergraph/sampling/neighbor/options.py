@@ -1,4 +1,4 @@
-"""How the relations of a sampler choose neighbours: the options, checked, and their tables."""
+"""The options by which the relations of a sampler choose neighbours, checked, and their tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CHECK_ROWS = 1 << 24
 _valid_weights: WeakSet[Table] = WeakSet()
 
 
-class Choices:
+class NeighborOptions:
     """The options of :class:`NeighborSampler` with these names; errors as there."""
 
     def __init__(
@@ -72,16 +72,16 @@ class Choices:
 
     @property
     def reads_edges(self) -> bool:
-        """Whether values of edges are looked up by their ids."""
+        """Whether sampling looks up values of edges by their ids."""
         return bool(self.weights or self.edge_time)
 
     @property
     def timed(self) -> bool:
-        """Whether any relation chooses by time."""
+        """Whether any relation is temporal."""
         return bool(self.node_time or self.edge_time)
 
     def native(self, store: Store, edge_type: EdgeType) -> _C.Choice:
-        """What the compiled sampler gets for one relation; it points into the store's tables."""
+        """Converts the options of one relation for the compiled sampler."""
         weights = times = None
         if edge_type in self.weights:
             weights = store.edge_table(self.weights[edge_type], edge_type)
@@ -108,7 +108,7 @@ class Choices:
         given: Tensor | Mapping[NodeType, Tensor] | None,
         device: torch.device,
     ) -> Tensor | None:
-        """[seeds] int64 on `device`: a time for each seed of all types; None without times."""
+        """Returns [seeds] int64 times on `device`, for the seeds of all types; None: no times."""
         if not self.timed:
             if given is not None:
                 raise ValueError("seed_time: the sampler has neither node_time nor edge_time")
@@ -124,21 +124,21 @@ class Choices:
         times = [torch.empty(0, dtype=torch.int64, device=device)]
         for node_type, ids in seeds:
             if given is None:
-                times.append(self._own_times(store, node_type, ids))
+                times.append(self._times_in_store(store, node_type, ids))
             else:
                 times.append(_check_times(given[node_type], ids.numel()))
         return torch.cat([t.to(device, torch.int64) for t in times])
 
-    def _own_times(self, store: Store, node_type: NodeType, ids: Tensor) -> Tensor:
+    def _times_in_store(self, store: Store, node_type: NodeType, ids: Tensor) -> Tensor:
         if node_type not in self.node_time:
             raise ValueError(
                 f"seed_time: needed, for seeds of type {node_type!r} have no node_time"
             )
         if store.num_nodes(node_type) == 0:
             return torch.zeros_like(ids)
-        # A seed that is no node is the sampler's to report.
-        near = ids.clamp(0, store.num_nodes(node_type) - 1)
-        return store.node_table(self.node_time[node_type], node_type).gather(near).reshape(-1)
+        # The sampler reports seeds that are no nodes.
+        in_range = ids.clamp(0, store.num_nodes(node_type) - 1)
+        return store.node_table(self.node_time[node_type], node_type).gather(in_range).reshape(-1)
 
 
 def _names(
@@ -147,7 +147,7 @@ def _names(
     types: Sequence[Type],
     names_of: Callable[[Type], list[str]],
 ) -> dict[Type, str]:
-    """By type, the name of the table that an option means."""
+    """Returns the names of the tables that an option means, by type."""
     if given is None:
         return {}
     tables = {t: names_of(t) for t in types}
@@ -176,7 +176,7 @@ def _check_column(
 
 
 def _check_weights(edge_type: EdgeType, table: Table) -> None:
-    """Looks at all values, once for each table."""
+    """Checks all values of a table, once for each table."""
     if table in _valid_weights:
         return
     for begin in range(0, table.shape[0], _CHECK_ROWS):

@@ -1,4 +1,4 @@
-"""Work space of the sampler that outlives a call: the direct maps, and a host mailbox on CUDA."""
+"""Work space that a sampler reuses: direct maps of nodes and, on CUDA, pinned memory for sizes."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from peergraph import _C
 from peergraph.memory.device.allocate import empty
 from peergraph.memory.device.launching import Launch, launch_on, stream_address, with_index
 
-# Of a word of a direct map, for what a sample writes there; the others tell 256 samples apart, and
-# then the map is cleared. Samples of more than 2**23 edges a hop get more bits, and more clearing.
+# Bits of a word of a direct map that a sample writes. The other 8 bits are the epoch, so the map
+# is cleared every 256 samples. Samples of more than 2**23 edges a hop use more bits.
 LEAST_ENTRY_BITS = 24
 
 
 class Workspace:
-    """What one running sample needs for itself.
+    """The work space of one running sample.
 
     Args:
         map_sizes: nodes of each type; a direct map of 4 bytes a node is made for each.
         device: of the maps.
 
     Attributes:
-        maps: the direct maps, all -1 at first. Who uses these themselves leaves them so.
-        node_maps: the same for samples that begin with what the one before left in them.
+        maps: the direct maps, all -1 at first. Code that writes to them restores the -1.
+        node_maps: the same maps with epochs, which need no clearing between samples.
     """
 
     def __init__(self, map_sizes: list[int], device: torch.device) -> None:
@@ -50,11 +50,11 @@ class Workspace:
         return 0 if self._mailbox is None else self._mailbox.data_ptr()
 
     def launch(self) -> Launch:
-        """Work on the stream that the work space was lent to."""
+        """The launch arguments for the stream that borrowed the work space."""
         return launch_on(self._device, self._stream)
 
     def begin_use(self) -> None:
-        """Orders the current stream behind the last use, where that was on another one."""
+        """Makes the current stream wait for the last use if that was on another stream."""
         if self._device.type == "cpu":
             return
         stream = torch.cuda.current_stream(self._device)
@@ -71,15 +71,15 @@ class Workspace:
 
 
 class WorkspacePool:
-    """Lends work spaces, each to one sample at a time; there are as many as samples ever ran at
-    once.
+    """Lends work spaces, each to one sample at a time. The pool grows to the largest number of
+    samples that ran at once.
     """
 
     def __init__(self, map_sizes: list[int], device: torch.device) -> None:
         self.device = with_index(device)
         self._map_sizes = map_sizes
-        # By the address of the stream of the last use. list.pop and list.append are atomic: there
-        # is no lock that a fork could leave held.
+        # By the address of the stream of the last use. list.pop and list.append are atomic, so
+        # no lock is needed, which a fork could leave held.
         self._idle: defaultdict[int, list[Workspace]] = defaultdict(list)
         self._made: weakref.WeakSet[Workspace] = weakref.WeakSet()
 
@@ -90,17 +90,17 @@ class WorkspacePool:
 
     @contextmanager
     def borrow(self) -> Iterator[Workspace]:
-        """A work space for one sample on the current stream."""
+        """Lends a work space to one sample on the current stream."""
         stream = stream_address(self.device)
         workspace = self._take(stream)
         workspace.begin_use()
         yield workspace
-        # Not after an exception: the maps may then hold entries of the sample that failed.
+        # After an exception the work space is dropped: its maps may hold entries of the sample.
         workspace.end_use()
         self._idle[stream].append(workspace)
 
     def _take(self, stream: int) -> Workspace:
-        """An idle one of this stream, else of any other, else a new one."""
+        """Returns an idle work space of this stream, else of another stream, else a new one."""
         for idle in (self._idle[stream], *list(self._idle.values())):
             try:
                 return idle.pop()

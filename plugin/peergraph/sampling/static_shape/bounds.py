@@ -14,7 +14,7 @@ MaxNodes = Sequence[int] | Mapping[NodeType, Sequence[int]]
 MaxEdges = Sequence[int] | Mapping[EdgeType, Sequence[int]]
 Key = TypeVar("Key", NodeType, EdgeType)
 
-_MOST = 2**31 - 2  # rows of a type with the sink, edges of a hop
+_MOST = 2**31 - 2  # rows of a type with the padding row, edges of a hop
 
 
 def make_shape(
@@ -43,35 +43,35 @@ def make_shape(
             most = _most_edges(
                 sampler, edge_type, hop, sum(targets) if sampler.frontier == "all" else targets[hop]
             )
-            room = edges[edge_type][hop] if edge_type in edges else most
-            if room is None:
+            capacity = edges[edge_type][hop] if edge_type in edges else most
+            if capacity is None:
                 raise ValueError(
                     f"max_edges: needed, for hop {hop} takes all neighbours by {edge_type}"
                 )
-            sampled[edge_type].append(check_int_range("max_edges", room, 0, _MOST))
+            sampled[edge_type].append(check_int_range("max_edges", capacity, 0, _MOST))
         for node_type in types:
             most = sum(sampled[e][hop] for e in relations if e[0] == node_type)
             if not sampler.disjoint:
                 most = min(most, store.num_nodes(node_type))
-            room = nodes[node_type][hop] if node_type in nodes else most
-            found[node_type].append(check_int_range("max_nodes", room, 0, _MOST))
+            capacity = nodes[node_type][hop] if node_type in nodes else most
+            found[node_type].append(check_int_range("max_nodes", capacity, 0, _MOST))
     for node_type, counts in found.items():
         check_int_range(f"max_nodes: rows of type {node_type!r}", sum(counts) + 1, 1, _MOST)
-        counts[0] += 1  # the sink
+        counts[0] += 1  # the padding row
     return StaticShape(found, sampled)
 
 
 def _most_edges(
     sampler: NeighborSampler, edge_type: EdgeType, hop: int, targets: int
 ) -> int | None:
-    """How many edges there can be at most; None if the fanout does not say."""
+    """The largest possible number of edges; None if the fanout does not bound it."""
     fanout = sampler.fanouts[edge_type][hop]
     num_edges = sampler.store.num_edges(edge_type)
     if targets == 0 or num_edges == 0:
         return 0
     if fanout < 0:
         return None
-    return targets * (fanout if sampler.choices.replace else min(fanout, num_edges))
+    return targets * (fanout if sampler.options.replace else min(fanout, num_edges))
 
 
 def _bounds(

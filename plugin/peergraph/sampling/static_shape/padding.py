@@ -1,4 +1,4 @@
-"""Samples of a static shape on the CPU: the sample that fits, spread out."""
+"""Samples of a static shape on the CPU: an ordinary sample with padding."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from peergraph.sampling.sample import EdgeType, NodeType, Sample
 from peergraph.sampling.static_shape.static_shape_sample import StaticShape, StaticShapeSample
 
 
-def check_room(sample: Sample, shape: StaticShape) -> None:
-    """Raises OverflowError, as a GPU reports it, for the first hop without enough room."""
+def check_capacity(sample: Sample, shape: StaticShape) -> None:
+    """Raises OverflowError, as a GPU reports it, for the first hop that exceeds a capacity."""
     for hop in range(sample.num_hops):
         for edge_type, sampled in sample.num_sampled_edges.items():
-            room = shape.edges_per_hop[edge_type][hop]
-            if sampled[hop] > room:
+            capacity = shape.edges_per_hop[edge_type][hop]
+            if sampled[hop] > capacity:
                 raise OverflowError(
                     f"max_edges: hop {hop} sampled {sampled[hop]} edges of a relation, "
-                    f"there is room for {room}"
+                    f"there is room for {capacity}"
                 )
         for node_type, found in sample.num_sampled_nodes.items():
-            room = shape.rows_per_hop[node_type][hop + 1]
-            if found[hop + 1] > room:
+            capacity = shape.rows_per_hop[node_type][hop + 1]
+            if found[hop + 1] > capacity:
                 raise OverflowError(
                     f"max_nodes: hop {hop} found {found[hop + 1]} new nodes of a type, "
-                    f"there is room for {room}"
+                    f"there is room for {capacity}"
                 )
 
 
 class Padding:
-    """Spreads a sample that has passed :func:`check_room`.
+    """Pads a sample that has passed :func:`check_capacity`.
 
     Args:
         sample: on the CPU.
-        shape: the room.
-        expand_all: hops expand all nodes so far.
-        first_seeds: for each type of the seeds, in order: how many places for seeds of other types
-            there are before its own, and how many seeds.
+        shape: the capacities.
+        expand_all: whether hops expand all nodes so far.
+        first_seeds: for each type of the seeds, in order: the capacity and the number of the seeds
+            of the types before it.
     """
 
     def __init__(
@@ -52,16 +52,16 @@ class Padding:
         self.sample, self.shape, self.expand_all = sample, shape, expand_all
         self.first_seeds = first_seeds
         self.rows = {
-            t: _places(shape.rows_per_hop[t], counts)
+            t: _positions(shape.rows_per_hop[t], counts)
             for t, counts in sample.num_sampled_nodes.items()
         }
         self.edges = {
-            t: _places(shape.edges_per_hop[t], counts)
+            t: _positions(shape.edges_per_hop[t], counts)
             for t, counts in sample.num_sampled_edges.items()
         }
 
     def padded(self) -> StaticShapeSample:
-        """The sample in its shape."""
+        """Returns the padded sample."""
         sample, by_row, by_edge = self.sample, self._by_row, self._by_edge
         num_hops = sample.num_hops
         return StaticShapeSample(
@@ -73,7 +73,7 @@ class Padding:
             else {t: by_edge(t, ids, -1) for t, ids in sample.edge_ids.items()},
             batch=None
             if sample.batch is None
-            else {t: by_row(t, self._seed_places(b), -1) for t, b in sample.batch.items()},
+            else {t: by_row(t, self._seed_positions(b), -1) for t, b in sample.batch.items()},
             duplicate_counts=None
             if sample.duplicate_counts is None
             else {t: by_row(t, c, 0) for t, c in sample.duplicate_counts.items()},
@@ -87,19 +87,19 @@ class Padding:
         )
 
     def _by_row(self, node_type: NodeType, values: Tensor, padding: int) -> Tensor:
-        room = sum(self.shape.rows_per_hop[node_type])
-        return values.new_full((room,), padding).index_copy(0, self.rows[node_type], values)
+        capacity = sum(self.shape.rows_per_hop[node_type])
+        return values.new_full((capacity,), padding).index_copy(0, self.rows[node_type], values)
 
     def _by_edge(self, edge_type: EdgeType, values: Tensor, padding: int) -> Tensor:
-        room = sum(self.shape.edges_per_hop[edge_type])
-        return values.new_full((room,), padding).index_copy(0, self.edges[edge_type], values)
+        capacity = sum(self.shape.edges_per_hop[edge_type])
+        return values.new_full((capacity,), padding).index_copy(0, self.edges[edge_type], values)
 
     def _new_rows(self, node_type: NodeType, rows: Tensor) -> tuple[Tensor, int]:
-        """Rows of the sample as rows of the shape, and the row that padding names."""
+        """Converts rows of the sample to rows of the shape; also returns the padding row."""
         return self.rows[node_type][rows.long()].to(rows.dtype), self.shape.padding_row(node_type)
 
-    def _seed_places(self, seeds: Tensor) -> Tensor:
-        """Indices of seeds as places among the seeds, which may be padded, too."""
+    def _seed_positions(self, seeds: Tensor) -> Tensor:
+        """Converts indices of seeds to positions among the padded seeds."""
         places = seeds.clone()
         for place, seed in self.first_seeds:
             behind = seeds >= seed
@@ -107,7 +107,7 @@ class Padding:
         return places
 
     def _targets(self, edge_type: EdgeType, hop: int) -> tuple[int, int]:
-        """The first row that a hop expands, and the one behind the last."""
+        """Returns the range of rows that a hop expands."""
         begins = self.shape.row_begins(edge_type[2])
         return 0 if self.expand_all else begins[hop], begins[hop + 1]
 
@@ -121,9 +121,9 @@ class Padding:
         return indptr.cumsum(0)
 
 
-def _places(rooms: Sequence[int], counts: Sequence[int]) -> Tensor:
-    """Where the items of segments lie that begin where the rooms before end."""
-    begins = [0, *accumulate(rooms)]
+def _positions(capacities: Sequence[int], counts: Sequence[int]) -> Tensor:
+    """Returns the positions of the items of segments with these capacities."""
+    begins = [0, *accumulate(capacities)]
     pieces = [torch.arange(b, b + n, device="cpu") for b, n in zip(begins, counts, strict=False)]
     return torch.cat([torch.empty(0, dtype=torch.int64, device="cpu"), *pieces])
 

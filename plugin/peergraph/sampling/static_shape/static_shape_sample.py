@@ -1,4 +1,4 @@
-"""What a k-hop sample of a static shape consists of, and how it relates to one that fits."""
+"""A k-hop sample of a static shape, and its conversion to an ordinary sample."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from peergraph.sampling.sample import Block, EdgeType, NodeType, Sample
 
 @dataclass(frozen=True)
 class StaticShape:
-    """How much room there is in a sample of a static shape.
+    """The capacities of a sample of a static shape.
 
     Args:
-        rows_per_hop: by node type, the rows of the seeds and the sink, of hop 1, ...
+        rows_per_hop: by node type, the rows of the seeds and the padding row, of hop 1, ...
         edges_per_hop: by edge type, the edges of each hop.
     """
 
@@ -29,11 +29,11 @@ class StaticShape:
         return self.rows_per_hop[node_type][0] - 1
 
     def row_begins(self, node_type: NodeType) -> list[int]:
-        """Where each segment of rows begins, and their number."""
+        """The begin of each segment of rows, and the number of all rows."""
         return [0, *accumulate(self.rows_per_hop[node_type])]
 
     def edge_begins(self, edge_type: EdgeType) -> list[int]:
-        """Where the edges of each hop begin, and their number."""
+        """The begin of the edges of each hop, and the number of all edges."""
         return [0, *accumulate(self.edges_per_hop[edge_type])]
 
 
@@ -45,21 +45,22 @@ class StaticShapeSample:
 
     Args:
         nodes: by node type, int64 user ids: a segment of rows for the seeds, one row that is always
-            padding (the sink), and a segment for the new nodes of each hop. Padding lies at the
-            end of each segment and is -1 (``Table.gather(nodes, padded=True)``).
-        row: by edge type, sources of the edges as positions in ``nodes``, in room for the edges of
-            each hop. Padding lies behind the edges of its hop and goes from sink to sink.
+            padding (the padding row), and a segment for the new nodes of each hop. Padding is at
+            the end of each segment and is -1 (``Table.gather(nodes, padded=True)``).
+        row: by edge type, sources of the edges as positions in ``nodes``, with a segment for the
+            edges of each hop. Padding is behind the edges of its hop and goes from the padding row
+            of the source type to that of the destination type.
         col: by edge type, destinations of the same edges.
-        edge_ids: by edge type, int64 the user's edge ids, -1 for padding; None when they were not
-            asked for.
-        batch: disjoint samples only: by node type, int64 which place among the seeds (of all types
-            in the order they were given) a node belongs to, -1 for padding.
+        edge_ids: by edge type, int64 the user's edge ids, -1 for padding; None unless the
+            sampler returns them.
+        batch: disjoint samples only: by node type, int64 the position among the seeds (of all
+            types, in the order in which they were given) that a node belongs to, -1 for padding.
         duplicate_counts: by node type, int32: how often the node was sampled; 0 for padding.
-        num_nodes: by node type, int64 [hops + 1]: seeds that there were, new nodes of hop 1, ...
+        num_nodes: by node type, int64 [hops + 1]: number of seeds, of new nodes of hop 1, ...
         num_edges: by edge type, int64 [hops]: edges of each hop.
-        shape: the room there is, the same for all samples of a sampler.
-        indptr: by edge type and hop, what :meth:`block` gives.
-        first_target: by edge type and hop, what :meth:`block` gives.
+        shape: the capacities, the same for all samples of a sampler.
+        indptr: by edge type and hop, int64 `indptr` of :meth:`block`.
+        first_target: by edge type and hop, `first_target` of :meth:`block`.
     """
 
     nodes: dict[NodeType, Tensor]
@@ -77,8 +78,8 @@ class StaticShapeSample:
     def block(self, hop: int, edge_type: EdgeType | None = None) -> Block:
         """The CSC block of a hop and a relation, as :meth:`Sample.block` gives it.
 
-        Padding rows are targets without edges; what is behind ``indptr[-1]`` in its `row` and
-        `edge_ids` is padding.
+        Padding rows are targets without edges; `row` and `edge_ids` are padding from ``indptr[-1]``
+        on.
 
         Raises:
             IndexError: no such hop.
@@ -103,7 +104,7 @@ class StaticShapeSample:
 
     def compact(self) -> Sample:
         """The sample without its padding. Synchronises with a GPU."""
-        return _Compaction(self).sample()
+        return _Compaction(self).to_sample()
 
 
 class _Compaction:
@@ -118,13 +119,13 @@ class _Compaction:
             for t, counts in self.num_nodes.items()
         }
 
-    def sample(self) -> Sample:
+    def to_sample(self) -> Sample:
         fixed = self.fixed
         edges = {
             t: _used(fixed.shape.edges_per_hop[t], counts, fixed.row[t].device)
             for t, counts in self.num_edges.items()
         }
-        # Padding rows get the number of some other row, which no edge names.
+        # Padding rows get an arbitrary row, which no edge names.
         new_row = {t: (used.cumsum(0) - 1).clamp(min=0) for t, used in self.used.items()}
         row_dtype = {t: row.dtype for t, row in fixed.row.items()}
         return Sample(
@@ -160,9 +161,9 @@ class _Compaction:
         return torch.cat([indptr[:1], degrees.cumsum(0)])
 
 
-def _used(room: Sequence[int], counts: Sequence[int], device: torch.device) -> Tensor:
-    """Which items of segments are no padding."""
-    used = torch.zeros(sum(room), dtype=torch.bool, device=device)
-    for begin, count in zip([0, *accumulate(room)], counts, strict=False):
+def _used(capacities: Sequence[int], counts: Sequence[int], device: torch.device) -> Tensor:
+    """Marks the items of segments that are no padding."""
+    used = torch.zeros(sum(capacities), dtype=torch.bool, device=device)
+    for begin, count in zip([0, *accumulate(capacities)], counts, strict=False):
         used[begin : begin + count] = True
     return used

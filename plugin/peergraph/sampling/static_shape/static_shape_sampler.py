@@ -19,7 +19,7 @@ from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
 from peergraph.sampling.neighbor.workspace import Workspace
 from peergraph.sampling.sample import NodeType
 from peergraph.sampling.static_shape.bounds import MaxEdges, MaxNodes, make_shape
-from peergraph.sampling.static_shape.padding import Padding, check_room
+from peergraph.sampling.static_shape.padding import Padding, check_capacity
 from peergraph.sampling.static_shape.static_shape_sample import StaticShape, StaticShapeSample
 
 
@@ -82,7 +82,7 @@ class StaticShapeSampler:
 
     @property
     def num_bytes(self) -> int:
-        """Of its work space on the store's device."""
+        """Bytes of the work space on the store's device."""
         return 0 if self._workspace is None else sum(m.nbytes for m in self._workspace.maps)
 
     @property
@@ -102,16 +102,16 @@ class StaticShapeSampler:
         Runs on the store's device, on the current stream. Does not synchronise. Not collective.
 
         Args:
-            seeds: [num_seeds] user ids, int32 or int64, on the store's device, as many as the shape
-                has room for; by node type where the store has several.
+            seeds: [num_seeds] user ids, int32 or int64, on the store's device, as many as the
+                capacity for seeds; by node type where the store has several.
             seed: of the random numbers, ``0 .. 2**64 - 1``; or a tensor of one int64 (its bits) on
                 the store's device.
-            num_seeds: how many of the seeds there are, the others are padding: a tensor of one
-                int64 on the store's device, by node type like `seeds`. By default all.
+            num_seeds: the number of seeds that are used, a tensor of one int64 on the store's
+                device, by node type like `seeds`; the others are padding. Default: all.
             seed_time: as for :meth:`NeighborSampler.sample`, on the store's device.
 
         Raises:
-            OverflowError: the sample has more nodes or edges than there is room for.
+            OverflowError: the sample has more nodes or edges than the capacity.
             IndexError: a seed that is no node, or a `num_seeds` out of range.
             TypeError, ValueError: an argument is not as above.
 
@@ -178,20 +178,20 @@ class StaticShapeSampler:
     ) -> StaticShapeSample:
         used, first_seeds, place, before = {}, [], 0, 0
         for node_type, ids in seeds.items():
-            room = ids.numel()
-            count = int(counts[node_type]) if node_type in counts else room
-            if not 0 <= count <= room:
-                raise IndexError(f"num_seeds: expected 0 .. {room}, got {count}")
+            capacity = ids.numel()
+            count = int(counts[node_type]) if node_type in counts else capacity
+            if not 0 <= count <= capacity:
+                raise IndexError(f"num_seeds: expected 0 .. {capacity}, got {count}")
             used[node_type] = ids[:count]
             first_seeds.append((place, before))
-            place, before = place + room, before + count
+            place, before = place + capacity, before + count
         times = None
         if seed_time is not None:
             by_type = self._by_type("seed_time", seed_time)
             times = {t: x[: used[t].numel()] if t in used else x for t, x in by_type.items()}
         number = int(seed) % 2**64
         sample = self._sampler.sample(used, number, seed_time=times)
-        check_room(sample, self.shape)
+        check_capacity(sample, self.shape)
         expand_all = self._sampler.frontier == "all"
         return Padding(sample, self.shape, expand_all, first_seeds).padded()
 
@@ -204,7 +204,7 @@ class StaticShapeSampler:
     ) -> StaticShapeSample:
         raise_pending(self._device)
         sampler, shape = self._sampler, self.shape
-        times = sampler.choices.seed_times(
+        times = sampler.options.seed_times(
             sampler.store, list(seeds.items()), seed_time, self._device
         )
 
@@ -247,7 +247,7 @@ def _to_sample(
 ) -> StaticShapeSample:
     rows, tensor, dtype = shape.rows_per_hop, buffers.tensor, sampler.index_dtype
     num_rows = {t: sum(rows[t]) for t in rows}
-    num_edges = {t: sum(room) for t, room in shape.edges_per_hop.items()}
+    num_edges = {t: sum(bounds) for t, bounds in shape.edges_per_hop.items()}
     of_type = dict(zip(rows, nodes, strict=True))
     of_relation = dict(zip(shape.edges_per_hop, edges, strict=True))
     lengths = [len(r) for r in rows.values()] + [len(r) for r in shape.edges_per_hop.values()]

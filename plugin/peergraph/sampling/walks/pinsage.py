@@ -39,8 +39,8 @@ class PinSageLayer:
         col: [edges] int64 targets, ascending; a target's edges by falling visits, equal ones by
             first visit.
         visits: [edges] int32 how often the walks from the target came to the source.
-        num_targets: nodes that the layer found neighbours for.
-        num_sources: nodes found with this layer.
+        num_targets: nodes whose neighbours the layer has.
+        num_sources: nodes found up to this layer.
     """
 
     row: Tensor
@@ -82,16 +82,16 @@ class PinSageSampler:
     at the same time takes 4 bytes a node of work space on the store's device.
 
     Args:
-        store: where the graph lies; must outlive the sampler.
-        edge_type: a relation between nodes of one type, or a metapath that comes back to the type
-            it starts from, such as item <- user <- item: the relations ``("user", .., "item")``,
+        store: the graph; must outlive the sampler.
+        edge_type: a relation between nodes of one type, or a metapath that returns to its first
+            node type, such as item <- user <- item: the relations ``("user", .., "item")``,
             ``("item", .., "user")``. Default: the store's only relation.
         num_walks: walks from each target.
         walk_length: how often a walk follows the metapath.
         num_neighbors: neighbours kept of each target.
-        restart_prob: chance that a walk ends, each time before it follows the metapath but the
-            first (DGL's termination_prob).
-        num_layers: how many blocks a sample has.
+        restart_prob: probability that a walk ends before it follows the metapath again (DGL's
+            termination_prob).
+        num_layers: number of blocks of a sample.
 
     Raises:
         ValueError: an unknown relation, a metapath that does not come back, a number out of range.
@@ -141,7 +141,7 @@ class PinSageSampler:
         self._set_up()
 
     def sample(self, seeds: Tensor, seed: int) -> PinSageSample:
-        """Samples the neighbours of `seeds`, those of the nodes so found, and so on.
+        """Samples the neighbours of `seeds`, then the neighbours of all nodes found, and so on.
 
         Runs on the store's device, on the current stream; the host waits for sizes, a few times a
         layer. Not collective.
@@ -174,7 +174,7 @@ class PinSageSampler:
         return PinSageSample(nodes, layers)
 
     def _neighbors(self, targets: Tensor, seed: int, layer: int) -> tuple[Tensor, Tensor]:
-        """[targets, num_neighbors] user ids, -1: none, and how often each was visited."""
+        """Returns [targets, num_neighbors] user ids (-1: none) and their numbers of visits."""
         hops = len(self.walker.metapath)
         steps = self.walk_length * hops
         walks = self.walker.draw_walks(
@@ -204,11 +204,12 @@ class PinSageSampler:
 
 
 def append_unique(nodes: Tensor, found: Tensor, node_map: Tensor) -> tuple[Tensor, Tensor]:
-    """Appends to `nodes` what of `found` is not among them, by first appearance (WholeGraph
-    III-C2); returns the nodes and the first row of each found one.
+    """Appends the new nodes of `found` to `nodes`, by first appearance (WholeGraph III-C2).
+
+    Returns all nodes, and for each of `found` the first row of that node.
 
     Args:
-        node_map: [nodes of the graph] int32, all -1; and so it is left.
+        node_map: [nodes of the graph] int32, all -1 before and after.
     """
     count, total = nodes.numel(), nodes.numel() + found.numel()
     if total > _MAX_ROWS:

@@ -42,8 +42,8 @@ class Walks(NamedTuple):
 
     Args:
         nodes: [S, length + 1] int64 user ids, the starts first.
-        edge_ids: [S, length] int64 user edge ids of the steps, -1 where no edge was taken; None
-            when they were not asked for.
+        edge_ids: [S, length] int64 user edge ids of the steps, -1: no edge; None unless the walker
+            was made with ``edge_ids=True``.
     """
 
     nodes: Tensor
@@ -62,11 +62,11 @@ class RandomWalker:
     a way of sampling, without an algorithm.
 
     Args:
-        store: where the graph lies; must outlive the walker.
-        edge_type: the relation, or a list of relations to be followed in turn, over and over: from
-            destinations of ``[0]`` to its sources, which are the destinations of ``[1]``, and so
-            on. Default: the store's only relation.
-        edge_ids: also yield the user's edge ids.
+        store: the graph; must outlive the walker.
+        edge_type: the relation, or a metapath: a list of relations that a walk follows in turn,
+            over and over, from destinations of ``[0]`` to its sources, which are the
+            destinations of ``[1]``, and so on. Default: the store's only relation.
+        edge_ids: also return the user's edge ids.
 
     Raises:
         ValueError: an unknown relation, an empty list, relations that do not join, or no
@@ -108,21 +108,21 @@ class RandomWalker:
 
         With `p` or `q` other than 1, a step from v to x after one from t to v has the weight 1/p
         where x is t, 1 where x is an in-neighbour of t, else 1/q. Candidates are drawn and
-        rejected until one is accepted, at most 4096 times; then the last one is taken. A candidate
-        whose weight depends on it costs a reading of t's list up to where x is found (lists are in
-        the user's order, which is not sorted); on a GPU a warp reads together.
+        rejected until one is accepted, at most 4096 times; then the last one is taken. If the
+        weight of a candidate depends on whether x is an in-neighbour of t, the list of t is read up
+        to x (lists have the user's order, which is not sorted); on a GPU a warp reads together.
 
         Args:
-            start: [S] user ids of the type that ``metapath[0]`` leads to, int32 or int64, on any
+            start: [S] user ids, int32 or int64, of the destination type of ``metapath[0]``, on any
                 device; duplicates walk independently.
             length: steps, ``0 .. 2**30 - 1``.
             seed: of the random numbers, ``0 .. 2**64 - 1``.
-            restart_prob: chance of a restart before each step but the first.
+            restart_prob: probability of a restart before each step but the first.
             restart: ``"jump"``, the step goes back to the start (random walk with restart), or
                 ``"end"``, the walk ends (DGL).
             p, q: node2vec's return and in-out parameters.
-            dead_end: what follows when a walk has ended, at a node without in-neighbours or by a
-                restart: ``"stay"``, its last node again (PyG), or ``"pad"``, -1 (DGL).
+            dead_end: the nodes after the end of a walk, at a node without in-neighbours or by a
+                restart: ``"stay"``, the last node again (PyG), or ``"pad"``, -1 (DGL).
 
         Raises:
             IndexError: a start that is no node, the first such.
@@ -188,7 +188,7 @@ class RandomWalker:
         edge_ids = torch.empty_like(nodes[:, 1:]).contiguous() if wanted else None
         positions = torch.empty_like(start)
         hops = len(self.metapath)
-        # One call takes all steps by a relation that follows itself.
+        # With one relation, one call takes all steps.
         steps_a_call = max(length, 1) if hops == 1 else 1
         with nullcontext() if measuring is None else measuring.sampling.running():
             for first in range(0, length, steps_a_call):
@@ -246,7 +246,7 @@ class RandomWalker:
 
 
 def check_metapath(store: Store, edge_type: EdgeType | Metapath | None) -> Metapath:
-    """The relations to be followed in turn."""
+    """Returns the relations that a walk follows in turn."""
     if edge_type is None:
         if len(store.edge_types) != 1:
             raise ValueError(f"edge_type: one of {list(store.edge_types)} is needed")
@@ -265,8 +265,8 @@ def check_metapath(store: Store, edge_type: EdgeType | Metapath | None) -> Metap
 
 
 def node2vec_acceptance(p: float, q: float) -> tuple[int, int, int]:
-    """The chances of accepting a candidate that is the node before, a neighbour of it, any other;
-    out of 2**53.
+    """Returns the probabilities, as multiples of 2**-53, of accepting a candidate: the previous
+    node, a neighbour of the previous node, any other node.
     """
     for name, value in (("p", p), ("q", q)):
         if isinstance(value, bool) or not isinstance(value, (int, float)):
