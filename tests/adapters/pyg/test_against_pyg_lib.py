@@ -18,6 +18,7 @@ from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 from torch_geometric.sampler import NegativeSampling
 
 import peergraph_pyg
+from tests.pairwise import pairwise
 
 pytestmark = [
     pytest.mark.skipif(not torch_geometric.typing.WITH_PYG_LIB, reason="pyg-lib is not installed"),
@@ -183,9 +184,10 @@ def test_same_batches(block: int, device: torch.device) -> None:
             same(found, expected)
 
 
-@pytest.mark.parametrize("of", ["stamp", "edge_stamp"])
-@pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("strategy", ["uniform", "last"])
+@pytest.mark.parametrize(
+    ("of", "replace", "strategy"),
+    pairwise(["stamp", "edge_stamp"], [False, True], ["uniform", "last"]),
+)
 def test_as_many_of_each_target(
     of: str, replace: bool, strategy: str, device: torch.device
 ) -> None:

@@ -14,6 +14,7 @@ from peergraph.aggregate.layers.node_scores import node_scores
 from peergraph_pyg import explain
 from peergraph_pyg import nn as fast
 from peergraph_pyg.nn.features import first_rows
+from tests.pairwise import pairwise
 
 from .layer_cases import (
     CHANNELS,
@@ -52,9 +53,10 @@ def inputs_of(name: str, device: torch.device) -> tuple[Any, ...]:
     return edge_inputs(name, 40, device) if name == "RGCNConv" else ()
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (3, 2), (4, 8), (9, 3)])
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("rows", [0, 7])
+@pytest.mark.parametrize(
+    ("shape", "count", "rows"),
+    [((1, 5), 1, 0), *pairwise([(1, 1), (1, 5), (3, 2), (4, 8), (9, 3)], [1, 2], [7])],
+)
 def test_scores(device: torch.device, shape: tuple[int, int], count: int, rows: int) -> None:
     def leaf(*size: int) -> Tensor:
         return torch.randn(*size, device=device, dtype=torch.float64, requires_grad=True)
