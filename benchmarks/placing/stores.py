@@ -16,7 +16,7 @@ from inputs.arrays import check_rows
 from torch import Tensor
 
 from peergraph.memory import Tiers
-from peergraph.memory.table.partitions import everyone_reaches_all
+from peergraph.memory.table.partitions import one_partition_per_gpu
 from peergraph.memory.topology.topology import Topology
 from peergraph.sampling import NeighborSampler
 from peergraph.store import NODE, Plan, Store
@@ -167,7 +167,7 @@ def _predictions(
 ) -> tuple[Prediction, ...]:
     if store.plan.predictions:
         return store.plan.predictions
-    partitions = store.plan.partitions or everyone_reaches_all(store.plan.world_size)
+    partitions = store.plan.partitions or one_partition_per_gpu(store.plan.world_size)
     return workload.predict(tiers, case.topology, partitions)
 
 
@@ -182,8 +182,8 @@ def _measured_hits(workload: Workload, store: Store, tiers: Tiers) -> tuple[floa
         counts[1] += int(((rows >= near) & (rows < on_gpus)).sum())
         counts[2] += int((rows >= on_gpus).sum())
     together = torch.stack(workload.session.group.all_gather(counts)).sum(0).double()
-    near_share, sharded, host = (together / together.sum().clamp(min=1)).tolist()
-    return near_share, sharded, host
+    stored_share, sharded, host = (together / together.sum().clamp(min=1)).tolist()
+    return stored_share, sharded, host
 
 
 def record_batches(

@@ -11,7 +11,7 @@ SUFFIX = EXTENSION_SUFFIXES[0]
 
 
 def explain(error: ImportError, folders: Iterable[str]) -> str:
-    """The likely causes of `error`, most likely first, for a package that lies in `folders`."""
+    """The likely causes of `error`, most likely first, for a package in `folders`."""
     wanted = "_C" + SUFFIX
     found = {path.name for folder in folders for path in Path(folder).glob("_C.*.so")}
     others = sorted(found - {wanted})

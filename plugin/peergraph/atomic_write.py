@@ -1,4 +1,4 @@
-"""Files that are replaced at once."""
+"""Replaces files atomically."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Writes a file of which others see the old contents, the new ones or none. Its folder is made
-    where it is missing.
+    """Writes a file so that others see its old contents, its new contents, or no file.
+
+    Creates a missing folder.
 
     Raises:
         OSError: it cannot be written; then nothing has changed.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 class PeerLostError(RuntimeError):
-    """A rank died, or did not join a collective in time. The group is of no use afterwards."""
+    """A rank died, or did not join a collective in time. The group is unusable afterwards."""
 
 
 class CollectiveMismatchError(PeerLostError):
-    """The ranks called different collectives. The group is of no use afterwards."""
+    """The ranks called different collectives. The group is unusable afterwards."""

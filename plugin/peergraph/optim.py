@@ -1,4 +1,4 @@
-"""Optimizers for :class:`peergraph.Embedding`, beside any optimizer of torch for the rest."""
+"""Optimizers for :class:`peergraph.Embedding`; other parameters take any optimizer of torch."""
 
 from peergraph.store.embedding.optimizers import SparseAdagrad, SparseAdam, SparseSGD
 

@@ -69,7 +69,7 @@ def test_cliques_keep_less_than_the_solver(cliques: ModuleType) -> None:
         return choose_tiers([one], topology, partitions, 400, replicate=False)[0].sharded
 
     placed = cliques.place_by_cliques(topology)
-    assert placed.near_share == pytest.approx(3 / 6)
+    assert placed.stored_share == pytest.approx(3 / 6)
     assert on_gpus(solve(topology)) == 300
     assert on_gpus(placed) == 200
 

@@ -53,15 +53,15 @@ def test_nobody_listens_on_the_network() -> None:
     assert run_ranks(_listens, 2, os.getpid()) == [(set(), set())] * 2
 
 
-def _card(rank: int) -> dict[str, Any]:
+def _endpoint(rank: int) -> dict[str, Any]:
     store = dist.distributed_c10d._get_default_store()
-    return dict(json.loads(store.get(f"peergraph/1/{rank}"))["card"])
+    return dict(json.loads(store.get(f"peergraph/1/{rank}"))["endpoint"])
 
 
-def _connect(card: dict[str, Any]) -> socket.socket:
+def _connect(endpoint: dict[str, Any]) -> socket.socket:
     connected = socket.socket(socket.AF_UNIX)
     connected.settimeout(60)
-    connected.connect(b"\0peergraph-" + card["name"].encode())
+    connected.connect(b"\0peergraph-" + endpoint["name"].encode())
     return connected
 
 
@@ -73,11 +73,11 @@ def _is_refused(connected: socket.socket) -> bool:
         return True
 
 
-def _knocks_first(file: str) -> list[bool]:
+def _connects_first(file: str) -> list[bool]:
     knocked = []
     if dist.get_rank() == 1:
-        card = _card(0)
-        secret = bytes.fromhex(card["secret"])
+        endpoint = _endpoint(0)
+        secret = bytes.fromhex(endpoint["secret"])
         for message in (
             b"",
             pickle.dumps(_Creates(file)).ljust(64, b"."),
@@ -87,34 +87,34 @@ def _knocks_first(file: str) -> list[bool]:
             struct.pack("!I", 2) + secret,
             struct.pack("!I", 2**32 - 1) + secret,
         ):
-            knocked.append(_connect(card))
+            knocked.append(_connect(endpoint))
             knocked[-1].send(message)
-        _connect(card).close()
+        _connect(endpoint).close()
     group = Group.current(timeout=60)
     assert group.all_gather(group.rank) == [0, 1]
     if group.rank == 1:
         with pytest.raises(ConnectionRefusedError):
-            _connect(card)
+            _connect(endpoint)
     group.barrier()
     return [_is_refused(connected) for connected in knocked]
 
 
 def test_what_is_no_rank_is_refused_and_not_unpickled(tmp_path: Path) -> None:
     file = tmp_path / "created"
-    assert run_ranks(_knocks_first, 2, str(file)) == [[], [True] * 7]
+    assert run_ranks(_connects_first, 2, str(file)) == [[], [True] * 7]
     assert not file.exists()
 
 
 def _another_user_knocks() -> bool | None:
     child = None
     if dist.get_rank() == 1:
-        card = _card(0)
+        endpoint = _endpoint(0)
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
             os.setuid(65534)
-            connected = _connect(card)
-            connected.send(struct.pack("!I", 1) + bytes.fromhex(card["secret"]))
+            connected = _connect(endpoint)
+            connected.send(struct.pack("!I", 1) + bytes.fromhex(endpoint["secret"]))
             os.write(writer, b"connected")
             os._exit(0 if _is_refused(connected) else 1)
         os.read(reader, 1)
@@ -142,15 +142,17 @@ def _writes_to_the_store(text: bytes) -> str:
 
 
 def _texts(file: str) -> list[bytes]:
-    card = {"name": "00" * 16, "secret": "00" * 32, "pid": 1, "namespace": ""}
-    wrong = [{**card, key: value} for key, value in (("name", "../x"), ("secret", 7), ("pid", "1"))]
+    endpoint = {"name": "00" * 16, "secret": "00" * 32, "pid": 1, "namespace": ""}
+    wrong = [
+        {**endpoint, key: value} for key, value in (("name", "../x"), ("secret", 7), ("pid", "1"))
+    ]
     return [
         pickle.dumps(_Creates(file)),
         b"[]",
         b'{"host": 1}',
         b'{"host": "x"}',
         b" " * 10_000,
-        *(json.dumps({"host": "x", "card": other}).encode() for other in (*wrong, {})),
+        *(json.dumps({"host": "x", "endpoint": other}).encode() for other in (*wrong, {})),
     ]
 
 
@@ -168,7 +170,7 @@ def _impostor() -> str:
     if rank == 1:
         store = dist.distributed_c10d._get_default_store()
         text = json.loads(store.get("peergraph/1/0"))
-        text["card"]["pid"] += 1
+        text["endpoint"]["pid"] += 1
         store.set("peergraph/1/0", json.dumps(text))
     with pytest.raises(PeerLostError) as caught:
         Group.current(timeout=2 if rank == 0 else 60)

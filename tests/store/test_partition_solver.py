@@ -81,7 +81,7 @@ def test_copies(name: str, copies: int, total: int) -> None:
 
 def test_six_gpus_as_in_the_paper() -> None:
     """XGNN 6.6: the solver stores 2 of 6 partitions on a GPU."""
-    assert solve(machine("dgx1-6")).near_share == pytest.approx(2 / 6)
+    assert solve(machine("dgx1-6")).stored_share == pytest.approx(2 / 6)
 
 
 def exhaustive(topology: Topology) -> tuple[float, float, float]:

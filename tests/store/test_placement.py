@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from peergraph.memory import Group, Tiers
-from peergraph.memory.table.partitions import everyone_reaches_all
+from peergraph.memory.table.partitions import one_partition_per_gpu
 from peergraph.memory.topology.machines import machine
 from peergraph.memory.topology.measure import measure_topology
 from peergraph.sampling import presample
@@ -94,7 +94,7 @@ def test_the_most_read_rows_of_few_batches_stay_hot() -> None:
 
 
 def share(shares: ShardRatios, budget: int, world: int = 4) -> list[Tiers]:
-    partitions = everyone_reaches_all(world)
+    partitions = one_partition_per_gpu(world)
     topology = machine(f"full{world}")
     rest = choose_by_cost(reads(), topology, partitions)
     return place_items(items(), budget, shares, partitions, rest)
@@ -150,7 +150,7 @@ def test_shares_out_of_range() -> None:
 
 
 def test_plan_with_predictions_prints_and_survives_json() -> None:
-    partitions, topology = everyone_reaches_all(4), machine("full4")
+    partitions, topology = one_partition_per_gpu(4), machine("full4")
     tiers = share(ShardRatios(), 3000)
     predictions = predict_items(items(), tiers, reads(), topology, partitions)
     placements = tuple(map(Placement.of, items(), tiers))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from peergraph.memory import Group, Table, Tiers
-from peergraph.memory.table.partitions import everyone_reaches_all
+from peergraph.memory.table.partitions import one_partition_per_gpu
 from peergraph.memory.table.read_counter import ReadCounter, Stopwatch
 from peergraph.memory.topology.machines import machine
 from peergraph.sampling import NeighborSampler
@@ -184,7 +184,7 @@ def test_one_at_a_time_and_errors() -> None:
 
 def test_ids_out_of_range_do_not_count(device: torch.device) -> None:
     tiers = Tiers(2, 2, 2)
-    counter = ReadCounter(tiers, everyone_reaches_all(1), 0, device)
+    counter = ReadCounter(tiers, one_partition_per_gpu(1), 0, device)
     ids = torch.tensor([[0, 1, 2], [5, 6, -1]], device=device)
     counter.add(ids, torch.full_like(ids, 3))
     counter.add(ids[:, :0])

@@ -233,7 +233,7 @@ def _close_in_the_midst() -> None:
         patch.setattr(allocate, "empty", close_and_allocate)
         found = sampler.sample(seeds, 1)
     assert torch.equal(found.nodes["_N"], wanted.nodes["_N"])
-    assert errors == ["memory cannot be closed in the midst of an operation that works with it"]
+    assert errors == ["memory cannot be closed within an operation that uses it"]
     with pytest.raises(RuntimeError, match=CLOSED):
         sampler.sample(seeds, 1)
     with pytest.raises(RuntimeError, match=CLOSED):

@@ -1,4 +1,4 @@
-"""Memory of a process's own, for what an op returns."""
+"""Allocates outputs and scratch memory of operations."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import torch
 
 from peergraph import _C
 
-# As NumPy does; below, the allocator uses memory again that was touched before.
+# NumPy's limit, too. For smaller sizes the allocator reuses memory that was touched before.
 _WORTH_HUGE_PAGES = 4 << 20
 
 
 def empty(shape: int | Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """As ``torch.empty``; much of it on the CPU lies in huge pages, where the system has them."""
+    """As ``torch.empty``; large tensors on the CPU are in huge pages, where the system has them."""
     made = torch.empty(shape, dtype=dtype, device=device)
     if device.type == "cpu" and made.nbytes >= _WORTH_HUGE_PAGES:
         _C.ask_for_huge_pages(made.data_ptr(), made.nbytes)
@@ -21,9 +21,10 @@ def empty(shape: int | Sequence[int], dtype: torch.dtype, device: torch.device) 
 
 
 class Buffers:
-    """Memory that a function of the compiled module asks for while it runs, found again by address.
+    """Allocates memory for a function of the compiled module while it runs.
 
-    Calling it allocates: `allocate(num_bytes) -> address`.
+    The object is the callback `allocate(num_bytes) -> address`; :meth:`tensor` returns what was
+    allocated at an address. The memory is kept as long as the object.
     """
 
     def __init__(self, device: torch.device) -> None:

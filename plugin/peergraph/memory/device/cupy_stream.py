@@ -1,4 +1,4 @@
-"""CuPy's kernels in torch's streams."""
+"""Runs CuPy's kernels in torch's streams."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import torch
 
 @contextmanager
 def cupy_stream(device: torch.device) -> Iterator[Any]:
-    """Within it CuPy works on `device`, in what is torch's current stream of it; gives the stream.
+    """A context in which CuPy uses `device` and torch's current stream of it; yields the stream.
 
-    So kernels of one's own run in order with torch's and Peergraph's. Needs CuPy; ImportError.
+    A user's own kernels then run in order with torch's and Peergraph's. Raises ImportError without
+    CuPy.
 
     Args:
         device: a GPU, with an index.

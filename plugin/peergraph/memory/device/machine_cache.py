@@ -1,4 +1,4 @@
-"""Files in which measurements of this machine are kept."""
+"""Files that keep measurements of this machine."""
 
 from __future__ import annotations
 
@@ -30,14 +30,12 @@ def identity(device: torch.device) -> str:
 
 
 def host_reads_file(device: torch.device, world_size: int) -> Path:
-    """What is known of a GPU's reads of the host's memory, beside so many ranks' reads of it."""
+    """The file with the speeds of a GPU's reads of host memory while `world_size` ranks read it."""
     return cache_file("host-reads", [identity(device), str(world_size)])
 
 
 def keep(path: Path, text: str) -> None:
-    """Keeps a measurement. Where it cannot be written, a warning says why, and it is measured again
-    the next time.
-    """
+    """Keeps a measurement. If it cannot be written, warns; it is then measured again next time."""
     try:
         write_atomically(path, text)
     except OSError as error:

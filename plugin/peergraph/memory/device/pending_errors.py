@@ -1,4 +1,4 @@
-"""Errors that kernels found: ids out of range, known only once the device has worked."""
+"""Errors that kernels report: ids out of range, known once the device has run the kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which collective a rank is in: sent along with every value, so that ranks cannot mix them up."""
+"""The collective that a rank is in: its name and number go with every value, to find mismatches."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Call:
-    """A collective that a rank has called: its number among the rank's calls, counted from 1, its
-    name, and behind it the names of the collectives within it that the rank is in."""
+    """A collective that a rank has called.
+
+    Attributes:
+        number: of the call among the rank's calls, from 1.
+        names: of the collective, then of the nested collectives that the rank is in.
+    """
 
     number: int
     names: tuple[str, ...]
@@ -31,12 +35,12 @@ class Call:
         return f"{self.names[0]} (call {self.number})"
 
     def in_full(self) -> str:
-        """With the collectives within it."""
+        """The call with its nested collectives, as text."""
         return f"{' > '.join(self.names)} (call {self.number})"
 
 
 class Calls:
-    """The collectives that this rank is in: each thread its own, all numbered together."""
+    """The collectives that this rank is in, by thread; all threads' calls are numbered together."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -44,7 +48,7 @@ class Calls:
 
     @contextmanager
     def enter(self, name: str) -> Iterator[Call]:
-        """Within the context this thread is in that collective, too."""
+        """A context in which this thread is in that collective, nested in the one it is in."""
         outer: Call | None = getattr(self._own, "call", None)
         if outer is None:
             self._count += 1
@@ -58,7 +62,7 @@ class Calls:
 
 
 def difference(encoded: Sequence[bytes]) -> str | None:
-    """What is wrong where the ranks, in order, are not all in the same collective."""
+    """Describes which ranks are in which collectives; None if all are in the same one."""
     if len(set(encoded)) == 1:
         return None
     calls = [Call.decode(text) for text in encoded]
@@ -72,5 +76,5 @@ def difference(encoded: Sequence[bytes]) -> str | None:
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """As in "rank 1" and "ranks 0, 2"."""
+    """Formats ranks, as in "rank 1" and "ranks 0, 2"."""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

@@ -1,9 +1,8 @@
-"""Exchanges of byte strings between the ranks of one host: exact about who is missing, bounded in
-time, ended at once by a signal.
+"""Exchanges of byte strings between the ranks of one host.
 
-Every two ranks have a connection: no rank serves the others, a death is the end of a stream, and
-values go straight from process to process.
-Nothing here is on a hot path: loads from shared memory are one-sided.
+An exchange names the missing ranks, ends at a deadline, and ends at once on a signal. Every two
+ranks have a connection: no rank serves the others, and a death is the end of a stream.
+Exchanges are not on a hot path: loads from shared memory are one-sided.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from peergraph.memory.group.calls import Call, difference
 from peergraph.memory.group.connection import Kind, Part
 from peergraph.memory.group.peers import Peers
 
-# How long a wait goes on elsewhere before the peers are looked at.
+# How long another wait lasts before the peers are polled.
 _LOOK_INTERVAL_S = 0.05
 
 
 class Channel:
-    """What a rank has to talk to the other ranks of its host."""
+    """A rank's connections to the other ranks of its host, for collectives."""
 
     def __init__(self, peers: Peers) -> None:
         self.peers = peers
@@ -56,10 +55,10 @@ class Channel:
     def await_ranks(
         self, call: Call, missing: Callable[[float], list[int]], timeout: float
     ) -> None:
-        """Waits for ranks that announce themselves elsewhere. Raises PeerLostError.
+        """Waits for ranks that announce themselves in another way. Raises PeerLostError.
 
         Args:
-            missing: waits for so many seconds and returns the ranks that have not come.
+            missing: ``missing(seconds)`` waits that long and returns the ranks that have not come.
         """
         with self._collective(call, timeout) as deadline:
             while ranks := missing(_LOOK_INTERVAL_S):
@@ -69,7 +68,7 @@ class Channel:
                     raise self.peers.timeout_error(ranks, call, timeout)
 
     def break_off(self, call: Call, error: BaseException) -> None:
-        """This rank does not finish the collective: the group is of no use any more."""
+        """Gives the group up: this rank does not finish the collective."""
         if os.getpid() == self._pid:
             self._broken_off = self._broken_off or (call.number, error)
             reason = f"rank {self.peers.rank} broke off {call}: {type(error).__name__}"
@@ -77,8 +76,10 @@ class Channel:
                 self.peers.give_up(PeerLostError(reason))
 
     def end_of(self, call: Call, error: Exception) -> BaseException:
-        """What a collective raises in the end: what broke it off, also where cleaning up after that
-        has failed, as it must."""
+        """The error that a collective raises: the one that broke it off.
+
+        Cleaning up after that must fail too, and its error is not shown.
+        """
         if self._broken_off is None or not isinstance(error, PeerLostError):
             return error
         number, first = self._broken_off
@@ -104,8 +105,9 @@ class Channel:
 
     @contextmanager
     def _collective(self, call: Call, timeout: float) -> Iterator[float]:
-        """Gives a deadline. Where the collective fails, the group is of no use afterwards, and the
-        others are told: a rank that came again would get in the way of what they do next.
+        """Yields the deadline of a collective. If it fails, the group is given up.
+
+        The other ranks are told: a rank that joined late would disturb their next collectives.
         """
         if os.getpid() != self._pid:
             raise RuntimeError(

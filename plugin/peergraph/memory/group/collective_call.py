@@ -1,4 +1,4 @@
-"""Work that every rank must have done before any goes on."""
+"""Work that every rank must finish before any rank goes on."""
 
 from __future__ import annotations
 

@@ -17,14 +17,14 @@ _HEADER = struct.Struct("!BIQ")
 
 
 class Kind(IntEnum):
-    """What a message is about."""
+    """The kind of a message."""
 
     VALUE = 1
     """A rank's part in an exchange."""
     LOST = 2
     """The value says why the sender gave the group up."""
     FAREWELL = 3
-    """The sender leaves; the value says of what it died, and is empty where all went well."""
+    """The sender leaves; the value is the error that it died of, empty for success."""
 
 
 class Part(NamedTuple):
@@ -35,9 +35,9 @@ class Part(NamedTuple):
 
 
 class Connection:
-    """One other rank: what has come from it, what is still to be sent, and whether it is there.
+    """The connection to one other rank: received parts, unsent messages, and whether it has ended.
 
-    Nothing here waits. The socket has been checked: what comes over it is the rank's.
+    No method waits. The socket is authenticated: only the rank sends over it.
     """
 
     def __init__(self, rank: int, connected: socket.socket, pid: int) -> None:
@@ -47,7 +47,7 @@ class Connection:
         self.pid = pid
         self.process = ProcessId.of(pid)
         self.pidfd = _open_pidfd(pid)
-        """Readable once the process has ended; None where the system has no such thing."""
+        """Readable once the process has ended; None where the system has no pidfd."""
         self.ended = False
         """Nothing more will come."""
         self.farewell: str | None = None
@@ -60,7 +60,7 @@ class Connection:
         self._body: memoryview | None = None
         self._filled = 0
         self._blocked = False
-        # Set while something is under way that must not be broken off.
+        # Set while a send or receive is in progress that must not be interrupted.
         self._sending = self._receiving = False
         self._garbled = False
 
@@ -70,14 +70,14 @@ class Connection:
         return bool(self._outgoing) and not self.ended
 
     def send(self, kind: Kind, value: bytes, call: bytes = b"") -> None:
-        """Sends as much as the system takes now; :meth:`flush` sends the rest."""
+        """Sends as much as the system accepts now; :meth:`flush` sends the rest."""
         self._outgoing.append(memoryview(_HEADER.pack(kind, len(call), len(value)) + call))
         if value:
             self._outgoing.append(memoryview(value))
         self.flush()
 
     def flush(self) -> None:
-        """Sends as much as the system takes now."""
+        """Sends as much as the system accepts now."""
         while self.is_sending:
             if self._sending:
                 # A signal's exception came in between: how much was sent is not known any more.
@@ -92,7 +92,7 @@ class Connection:
                 return
 
     def receive(self) -> None:
-        """Takes in whatever has come."""
+        """Receives what has arrived."""
         while not self.ended:
             # A signal's exception came in between: messages cannot be told apart any more.
             self._garbled |= self._receiving
@@ -112,7 +112,7 @@ class Connection:
         return self._parts.popleft() if self._parts else None
 
     def look(self) -> None:
-        """Takes in whatever has come, and finds out whether the process has ended."""
+        """Receives what has arrived, and finds out whether the process has ended."""
         was_alive = self.process is None or self.process.is_alive()
         self.receive()
         if not was_alive:

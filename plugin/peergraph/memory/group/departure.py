@@ -1,6 +1,6 @@
-"""What a rank tells the others as its process ends: that all went well, or of what it died.
+"""The farewell that a rank sends as its process ends: success, or the error that ended it.
 
-A process that is killed tells nothing; the others see that from the end of its connections.
+A process that is killed sends none; the other ranks see the end of its connections.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from types import TracebackType
 from peergraph.errors import PeerLostError
 from peergraph.memory.group.peers import Peers, all_peers
 
-# How long the end of a process may lag behind what torch's own connections show of it.
+# How much later than on torch's connections the end of a process may be seen here.
 _DEATH_LAG_S = 0.5
 _LOOK_INTERVAL_S = 0.02
 _LONGEST_TEXT = 300
 
 
-def tell_at_exit() -> None:
-    """Has this process say farewell to all its peers when it ends, and name who died first."""
+def send_farewell_at_exit() -> None:
+    """Makes this process send a farewell to its peers when it ends, and name the first death."""
     _register(os.getpid())
 
 
 @functools.cache
 def _register(pid: int) -> None:
     # Runs in processes of multiprocessing, too, where atexit and sys.excepthook do not.
-    Finalize(None, _leave_all, exitpriority=-1)
+    Finalize(None, _send_farewells, exitpriority=-1)
     sys.excepthook = functools.partial(_name_the_cause, sys.excepthook)
 
 
@@ -41,8 +41,11 @@ def _name_the_cause(
     error: BaseException,
     trace: TracebackType | None,
 ) -> None:
-    """Shows an exception that ends this process; one of torch, whose other end died, as the cause
-    of a PeerLostError."""
+    """Shows an exception that ends this process.
+
+    An error of torch that follows from another rank's death is shown as the cause of a
+    PeerLostError.
+    """
     lost = _lost(error)
     if lost is None:
         show(kind, error, trace)
@@ -53,13 +56,13 @@ def _name_the_cause(
 
 
 def _lost(error: BaseException) -> str | None:
-    """Whose death has led to an error that does not name it."""
+    """The death that led to an error which does not name it; None if there was none."""
     if isinstance(error, PeerLostError) or not isinstance(error, RuntimeError):
         return None
     return next((lost for peers in all_peers() if (lost := _first_death(peers))), None)
 
 
-def _leave_all() -> None:
+def _send_farewells() -> None:
     error = _ends_with()
     for peers in all_peers():
         cause = "" if error is None else _cause(peers, error)
@@ -84,7 +87,7 @@ def _ends_with() -> BaseException | None:
 
 
 def _cause(peers: Peers, error: BaseException) -> str:
-    """Who died first: a rank that ends because another one has died says so."""
+    """The text of a farewell: the first death, where this rank ends because of another's."""
     if isinstance(error, RuntimeError) and (lost := _first_death(peers)):
         return lost
     text = f"{type(error).__name__}: {error}".splitlines()[0][:_LONGEST_TEXT]
@@ -92,7 +95,7 @@ def _cause(peers: Peers, error: BaseException) -> str:
 
 
 def _first_death(peers: Peers) -> str | None:
-    """Why the group is lost; waits a moment for what torch has seen first."""
+    """Why the group is lost; waits a moment, since torch may see a death earlier."""
     deadline = time.monotonic() + _DEATH_LAG_S
     with peers.lock:
         while peers.lost is None and not peers.closed and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""An exception for the main thread, raised from another one."""
+"""Raises an exception in the main thread from another thread."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from peergraph.errors import PeerLostError
 
 
 class Interrupt:
-    """Makes the main thread raise PeerLostError at the next line of Python that it comes to."""
+    """Makes the main thread raise PeerLostError at its next line of Python."""
 
     def __init__(self) -> None:
         self.raised = threading.Event()
         """Set once the main thread raises it."""
 
     def arm(self, message: str) -> None:
-        """To be raised as soon as the main thread is back from what it calls."""
+        """Raises the error as soon as the main thread returns to Python."""
         _set(_named(message, self.raised))
 
     def disarm(self) -> None:
-        """The main thread has heard of it in another way."""
+        """Cancels the error: the main thread has raised it in another way."""
         if threading.current_thread() is threading.main_thread():
             self.raised.set()
             _set(None)
 
 
 def _named(message: str, raised: threading.Event) -> type[PeerLostError]:
-    """A class, since the interpreter takes nothing else; it makes its text by itself."""
+    """An exception class with the message built in: the interpreter takes no instance."""
 
     class Named(PeerLostError):
         def __init__(self, *args: object) -> None:

@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 
 def collective(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Has errors call the function by this name, as :meth:`Group.collective` does.
+    """Decorates a collective function: errors name it, as in :meth:`Group.collective`.
 
-    The group is that of the first argument that is or has one; without one nothing is named.
+    The group is the first argument that is a group or has one; without a group errors name nothing.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:

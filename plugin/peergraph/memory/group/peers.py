@@ -1,4 +1,4 @@
-"""The other ranks of the host, as one of them sees them: who is there, and why one is not."""
+"""The other ranks of the host as this rank sees them: who is connected, who has ended and why."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from peergraph.errors import PeerLostError
 from peergraph.memory.group.calls import Call, name_ranks
 from peergraph.memory.group.connection import Connection, Kind
 
-# How often a process is looked at that gives no notice of its end.
+# How often a process is polled whose end cannot be waited for.
 _LOOK_INTERVAL_S = 0.2
 
 
 class Peers:
-    """A connection to every other rank, and whether the group still is of use."""
+    """A connection to every other rank, and whether the group is still usable."""
 
     def __init__(self, rank: int, connections: Iterable[Connection]) -> None:
         self.rank = rank
@@ -26,7 +26,7 @@ class Peers:
         self.lock = threading.RLock()
         """Of everything here: a thread may watch while another one is in a collective."""
         self.lost: PeerLostError | None = None
-        """What collectives raise once the group is of no use."""
+        """What collectives raise once the group is unusable."""
         self.when_raised: Callable[[], None] = lambda: None
         """Called before a collective raises :attr:`lost`."""
         self.when_closed: Callable[[], None] = lambda: None
@@ -35,12 +35,12 @@ class Peers:
         _all.add(self)
 
     def look(self) -> None:
-        """Takes in what has come, and finds out who has ended."""
+        """Receives what has arrived, and finds out which ranks have ended."""
         for connection in self.connections.values():
             connection.look()
 
     def wait(self, deadline: float) -> None:
-        """Waits until something has come or can be sent, or somebody has ended, or the deadline."""
+        """Waits until data has arrived or can be sent, a rank has ended, or the deadline."""
         poll = select.poll()
         seconds = deadline - time.monotonic()
         for connection in self.connections.values():
@@ -70,7 +70,7 @@ class Peers:
             raise PeerLostError(self.death_of(gone) or self._departure(gone, call))
 
     def death_of(self, ranks: Iterable[int]) -> str | None:
-        """Which of these ranks have died, and of what; None where all who ended ended well."""
+        """Which of these ranks have died, and of what; None if none ended with an error."""
         ended = [self.connections[r] for r in ranks if self.connections[r].ended]
         for connection in ended:
             if connection.farewell:
@@ -88,7 +88,7 @@ class Peers:
         return next((c.lost for c in self.connections.values() if c.ended and c.lost), None)
 
     def timeout_error(self, ranks: Sequence[int], call: Call, timeout: float) -> PeerLostError:
-        """The error where ranks have not come to a collective in time."""
+        """The error for ranks that have not joined a collective in time."""
         text = f"{name_ranks(ranks)} did not join within {timeout:g} s: {call}"
         late = [self.connections[r] for r in ranks]
         stopped = [c for c in late if c.process is not None and c.process.is_stopped()]
@@ -99,7 +99,7 @@ class Peers:
         return PeerLostError(text)
 
     def give_up(self, error: PeerLostError) -> None:
-        """From now on the group is of no use; tells the others why."""
+        """Makes the group unusable, and tells the other ranks why."""
         if self.lost is not None:
             return
         self.lost = error
@@ -107,7 +107,7 @@ class Peers:
             connection.send(Kind.LOST, str(error).encode())
 
     def leave(self, cause: str = "") -> None:
-        """Tells the others that this rank leaves: of what it died, or that all went well."""
+        """Sends a farewell: the error that this rank died of, or "" for success."""
         with self.lock:
             for connection in self.connections.values():
                 if not self.closed:
@@ -115,7 +115,7 @@ class Peers:
             self.close()
 
     def close(self) -> None:
-        """Closes all descriptors, without a word."""
+        """Closes all descriptors without a farewell."""
         if self.closed:
             return
         self.closed = True
@@ -129,7 +129,7 @@ class Peers:
 
 
 def all_peers() -> list[Peers]:
-    """Those of all groups that this process is in."""
+    """The peers of all groups that this process is in."""
     return list(_all)
 
 
@@ -143,5 +143,5 @@ def _pids(connections: Sequence[Connection]) -> str:
 
 
 _all: weakref.WeakSet[Peers] = weakref.WeakSet()
-# A forked child is no rank. While it held the sockets, others would not see the rank's end.
+# A forked child is no rank. If it kept the sockets, other ranks would not see the rank's end.
 os.register_at_fork(after_in_child=_close_all)

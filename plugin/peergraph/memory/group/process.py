@@ -1,4 +1,4 @@
-"""Who a process is, and whether it still lives: told from /proc, since ranks share a host."""
+"""The identity of a process, and whether it is alive, from /proc: ranks share a host."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 
 def host_identity() -> str:
-    """The same on all processes that share memory: host name (containers differ) and boot id."""
+    """An identity of all processes that share memory: host name (containers differ) and boot id."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return f"{socket.gethostname()}/{file.read().strip()}"
 
 
 def pid_namespace() -> str:
-    """Processes with the same one know each other by the same numbers."""
+    """The PID namespace: processes in the same one see each other under the same numbers."""
     return os.readlink("/proc/self/ns/pid")
 
 
@@ -32,17 +32,17 @@ def _state_and_start(pid: int) -> tuple[str, int] | None:
 
 @functools.cache
 def keep_gpu_objects_from_forked_children() -> None:
-    """From now on, a forked child leaves alone what it inherited as garbage of its parent.
+    """Keeps the garbage collector of forked children from objects of their parent, from now on.
 
-    Data loader workers are forked, and a collection there that meets a parent's GPU tensor ends the
-    process: CUDA does not work in it.
+    Data loader workers are forked. A garbage collection there that frees a GPU tensor of the parent
+    ends the process, since CUDA does not work in it.
     """
     os.register_at_fork(after_in_child=gc.freeze)
 
 
 @dataclass(frozen=True)
 class ProcessId:
-    """A process of this host; unlike a bare pid never mistaken for a later process."""
+    """A process of this host. Unlike a pid alone, it cannot mean a later process."""
 
     pid: int
     start: int
@@ -63,6 +63,6 @@ class ProcessId:
         return self._state() in "Tt"
 
     def _state(self) -> str:
-        """The letter of `ps`; X where it is gone."""
+        """The state letter that `ps` shows; X for a process that has ended."""
         state = _state_and_start(self.pid)
         return "X" if state is None or state[1] != self.start else state[0]

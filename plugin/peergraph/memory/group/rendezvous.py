@@ -1,7 +1,7 @@
-"""Which ranks are on this host, and a connection to each: found through torch.distributed's store.
+"""Finds the ranks of this host through torch.distributed's store, and connects to each of them.
 
-Whoever reaches that store can read and write it. So nothing of it is unpickled: it tells names,
-which are checked, and the ranks of a host then make sure of each other by themselves.
+Anyone who reaches that store can read and write it. So nothing in it is unpickled: it holds names,
+which are checked, and the ranks of a host then authenticate each other.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from peergraph.errors import PeerLostError
 from peergraph.memory.group.calls import Calls, name_ranks
 from peergraph.memory.group.channel import Channel
-from peergraph.memory.group.departure import tell_at_exit
-from peergraph.memory.group.handshake import Card, Door, Meeting
+from peergraph.memory.group.departure import send_farewell_at_exit
+from peergraph.memory.group.handshake import Endpoint, Handshake, Listener
 from peergraph.memory.group.peers import Peers
 from peergraph.memory.group.process import host_identity
 from peergraph.memory.group.watcher import Watcher
@@ -30,7 +30,7 @@ from peergraph.memory.group.watcher import Watcher
 T = TypeVar("T")
 
 _FIRST_POLL_S, _LAST_POLL_S = 1e-4, 5e-3
-# For a store that answers, but late.
+# For a store that answers late.
 _GRACE_S = 1.0
 _MOST_BYTES = 4096
 
@@ -46,14 +46,14 @@ class Joined:
     """None for the only rank of a host."""
 
     def watch(self) -> None:
-        """From now on, sees the death of another rank."""
+        """Watches for the death of other ranks from now on."""
         if self.channel is not None:
             assert _latest.process_group is not None
             Watcher(self.channel.peers, _latest.process_group)
 
 
 class _Latest:
-    """What this process has joined, for one process group."""
+    """The group that this process has joined, for one process group of torch."""
 
     process_group: weakref.ref[Any] | None = None
     joined: Joined | None = None
@@ -64,12 +64,13 @@ _latest = _Latest()
 
 
 def join(timeout: float, watch: bool) -> Joined:
-    """This process among the ranks of its host; found out once for a process group. Collective.
+    """Finds the ranks of this host; once for each process group. Collective.
 
     Args:
-        watch: whether to see the death of others from then on.
+        timeout: seconds to wait for the other ranks.
+        watch: whether to watch for the death of other ranks from then on.
 
-    Raises PeerLostError where a rank does not come, then and in later calls.
+    Raises PeerLostError where a rank does not come, in this call and in later ones.
     """
     world = dist.group.WORLD
     if _latest.process_group is None or _latest.process_group() is not world:
@@ -98,9 +99,9 @@ def _meet(timeout: float) -> Joined:
     deadline = time.monotonic() + timeout
     store = dist.distributed_c10d._get_default_store()
     rank, size = dist.get_rank(), dist.get_world_size()
-    door = Door()
+    listener = Listener()
     try:
-        mine = json.dumps({"host": host_identity(), "card": door.card.to_dict()})
+        mine = json.dumps({"host": host_identity(), "endpoint": listener.endpoint.to_dict()})
         texts = _answer(
             lambda: _exchange(store, rank, size, mine, deadline, timeout), deadline, timeout
         )
@@ -109,16 +110,20 @@ def _meet(timeout: float) -> Joined:
         if len(local) == 1:
             return Joined(0, 1, Calls(), None)
         own = local.index(rank)
-        connections = Meeting(own, [found[r][1] for r in local], door).hold(timeout, deadline)
+        connections = Handshake(own, [found[r][1] for r in local], listener).connect(
+            timeout, deadline
+        )
     finally:
-        door.close()
-    tell_at_exit()
+        listener.close()
+    send_farewell_at_exit()
     return Joined(own, len(local), Calls(), Channel(Peers(own, connections)))
 
 
 def _answer(work: Callable[[], T], deadline: float, timeout: float) -> T:
-    """What `work` returns; calls of the store have no time limit of their own where the rank that
-    serves it is stopped, and no signal ends them.
+    """Returns what `work` returns, within the deadline.
+
+    Calls of the store have no time limit where the rank that serves it is stopped, and signals do
+    not end them.
     """
     results: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
 
@@ -166,17 +171,17 @@ def _wait(store: Store, keys: Sequence[str], deadline: float) -> list[int]:
     return []
 
 
-def _parse(rank: int, text: bytes) -> tuple[str, Card]:
-    """A rank's host and card. RuntimeError for anything else."""
+def _parse(rank: int, text: bytes) -> tuple[str, Endpoint]:
+    """A rank's host and endpoint. RuntimeError for anything else."""
     try:
         if len(text) > _MOST_BYTES:
             raise ValueError("it is too long")
         found = json.loads(text)
         if not isinstance(found, dict) or not isinstance(found.get("host"), str):
             raise ValueError("it names no host")
-        if not isinstance(found.get("card"), dict):
+        if not isinstance(found.get("endpoint"), dict):
             raise ValueError("it names no socket")
-        return found["host"], Card.from_dict(found["card"])
+        return found["host"], Endpoint.from_dict(found["endpoint"])
     except ValueError as error:
         raise RuntimeError(
             f"what torch.distributed's store has of rank {rank} is not Peergraph's: {error}"

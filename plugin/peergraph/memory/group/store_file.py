@@ -1,6 +1,6 @@
-"""A store for torch.distributed that no other user and no other machine reaches.
+"""A store for torch.distributed that no other user and no other machine can reach.
 
-torch's TCPStore listens on every address of the machine, and asks nobody who he is.
+torch's TCPStore listens on every address of the machine and authenticates nobody.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 class StoreFile:
     """A file without a name that holds a store, for processes of this host and user.
 
-    There while the process that made it keeps it open, whichever rank dies.
+    It exists while the process that made it keeps it open, whichever rank dies.
     """
 
     def __init__(self) -> None:
@@ -27,5 +27,5 @@ class StoreFile:
 
 
 def open_store(path: str, world_size: int) -> Store:
-    """The store in such a file, for so many ranks."""
+    """Opens the store in such a file for `world_size` ranks."""
     return FileStore(path, world_size)

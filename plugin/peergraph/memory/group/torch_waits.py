@@ -1,4 +1,4 @@
-"""Ends what this process waits for in torch.distributed."""
+"""Ends this process's waits in torch.distributed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _ESTABLISHED = "01"
 def abort_communicators() -> None:
     """Aborts NCCL's communicators of all process groups: their kernels and calls end.
 
-    Does not wait for it: each is aborted by a thread of its own, for one may have to wait until
-    another one's kernel has ended.
+    Returns at once: each communicator is aborted in a thread of its own, since one may have to wait
+    for the end of another one's kernel.
     """
     for backend in _nccl_backends():
         abort = getattr(backend, "abort", None) or getattr(backend, "_abort", None)
@@ -29,8 +29,9 @@ def abort_communicators() -> None:
 
 
 def close_connections(pids: Iterable[int]) -> None:
-    """Closes the TCP connections between this process and those, without which Gloo's waits and
-    torch's store on another rank end.
+    """Closes the TCP connections between this process and those processes.
+
+    That ends Gloo's waits, and waits for a store of torch on another rank.
     """
     theirs = {link for pid in pids for link in _sockets(pid).values()}
     ends = _ends()
@@ -72,7 +73,7 @@ def _sockets(pid: int) -> dict[int, str]:
 
 
 def _ends() -> dict[str, tuple[str, str]]:
-    """The TCP connections of the host: for the socket of an end, its address and the other's."""
+    """The TCP connections of the host: by socket, its own address and the other end's."""
     found = {}
     for name in ("tcp", "tcp6"):
         with suppress(OSError):

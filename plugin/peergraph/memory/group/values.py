@@ -1,6 +1,6 @@
-"""Values that ranks send each other: pickled, and what is sent in the place of one that cannot be.
+"""Values that ranks send each other: pickled, or a marker for a value that cannot be pickled.
 
-Only values of ranks come here: :mod:`peergraph.memory.group.handshake` lets in nothing else.
+Only ranks' values are unpickled: :mod:`peergraph.memory.group.handshake` accepts no one else.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from peergraph.memory.group.calls import name_ranks
 
 @dataclass(frozen=True)
 class _Unsendable:
-    """In the place of a value that cannot be pickled."""
+    """Stands for a value that cannot be pickled."""
 
     reason: str
 
 
 def pack(value: Any) -> tuple[bytes, Exception | None]:
-    """The pickled value; where that fails, what tells the others so, and the error."""
+    """Pickles a value; if that fails, returns a marker for the other ranks, and the error."""
     try:
         return pickle.dumps(value), None
     except Exception as error:
@@ -44,7 +44,7 @@ def unpack(data: bytes | memoryview, rank: int) -> Any:
 
 
 def disagreement(arguments: Sequence[Mapping[str, str]]) -> str | None:
-    """Which argument differs between the ranks, and how; None where none does."""
+    """Describes the first argument that differs between the ranks; None if none does."""
     for name in arguments[0]:
         texts = [given[name] for given in arguments]
         if len(set(texts)) > 1:
@@ -63,10 +63,10 @@ def summary(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception on its way to other ranks."""
+    """An exception in a form that can be sent to other ranks."""
 
     pickled: bytes | None
-    """None for one that does not come out of pickle as it went in."""
+    """None if unpickling does not restore the exception."""
     summary: str
     traceback: str
 

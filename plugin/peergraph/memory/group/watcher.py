@@ -1,8 +1,7 @@
-"""Sees the death of another rank and ends what this one waits for, in torch, too.
+"""Watches for the death of other ranks, and then ends this rank's waits, including torch's.
 
-A rank that is killed leaves the others in NCCL's or Gloo's collectives until the timeout of these,
-which is minutes. The watcher knows of the death at once: from the end of a connection, or of the
-process itself.
+When a rank is killed, the others wait in NCCL's or Gloo's collectives until their timeouts, which
+are minutes. The watcher sees the death at once, from the end of a connection or of the process.
 """
 
 from __future__ import annotations
@@ -22,26 +21,27 @@ from peergraph.memory.group.interrupt import Interrupt
 from peergraph.memory.group.peers import Peers
 from peergraph.memory.group.torch_waits import abort_communicators, close_connections
 
-# How often a process is looked at that gives no notice of its end.
+# How often a process is polled whose end cannot be waited for.
 _LOOK_INTERVAL_S = 0.2
-# After the communicators are aborted, waits on Gloo and on a communicator in the making remain.
+# After NCCL's communicators are aborted, only waits for Gloo and for a communicator that is being
+# created remain.
 _ABORT_S = 1.0
-# Then nothing else is left to be tried.
+# After this the process ends.
 _LAST_RESORT_S = 10.0
 
 
 class Watcher:
     """A thread that watches the other ranks until one dies or this rank leaves the group.
 
-    A rank that ended well is none that died. Where one has died, torch's waits end and the main
-    thread raises PeerLostError, as it would KeyboardInterrupt: at whatever line it is.
+    A rank that ended without error has not died. When one has died, torch's waits end and the main
+    thread raises PeerLostError at whatever line it is, as it would KeyboardInterrupt.
     """
 
     def __init__(self, peers: Peers, process_group: weakref.ref[Any]) -> None:
         self._peers = peers
         self._process_group = process_group
         self._interrupt = Interrupt()
-        # What is written to the one is the end of the thread, which then closes the other.
+        # Closing the write end stops the thread, which then closes the read end.
         self._stopped, stop = os.pipe()
         peers.when_closed = lambda: os.close(stop)
         peers.when_raised = self._interrupt.disarm
@@ -58,7 +58,7 @@ class Watcher:
                     cause = cause or self._peers.abandonment()
                     if cause is None:
                         continue
-                    # A collective that is under way, or was, tells the main thread by itself.
+                    # A collective that runs or has failed raises in the main thread by itself.
                     tell = self._peers.lost is None and self._is_current()
                     self._peers.give_up(PeerLostError(cause))
                     if tell:
@@ -72,7 +72,7 @@ class Watcher:
             os.close(self._stopped)
 
     def _wait(self) -> bool:
-        """Waits until something has happened; False once this rank has left the group."""
+        """Waits for an event of another rank; returns False once this rank has left the group."""
         poll = select.poll()
         poll.register(self._stopped, select.POLLIN)
         timeout = None
@@ -90,12 +90,12 @@ class Watcher:
         return self._stopped not in dict(poll.poll(timeout))
 
     def _is_current(self) -> bool:
-        """Whether the ranks still are those of torch.distributed."""
+        """Whether torch.distributed's process group is still the one that the ranks joined."""
         world = dist.group.WORLD
         return world is not None and self._process_group() is world
 
     def _insist(self) -> None:
-        """Until the main thread has raised: ends what aborting does not."""
+        """Ends the waits that aborting does not end, until the main thread has raised."""
         if self._interrupt.raised.wait(_ABORT_S):
             return
         close_connections(c.pid for c in self._peers.connections.values())

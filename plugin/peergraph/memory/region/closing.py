@@ -1,4 +1,4 @@
-"""Closing memory that others may work with."""
+"""Closes memory that other threads may be using."""
 
 from __future__ import annotations
 
@@ -12,26 +12,24 @@ _POLL_SECONDS = 0.0005
 
 
 def is_used(lease: _C.Lease) -> bool:
-    """Whether a thread of this process is inside of it."""
+    """Whether a thread of this process holds the lease."""
     return lease.used_here or lease.used_elsewhere
 
 
 def wait_until_unused(lease: _C.Lease, timeout: float) -> None:
-    """Waits until no thread of this process is inside of a lease that has been closed.
+    """Waits until no thread of this process holds a lease that has been closed.
 
-    Looks again and again instead of being told: so there is no lock that a signal handler, the
-    garbage collector or a forked child could find taken.
+    Polls instead of waiting for a signal: so there is no lock that a signal handler, the garbage
+    collector or a forked child could find taken.
 
     Args:
         timeout: seconds.
 
     Raises:
-        RuntimeError: this thread is inside, or another one still is after `timeout`.
+        RuntimeError: this thread holds the lease, or another one still does after `timeout`.
     """
     if lease.used_here:
-        raise RuntimeError(
-            "memory cannot be closed in the midst of an operation that works with it"
-        )
+        raise RuntimeError("memory cannot be closed within an operation that uses it")
     deadline = time.monotonic() + timeout
     while lease.used_elsewhere:
         if time.monotonic() > deadline:
@@ -40,7 +38,7 @@ def wait_until_unused(lease: _C.Lease, timeout: float) -> None:
 
 
 def close_all(closers: Iterable[Callable[[], object]]) -> None:
-    """Calls them in order, the rest of them also where one raises; raises the last error."""
+    """Calls all closers in order, even if some raise; raises the last error."""
     with ExitStack() as stack:
         for close in reversed(list(closers)):
             stack.callback(close)

@@ -1,4 +1,4 @@
-"""How much memory there still is, on the host and on GPUs, and in what pieces it is handed out."""
+"""Free memory of the host and of GPUs, and the granularity of allocations."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from pathlib import Path
 import torch
 
 GPU_GRANULE = 2 << 20
-"""A region on a GPU takes whole blocks of so many bytes: by these the driver shares memory."""
+"""The driver shares GPU memory in blocks of this many bytes, so a region takes whole blocks."""
 _PAGE = 4096
 
 
 def granted_bytes(sizes: Iterable[int], device_type: str) -> int:
-    """What the driver or the system hands out for allocations of these sizes."""
+    """The bytes that allocations of these sizes take, rounded up by the driver or the system."""
     granule = GPU_GRANULE if device_type == "cuda" else _PAGE
     return sum(-(-size // granule) * granule for size in sizes)
 
 
 def free_gpu_memory(device: torch.device) -> int:
-    """Bytes that can be allocated on a GPU, after torch has given back what it only keeps."""
+    """Bytes that can be allocated on a GPU, after torch has returned its cached memory."""
     torch.cuda.empty_cache()
     return torch.cuda.mem_get_info(device)[0]
 
 
 def free_host_memory(root: Path = Path("/")) -> int:
-    """Bytes that this process may still take: of the machine's, and of its control groups'.
+    """Bytes that this process can still allocate, by the machine's and its control groups' limits.
 
-    The environment variable PEERGRAPH_HOST_MEMORY says it where memory grows on demand.
+    The environment variable PEERGRAPH_HOST_MEMORY sets it where memory grows on demand.
 
     Args:
         root: where /proc and /sys are found.
@@ -68,7 +68,7 @@ def _limit_files(root: Path) -> Iterator[Path]:
         base = mount / "memory" if is_memory else mount
         name = "memory.limit_in_bytes" if is_memory else "memory.max"
         group = Path(path.lstrip("/"))
-        # In a container the path may lie outside of what is mounted; the mount's root does not.
+        # In a container the path may be outside the mount; the mount's root is not.
         for file in (base / parent / name for parent in (group, *group.parents)):
             # Version 1 writes a number near 2^63 for "no limit".
             if file.is_file() and 0 <= _read_number(file) < 1 << 62:

@@ -1,4 +1,4 @@
-"""Which GPU stores which partitions, and reads each from where (XGNN 4.2)."""
+"""Which GPU stores which partitions, and from which GPU it reads each partition (XGNN 4.2)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from peergraph.json_fields import Fields
 
 @dataclass(frozen=True)
 class Partitions:
-    """A placement of n equal partitions on n GPUs, for the rows that are dealt out in turn.
+    """A placement of n equal partitions of the sharded rows on n GPUs.
 
     Args:
-        policy: how it was found.
+        policy: the name of the method that found it.
         stored: by GPU, the partitions in its memory, rising.
         source: by GPU and partition, the GPU that it reads the partition from.
     """
@@ -46,39 +46,41 @@ class Partitions:
 
     @property
     def num_gpus(self) -> int:
-        """GPUs, and partitions."""
+        """The number of GPUs, which is the number of partitions."""
         return len(self.stored)
 
     @property
     def copies(self) -> int:
-        """Partitions on the fullest GPU: every GPU keeps room for so many."""
+        """The partitions on the fullest GPU: every GPU reserves memory for that many."""
         return max(len(parts) for parts in self.stored)
 
     @property
-    def near_share(self) -> float:
-        """Of the rows that are dealt out, the share that a GPU has to find room for."""
+    def stored_share(self) -> float:
+        """The share of the sharded rows that each GPU reserves memory for."""
         return self.copies / self.num_gpus
 
     @classmethod
     def from_fields(cls, given: Fields) -> Partitions:
-        """From plain values, as JSON keeps them. Raises ValueError where they are none."""
+        """Reads partitions from JSON fields. Raises ValueError for invalid ones."""
         given.only("policy", "stored", "source")
         stored, source = (given.integer_lists(name) for name in ("stored", "source"))
         return cls(given.text("policy"), stored, source)
 
     def held_bytes(self, gpu: int, sizes: Sequence[int]) -> int:
-        """Bytes on a GPU, for partitions of these sizes laid one after the other."""
+        """The bytes of the partitions on a GPU, for partitions of these sizes."""
         return sum(sizes[part] for part in self.stored[gpu])
 
     def offset(self, gpu: int, part: int, sizes: Sequence[int]) -> int:
-        """Where a partition that a GPU stores begins in its memory."""
+        """The offset of a stored partition in the GPU's memory."""
         return sum(sizes[p] for p in self.stored[gpu] if p < part)
 
     def read_addresses(self, gpu: int, bases: Sequence[int], sizes: Sequence[int]) -> list[int]:
-        """Of each partition, the copy that a GPU reads; 0 where it is empty.
+        """The address of the copy that a GPU reads, by partition; 0 for an empty one.
 
         Args:
-            bases: of each GPU's memory.
+            gpu: the GPU that reads.
+            bases: the address of each GPU's memory.
+            sizes: the bytes of each partition.
         """
         return [
             bases[holder] + self.offset(holder, part, sizes) if sizes[part] else 0
@@ -86,7 +88,12 @@ class Partitions:
         ]
 
     def write_addresses(self, bases: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
-        """Lists of one copy of each partition that name every copy at least once."""
+        """Addresses for writers, who must reach every copy of every partition.
+
+        Returns:
+            As many lists as the most-copied partition has copies. Each list has one copy's address
+            for each partition, and every copy is in at least one list.
+        """
         holders = [
             [g for g, parts in enumerate(self.stored) if part in parts]
             for part in range(self.num_gpus)
@@ -131,8 +138,8 @@ class Partitions:
         return "\n".join(lines)
 
 
-def everyone_reaches_all(count: int) -> Partitions:
-    """One partition on each GPU: the placement on GPUs that all reach each other."""
+def one_partition_per_gpu(count: int) -> Partitions:
+    """The placement on GPUs that all reach each other: partition i on GPU i alone."""
     each = tuple(range(count))
     return Partitions("one each", tuple((gpu,) for gpu in each), (each,) * count)
 
@@ -140,10 +147,10 @@ def everyone_reaches_all(count: int) -> Partitions:
 def choose_sources(
     stored: list[int], links: tuple[float, ...], gpu: int
 ) -> tuple[list[int], float]:
-    """From where one GPU reads each partition so that its slowest link is as fast as can be.
+    """Chooses the GPU from which one GPU reads each partition, to maximise its slowest link's rate.
 
-    Own copies are read at home; the others are matched to the links, as many to each as it carries
-    at a rate, for the greatest rate at which all find a place.
+    Local copies are read locally. The others are matched to the links: each link takes as many as
+    it carries at a rate, and the greatest rate is chosen at which all partitions are matched.
 
     Args:
         stored: by GPU, a bit set of its partitions.
@@ -154,16 +161,16 @@ def choose_sources(
     """
     count = len(stored)
     source = [gpu if stored[gpu] >> part & 1 else -1 for part in range(count)]
-    far = [part for part in range(count) if source[part] < 0]
+    remote = [part for part in range(count) if source[part] < 0]
     holders = {
         part: [j for j in range(count) if j != gpu and links[j] > 0 and stored[j] >> part & 1]
-        for part in far
+        for part in remote
     }
-    local = links[gpu] / (count - len(far)) if len(far) < count else float("inf")
-    if not far:
+    local = links[gpu] / (count - len(remote)) if len(remote) < count else float("inf")
+    if not remote:
         return source, local
     peers = [j for j in range(count) if j != gpu and links[j] > 0]
-    rates = sorted({links[j] / k for j in peers for k in range(1, len(far) + 1)})
+    rates = sorted({links[j] / k for j in peers for k in range(1, len(remote) + 1)})
     low, high = 0, len(rates) - 1
     best = _match(holders, links, rates[0])
     assert best is not None, "every link carries all partitions at the lowest rate"

@@ -1,4 +1,4 @@
-"""Counting where rows are read from: on request, beside the reads, never in their kernels."""
+"""Counts from where rows are read: on request, apart from the kernels that read them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from peergraph.memory.table.tiers import Tiers
 
 
 class ReadCounter:
-    """How often one rank has read rows from where, and how long that took.
+    """How often one rank has read rows from each source, and how long that took.
 
-    Sources are own memory (replicated rows), each rank (of the sharded rows, by who holds the copy
-    that is read), the host, and what tiers lie behind it. Counting runs on the device that reads,
-    in the stream that reads, and does not wait for it; any thread and stream may count.
+    Sources are this rank's memory (replicated rows), each rank (sharded rows, by the rank that
+    stores the copy that is read), the host, and the tiers after it. Counting runs on the device and
+    in the stream of the reads and does not wait for them; any thread and stream may count.
 
     Args:
         tiers: of the rows.
@@ -64,7 +64,7 @@ class ReadCounter:
 
     @contextmanager
     def gather(self, ids: Tensor) -> Iterator[None]:
-        """Counts a gather of `ids`, which is done within; not one that a CUDA graph captures."""
+        """A context for a gather of `ids`, which it counts unless a CUDA graph captures it."""
         if capturing(ids.device):
             yield
             return
@@ -75,11 +75,11 @@ class ReadCounter:
             self.calls += 1
 
     def add(self, ids: Tensor, units: Tensor | None = None) -> None:
-        """Counts reads; not those that a CUDA graph captures.
+        """Counts reads, except those that a CUDA graph captures.
 
         Args:
             ids: on the device, any shape; those out of range do not count.
-            units: of the same shape, int64: what each read moves; added up apart.
+            units: of the same shape, int64: the units that each read moves, which are summed, too.
         """
         if ids.numel() == 0 or self._rows == 0 or capturing(ids.device):
             return
@@ -114,7 +114,8 @@ class ReadCounter:
             return self._sums.setdefault(key, first)
 
     def totals(self) -> tuple[list[int], list[int]]:
-        """Reads and units by source: own memory, each rank, the host, tiers behind it.
+        """Reads and units by source: this rank's memory, each rank, the host, the tiers after it.
+
         Synchronises.
         """
         with self._lock:
@@ -129,12 +130,12 @@ class ReadCounter:
 
 
 def capturing(device: torch.device) -> bool:
-    """Whether what is done on the device now becomes part of a CUDA graph."""
+    """Whether the current stream is being captured for a CUDA graph."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 class Stopwatch:
-    """How long what runs under it takes on a device, all together: events of CUDA, or the clock."""
+    """The total time of work on a device, by CUDA events or the clock."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -144,7 +145,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """What is queued in the current stream within counts."""
+        """A context: work that is queued in the current stream within it counts."""
         if self._device.type == "cpu":
             begin = time.perf_counter()
             yield
@@ -158,12 +159,12 @@ class Stopwatch:
         marks[1].record(stream)
         with self._lock:
             self._pending.append((marks[0], marks[1]))
-            # Events are dear; what has passed gives them back.
+            # Events are expensive: those that have passed are released.
             while self._pending and self._pending[0][1].query():  # type: ignore[no-untyped-call]
                 self._take()
 
     def seconds(self) -> float:
-        """So far. Synchronises."""
+        """The time so far. Synchronises."""
         with self._lock:
             while self._pending:
                 self._pending[0][1].synchronize()

@@ -24,7 +24,7 @@ from peergraph.memory.region.region import SharedRegion
 from peergraph.memory.table.access import Access, open_access
 from peergraph.memory.table.checks import check_table
 from peergraph.memory.table.id_list import check_device, id_list, ids_on_device, out_tensor
-from peergraph.memory.table.partitions import Partitions, everyone_reaches_all
+from peergraph.memory.table.partitions import Partitions, one_partition_per_gpu
 from peergraph.memory.table.read_counter import ReadCounter
 from peergraph.memory.table.source import check_source, chunks_on_device
 from peergraph.memory.table.staged_rows import disk_launch
@@ -90,7 +90,7 @@ class Table:
             group,
             regions,
             self._order_values,
-            partitions or everyone_reaches_all(group.world_size),
+            partitions or one_partition_per_gpu(group.world_size),
             split,
             order_leases,
             staged,
@@ -252,7 +252,7 @@ class Table:
         """Counts gathers of this object from now on, until :attr:`counter` is set to None."""
         self.counter = ReadCounter(
             self.tiers,
-            self._partitions or everyone_reaches_all(self.group.world_size),
+            self._partitions or one_partition_per_gpu(self.group.world_size),
             self.group.rank,
             self.device,
             self._order_values,

@@ -1,4 +1,4 @@
-"""Rows of a table that are read where they lie, when an operation needs them."""
+"""Rows of a table that an operation reads in place, without a gather."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TableRows:
     """``[len(ids), *row shape]``: rows of a table by the users' ids, not gathered.
 
     :func:`peergraph.aggregate.g_spmm` takes it in place of the sources' features, and reads each
-    row where it lies. Whatever changes the table's rows changes these.
+    row in place. A change of the table's rows changes these rows.
 
     Args:
         table: of any plan; must not be closed before the rows are read.
@@ -42,7 +42,7 @@ class TableRows:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the rows, were they gathered."""
+        """The shape that a gather of the rows would return."""
         return (self.ids.numel(), *self.table.shape[1:])
 
     @property
@@ -57,7 +57,7 @@ class TableRows:
 
     @property
     def alignment_bits(self) -> int:
-        """Bits that are set in the address of some row or in the size of a row."""
+        """The bitwise or of all rows' addresses and the row size: shows their common alignment."""
         return _C.alignment_bits(self.table.view)
 
     @property
@@ -66,7 +66,7 @@ class TableRows:
         return self.device.type == "cpu" or self.table.tiers.disk == 0
 
     def addresses(self) -> torch.Tensor:
-        """[n] int64 where the rows lie, 0 for ids out of range. Asynchronous on a GPU."""
+        """The address of each row, int64 [n]; 0 for ids out of range. Asynchronous on a GPU."""
         view = self.table.view
         if self._addresses is None:
             self._addresses = torch.empty_like(self.ids, dtype=torch.int64)
@@ -75,7 +75,7 @@ class TableRows:
         return self._addresses
 
     def count_reads(self, positions: torch.Tensor) -> None:
-        """Has the table's counter, if its reads are being counted, count reads in place.
+        """Counts reads in place, if the table's reads are being counted.
 
         Args:
             positions: which of these rows were read, once for each read; on the device.
@@ -95,18 +95,19 @@ class TableRows:
         return rows
 
     def pays_to_read(self, reads: int) -> bool:
-        """Whether `reads` reads of these rows where they lie cost less than gathering them first.
+        """Whether `reads` reads of these rows in place cost less than gathering them first.
 
-        A gather reads each row once from afar, writes it, and has it read from near by; rows on
-        other GPUs or on the host come from afar at each read otherwise.
+        A gather reads each row once from where it is stored, writes it to local memory, and later
+        reads are local. Reads in place cross the link at each read of a row on another GPU or the
+        host.
         """
         tiers, total = self.table.tiers, max(1, self.table.rows)
         if self.device.type == "cpu":
             return True
         world = self.table.group.world_size
         remote = tiers.sharded * (world - 1) / world
-        near = tiers.replicated + tiers.sharded - remote
-        cost = (near + remote * _PEER_COST + tiers.host * _HOST_COST) / total
+        local = tiers.replicated + tiers.sharded - remote
+        cost = (local + remote * _PEER_COST + tiers.host * _HOST_COST) / total
         rows = self.ids.numel()
         return reads * cost < rows * (cost + 1) + reads
 

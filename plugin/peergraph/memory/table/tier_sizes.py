@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from peergraph.memory.group.group import Group
-from peergraph.memory.table.partitions import Partitions, everyone_reaches_all
+from peergraph.memory.table.partitions import Partitions, one_partition_per_gpu
 from peergraph.memory.table.tiers import Tiers
 
 Split = Literal["round_robin", "blocks"]
@@ -56,7 +56,7 @@ def local_bytes(
     tiers: Tiers, row_bytes: int, group: Group, partitions: Partitions | None, split: Split
 ) -> list[tuple[str, int, str | None]]:
     """For each tier: its name, this rank's bytes, and its device (None: the group's)."""
-    placed = partitions or everyone_reaches_all(group.world_size)
+    placed = partitions or one_partition_per_gpu(group.world_size)
     sizes = tier_bytes(tiers, row_bytes, group.world_size, split)
     return [
         ("replicated", sizes["replicated"][group.rank], None),

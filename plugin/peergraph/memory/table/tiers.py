@@ -1,4 +1,4 @@
-"""How many rows of a table lie on which tier."""
+"""How many rows of a table each tier has."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 class Tiers:
     """Rows per tier, in this order.
 
-    The first rows are replicated on every rank, the next are dealt to the ranks in turn, the next
-    are in the machine's host memory, the last in a file that all ranks map.
+    The first rows are replicated on every rank, the next are split over the ranks, the next are in
+    the machine's host memory, the last in a file that all ranks map.
     """
 
     replicated: int = 0

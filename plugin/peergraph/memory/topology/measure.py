@@ -1,4 +1,4 @@
-"""Measuring a machine's links once, with the gather that will use them, and keeping the result."""
+"""Measures a machine's links once, with the gather that uses them, and keeps the result."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from peergraph.memory.topology.probe import Probe
 from peergraph.memory.topology.topology import Topology
 
 ROW_BYTES = (16, 32, 64, 128, 512, 1024)
-"""Widths that are measured."""
+"""The row widths that are measured."""
 
-# What was measured another way is no use: changes with the way.
+# The version of the method: results of another method are not used.
 _METHOD = "4"
 
 _BULK_BYTES = 1 << 16  # rows so wide that they count as bulk

@@ -1,4 +1,4 @@
-"""The memory that is read to measure links, and the timed reads."""
+"""Timed reads that measure links, and the memory that they read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CPU_BYTES = 1 << 24
 
 
 class Probe:
-    """Memory to read: of each rank, and of the host, for all ranks."""
+    """Memory of each rank and of the host, which all ranks read."""
 
     def __init__(self, group: Group) -> None:
         self.group = group
@@ -95,27 +95,29 @@ class Probe:
         return tuple(self.group.all_gather(self.reads / seconds))
 
     def choose_host_reads(self) -> tuple[tuple[int, tuple[float, ...]], ...]:
-        """Measures and keeps by which way this GPU reads rows of the host, where they lie close and
-        where they are strewn over all of it. Collective; synchronises.
+        """Measures how fast this GPU reads host rows by each way, and keeps the speeds.
+
+        Once with rows that are close together, once with rows in all of the host memory.
+        Collective; synchronises.
 
         Returns:
-            By row bytes, bytes per second of each GPU's strewn rows where CPU threads bring them,
-            all or a part.
+            By row bytes: bytes per second of each GPU for rows that are far apart, where CPU
+            threads read all or a share of them.
         """
         if not self.on_gpu:
             return ()
-        close, strewn = (
+        dense, sparse = (
             {width: self._speeds(width, num_bytes) for width in _STAGED_ROW_BYTES}
             for num_bytes in (_DENSE, self.host_size)
         )
-        save_speeds(host_reads_file(self.group.device, self.group.world_size), close, strewn)
+        save_speeds(host_reads_file(self.group.device, self.group.world_size), dense, sparse)
         everyone = self.group.all_gather(
-            {width: max(s.staged, s.both) for width, s in strewn.items()}
+            {width: max(s.staged, s.both) for width, s in sparse.items()}
         )
         return tuple((w, tuple(rates[w] for rates in everyone)) for w in _STAGED_ROW_BYTES)
 
     def _speeds(self, width: int, num_bytes: int) -> Speeds:
-        """Of random rows of the first so many bytes."""
+        """The speeds for random rows in the first `num_bytes` bytes of the host memory."""
         ids = self._on_host(width, self.reads, num_bytes)
         out = torch.empty((self.reads, width), dtype=torch.uint8, device=self.group.device)
         tiers, regions = Tiers.all_host(self.host_size // width), {"host": self.host}
@@ -129,16 +131,16 @@ class Probe:
         return alone._replace(both=speed(alone.both_share))
 
     def _on_host(self, row_bytes: int, reads: int, num_bytes: int) -> torch.Tensor:
-        """Random rows of the first so many bytes of the host memory."""
+        """Random rows in the first `num_bytes` bytes of the host memory."""
         rows = min(num_bytes, self.host_size) // row_bytes
         return torch.randint(rows, (reads,), device=self.group.device)
 
     def _host_seconds(
         self, ids: torch.Tensor, out: torch.Tensor, *, by_address: bool = False
     ) -> float:
-        """Of a gather from the host that reads in the order given, which tables would not keep."""
-        places = torch.arange(ids.numel(), device=ids.device) if by_address else None
-        far = ids.new_zeros(1) if by_address else None
+        """The time of a gather from the host in the order of `ids`; Table.gather would sort."""
+        out_index = torch.arange(ids.numel(), device=ids.device) if by_address else None
+        host_begin = ids.new_zeros(1) if by_address else None
         rows = self.host_size // out.shape[1]
         table = Table(
             (rows, out.shape[1]),
@@ -150,11 +152,13 @@ class Probe:
         )
         launch = launch_on(self.group.device)
         return self._seconds(
-            lambda: _C.gather(table.view, id_list(ids, places, far), out.data_ptr(), *launch)
+            lambda: _C.gather(
+                table.view, id_list(ids, out_index, host_begin), out.data_ptr(), *launch
+            )
         )
 
     def _seconds(self, run: Callable[[], object]) -> float:
-        """Time of one call, while all ranks make it. Collective; synchronises."""
+        """The time of one call while all ranks make it. Collective; synchronises."""
         run()
         self.group.barrier()
         if not self.on_gpu:

@@ -1,4 +1,4 @@
-"""What links a machine has: bandwidths and latencies between GPUs and to the host."""
+"""The links of a machine: bandwidths and latencies between GPUs and to the host."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ class Topology:
         host_reads: ``[n]``: reads per second of the machine's memory in no order of address, which
             wait for address translation; empty: no slower than rows.
         caches: bytes of each GPU's second-level cache; empty: not known, taken to be none.
-        staged: by row bytes, rising: ``[n]`` bytes per second of rows strewn over the machine's
-            memory where CPU threads bring each GPU all or a part of them; empty: they do not.
+        staged: by row bytes, ascending: ``[n]`` bytes per second of rows that are far apart in the
+            machine's memory, where CPU threads read all or a share of them for each GPU; empty:
+            CPU threads read none.
     """
 
     name: str
@@ -228,8 +229,8 @@ class Topology:
                 f"  host in no order, slowest GPU: {min(self.host_reads) / 1e6:.1f} M reads/s"
             )
         if self.staged:
-            strewn = (f"{min(r) / 1e9:.1f} ({w} bytes)" for w, r in self.staged)
-            text.append(f"  host by CPU threads, slowest GPU: {', '.join(strewn)}")
+            sparse = (f"{min(r) / 1e9:.1f} ({w} bytes)" for w, r in self.staged)
+            text.append(f"  host by CPU threads, slowest GPU: {', '.join(sparse)}")
         return "\n".join(text)
 
     def _check(self, gpus: Iterable[int], name: str) -> None:

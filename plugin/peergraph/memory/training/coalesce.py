@@ -1,4 +1,4 @@
-"""Sums of the gradients of equal rows, in an order that does not change from run to run."""
+"""Sums the gradients of equal rows, in the same order in every run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.memory.device.launching import DTYPES, launch_on
 
-# Longer runs are summed in pieces: one group of lanes would be long about a row that all read.
+# Longer runs are summed in pieces: a group of lanes would take long for a row that all ids name.
 _PIECE = 128
 
 
@@ -33,32 +33,32 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
 
 
 def coalesce(rows: SparseRows) -> SparseRows:
-    """Each key once, rising, with the sum of its values, in order of appearance.
+    """Returns each key once, ascending, with the sum of its values in order of appearance.
 
     Values may be of any of :data:`DTYPES`; sums are of the accumulator's dtype. The same bits on
     CPU and GPU. Synchronises: the number of keys is known afterwards.
     """
     if rows.count == 0:
         return SparseRows(rows.keys, rows.values.to(accumulator(rows.values.dtype)))
-    ordered, places = rows.keys.sort(stable=True)
+    ordered, positions = rows.keys.sort(stable=True)
     keys, counts = torch.unique_consecutive(ordered, return_counts=True)
     values = rows.values.contiguous()
     if keys.numel() < rows.count and int(counts.max()) > _PIECE:
-        values, places, counts = _sum_pieces(values, places, counts)
-    return SparseRows(keys, _sum_runs(values, places, counts))
+        values, positions, counts = _sum_pieces(values, positions, counts)
+    return SparseRows(keys, _sum_runs(values, positions, counts))
 
 
-def _sum_pieces(values: Tensor, places: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums of pieces of the runs, at most _PIECE long: what is left to be summed."""
+def _sum_pieces(values: Tensor, positions: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums pieces of the runs, at most _PIECE long; the pieces' sums are still to be summed."""
     pieces = (counts + _PIECE - 1) // _PIECE
     lengths = torch.full((int(pieces.sum()),), _PIECE, device=counts.device)
     last = pieces.cumsum(0) - 1
     lengths[last] = counts - (pieces - 1) * _PIECE
-    sums = _sum_runs(values, places, lengths)
+    sums = _sum_runs(values, positions, lengths)
     return sums, torch.arange(len(sums), device=sums.device), pieces
 
 
-def _sum_runs(values: Tensor, places: Tensor, counts: Tensor) -> Tensor:
+def _sum_runs(values: Tensor, positions: Tensor, counts: Tensor) -> Tensor:
     offsets = torch.zeros(counts.numel() + 1, dtype=torch.int64, device=counts.device)
     torch.cumsum(counts, 0, out=offsets[1:])
     width = values.size(1)
@@ -69,7 +69,7 @@ def _sum_runs(values: Tensor, places: Tensor, counts: Tensor) -> Tensor:
         values.data_ptr(),
         DTYPES[values.dtype],
         width,
-        places.data_ptr(),
+        positions.data_ptr(),
         offsets.data_ptr(),
         counts.numel(),
         out.data_ptr(),

@@ -1,4 +1,4 @@
-"""Gradients on their way to the ranks that own their rows."""
+"""Sends gradients to the ranks that own their rows."""
 
 from __future__ import annotations
 
@@ -14,28 +14,30 @@ from peergraph.memory.training.coalesce import SparseRows
 from peergraph.memory.training.rounds import Rounds
 
 _ALIGNMENT = 16
-# Batches differ in size: room for somewhat larger ones, so that regions are rarely made anew.
+# Batches differ in size: parts have room for somewhat larger ones, so that they rarely grow.
 _HEADROOM = 1.25
 
 
 @dataclass(frozen=True)
 class Outgoing:
-    """What a rank sends for one table: rows in order of owner, and how many there are for each."""
+    """The rows that a rank sends for one table, in order of owner, and their number by owner."""
 
     rows: SparseRows
     counts: list[int]
 
 
 class Exchange:
-    """Brings rows to their owners: each rank writes its own to its part of a region, and each owner
-    reads its share from all parts. One round of the ranks, unless a part must grow.
+    """Brings rows to their owners through shared memory, in one round of the ranks.
+
+    Each rank writes its rows to its part of a region, and each owner reads its rows from all parts.
+    A part that must grow takes a second round.
     """
 
     def __init__(self, group: Group, tables: Sequence[tuple[int, torch.dtype]]) -> None:
         """Collective. `tables`: of each, the width of its values and their dtype."""
         self._group = group
         self._tables = list(tables)
-        # Whether this rank has failed, whether it brings rows of each table, and for whom how many.
+        # Whether this rank has failed; by table, whether it sends rows, and how many to each rank.
         self._rounds = Rounds(group, 1 + len(self._tables) * (1 + group.world_size))
         self._region: SharedRegion | None = None
 
@@ -87,14 +89,14 @@ class Exchange:
         return words
 
     def _counts(self, words: list[int]) -> list[list[int] | None]:
-        """Of each table, the rows for each owner; None where the rank says nothing about it."""
+        """By table, the number of rows for each owner; None for a table without a message."""
         step = 1 + self._group.world_size
         return [
             words[at + 1 : at + step] if words[at] else None for at in range(1, len(words), step)
         ]
 
     def _offsets(self, counts: Sequence[list[int] | None]) -> list[int]:
-        """Where the keys and the values of each table begin in a part; last, the end."""
+        """The offsets of each table's keys and values in a part; last, the end."""
         offsets = [0]
         for (width, dtype), count in zip(self._tables, counts, strict=True):
             rows = sum(count or [])
@@ -107,7 +109,7 @@ class Exchange:
         return self._region is not None and needed <= self._region.sizes[self._group.rank]
 
     def _grow(self, needed: list[int]) -> bool:
-        """Makes a larger region if any rank needs one: then all have to write again. Collective."""
+        """Allocates a larger region if any rank needs one; then all write again. Collective."""
         sizes = [0] * len(needed) if self._region is None else self._region.sizes
         if all(n <= s for n, s in zip(needed, sizes, strict=True)):
             return False
@@ -128,10 +130,10 @@ class Exchange:
             keys = torch.empty(0, dtype=torch.int64, device=device)
             return SparseRows(keys, torch.empty((0, width), dtype=dtype, device=device))
         part = self._region.part(rank, torch.uint8, (self._region.sizes[rank],))
-        at_keys, at_values = offsets[2 * table], offsets[2 * table + 1]
-        values = part[at_values : at_values + rows * width * dtype.itemsize]
+        keys_begin, values_begin = offsets[2 * table], offsets[2 * table + 1]
+        values = part[values_begin : values_begin + rows * width * dtype.itemsize]
         return SparseRows(
-            part[at_keys : at_keys + 8 * rows].view(torch.int64),
+            part[keys_begin : keys_begin + 8 * rows].view(torch.int64),
             values.view(dtype).view(rows, width),
         )
 
@@ -139,22 +141,22 @@ class Exchange:
         counts = [None if sent is None else sent.counts for sent in outgoing]
         for table, sent in enumerate(outgoing):
             if sent is not None:
-                to = self._part(self._group.rank, counts, table)
-                to.keys.copy_(sent.rows.keys)
-                to.values.copy_(sent.rows.values)
+                target = self._part(self._group.rank, counts, table)
+                target.keys.copy_(sent.rows.keys)
+                target.values.copy_(sent.rows.values)
         _synchronize(self._group.device)
 
     def _incoming(
         self, table: int, counts: list[list[list[int] | None]]
     ) -> list[SparseRows] | None:
-        if all(of_rank[table] is None for of_rank in counts):
+        if all(rank_counts[table] is None for rank_counts in counts):
             return None
         incoming = []
-        for rank, of_rank in enumerate(counts):
-            mine = of_rank[table] or [0] * self._group.world_size
+        for rank, rank_counts in enumerate(counts):
+            mine = rank_counts[table] or [0] * self._group.world_size
             begin = sum(mine[: self._group.rank])
             end = begin + mine[self._group.rank]
-            rows = self._part(rank, of_rank, table)
+            rows = self._part(rank, rank_counts, table)
             incoming.append(SparseRows(rows.keys[begin:end], rows.values[begin:end]))
         return incoming
 
@@ -165,6 +167,6 @@ def _synchronize(device: torch.device) -> None:
 
 
 def join(rows: Sequence[SparseRows]) -> SparseRows:
-    """One behind the other, in memory of this rank."""
+    """Concatenates rows in this rank's memory."""
     keys: list[Tensor] = [r.keys for r in rows]
     return SparseRows(torch.cat(keys), torch.cat([r.values for r in rows]))

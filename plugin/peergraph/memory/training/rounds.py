@@ -14,8 +14,9 @@ _WORD_BYTES = 8
 
 
 class Rounds:
-    """All-gathers a few integers in microseconds, where :meth:`Group.all_gather` takes
-    milliseconds. Also a barrier for the host's side; what a GPU does is not waited for.
+    """All-gathers a few integers in microseconds; :meth:`Group.all_gather` takes milliseconds.
+
+    Also a barrier of the ranks' host threads; it does not wait for GPUs.
 
     Each rank has a counter of its rounds and two rows of words, used in turn: nobody starts round
     n + 2 before everyone has read round n.

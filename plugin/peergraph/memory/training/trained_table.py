@@ -1,4 +1,4 @@
-"""Tables that are trained: who updates which row, and the update where the row lives."""
+"""Trained tables: which rank updates which row, and the update in place."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from peergraph.memory.training.exchange import Outgoing, join
 
 
 def owned_tiers(tiers: Tiers, world_size: int) -> Tiers:
-    """The same tiers but for a few rows, so that each rank owns what lies on its shard.
+    """The tiers, with a few rows moved so that each rank owns the rows of its shard.
 
-    Row r belongs to rank r % world_size, and shards are dealt out from the first sharded row on.
+    Row r belongs to rank r % world_size, and the sharded rows are split round robin from the first
+    sharded row on, whose number must therefore be a multiple of the world size.
     """
     if tiers.sharded == 0:
         return tiers
@@ -31,8 +32,8 @@ def owned_tiers(tiers: Tiers, world_size: int) -> Tiers:
 class TrainedTable:
     """A table of rows [rows, width] and tables of optimizer state with the same rows.
 
-    Each row is updated by one rank, its owner, which also has the row's state at hand; the others
-    send it their gradients. State is never replicated: only the owner reads it.
+    One rank, the owner, updates each row and stores the row's state; the other ranks send it their
+    gradients. State is not replicated: only the owner reads it.
     """
 
     def __init__(self, table: Table) -> None:
@@ -47,8 +48,8 @@ class TrainedTable:
 
     def new_state(self, value: float) -> Table:
         """A table of optimizer state, all rows `value`. Collective; follow with a barrier."""
-        near = self.table.tiers.replicated + self.table.tiers.sharded
-        tiers = Tiers(sharded=near, host=self.table.tiers.host)
+        on_gpus = self.table.tiers.replicated + self.table.tiers.sharded
+        tiers = Tiers(sharded=on_gpus, host=self.table.tiers.host)
         shape = self.table.shape
         order = self.table._order
         state = Table.create(shape, self.accumulator, tiers, self.group, order=order, check=False)
@@ -65,11 +66,11 @@ class TrainedTable:
         Raises IndexError where an id is out of range, ValueError where gradients are of other
         shapes than the rows.
         """
-        for of_ids, grad in zip(ids, grads, strict=True):
-            if grad.shape != (*of_ids.shape, self.width):
+        for row_ids, grad in zip(ids, grads, strict=True):
+            if grad.shape != (*row_ids.shape, self.width):
                 raise ValueError(
-                    f"gradients of ids {list(of_ids.shape)} must be "
-                    f"{[*of_ids.shape, self.width]}, got {list(grad.shape)}"
+                    f"gradients of ids {list(row_ids.shape)} must be "
+                    f"{[*row_ids.shape, self.width]}, got {list(grad.shape)}"
                 )
         device = self.table.device
         none = torch.empty(0, dtype=torch.int64, device=device)
@@ -112,7 +113,7 @@ class TrainedTable:
             self._copy_rows(owned)
 
     def _copy_rows(self, rows: Tensor) -> None:
-        """Brings other copies of shards up to date with the one that was updated."""
+        """Copies updated rows to the other copies of their shards."""
         table = self.table
         by_row = Table(
             table.shape,
@@ -144,7 +145,7 @@ class TrainedTable:
 
 
 def _fill(table: Table, value: float) -> None:
-    """Sets all that lies in this rank's memory."""
+    """Sets all elements in this rank's memory."""
     for region in table._regions.values():
         size = region.sizes[table.group.rank] // table.dtype.itemsize
         if size:

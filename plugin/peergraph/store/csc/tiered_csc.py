@@ -13,7 +13,7 @@ import peergraph._C as _C
 from peergraph.memory import Group, SharedRegion, Table, Tiers
 from peergraph.memory.region.closing import close_all
 from peergraph.memory.table.checks import check_spill
-from peergraph.memory.table.partitions import Partitions, everyone_reaches_all
+from peergraph.memory.table.partitions import Partitions, one_partition_per_gpu
 from peergraph.memory.table.table_view import leases_of
 from peergraph.store.csc.layout import PartLayout, split_by_tier
 from peergraph.store.hotness.id_map import id_dtype, map_view
@@ -75,7 +75,7 @@ class TieredCsc:
             raise NotImplementedError(
                 f"structure on disk ({tiers}): {group.device} cannot sample from there"
             )
-        placed = partitions or everyone_reaches_all(group.world_size)
+        placed = partitions or one_partition_per_gpu(group.world_size)
         index_bytes = id_dtype(num_sources).itemsize
         world = group.world_size
         held = split_by_tier(degrees, tiers, world)
@@ -86,7 +86,7 @@ class TieredCsc:
                 continue
             device = torch.device("cpu") if tier in ("host", "disk") else group.device
             sizes = [layout.num_bytes for layout in layouts[tier]]
-            owners = placed if tier == "sharded" else everyone_reaches_all(world)
+            owners = placed if tier == "sharded" else one_partition_per_gpu(world)
             held_bytes = owners.held_bytes(group.rank, sizes)
             folder = spill if tier == "disk" else None
             region = SharedRegion.create(held_bytes, group, device, folder)

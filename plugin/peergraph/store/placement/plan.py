@@ -9,7 +9,7 @@ from typing import Any
 
 from peergraph.json_fields import Fields
 from peergraph.memory import Tiers
-from peergraph.memory.table.partitions import Partitions, everyone_reaches_all
+from peergraph.memory.table.partitions import Partitions, one_partition_per_gpu
 from peergraph.store.input.source import NODE, EdgeType, NodeType
 from peergraph.store.placement.prediction import Prediction, format_predictions
 
@@ -120,7 +120,7 @@ class Plan:
     @property
     def partitions_in_use(self) -> Partitions:
         """The plan's partitions, or where it has none, one on each rank."""
-        return self.partitions or everyone_reaches_all(self.world_size)
+        return self.partitions or one_partition_per_gpu(self.world_size)
 
     @property
     def copies(self) -> int:

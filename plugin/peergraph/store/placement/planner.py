@@ -10,7 +10,7 @@ from torch import Tensor
 from peergraph.memory import Group, Tiers
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.region.free_memory import GPU_GRANULE, free_gpu_memory
-from peergraph.memory.table.partitions import everyone_reaches_all
+from peergraph.memory.table.partitions import one_partition_per_gpu
 from peergraph.memory.topology.measure import cached_topology
 from peergraph.memory.topology.topology import Topology
 from peergraph.store.input.schema import Schema, TableSpec
@@ -197,7 +197,7 @@ def _plan_without_links(
             return fit_all(others, group.world_size, left)
         return [Tiers.all_host(item.rows) for item in others]
 
-    partitions = everyone_reaches_all(group.world_size)
+    partitions = one_partition_per_gpu(group.world_size)
     tiers = place_items(items, budget, ratios, partitions, rest)
     return Plan("auto", group.world_size, budget, tuple(map(Placement.of, items, tiers)))
 

@@ -58,7 +58,7 @@ def tiers_of_ratio(item: Item, ratio: float, partitions: Partitions) -> Tiers:
     if not 0 <= ratio <= 1:
         raise ValueError(f"a ratio must be in 0..1, got {ratio}")
     on_gpus = largest(item.rows, lambda k: item.bytes_of(k) <= ratio * item.num_bytes)
-    if partitions.near_share == 1:
+    if partitions.stored_share == 1:
         return Tiers(replicated=on_gpus, host=item.rows - on_gpus)
     return Tiers(sharded=on_gpus, host=item.rows - on_gpus)
 
@@ -85,7 +85,7 @@ def _moves(
 ) -> Iterator[_Move]:
     costs = LinkCosts.of(topology, partitions, pattern.width)
     host, peers = float(costs.host_seconds(pattern).max()), float(costs.peers.max())
-    share = partitions.near_share
+    share = partitions.stored_share
     to_shard, to_all = (host - peers) / share, 0.0
     if share < 1:
         to_all = peers / (1 - share)
