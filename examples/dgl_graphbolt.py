@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from peergraph_dgl.graphbolt import StoreFeatures, StoreSamplingGraph  # (2)
+from peergraph_dgl.graphbolt import FeatureStore, SamplingGraph  # (2)
 
 NUM_CLASSES = 5
 
@@ -88,7 +88,7 @@ def main() -> None:
 
     g = peergraph_dgl.share(make_graph(), device=args.device)  # (3)
     store = peergraph_dgl.store_of(g)
-    graph, features = StoreSamplingGraph(store), StoreFeatures(store)  # (4)
+    graph, features = SamplingGraph(store), FeatureStore(store)  # (4)
 
     train = g.ndata["train"][:]
     labels = g.ndata["label"][:]

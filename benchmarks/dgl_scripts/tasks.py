@@ -233,12 +233,12 @@ def graphbolt(side: Side, settings: Settings, seed: int) -> float:
     from dgl import graphbolt as gb
 
     from dgl_scripts.library_sampling import LibrarySamplingGraph
-    from peergraph_dgl.graphbolt import StoreFeatures, StoreSamplingGraph
+    from peergraph_dgl.graphbolt import FeatureStore, SamplingGraph
 
     g = side.g
     if side.shared:
         store = peergraph_dgl.store_of(g)
-        graph, features = StoreSamplingGraph(store), StoreFeatures(store)
+        graph, features = SamplingGraph(store), FeatureStore(store)
     else:
         graph = LibrarySamplingGraph(g)
         feature = gb.TorchBasedFeature(g.ndata["feat"])

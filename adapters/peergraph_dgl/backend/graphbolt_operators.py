@@ -104,7 +104,7 @@ def _missing(what: str, instead: str) -> Callable[..., Any]:
     return raise_error
 
 
-_GRAPH = "use peergraph_dgl.graphbolt.StoreSamplingGraph(store_of(share(g)))"
+_GRAPH = "use peergraph_dgl.graphbolt.SamplingGraph(store_of(share(g)))"
 
 _OPERATORS: dict[str, Callable[..., Any]] = {
     "set_seed(int seed) -> ()": set_seed,

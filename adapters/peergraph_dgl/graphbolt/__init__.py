@@ -14,9 +14,9 @@ if not hasattr(graphbolt, "SamplingGraph"):
     raise ImportError("peergraph_dgl.graphbolt needs DGL 2.1 or later", name="dgl")
 
 from ..backend import graphbolt_operators
-from .features import LocalFeature, StoreFeature, StoreFeatures
-from .graph import StoreSamplingGraph
+from .features import FeatureStore, LocalFeature, TableFeature
+from .graph import SamplingGraph
 
 graphbolt_operators.define_missing()
 
-__all__ = ["LocalFeature", "StoreFeature", "StoreFeatures", "StoreSamplingGraph"]
+__all__ = ["FeatureStore", "LocalFeature", "SamplingGraph", "TableFeature"]

@@ -39,7 +39,7 @@ class _UnmovedFeature(gb.Feature):  # type: ignore[misc]
         return self
 
 
-class StoreFeature(_UnmovedFeature):
+class TableFeature(_UnmovedFeature):
     """One table of a store as a feature. Reads and writes are one-sided.
 
     Args:
@@ -52,7 +52,7 @@ class StoreFeature(_UnmovedFeature):
         self.table = table
 
     def __repr__(self) -> str:
-        return f"StoreFeature({list(self.table.shape)}, {self.table.dtype})"
+        return f"TableFeature({list(self.table.shape)}, {self.table.dtype})"
 
     def read(self, ids: Tensor | None = None) -> Tensor:
         """Rows `ids` on the device of `ids`, or all rows on the CPU."""
@@ -81,7 +81,7 @@ class StoreFeature(_UnmovedFeature):
         """Writes rows `ids`, or all rows, for all ranks.
 
         Raises:
-            ValueError: values of another shape or dtype, which ``StoreFeatures.update`` accepts.
+            ValueError: values of another shape or dtype, which ``FeatureStore.update`` accepts.
         """
         if ids is not None:
             self.table.scatter(ids, value)
@@ -149,7 +149,7 @@ class LocalFeature(_UnmovedFeature):
         self.values.index_copy_(0, ids.to(device, torch.int64), value.detach().to(device))
 
 
-class StoreFeatures(gb.FeatureStore):  # type: ignore[misc]
+class FeatureStore(gb.FeatureStore):  # type: ignore[misc]
     """All tables of a store as a GraphBolt feature store.
 
     Keys are ``("node", type, name)`` and ``("edge", "source:type:destination", name)``; the type is
@@ -169,30 +169,30 @@ class StoreFeatures(gb.FeatureStore):  # type: ignore[misc]
         self._local: dict[Key, LocalFeature] = {}
 
     def __repr__(self) -> str:
-        return f"StoreFeatures({[*map(self.__getitem__, self.keys())]})"
+        return f"FeatureStore({[*map(self.__getitem__, self.keys())]})"
 
     def __len__(self) -> int:
         return len(self.keys())
 
-    def __getitem__(self, key: Key) -> StoreFeature | LocalFeature:
+    def __getitem__(self, key: Key) -> TableFeature | LocalFeature:
         local = self._local.get(key)
         return self._store_feature(key) if local is None else local
 
     def __contains__(self, key: Key) -> bool:
         return key in self.keys()
 
-    def to(self, device: Any) -> StoreFeatures:
+    def to(self, device: Any) -> FeatureStore:
         """Returns the feature store itself: rows are read to the device of the ids."""
         return self
 
-    def pin_memory_(self) -> StoreFeatures:
+    def pin_memory_(self) -> FeatureStore:
         """Returns the feature store itself: GPUs read the store directly."""
         return self
 
     def read(
         self, domain: str, type_name: str | None, feature_name: str, ids: Tensor | None = None
     ) -> Tensor:
-        """See :meth:`StoreFeature.read`."""
+        """See :meth:`TableFeature.read`."""
         return self[domain, type_name, feature_name].read(ids)
 
     def size(self, domain: str, type_name: str | None, feature_name: str) -> torch.Size:
@@ -258,13 +258,13 @@ class StoreFeatures(gb.FeatureStore):  # type: ignore[misc]
         ]
         return list(dict.fromkeys([*nodes, *edges, *self._local]))
 
-    def _store_feature(self, key: Key) -> StoreFeature:
+    def _store_feature(self, key: Key) -> TableFeature:
         domain, type_name, name = key
         metadata = self._metadata.get(key)
         if domain == "node":
-            return StoreFeature(self.store.node_table(name, type_name or NODE), metadata)
+            return TableFeature(self.store.node_table(name, type_name or NODE), metadata)
         _check_domain(domain)
-        return StoreFeature(self.store.edge_table(name, _edge_type(type_name)), metadata)
+        return TableFeature(self.store.edge_table(name, _edge_type(type_name)), metadata)
 
     def _rows(self, domain: str, type_name: str | None) -> int:
         if domain == "node":

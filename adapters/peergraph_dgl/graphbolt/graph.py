@@ -21,7 +21,7 @@ class Metadata(NamedTuple):
     edge_type_to_id: dict[str, int] | None
 
 
-class StoreSamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
+class SamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
     """The structure of a store as a GraphBolt sampling graph.
 
     The store's device samples, and the results are on the device of the seed nodes: with GPU
@@ -38,7 +38,7 @@ class StoreSamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
         self._hop_sampler = HopSampler(store)
 
     def __repr__(self) -> str:
-        return f"StoreSamplingGraph(num_nodes={self.num_nodes}, num_edges={self.num_edges})"
+        return f"SamplingGraph(num_nodes={self.num_nodes}, num_edges={self.num_edges})"
 
     @property
     def num_nodes(self) -> int | dict[str, int]:
@@ -99,15 +99,15 @@ class StoreSamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
         """None: samplers find tables of the store by their names, and samples have edge ids."""
         return
 
-    def copy_to_shared_memory(self, shared_memory_name: str) -> StoreSamplingGraph:
+    def copy_to_shared_memory(self, shared_memory_name: str) -> SamplingGraph:
         """Returns the graph itself: all processes of the machine share the store already."""
         return self
 
-    def to(self, device: Any) -> StoreSamplingGraph:
+    def to(self, device: Any) -> SamplingGraph:
         """Returns the graph itself: the plan of the store places it."""
         return self
 
-    def pin_memory_(self) -> StoreSamplingGraph:
+    def pin_memory_(self) -> SamplingGraph:
         """Returns the graph itself: GPUs read the store directly."""
         return self
 
@@ -204,8 +204,8 @@ class StoreSamplingGraph(gb.SamplingGraph):  # type: ignore[misc]
                 "directly"
             )
         if not name.startswith("_") and hasattr(gb.FusedCSCSamplingGraph, name):
-            raise NotImplementedError(f"{name} is not implemented by a StoreSamplingGraph")
-        raise AttributeError(f"'StoreSamplingGraph' object has no attribute {name!r}")
+            raise NotImplementedError(f"{name} is not implemented by a SamplingGraph")
+        raise AttributeError(f"'SamplingGraph' object has no attribute {name!r}")
 
     def _random_destinations(self, edge_type: str | None, sources: Tensor, ratio: int) -> Tensor:
         types = self.store.edge_types

@@ -64,7 +64,7 @@ class HopSampler:
         labor: bool,
         times: TimeLimits | None = None,
     ) -> SampledHop:
-        """See ``StoreSamplingGraph.sample_neighbors``.
+        """See ``SamplingGraph.sample_neighbors``.
 
         Args:
             fanouts: one for each relation, or one across all relations; -1: all.

@@ -19,6 +19,7 @@ from peergraph_dgl.backend.device_index import is_device_index
 from peergraph_dgl.backend.edge_list import edge_list_of
 from tests.adapters.dgl.served import block, plain_graph, served, typed_graph
 from tests.conftest import require_gpus
+from tests.pairwise import pairwise
 
 Answer = Callable[[Any], Any]
 
@@ -67,9 +68,10 @@ def assert_same(got: Any, wanted: Any) -> None:
         assert got == wanted
 
 
-@pytest.mark.parametrize("idtype", [torch.int64, torch.int32])
-@pytest.mark.parametrize("graph", [plain_graph, block])
-@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize(
+    ("name", "graph", "idtype"),
+    pairwise(list(ANSWERS), [plain_graph, block], [torch.int64, torch.int32]),
+)
 def test_answers(
     name: str, graph: Callable[..., Any], idtype: torch.dtype, device: torch.device
 ) -> None:
@@ -225,26 +227,27 @@ def test_what_it_does_not_do(device: torch.device) -> None:
         _ = g._graph.handle
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("order", ["none", "same", "turned"])
-@pytest.mark.parametrize("layout", ["coo", "csc", "csr"])
+@pytest.mark.parametrize(
+    ("dtype", "order", "layout"),
+    pairwise([torch.int32, torch.int64], ["none", "same", "reversed"], ["coo", "csc", "csr"]),
+)
 def test_relations_of_dgls_own_index(layout: str, order: str, dtype: torch.dtype) -> None:
     """Edges come in the order of their ids, whatever formats there are."""
     src = torch.tensor([3, 0, 2, 2, 1], dtype=dtype)
     dst = torch.tensor([0, 0, 1, 3, 3], dtype=dtype)
     numbers = torch.arange(5, dtype=dtype)
-    numbers = {"none": numbers[:0], "same": numbers, "turned": numbers.flip(0)}[order]
+    numbers = {"none": numbers[:0], "same": numbers, "reversed": numbers.flip(0)}[order]
     offsets = torch.tensor([0, 2, 3, 3, 5, 5], dtype=dtype)
     if layout == "coo":
         g = dgl.graph((src, dst), num_nodes=5)
     else:
         g = dgl.graph((layout, (offsets, src, numbers)), num_nodes=5)
-    relation = edge_list_of(g._graph, 0)
+    edges = edge_list_of(g._graph, 0)
     wanted = g.edges(order="eid")
-    assert (relation.num_src, relation.num_dst, relation.num_edges) == (5, 5, 5)
-    assert torch.equal(relation.src, wanted[0])
-    assert torch.equal(relation.dst, wanted[1])
-    assert (relation.src.dtype, relation.device.type) == (dtype, "cpu")
+    assert (edges.num_src, edges.num_dst, edges.num_edges) == (5, 5, 5)
+    assert torch.equal(edges.src, wanted[0])
+    assert torch.equal(edges.dst, wanted[1])
+    assert (edges.src.dtype, edges.device.type) == (dtype, "cpu")
 
 
 @pytest.mark.parametrize("formats", ["csc", "csr", ["csr", "csc"]], ids=str)
@@ -255,8 +258,8 @@ def test_relations_of_graphs_that_allow_no_coo(formats: Any, created: bool) -> N
         limited = g.formats(formats)
         if created:
             limited.create_formats_()
-        relation = edge_list_of(limited._graph, 0)
-        assert torch.equal(torch.stack([relation.src, relation.dst]), torch.stack(g.edges()))
+        edges = edge_list_of(limited._graph, 0)
+        assert torch.equal(torch.stack([edges.src, edges.dst]), torch.stack(g.edges()))
         assert is_device_index(served(limited, torch.device("cpu"))._graph)
 
 
@@ -264,6 +267,6 @@ def test_relations_of_graphs_that_allow_no_coo(formats: Any, created: bool) -> N
 def test_relations_without_edges(layout: str) -> None:
     none = torch.zeros(0, dtype=torch.int64)
     data = (none, none) if layout == "coo" else (layout, (torch.zeros(4).long(), none, none))
-    relation = edge_list_of(dgl.graph(data, num_nodes=3)._graph, 0)
-    assert (relation.num_src, relation.num_dst, relation.num_edges) == (3, 3, 0)
-    assert relation.in_degrees().tolist() == [0, 0, 0]
+    edges = edge_list_of(dgl.graph(data, num_nodes=3)._graph, 0)
+    assert (edges.num_src, edges.num_dst, edges.num_edges) == (3, 3, 0)
+    assert edges.in_degrees().tolist() == [0, 0, 0]

@@ -13,6 +13,7 @@ import pytest
 
 # First: it skips where there is no DGL.
 from tests.adapters.dgl.graphs import edges_by_id, random_graph, random_hetero
+from tests.pairwise import pairwise
 
 # isort: split
 
@@ -54,9 +55,9 @@ def check_edges(result: Any, g: Any) -> None:
         assert torch.equal(edges_by_id(g, edge_type)[:, ids], torch.stack([source, destination]))
 
 
-@pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("prob", [None, "w", "mask"])
-@pytest.mark.parametrize("fanout", [0, 2, -1])
+@pytest.mark.parametrize(
+    ("replace", "prob", "fanout"), pairwise([False, True], [None, "w", "mask"], [0, 2, -1])
+)
 def test_sample_neighbors(
     fanout: int, prob: str | None, replace: bool, device: torch.device
 ) -> None:

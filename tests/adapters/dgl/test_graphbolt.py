@@ -14,7 +14,7 @@ pytest.importorskip("peergraph_dgl.graphbolt", exc_type=ImportError)
 import dgl
 from dgl import graphbolt as gb
 
-from peergraph_dgl.graphbolt import StoreFeatures, StoreSamplingGraph
+from peergraph_dgl.graphbolt import FeatureStore, SamplingGraph
 from tests.adapters.dgl.served import typed_graph
 
 NODES, EDGES = 120, 900
@@ -43,7 +43,7 @@ def check_edges(g: Any, part: Any, nodes: torch.Tensor, etype: Any = None) -> No
 
 def test_neighbours(share: Any, device: torch.device) -> None:
     g = plain()
-    graph = StoreSamplingGraph(share(g))
+    graph = SamplingGraph(share(g))
     assert (graph.num_nodes, graph.num_edges) == (NODES, EDGES)
     assert graph.node_type_to_id is None
     nodes = torch.tensor([5, 90, 3, 44], device=device)
@@ -66,7 +66,7 @@ def test_neighbours(share: Any, device: torch.device) -> None:
 
 
 def test_seeds(share: Any) -> None:
-    graph = StoreSamplingGraph(share(plain()))
+    graph = SamplingGraph(share(plain()))
     nodes, fanout = torch.arange(50), torch.tensor([2])
 
     def draw() -> torch.Tensor:
@@ -86,7 +86,7 @@ def test_types(share: Any, device: torch.device) -> None:
         g.nodes[ntype].data["x"] = torch.randn(g.num_nodes(ntype), 2)
     g.edges["plays"].data["w"] = torch.rand(25)
     store = share(g)
-    graph, features = StoreSamplingGraph(store), StoreFeatures(store)
+    graph, features = SamplingGraph(store), FeatureStore(store)
     assert graph.num_nodes == {t: g.num_nodes(t) for t in g.ntypes}
     assert graph.edge_type_to_id is not None
     assert set(graph.edge_type_to_id) == {":".join(t) for t in g.canonical_etypes}
@@ -133,7 +133,7 @@ def test_one_fanout_for_all_types(
     g = typed_graph()
     for etype in g.canonical_etypes:
         g.edges[etype].data["w"] = (torch.arange(g.num_edges(etype)) % 3).float()
-    graph = StoreSamplingGraph(share(g))
+    graph = SamplingGraph(share(g))
     nodes = {"game": torch.tensor([2, 0, 5]).to(device), "user": torch.tensor([7, 3]).to(device)}
     sample = graph.sample_layer_neighbors if how == "layer" else graph.sample_neighbors
     gb.seed(3)
@@ -172,7 +172,7 @@ def test_one_fanout_draws_by_weight(share: Any, how: str) -> None:
     )
     g.edges["r"].data["w"] = torch.tensor([1.0, 2.0, 1.0])
     g.edges["s"].data["w"] = torch.tensor([4.0])
-    graph = StoreSamplingGraph(share(g))
+    graph = SamplingGraph(share(g))
     sample = graph.sample_layer_neighbors if how == "layer" else graph.sample_neighbors
     gb.seed(0)
     for probs, shares in ((None, [1, 1, 1, 1]), ("w", [1, 2, 1, 4])):
@@ -190,7 +190,7 @@ def test_layer_sampling_of_all_types_shares_sources(share: Any, device: torch.de
     """LABOR: nodes with the same neighbours choose the same of them."""
     ends = torch.arange(20).repeat(5), torch.arange(5).repeat_interleave(20)
     g = dgl.heterograph({("a", "r", "b"): ends, ("c", "s", "b"): ends})
-    graph = StoreSamplingGraph(share(g))
+    graph = SamplingGraph(share(g))
     nodes = {"b": torch.arange(5, device=device)}
     found = graph.sample_layer_neighbors(nodes, torch.tensor([6])).sampled_csc
     chosen = [[part.indices[part.indptr[i] : part.indptr[i + 1]].sort().values.tolist()
@@ -206,7 +206,7 @@ def test_pipeline(share: Any, device: torch.device, sampler: str, workers: int) 
         pytest.skip("a GPU store is read by the process that owns it")
     g = plain()
     store = share(g)
-    graph, features = StoreSamplingGraph(store), StoreFeatures(store)
+    graph, features = SamplingGraph(store), FeatureStore(store)
     items = gb.ItemSet((torch.arange(60), g.ndata["y"][:60]), names=("seed_nodes", "labels"))
     pipe = gb.ItemSampler(items, batch_size=16, shuffle=True)
     if not workers:
@@ -236,7 +236,7 @@ def test_pipeline(share: Any, device: torch.device, sampler: str, workers: int) 
 def test_negatives(share: Any, device: torch.device) -> None:
     g = plain()
     store = share(g)
-    graph, features = StoreSamplingGraph(store), StoreFeatures(store)
+    graph, features = SamplingGraph(store), FeatureStore(store)
     src, dst = g.edges()
     pairs = torch.stack([src, dst], dim=1)[:48]
     pipe = gb.ItemSampler(gb.ItemSet(pairs, names="node_pairs"), batch_size=16)
@@ -261,7 +261,7 @@ def test_negatives(share: Any, device: torch.device) -> None:
 def test_pickles_as_a_handle(share: Any, device: torch.device) -> None:
     if device.type != "cpu":
         pytest.skip("GPU memory is not mapped twice by one process")
-    graph = StoreSamplingGraph(share(plain()))
+    graph = SamplingGraph(share(plain()))
     graph.sample_neighbors(torch.arange(3), torch.tensor([2]))
     again = pickle.loads(pickle.dumps(graph))
     gb.seed(1)

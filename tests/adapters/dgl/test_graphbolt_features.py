@@ -16,10 +16,10 @@ from dgl import graphbolt as gb
 
 from peergraph_dgl.backend import graphbolt_operators as operators
 from peergraph_dgl.graphbolt import (
+    FeatureStore,
     LocalFeature,
-    StoreFeature,
-    StoreFeatures,
-    StoreSamplingGraph,
+    SamplingGraph,
+    TableFeature,
 )
 from tests.adapters.dgl.test_graphbolt import NODES, plain
 
@@ -29,13 +29,13 @@ Share = Callable[[Any], Any]
 def test_features(share: Any, device: torch.device) -> None:
     g = plain()
     store = share(g)
-    features = StoreFeatures(store)
+    features = FeatureStore(store)
     assert set(features.keys()) == {
         *(("node", None, name) for name in ("x", "y")),
         *(("edge", None, name) for name in ("w", "half", "mask")),
     }
     feature = features["node", None, "x"]
-    assert isinstance(feature, StoreFeature)
+    assert isinstance(feature, TableFeature)
     assert (feature.size(), feature.count()) == (torch.Size([5]), NODES)
     assert features.size("edge", None, "w") == torch.Size([])
     assert features.count("node", None, "y") == NODES
@@ -58,7 +58,7 @@ def test_features(share: Any, device: torch.device) -> None:
 
 
 def test_what_there_is_not(share: Share) -> None:
-    graph = StoreSamplingGraph(share(plain()))
+    graph = SamplingGraph(share(plain()))
     for name in ("csc_indptr", "indices", "type_per_edge"):
         with pytest.raises(NotImplementedError, match=rf"{name}: .* store.edge_index"):
             getattr(graph, name)
@@ -75,7 +75,7 @@ def test_features_of_this_process(share: Share, device: torch.device) -> None:
     """All rows of another width or dtype, or of a new name, do not touch the store."""
     g = plain()
     store = share(g)
-    features = StoreFeatures(store, {("node", None, "h"): {"layer": 1}})
+    features = FeatureStore(store, {("node", None, "h"): {"layer": 1}})
     wide = torch.randn(NODES, 9, device=device)
     features.update("node", None, "h", wide)
     features.update("node", None, "x", wide.half())
@@ -96,19 +96,19 @@ def test_features_of_this_process(share: Share, device: torch.device) -> None:
     # What is this process's stays so, whatever its width.
     features.update("node", None, "x", torch.zeros(NODES, 5))
     assert not features.read("node", None, "x").any()
-    others = StoreFeatures(store)
+    others = FeatureStore(store)
     assert ("node", None, "h") not in others
     assert torch.equal(others.read("node", None, "x"), g.ndata["x"])
     assert features.to("pinned").pin_memory_() is features
     assert features["node", None, "h"].to(device).read(ids).shape == (3, 9)
-    assert "StoreFeature([120], torch.int64)" in repr(features)
+    assert "TableFeature([120], torch.int64)" in repr(features)
     if device.type == "cpu":
         again = pickle.loads(pickle.dumps(features))
         assert torch.equal(again.read("node", None, "h", ids), wide[ids])
 
 
 def test_features_that_are_refused(share: Share) -> None:
-    features = StoreFeatures(share(plain()))
+    features = FeatureStore(share(plain()))
     with pytest.raises(ValueError, match=r"value: expected 120 rows, got shape \[3, 2\]"):
         features.update("node", None, "h", torch.zeros(3, 2))
     with pytest.raises(ValueError, match=r"value: expected 900 rows, got shape \[\]"):
@@ -135,7 +135,7 @@ def test_without_the_native_library() -> None:
         pytest.skip("GraphBolt's native library is there")
     except RuntimeError:
         g = plain()
-    way_out = "StoreSamplingGraph"
+    way_out = "SamplingGraph"
     with pytest.raises(NotImplementedError, match=way_out):
         gb.from_dglgraph(g)
     with pytest.raises(NotImplementedError, match=way_out):

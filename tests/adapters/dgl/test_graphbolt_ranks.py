@@ -19,7 +19,7 @@ from dgl import graphbolt as gb
 import peergraph_dgl
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
-from peergraph_dgl.graphbolt import StoreFeatures, StoreSamplingGraph
+from peergraph_dgl.graphbolt import FeatureStore, SamplingGraph
 
 NODES = 60
 
@@ -37,7 +37,7 @@ def _check(device: str) -> list[int]:
     shared = peergraph_dgl.share(g if group.rank == 0 else None, device=device)
     store = peergraph_dgl.store_of(shared)
     assert peergraph_dgl.from_store(store).idtype == torch.int32
-    graph, features = StoreSamplingGraph(store), StoreFeatures(store)
+    graph, features = SamplingGraph(store), FeatureStore(store)
     for _ in range(group.rank + 1):
         features.update("node", None, "h", torch.full((NODES, 7), float(group.rank)))
     items = gb.ItemSet(torch.arange(NODES), names="seed_nodes")

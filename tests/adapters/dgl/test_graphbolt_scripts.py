@@ -16,7 +16,7 @@ import dgl
 import dgl.nn as dglnn
 from dgl import graphbolt as gb
 
-from peergraph_dgl.graphbolt import StoreFeatures, StoreSamplingGraph
+from peergraph_dgl.graphbolt import FeatureStore, SamplingGraph
 
 NODES, CLASSES = 300, 3
 
@@ -87,7 +87,7 @@ def test_node_classification(
     torch.manual_seed(0)
     g = communities()
     store = share(g)
-    graph, features = StoreSamplingGraph(store), StoreFeatures(store)
+    graph, features = SamplingGraph(store), FeatureStore(store)
     graph, features = graph.to("pinned"), features.to("pinned")
     train, test = torch.arange(0, 200), torch.arange(200, NODES)
     model = Sage([features.size("node", None, "feat")[0], width, CLASSES]).to(device)
@@ -112,7 +112,7 @@ def test_node_classification(
     torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-4)
     # What has another width than the table was this object's alone.
     kept = name == "hidden" or width != CLASSES
-    stored = StoreFeatures(store).read("node", None, "feat")
+    stored = FeatureStore(store).read("node", None, "feat")
     assert torch.equal(stored, g.ndata["feat"]) == kept
 
 
@@ -120,7 +120,7 @@ def test_link_prediction(share: Callable[[Any], Any], device: torch.device) -> N
     torch.manual_seed(0)
     g = communities()
     store = share(g)
-    graph, features = StoreSamplingGraph(store), StoreFeatures(store)
+    graph, features = SamplingGraph(store), FeatureStore(store)
     pairs = torch.stack(g.edges(), dim=1)
     train, test = gb.ItemSet(pairs[:400], names="node_pairs"), pairs[400:500]
     negatives = torch.randint(0, NODES, (100, 5))
@@ -171,7 +171,7 @@ def test_typed_nodes_by_embeddings(share: Callable[[Any], Any], device: torch.de
     )
     g.nodes["paper"].data["feat"] = torch.randn(60, 8)
     store = share(g)
-    graph, features = StoreSamplingGraph(store), StoreFeatures(store)
+    graph, features = SamplingGraph(store), FeatureStore(store)
     assert graph.metadata.node_type_to_id == graph.node_type_to_id == {"author": 0, "paper": 1}
     offsets = graph.node_type_offset
     assert offsets.tolist() == [0, 40, 100]
@@ -214,7 +214,7 @@ def test_batches_for_pyg(share: Callable[[Any], Any], device: torch.device) -> N
     g = communities()
     store = share(g)
     items = gb.ItemSet((torch.arange(50), g.ndata["label"][:50]), names=("seed_nodes", "labels"))
-    loader = node_loader(StoreSamplingGraph(store), StoreFeatures(store), items, device, "train")
+    loader = node_loader(SamplingGraph(store), FeatureStore(store), items, device, "train")
     for batch in loader:
         data = batch.to_pyg_data()
         nodes = batch.input_nodes.cpu()
@@ -230,7 +230,7 @@ def test_items_by_ranks(share: Callable[[Any], Any], device: torch.device) -> No
     )
     try:
         store = share(communities())
-        graph, features = StoreSamplingGraph(store), StoreFeatures(store)
+        graph, features = SamplingGraph(store), FeatureStore(store)
         items = gb.ItemSet(torch.arange(50), names="seed_nodes")
         pipe = gb.DistributedItemSampler(items, batch_size=20, drop_uneven_inputs=True)
         pipe = pipe.copy_to(device, extra_attrs=["seed_nodes"])

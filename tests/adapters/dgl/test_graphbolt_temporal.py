@@ -15,8 +15,9 @@ pytest.importorskip("peergraph_dgl.graphbolt", exc_type=ImportError)
 import dgl
 from dgl import graphbolt as gb
 
-from peergraph_dgl.graphbolt import StoreFeatures, StoreSamplingGraph
+from peergraph_dgl.graphbolt import FeatureStore, SamplingGraph
 from tests.adapters.dgl.served import typed_graph
+from tests.pairwise import pairwise
 
 Share = Callable[[Any], Any]
 
@@ -56,10 +57,15 @@ def drawn_by_node(found: Any, key: str) -> list[list[int]]:
     return [part.tolist() for part in ids.cpu().split(csc.indptr.cpu().diff().tolist())]
 
 
-@pytest.mark.parametrize("probs", [None, "w", "mask"])
-@pytest.mark.parametrize("fanouts", [[-1], [2], [2, 0, -1, 1]])
-@pytest.mark.parametrize("names", [("t", None), (None, "t"), ("t", "t"), (None, None)])
-@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize(
+    ("probs", "fanouts", "names", "replace"),
+    pairwise(
+        [None, "w", "mask"],
+        [[-1], [2], [2, 0, -1, 1]],
+        [("t", None), (None, "t"), ("t", "t"), (None, None)],
+        [False, True],
+    ),
+)
 def test_only_older_edges(
     share: Share,
     device: torch.device,
@@ -69,7 +75,7 @@ def test_only_older_edges(
     replace: bool,
 ) -> None:
     g = timed()
-    graph = StoreSamplingGraph(share(g))
+    graph = SamplingGraph(share(g))
     nodes = {"game": torch.tensor([2, 0, 2, 5]), "user": torch.tensor([7, 7, 3, 11])}
     times = {"game": torch.tensor([5, 3, 0, 9]), "user": torch.tensor([2, 7, 4, 4])}
     found = graph.temporal_sample_neighbors(
@@ -114,7 +120,7 @@ def test_probabilities_of_any_dtype(
     share: Share, device: torch.device, how: str, probs: str
 ) -> None:
     g = timed()
-    graph = StoreSamplingGraph(share(g))
+    graph = SamplingGraph(share(g))
     nodes = {"game": torch.arange(7).to(device)}
     sample = graph.sample_layer_neighbors if how == "layer" else graph.sample_neighbors
     found = sample(nodes, torch.tensor([1, 2, 1, 1]), how == "replace", probs)
@@ -131,7 +137,7 @@ def test_probabilities_of_any_dtype(
 def test_half_precision_draws_by_weight(share: Share) -> None:
     g = dgl.graph((torch.arange(3), torch.zeros(3).long()))
     g.edata["half"] = torch.tensor([1.0, 0.0, 3.0]).half()
-    graph = StoreSamplingGraph(share(g))
+    graph = SamplingGraph(share(g))
     gb.seed(4)
     counts = torch.zeros(3)
     for _ in range(600):
@@ -144,7 +150,7 @@ def test_half_precision_draws_by_weight(share: Share) -> None:
 def test_what_is_refused(share: Share, device: torch.device) -> None:
     g = timed()
     g.edges["makes"].data["bad"] = torch.full((9,), -1.0).half()
-    graph = StoreSamplingGraph(share(g))
+    graph = SamplingGraph(share(g))
     nodes = {"game": torch.arange(7, device=device)}
     times = {"game": torch.arange(7, device=device)}
     one = torch.tensor([1])
@@ -171,7 +177,7 @@ def test_pipeline_of_nodes(share: Share) -> None:
     g.edata["t"] = torch.randint(0, 9, (500,), generator=generator)
     g.ndata["x"] = torch.randn(40, 4)
     store = share(g)
-    graph, features = StoreSamplingGraph(store), StoreFeatures(store)
+    graph, features = SamplingGraph(store), FeatureStore(store)
     seeds, times = torch.arange(30), torch.arange(30) % 8
     items = gb.ItemSet((seeds, times), names=("seed_nodes", "timestamp"))
     pipe = pipeline(graph, items, edge_timestamp_attr_name="t")
@@ -194,7 +200,7 @@ def test_pipeline_of_typed_links(share: Share) -> None:
         g.nodes[ntype].data["category"] = torch.arange(g.num_nodes(ntype))[:, None] % 5
     store = share(g)
     key = "node", "game", "category"
-    graph, features = StoreSamplingGraph(store), StoreFeatures(store, {key: {"num_categories": 5}})
+    graph, features = SamplingGraph(store), FeatureStore(store, {key: {"num_categories": 5}})
     assert features.metadata(*key) == {"num_categories": 5}
     assert features.metadata("node", "user", "category") == {}
     src, dst = g.edges(etype="plays")

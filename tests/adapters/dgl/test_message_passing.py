@@ -25,6 +25,7 @@ from tests.adapters.dgl.served import (
     served,
     typed_graph,
 )
+from tests.pairwise import pairwise
 
 OPS = ("add", "sub", "mul", "div")
 SHAPES = [
@@ -60,9 +61,10 @@ def values(rows: int, *shape: int) -> Tensor:
     return torch.rand(rows, *shape, generator=generator) + 0.5
 
 
-@pytest.mark.parametrize("graph", [plain_graph, block])
-@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min"])
-@pytest.mark.parametrize("message", ["copy_u", "copy_e", *OPS])
+@pytest.mark.parametrize(
+    ("graph", "reduce", "message"),
+    pairwise([plain_graph, block], ["sum", "mean", "max", "min"], ["copy_u", "copy_e", *OPS]),
+)
 def test_spmm(graph: Callable[..., Any], reduce: str, message: str, device: torch.device) -> None:
     g = graph()
     x, e = values(g.num_src_nodes(), 5), values(g.num_edges(), 5)
@@ -71,9 +73,7 @@ def test_spmm(graph: Callable[..., Any], reduce: str, message: str, device: torc
     check(getattr(dgl.ops, name), g, device, *given)
 
 
-@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
-@pytest.mark.parametrize("shapes", SHAPES)
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize(("reduce", "shapes", "op"), pairwise(["sum", "mean", "max"], SHAPES, OPS))
 def test_spmm_broadcasts(
     reduce: str, shapes: tuple[tuple[int, ...], tuple[int, ...]], op: str, device: torch.device
 ) -> None:
@@ -82,11 +82,15 @@ def test_spmm_broadcasts(
     check(getattr(dgl.ops, f"u_{op}_e_{reduce}"), g, device, x, e)
 
 
-@pytest.mark.parametrize("idtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize(("lhs", "rhs"), list(itertools.permutations("uve", 2)))
-@pytest.mark.parametrize("op", [*OPS, "dot"])
-def test_sddmm(op: str, lhs: str, rhs: str, idtype: torch.dtype, device: torch.device) -> None:
+@pytest.mark.parametrize(
+    ("idtype", "targets", "op"),
+    pairwise([torch.int32, torch.int64], list(itertools.permutations("uve", 2)), [*OPS, "dot"]),
+)
+def test_sddmm(
+    op: str, targets: tuple[str, str], idtype: torch.dtype, device: torch.device
+) -> None:
     g = block(idtype)
+    lhs, rhs = targets
     rows = {"u": g.num_src_nodes(), "v": g.num_dst_nodes(), "e": g.num_edges()}
     function = getattr(dgl.ops, f"{lhs}_{op}_{rhs}")
     for left, right in (((5,), (5,)), ((3, 4), (3, 4)), ((3, 4), (1, 4)), ((4,), (3, 1))):

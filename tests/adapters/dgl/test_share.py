@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,13 @@ def shared(g: Any) -> Any:
     return peergraph_dgl.share(g, device="cpu")
 
 
-@pytest.mark.parametrize("name", GRAPHS)
-@pytest.mark.parametrize("plan", ["auto", "host", "sharded"])
+@pytest.mark.parametrize(
+    ("name", "plan"),
+    [
+        *zip(GRAPHS, itertools.cycle(["auto", "host", "sharded"]), strict=False),
+        *itertools.product(["homogeneous"], ["host", "sharded"]),
+    ],
+)
 def test_is_the_same_graph(name: str, plan: str, device: torch.device) -> None:
     g = GRAPHS[name]()
     result = peergraph_dgl.share(g, plan=plan, device=device)
