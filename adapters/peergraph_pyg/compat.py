@@ -110,6 +110,31 @@ def has_forward_hooks(module: torch.nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
+def version_of(tensor: Tensor) -> int:
+    """The number of writes to a tensor's memory that torch has counted."""
+    return tensor._version
+
+
+def view_base(tensor: Tensor) -> Tensor:
+    """The tensor that a view is of; the tensor itself if it is no view."""
+    return tensor if tensor._base is None else tensor._base
+
+
+def coo_tensors(tensor: Tensor) -> list[Tensor]:
+    """Indices and values of a COO tensor, coalesced or not."""
+    return [tensor._indices(), tensor._values()]
+
+
+def can_alias(operator: Any) -> bool:
+    """Whether an operator of torch may return or write to the memory of an argument."""
+    return any(argument.alias_info is not None for argument in operator._schema.arguments)
+
+
+def is_in_place(operator: Any) -> bool:
+    """Whether an operator of torch writes to its first argument and returns it."""
+    return bool(operator._schema.name.endswith("_"))
+
+
 def keep_version(tensor: Tensor) -> AbstractContextManager[None]:
     """A context in which changes of a tensor do not count for autograd."""
     context: AbstractContextManager[None] = torch.autograd._unsafe_preserve_version_counter(tensor)  # type: ignore[attr-defined]

@@ -13,6 +13,8 @@ from typing_extensions import Self
 from peergraph.memory import TableRows
 from peergraph.store import StoragelessTensor, TableTensor, dispatch_mode
 
+from ..compat import can_alias, is_in_place
+
 aten = torch.ops.aten
 
 
@@ -125,7 +127,7 @@ class LazyRows(StoragelessTensor):
                     f"{func} changes the shape of a LazyRows in place; work on x.clone()"
                 )
         # Views may be written to later.
-        aliases = any(argument.alias_info is not None for argument in func._schema.arguments)
+        aliases = can_alias(func)
 
         def matrix(lazy: LazyRows) -> Tensor:
             return lazy._matrix.shared() if aliases else lazy.materialize()
@@ -134,7 +136,7 @@ class LazyRows(StoragelessTensor):
         with dispatch_mode(func):
             result = func(*args_, **kwargs_)
         # An in-place operation returns its argument.
-        return tensor if func._schema.name.endswith("_") and result is args_[0] else result
+        return tensor if is_in_place(func) and result is args_[0] else result
 
     def __copy__(self) -> LazyRows:
         copied = LazyRows(self.table_rows, self._matrix)
@@ -183,7 +185,7 @@ class LazyRows(StoragelessTensor):
     def record_stream(self, stream: torch.cuda.Stream) -> None:  # type: ignore[override]
         """Keeps the memory of ids, addresses and gathered rows until a stream has used them."""
         rows = self.table_rows
-        for tensor in (rows.ids, rows._addresses, self._matrix.found()):
+        for tensor in (*rows.tensors(), self._matrix.found()):
             if tensor is not None:
                 tensor.record_stream(stream)
 

@@ -16,6 +16,8 @@ from typing_extensions import Self
 
 from peergraph.store import EdgeType, Store, StoreTensor, TableTensor, implements
 
+from ..compat import coo_tensors
+
 T = TypeVar("T")
 
 ADJACENCY_KEYS = ("adj", "adj_t")
@@ -272,7 +274,7 @@ ADJACENCY_TYPES = (AdjacencyTensor, SparseAdjacency)
 def component_tensors(tensor: Tensor) -> list[Tensor]:
     """The dense tensors that make up a tensor of any layout."""
     if tensor.layout is torch.sparse_coo:
-        return [tensor._indices(), tensor._values()]
+        return coo_tensors(tensor)
     if tensor.layout is torch.sparse_csr:
         return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
     if tensor.layout is torch.sparse_csc:

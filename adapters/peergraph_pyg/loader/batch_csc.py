@@ -13,6 +13,8 @@ from peergraph.aggregate import Csc
 from peergraph.sampling import Sample
 from peergraph.store import EdgeType
 
+from ..compat import version_of, view_base
+
 
 class BatchCsc:
     """The CSC of one relation of a sample, for all its hops or for the first ones.
@@ -118,7 +120,7 @@ def attach_to(row: Tensor | None, edge_index: Any) -> None:
         return
     key = id(edge_index)
     entry = weakref.ref(edge_index, lambda _: _by_edge_index.pop(key, None))
-    _by_edge_index[key] = entry, edge_index._version, csc
+    _by_edge_index[key] = entry, version_of(edge_index), csc
 
 
 def lookup(edge_index: Tensor) -> BatchCsc | None:
@@ -129,9 +131,9 @@ def lookup(edge_index: Tensor) -> BatchCsc | None:
     """
     if edge_index.is_inference():
         return None
-    whole = edge_index if edge_index._base is None else edge_index._base
+    whole = view_base(edge_index)
     entry = _by_edge_index.get(id(whole))
-    if entry is None or entry[0]() is not whole or entry[1] != whole._version:
+    if entry is None or entry[0]() is not whole or entry[1] != version_of(whole):
         return None
     starts = edge_index.storage_offset() == whole.storage_offset()
     begins = starts and edge_index.stride() == whole.stride()

@@ -17,6 +17,7 @@ from torch_geometric import EdgeIndex
 from peergraph.aggregate import Csc
 from peergraph.integration import is_explaining, note
 
+from ..compat import version_of
 from ..loader.batch_csc import lookup
 from .features import is_plain
 
@@ -177,4 +178,4 @@ def plain(edge_index: Tensor) -> Tensor:
 
 def _state_of(tensor: Tensor) -> Hashable:
     tensor = plain(tensor)
-    return tensor._version, tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
+    return version_of(tensor), tensor.data_ptr(), tuple(tensor.shape), tensor.stride()

@@ -154,6 +154,26 @@ def test_versions_of_tensors() -> None:
         assert tensor._version == 0
 
 
+def test_views_and_writes_of_tensors() -> None:
+    with changed_by("torch", "Tensor._version, _base, _indices or _values"):
+        tensor = torch.zeros(3, 2)
+        view = tensor[1:]
+        assert compat.view_base(view) is compat.view_base(tensor) is tensor
+        view += 1
+        assert compat.version_of(tensor) == compat.version_of(view) == 1
+        indices, values = compat.coo_tensors(tensor.to_sparse())
+        assert indices.shape == (2, 4)
+        assert torch.equal(values, torch.ones(4))
+
+
+def test_schemas_of_operators() -> None:
+    with changed_by("torch", "OpOverload._schema"):
+        aten = torch.ops.aten
+        assert [compat.can_alias(f) for f in (aten.view.default, aten.add.Tensor)] == [True, False]
+        assert compat.is_in_place(aten.add_.Tensor)
+        assert not compat.is_in_place(aten.add.Tensor)
+
+
 def test_hooks_of_message_passing() -> None:
     with changed_by("torch_geometric", "the hooks of MessagePassing"):
         conv = SAGEConv(2, 2)

@@ -74,6 +74,10 @@ class TableRows:
             _C.row_addresses(view, id_list(self.ids), out, *launch_on(self.device))
         return self._addresses
 
+    def tensors(self) -> list[torch.Tensor]:
+        """The ids, and the addresses where they were computed: what a read of the rows uses."""
+        return [self.ids] if self._addresses is None else [self.ids, self._addresses]
+
     def count_reads(self, positions: torch.Tensor) -> None:
         """Counts reads in place, if the table's reads are being counted.
 
