@@ -12,7 +12,7 @@ WholeGraph keeps a table on the GPUs or on the host, not on both: on the GPUs wh
 together hold structure and features, from which Peergraph's plan has to be made, too. `host_gib` is
 what a gather reads of the host: Peergraph's rows that are on no GPU, or WholeGraph's whole table. A
 large host table is read more slowly than a small one, by the same kernel: 50 GB/s out of 16 GiB and
-less, 27.5 where rows are strewn over 24 GiB and more. So WholeGraph's is the whole table where the
+less, 27.5 where rows are scattered over 24 GiB and more. So WholeGraph's is the whole table if the
 host has room for it; else it is smaller, ids are taken modulo its rows, and it is at an advantage.
 """
 

@@ -69,6 +69,49 @@ def test_files_are_short() -> None:
     assert {name: length for name, length in lengths.items() if length > MAX_LINES} == {}
 
 
+# Words of a private language, each with a term that engineers would search for.
+BANNED = {
+    "afar": "remote",
+    "alike": "same",
+    "away": "remote",
+    "become": "set_class",
+    "beside": "predicted, comparison",
+    "lay": "layout",
+    "lies": "location",
+    "manieth": "index",
+    "owns": "owner",
+    "strewn": "scattered",
+    "told": "received",
+    "turned": "reversed, transposed",
+    "whose": "owner",
+    "wishes": "options",
+}
+WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
+COMMENT_OR_STRING = re.compile(r'//[^\n]*|"(?:\\.|[^"\n])*"')
+
+
+def identifiers(path: Path) -> Iterable[str]:
+    text = path.read_text()
+    if path.suffix != ".py":
+        return re.findall(r"[A-Za-z_]\w*", COMMENT_OR_STRING.sub("", text))
+    nodes = ast.walk(ast.parse(text))
+    kinds = ("name", "id", "arg", "attr")  # of definitions, names, arguments and attributes
+    return [value for n in nodes for k in kinds if isinstance(value := getattr(n, k, None), str)]
+
+
+def test_names_are_the_fields_terms() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {name}, perhaps {BANNED[word.lower()]}"
+        for folder in ("csrc", "plugin", "adapters")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".py", ".h", ".cpp", ".cu", ".cuh"}
+        for name in identifiers(path)
+        for word in WORD.findall(name)
+        if word.lower() in BANNED
+    ]
+    assert found == []
+
+
 def test_constraints_pin_all_that_make_installs() -> None:
     def normal(name: str) -> str:
         return re.sub(r"[-_.]+", "-", name).lower()

@@ -117,13 +117,13 @@ def test_sorted_reads_of_the_host_share_translations(reads: int) -> None:
 
 def test_cpu_threads_bring_rows_where_they_are_faster() -> None:
     topology = replace(switch(1), host_reads=(1.0,))
-    strewn = AccessPattern(rows("x", 10**6, 512), HitRateCurve.uniform(10**6), 8.0, 512, 512)
-    by_kernel = predict(strewn, Tiers(host=10**6), topology, solve(topology)).seconds
+    scattered = AccessPattern(rows("x", 10**6, 512), HitRateCurve.uniform(10**6), 8.0, 512, 512)
+    by_kernel = predict(scattered, Tiers(host=10**6), topology, solve(topology)).seconds
     assert by_kernel == pytest.approx(8 * 512 / 10)  # the wire, for 8 places take 8 s
     faster = replace(topology, staged=((512, (40.0,)),))
-    found = predict(strewn, Tiers(host=10**6), faster, solve(faster)).seconds
+    found = predict(scattered, Tiers(host=10**6), faster, solve(faster)).seconds
     assert found == pytest.approx(8 * 512 / 40)
-    lists = replace(strewn, sorted=False)
+    lists = replace(scattered, sorted=False)
     assert predict(lists, Tiers(host=10**6), faster, solve(faster)).seconds == by_kernel
 
 

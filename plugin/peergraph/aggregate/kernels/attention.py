@@ -169,9 +169,9 @@ def attend_grad(
     """
     results = _results(x, left, right, att, grad.shape[0], to_columns, to_rows)
     matrix = adjacency(indptr, indices, None, num_columns)
-    turned = None
+    transposed = None
     if transpose:
-        turned = adjacency(transpose[0], transpose[1], None, indptr.numel() - 1)
+        transposed = adjacency(transpose[0], transpose[1], None, indptr.numel() - 1)
     addresses = [tensor.data_ptr() if tensor.numel() else 0 for tensor in results]
     _C.attention_grad(
         of=_attention(x, left, right, att, loops, slope, matrix),
@@ -182,7 +182,7 @@ def attend_grad(
         grad_left=addresses[1],
         grad_right=addresses[2],
         grad_att=addresses[3],
-        transpose=turned,
+        transpose=transposed,
         max_chunks=transpose_chunks if transpose else max_chunks,
         allocate=Buffers(grad.device),
         **place(grad.device),

@@ -56,13 +56,13 @@ class Exchange:
             fits = self._fits(outgoing)
             if fits:
                 self._write(outgoing)
-        told = self._rounds.exchange(self._header(outgoing))
-        failed = [rank for rank, words in enumerate(told) if words[0]]
+        received = self._rounds.exchange(self._header(outgoing))
+        failed = [rank for rank, words in enumerate(received) if words[0]]
         if outgoing is None:
             return []
         if failed:
             raise RuntimeError(f"rank {failed[0]} failed in this step: see its error")
-        counts = [self._counts(words) for words in told]
+        counts = [self._counts(words) for words in received]
         if self._grow([self._offsets(c)[-1] for c in counts]):
             self._write(outgoing)
             self._rounds.exchange()

@@ -116,8 +116,8 @@ class ReadReport:
     def __str__(self) -> str:
         who = ", ".join(map(str, self.ranks))
         count = min(self.batches) if len(set(self.batches)) == 1 else f"{min(self.batches)} or more"
-        beside = ", beside the plan's prediction" if self.plan.predictions else ""
-        lines = [f"reads of a mini-batch on rank {who}, measured over {count}{beside}:"]
+        comparison = ", beside the plan's prediction" if self.plan.predictions else ""
+        lines = [f"reads of a mini-batch on rank {who}, measured over {count}{comparison}:"]
         lines += columns(list(self._hits()), 3)
         lines += columns(list(self._links()), 2)
         lines.append(f"  {_UNSEEN}")
@@ -164,13 +164,13 @@ class ReadReport:
         ]
         expected = total_link_bytes(read)
         measured = self.link_bytes()
-        beside = [expected[rank] for rank in self.ranks] if expected else []
-        unit, cells = format_links([*measured, *beside])
+        predicted = [expected[rank] for rank in self.ranks] if expected else []
+        unit, cells = format_links([*measured, *predicted])
         gpus = range(self.plan.world_size)
         yield (f"{unit} from", "", *(f"GPU {j}" for j in gpus), "host")
         for index, rank in enumerate(self.ranks):
             yield (f"to GPU {rank}", "measured", *cells[index])
-            if beside:
+            if predicted:
                 yield ("", "predicted", *cells[len(measured) + index])
 
     def _was_read(self, kind: str, name: str) -> bool:
