@@ -129,9 +129,11 @@ std::unique_ptr<Backend> make_backend(int device, [[maybe_unused]] uintptr_t str
 }
 
 /// Samples without the GIL; only the allocator holds it.
-py::tuple sample(const LeasedSpec& leased, const std::vector<SeedTuple>& seeds, uint64_t seed,
-                 uintptr_t seed_times, const std::vector<NodeMap*>& maps, uintptr_t mailbox,
-                 const py::function& allocate, int device, uintptr_t stream, int num_threads) {
+py::tuple sample_khop_tensors(const LeasedSpec& leased, const std::vector<SeedTuple>& seeds,
+                              uint64_t seed, uintptr_t seed_times,
+                              const std::vector<NodeMap*>& maps, uintptr_t mailbox,
+                              const py::function& allocate, int device, uintptr_t stream,
+                              int num_threads) {
   const Opened opened(leased);
   const SamplerSpec& spec = *opened;
   check_maps(spec, maps.size());
@@ -214,7 +216,7 @@ void register_sampling(py::module_& m) {
   spec.def(py::init(&make_spec), py::kw_only(), py::arg("node_types"), py::arg("relations"),
            py::arg("expand_all"), py::arg("disjoint"), py::arg("induced"), py::arg("edge_ids"),
            py::arg("duplicate_counts"), py::arg("index_bytes"));
-  spec.def("sample", &sample, py::arg("seeds"), py::arg("seed"), py::arg("seed_times"),
+  spec.def("sample", &sample_khop_tensors, py::arg("seeds"), py::arg("seed"), py::arg("seed_times"),
            py::arg("maps"), py::arg("mailbox"), py::arg("allocate"), py::arg("device"),
            py::arg("stream"), py::arg("num_threads"));
 #ifdef PEERGRAPH_CUDA

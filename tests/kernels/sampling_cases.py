@@ -20,8 +20,8 @@ from peergraph.sampling import (
     sample_bounds,
 )
 from tests.kernels.cases import case
-from tests.sampling.choice_kinds import KINDS, prepare, times_of
 from tests.sampling.plain_store import LAYOUTS, NODE, PlainStore, csc_with_degrees, random_csc
+from tests.sampling.weighted_temporal_kinds import KINDS, prepare, times_of
 
 SEEDS = torch.tensor([3, 3, 97, 0, 50])
 ADDED = ("add_seeds_kernel", "find_firsts_kernel", "append_firsts_kernel")

@@ -17,7 +17,6 @@ from peergraph.sampling import (
     sample_bounds,
 )
 from tests.pairwise import pairwise
-from tests.sampling.choice_kinds import each_kind, prepare
 from tests.sampling.plain_store import (
     EDGE,
     LAYOUTS,
@@ -29,6 +28,7 @@ from tests.sampling.plain_store import (
 )
 from tests.sampling.reference_samples import RELATIONS, TYPES
 from tests.sampling.static_shape_samples import assert_padded, assert_same_sample
+from tests.sampling.weighted_temporal_kinds import each_kind, prepare
 
 Seeds = torch.Tensor | dict[str, torch.Tensor]
 

@@ -56,9 +56,10 @@ class CpuBackend final : public Backend {
 
   void plan(const RelationSpec& relation, Hop& hop) override {
     const CscView& csc = relation.csc;
-    if (relation.choice.plain()) lists_.reset(new Neighbors[hop.num_targets]);
+    if (relation.choice.is_uniform_without_replacement())
+      lists_.reset(new Neighbors[hop.num_targets]);
     workers_.run(hop.num_targets, kTargetsPerThread, [&](int64_t begin, int64_t end) {
-      if (relation.choice.plain())
+      if (relation.choice.is_uniform_without_replacement())
         count_neighbors_cpu(csc, hop, begin, end, lists_.get());
       else
         count_choices_cpu(csc, relation.choice, hop, begin, end);
@@ -66,7 +67,7 @@ class CpuBackend final : public Backend {
     scan_offsets(hop);
   }
 
-  void sample(const RelationSpec& relation, Hop& hop, NodeList& sources) override {
+  void sample_neighbors(const RelationSpec& relation, Hop& hop, NodeList& sources) override {
     const int64_t pieces = workers_.pieces_of(hop.num_targets, kTargetsPerThread);
     if (pieces <= kFewThreads)
       sample_in_turn(relation, hop, sources, pieces);
@@ -190,7 +191,7 @@ class CpuBackend final : public Backend {
 
   void fill_slots(const RelationSpec& relation, const Hop& hop, int64_t begin, int64_t end,
                   DrawScratch& scratch) const {
-    if (relation.choice.plain())
+    if (relation.choice.is_uniform_without_replacement())
       sample_neighbors_cpu(relation.csc, hop, lists_.get(), begin, end, scratch);
     else
       choose_neighbors_cpu(relation.csc, relation.choice, hop, begin, end);

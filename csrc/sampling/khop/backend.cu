@@ -59,16 +59,16 @@ class CudaBackend final : public Backend {
       hop.slots = hop.num_targets * hop.fanout;
       return;
     }
-    if (relation.choice.plain())
+    if (relation.choice.is_uniform_without_replacement())
       count_neighbors_cuda(relation.csc, hop, stream_);
     else
       count_choices_cuda(relation.csc, relation.choice, hop, stream_);
     scan_offsets(hop);
   }
 
-  void sample(const RelationSpec& relation, Hop& hop, NodeList& sources) override {
+  void sample_neighbors(const RelationSpec& relation, Hop& hop, NodeList& sources) override {
     if (hop.stride == 0) take_owners(hop);
-    if (relation.choice.plain())
+    if (relation.choice.is_uniform_without_replacement())
       sample_neighbors_cuda(relation.csc, hop, sources.index, arena_, stream_);
     else
       choose_neighbors_cuda(relation.csc, relation.choice, hop, sources.index, stream_);

@@ -59,7 +59,7 @@ class KHop : private SampleMemory {
       for (size_t r = 0; r < spec_.relations.size(); ++r) {
         const int destination = spec_.relations[r].destination;
         const int64_t first = spec_.expand_all ? 0 : begin[destination];
-        hops_.push_back(sample(hop, static_cast<int>(r), first, end[destination] - first));
+        hops_.push_back(sample_hop(hop, static_cast<int>(r), first, end[destination] - first));
         result_.edges[r].per_hop.push_back(hops_.back().num_edges);
       }
       for (size_t type = 0; type < lists_.size(); ++type)
@@ -199,7 +199,7 @@ class KHop : private SampleMemory {
     if (edge_ids) hop.edge_ids = scratch<int64_t>(hop.slots);
   }
 
-  Hop sample(int hop_number, int r, int64_t first_target, int64_t num_targets) {
+  Hop sample_hop(int hop_number, int r, int64_t first_target, int64_t num_targets) {
     const RelationSpec& relation = spec_.relations[r];
     Hop hop;
     hop.random = {seed_, static_cast<uint64_t>(hop_number) * spec_.relations.size() + r};
@@ -211,7 +211,7 @@ class KHop : private SampleMemory {
     allocate_slots(hop, "hop " + std::to_string(hop_number), spec_.edge_ids && !spec_.induced);
     NodeList& sources = lists_[relation.source];
     reserve(relation.source, max_new_nodes(relation.source, hop.slots), hop.slots);
-    if (hop.slots > 0) backend_.sample(relation, hop, sources);
+    if (hop.slots > 0) backend_.sample_neighbors(relation, hop, sources);
     PG_CHECK_ARG(sources.count < kMaxSampleRows, "the sample has too many nodes of type '" +
                                                      spec_.node_types[relation.source].name +
                                                      "': use fewer seeds or fanouts");

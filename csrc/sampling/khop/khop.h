@@ -99,7 +99,7 @@ class Backend {
   /// Chooses the layout of the hop's slots: sets stride and slots; writes offsets if stride is 0.
   virtual void plan(const RelationSpec& relation, Hop& hop) = 0;
   /// Fills the hop's slots, gives new sources rows and appends them to `sources`; sets num_edges.
-  virtual void sample(const RelationSpec& relation, Hop& hop, NodeList& sources) = 0;
+  virtual void sample_neighbors(const RelationSpec& relation, Hop& hop, NodeList& sources) = 0;
   /// Counts the induced subgraph's edges of a hop from all nodes: writes offsets, sets slots.
   virtual void plan_induced(const RelationSpec& relation, Hop& hop, const NodeIndex& sources) = 0;
   /// Fills the slots of the induced subgraph with rows.

@@ -68,7 +68,7 @@ class StaticShapeKHop : private SampleMemory {
         draws.random = {seed, static_cast<uint64_t>(hop) * spec_.relations.size() + r, seed_at};
         draws.seed_times = seed_times;
         draws.positions = positions[spec_.relations[r].destination];
-        sample(hop, r, draws);
+        sample_hop(hop, r, draws);
       }
     }
   }
@@ -210,7 +210,7 @@ class StaticShapeKHop : private SampleMemory {
 
   /// Samples one hop. `hop` holds the random stream, times and positions; the rest is filled
   /// in here.
-  void sample(int hop_number, int r, Hop hop) {
+  void sample_hop(int hop_number, int r, Hop hop) {
     const RelationSpec& relation = spec_.relations[r];
     const Slots slots = slots_of(hop_number, r);
     hop.fanout = slots.fanout;
@@ -239,19 +239,19 @@ class StaticShapeKHop : private SampleMemory {
 
   void fill_slots(const RelationSpec& relation, Hop& hop) {
     const NodeIndex& index = lists_[relation.source].index;
-    const bool plain = relation.choice.plain();
+    const bool uniform = relation.choice.is_uniform_without_replacement();
     hop.sources = scratch<char>(hop.slots, hop.index_bytes);
     if (spec_.edge_ids) hop.edge_ids = scratch<int64_t>(hop.slots);
     if (hop.stride == 0) {
       hop.owners = scratch<uint32_t>(hop.slots);
       fill(hop.sources, 0xFF, hop.slots * hop.index_bytes);
-      if (plain)
+      if (uniform)
         count_neighbors_cuda(relation.csc, hop, stream_);
       else
         count_choices_cuda(relation.csc, relation.choice, hop, stream_);
       scan_offsets_cuda(hop, arena_, stream_);
     }
-    if (plain)
+    if (uniform)
       sample_neighbors_cuda(relation.csc, hop, index, arena_, stream_);
     else
       choose_neighbors_cuda(relation.csc, relation.choice, hop, index, stream_);

@@ -32,8 +32,10 @@ struct Choice {
 
   PG_HD bool weighted() const { return weight_bytes != 0; }
   PG_HD bool timed() const { return time_bytes != 0; }
-  bool only_weighted() const { return weighted() && !timed() && !per_source; }
-  bool plain() const { return !replace && !weighted() && !timed() && !per_source; }
+  bool is_only_weighted() const { return weighted() && !timed() && !per_source; }
+  bool is_uniform_without_replacement() const {
+    return !replace && !weighted() && !timed() && !per_source;
+  }
 
   /// Number of edges of a target that has `admitted` neighbours to choose from.
   PG_HD int64_t edges_of(int64_t fanout, int64_t admitted) const {

@@ -132,7 +132,7 @@ class Chooser {
   /// The neighbours with the least keys, at most `count`, in the order of the list.
   const std::vector<Ranked>& least_of(const Candidates& candidates, int64_t count) {
     least_.begin(count, candidates.list.degree, candidates.choice.last);
-    if (candidates.choice.only_weighted())
+    if (candidates.choice.is_only_weighted())
       rank_by_weights(candidates);
     else
       rank(candidates);

@@ -8,7 +8,6 @@ import torch
 
 from peergraph.sampling import NeighborSampler
 from tests.pairwise import pairwise
-from tests.sampling.choice_kinds import each_kind, prepare, times_of
 from tests.sampling.plain_store import (
     EDGE,
     INDEX_DTYPES,
@@ -21,6 +20,7 @@ from tests.sampling.plain_store import (
     random_csc,
 )
 from tests.sampling.reference_samples import RELATIONS, TYPES, assert_equals_reference
+from tests.sampling.weighted_temporal_kinds import each_kind, prepare, times_of
 
 
 @pytest.mark.parametrize(

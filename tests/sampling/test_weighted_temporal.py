@@ -9,7 +9,6 @@ import torch
 from peergraph.reference.weighted_temporal import Choice
 from peergraph.sampling import NeighborSampler
 from tests.pairwise import pairwise
-from tests.sampling.choice_kinds import KIND_PARAMS, KINDS, each_kind, prepare, times_of
 from tests.sampling.plain_store import (
     EDGE,
     INDEX_DTYPES,
@@ -22,6 +21,7 @@ from tests.sampling.plain_store import (
     random_csc,
 )
 from tests.sampling.reference_samples import RELATIONS, TYPES, assert_equals_reference
+from tests.sampling.weighted_temporal_kinds import KIND_PARAMS, KINDS, each_kind, prepare, times_of
 
 
 @pytest.mark.parametrize(

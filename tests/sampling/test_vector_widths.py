@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from peergraph.sampling import NeighborSampler
-from tests.sampling.choice_kinds import prepare
 from tests.sampling.plain_store import LAYOUTS, NODE, PlainStore, random_csc
 from tests.sampling.reference_samples import assert_equals_reference
+from tests.sampling.weighted_temporal_kinds import prepare
 from tests.vector_width import running
 
 
