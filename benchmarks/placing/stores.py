@@ -87,7 +87,7 @@ def reservoir_sampler(store: Store, workload: Workload) -> NeighborSampler:
 
 
 def default_sampler(store: Store, workload: Workload) -> NeighborSampler:
-    """BatchReads only the neighbours that are drawn."""
+    """Reads only the neighbours that are drawn."""
     return plain_sampler(store, workload.fanouts)
 
 

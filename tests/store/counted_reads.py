@@ -11,7 +11,7 @@ from peergraph.store import Store
 
 
 def expected_sources(store: Store, rows: Tensor, tiers: Tiers, rank: int) -> list[int]:
-    """BatchReads of rows by source, one row after the other."""
+    """Reads of rows by source, one row after the other."""
     source = store.plan.partitions_in_use.source[rank]
     world = len(source)
     counts = [0] * (world + 1 + len(vars(tiers)) - 2)

@@ -19,7 +19,7 @@ from peergraph.store.placement.plan import Plan
 
 @dataclass
 class StoreContents:
-    """What :func:`build_store` makes; tables that are added later are put in.
+    """The result of :func:`build_store`; tables that are added later are put in.
 
     Args:
         schema: sizes by node type and edge type.

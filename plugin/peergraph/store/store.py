@@ -161,7 +161,7 @@ class Store:
         writes); synchronises. See docs/disk.md.
 
         The folder is on the disk, with all files, when this returns. Until then it is a folder
-        ``<name>.part-...`` beside it. An error removes that folder; after a kill, the next save of
+        ``<name>.part-...`` next to it. An error removes that folder; after a kill, the next save of
         the same name does.
 
         Raises:
@@ -324,7 +324,7 @@ class Store:
 
             with store.measure() as measured:
                 for batch in loader: ...
-            print(measured)                       # beside the plan's prediction
+            print(measured)                       # compared with the plan's prediction
             everyone = measured.of_all_ranks(store.group)
 
         Counted are Python calls of this process: gathers of the store's tables; lists that

@@ -114,7 +114,7 @@ class TieredCsc:
 
     @property
     def index_dtype(self) -> torch.dtype:
-        """Of the internal source ids: int32 where they fit."""
+        """The dtype of the internal source ids: int32 where they fit."""
         return id_dtype(self.num_sources)
 
     @property

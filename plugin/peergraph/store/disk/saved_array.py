@@ -91,7 +91,7 @@ class SavedArray:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the rows."""
+        """The dtype of the rows."""
         return DTYPE_NAMES[self.entry.dtype]
 
     @property
@@ -140,7 +140,7 @@ class SavedArray:
         return values.view(self.dtype).view(shape)
 
     def _read_blocks(self, begin: int, end: int, out: Tensor | None) -> None:
-        """BatchReads the bytes of rows into `out`, if given, and verifies their blocks."""
+        """Reads the bytes of rows into `out`, if given, and verifies their blocks."""
         first, last = (self.header_bytes + row * self.row_bytes for row in (begin, end))
         if begin == end > 0:
             return

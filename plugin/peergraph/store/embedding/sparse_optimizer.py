@@ -109,7 +109,7 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
             embedding.zero_grad()
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch's: steps and state of all rows as tensors on the CPU, in order of users' ids.
+        """Steps and state of all rows as tensors on the CPU, in order of users' ids, as in torch.
 
         For large tables save the store instead. One-sided; synchronises.
         """

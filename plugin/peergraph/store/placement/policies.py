@@ -27,7 +27,8 @@ class Policy:
 
 
 POLICIES: dict[str, Policy] = {"auto": Policy(solve, True), "solver": Policy(solve, False)}
-"""By the name of the plan: XGNN's solver with replication and without. Benchmarks add others."""
+"""Policies by the name of the plan: XGNN's solver with and without replication. Benchmarks add
+others."""
 
 
 def plan_on(

@@ -82,7 +82,7 @@ class MemoryUse:
         if on_disk := self.tier("disk"):
             lines.append(f"  on disk, once for all: {format_bytes(on_disk)}")
         for name, count in self.scratch:
-            lines.append(f"  beside it on rank {self.rank}: {format_bytes(count)} for {name}")
+            lines.append(f"  in addition on rank {self.rank}: {format_bytes(count)} for {name}")
         return "\n".join(lines)
 
     def _items(self) -> Iterator[tuple[str, ...]]:

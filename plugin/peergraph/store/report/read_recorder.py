@@ -20,7 +20,7 @@ from peergraph.store.report.read_report import ItemReads, ReadReport
 class ReadRecorder:
     """The counters of a store on one rank; made by :meth:`Store.measure`.
 
-    ``print(measured)`` shows the reads so far beside the plan's prediction.
+    ``print(measured)`` compares the reads so far with the plan's prediction.
     """
 
     def __init__(self, plan: Plan, rank: int, device: torch.device) -> None:

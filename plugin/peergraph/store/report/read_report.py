@@ -48,7 +48,7 @@ class ItemReads:
 
 @dataclass(frozen=True)
 class ReadReport:
-    """BatchReads of one rank, or of all; ``print`` shows them beside the plan's prediction.
+    """The reads of one rank, or of all; ``print`` compares them with the plan's prediction.
 
     Args:
         plan: of the store.

@@ -20,7 +20,7 @@ aten = torch.ops.aten
 class TableTensor(StoreTensor):
     """A node table (rows by node id) or edge table (rows by edge id) as a tensor ``[rows, ...]``.
 
-    BatchReads are one-sided: no other rank takes part. Ids may be on the CPU or on the store's
+    Reads are one-sided: no other rank takes part. Ids may be on the CPU or on the store's
     device; results are on this tensor's device. An id out of range raises ``IndexError`` (on CUDA
     at a later operation of the store).
 
