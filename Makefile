@@ -19,7 +19,7 @@ SOURCES := $(shell find csrc -type f -not -name '*.pyc') pyproject.toml constrai
 CXX_FILES := $(shell find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 
 .DELETE_ON_ERROR:
-.PHONY: help build rebuild demo test sanitize lint format bench clean
+.PHONY: help stub build rebuild demo test sanitize lint format bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -46,6 +46,9 @@ format: $(LINTERS)  ## rewrite Python and C++ files in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_FILES)
+
+stub: build $(LINTERS) $(TESTERS)  ## write the types of the compiled module (_C.pyi) anew
+	PATH="$(BIN):$$PATH" $(BIN)/python csrc/cmake/make_stub.py
 
 bench: build $(TESTERS)  ## how to run the benchmarks; one of them: NAME=gather ARGS="--help"
 	$(if $(NAME),$(BIN)/python benchmarks/$(NAME).py $(ARGS),@cat benchmarks/README.md)

@@ -1,6 +1,9 @@
 // The compiled module: build facts, and one registration per area.
 #include <pybind11/pybind11.h>
 
+#include "common/element.h"
+#include "common/launch.h"
+
 namespace py = pybind11;
 
 namespace peergraph {
@@ -10,6 +13,27 @@ void register_store(py::module_& m);
 void register_sampling(py::module_& m);
 void register_walks(py::module_& m);
 void register_aggregate(py::module_& m);
+
+namespace {
+
+/// What the bindings of all areas take.
+void register_common(py::module_& m) {
+  py::class_<Launch>(m, "Launch")
+      .def(py::init([](int device, uintptr_t stream, int num_threads) {
+             return Launch{device, stream, num_threads};
+           }),
+           py::kw_only(), py::arg("device"), py::arg("stream"), py::arg("num_threads"))
+      .def_readonly("device", &Launch::device, "Index of the GPU; -1 is the CPU.")
+      .def_readonly("stream", &Launch::stream, "Address of the CUDA stream; 0 on the CPU.")
+      .def_readonly("num_threads", &Launch::num_threads, "For work on the CPU.");
+  py::enum_<DType>(m, "DType")
+      .value("float32", DType::kFloat32)
+      .value("float64", DType::kFloat64)
+      .value("float16", DType::kFloat16)
+      .value("bfloat16", DType::kBfloat16);
+}
+
+}  // namespace
 }  // namespace peergraph
 
 PYBIND11_MODULE(_C, m) {
@@ -24,6 +48,7 @@ PYBIND11_MODULE(_C, m) {
   // nvcc's version and what it compiled for; both empty in a build without CUDA.
   m.attr("cuda_compiler") = PEERGRAPH_CUDA_COMPILER;
   m.attr("cuda_architectures") = PEERGRAPH_CUDA_ARCHITECTURES;
+  peergraph::register_common(m);
   peergraph::register_memory(m);
   peergraph::register_training(m);
   peergraph::register_store(m);

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,3 +101,29 @@ def test_loads_without_torch() -> None:
         check=True,
     )
     assert process.stdout.strip() == str(_C.has_cuda)
+
+
+def stub_maker() -> Any:
+    path = Path(__file__).parents[1] / "csrc" / "cmake" / "make_stub.py"
+    spec = importlib.util.spec_from_file_location("make_stub", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_stub_is_that_of_the_module() -> None:
+    """`make stub` writes it; functions of builds with CUDA count in these only by their names."""
+    pytest.importorskip("pybind11_stubgen")
+    maker = stub_maker()
+    committed = maker.definitions(maker.STUB.read_text())
+    generated = maker.definitions(maker.generate())
+    cuda_only = {name for name in committed if name.split(".")[-1] in maker.CUDA_ONLY}
+    assert {name.split(".")[-1] for name in cuda_only} == maker.CUDA_ONLY
+    if _C.has_cuda:
+        assert cuda_only <= generated.keys()
+    for names in (committed, generated):
+        for name in cuda_only:
+            names.pop(name, None)
+    assert generated == committed

@@ -55,8 +55,11 @@ class Edges {
  public:
   using Value = AccumulatorOf<T>;
 
-  PG_INLINE Edges(const Attention& of, const ColumnRuns& heads, Scratch<Value>* scratch)
-      : of_(of), heads_(heads), slope_(static_cast<Value>(of.slope)), scratch_(*scratch) {}
+  PG_INLINE Edges(const Attention& inputs, const ColumnRuns& heads, Scratch<Value>* scratch)
+      : inputs_(inputs),
+        heads_(heads),
+        slope_(static_cast<Value>(inputs.slope)),
+        scratch_(*scratch) {}
 
   /// Collects the edges of `node` in `rows`, its self loop included, and their scores.
   PG_INLINE void collect(const CsrMatrix& rows, int64_t node) {
@@ -67,13 +70,13 @@ class Edges {
     count_ = 0;
     for (int64_t p = begin; p < end; ++p) {
       const int64_t other = rows.column(p);
-      if (of_.loops < 0 || other != node) others[count_++] = other;
+      if (inputs_.loops < 0 || other != node) others[count_++] = other;
     }
-    if (node < of_.loops) others[count_++] = node;
-    const auto size = static_cast<size_t>(count_ * of_.heads);
+    if (node < inputs_.loops) others[count_++] = node;
+    const auto size = static_cast<size_t>(count_ * inputs_.heads);
     for (auto* values : {&scratch_.sums, &scratch_.weights, &scratch_.grads})
       if (values->size() < size) values->resize(2 * size);
-    if (of_.dynamic)
+    if (inputs_.dynamic)
       score_dynamic();
     else
       score_static();
@@ -82,15 +85,15 @@ class Edges {
   /// Scores become softmax over the edges; `lse` gets the log of the sum of exp(score) by head.
   PG_INLINE void softmax(Value* lse) {
     auto& tops = scratch_.tops;
-    tops.resize(of_.heads);
-    softmax_by_head<kBytes>(scratch_.weights.data(), count_, of_.heads, tops.data(), lse);
-    for (int64_t h = 0; h < of_.heads; ++h)
+    tops.resize(inputs_.heads);
+    softmax_by_head<kBytes>(scratch_.weights.data(), count_, inputs_.heads, tops.data(), lse);
+    for (int64_t h = 0; h < inputs_.heads; ++h)
       lse[h] = count_ == 0 ? Value{0} : tops[h] + std::log(lse[h]);
   }
 
   /// Scores become softmax, and gradients of the scores are computed.
-  PG_INLINE void differentiate(const AttentionGrad& op) {
-    const int64_t heads = of_.heads, depth = of_.depth;
+  PG_INLINE void differentiate(const AttentionBackward& op) {
+    const int64_t heads = inputs_.heads, depth = inputs_.depth;
     Value* weights = scratch_.weights.data();
     Value* grads = scratch_.grads.data();
     const auto* lse = static_cast<const Value*>(op.lse);
@@ -101,7 +104,7 @@ class Edges {
         weights[k * heads + h] -= lse[row(k) * heads + h];
         const int64_t at = h * depth;
         grads[k * heads + h] =
-            dot<kBytes>(wide(op.grad, row(k)) + at, wide(of_.x, column(k)) + at, depth);
+            dot<kBytes>(wide(op.grad, row(k)) + at, wide(inputs_.x, column(k)) + at, depth);
       }
     }
     exp_all<kBytes>(weights, count_ * heads);
@@ -115,7 +118,7 @@ class Edges {
 
   /// The gradient of left or right, by head, where scores are not dynamic.
   PG_INLINE void sum_narrow(Value* out) const {
-    const int64_t heads = of_.heads;
+    const int64_t heads = inputs_.heads;
     std::fill(out, out + heads, Value{0});
     for (int64_t k = 0; k < count_; ++k) {
       for (int64_t h = 0; h < heads; ++h) {
@@ -138,14 +141,14 @@ class Edges {
   PG_INLINE int64_t row(int64_t k) const { return kToRow ? node_ : scratch_.others[k]; }
   PG_INLINE int64_t column(int64_t k) const { return kToRow ? scratch_.others[k] : node_; }
   PG_INLINE const T* wide(const void* values, int64_t node) const {
-    return static_cast<const T*>(values) + node * of_.columns();
+    return static_cast<const T*>(values) + node * inputs_.columns();
   }
   /// x of the source plus `right` of the destination: what leaky_relu is taken of.
   template <int kLanes>
   PG_INLINE void add_ends(int64_t k, int64_t first, WidePack<Value, kLanes, kBytes>* sum) const {
     WidePack<Value, kLanes, kBytes> right;
-    sum->load(wide(of_.x, column(k)) + first);
-    right.load(wide(of_.right, row(k)) + first);
+    sum->load(wide(inputs_.x, column(k)) + first);
+    right.load(wide(inputs_.right, row(k)) + first);
     sum->add(right);
   }
   PG_INLINE Value slope() const { return slope_; }
@@ -154,13 +157,13 @@ class Edges {
   /// Asks for the row of an edge ahead.
   PG_INLINE void ask(const void* values, int64_t k, bool of_rows) const {
     if (k >= count_) return;
-    prefetch_row(wide(of_rows ? values : of_.x, scratch_.others[k]), of_.columns());
+    prefetch_row(wide(of_rows ? values : inputs_.x, scratch_.others[k]), inputs_.columns());
   }
 
   PG_INLINE void score_static() {
-    const int64_t heads = of_.heads;
-    const auto* left = static_cast<const Value*>(of_.left);
-    const auto* right = static_cast<const Value*>(of_.right);
+    const int64_t heads = inputs_.heads;
+    const auto* left = static_cast<const Value*>(inputs_.left);
+    const auto* right = static_cast<const Value*>(inputs_.right);
     for (int64_t k = 0; k < count_; ++k) {
       for (int64_t h = 0; h < heads; ++h) {
         const Value sum =
@@ -172,9 +175,9 @@ class Edges {
   }
 
   PG_INLINE void score_dynamic() {
-    const int64_t heads = of_.heads, depth = of_.depth;
+    const int64_t heads = inputs_.heads, depth = inputs_.depth;
     for (int64_t k = 0; k < count_; ++k) {
-      ask(of_.right, k + kAhead, !kToRow);
+      ask(inputs_.right, k + kAhead, !kToRow);
       for (int64_t h = 0; h < heads; ++h) {
         Value score = 0;
         int64_t d = 0;
@@ -192,27 +195,28 @@ class Edges {
     WidePack<Value, kLanes, kBytes> sum, value, slopes, att;
     add_ends(k, first, &sum);
     leaky(sum, slope_, &value, &slopes);
-    att.load(static_cast<const Value*>(of_.att) + first);
+    att.load(static_cast<const Value*>(inputs_.att) + first);
     value.multiply(att);
     return value.sum();
   }
 
   template <int kSums, Layout kLayout, typename Add, typename Finish>
   PG_INLINE void sum_wide_of(const Add& add, const Finish& finish) const {
-    each_block<1, kLanesOf<Value>>(of_.columns(), [&](int64_t first, auto, auto lanes) PG_INLINED {
+    each_block<1, kLanesOf<Value>>(inputs_.columns(), [&](int64_t first, auto,
+                                                          auto lanes) PG_INLINED {
       using Values = WidePack<Value, lanes, kBytes>;
       Values sums[kSums], weight, grad;
       for (int i = 0; i < kSums; ++i) sums[i].fill(0);
       for (int64_t k = 0; k < count_; ++k) {
-        read<kLayout>(scratch_.weights.data() + k * of_.heads, heads_.values(), first, &weight);
-        read<kLayout>(scratch_.grads.data() + k * of_.heads, heads_.values(), first, &grad);
+        read<kLayout>(scratch_.weights.data() + k * inputs_.heads, heads_.values(), first, &weight);
+        read<kLayout>(scratch_.grads.data() + k * inputs_.heads, heads_.values(), first, &grad);
         add(k, first, weight, grad, sums);
       }
       finish(first, sums);
     });
   }
 
-  const Attention& of_;
+  const Attention& inputs_;
   const ColumnRuns& heads_;
   const Value slope_;
   Scratch<Value>& scratch_;
@@ -221,15 +225,15 @@ class Edges {
 
 /// Calls body(edges, node) for all rows of `rows`, in threads and with the vectors of this CPU.
 template <bool kToRow, typename Body>
-void each_node(const Attention& of, const CsrMatrix& rows, int num_threads, const Body& body) {
-  if (rows.num_rows == 0 || of.columns() == 0) return;
-  const ColumnRuns heads(of.columns(), of.heads);
-  with_dtype(of.dtype, [&](auto element) {
+void each_node(const Attention& inputs, const CsrMatrix& rows, int num_threads, const Body& body) {
+  if (rows.num_rows == 0 || inputs.columns() == 0) return;
+  const ColumnRuns heads(inputs.columns(), inputs.heads);
+  with_dtype(inputs.dtype, [&](auto element) {
     using T = decltype(element);
-    each_piece(rows, 2 * of.columns(), num_threads, [&](int64_t first, int64_t last) {
+    each_piece(rows, 2 * inputs.columns(), num_threads, [&](int64_t first, int64_t last) {
       Scratch<AccumulatorOf<T>> scratch;
       with_vectors<kMostBytes<T>>([&](auto bytes) PG_INLINED {
-        Edges<T, decltype(bytes)::value, kToRow> edges(of, heads, &scratch);
+        Edges<T, decltype(bytes)::value, kToRow> edges(inputs, heads, &scratch);
         for (int64_t node = first; node < last; ++node) {
           edges.collect(rows, node);
           body(edges, node, element);
@@ -242,12 +246,12 @@ void each_node(const Attention& of, const CsrMatrix& rows, int num_threads, cons
 template <typename T, typename Walk>
 PG_INLINE void forward_row(const AttentionForward& op, Walk& edges, int64_t row) {
   using Value = AccumulatorOf<T>;
-  edges.softmax(static_cast<Value*>(op.lse) + row * op.of.heads);
-  T* out = static_cast<T*>(op.out) + row * op.of.columns();
+  edges.softmax(static_cast<Value*>(op.lse) + row * op.inputs.heads);
+  T* out = static_cast<T*>(op.out) + row * op.inputs.columns();
   edges.template sum_wide<1>(
       [&](int64_t k, int64_t first, auto& weight, auto&, auto& sums) PG_INLINED {
         std::decay_t<decltype(weight)> x;
-        x.load(edges.wide(op.of.x, edges.column(k)) + first);
+        x.load(edges.wide(op.inputs.x, edges.column(k)) + first);
         x.multiply(weight);
         sums[0].add(x);
       },
@@ -255,13 +259,14 @@ PG_INLINE void forward_row(const AttentionForward& op, Walk& edges, int64_t row)
 }
 
 template <typename T, typename Walk>
-PG_INLINE void grad_of_row(const AttentionGrad& op, Walk& edges, int64_t row) {
+PG_INLINE void grad_of_row(const AttentionBackward& op, Walk& edges, int64_t row) {
   using Value = AccumulatorOf<T>;
-  const Attention& of = op.of;
+  const Attention& inputs = op.inputs;
   edges.differentiate(op);
-  if (!of.dynamic) return edges.sum_narrow(static_cast<Value*>(op.grad_right) + row * of.heads);
-  Value* right = static_cast<Value*>(op.grad_right) + row * of.columns();
-  Value* att = static_cast<Value*>(op.grad_att) + row * of.columns();
+  if (!inputs.dynamic)
+    return edges.sum_narrow(static_cast<Value*>(op.grad_right) + row * inputs.heads);
+  Value* right = static_cast<Value*>(op.grad_right) + row * inputs.columns();
+  Value* att = static_cast<Value*>(op.grad_att) + row * inputs.columns();
   edges.template sum_wide<2>(
       [&](int64_t k, int64_t first, auto&, auto& grad, auto& sums) PG_INLINED {
         std::decay_t<decltype(grad)> sum, value, slopes;
@@ -274,7 +279,7 @@ PG_INLINE void grad_of_row(const AttentionGrad& op, Walk& edges, int64_t row) {
       },
       [&](int64_t first, auto& sums) PG_INLINED {
         std::decay_t<decltype(sums[0])> factor;
-        factor.load(static_cast<const Value*>(of.att) + first);
+        factor.load(static_cast<const Value*>(inputs.att) + first);
         sums[0].multiply(factor);
         sums[0].store(right + first);
         sums[1].store(att + first);
@@ -282,28 +287,28 @@ PG_INLINE void grad_of_row(const AttentionGrad& op, Walk& edges, int64_t row) {
 }
 
 template <typename T, typename Walk>
-PG_INLINE void grad_of_column(const AttentionGrad& op, Walk& edges, int64_t column) {
+PG_INLINE void grad_of_column(const AttentionBackward& op, Walk& edges, int64_t column) {
   using Value = AccumulatorOf<T>;
-  const Attention& of = op.of;
+  const Attention& inputs = op.inputs;
   edges.differentiate(op);
-  if (!of.dynamic) edges.sum_narrow(static_cast<Value*>(op.grad_left) + column * of.heads);
-  Value* out = static_cast<Value*>(op.grad_x) + column * of.columns();
+  if (!inputs.dynamic) edges.sum_narrow(static_cast<Value*>(op.grad_left) + column * inputs.heads);
+  Value* out = static_cast<Value*>(op.grad_x) + column * inputs.columns();
   edges.template sum_wide<2>(
       [&](int64_t k, int64_t first, auto& weight, auto& grad, auto& sums) PG_INLINED {
         std::decay_t<decltype(grad)> given, sum, value, slopes;
         given.load(edges.wide(op.grad, edges.row(k)) + first);
         given.multiply(weight);
         sums[0].add(given);
-        if (!of.dynamic) return;
+        if (!inputs.dynamic) return;
         edges.add_ends(k, first, &sum);
         leaky(sum, edges.slope(), &value, &slopes);
         slopes.multiply(grad);
         sums[1].add(slopes);
       },
       [&](int64_t first, auto& sums) PG_INLINED {
-        if (of.dynamic) {
+        if (inputs.dynamic) {
           std::decay_t<decltype(sums[0])> factor;
-          factor.load(static_cast<const Value*>(of.att) + first);
+          factor.load(static_cast<const Value*>(inputs.att) + first);
           sums[1].multiply(factor);
           sums[0].add(sums[1]);
         }
@@ -314,20 +319,20 @@ PG_INLINE void grad_of_column(const AttentionGrad& op, Walk& edges, int64_t colu
 }  // namespace
 
 void attention_cpu(const AttentionForward& op, int num_threads) {
-  each_node<true>(op.of, op.of.rows, num_threads,
+  each_node<true>(op.inputs, op.inputs.matrix, num_threads,
                   [&](auto& edges, int64_t row, auto element)
                       PG_INLINED { forward_row<decltype(element)>(op, edges, row); });
 }
 
-void attention_to_rows_cpu(const AttentionGrad& op, int num_threads) {
-  each_node<true>(op.of, op.of.rows, num_threads,
+void attention_backward_rows_cpu(const AttentionBackward& op, int num_threads) {
+  each_node<true>(op.inputs, op.inputs.matrix, num_threads,
                   [&](auto& edges, int64_t row, auto element)
                       PG_INLINED { grad_of_row<decltype(element)>(op, edges, row); });
 }
 
-void attention_to_columns_cpu(const AttentionGrad& op, const CsrMatrix& transpose,
-                              int num_threads) {
-  each_node<false>(op.of, transpose, num_threads,
+void attention_backward_columns_cpu(const AttentionBackward& op, const CsrMatrix& transpose,
+                                    int num_threads) {
+  each_node<false>(op.inputs, transpose, num_threads,
                    [&](auto& edges, int64_t column, auto element)
                        PG_INLINED { grad_of_column<decltype(element)>(op, edges, column); });
 }

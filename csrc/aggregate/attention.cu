@@ -13,26 +13,27 @@ struct ForwardOutput {
 };
 
 template <bool kDynamic, typename T, int kVec, int kItems>
-__global__ void __launch_bounds__(kRowThreads)
-    attend(const __grid_constant__ RowWork work, const __grid_constant__ Attention of,
-           HeadShape shape, ForwardOutput<T> to) {
+__global__ void __launch_bounds__(kMaxRowThreads)
+    attention_forward(const __grid_constant__ RowWork work,
+                      const __grid_constant__ Attention inputs, HeadShape shape,
+                      ForwardOutput<T> output) {
   using Value = AccumulatorOf<T>;
   constexpr int kInFlight = kItems == 1 ? 4 : 2;
-  const HeadLanes<Value, kVec, kItems> at(shape, of);
-  const Value slope = static_cast<Value>(of.slope);
+  const HeadLanes<Value, kVec, kItems> lane(shape, inputs);
+  const Value slope = static_cast<Value>(inputs.slope);
   Value att[kItems][kVec];
-  if constexpr (kDynamic) load_att(of, at, att);
+  if constexpr (kDynamic) load_att(inputs, lane, att);
   const int64_t size = work.size();
   for (int64_t item = global_warp(); item < size; item += grid_warps()) {
-    Part part;
+    RowPart part;
     if (!work.find(item, &part)) continue;
-    const OtherEnds sources(work.rows, part, of.loops);
+    const OtherEnds sources(work.matrix, part, inputs.loops);
     Pack<T, kVec> wide_right[kItems] = {};
     Value right[kItems] = {};
     if constexpr (kDynamic) {
-      load_row(of.right, part.row, of, at, wide_right);
+      load_row(inputs.right, part.row, inputs, lane, wide_right);
     } else {
-      load_heads(of.right, part.row, of, at, right);
+      load_heads(inputs.right, part.row, inputs, lane, right);
     }
     Value top[kItems], total[kItems], sums[kItems][kVec];
 #pragma unroll
@@ -48,24 +49,24 @@ __global__ void __launch_bounds__(kRowThreads)
       const int count = static_cast<int>(left_over < kWarpSize ? left_over : kWarpSize);
       const unsigned own = next;
       next = sources.at(first + kWarpSize + lane_id());
-      for (int step = 0; step < count; step += at.groups * kInFlight) {
+      for (int step = 0; step < count; step += lane.groups * kInFlight) {
         Pack<T, kVec> us[kInFlight][kItems] = {};
         Value scores[kInFlight][kItems] = {};
         bool is_edge[kInFlight];
 #pragma unroll
         for (int k = 0; k < kInFlight; ++k) {
-          const int edge = step + k * at.groups + at.group;
+          const int edge = step + k * lane.groups + lane.group;
           const unsigned column = __shfl_sync(kFullMask, own, edge % kWarpSize);
           is_edge[k] = edge < count && column != kNoNode;
           if (!is_edge[k]) continue;
-          load_row(of.x, column, of, at, us[k]);
-          if constexpr (!kDynamic) load_heads(of.left, column, of, at, scores[k]);
+          load_row(inputs.x, column, inputs, lane, us[k]);
+          if constexpr (!kDynamic) load_heads(inputs.left, column, inputs, lane, scores[k]);
         }
 #pragma unroll
         for (int k = 0; k < kInFlight; ++k) {
           if constexpr (kDynamic) {
             score_shares<Value>(us[k], wide_right, att, slope, scores[k]);
-            at.sum_heads(scores[k]);
+            lane.sum_heads(scores[k]);
           }
 #pragma unroll
           for (int m = 0; m < kItems; ++m) {
@@ -99,7 +100,7 @@ __global__ void __launch_bounds__(kRowThreads)
     // All lanes exchange before any writes: between writes the warp would not be together.
 #pragma unroll
     for (int m = 0; m < kItems; ++m) {
-      for (int offset = at.lanes; offset < kWarpSize; offset *= 2) {
+      for (int offset = lane.lanes; offset < kWarpSize; offset *= 2) {
         const Value other_top = __shfl_xor_sync(kFullMask, top[m], offset);
         const Value best = other_top > top[m] ? other_top : top[m];
         const Value base = best == -INFINITY ? Value{0} : best;
@@ -114,23 +115,23 @@ __global__ void __launch_bounds__(kRowThreads)
     __syncwarp();
 #pragma unroll
     for (int m = 0; m < kItems; ++m) {
-      if (at.group != 0 || !at.on[m]) continue;
+      if (lane.group != 0 || !lane.active[m]) continue;
       if (part.slot < 0) {
         Pack<T, kVec> pack;
 #pragma unroll
         for (int i = 0; i < kVec; ++i)
           narrow(total[m] == 0 ? Value{0} : sums[m][i] / total[m], &pack.values[i]);
-        store_pack(to.out + part.row * of.columns() + at.columns[m], pack);
-        if (at.leads[m])
-          to.lse[part.row * of.heads + at.heads[m]] =
+        store_pack(output.out + part.row * inputs.columns() + lane.columns[m], pack);
+        if (lane.leads[m])
+          output.lse[part.row * inputs.heads + lane.heads[m]] =
               total[m] == 0 ? Value{0} : top[m] + log(total[m]);
       } else {
-        Value* partial = to.partial + part.slot * (of.columns() + 2 * of.heads);
+        Value* partial = output.partial + part.slot * (inputs.columns() + 2 * inputs.heads);
 #pragma unroll
-        for (int i = 0; i < kVec; ++i) partial[at.columns[m] + i] = sums[m][i];
-        if (at.leads[m]) {
-          partial[of.columns() + at.heads[m]] = top[m];
-          partial[of.columns() + of.heads + at.heads[m]] = total[m];
+        for (int i = 0; i < kVec; ++i) partial[lane.columns[m] + i] = sums[m][i];
+        if (lane.leads[m]) {
+          partial[inputs.columns() + lane.heads[m]] = top[m];
+          partial[inputs.columns() + inputs.heads + lane.heads[m]] = total[m];
         }
       }
     }
@@ -139,47 +140,51 @@ __global__ void __launch_bounds__(kRowThreads)
 
 /// Puts the chunks of each long row together, in their order.
 template <typename T>
-__global__ void __launch_bounds__(kRowThreads)
-    combine_attention(const __grid_constant__ RowWork work, const __grid_constant__ Attention of,
-                      ForwardOutput<T> to) {
+__global__ void __launch_bounds__(kMaxRowThreads)
+    combine_attention(const __grid_constant__ RowWork work,
+                      const __grid_constant__ Attention inputs, ForwardOutput<T> output) {
   using Value = AccumulatorOf<T>;
-  const int64_t columns = of.columns(), width = columns + 2 * of.heads;
+  const int64_t columns = inputs.columns(), width = columns + 2 * inputs.heads;
   const int64_t size = work.size();
   for (int64_t slot = global_warp(); slot < size; slot += grid_warps()) {
     const Chunk chunk = work.queue.chunks[slot];
     if (chunk.part != 0) continue;
     for (int64_t c = lane_id(); c < columns; c += kWarpSize) {
-      const int64_t head = c / of.depth;
+      const int64_t head = c / inputs.depth;
       Value top = -INFINITY, total = 0, sum = 0;
       for (int32_t k = 0; k < chunk.parts; ++k) {
-        const Value* partial = to.partial + (slot + k) * width;
+        const Value* partial = output.partial + (slot + k) * width;
         const Value other = partial[columns + head];
         const Value best = other > top ? other : top;
         const Value base = best == -INFINITY ? Value{0} : best;
         const Value mine = exp(top - base), theirs = exp(other - base);
-        total = total * mine + partial[columns + of.heads + head] * theirs;
+        total = total * mine + partial[columns + inputs.heads + head] * theirs;
         sum = sum * mine + partial[c] * theirs;
         top = best;
       }
-      narrow(total == 0 ? Value{0} : sum / total, to.out + chunk.row * columns + c);
-      if (c % of.depth == 0)
-        to.lse[chunk.row * of.heads + head] = total == 0 ? Value{0} : top + log(total);
+      narrow(total == 0 ? Value{0} : sum / total, output.out + chunk.row * columns + c);
+      if (c % inputs.depth == 0)
+        output.lse[chunk.row * inputs.heads + head] = total == 0 ? Value{0} : top + log(total);
     }
   }
 }
 
 template <bool kDynamic, typename T, int kVec, int kItems>
-void launch(RowWork work, const Attention& of, const ForwardOutput<T>& to, cudaStream_t stream) {
-  const HeadShape shape = head_shape<kVec>(of);
-  attend<kDynamic, T, kVec, kItems>
-      <<<blocks_for_items(work.rows.num_rows), kRowThreads, 0, stream>>>(work, of, shape, to);
-  PG_LAUNCH_CHECK("attend");
+void launch_rows(RowWork work, const Attention& inputs, const ForwardOutput<T>& output,
+                 cudaStream_t stream) {
+  const Schedule schedule = work.matrix.schedule;
+  const HeadShape shape = head_shape<kVec>(inputs);
+  attention_forward<kDynamic, T, kVec, kItems>
+      <<<blocks_for_items(work.matrix.num_rows, schedule), row_threads(schedule), 0, stream>>>(
+          work, inputs, shape, output);
+  PG_LAUNCH_CHECK("attention_forward");
   if (work.queue.capacity == 0) return;
   work.queued = true;
-  const unsigned blocks = blocks_for_queue(work.queue);
-  attend<kDynamic, T, kVec, kItems><<<blocks, kRowThreads, 0, stream>>>(work, of, shape, to);
-  PG_LAUNCH_CHECK("attend to chunks");
-  combine_attention<T><<<blocks, kRowThreads, 0, stream>>>(work, of, to);
+  const unsigned blocks = blocks_for_queue(work);
+  attention_forward<kDynamic, T, kVec, kItems>
+      <<<blocks, row_threads(schedule), 0, stream>>>(work, inputs, shape, output);
+  PG_LAUNCH_CHECK("attention_forward of chunks");
+  combine_attention<T><<<blocks, row_threads(schedule), 0, stream>>>(work, inputs, output);
   PG_LAUNCH_CHECK("combine_attention");
 }
 
@@ -194,29 +199,24 @@ bool attention_fits_cuda(DType dtype, int64_t heads, int64_t depth) {
   return fits;
 }
 
-void attention_cuda(const AttentionForward& op, int64_t max_chunks, const Allocate& allocate,
-                    int device, uintptr_t stream_address) {
-  const Attention& of = op.of;
-  if (of.rows.num_rows == 0 || of.columns() == 0) return;
-  check_columns(of.rows);
-  DeviceGuard guard(device);
-  const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
-  RowWork work;
-  work.rows = of.rows;
-  work.queue = make_queue(max_chunks, allocate, stream);
+void attention_cuda(const AttentionForward& op, const Launch& launch, const Allocate& allocate) {
+  const Attention& inputs = op.inputs;
+  if (inputs.matrix.num_rows == 0 || inputs.columns() == 0) return;
+  check_columns(inputs.matrix);
+  DeviceGuard guard(launch.device);
+  const auto stream = reinterpret_cast<cudaStream_t>(launch.stream);
+  const RowWork work = make_row_work(inputs.matrix, allocate, stream);
   const bool aligned =
-      is_aligned(of.x) && is_aligned(op.out) && (!of.dynamic || is_aligned(of.right));
-  with_heads(of, aligned, [&](auto element, auto tag) {
+      is_aligned(inputs.x) && is_aligned(op.out) && (!inputs.dynamic || is_aligned(inputs.right));
+  with_heads(inputs, aligned, [&](auto element, auto tag) {
     using T = decltype(element);
     using Value = AccumulatorOf<T>;
     using Tag = decltype(tag);
-    ForwardOutput<T> to{static_cast<T*>(op.out), static_cast<Value*>(op.lse), nullptr};
-    const int64_t width = of.columns() + 2 * of.heads;
-    if (max_chunks > 0)
-      to.partial =
-          static_cast<Value*>(allocate(max_chunks * width * static_cast<int64_t>(sizeof(Value))));
-    of.dynamic ? launch<true, T, Tag::kVec, Tag::kItems>(work, of, to, stream)
-               : launch<false, T, Tag::kVec, Tag::kItems>(work, of, to, stream);
+    ForwardOutput<T> output{static_cast<T*>(op.out), static_cast<Value*>(op.lse), nullptr};
+    const int64_t width = inputs.columns() + 2 * inputs.heads;
+    output.partial = allocate_partials<Value>(inputs.matrix, width, allocate);
+    inputs.dynamic ? launch_rows<true, T, Tag::kVec, Tag::kItems>(work, inputs, output, stream)
+                   : launch_rows<false, T, Tag::kVec, Tag::kItems>(work, inputs, output, stream);
   });
 }
 

@@ -23,12 +23,12 @@ template <typename Value, int kVec, int kItems>
 struct HeadLanes {
   int lanes, groups, group;
   int per_head;
-  bool on[kItems];
+  bool active[kItems];
   bool leads[kItems];  // whether the item is the first of its head
   int64_t columns[kItems];
   int64_t heads[kItems];
 
-  __device__ __forceinline__ HeadLanes(const HeadShape& shape, const Attention& of)
+  __device__ __forceinline__ HeadLanes(const HeadShape& shape, const Attention& inputs)
       : per_head(shape.per_head) {
     lanes = 1 << shape.lanes_log2;
     groups = kWarpSize >> shape.lanes_log2;
@@ -37,9 +37,9 @@ struct HeadLanes {
 #pragma unroll
     for (int m = 0; m < kItems; ++m) {
       columns[m] = static_cast<int64_t>(m * lanes + lane) * kVec;
-      on[m] = columns[m] < of.columns();
-      heads[m] = on[m] ? columns[m] / of.depth : 0;
-      leads[m] = on[m] && columns[m] == heads[m] * of.depth;
+      active[m] = columns[m] < inputs.columns();
+      heads[m] = active[m] ? columns[m] / inputs.depth : 0;
+      leads[m] = active[m] && columns[m] == heads[m] * inputs.depth;
     }
   }
 
@@ -66,18 +66,16 @@ struct HeadLanes {
 
   /// Adds up what the groups of lanes have; all lanes of the warp must call it.
   __device__ __forceinline__ Value over_groups(Value sum) const {
-    for (int offset = lanes; offset < kWarpSize; offset *= 2)
-      sum += __shfl_xor_sync(kFullMask, sum, offset);
-    return sum;
+    return sum_over_groups(sum, lanes);
   }
 };
 
 /// The other ends of a node's edges, self loops dealt with, read a warp's worth at a time.
 class OtherEnds {
  public:
-  __device__ __forceinline__ OtherEnds(const CsrMatrix& rows, const Part& part, int64_t loops)
-      : rows_(rows), part_(part), skips_(loops >= 0) {
-    const bool is_last = part.end == rows.end(part.row);
+  __device__ __forceinline__ OtherEnds(const CsrMatrix& matrix, const RowPart& part, int64_t loops)
+      : matrix_(matrix), part_(part), skips_(loops >= 0) {
+    const bool is_last = part.end == matrix.end(part.row);
     count_ = part.end - part.begin + (part.row < loops && is_last ? 1 : 0);
   }
 
@@ -88,13 +86,13 @@ class OtherEnds {
     if (i >= count_) return kNoNode;
     const int64_t position = part_.begin + i;
     if (position >= part_.end) return static_cast<unsigned>(part_.row);
-    const int64_t other = rows_.column(position);
+    const int64_t other = matrix_.column(position);
     return skips_ && other == part_.row ? kNoNode : static_cast<unsigned>(other);
   }
 
  private:
-  const CsrMatrix& rows_;
-  const Part& part_;
+  const CsrMatrix& matrix_;
+  const RowPart& part_;
   bool skips_;
   int64_t count_;
 };
@@ -109,33 +107,35 @@ using Packs = Pack<T, kVec>[kItems];
 
 /// A node's row of features, this lane's share.
 template <typename T, int kVec, int kItems, typename Lanes>
-__device__ __forceinline__ void load_row(const void* values, int64_t node, const Attention& of,
-                                         const Lanes& at, Pack<T, kVec> (&out)[kItems]) {
-  const T* row = static_cast<const T*>(values) + node * of.columns();
+__device__ __forceinline__ void load_row(const void* values, int64_t node, const Attention& inputs,
+                                         const Lanes& lane, Pack<T, kVec> (&out)[kItems]) {
+  const T* row = static_cast<const T*>(values) + node * inputs.columns();
 #pragma unroll
   for (int m = 0; m < kItems; ++m)
-    if (at.on[m]) out[m] = load_pack<T, kVec>(row + at.columns[m]);
+    if (lane.active[m]) out[m] = load_pack<T, kVec>(row + lane.columns[m]);
 }
 
 /// A node's number for each head, this lane's share; 0 where there are none.
 template <typename Value, int kItems, typename Lanes>
-__device__ __forceinline__ void load_heads(const void* values, int64_t node, const Attention& of,
-                                           const Lanes& at, Value (&out)[kItems]) {
-  const Value* row = static_cast<const Value*>(values) + node * of.heads;
+__device__ __forceinline__ void load_heads(const void* values, int64_t node,
+                                           const Attention& inputs, const Lanes& lane,
+                                           Value (&out)[kItems]) {
+  const Value* row = static_cast<const Value*>(values) + node * inputs.heads;
 #pragma unroll
   for (int m = 0; m < kItems; ++m)
-    out[m] = values != nullptr && at.on[m] ? row[at.heads[m]] : Value{0};
+    out[m] = values != nullptr && lane.active[m] ? row[lane.heads[m]] : Value{0};
 }
 
 /// Parameters of the scores, this lane's share.
 template <typename Value, int kVec, int kItems, typename Lanes>
-__device__ __forceinline__ void load_att(const Attention& of, const Lanes& at,
+__device__ __forceinline__ void load_att(const Attention& inputs, const Lanes& lane,
                                          Value (&att)[kItems][kVec]) {
 #pragma unroll
   for (int m = 0; m < kItems; ++m)
 #pragma unroll
     for (int i = 0; i < kVec; ++i)
-      att[m][i] = at.on[m] ? static_cast<const Value*>(of.att)[at.columns[m] + i] : Value{0};
+      att[m][i] =
+          lane.active[m] ? static_cast<const Value*>(inputs.att)[lane.columns[m] + i] : Value{0};
 }
 
 /// This lane's share of dynamic scores: att * leaky_relu(u + v).
@@ -163,10 +163,10 @@ bool heads_fit(int64_t heads, int64_t depth) {
 }
 
 template <int kVec>
-HeadShape head_shape(const Attention& of) {
+HeadShape head_shape(const Attention& inputs) {
   HeadShape shape;
-  shape.per_head = static_cast<int32_t>(of.depth / kVec);
-  const int64_t vectors = of.columns() / kVec;
+  shape.per_head = static_cast<int32_t>(inputs.depth / kVec);
+  const int64_t vectors = inputs.columns() / kVec;
   while (shape.lanes_log2 < 5 && int64_t{1} << shape.lanes_log2 < vectors) ++shape.lanes_log2;
   return shape;
 }
@@ -182,16 +182,16 @@ struct HeadTag {
 
 /// Calls body(T{}, HeadTag) for the widest vectors that `aligned` addresses allow.
 template <typename Body>
-void with_heads(const Attention& of, bool aligned, const Body& body) {
-  with_dtype(of.dtype, [&](auto element) {
+void with_heads(const Attention& inputs, bool aligned, const Body& body) {
+  with_dtype(inputs.dtype, [&](auto element) {
     using T = decltype(element);
     constexpr int kVec = 16 / sizeof(T);
-    if (aligned && heads_fit<kVec, 1>(of.heads, of.depth)) {
+    if (aligned && heads_fit<kVec, 1>(inputs.heads, inputs.depth)) {
       body(element, HeadTag<kVec, 1>{});
-    } else if (aligned && heads_fit<kVec, kWideItems>(of.heads, of.depth)) {
+    } else if (aligned && heads_fit<kVec, kWideItems>(inputs.heads, inputs.depth)) {
       body(element, HeadTag<kVec, kWideItems>{});
     } else {
-      PG_CHECK_ARG((heads_fit<1, kThinItems>(of.heads, of.depth)),
+      PG_CHECK_ARG((heads_fit<1, kThinItems>(inputs.heads, inputs.depth)),
                    "attention over heads of this size is not supported on a GPU");
       body(element, HeadTag<1, kThinItems>{});
     }

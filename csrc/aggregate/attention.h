@@ -7,6 +7,7 @@
 #include "aggregate/csr_matrix.h"
 #include "common/allocate.h"
 #include "common/element.h"
+#include "common/launch.h"
 
 namespace peergraph {
 
@@ -16,7 +17,7 @@ namespace peergraph {
 /// al. 2018), or, `dynamic`, the sum over the head's columns of att * leaky_relu(x[source] +
 /// right[destination]) (Brody et al. 2022).
 struct Attention {
-  CsrMatrix rows;  // by destination
+  CsrMatrix matrix;  // by destination
   DType dtype = DType::kFloat32;
   bool dynamic = false;
   int64_t heads = 1;
@@ -35,14 +36,14 @@ struct Attention {
 };
 
 struct AttentionForward {
-  Attention of;
+  Attention inputs;
   void* out = nullptr;  // [num_rows, heads * depth] of dtype, written; zeros in rows without edges
   void* lse = nullptr;  // [num_rows, heads] accumulators, written: log of the sum of exp(score)
 };
 
 /// All results are accumulators; null where not wanted.
-struct AttentionGrad {
-  Attention of;
+struct AttentionBackward {
+  Attention inputs;
   const void* grad = nullptr;   // [num_rows, heads * depth] of dtype
   const void* lse = nullptr;    // as the forward gave it
   const void* delta = nullptr;  // [num_rows, heads]: sum over the head of grad * out
@@ -55,30 +56,28 @@ struct AttentionGrad {
 void attention_cpu(const AttentionForward& op, int num_threads);
 
 /// Writes what belongs to destinations: grad_right and grad_att.
-void attention_to_rows_cpu(const AttentionGrad& op, int num_threads);
+void attention_backward_rows_cpu(const AttentionBackward& op, int num_threads);
 
 /// Writes what belongs to sources: grad_x and grad_left. `transpose` has the edges by source.
-void attention_to_columns_cpu(const AttentionGrad& op, const CsrMatrix& transpose, int num_threads);
+void attention_backward_columns_cpu(const AttentionBackward& op, const CsrMatrix& transpose,
+                                    int num_threads);
 
 #ifdef PEERGRAPH_CUDA
 /// Whether the GPU's kernels take heads of these sizes.
 bool attention_fits_cuda(DType dtype, int64_t heads, int64_t depth);
 
-/// As attention_cpu, on `device` in `stream`; asynchronous. `max_chunks` and `allocate` as in
-/// spmm.h.
-void attention_cuda(const AttentionForward& op, int64_t max_chunks, const Allocate& allocate,
-                    int device, uintptr_t stream);
+/// As attention_cpu, on a GPU; asynchronous. `allocate` as in spmm.h.
+void attention_cuda(const AttentionForward& op, const Launch& launch, const Allocate& allocate);
 
-/// As attention_to_rows_cpu. Where grad_x is not null, also adds grad_x and grad_left by atomics,
-/// in no fixed order, to zeros.
-void attention_to_rows_cuda(const AttentionGrad& op, int64_t max_chunks, const Allocate& allocate,
-                            int device, uintptr_t stream);
+/// As attention_backward_rows_cpu. Where grad_x is not null, also adds grad_x and grad_left by
+/// atomics, in no fixed order, to zeros.
+void attention_backward_rows_cuda(const AttentionBackward& op, const Launch& launch,
+                                  const Allocate& allocate);
 
-/// As attention_to_columns_cpu. Where grad_right is not null, which is for scores that are not
-/// dynamic, also adds it by atomics, in no fixed order, to zeros.
-void attention_to_columns_cuda(const AttentionGrad& op, const CsrMatrix& transpose,
-                               int64_t max_chunks, const Allocate& allocate, int device,
-                               uintptr_t stream);
+/// As attention_backward_columns_cpu. Where grad_right is not null, which is for scores that are
+/// not dynamic, also adds it by atomics, in no fixed order, to zeros.
+void attention_backward_columns_cuda(const AttentionBackward& op, const CsrMatrix& transpose,
+                                     const Launch& launch, const Allocate& allocate);
 #endif
 
 }  // namespace peergraph

@@ -17,9 +17,10 @@ struct SourceEnd {
   AccumulatorOf<T> left[kItems];
 
   template <bool kDynamic, typename Lanes>
-  __device__ __forceinline__ void load(const AttentionGrad& op, int64_t node, const Lanes& at) {
-    load_row(op.of.x, node, op.of, at, x);
-    if constexpr (!kDynamic) load_heads(op.of.left, node, op.of, at, left);
+  __device__ __forceinline__ void load(const AttentionBackward& op, int64_t node,
+                                       const Lanes& lane) {
+    load_row(op.inputs.x, node, op.inputs, lane, x);
+    if constexpr (!kDynamic) load_heads(op.inputs.left, node, op.inputs, lane, left);
   }
 };
 
@@ -33,14 +34,15 @@ struct DestinationEnd {
   AccumulatorOf<T> delta[kItems];
 
   template <bool kDynamic, typename Lanes>
-  __device__ __forceinline__ void load(const AttentionGrad& op, int64_t node, const Lanes& at) {
-    load_row(op.grad, node, op.of, at, grad);
-    load_heads(op.lse, node, op.of, at, lse);
-    load_heads(op.delta, node, op.of, at, delta);
+  __device__ __forceinline__ void load(const AttentionBackward& op, int64_t node,
+                                       const Lanes& lane) {
+    load_row(op.grad, node, op.inputs, lane, grad);
+    load_heads(op.lse, node, op.inputs, lane, lse);
+    load_heads(op.delta, node, op.inputs, lane, delta);
     if constexpr (kDynamic) {
-      load_row(op.of.right, node, op.of, at, wide_right);
+      load_row(op.inputs.right, node, op.inputs, lane, wide_right);
     } else {
-      load_heads(op.of.right, node, op.of, at, right);
+      load_heads(op.inputs.right, node, op.inputs, lane, right);
     }
   }
 };
@@ -57,30 +59,31 @@ struct GradOutput {
 };
 
 template <By kBy, bool kDynamic, typename T, int kVec, int kItems>
-__global__ void __launch_bounds__(kRowThreads)
-    attention_grad(const __grid_constant__ RowWork work, const __grid_constant__ AttentionGrad op,
-                   HeadShape shape, GradOutput<AccumulatorOf<T>> to) {
+__global__ void __launch_bounds__(kMaxRowThreads)
+    attention_backward(const __grid_constant__ RowWork work,
+                       const __grid_constant__ AttentionBackward op, HeadShape shape,
+                       GradOutput<AccumulatorOf<T>> output) {
   using Value = AccumulatorOf<T>;
   using Source = SourceEnd<T, kVec, kItems>;
   using Destination = DestinationEnd<T, kVec, kItems>;
   constexpr bool kBySource = kBy == By::kSource;
   constexpr int kInFlight = kItems == 1 && !(kBySource && kDynamic) ? 4 : 2;
-  const Attention& of = op.of;
-  const HeadLanes<Value, kVec, kItems> at(shape, of);
-  const Value slope = static_cast<Value>(of.slope);
+  const Attention& inputs = op.inputs;
+  const HeadLanes<Value, kVec, kItems> lane(shape, inputs);
+  const Value slope = static_cast<Value>(inputs.slope);
   Value att[kItems][kVec];
-  if constexpr (kDynamic) load_att(of, at, att);
+  if constexpr (kDynamic) load_att(inputs, lane, att);
   const int64_t size = work.size();
   for (int64_t item = global_warp(); item < size; item += grid_warps()) {
-    Part part;
+    RowPart part;
     if (!work.find(item, &part)) continue;
-    const OtherEnds others(work.rows, part, of.loops);
+    const OtherEnds others(work.matrix, part, inputs.loops);
     Source source = {};
     Destination destination = {};
     if constexpr (kBySource) {
-      source.template load<kDynamic>(op, part.row, at);
+      source.template load<kDynamic>(op, part.row, lane);
     } else {
-      destination.template load<kDynamic>(op, part.row, at);
+      destination.template load<kDynamic>(op, part.row, lane);
     }
     // Of the node that the warp is at: rows of features, and a number for each head. By source:
     // grad_x and grad_left; by destination: grad_right, or grad_right and grad_att.
@@ -97,17 +100,17 @@ __global__ void __launch_bounds__(kRowThreads)
       const int count = static_cast<int>(left_over < kWarpSize ? left_over : kWarpSize);
       const unsigned own = next;
       next = others.at(first + kWarpSize + lane_id());
-      for (int step = 0; step < count; step += at.groups * kInFlight) {
+      for (int step = 0; step < count; step += lane.groups * kInFlight) {
         typename std::conditional<kBySource, Destination, Source>::type there[kInFlight];
         unsigned nodes[kInFlight];
         bool is_edge[kInFlight];
 #pragma unroll
         for (int k = 0; k < kInFlight; ++k) {
-          const int edge = step + k * at.groups + at.group;
+          const int edge = step + k * lane.groups + lane.group;
           nodes[k] = __shfl_sync(kFullMask, own, edge % kWarpSize);
           is_edge[k] = edge < count && nodes[k] != kNoNode;
           there[k] = {};
-          if (is_edge[k]) there[k].template load<kDynamic>(op, nodes[k], at);
+          if (is_edge[k]) there[k].template load<kDynamic>(op, nodes[k], lane);
         }
 #pragma unroll
         for (int k = 0; k < kInFlight; ++k) {
@@ -124,10 +127,10 @@ __global__ void __launch_bounds__(kRowThreads)
             for (int i = 0; i < kVec; ++i)
               dots[m] += widen(destination.grad[m].values[i]) * widen(source.x[m].values[i]);
           }
-          at.sum_heads(dots);
+          lane.sum_heads(dots);
           if constexpr (kDynamic) {
             score_shares<Value>(source.x, destination.wide_right, att, slope, scores);
-            at.sum_heads(scores);
+            lane.sum_heads(scores);
           }
           const unsigned node = nodes[k];
 #pragma unroll
@@ -136,7 +139,7 @@ __global__ void __launch_bounds__(kRowThreads)
               sums[m] = source.left[m] + destination.right[m];
               scores[m] = leaky(sums[m], slope);
             }
-            if (!is_edge[k] || !at.on[m]) continue;
+            if (!is_edge[k] || !lane.active[m]) continue;
             const Value alpha = exp(scores[m] - destination.lse[m]);
             const Value of_score = alpha * (dots[m] - destination.delta[m]);
             Value of_sum = 0;
@@ -161,12 +164,12 @@ __global__ void __launch_bounds__(kRowThreads)
               if constexpr (kBySource) wide[m][i] += to_source.values[i];
             }
             if constexpr (kBySource) {
-              if (!kDynamic && to.right != nullptr && at.leads[m])
-                atomicAdd(to.right + node * of.heads + at.heads[m], of_sum);
-            } else if (to.x != nullptr) {
-              add_pack<kVec>(to.x + node * of.columns() + at.columns[m], to_source);
-              if (!kDynamic && at.leads[m])
-                atomicAdd(to.left + node * of.heads + at.heads[m], of_sum);
+              if (!kDynamic && output.right != nullptr && lane.leads[m])
+                atomicAdd(output.right + node * inputs.heads + lane.heads[m], of_sum);
+            } else if (output.x != nullptr) {
+              add_pack<kVec>(output.x + node * inputs.columns() + lane.columns[m], to_source);
+              if (!kDynamic && lane.leads[m])
+                atomicAdd(output.left + node * inputs.heads + lane.heads[m], of_sum);
             }
           }
         }
@@ -175,34 +178,35 @@ __global__ void __launch_bounds__(kRowThreads)
     // All lanes exchange before any writes: between writes the warp would not be together.
 #pragma unroll
     for (int m = 0; m < kItems; ++m) {
-      narrow_sum[m] = at.over_groups(narrow_sum[m]);
+      narrow_sum[m] = lane.over_groups(narrow_sum[m]);
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
-        if constexpr (kBySource || kDynamic) wide[m][i] = at.over_groups(wide[m][i]);
-        if constexpr (!kBySource && kDynamic) wide_att[m][i] = at.over_groups(wide_att[m][i]);
+        if constexpr (kBySource || kDynamic) wide[m][i] = lane.over_groups(wide[m][i]);
+        if constexpr (!kBySource && kDynamic) wide_att[m][i] = lane.over_groups(wide_att[m][i]);
       }
     }
     __syncwarp();
     // A partial result has the same parts behind each other.
     const bool whole = part.slot < 0;
-    Value* partial = whole ? nullptr : to.partial + part.slot * to.width;
+    Value* partial = whole ? nullptr : output.partial + part.slot * output.width;
     constexpr bool kWide = kBySource || kDynamic;
-    Value* wide_to = kBySource ? to.x : to.right;
-    Value* narrow_to = kBySource ? to.left : to.right;
+    Value* wide_to = kBySource ? output.x : output.right;
+    Value* narrow_to = kBySource ? output.left : output.right;
 #pragma unroll
     for (int m = 0; m < kItems; ++m) {
-      if (at.group != 0 || !at.on[m]) continue;
-      const int64_t place = part.row * of.columns() + at.columns[m];
+      if (lane.group != 0 || !lane.active[m]) continue;
+      const int64_t place = part.row * inputs.columns() + lane.columns[m];
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
-        if constexpr (kWide) (whole ? wide_to + place : partial + at.columns[m])[i] = wide[m][i];
+        if constexpr (kWide) (whole ? wide_to + place : partial + lane.columns[m])[i] = wide[m][i];
         if constexpr (!kBySource && kDynamic)
-          (whole ? to.att + place : partial + of.columns() + at.columns[m])[i] = wide_att[m][i];
+          (whole ? output.att + place : partial + inputs.columns() + lane.columns[m])[i] =
+              wide_att[m][i];
       }
-      if (!kDynamic && narrow_to != nullptr && at.leads[m]) {
-        Value* at_head =
-            whole ? narrow_to + part.row * of.heads : partial + (kWide ? of.columns() : int64_t{0});
-        at_head[at.heads[m]] = narrow_sum[m];
+      if (!kDynamic && narrow_to != nullptr && lane.leads[m]) {
+        Value* at_head = whole ? narrow_to + part.row * inputs.heads
+                               : partial + (kWide ? inputs.columns() : int64_t{0});
+        at_head[lane.heads[m]] = narrow_sum[m];
       }
     }
   }
@@ -210,95 +214,94 @@ __global__ void __launch_bounds__(kRowThreads)
 
 /// Adds up the chunks of each long row, in their order.
 template <By kBy, bool kDynamic, typename Value>
-__global__ void __launch_bounds__(kRowThreads)
-    combine_grad(const __grid_constant__ RowWork work, int64_t columns, int64_t heads,
-                 GradOutput<Value> to) {
+__global__ void __launch_bounds__(kMaxRowThreads)
+    combine_attention_backward(const __grid_constant__ RowWork work, int64_t columns, int64_t heads,
+                               GradOutput<Value> output) {
   constexpr bool kBySource = kBy == By::kSource;
   const int64_t wide = kBySource || kDynamic ? columns : 0;
   const int64_t size = work.size();
   for (int64_t slot = global_warp(); slot < size; slot += grid_warps()) {
     const Chunk chunk = work.queue.chunks[slot];
     if (chunk.part != 0) continue;
-    for (int64_t c = lane_id(); c < to.width; c += kWarpSize) {
+    for (int64_t c = lane_id(); c < output.width; c += kWarpSize) {
       Value sum = 0;
-      for (int32_t k = 0; k < chunk.parts; ++k) sum += to.partial[(slot + k) * to.width + c];
+      for (int32_t k = 0; k < chunk.parts; ++k)
+        sum += output.partial[(slot + k) * output.width + c];
       if (c < wide) {
-        (kBySource ? to.x : to.right)[chunk.row * columns + c] = sum;
+        (kBySource ? output.x : output.right)[chunk.row * columns + c] = sum;
       } else if (kDynamic) {
-        to.att[chunk.row * columns + c - wide] = sum;
-      } else if ((kBySource ? to.left : to.right) != nullptr) {
-        (kBySource ? to.left : to.right)[chunk.row * heads + c - wide] = sum;
+        output.att[chunk.row * columns + c - wide] = sum;
+      } else if ((kBySource ? output.left : output.right) != nullptr) {
+        (kBySource ? output.left : output.right)[chunk.row * heads + c - wide] = sum;
       }
     }
   }
 }
 
 template <By kBy, bool kDynamic, typename T, int kVec, int kItems>
-void launch(RowWork work, const AttentionGrad& op, GradOutput<AccumulatorOf<T>> to,
-            const Allocate& allocate, cudaStream_t stream) {
+void launch_rows(RowWork work, const AttentionBackward& op, GradOutput<AccumulatorOf<T>> output,
+                 const Allocate& allocate, cudaStream_t stream) {
+  const Schedule schedule = work.matrix.schedule;
   using Value = AccumulatorOf<T>;
-  const Attention& of = op.of;
-  const HeadShape shape = head_shape<kVec>(of);
+  const Attention& inputs = op.inputs;
+  const HeadShape shape = head_shape<kVec>(inputs);
   constexpr bool kBySource = kBy == By::kSource;
-  to.width = (kBySource || kDynamic ? of.columns() : 0) + (!kDynamic   ? of.heads
-                                                           : kBySource ? 0
-                                                                       : of.columns());
-  if (work.queue.capacity > 0)
-    to.partial = static_cast<Value*>(
-        allocate(work.queue.capacity * to.width * static_cast<int64_t>(sizeof(Value))));
-  attention_grad<kBy, kDynamic, T, kVec, kItems>
-      <<<blocks_for_items(work.rows.num_rows), kRowThreads, 0, stream>>>(work, op, shape, to);
-  PG_LAUNCH_CHECK("attention_grad");
+  output.width = (kBySource || kDynamic ? inputs.columns() : 0) + (!kDynamic   ? inputs.heads
+                                                                   : kBySource ? 0
+                                                                               : inputs.columns());
+  output.partial = allocate_partials<Value>(work.matrix, output.width, allocate);
+  attention_backward<kBy, kDynamic, T, kVec, kItems>
+      <<<blocks_for_items(work.matrix.num_rows, schedule), row_threads(schedule), 0, stream>>>(
+          work, op, shape, output);
+  PG_LAUNCH_CHECK("attention_backward");
   if (work.queue.capacity == 0) return;
   work.queued = true;
-  const unsigned blocks = blocks_for_queue(work.queue);
-  attention_grad<kBy, kDynamic, T, kVec, kItems>
-      <<<blocks, kRowThreads, 0, stream>>>(work, op, shape, to);
-  PG_LAUNCH_CHECK("attention_grad of chunks");
-  combine_grad<kBy, kDynamic, Value>
-      <<<blocks, kRowThreads, 0, stream>>>(work, of.columns(), of.heads, to);
-  PG_LAUNCH_CHECK("combine_grad");
+  const unsigned blocks = blocks_for_queue(work);
+  attention_backward<kBy, kDynamic, T, kVec, kItems>
+      <<<blocks, row_threads(schedule), 0, stream>>>(work, op, shape, output);
+  PG_LAUNCH_CHECK("attention_backward of chunks");
+  combine_attention_backward<kBy, kDynamic, Value>
+      <<<blocks, row_threads(schedule), 0, stream>>>(work, inputs.columns(), inputs.heads, output);
+  PG_LAUNCH_CHECK("combine_attention_backward");
 }
 
 template <By kBy>
-void dispatch(const AttentionGrad& op, const CsrMatrix& rows, int64_t max_chunks,
-              const Allocate& allocate, int device, uintptr_t stream_address) {
-  const Attention& of = op.of;
-  if (rows.num_rows == 0 || of.columns() == 0) return;
-  check_columns(rows);
-  DeviceGuard guard(device);
-  const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
-  RowWork work;
-  work.rows = rows;
-  work.queue = make_queue(max_chunks, allocate, stream);
-  const bool aligned = is_aligned(of.x) && is_aligned(op.grad) && is_aligned(op.grad_x) &&
-                       (!of.dynamic || (is_aligned(of.right) && is_aligned(op.grad_right)));
-  with_heads(of, aligned, [&](auto element, auto tag) {
+void dispatch(const AttentionBackward& op, const CsrMatrix& matrix, const Launch& launch,
+              const Allocate& allocate) {
+  const Attention& inputs = op.inputs;
+  if (matrix.num_rows == 0 || inputs.columns() == 0) return;
+  check_columns(matrix);
+  DeviceGuard guard(launch.device);
+  const auto stream = reinterpret_cast<cudaStream_t>(launch.stream);
+  const RowWork work = make_row_work(matrix, allocate, stream);
+  const bool aligned = is_aligned(inputs.x) && is_aligned(op.grad) && is_aligned(op.grad_x) &&
+                       (!inputs.dynamic || (is_aligned(inputs.right) && is_aligned(op.grad_right)));
+  with_heads(inputs, aligned, [&](auto element, auto tag) {
     using T = decltype(element);
     using Value = AccumulatorOf<T>;
     using Tag = decltype(tag);
-    const GradOutput<Value> to{static_cast<Value*>(op.grad_x),
-                               static_cast<Value*>(op.grad_left),
-                               static_cast<Value*>(op.grad_right),
-                               static_cast<Value*>(op.grad_att),
-                               nullptr,
-                               0};
-    of.dynamic ? launch<kBy, true, T, Tag::kVec, Tag::kItems>(work, op, to, allocate, stream)
-               : launch<kBy, false, T, Tag::kVec, Tag::kItems>(work, op, to, allocate, stream);
+    const GradOutput<Value> output{static_cast<Value*>(op.grad_x),
+                                   static_cast<Value*>(op.grad_left),
+                                   static_cast<Value*>(op.grad_right),
+                                   static_cast<Value*>(op.grad_att),
+                                   nullptr,
+                                   0};
+    inputs.dynamic
+        ? launch_rows<kBy, true, T, Tag::kVec, Tag::kItems>(work, op, output, allocate, stream)
+        : launch_rows<kBy, false, T, Tag::kVec, Tag::kItems>(work, op, output, allocate, stream);
   });
 }
 
 }  // namespace
 
-void attention_to_rows_cuda(const AttentionGrad& op, int64_t max_chunks, const Allocate& allocate,
-                            int device, uintptr_t stream) {
-  dispatch<By::kDestination>(op, op.of.rows, max_chunks, allocate, device, stream);
+void attention_backward_rows_cuda(const AttentionBackward& op, const Launch& launch,
+                                  const Allocate& allocate) {
+  dispatch<By::kDestination>(op, op.inputs.matrix, launch, allocate);
 }
 
-void attention_to_columns_cuda(const AttentionGrad& op, const CsrMatrix& transpose,
-                               int64_t max_chunks, const Allocate& allocate, int device,
-                               uintptr_t stream) {
-  dispatch<By::kSource>(op, transpose, max_chunks, allocate, device, stream);
+void attention_backward_columns_cuda(const AttentionBackward& op, const CsrMatrix& transpose,
+                                     const Launch& launch, const Allocate& allocate) {
+  dispatch<By::kSource>(op, transpose, launch, allocate);
 }
 
 }  // namespace peergraph

@@ -152,14 +152,14 @@ class Messages {
   static constexpr int kVectorBytes = kBytes;
 
   /// `last_position`: of the edges to be visited.
-  PG_INLINE Messages(const CsrMatrix& rows, const Operands& of, const ColumnRuns& runs,
+  PG_INLINE Messages(const CsrMatrix& rows, const Operands& operands, const ColumnRuns& runs,
                      int64_t last_position)
       : rows_(rows),
-        of_(of),
+        operands_(operands),
         values_(runs.values()),
         last_position_(last_position),
-        message_(of.message == Message::kSub ? Message::kAdd : of.message),
-        sign_(of.message == Message::kSub ? -1 : 1) {}
+        message_(operands.message == Message::kSub ? Message::kAdd : operands.message),
+        sign_(operands.message == Message::kSub ? -1 : 1) {}
 
   /// Fills `packs` with the message at `position`, columns from `first` on.
   template <int kPacks, int kLanes>
@@ -170,8 +170,8 @@ class Messages {
     const T* x = nullptr;
     const T* e = nullptr;
     if (uses_u(message)) {
-      x = row_of<T>(of_, rows_.column(position)) + first;
-      prefetch_row(row_of<T>(of_, rows_.column(ahead)) + first, kPacks * kLanes);
+      x = row_of<T>(operands_, rows_.column(position)) + first;
+      prefetch_row(row_of<T>(operands_, rows_.column(ahead)) + first, kPacks * kLanes);
     }
     if (uses_e(message)) {
       e = edge(position);
@@ -203,11 +203,11 @@ class Messages {
 
  private:
   PG_INLINE const T* edge(int64_t position) const {
-    return static_cast<const T*>(of_.e) + rows_.edge(position) * of_.e_columns;
+    return static_cast<const T*>(operands_.e) + rows_.edge(position) * operands_.e_columns;
   }
 
   const CsrMatrix& rows_;
-  const Operands& of_;
+  const Operands& operands_;
   const int32_t* values_;
   const int64_t last_position_;
   const Message message_;
@@ -217,17 +217,17 @@ class Messages {
 /// Calls body(messages, first row, last row) with Messages for pieces of the rows, in threads and
 /// with the instructions of this CPU, in vectors of at most `kMost` bytes.
 template <int kMost, typename Body>
-void each_piece_of_messages(const CsrMatrix& rows, const Operands& of, DType dtype, int num_threads,
-                            const Body& body) {
-  PG_CHECK_ARG(Message::kCopyU <= of.message && of.message <= Message::kDiv,
+void each_piece_of_messages(const CsrMatrix& rows, const Operands& operands, DType dtype,
+                            int num_threads, const Body& body) {
+  PG_CHECK_ARG(Message::kCopyU <= operands.message && operands.message <= Message::kDiv,
                "message must be 0..5");
-  const ColumnRuns runs(of.columns, of.e_columns);
+  const ColumnRuns runs(operands.columns, operands.e_columns);
   const auto run = [&](auto message, auto known, auto layout, auto element) {
     using T = decltype(element);
-    each_piece(rows, of.columns, num_threads, [&](int64_t first, int64_t last) {
+    each_piece(rows, operands.columns, num_threads, [&](int64_t first, int64_t last) {
       with_vectors<kMostBytes<T>>([&](auto bytes) PG_INLINED {
         constexpr int kBytes = std::min<int>(kMost, decltype(bytes)::value);
-        const Messages<message, known, layout, T, kBytes> messages(rows, of, runs,
+        const Messages<message, known, layout, T, kBytes> messages(rows, operands, runs,
                                                                    rows.end(last - 1) - 1);
         body(messages, first, last);
       });
@@ -243,7 +243,7 @@ void each_piece_of_messages(const CsrMatrix& rows, const Operands& of, DType dty
   constexpr std::true_type kKnown{};
   with_dtype(dtype, [&](auto element) {
     using T = decltype(element);
-    const Message given = of.message == Message::kSub ? Message::kAdd : of.message;
+    const Message given = operands.message == Message::kSub ? Message::kAdd : operands.message;
     if (given == Message::kCopyU) return run(kCopyU, kKnown, kSame, element);
     if constexpr (kIsCommon<T>) {
       const Layout layout = runs.layout(kLanesOf<AccumulatorOf<T>>);

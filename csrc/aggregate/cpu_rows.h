@@ -12,9 +12,9 @@ namespace peergraph {
 
 /// Row `column` of x.
 template <typename T>
-PG_INLINE const T* row_of(const Operands& of, int64_t column) {
-  if (of.x_rows != nullptr) return reinterpret_cast<const T*>(of.x_rows[column]);
-  return static_cast<const T*>(of.x) + column * of.columns;
+PG_INLINE const T* row_of(const Operands& operands, int64_t column) {
+  if (operands.x_rows != nullptr) return reinterpret_cast<const T*>(operands.x_rows[column]);
+  return static_cast<const T*>(operands.x) + column * operands.columns;
 }
 
 /// Rows a thread should at least have, so that starting it pays.

@@ -78,14 +78,15 @@ void transpose_cpu(const CsrMatrix& rows, const Transposed& out) {
   return wide_ids ? transpose<int32_t, int64_t>(rows, out) : transpose<int32_t, int32_t>(rows, out);
 }
 
-bool begins_cpu(const void* keys, int id_bytes, int64_t count, int64_t num_keys, void* indptr) {
+bool indptr_from_sorted(const void* keys, int id_bytes, int64_t count, int64_t num_keys,
+                        void* indptr) {
   if (id_bytes == 4)
     return begins(static_cast<const int32_t*>(keys), count, num_keys,
                   static_cast<int32_t*>(indptr));
   return begins(static_cast<const int64_t*>(keys), count, num_keys, static_cast<int64_t*>(indptr));
 }
 
-bool counts_up(const void* ids, int id_bytes, int64_t count) {
+bool is_arange(const void* ids, int id_bytes, int64_t count) {
   return id_bytes == 4 ? is_range(static_cast<const int32_t*>(ids), count)
                        : is_range(static_cast<const int64_t*>(ids), count);
 }

@@ -21,9 +21,10 @@ void transpose_cpu(const CsrMatrix& rows, const Transposed& out);
 /// indptr [num_keys + 1], as wide as the keys: where each key begins, if they are sorted; else what
 /// is written means nothing. Returns whether they are.
 /// Throws std::out_of_range where a key is outside its range and those before are sorted.
-bool begins_cpu(const void* keys, int id_bytes, int64_t count, int64_t num_keys, void* indptr);
+bool indptr_from_sorted(const void* keys, int id_bytes, int64_t count, int64_t num_keys,
+                        void* indptr);
 
 /// Whether the ids are 0, 1, 2, ...
-bool counts_up(const void* ids, int id_bytes, int64_t count);
+bool is_arange(const void* ids, int id_bytes, int64_t count);
 
 }  // namespace peergraph

@@ -123,7 +123,7 @@ struct Team {
 template <typename T, bool kBackward, bool kBlock>
 __device__ __forceinline__ void softmax_row(const EdgeSoftmax& op, int lanes_log2, int64_t row) {
   const Team<kBlock> team(lanes_log2);
-  const int64_t begin = op.rows.begin(row), end = op.rows.end(row);
+  const int64_t begin = op.matrix.begin(row), end = op.matrix.end(row);
   T* out = static_cast<T*>(op.out);
   for (int64_t first = 0; first < op.heads; first += team.lanes) {
     const int64_t head = first + team.lane;
@@ -136,7 +136,7 @@ __device__ __forceinline__ void softmax_row(const EdgeSoftmax& op, int lanes_log
       const int64_t position = begin + k * team.groups + team.group;
       places[k] = -1;
       if (position >= end || !on) continue;
-      places[k] = op.rows.edge(position) * op.heads + head;
+      places[k] = op.matrix.edge(position) * op.heads + head;
       kept[k].read(op, places[k]);
     }
 #pragma unroll
@@ -146,7 +146,7 @@ __device__ __forceinline__ void softmax_row(const EdgeSoftmax& op, int lanes_log
     if (on) {
       for (int64_t position = rest; position < end; position += team.groups) {
         Entry<T, kBackward> entry;
-        entry.read(op, op.rows.edge(position) * op.heads + head);
+        entry.read(op, op.matrix.edge(position) * op.heads + head);
         entry.count(&total);
       }
     }
@@ -156,7 +156,7 @@ __device__ __forceinline__ void softmax_row(const EdgeSoftmax& op, int lanes_log
       if (places[k] >= 0) narrow(kept[k].result(total), out + places[k]);
     if (!on) continue;
     for (int64_t position = rest; position < end; position += team.groups) {
-      const int64_t place = op.rows.edge(position) * op.heads + head;
+      const int64_t place = op.matrix.edge(position) * op.heads + head;
       Entry<T, kBackward> entry;
       entry.read(op, place);
       narrow(entry.result(total), out + place);
@@ -165,10 +165,10 @@ __device__ __forceinline__ void softmax_row(const EdgeSoftmax& op, int lanes_log
 }
 
 template <typename T, bool kBackward>
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kMaxRowThreads)
     softmax_rows(const __grid_constant__ EdgeSoftmax op, int lanes_log2, RowQueue queue) {
-  for (int64_t row = global_warp(); row < op.rows.num_rows; row += grid_warps()) {
-    if (queue.count != nullptr && op.rows.end(row) - op.rows.begin(row) > kLongScores) {
+  for (int64_t row = global_warp(); row < op.matrix.num_rows; row += grid_warps()) {
+    if (queue.count != nullptr && op.matrix.end(row) - op.matrix.begin(row) > kLongScores) {
       if (lane_id() == 0) queue.rows[atomicAdd(queue.count, 1ull)] = row;
       continue;
     }
@@ -185,12 +185,15 @@ __global__ void __launch_bounds__(kLongThreads)
 }
 
 template <typename T, bool kBackward>
-void launch(const EdgeSoftmax& op, int lanes_log2, const RowQueue& queue, cudaStream_t stream) {
+void launch_rows(const EdgeSoftmax& op, int lanes_log2, const RowQueue& queue,
+                 cudaStream_t stream) {
+  const Schedule& schedule = op.matrix.schedule;
   softmax_rows<T, kBackward>
-      <<<blocks_for_items(op.rows.num_rows), kRowThreads, 0, stream>>>(op, lanes_log2, queue);
+      <<<blocks_for_items(op.matrix.num_rows, schedule), row_threads(schedule), 0, stream>>>(
+          op, lanes_log2, queue);
   PG_LAUNCH_CHECK("softmax_rows");
   if (queue.count == nullptr) return;
-  const unsigned blocks = grid_for(op.rows.num_edges, kLongScores, 1024);
+  const unsigned blocks = grid_for(op.matrix.num_edges, kLongScores, 1024);
   softmax_long_rows<T, kBackward><<<blocks, kLongThreads, 0, stream>>>(op, lanes_log2, queue);
   PG_LAUNCH_CHECK("softmax_long_rows");
 }
@@ -209,18 +212,17 @@ RowQueue make_row_queue(int64_t num_edges, const Allocate& allocate, cudaStream_
 
 }  // namespace
 
-void edge_softmax_cuda(const EdgeSoftmax& op, const Allocate& allocate, int device,
-                       uintptr_t stream_address) {
-  if (op.rows.num_edges == 0 || op.heads == 0) return;
-  DeviceGuard guard(device);
-  const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
-  const RowQueue queue = make_row_queue(op.rows.num_edges, allocate, stream);
+void edge_softmax_cuda(const EdgeSoftmax& op, const Launch& launch, const Allocate& allocate) {
+  if (op.matrix.num_edges == 0 || op.heads == 0) return;
+  DeviceGuard guard(launch.device);
+  const auto stream = reinterpret_cast<cudaStream_t>(launch.stream);
+  const RowQueue queue = make_row_queue(op.matrix.num_edges, allocate, stream);
   int lanes_log2 = 0;
   while (lanes_log2 < 5 && int64_t{1} << lanes_log2 < op.heads) ++lanes_log2;
   with_dtype(op.dtype, [&](auto element) {
     using T = decltype(element);
-    op.grad == nullptr ? launch<T, false>(op, lanes_log2, queue, stream)
-                       : launch<T, true>(op, lanes_log2, queue, stream);
+    op.grad == nullptr ? launch_rows<T, false>(op, lanes_log2, queue, stream)
+                       : launch_rows<T, true>(op, lanes_log2, queue, stream);
   });
 }
 

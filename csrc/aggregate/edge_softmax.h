@@ -6,13 +6,14 @@
 #include "aggregate/csr_matrix.h"
 #include "common/allocate.h"
 #include "common/element.h"
+#include "common/launch.h"
 
 namespace peergraph {
 
 /// Forward: out = softmax(values). Gradient: out = values * (grad - sum of values * grad), where
 /// `values` are the softmax. All are [num_edges, heads] by edge.
 struct EdgeSoftmax {
-  CsrMatrix rows;
+  CsrMatrix matrix;
   DType dtype = DType::kFloat32;
   int64_t heads = 1;
   const void* values = nullptr;
@@ -23,9 +24,8 @@ struct EdgeSoftmax {
 void edge_softmax_cpu(const EdgeSoftmax& op, int num_threads);
 
 #ifdef PEERGRAPH_CUDA
-/// As edge_softmax_cpu, on `device` in `stream`; asynchronous. `allocate` as in spmm.h.
-void edge_softmax_cuda(const EdgeSoftmax& op, const Allocate& allocate, int device,
-                       uintptr_t stream);
+/// As edge_softmax_cpu, on a GPU; asynchronous. `allocate` as in spmm.h.
+void edge_softmax_cuda(const EdgeSoftmax& op, const Launch& launch, const Allocate& allocate);
 #endif
 
 }  // namespace peergraph

@@ -11,12 +11,8 @@
 
 namespace peergraph {
 
-// Two warps a block: a block lives as long as its longest row, and its other warps' places on the
-// multiprocessor stay empty meanwhile.
-constexpr int kRowThreads = 2 * kWarpSize;
-// Rows of more than kLongRow edges are cut in chunks of kChunk; rows.py counts them likewise.
-constexpr int64_t kChunk = 256;
-constexpr int64_t kLongRow = 512;
+/// Threads of a block at most; Schedule::warps_per_block says how many there are.
+constexpr int kMaxRowThreads = kMaxWarpsPerBlock * kWarpSize;
 
 /// Chunk `part` of the `parts` of a row; the chunks of a row lie next to each other.
 struct Chunk {
@@ -33,7 +29,7 @@ struct ChunkQueue {
 };
 
 /// Edges begin .. end - 1, all of a row or the chunk at `slot` of the queue (-1: all).
-struct Part {
+struct RowPart {
   int64_t row;
   int64_t begin;
   int64_t end;
@@ -42,34 +38,35 @@ struct Part {
 
 /// The work of one launch: all rows, or what an earlier launch has queued.
 struct RowWork {
-  CsrMatrix rows;
+  CsrMatrix matrix;
   ChunkQueue queue;
   bool queued = false;
 
   __device__ __forceinline__ int64_t size() const {
-    if (!queued) return rows.num_rows;
+    if (!queued) return matrix.num_rows;
     const int64_t count = static_cast<int64_t>(*queue.count);
     return count < queue.capacity ? count : queue.capacity;
   }
 
   /// Finds item `i`; false where it has been queued instead. The same for all lanes of a warp.
-  __device__ __forceinline__ bool find(int64_t i, Part* part) const {
+  __device__ __forceinline__ bool find(int64_t i, RowPart* part) const {
     if (queued) {
       const Chunk chunk = queue.chunks[i];
-      const int64_t end = rows.end(chunk.row);
-      const int64_t begin = rows.begin(chunk.row) + chunk.part * kChunk;
-      *part = {chunk.row, begin, begin + kChunk < end ? begin + kChunk : end, i};
+      const int64_t end = matrix.end(chunk.row);
+      const int64_t begin = matrix.begin(chunk.row) + chunk.part * matrix.schedule.chunk;
+      *part = {chunk.row, begin, min(begin + matrix.schedule.chunk, end), i};
       return true;
     }
-    *part = {i, rows.begin(i), rows.end(i), -1};
-    if (queue.capacity == 0 || part->end - part->begin <= kLongRow) return true;
+    *part = {i, matrix.begin(i), matrix.end(i), -1};
+    if (queue.capacity == 0 || part->end - part->begin <= matrix.schedule.long_row) return true;
     if (blockIdx.y == 0) enqueue(i, part->end - part->begin);
     return false;
   }
 
  private:
   __device__ void enqueue(int64_t row, int64_t degree) const {
-    const int32_t parts = static_cast<int32_t>((degree + kChunk - 1) / kChunk);
+    const int64_t chunk = matrix.schedule.chunk;
+    const int32_t parts = static_cast<int32_t>((degree + chunk - 1) / chunk);
     unsigned long long first = 0;
     if (lane_id() == 0) first = atomicAdd(queue.count, static_cast<unsigned>(parts));
     first = __shfl_sync(kFullMask, first, 0);
@@ -80,26 +77,41 @@ struct RowWork {
   }
 };
 
-/// An empty queue in scratch memory.
-inline ChunkQueue make_queue(int64_t capacity, const Allocate& allocate, cudaStream_t stream) {
-  ChunkQueue queue;
-  if (capacity == 0) return queue;
+/// All rows of the matrix, with an empty queue for the chunks of its long rows in scratch memory.
+inline RowWork make_row_work(const CsrMatrix& matrix, const Allocate& allocate,
+                             cudaStream_t stream) {
+  RowWork work;
+  work.matrix = matrix;
+  const int64_t capacity = matrix.schedule.max_chunks;
+  if (capacity == 0) return work;
   char* scratch = static_cast<char*>(allocate((capacity + 1) * int64_t{sizeof(Chunk)}));
-  queue.count = reinterpret_cast<unsigned long long*>(scratch);
-  queue.chunks = reinterpret_cast<Chunk*>(scratch) + 1;
-  queue.capacity = capacity;
-  PG_CUDA_CHECK(cudaMemsetAsync(queue.count, 0, sizeof(*queue.count), stream));
-  return queue;
+  work.queue.count = reinterpret_cast<unsigned long long*>(scratch);
+  work.queue.chunks = reinterpret_cast<Chunk*>(scratch) + 1;
+  work.queue.capacity = capacity;
+  PG_CUDA_CHECK(cudaMemsetAsync(work.queue.count, 0, sizeof(*work.queue.count), stream));
+  return work;
 }
 
-/// Blocks of kRowThreads threads that give each item a warp.
-inline unsigned blocks_for_items(int64_t items) {
-  return grid_for(items, kRowThreads / kWarpSize, int64_t{1} << 30);
+/// Scratch memory of `width` values for each chunk; null where no row is cut.
+template <typename Value>
+Value* allocate_partials(const CsrMatrix& matrix, int64_t width, const Allocate& allocate) {
+  const int64_t chunks = matrix.schedule.max_chunks;
+  if (chunks == 0) return nullptr;
+  return static_cast<Value*>(allocate(chunks * width * static_cast<int64_t>(sizeof(Value))));
 }
 
-/// Blocks that share what is queued, which is seldom as much as there is room for.
-inline unsigned blocks_for_queue(const ChunkQueue& queue) {
-  return grid_for(queue.capacity, kRowThreads / kWarpSize, 1 << 14);
+inline unsigned row_threads(const Schedule& schedule) {
+  return static_cast<unsigned>(schedule.warps_per_block * kWarpSize);
+}
+
+/// Blocks that give each item a warp.
+inline unsigned blocks_for_items(int64_t items, const Schedule& schedule) {
+  return grid_for(items, schedule.warps_per_block, int64_t{1} << 30);
+}
+
+/// Blocks that share the queued chunks, which are seldom as many as there is room for.
+inline unsigned blocks_for_queue(const RowWork& work) {
+  return grid_for(work.queue.capacity, work.matrix.schedule.warps_per_block, 1 << 14);
 }
 
 }  // namespace peergraph

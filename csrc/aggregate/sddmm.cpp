@@ -44,14 +44,14 @@ struct Edges {
   /// Calls visit(row of left, row of right, row of out).
   template <typename Visit>
   PG_INLINE void each(int64_t first, int64_t last, const Visit& visit) const {
-    const int64_t last_position = op.rows.end(last - 1) - 1, columns = op.heads * op.depth;
+    const int64_t last_position = op.matrix.end(last - 1) - 1, columns = op.heads * op.depth;
     for (int64_t row = first; row < last; ++row) {
-      const int64_t end = op.rows.end(row);
-      for (int64_t p = op.rows.begin(row); p < end; ++p) {
-        const int64_t ahead = op.rows.column(std::min(p + kAhead, last_position));
+      const int64_t end = op.matrix.end(row);
+      for (int64_t p = op.matrix.begin(row); p < end; ++p) {
+        const int64_t ahead = op.matrix.column(std::min(p + kAhead, last_position));
         if (left.at_column()) prefetch_row(left.find(ahead, 0, 0), columns);
         if (right.at_column()) prefetch_row(right.find(ahead, 0, 0), columns);
-        const int64_t column = op.rows.column(p), edge = op.rows.edge(p);
+        const int64_t column = op.matrix.column(p), edge = op.matrix.edge(p);
         visit(left.find(column, row, edge), right.find(column, row, edge),
               static_cast<T*>(op.out) + edge * op.heads);
       }
@@ -110,7 +110,7 @@ void sums(const Edges<T>& edges, int64_t first, int64_t last) {
 template <Message kMessage, typename T>
 void by_column_of(const Edges<T>& edges, bool full, int num_threads) {
   const Sddmm& op = edges.op;
-  each_piece(op.rows, op.heads, num_threads, [&](int64_t first, int64_t last) {
+  each_piece(op.matrix, op.heads, num_threads, [&](int64_t first, int64_t last) {
     with_vectors<kMostBytes<T>>([&](auto bytes) PG_INLINED {
       constexpr int kBytes = decltype(bytes)::value;
       if constexpr (kIsCommon<T> || kMessage == Message::kCopyU)
@@ -138,7 +138,7 @@ void sddmm_of(const Sddmm& op, int num_threads) {
     }
   }
   const bool is_dot = full && op.message == Message::kMul;
-  each_piece(op.rows, op.heads * op.depth, num_threads, [&](int64_t first, int64_t last) {
+  each_piece(op.matrix, op.heads * op.depth, num_threads, [&](int64_t first, int64_t last) {
     if (!is_dot) return sums(edges, first, last);
     with_vectors<kMostBytes<T>>(
         [&](auto bytes) PG_INLINED { dots<T, decltype(bytes)::value>(edges, first, last); });
@@ -148,7 +148,7 @@ void sddmm_of(const Sddmm& op, int num_threads) {
 }  // namespace
 
 void sddmm_cpu(const Sddmm& op, int num_threads) {
-  if (op.rows.num_edges == 0 || op.heads == 0) return;
+  if (op.matrix.num_edges == 0 || op.heads == 0) return;
   with_dtype(op.dtype, [&](auto element) { sddmm_of<decltype(element)>(op, num_threads); });
 }
 

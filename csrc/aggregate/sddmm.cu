@@ -1,4 +1,4 @@
-// g-SDDMM on a GPU: a warp for each run of kChunk edges, whatever rows they are in; groups of lanes
+// g-SDDMM on a GPU: a warp for each run of edges, whatever rows they are in; groups of lanes
 // take values of edges, several at a time.
 #include "aggregate/lane_columns.cuh"
 #include "aggregate/neighbor_partition.cuh"
@@ -6,6 +6,8 @@
 
 namespace peergraph {
 namespace {
+
+constexpr int64_t kEdgesPerWarp = 256;
 
 /// The row of a position among rows low .. high: the last one that begins at it or before.
 __device__ __forceinline__ int64_t find_row(const CsrMatrix& rows, int64_t position, int64_t low,
@@ -47,7 +49,7 @@ __device__ __forceinline__ Pack<T, kVec> read(const EdgeOperand& operand, const 
 }
 
 template <typename T, int kVec>
-__global__ void __launch_bounds__(kRowThreads)
+__global__ void __launch_bounds__(kMaxRowThreads)
     edge_values(const __grid_constant__ Sddmm op, EdgeShape shape) {
   using Value = AccumulatorOf<T>;
   constexpr int kInFlight = 4;
@@ -55,14 +57,15 @@ __global__ void __launch_bounds__(kRowThreads)
   const int group = lane_id() >> shape.lanes_log2, lane = lane_id() & (lanes - 1);
   const bool reads_left = uses_u(op.message), reads_right = uses_e(op.message);
   const uint32_t heads = static_cast<uint32_t>(op.heads);
-  const int64_t chunks = (op.rows.num_edges + kChunk - 1) / kChunk;
+  const int64_t chunks = (op.matrix.num_edges + kEdgesPerWarp - 1) / kEdgesPerWarp;
   for (int64_t chunk = global_warp(); chunk < chunks; chunk += grid_warps()) {
-    const int64_t first = chunk * kChunk;
-    const int64_t last = first + kChunk < op.rows.num_edges ? first + kChunk : op.rows.num_edges;
+    const int64_t first = chunk * kEdgesPerWarp;
+    const int64_t last =
+        first + kEdgesPerWarp < op.matrix.num_edges ? first + kEdgesPerWarp : op.matrix.num_edges;
     int64_t low = 0, high = 0;
     if (shape.needs_row) {
-      low = find_row(op.rows, first, 0, op.rows.num_rows - 1);
-      high = find_row(op.rows, last - 1, low, op.rows.num_rows - 1);
+      low = find_row(op.matrix, first, 0, op.matrix.num_rows - 1);
+      high = find_row(op.matrix, last - 1, low, op.matrix.num_rows - 1);
     }
     const int64_t items = (last - first) * heads;
     for (int64_t step = 0; step < items; step += groups * kInFlight) {
@@ -76,9 +79,9 @@ __global__ void __launch_bounds__(kRowThreads)
         const uint32_t offset = static_cast<uint32_t>(item) / heads;
         const int64_t head = static_cast<uint32_t>(item) - offset * heads;
         const int64_t position = first + offset;
-        Place place{0, 0, op.rows.edge(position)};
-        place.column = op.rows.column(position);
-        if (shape.needs_row) place.row = find_row(op.rows, position, low, high);
+        Place place{0, 0, op.matrix.edge(position)};
+        place.column = op.matrix.column(position);
+        if (shape.needs_row) place.row = find_row(op.matrix, position, low, high);
         targets[k] = place.edge * op.heads + head;
         for (int64_t d = lane * kVec; d < op.depth; d += lanes * kVec) {
           const int64_t c = head * op.depth + d;
@@ -114,7 +117,8 @@ bool can_use_vectors(const Sddmm& op) {
 }
 
 template <typename T, int kVec>
-void launch(const Sddmm& op, cudaStream_t stream) {
+void launch_rows(const Sddmm& op, cudaStream_t stream) {
+  const Schedule& schedule = op.matrix.schedule;
   const int64_t columns = op.heads * op.depth;
   const auto group = [&](const EdgeOperand& operand) {
     return static_cast<uint32_t>(operand.columns > 0 ? columns / operand.columns : 1);
@@ -123,25 +127,26 @@ void launch(const Sddmm& op, cudaStream_t stream) {
   while (shape.lanes_log2 < 5 && (int64_t{kVec} << shape.lanes_log2) < op.depth) ++shape.lanes_log2;
   shape.needs_row = (uses_u(op.message) && op.left.target == Target::kRow) ||
                     (uses_e(op.message) && op.right.target == Target::kRow);
-  const int64_t chunks = (op.rows.num_edges + kChunk - 1) / kChunk;
-  edge_values<T, kVec><<<blocks_for_items(chunks), kRowThreads, 0, stream>>>(op, shape);
+  const int64_t chunks = (op.matrix.num_edges + kEdgesPerWarp - 1) / kEdgesPerWarp;
+  edge_values<T, kVec>
+      <<<blocks_for_items(chunks, schedule), row_threads(schedule), 0, stream>>>(op, shape);
   PG_LAUNCH_CHECK("edge_values");
 }
 
 }  // namespace
 
-void sddmm_cuda(const Sddmm& op, int device, uintptr_t stream_address) {
-  if (op.rows.num_edges == 0 || op.heads == 0) return;
+void sddmm_cuda(const Sddmm& op, const Launch& launch) {
+  if (op.matrix.num_edges == 0 || op.heads == 0) return;
   PG_CHECK_ARG(op.heads * op.depth <= 1 << 23,
                "features of so many columns are not supported on a GPU");
-  DeviceGuard guard(device);
-  const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
+  DeviceGuard guard(launch.device);
+  const auto stream = reinterpret_cast<cudaStream_t>(launch.stream);
   with_dtype(op.dtype, [&](auto element) {
     using T = decltype(element);
     if (can_use_vectors<T>(op)) {
-      launch<T, 16 / sizeof(T)>(op, stream);
+      launch_rows<T, 16 / sizeof(T)>(op, stream);
     } else {
-      launch<T, 1>(op, stream);
+      launch_rows<T, 1>(op, stream);
     }
   });
 }

@@ -7,6 +7,7 @@
 #include "aggregate/csr_matrix.h"
 #include "aggregate/message.h"
 #include "common/element.h"
+#include "common/launch.h"
 
 namespace peergraph {
 
@@ -21,7 +22,7 @@ struct EdgeOperand {
 };
 
 struct Sddmm {
-  CsrMatrix rows;
+  CsrMatrix matrix;
   EdgeOperand left, right;  // a message copies `left` as u, `right` as e
   Message message = Message::kCopyU;
   DType dtype = DType::kFloat32;
@@ -33,8 +34,8 @@ struct Sddmm {
 void sddmm_cpu(const Sddmm& op, int num_threads);
 
 #ifdef PEERGRAPH_CUDA
-/// As sddmm_cpu, on `device` in `stream`; asynchronous.
-void sddmm_cuda(const Sddmm& op, int device, uintptr_t stream);
+/// As sddmm_cpu, on a GPU; asynchronous.
+void sddmm_cuda(const Sddmm& op, const Launch& launch);
 #endif
 
 }  // namespace peergraph

@@ -1,15 +1,19 @@
 #include "aggregate/spmm.h"
 
+#include <vector>
+
 #include "aggregate/column_blocks.h"
 
 namespace peergraph {
 namespace {
 
-/// Sums the messages of a row, as many columns at a time as the vector registers hold.
-template <typename T, int kPacks, int kLanes, int kBytes, typename Messages>
-PG_INLINE void sum_row(const Spmm& op, const Messages& messages, int64_t row, int64_t first) {
+/// Sums the messages of a row, as many columns at a time as the vector registers hold. `out` gets
+/// the columns from `first` on; its elements are those of the operation or its accumulators.
+template <typename T, int kPacks, int kLanes, int kBytes, typename Messages, typename Out>
+PG_INLINE void sum_row(const Spmm& op, const Messages& messages, int64_t row, int64_t first,
+                       Out* out) {
   using Sums = WidePack<AccumulatorOf<T>, kLanes, kBytes>;
-  const int64_t begin = op.rows.begin(row), end = op.rows.end(row);
+  const int64_t begin = op.matrix.begin(row), end = op.matrix.end(row);
   Sums sums[kPacks], message[kPacks], count;
   for (int i = 0; i < kPacks; ++i) sums[i].fill(0);
   for (int64_t p = begin; p < end; ++p) {
@@ -17,30 +21,42 @@ PG_INLINE void sum_row(const Spmm& op, const Messages& messages, int64_t row, in
     for (int i = 0; i < kPacks; ++i) sums[i].add(message[i]);
   }
   count.fill(static_cast<AccumulatorOf<T>>(op.mean && end > begin ? end - begin : 1));
-  T* out = static_cast<T*>(op.out) + row * op.of.columns + first;
   for (int i = 0; i < kPacks; ++i) {
     sums[i].divide(count);
-    sums[i].store(out + i * kLanes);
+    sums[i].store(out + first + i * kLanes);
   }
 }
 
 }  // namespace
 
 void spmm_cpu(const Spmm& op, int num_threads) {
-  if (op.rows.num_rows == 0 || op.of.columns == 0) return;
-  each_piece_of_messages<64>(op.rows, op.of, op.dtype, num_threads,
-                             [&](const auto& messages, int64_t first, int64_t last) PG_INLINED {
-                               using Given = std::decay_t<decltype(messages)>;
-                               using T = typename Given::Element;
-                               constexpr int kBytes = Given::kVectorBytes;
-                               for (int64_t row = first; row < last; ++row) {
-                                 each_block<kMaxPacks<T, kBytes>, kLanesOf<AccumulatorOf<T>>>(
-                                     op.of.columns,
-                                     [&](int64_t column, auto packs, auto lanes) PG_INLINED {
-                                       sum_row<T, packs, lanes, kBytes>(op, messages, row, column);
-                                     });
-                               }
-                             });
+  if (op.matrix.num_rows == 0 || op.operands.columns == 0) return;
+  const int64_t columns = op.operands.columns;
+  const auto sum_rows = [&](const auto& messages, int64_t begin, int64_t end) PG_INLINED {
+    using Given = std::decay_t<decltype(messages)>;
+    using T = typename Given::Element;
+    using Value = AccumulatorOf<T>;
+    constexpr int kBytes = Given::kVectorBytes;
+    const auto sum_into = [&](int64_t row, auto* out) PG_INLINED {
+      each_block<kMaxPacks<T, kBytes>, kLanesOf<Value>>(
+          columns, [&](int64_t first, auto packs, auto lanes) PG_INLINED {
+            sum_row<T, packs, lanes, kBytes>(op, messages, row, first, out);
+          });
+    };
+    T* out = static_cast<T*>(op.out);
+    if (!op.accumulate) {
+      for (int64_t row = begin; row < end; ++row) sum_into(row, out + row * columns);
+      return;
+    }
+    // Blocks of columns may overlap, so that `out` is added to once the whole row has been summed.
+    std::vector<Value> sums(columns);
+    for (int64_t row = begin; row < end; ++row) {
+      sum_into(row, sums.data());
+      T* row_out = out + row * columns;
+      for (int64_t c = 0; c < columns; ++c) narrow(Value{widen(row_out[c])} + sums[c], row_out + c);
+    }
+  };
+  each_piece_of_messages<64>(op.matrix, op.operands, op.dtype, num_threads, sum_rows);
 }
 
 }  // namespace peergraph

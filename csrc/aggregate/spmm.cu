@@ -8,54 +8,60 @@ namespace peergraph {
 namespace {
 
 template <typename T>
-struct SumOutput {
+struct SpmmOutput {
   T* out;
   AccumulatorOf<T>* partial;  // [slots of the queue, columns]
   bool mean;
+  bool accumulate;
+
+  /// What a row of `degree` edges with this sum adds to the output.
+  __device__ __forceinline__ AccumulatorOf<T> result(AccumulatorOf<T> sum, int64_t degree) const {
+    return mean ? sum / static_cast<AccumulatorOf<T>>(degree > 0 ? degree : 1) : sum;
+  }
 };
 
-template <typename T>
-__device__ __forceinline__ T rounded(AccumulatorOf<T> sum, bool mean, int64_t degree) {
-  T out;
-  narrow(mean ? sum / static_cast<AccumulatorOf<T>>(degree > 0 ? degree : 1) : sum, &out);
-  return out;
-}
-
-template <Known kKnown, Lie kLie, typename T, int kVec, int kItems>
-__global__ void __launch_bounds__(kRowThreads)
-    sum_rows(const __grid_constant__ RowWork work, const __grid_constant__ Operands of,
-             LaneShape shape, SumOutput<T> to) {
+template <MessageKind kKind, RowLayout kLayout, typename T, int kVec, int kItems>
+__global__ void __launch_bounds__(kMaxRowThreads)
+    spmm_rows(const __grid_constant__ RowWork work, const __grid_constant__ Operands operands,
+              LaneShape shape, SpmmOutput<T> output) {
   using Value = AccumulatorOf<T>;
   // Twice as many rows in flight where nothing but rows and a number for each is read.
-  constexpr bool kFew = kKnown == Known::kCopyU || kKnown == Known::kScale;
+  constexpr bool kFew = kKind == MessageKind::kCopyU || kKind == MessageKind::kScale;
   constexpr int kInFlight = kFew && kItems == 1 ? 8 : 4;
-  const Lanes<kVec, kItems> at(shape, of);
+  const LaneColumns<kVec, kItems> lane(shape, operands);
   const int64_t size = work.size();
   for (int64_t item = global_warp(); item < size; item += grid_warps()) {
-    Part part;
+    RowPart part;
     if (!work.find(item, &part)) continue;
     Value sum[kItems][kVec] = {};
-    each_message<kKnown, kLie, kInFlight, T>(
-        work.rows, of, at, part, [&](int64_t, int m, int i, Value value) { sum[m][i] += value; });
+    each_message<kKind, kLayout, kInFlight, T>(
+        work.matrix, operands, lane, part,
+        [&](int64_t, int m, int i, Value value) { sum[m][i] += value; });
     // All lanes exchange before any writes: between writes the warp would not be together.
 #pragma unroll
     for (int m = 0; m < kItems; ++m)
 #pragma unroll
-      for (int i = 0; i < kVec; ++i)
-        for (int offset = at.lanes; offset < kWarpSize; offset *= 2)
-          sum[m][i] += __shfl_xor_sync(kFullMask, sum[m][i], offset);
+      for (int i = 0; i < kVec; ++i) sum[m][i] = sum_over_groups(sum[m][i], lane.lanes);
     __syncwarp();
 #pragma unroll
     for (int m = 0; m < kItems; ++m) {
-      if (at.group != 0 || !at.on[m]) continue;
+      if (lane.group != 0 || !lane.active[m]) continue;
       if (part.slot < 0) {
-        Pack<T, kVec> pack;
+        T* out = output.out + part.row * operands.columns + lane.columns[m];
+        const int64_t degree = part.end - part.begin;
 #pragma unroll
-        for (int i = 0; i < kVec; ++i)
-          pack.values[i] = rounded<T>(sum[m][i], to.mean, part.end - part.begin);
-        store_pack(to.out + part.row * of.columns + at.columns[m], pack);
+        for (int i = 0; i < kVec; ++i) sum[m][i] = output.result(sum[m][i], degree);
+        Pack<T, kVec> pack;
+        if (output.accumulate) {
+          pack = load_pack<T, kVec>(out);
+#pragma unroll
+          for (int i = 0; i < kVec; ++i) sum[m][i] += widen(pack.values[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) narrow(sum[m][i], &pack.values[i]);
+        store_pack(out, pack);
       } else {
-        Value* partial = to.partial + part.slot * of.columns + at.columns[m];
+        Value* partial = output.partial + part.slot * operands.columns + lane.columns[m];
 #pragma unroll
         for (int i = 0; i < kVec; ++i) partial[i] = sum[m][i];
       }
@@ -65,79 +71,82 @@ __global__ void __launch_bounds__(kRowThreads)
 
 /// Adds up the chunks of each long row, in their order.
 template <typename T>
-__global__ void __launch_bounds__(kRowThreads)
-    combine_sums(const __grid_constant__ RowWork work, int64_t columns, SumOutput<T> to) {
+__global__ void __launch_bounds__(kMaxRowThreads)
+    combine_spmm(const __grid_constant__ RowWork work, int64_t columns, SpmmOutput<T> output) {
   const int64_t size = work.size();
   for (int64_t slot = global_warp(); slot < size; slot += grid_warps()) {
     const Chunk chunk = work.queue.chunks[slot];
     if (chunk.part != 0) continue;
-    const int64_t degree = work.rows.end(chunk.row) - work.rows.begin(chunk.row);
+    const int64_t degree = work.matrix.end(chunk.row) - work.matrix.begin(chunk.row);
     for (int64_t c = lane_id(); c < columns; c += kWarpSize) {
       AccumulatorOf<T> sum = 0;
-      for (int32_t k = 0; k < chunk.parts; ++k) sum += to.partial[(slot + k) * columns + c];
-      to.out[chunk.row * columns + c] = rounded<T>(sum, to.mean, degree);
+      for (int32_t k = 0; k < chunk.parts; ++k) sum += output.partial[(slot + k) * columns + c];
+      T* out = output.out + chunk.row * columns + c;
+      sum = output.result(sum, degree);
+      if (output.accumulate) sum += widen(*out);
+      narrow(sum, out);
     }
   }
 }
 
-template <Known kKnown, Lie kLie, typename T, int kVec, int kItems>
-void launch(RowWork work, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
-            const SumOutput<T>& to, cudaStream_t stream) {
-  const dim3 rows(blocks_for_items(work.rows.num_rows), shape.slices);
-  sum_rows<kKnown, kLie, T, kVec, kItems>
-      <<<rows, kRowThreads, 0, stream>>>(work, of, shape.shape, to);
-  PG_LAUNCH_CHECK("sum_rows");
+template <MessageKind kKind, RowLayout kLayout, typename T, int kVec, int kItems>
+void launch_rows(RowWork work, const Operands& operands, const LaneLaunch<kVec, kItems>& shape,
+                 const SpmmOutput<T>& output, cudaStream_t stream) {
+  const Schedule schedule = work.matrix.schedule;
+  const dim3 rows(blocks_for_items(work.matrix.num_rows, schedule), shape.slices);
+  spmm_rows<kKind, kLayout, T, kVec, kItems>
+      <<<rows, row_threads(schedule), 0, stream>>>(work, operands, shape.shape, output);
+  PG_LAUNCH_CHECK("spmm_rows");
   if (work.queue.capacity == 0) return;
   work.queued = true;
-  const unsigned blocks = blocks_for_queue(work.queue);
-  sum_rows<kKnown, kLie, T, kVec, kItems>
-      <<<dim3(blocks, shape.slices), kRowThreads, 0, stream>>>(work, of, shape.shape, to);
-  PG_LAUNCH_CHECK("sum_rows of chunks");
-  combine_sums<T><<<blocks, kRowThreads, 0, stream>>>(work, of.columns, to);
-  PG_LAUNCH_CHECK("combine_sums");
+  const unsigned blocks = blocks_for_queue(work);
+  spmm_rows<kKind, kLayout, T, kVec, kItems>
+      <<<dim3(blocks, shape.slices), row_threads(schedule), 0, stream>>>(work, operands,
+                                                                         shape.shape, output);
+  PG_LAUNCH_CHECK("spmm_rows of chunks");
+  combine_spmm<T><<<blocks, row_threads(schedule), 0, stream>>>(work, operands.columns, output);
+  PG_LAUNCH_CHECK("combine_spmm");
 }
 
-template <Known kKnown, typename T, int kVec, int kItems>
-void launch_lying(const RowWork& work, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
-                  const SumOutput<T>& to, cudaStream_t stream) {
-  of.x_rows == nullptr ? launch<kKnown, Lie::kInMatrix, T>(work, of, shape, to, stream)
-                       : launch<kKnown, Lie::kAnywhere, T>(work, of, shape, to, stream);
+template <MessageKind kKind, typename T, int kVec, int kItems>
+void launch_for_layout(const RowWork& work, const Operands& operands,
+                       const LaneLaunch<kVec, kItems>& shape, const SpmmOutput<T>& output,
+                       cudaStream_t stream) {
+  operands.x_rows == nullptr
+      ? launch_rows<kKind, RowLayout::kDense, T>(work, operands, shape, output, stream)
+      : launch_rows<kKind, RowLayout::kIndirect, T>(work, operands, shape, output, stream);
 }
 
 template <typename T, int kVec, int kItems>
-void launch_known(const RowWork& work, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
-                  const SumOutput<T>& to, cudaStream_t stream) {
-  if (of.message == Message::kCopyU) {
-    launch_lying<Known::kCopyU, T>(work, of, shape, to, stream);
-  } else if (of.message == Message::kMul && shape.shape.edge_values == EdgeValues::kOne) {
-    launch_lying<Known::kScale, T>(work, of, shape, to, stream);
-  } else if (of.message == Message::kMul) {
-    launch_lying<Known::kMul, T>(work, of, shape, to, stream);
+void launch_for_kind(const RowWork& work, const Operands& operands,
+                     const LaneLaunch<kVec, kItems>& shape, const SpmmOutput<T>& output,
+                     cudaStream_t stream) {
+  if (operands.message == Message::kCopyU) {
+    launch_for_layout<MessageKind::kCopyU, T>(work, operands, shape, output, stream);
+  } else if (operands.message == Message::kMul && shape.shape.edge_values == EdgeValues::kOne) {
+    launch_for_layout<MessageKind::kScale, T>(work, operands, shape, output, stream);
+  } else if (operands.message == Message::kMul) {
+    launch_for_layout<MessageKind::kMul, T>(work, operands, shape, output, stream);
   } else {
-    PG_CHECK_ARG(of.x_rows == nullptr, "rows at addresses are copied or scaled only");
-    launch<Known::kNothing, Lie::kInMatrix, T>(work, of, shape, to, stream);
+    PG_CHECK_ARG(operands.x_rows == nullptr, "rows at addresses are copied or scaled only");
+    launch_rows<MessageKind::kGeneric, RowLayout::kDense, T>(work, operands, shape, output, stream);
   }
 }
 
 }  // namespace
 
-void spmm_cuda(const Spmm& op, int64_t max_chunks, const Allocate& allocate, int device,
-               uintptr_t stream_address) {
-  if (op.rows.num_rows == 0 || op.of.columns == 0) return;
-  check_columns(op.rows);
-  DeviceGuard guard(device);
-  const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
-  RowWork work;
-  work.rows = op.rows;
-  work.queue = make_queue(max_chunks, allocate, stream);
-  with_lanes(op.dtype, op.of, op.out, [&](auto element, auto shape) {
+void spmm_cuda(const Spmm& op, const Launch& launch, const Allocate& allocate) {
+  if (op.matrix.num_rows == 0 || op.operands.columns == 0) return;
+  check_columns(op.matrix);
+  DeviceGuard guard(launch.device);
+  const auto stream = reinterpret_cast<cudaStream_t>(launch.stream);
+  const RowWork work = make_row_work(op.matrix, allocate, stream);
+  with_lanes(op.dtype, op.operands, op.out, [&](auto element, auto shape) {
     using T = decltype(element);
     using Value = AccumulatorOf<T>;
-    SumOutput<T> to{static_cast<T*>(op.out), nullptr, op.mean};
-    if (max_chunks > 0)
-      to.partial = static_cast<Value*>(
-          allocate(max_chunks * op.of.columns * static_cast<int64_t>(sizeof(Value))));
-    launch_known<T>(work, op.of, shape, to, stream);
+    Value* partial = allocate_partials<Value>(op.matrix, op.operands.columns, allocate);
+    const SpmmOutput<T> output{static_cast<T*>(op.out), partial, op.mean, op.accumulate};
+    launch_for_kind<T>(work, op.operands, shape, output, stream);
   });
 }
 

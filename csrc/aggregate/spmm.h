@@ -7,26 +7,29 @@
 #include "aggregate/message.h"
 #include "common/allocate.h"
 #include "common/element.h"
+#include "common/launch.h"
 
 namespace peergraph {
 
 struct Spmm {
-  CsrMatrix rows;
-  Operands of;
+  CsrMatrix matrix;
+  Operands operands;
   DType dtype = DType::kFloat32;  // of x, e and out
   bool mean = false;              // divide by the number of edges
-  void* out = nullptr;            // [rows.num_rows, of.columns] written; zeros in empty rows
+  bool accumulate = false;        // add to `out` instead of writing it
+  /// [matrix.num_rows, operands.columns]. Empty rows become zeros, or stay as they are where the
+  /// operation accumulates. Each value is rounded to dtype once, after the addition.
+  void* out = nullptr;
 };
 
 /// Sums in float (double for double), the edges of a row in order. All memory is this CPU's.
 void spmm_cpu(const Spmm& op, int num_threads);
 
 #ifdef PEERGRAPH_CUDA
-/// As spmm_cpu, on `device` in `stream`; asynchronous. Rows are summed in a fixed order, which is
-/// not that of the CPU. `max_chunks` bounds what rows of more than kLongRow edges are cut into.
-/// Scratch comes from `allocate`, and is used in `stream` only.
-void spmm_cuda(const Spmm& op, int64_t max_chunks, const Allocate& allocate, int device,
-               uintptr_t stream);
+/// As spmm_cpu, on a GPU; asynchronous. Rows are summed in a fixed order, which depends on the
+/// matrix's schedule and is not the order of the CPU. Scratch memory comes from `allocate` and is
+/// used in the launch's stream only.
+void spmm_cuda(const Spmm& op, const Launch& launch, const Allocate& allocate);
 #endif
 
 }  // namespace peergraph

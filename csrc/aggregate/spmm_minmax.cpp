@@ -10,12 +10,12 @@ namespace {
 
 /// A minimum is the maximum of what is multiplied by -1.
 template <bool kNan, typename T, int kPacks, int kLanes, int kBytes, typename Messages>
-PG_INLINE void best_of_row(const Extremum& op, const Messages& messages, int64_t row,
+PG_INLINE void best_of_row(const SpmmMinMax& op, const Messages& messages, int64_t row,
                            int64_t first) {
   using Value = AccumulatorOf<T>;
   using Position = IntegerOf<Value>;
-  const int64_t begin = op.rows.begin(row), end = op.rows.end(row);
-  const int64_t at = row * op.of.columns + first;
+  const int64_t begin = op.matrix.begin(row), end = op.matrix.end(row);
+  const int64_t at = row * op.operands.columns + first;
   const Value order = op.minimum ? -1 : 1;
   WidePack<Value, kLanes, kBytes> best[kPacks], message[kPacks];
   WidePack<Position, kLanes, kBytes> positions[kPacks];
@@ -46,27 +46,27 @@ PG_INLINE void best_of_row(const Extremum& op, const Messages& messages, int64_t
 }
 
 template <bool kNan, typename Messages>
-PG_INLINE void best_of_rows(const Extremum& op, const Messages& messages, int64_t first,
+PG_INLINE void best_of_rows(const SpmmMinMax& op, const Messages& messages, int64_t first,
                             int64_t last) {
   using T = typename Messages::Element;
   constexpr int kBytes = Messages::kVectorBytes;
   for (int64_t row = first; row < last; ++row) {
     each_block<kMaxPacks<T, kBytes>, kLanesOf<AccumulatorOf<T>>>(
-        op.of.columns, [&](int64_t column, auto packs, auto lanes) PG_INLINED {
+        op.operands.columns, [&](int64_t column, auto packs, auto lanes) PG_INLINED {
           best_of_row<kNan, T, packs, lanes, kBytes>(op, messages, row, column);
         });
   }
 }
 
 /// Whether messages can be NaN; false only for copied floats, of which there is a shorter way.
-bool can_be_nan(const Extremum& op, int num_threads) {
-  const bool copies = op.of.message == Message::kCopyU && op.of.x_rows == nullptr;
-  const int64_t count = op.rows.num_columns * op.of.columns;
+bool can_be_nan(const SpmmMinMax& op, int num_threads) {
+  const bool copies = op.operands.message == Message::kCopyU && op.operands.x_rows == nullptr;
+  const int64_t count = op.matrix.num_columns * op.operands.columns;
   // Looking at each value once must cost little beside the edges.
-  if (!copies || op.dtype != DType::kFloat32 || op.rows.num_edges < 2 * op.rows.num_columns)
+  if (!copies || op.dtype != DType::kFloat32 || op.matrix.num_edges < 2 * op.matrix.num_columns)
     return true;
   std::atomic<bool> found{false};
-  const float* x = static_cast<const float*>(op.of.x);
+  const float* x = static_cast<const float*>(op.operands.x);
   const auto look = [&](int64_t first, int64_t last) {
     bool any = false;
     for (int64_t i = first; i < last; ++i) any |= x[i] != x[i];
@@ -77,37 +77,37 @@ bool can_be_nan(const Extremum& op, int num_threads) {
 }
 
 /// Positions within a row are kept in lanes as wide as those of the values.
-void check_degrees(const Extremum& op) {
+void check_degrees(const SpmmMinMax& op) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  if (op.dtype == DType::kFloat64 || op.rows.num_edges <= kMost) return;
-  for (int64_t row = 0; row < op.rows.num_rows; ++row)
-    PG_CHECK_ARG(op.rows.end(row) - op.rows.begin(row) <= kMost,
+  if (op.dtype == DType::kFloat64 || op.matrix.num_edges <= kMost) return;
+  for (int64_t row = 0; row < op.matrix.num_rows; ++row)
+    PG_CHECK_ARG(op.matrix.end(row) - op.matrix.begin(row) <= kMost,
                  "extrema: a row has more than 2^31 - 1 edges");
 }
 
 /// Threads split the values of an edge, each with its group of columns: no two write to one place.
 template <typename T>
-void grad_groups(const ExtremumGrad& op, int64_t first, int64_t last) {
+void grad_groups(const SpmmMinMaxBackward& op, int64_t first, int64_t last) {
   using Value = AccumulatorOf<T>;
-  const Operands& of = op.of;
-  const int64_t group = of.group();
-  const T* x = static_cast<const T*>(of.x);
-  const T* e = static_cast<const T*>(of.e);
+  const Operands& operands = op.operands;
+  const int64_t group = operands.group();
+  const T* x = static_cast<const T*>(operands.x);
+  const T* e = static_cast<const T*>(operands.e);
   Value* grad_x = static_cast<Value*>(op.grad_x);
   Value* grad_e = static_cast<Value*>(op.grad_e);
-  for (int64_t row = 0; row < op.rows.num_rows; ++row) {
+  for (int64_t row = 0; row < op.matrix.num_rows; ++row) {
     for (int64_t c = first * group; c < last * group; ++c) {
-      const int64_t at = row * of.columns + c;
+      const int64_t at = row * operands.columns + c;
       const int64_t position = load_id(op.arg, op.arg_bytes, at);
       if (position < 0) continue;
       const Value grad = widen(static_cast<const T*>(op.grad)[at]);
-      const int64_t column = op.rows.column(position) * of.columns + c;
-      const int64_t edge = op.rows.edge(position) * of.e_columns + c / group;
+      const int64_t column = op.matrix.column(position) * operands.columns + c;
+      const int64_t edge = op.matrix.edge(position) * operands.e_columns + c / group;
       const Value weight = e == nullptr ? Value{1} : Value{widen(e[edge])};
-      if (grad_x != nullptr) grad_x[column] += grad_of_u(of.message, grad, weight);
+      if (grad_x != nullptr) grad_x[column] += grad_of_u(operands.message, grad, weight);
       if (grad_e != nullptr) {
         const Value u = x == nullptr ? Value{} : Value{widen(x[column])};
-        grad_e[edge] += grad_of_e(of.message, grad, u, weight);
+        grad_e[edge] += grad_of_e(operands.message, grad, u, weight);
       }
     }
   }
@@ -115,12 +115,12 @@ void grad_groups(const ExtremumGrad& op, int64_t first, int64_t last) {
 
 }  // namespace
 
-void extremum_cpu(const Extremum& op, int num_threads) {
-  if (op.rows.num_rows == 0 || op.of.columns == 0) return;
+void spmm_minmax_cpu(const SpmmMinMax& op, int num_threads) {
+  if (op.matrix.num_rows == 0 || op.operands.columns == 0) return;
   check_degrees(op);
   const bool nan = can_be_nan(op, num_threads);
   // GCC compares wider vectors lane by lane; but there are more of those of 256 bits with AVX-512.
-  each_piece_of_messages<32>(op.rows, op.of, op.dtype, num_threads,
+  each_piece_of_messages<32>(op.matrix, op.operands, op.dtype, num_threads,
                              [&](const auto& messages, int64_t first, int64_t last) PG_INLINED {
                                using Given = std::decay_t<decltype(messages)>;
                                if constexpr (Given::kCopiesU && kIsCommon<typename Given::Element>)
@@ -129,10 +129,10 @@ void extremum_cpu(const Extremum& op, int num_threads) {
                              });
 }
 
-void extremum_grad_cpu(const ExtremumGrad& op, int num_threads) {
-  if (op.of.columns == 0) return;
-  const int64_t groups = op.of.e_columns;
-  const int64_t grain = row_grain(groups, 0, op.rows.num_rows * op.of.group());
+void spmm_minmax_backward_cpu(const SpmmMinMaxBackward& op, int num_threads) {
+  if (op.operands.columns == 0) return;
+  const int64_t groups = op.operands.e_columns;
+  const int64_t grain = row_grain(groups, 0, op.matrix.num_rows * op.operands.group());
   with_dtype(op.dtype, [&](auto element) {
     const auto walk = [&](int64_t first, int64_t last) {
       grad_groups<decltype(element)>(op, first, last);

@@ -8,16 +8,16 @@ namespace peergraph {
 namespace {
 
 template <typename T>
-struct ExtremumOutput {
+struct MinMaxOutput {
   T* out;
   void* arg;
   int32_t arg_bytes;
   bool minimum;
   Best<AccumulatorOf<T>>* partial;  // [slots of the queue, columns]
 
-  __device__ __forceinline__ void write(int64_t at, const Best<AccumulatorOf<T>>& best) const {
-    narrow(best.value, out + at);
-    store_id(arg, arg_bytes, at, best.position);
+  __device__ __forceinline__ void write(int64_t index, const Best<AccumulatorOf<T>>& best) const {
+    narrow(best.value, out + index);
+    store_id(arg, arg_bytes, index, best.position);
   }
 };
 
@@ -29,15 +29,15 @@ __device__ __forceinline__ Best<Value> from_lane_xor(const Best<Value>& best, in
   return {value, position};
 }
 
-template <Lie kLie, typename T, int kVec, int kItems>
-__global__ void __launch_bounds__(kRowThreads)
-    extremum_rows(const __grid_constant__ RowWork work, const __grid_constant__ Operands of,
-                  LaneShape shape, ExtremumOutput<T> to) {
+template <RowLayout kLayout, typename T, int kVec, int kItems>
+__global__ void __launch_bounds__(kMaxRowThreads)
+    minmax_rows(const __grid_constant__ RowWork work, const __grid_constant__ Operands operands,
+                LaneShape shape, MinMaxOutput<T> output) {
   using Value = AccumulatorOf<T>;
-  const Lanes<kVec, kItems> at(shape, of);
+  const LaneColumns<kVec, kItems> lane(shape, operands);
   const int64_t size = work.size();
   for (int64_t item = global_warp(); item < size; item += grid_warps()) {
-    Part part;
+    RowPart part;
     if (!work.find(item, &part)) continue;
     // Set one by one: nvcc 13.0 gives only the first row of a two-dimensional array the defaults of
     // its members.
@@ -46,28 +46,28 @@ __global__ void __launch_bounds__(kRowThreads)
     for (int m = 0; m < kItems; ++m)
 #pragma unroll
       for (int i = 0; i < kVec; ++i) best[m][i] = Best<Value>{0, -1};
-    each_message<Known::kNothing, kLie, 4, T>(work.rows, of, at, part,
-                                              [&](int64_t position, int m, int i, Value value) {
-                                                best[m][i].offer({value, position}, to.minimum);
-                                              });
+    each_message<MessageKind::kGeneric, kLayout, 4, T>(
+        work.matrix, operands, lane, part, [&](int64_t position, int m, int i, Value value) {
+          best[m][i].offer({value, position}, output.minimum);
+        });
     // All lanes exchange before any writes: between writes the warp would not be together.
 #pragma unroll
     for (int m = 0; m < kItems; ++m)
 #pragma unroll
       for (int i = 0; i < kVec; ++i)
-        for (int offset = at.lanes; offset < kWarpSize; offset *= 2)
-          best[m][i].offer(from_lane_xor(best[m][i], offset), to.minimum);
+        for (int offset = lane.lanes; offset < kWarpSize; offset *= 2)
+          best[m][i].offer(from_lane_xor(best[m][i], offset), output.minimum);
     __syncwarp();
 #pragma unroll
     for (int m = 0; m < kItems; ++m) {
-      if (at.group != 0 || !at.on[m]) continue;
+      if (lane.group != 0 || !lane.active[m]) continue;
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
-        const int64_t column = at.columns[m] + i;
+        const int64_t column = lane.columns[m] + i;
         if (part.slot < 0) {
-          to.write(part.row * of.columns + column, best[m][i]);
+          output.write(part.row * operands.columns + column, best[m][i]);
         } else {
-          to.partial[part.slot * of.columns + column] = best[m][i];
+          output.partial[part.slot * operands.columns + column] = best[m][i];
         }
       }
     }
@@ -75,8 +75,8 @@ __global__ void __launch_bounds__(kRowThreads)
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kRowThreads)
-    combine_extrema(const __grid_constant__ RowWork work, int64_t columns, ExtremumOutput<T> to) {
+__global__ void __launch_bounds__(kMaxRowThreads)
+    combine_minmax(const __grid_constant__ RowWork work, int64_t columns, MinMaxOutput<T> output) {
   const int64_t size = work.size();
   for (int64_t slot = global_warp(); slot < size; slot += grid_warps()) {
     const Chunk chunk = work.queue.chunks[slot];
@@ -84,48 +84,47 @@ __global__ void __launch_bounds__(kRowThreads)
     for (int64_t c = lane_id(); c < columns; c += kWarpSize) {
       Best<AccumulatorOf<T>> best;
       for (int32_t k = 0; k < chunk.parts; ++k)
-        best.offer(to.partial[(slot + k) * columns + c], to.minimum);
-      to.write(chunk.row * columns + c, best);
+        best.offer(output.partial[(slot + k) * columns + c], output.minimum);
+      output.write(chunk.row * columns + c, best);
     }
   }
 }
 
-template <Lie kLie, typename T, int kVec, int kItems>
-void launch(RowWork work, const Operands& of, const LaneLaunch<kVec, kItems>& shape,
-            const ExtremumOutput<T>& to, cudaStream_t stream) {
-  const dim3 rows(blocks_for_items(work.rows.num_rows), shape.slices);
-  extremum_rows<kLie, T, kVec, kItems><<<rows, kRowThreads, 0, stream>>>(work, of, shape.shape, to);
-  PG_LAUNCH_CHECK("extremum_rows");
+template <RowLayout kLayout, typename T, int kVec, int kItems>
+void launch_rows(RowWork work, const Operands& operands, const LaneLaunch<kVec, kItems>& shape,
+                 const MinMaxOutput<T>& output, cudaStream_t stream) {
+  const Schedule schedule = work.matrix.schedule;
+  const dim3 rows(blocks_for_items(work.matrix.num_rows, schedule), shape.slices);
+  minmax_rows<kLayout, T, kVec, kItems>
+      <<<rows, row_threads(schedule), 0, stream>>>(work, operands, shape.shape, output);
+  PG_LAUNCH_CHECK("minmax_rows");
   if (work.queue.capacity == 0) return;
   work.queued = true;
-  const unsigned blocks = blocks_for_queue(work.queue);
-  extremum_rows<kLie, T, kVec, kItems>
-      <<<dim3(blocks, shape.slices), kRowThreads, 0, stream>>>(work, of, shape.shape, to);
-  PG_LAUNCH_CHECK("extremum_rows of chunks");
-  combine_extrema<T><<<blocks, kRowThreads, 0, stream>>>(work, of.columns, to);
-  PG_LAUNCH_CHECK("combine_extrema");
+  const unsigned blocks = blocks_for_queue(work);
+  minmax_rows<kLayout, T, kVec, kItems>
+      <<<dim3(blocks, shape.slices), row_threads(schedule), 0, stream>>>(work, operands,
+                                                                         shape.shape, output);
+  PG_LAUNCH_CHECK("minmax_rows of chunks");
+  combine_minmax<T><<<blocks, row_threads(schedule), 0, stream>>>(work, operands.columns, output);
+  PG_LAUNCH_CHECK("combine_minmax");
 }
 
 }  // namespace
 
-void extremum_cuda(const Extremum& op, int64_t max_chunks, const Allocate& allocate, int device,
-                   uintptr_t stream_address) {
-  if (op.rows.num_rows == 0 || op.of.columns == 0) return;
-  check_columns(op.rows);
-  DeviceGuard guard(device);
-  const auto stream = reinterpret_cast<cudaStream_t>(stream_address);
-  RowWork work;
-  work.rows = op.rows;
-  work.queue = make_queue(max_chunks, allocate, stream);
-  with_lanes(op.dtype, op.of, op.out, [&](auto element, auto shape) {
+void spmm_minmax_cuda(const SpmmMinMax& op, const Launch& launch, const Allocate& allocate) {
+  if (op.matrix.num_rows == 0 || op.operands.columns == 0) return;
+  check_columns(op.matrix);
+  DeviceGuard guard(launch.device);
+  const auto stream = reinterpret_cast<cudaStream_t>(launch.stream);
+  const RowWork work = make_row_work(op.matrix, allocate, stream);
+  with_lanes(op.dtype, op.operands, op.out, [&](auto element, auto shape) {
     using T = decltype(element);
     using Slot = Best<AccumulatorOf<T>>;
-    ExtremumOutput<T> to{static_cast<T*>(op.out), op.arg, op.arg_bytes, op.minimum, nullptr};
-    if (max_chunks > 0)
-      to.partial = static_cast<Slot*>(
-          allocate(max_chunks * op.of.columns * static_cast<int64_t>(sizeof(Slot))));
-    op.of.x_rows == nullptr ? launch<Lie::kInMatrix, T>(work, op.of, shape, to, stream)
-                            : launch<Lie::kAnywhere, T>(work, op.of, shape, to, stream);
+    MinMaxOutput<T> output{static_cast<T*>(op.out), op.arg, op.arg_bytes, op.minimum, nullptr};
+    output.partial = allocate_partials<Slot>(op.matrix, op.operands.columns, allocate);
+    op.operands.x_rows == nullptr
+        ? launch_rows<RowLayout::kDense, T>(work, op.operands, shape, output, stream)
+        : launch_rows<RowLayout::kIndirect, T>(work, op.operands, shape, output, stream);
   });
 }
 

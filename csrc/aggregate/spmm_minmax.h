@@ -7,12 +7,13 @@
 #include "aggregate/message.h"
 #include "common/allocate.h"
 #include "common/element.h"
+#include "common/launch.h"
 
 namespace peergraph {
 
-struct Extremum {
-  CsrMatrix rows;
-  Operands of;
+struct SpmmMinMax {
+  CsrMatrix matrix;
+  Operands operands;
   DType dtype = DType::kFloat32;
   bool minimum = false;
   void* out = nullptr;  // [num_rows, columns] written; 0 in empty rows, NaN where a message is NaN
@@ -22,11 +23,12 @@ struct Extremum {
   int32_t arg_bytes = 4;
 };
 
-struct ExtremumGrad {
-  CsrMatrix rows;
-  Operands of;  // as of the forward; x and e may be null where the gradient does not need them
+struct SpmmMinMaxBackward {
+  CsrMatrix matrix;
+  Operands
+      operands;  // as of the forward; x and e may be null where the gradient does not need them
   DType dtype = DType::kFloat32;
-  const void* arg = nullptr;  // [num_rows, columns] as Extremum gave it
+  const void* arg = nullptr;  // [num_rows, columns] as SpmmMinMax gave it
   int32_t arg_bytes = 4;
   const void* grad = nullptr;  // [num_rows, columns]
   /// Both of float (double for double), zeros at the start, null where not wanted.
@@ -34,20 +36,18 @@ struct ExtremumGrad {
   void* grad_e = nullptr;  // [num_edges, e_columns]
 };
 
-void extremum_cpu(const Extremum& op, int num_threads);
-void extremum_grad_cpu(const ExtremumGrad& op, int num_threads);
+void spmm_minmax_cpu(const SpmmMinMax& op, int num_threads);
+void spmm_minmax_backward_cpu(const SpmmMinMaxBackward& op, int num_threads);
 
 #ifdef PEERGRAPH_CUDA
-/// As extremum_cpu, on `device` in `stream`; asynchronous. `max_chunks` and `allocate` as in
-/// spmm.h.
-void extremum_cuda(const Extremum& op, int64_t max_chunks, const Allocate& allocate, int device,
-                   uintptr_t stream);
+/// As spmm_minmax_cpu, on a GPU; asynchronous. `allocate` as in spmm.h.
+void spmm_minmax_cuda(const SpmmMinMax& op, const Launch& launch, const Allocate& allocate);
 
-/// As extremum_grad_cpu, on `device` in `stream`; asynchronous. grad_x adds by atomics, in no fixed
+/// As spmm_minmax_backward_cpu, on a GPU; asynchronous. grad_x adds by atomics, in no fixed
 /// order, where `transpose` is null. Else by the rows of the transpose, whose `edge_ids` are
 /// `positions` of op.rows, in their order.
-void extremum_grad_cuda(const ExtremumGrad& op, const CsrMatrix* transpose, int device,
-                        uintptr_t stream);
+void spmm_minmax_backward_cuda(const SpmmMinMaxBackward& op, const CsrMatrix* transpose,
+                               const Launch& launch);
 #endif
 
 }  // namespace peergraph

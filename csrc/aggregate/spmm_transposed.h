@@ -8,12 +8,13 @@
 #include "aggregate/message.h"
 #include "common/allocate.h"
 #include "common/element.h"
+#include "common/launch.h"
 
 namespace peergraph {
 
-struct Spread {
-  CsrMatrix rows;
-  Operands of;  // x by row of the adjacency
+struct SpmmTransposed {
+  CsrMatrix matrix;
+  Operands operands;  // x by row of the adjacency
   DType dtype = DType::kFloat32;
   /// [num_columns] how often a column occurs at most, or null. Where it says once, the one message
   /// is stored, not added.
@@ -23,13 +24,12 @@ struct Spread {
 };
 
 /// Adds up in the order of the edges. All memory is this CPU's.
-void spread_cpu(const Spread& op, int num_threads);
+void spmm_transposed_cpu(const SpmmTransposed& op, int num_threads);
 
 #ifdef PEERGRAPH_CUDA
-/// As spread_cpu, on `device` in `stream`; asynchronous. Adds by atomics: in no fixed order.
-/// `max_chunks` and `allocate` as in spmm.h.
-void spread_cuda(const Spread& op, int64_t max_chunks, const Allocate& allocate, int device,
-                 uintptr_t stream);
+/// As spmm_transposed_cpu, on a GPU; asynchronous. Adds by atomics: in no fixed order.
+/// `allocate` as in spmm.h.
+void spmm_transposed_cuda(const SpmmTransposed& op, const Launch& launch, const Allocate& allocate);
 #endif
 
 }  // namespace peergraph

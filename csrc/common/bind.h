@@ -4,8 +4,13 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
 
 #include "common/allocate.h"
+#include "common/launch.h"
+#include "common/tensor_ref.h"
 
 namespace peergraph {
 
@@ -18,6 +23,17 @@ T* pointer(uintptr_t address) {
   return reinterpret_cast<T*>(address);
 }
 
+/// The memory of a tensor; null for None.
+template <typename T = void>
+T* pointer(const std::optional<TensorRef>& tensor) {
+  return tensor ? static_cast<T*>(tensor->data) : nullptr;
+}
+
+template <typename T = void>
+T* pointer(const TensorRef& tensor) {
+  return static_cast<T*>(tensor.data);
+}
+
 /// An allocator that takes the GIL to call the Python function `allocate`, which must outlive the
 /// allocator.
 inline Allocate with_gil(const pybind11::function& allocate) {
@@ -27,4 +43,40 @@ inline Allocate with_gil(const pybind11::function& allocate) {
   };
 }
 
+/// The element type that a dtype of torch stands for. Dtypes of torch live as long as the process.
+inline ScalarType scalar_type(pybind11::handle dtype) {
+  static auto* const known = new std::unordered_map<PyObject*, ScalarType>();
+  const auto found = known->find(dtype.ptr());
+  if (found != known->end()) return found->second;
+  static const std::unordered_map<std::string, ScalarType> kByName = {
+      {"torch.float32", ScalarType::kFloat32}, {"torch.float64", ScalarType::kFloat64},
+      {"torch.float16", ScalarType::kFloat16}, {"torch.bfloat16", ScalarType::kBfloat16},
+      {"torch.int32", ScalarType::kInt32},     {"torch.int64", ScalarType::kInt64}};
+  const auto name = kByName.find(pybind11::str(dtype).cast<std::string>());
+  const ScalarType type = name == kByName.end() ? ScalarType::kOther : name->second;
+  known->emplace(dtype.ptr(), type);
+  return type;
+}
+
 }  // namespace peergraph
+
+namespace pybind11::detail {
+
+/// Tensors of torch become TensorRef where a bound function takes one.
+template <>
+struct type_caster<peergraph::TensorRef> {
+  PYBIND11_TYPE_CASTER(peergraph::TensorRef, const_name("torch.Tensor"));
+
+  bool load(handle source, bool) {
+    if (!hasattr(source, "data_ptr")) return false;
+    value.data = reinterpret_cast<void*>(source.attr("data_ptr")().cast<uintptr_t>());
+    value.type = peergraph::scalar_type(source.attr("dtype"));
+    const auto shape = reinterpret_borrow<tuple>(object(source.attr("shape")));
+    if (shape.size() > peergraph::TensorRef::kMaxDims) return false;
+    value.num_dims = static_cast<int>(shape.size());
+    for (int dim = 0; dim < value.num_dims; ++dim) value.sizes[dim] = shape[dim].cast<int64_t>();
+    return true;
+  }
+};
+
+}  // namespace pybind11::detail

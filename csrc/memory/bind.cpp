@@ -128,59 +128,49 @@ void register_ops(py::module_& m) {
         ReleaseGil());
   m.def(
       "gather",
-      [](const LeasedTable& leased, const IdList& ids, uintptr_t out, int device, uintptr_t stream,
-         int num_threads) {
+      [](const LeasedTable& leased, const IdList& ids, uintptr_t out, const Launch& launch) {
         const Opened table(leased);
         char* rows = reinterpret_cast<char*>(out);
-        (void)stream;  // unused in a CPU-only build
-        PG_ON_DEVICE(device, gather_cpu(*table, ids, rows, num_threads),
-                     gather_cuda(*table, ids, rows, device, stream));
+        PG_ON_DEVICE(launch.device, gather_cpu(*table, ids, rows, launch.num_threads),
+                     gather_cuda(*table, ids, rows, launch.device, launch.stream));
       },
-      py::arg("table"), py::arg("ids"), py::arg("out"), py::arg("device"), py::arg("stream"),
-      py::arg("num_threads"), ReleaseGil());
+      py::arg("table"), py::arg("ids"), py::arg("out"), py::arg("launch"), ReleaseGil());
   m.def(
       "stage",
-      [](const LeasedTable& leased, const IdList& ids, uintptr_t buffer, uintptr_t out, int device,
-         uintptr_t stream, int num_threads) {
+      [](const LeasedTable& leased, const IdList& ids, uintptr_t buffer, uintptr_t out,
+         const Launch& launch) {
         const Opened table(leased);
         char* pinned = reinterpret_cast<char*>(buffer);
         char* rows = reinterpret_cast<char*>(out);
-        (void)stream;  // unused in a CPU-only build
-        stage_rows(*table, ids, pinned, num_threads, [=](int64_t offset, int64_t num_bytes) {
+        stage_rows(*table, ids, pinned, launch.num_threads, [=](int64_t offset, int64_t num_bytes) {
           const char* from = pinned + offset;
-          PG_ON_DEVICE(device, std::memcpy(rows + offset, from, num_bytes),
-                       copy_to_gpu(rows + offset, from, num_bytes, device, stream));
+          PG_ON_DEVICE(launch.device, std::memcpy(rows + offset, from, num_bytes),
+                       copy_to_gpu(rows + offset, from, num_bytes, launch.device, launch.stream));
         });
       },
-      py::arg("table"), py::arg("ids"), py::arg("buffer"), py::arg("out"), py::arg("device"),
-      py::arg("stream"), py::arg("num_threads"), ReleaseGil());
+      py::arg("table"), py::arg("ids"), py::arg("buffer"), py::arg("out"), py::arg("launch"),
+      ReleaseGil());
   m.def(
       "alignment_bits", [](const LeasedTable& table) { return alignment_bits(*Opened(table)); },
       py::arg("table"));
   m.def(
       "row_addresses",
-      [](const LeasedTable& leased, const IdList& ids, uintptr_t out, int device, uintptr_t stream,
-         int num_threads) {
+      [](const LeasedTable& leased, const IdList& ids, uintptr_t out, const Launch& launch) {
         const Opened table(leased);
         int64_t* addresses = reinterpret_cast<int64_t*>(out);
-        (void)stream;  // unused in a CPU-only build
-        PG_ON_DEVICE(device, row_addresses_cpu(*table, ids, addresses, num_threads),
-                     row_addresses_cuda(*table, ids, addresses, device, stream));
+        PG_ON_DEVICE(launch.device, row_addresses_cpu(*table, ids, addresses, launch.num_threads),
+                     row_addresses_cuda(*table, ids, addresses, launch.device, launch.stream));
       },
-      py::arg("table"), py::arg("ids"), py::arg("out"), py::arg("device"), py::arg("stream"),
-      py::arg("num_threads"), ReleaseGil());
+      py::arg("table"), py::arg("ids"), py::arg("out"), py::arg("launch"), ReleaseGil());
   m.def(
       "scatter",
-      [](const LeasedTable& leased, const IdList& ids, uintptr_t values, int device,
-         uintptr_t stream, int num_threads) {
+      [](const LeasedTable& leased, const IdList& ids, uintptr_t values, const Launch& launch) {
         const Opened table(leased);
         const char* rows = reinterpret_cast<const char*>(values);
-        (void)stream;  // unused in a CPU-only build
-        PG_ON_DEVICE(device, scatter_cpu(*table, ids, rows, num_threads),
-                     scatter_cuda(*table, ids, rows, device, stream));
+        PG_ON_DEVICE(launch.device, scatter_cpu(*table, ids, rows, launch.num_threads),
+                     scatter_cuda(*table, ids, rows, launch.device, launch.stream));
       },
-      py::arg("table"), py::arg("ids"), py::arg("values"), py::arg("device"), py::arg("stream"),
-      py::arg("num_threads"), ReleaseGil());
+      py::arg("table"), py::arg("ids"), py::arg("values"), py::arg("launch"), ReleaseGil());
 }
 
 #ifdef PEERGRAPH_CUDA

@@ -22,35 +22,33 @@ UpdateRule make_rule(int optimizer, double step_size, double grad_scale, double 
   return {static_cast<Optimizer>(optimizer), step_size, grad_scale, eps, beta1, beta2};
 }
 
-void sum_runs(uintptr_t values, int dtype, int64_t width, uintptr_t positions, uintptr_t offsets,
-              int64_t count, uintptr_t out, int device, uintptr_t stream, int num_threads) {
-  (void)stream;  // unused in a CPU-only build
-  PG_CHECK_ARG(count >= 0 && width >= 0, "count and width must not be negative");
-  const Runs runs{reinterpret_cast<const int64_t*>(positions),
-                  reinterpret_cast<const int64_t*>(offsets), count};
-  const void* from = reinterpret_cast<const void*>(values);
-  void* to = reinterpret_cast<void*>(out);
-  const auto element = static_cast<DType>(dtype);
-  PG_ON_DEVICE(device, sum_runs_cpu(from, element, width, runs, to, num_threads),
-               sum_runs_cuda(from, element, width, runs, to, device, stream));
+/// Sums the rows of `values` [rows, width] that belong together; `offsets` [count + 1].
+void sum_runs(const TensorRef& values, const TensorRef& positions, const TensorRef& offsets,
+              const TensorRef& out, const Launch& launch) {
+  const DType dtype = values.dtype("values");
+  const int64_t width = values.size(1);
+  const Runs runs{pointer<const int64_t>(positions), pointer<const int64_t>(offsets),
+                  offsets.num_elements() - 1};
+  PG_ON_DEVICE(
+      launch.device, sum_runs_cpu(values.data, dtype, width, runs, out.data, launch.num_threads),
+      sum_runs_cuda(values.data, dtype, width, runs, out.data, launch.device, launch.stream));
 }
 
-void sparse_update(const Leased<TableView>& leased, int dtype,
+void sparse_update(const Leased<TableView>& leased, DType dtype,
                    const std::vector<Leased<TableView>>& states, const UpdateRule& rule,
-                   uintptr_t rows, uintptr_t grads, int64_t count, int64_t width, int device,
-                   uintptr_t stream, int num_threads) {
-  (void)stream;  // unused in a CPU-only build
+                   uintptr_t rows, uintptr_t grads, int64_t count, int64_t width,
+                   const Launch& launch) {
   PG_CHECK_ARG(states.size() <= kMaxStates, "there are at most 2 states");
   Leases leases = leased.leases();
   for (const auto& state : states) add_leases(leases, state.leases());
   const Entered entered(leases);
-  TrainedRows trained{leased.unopened(), static_cast<DType>(dtype), {}};
+  TrainedRows trained{leased.unopened(), dtype, {}};
   for (size_t s = 0; s < states.size(); ++s) trained.states[s] = states[s].unopened();
   const RowGradients gradients{reinterpret_cast<const int64_t*>(rows),
                                reinterpret_cast<const void*>(grads), count, width};
   check_update(trained, gradients, rule, static_cast<int>(states.size()));
-  PG_ON_DEVICE(device, sparse_update_cpu(trained, gradients, rule, num_threads),
-               sparse_update_cuda(trained, gradients, rule, device, stream));
+  PG_ON_DEVICE(launch.device, sparse_update_cpu(trained, gradients, rule, launch.num_threads),
+               sparse_update_cuda(trained, gradients, rule, launch.device, launch.stream));
 }
 
 /// The counters are in the memory of the lease.
@@ -74,12 +72,11 @@ void register_training(py::module_& m) {
       .def(py::init(&make_rule), py::kw_only(), py::arg("optimizer"), py::arg("step_size"),
            py::arg("grad_scale") = 1.0, py::arg("eps") = 0.0, py::arg("beta1") = 0.0,
            py::arg("beta2") = 0.0);
-  m.def("sum_runs", &sum_runs, py::arg("values"), py::arg("dtype"), py::arg("width"),
-        py::arg("positions"), py::arg("offsets"), py::arg("count"), py::arg("out"),
-        py::arg("device"), py::arg("stream"), py::arg("num_threads"), ReleaseGil());
+  m.def("sum_runs", &sum_runs, py::arg("values"), py::arg("positions"), py::arg("offsets"),
+        py::arg("out"), py::arg("launch"), ReleaseGil());
   m.def("sparse_update", &sparse_update, py::arg("table"), py::arg("dtype"), py::arg("states"),
         py::arg("rule"), py::arg("rows"), py::arg("grads"), py::arg("count"), py::arg("width"),
-        py::arg("device"), py::arg("stream"), py::arg("num_threads"), ReleaseGil());
+        py::arg("launch"), ReleaseGil());
   m.def("post_round", &post, py::arg("address"), py::arg("round"), py::arg("lease"));
   m.def("await_round", &await, py::arg("addresses"), py::arg("round"), py::arg("seconds"),
         py::arg("lease"), ReleaseGil());

@@ -120,20 +120,18 @@ py::tuple to_python(const SampleResult& result) {
   return py::make_tuple(std::move(nodes), std::move(edges), std::move(blocks));
 }
 
-std::unique_ptr<Backend> make_backend(int device, [[maybe_unused]] uintptr_t stream,
-                                      [[maybe_unused]] uintptr_t mailbox,
-                                      [[maybe_unused]] Arena& arena, int num_threads) {
-  PG_ON_DEVICE(
-      device, return make_cpu_backend(num_threads),
-      return make_cuda_backend(device, stream, reinterpret_cast<int64_t*>(mailbox), arena));
+std::unique_ptr<Backend> make_backend(const Launch& launch, [[maybe_unused]] uintptr_t mailbox,
+                                      [[maybe_unused]] Arena& arena) {
+  PG_ON_DEVICE(launch.device, return make_cpu_backend(launch.num_threads),
+               return make_cuda_backend(launch.device, launch.stream,
+                                        reinterpret_cast<int64_t*>(mailbox), arena));
 }
 
 /// Samples without the GIL; only the allocator holds it.
 py::tuple sample_khop_tensors(const LeasedSpec& leased, const std::vector<SeedTuple>& seeds,
                               uint64_t seed, uintptr_t seed_times,
                               const std::vector<NodeMap*>& maps, uintptr_t mailbox,
-                              const py::function& allocate, int device, uintptr_t stream,
-                              int num_threads) {
+                              const py::function& allocate, const Launch& launch) {
   const Opened opened(leased);
   const SamplerSpec& spec = *opened;
   check_maps(spec, maps.size());
@@ -142,7 +140,7 @@ py::tuple sample_khop_tensors(const LeasedSpec& leased, const std::vector<SeedTu
   {
     py::gil_scoped_release released;
     Arena arena(allocate_with_gil);
-    const auto backend = make_backend(device, stream, mailbox, arena, num_threads);
+    const auto backend = make_backend(launch, mailbox, arena);
     result = sample_khop(spec, make_seeds(spec, seeds), seed,
                          reinterpret_cast<const int64_t*>(seed_times), maps, allocate_with_gil,
                          arena, *backend);
@@ -175,8 +173,8 @@ void check_bounds(const SamplerSpec& spec, const Bounds& bounds, size_t lists) {
 py::tuple sample_static_shape(const LeasedSpec& leased, const std::vector<PaddedSeedTuple>& seeds,
                               uint64_t seed, uintptr_t seed_at, uintptr_t seed_times,
                               const Addresses& direct, const Bounds& max_nodes,
-                              const Bounds& max_edges, const py::function& allocate, int device,
-                              uintptr_t stream) {
+                              const Bounds& max_edges, const py::function& allocate,
+                              const Launch& launch) {
   const Opened opened(leased);
   const SamplerSpec& spec = *opened;
   check_bounds(spec, max_nodes, spec.node_types.size());
@@ -192,7 +190,7 @@ py::tuple sample_static_shape(const LeasedSpec& leased, const std::vector<Padded
     result = sample_static_shape_cuda(
         spec, make_padded_seeds(spec, seeds), seed, reinterpret_cast<const uint64_t*>(seed_at),
         reinterpret_cast<const int64_t*>(seed_times), maps, {max_nodes, max_edges},
-        allocate_with_gil, arena, device, stream);
+        allocate_with_gil, arena, launch.device, launch.stream);
   }
   return to_python(result.padded) + py::make_tuple(address_of(result.counts));
 }
@@ -217,12 +215,11 @@ void register_sampling(py::module_& m) {
            py::arg("expand_all"), py::arg("disjoint"), py::arg("induced"), py::arg("edge_ids"),
            py::arg("duplicate_counts"), py::arg("index_bytes"));
   spec.def("sample", &sample_khop_tensors, py::arg("seeds"), py::arg("seed"), py::arg("seed_times"),
-           py::arg("maps"), py::arg("mailbox"), py::arg("allocate"), py::arg("device"),
-           py::arg("stream"), py::arg("num_threads"));
+           py::arg("maps"), py::arg("mailbox"), py::arg("allocate"), py::arg("launch"));
 #ifdef PEERGRAPH_CUDA
   spec.def("sample_static_shape", &sample_static_shape, py::arg("seeds"), py::arg("seed"),
            py::arg("seed_at"), py::arg("seed_times"), py::arg("direct"), py::arg("max_nodes"),
-           py::arg("max_edges"), py::arg("allocate"), py::arg("device"), py::arg("stream"));
+           py::arg("max_edges"), py::arg("allocate"), py::arg("launch"));
 #endif
 }
 

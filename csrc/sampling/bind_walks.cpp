@@ -61,18 +61,17 @@ Leased<Walks> make_walks(int64_t count, int64_t length, int64_t first_step, int6
   return {walks, leases_of(to_internal, to_user)};
 }
 
-void random_walk(const Leased<CscView>& structure, const Leased<Walks>& wanted, int device,
-                 [[maybe_unused]] uintptr_t stream, int num_threads) {
+void random_walk(const Leased<CscView>& structure, const Leased<Walks>& wanted,
+                 const Launch& launch) {
   const Opened csc(structure);
   const Opened walks(wanted);
-  PG_ON_DEVICE(device, random_walk_cpu(*csc, *walks, num_threads),
-               random_walk_cuda(*csc, *walks, device, stream));
+  PG_ON_DEVICE(launch.device, random_walk_cpu(*csc, *walks, launch.num_threads),
+               random_walk_cuda(*csc, *walks, launch.device, launch.stream));
 }
 
 void top_visits(uintptr_t nodes, int64_t targets, int64_t per_target, int64_t keep,
                 uintptr_t top_nodes, uintptr_t top_counts,
-                [[maybe_unused]] const py::function& allocate, int device,
-                [[maybe_unused]] uintptr_t stream, int num_threads) {
+                [[maybe_unused]] const py::function& allocate, const Launch& launch) {
   PG_CHECK_ARG(per_target < (int64_t{1} << 31), "too many visits for one target");
   const Visits visits{targets,
                       per_target,
@@ -81,8 +80,8 @@ void top_visits(uintptr_t nodes, int64_t targets, int64_t per_target, int64_t ke
                       pointer<int64_t>(top_nodes),
                       pointer<int32_t>(top_counts)};
   const py::gil_scoped_release released;
-  PG_ON_DEVICE(device, top_visits_cpu(visits, num_threads),
-               top_visits_cuda(visits, with_gil(allocate), device, stream));
+  PG_ON_DEVICE(launch.device, top_visits_cpu(visits, launch.num_threads),
+               top_visits_cuda(visits, with_gil(allocate), launch.device, launch.stream));
 }
 
 /// (num_nodes, address of the running sum of weights, address of the times, earliest node);
@@ -123,12 +122,12 @@ Leased<Negatives> make_negatives(int64_t count, const DrawTuple& source,
   return {negatives, leases_of(source_to_internal, destination_to_internal)};
 }
 
-void sample_negatives(const Leased<CscView>& structure, const Leased<Negatives>& wanted, int device,
-                      [[maybe_unused]] uintptr_t stream, int num_threads) {
+void sample_negatives(const Leased<CscView>& structure, const Leased<Negatives>& wanted,
+                      const Launch& launch) {
   const Opened csc(structure);
   const Opened negatives(wanted);
-  PG_ON_DEVICE(device, negatives_cpu(*csc, *negatives, num_threads),
-               negatives_cuda(*csc, *negatives, device, stream));
+  PG_ON_DEVICE(launch.device, negatives_cpu(*csc, *negatives, launch.num_threads),
+               negatives_cuda(*csc, *negatives, launch.device, launch.stream));
 }
 
 }  // namespace
@@ -147,12 +146,12 @@ void register_walks(py::module_& m) {
            py::arg("source_to_internal"), py::arg("destination_to_internal"), py::arg("seed"),
            py::arg("stream"));
   m.def("random_walk", &random_walk, ReleaseGil(), py::arg("csc"), py::arg("walks"),
-        py::arg("device"), py::arg("stream"), py::arg("num_threads"));
+        py::arg("launch"));
   m.def("top_visits", &top_visits, py::arg("nodes"), py::arg("targets"), py::arg("per_target"),
         py::arg("keep"), py::arg("top_nodes"), py::arg("top_counts"), py::arg("allocate"),
-        py::arg("device"), py::arg("stream"), py::arg("num_threads"));
+        py::arg("launch"));
   m.def("sample_negatives", &sample_negatives, ReleaseGil(), py::arg("csc"), py::arg("negatives"),
-        py::arg("device"), py::arg("stream"), py::arg("num_threads"));
+        py::arg("launch"));
 }
 
 }  // namespace peergraph

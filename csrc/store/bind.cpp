@@ -84,39 +84,36 @@ ListChunk make_chunk(int64_t first, int64_t count, uintptr_t indptr, uintptr_t i
 }
 
 void scatter_lists(const LeasedCsc& view, const ListChunk& chunk, const LeasedIdMap& destinations,
-                   const LeasedIdMap& sources, int device, [[maybe_unused]] uintptr_t stream,
-                   int num_threads) {
+                   const LeasedIdMap& sources, const Launch& launch) {
   const Opened lists(view);
   const Opened to(destinations), from(sources);
-  PG_ON_DEVICE(device, scatter_lists_cpu(*lists, chunk, *to, *from, num_threads),
-               scatter_lists_cuda(*lists, chunk, *to, *from, device, stream));
+  PG_ON_DEVICE(launch.device, scatter_lists_cpu(*lists, chunk, *to, *from, launch.num_threads),
+               scatter_lists_cuda(*lists, chunk, *to, *from, launch.device, launch.stream));
 }
 
 void gather_lists(const LeasedCsc& view, const ListChunk& chunk, const LeasedIdMap& destinations,
-                  const LeasedIdMap& sources, int device, [[maybe_unused]] uintptr_t stream,
-                  int num_threads) {
+                  const LeasedIdMap& sources, const Launch& launch) {
   const auto leased = make_graph_view(view, destinations, sources);
   const Opened graph(leased);
-  PG_ON_DEVICE(device, gather_lists_cpu(*graph, chunk, num_threads),
-               gather_lists_cuda(*graph, chunk, device, stream));
+  PG_ON_DEVICE(launch.device, gather_lists_cpu(*graph, chunk, launch.num_threads),
+               gather_lists_cuda(*graph, chunk, launch.device, launch.stream));
 }
 
 void degrees(const LeasedCsc& view, int64_t first, int64_t count, const LeasedIdMap& destinations,
-             uintptr_t out, int device, [[maybe_unused]] uintptr_t stream, int num_threads) {
+             uintptr_t out, const Launch& launch) {
   const auto leased = make_graph_view(view, destinations, {});
   const Opened graph(leased);
   int64_t* into = reinterpret_cast<int64_t*>(out);
-  PG_ON_DEVICE(device, degrees_cpu(*graph, first, count, into, num_threads),
-               degrees_cuda(*graph, first, count, into, device, stream));
+  PG_ON_DEVICE(launch.device, degrees_cpu(*graph, first, count, into, launch.num_threads),
+               degrees_cuda(*graph, first, count, into, launch.device, launch.stream));
 }
 
-bool sort_coo(uintptr_t source, uintptr_t destination, int id_bytes, int64_t num_edges,
-              int64_t num_sources, int64_t num_destinations, uintptr_t indptr, uintptr_t indices,
-              uintptr_t perm) {
-  return coo_to_csc(reinterpret_cast<const void*>(source),
-                    reinterpret_cast<const void*>(destination), id_bytes, num_edges, num_sources,
-                    num_destinations, reinterpret_cast<int64_t*>(indptr),
-                    reinterpret_cast<void*>(indices), reinterpret_cast<int64_t*>(perm));
+bool sort_coo(const TensorRef& source, const TensorRef& destination, int64_t num_sources,
+              int64_t num_destinations, const TensorRef& indptr, const TensorRef& indices,
+              const TensorRef& perm) {
+  return coo_to_csc(source.data, destination.data, source.id_bytes("source"), source.num_elements(),
+                    num_sources, num_destinations, pointer<int64_t>(indptr), indices.data,
+                    pointer<int64_t>(perm));
 }
 
 }  // namespace
@@ -146,17 +143,14 @@ void register_store(py::module_& m) {
            py::arg("indptr"), py::arg("indices"), py::arg("index_bytes"), py::arg("edge_begin") = 0,
            py::arg("edge_ids") = 0);
   m.def("scatter_lists", &scatter_lists, ReleaseGil(), py::arg("view"), py::arg("chunk"),
-        py::arg("destinations"), py::arg("sources"), py::arg("device"), py::arg("stream"),
-        py::arg("num_threads"));
+        py::arg("destinations"), py::arg("sources"), py::arg("launch"));
   m.def("gather_lists", &gather_lists, ReleaseGil(), py::arg("view"), py::arg("chunk"),
-        py::arg("destinations"), py::arg("sources"), py::arg("device"), py::arg("stream"),
-        py::arg("num_threads"));
+        py::arg("destinations"), py::arg("sources"), py::arg("launch"));
   m.def("degrees", &degrees, ReleaseGil(), py::arg("view"), py::arg("first"), py::arg("count"),
-        py::arg("destinations"), py::arg("out"), py::arg("device"), py::arg("stream"),
-        py::arg("num_threads"));
+        py::arg("destinations"), py::arg("out"), py::arg("launch"));
   m.def("coo_to_csc", &sort_coo, ReleaseGil(), py::arg("source"), py::arg("destination"),
-        py::arg("id_bytes"), py::arg("num_edges"), py::arg("num_sources"),
-        py::arg("num_destinations"), py::arg("indptr"), py::arg("indices"), py::arg("perm"));
+        py::arg("num_sources"), py::arg("num_destinations"), py::arg("indptr"), py::arg("indices"),
+        py::arg("perm"));
   m.def(
       "crc32c",
       [](uintptr_t address, int64_t num_bytes, uint32_t previous) {

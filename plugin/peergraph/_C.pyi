@@ -1,40 +1,66 @@
-"""Typed face of the compiled module: addresses, sizes and streams are plain integers."""
+"""Types of the compiled module; `make stub` writes them."""
 
-from collections.abc import Callable, Sequence
-from typing import overload
+from __future__ import annotations
 
-has_cuda: bool
-no_cuda: str
-compiler: str
-cuda_compiler: str
-cuda_architectures: str
-max_shards: int
+import collections.abc
+import typing
 
-# memory
+import torch
+
+class Launch:
+    def __init__(self, *, device: int, stream: int, num_threads: int) -> None: ...
+    @property
+    def device(self) -> int:
+        """
+        Index of the GPU; -1 is the CPU.
+        """
+
+    @property
+    def num_threads(self) -> int:
+        """
+        For work on the CPU.
+        """
+
+    @property
+    def stream(self) -> int:
+        """
+        Address of the CUDA stream; 0 on the CPU.
+        """
+
+class DType:
+    __members__: typing.ClassVar[dict[str, DType]]
+    bfloat16: typing.ClassVar[DType]
+    float16: typing.ClassVar[DType]
+    float32: typing.ClassVar[DType]
+    float64: typing.ClassVar[DType]
+
+    def __init__(self, value: int) -> None: ...
+    def __int__(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
 
 class Lease:
-    """Is entered by all work with the memory that it is of, and closed before that is unmapped."""
-
     def __init__(self) -> None: ...
-    def close(self, why: str) -> bool: ...
     def check(self) -> None: ...
+    def close(self, why: str) -> bool: ...
     @property
     def closed(self) -> bool: ...
     @property
-    def used_here(self) -> bool: ...
-    @property
     def used_elsewhere(self) -> bool: ...
+    @property
+    def used_here(self) -> bool: ...
 
 class IdMapView:
-    # value_bytes: 4 or 8; 0 is the identity
     def __init__(
-        self, address: int = 0, value_bytes: int = 0, leases: Sequence[Lease] = ...
+        self, address: int = 0, value_bytes: int = 0, leases: collections.abc.Sequence[Lease] = []
     ) -> None: ...
 
 class TableView:
-    @overload
+    @typing.overload
     def __init__(self) -> None: ...
-    @overload
+    @typing.overload
     def __init__(
         self,
         *,
@@ -43,23 +69,23 @@ class TableView:
         rows: int,
         row_bytes: int,
         rank: int,
-        replicas: Sequence[int],
-        shards: Sequence[int],
+        replicas: collections.abc.Sequence[int],
+        shards: collections.abc.Sequence[int],
         host: int,
         order: int = 0,
         order_bytes: int = 0,
         rows_on_disk: int = 0,
         disk: int = 0,
         block_rows: int = 0,
-        leases: Sequence[Lease] = ...,
+        leases: collections.abc.Sequence[Lease] = [],
     ) -> None: ...
+    def to_bytes(self) -> bytes: ...
     @property
-    def rows(self) -> int: ...
+    def leases(self) -> list[Lease]: ...
     @property
     def row_bytes(self) -> int: ...
     @property
-    def leases(self) -> list[Lease]: ...
-    def to_bytes(self) -> bytes: ...
+    def rows(self) -> int: ...
 
 class IdList:
     def __init__(
@@ -75,32 +101,6 @@ class IdList:
         max_blocks: int = 0,
     ) -> None: ...
 
-def map_shared(fd: int, bytes: int, on_disk: bool) -> int: ...
-def unmap_shared(address: int, bytes: int) -> None: ...
-def ask_for_huge_pages(address: int, bytes: int) -> None: ...
-def make_huge_pages(address: int, bytes: int) -> None: ...
-def bytes_as_dlpack(address: int, num_bytes: int, device: int, owner: object) -> object: ...
-def check_ids(ids: IdList, limit: int, num_threads: int) -> None: ...
-def gather(
-    table: TableView, ids: IdList, out: int, device: int, stream: int, num_threads: int
-) -> None: ...
-def stage(
-    table: TableView,
-    ids: IdList,
-    buffer: int,
-    out: int,
-    device: int,
-    stream: int,
-    num_threads: int,
-) -> None: ...
-def alignment_bits(table: TableView) -> int: ...
-def row_addresses(
-    table: TableView, ids: IdList, out: int, device: int, stream: int, num_threads: int
-) -> None: ...
-def scatter(
-    table: TableView, ids: IdList, values: int, device: int, stream: int, num_threads: int
-) -> None: ...
-
 class UpdateRule:
     def __init__(
         self,
@@ -113,55 +113,10 @@ class UpdateRule:
         beta2: float = 0.0,
     ) -> None: ...
 
-def sum_runs(
-    values: int,
-    dtype: int,
-    width: int,
-    positions: int,
-    offsets: int,
-    count: int,
-    out: int,
-    device: int,
-    stream: int,
-    num_threads: int,
-) -> None: ...
-def sparse_update(
-    table: TableView,
-    dtype: int,
-    states: Sequence[TableView],
-    rule: UpdateRule,
-    rows: int,
-    grads: int,
-    count: int,
-    width: int,
-    device: int,
-    stream: int,
-    num_threads: int,
-) -> None: ...
-def post_round(address: int, round: int, lease: Lease) -> None: ...
-def await_round(
-    addresses: Sequence[int], round: int, seconds: float, lease: Lease
-) -> list[int]: ...
-
-# The rest of the memory area exists where has_cuda is true.
-def cuda_malloc(device: int, bytes: int) -> int: ...
-def cuda_free(device: int, address: int) -> None: ...
-def ipc_handle(device: int, address: int) -> bytes: ...
-def open_ipc(device: int, handle: bytes) -> int: ...
-def close_ipc(device: int, address: int) -> None: ...
-def can_access(device: int, peer: int) -> bool: ...
-def enable_peer_access(device: int, peer: int) -> None: ...
-def register_host(device: int, address: int, bytes: int) -> None: ...
-def unregister_host(device: int, address: int) -> None: ...
-def use_thread_local_capture_mode() -> None: ...
-def raise_pending(device: int) -> None: ...
-
-# store
-
 class CscView:
-    @overload
+    @typing.overload
     def __init__(self) -> None: ...
-    @overload
+    @typing.overload
     def __init__(
         self,
         *,
@@ -171,21 +126,21 @@ class CscView:
         num_edges: int,
         index_bytes: int,
         rank: int,
-        replicas: Sequence[tuple[int, int, int]],
-        shards: Sequence[tuple[int, int, int]],
-        host: tuple[int, int, int],
+        replicas: collections.abc.Sequence[collections.abc.Sequence[int]],
+        shards: collections.abc.Sequence[collections.abc.Sequence[int]],
+        host: collections.abc.Sequence[int],
         edge_ids: TableView = ...,
         rows_on_disk: int = 0,
-        disk: tuple[int, int, int] = ...,
+        disk: collections.abc.Sequence[int] = [0, 0, 0],
         order: IdMapView = ...,
-        leases: Sequence[Lease] = ...,
+        leases: collections.abc.Sequence[Lease] = [],
     ) -> None: ...
     @property
-    def rows(self) -> int: ...
+    def index_bytes(self) -> int: ...
     @property
     def num_edges(self) -> int: ...
     @property
-    def index_bytes(self) -> int: ...
+    def rows(self) -> int: ...
 
 class GraphView:
     def __init__(self, *, lists: CscView, destinations: IdMapView, sources: IdMapView) -> None: ...
@@ -204,59 +159,7 @@ class ListChunk:
         edge_ids: int = 0,
     ) -> None: ...
 
-# Id maps are (address, bytes per value); 0 bytes stand for the identity.
-def scatter_lists(
-    view: CscView,
-    chunk: ListChunk,
-    destinations: IdMapView,
-    sources: IdMapView,
-    device: int,
-    stream: int,
-    num_threads: int,
-) -> None: ...
-def gather_lists(
-    view: CscView,
-    chunk: ListChunk,
-    destinations: IdMapView,
-    sources: IdMapView,
-    device: int,
-    stream: int,
-    num_threads: int,
-) -> None: ...
-def degrees(
-    view: CscView,
-    first: int,
-    count: int,
-    destinations: IdMapView,
-    out: int,
-    device: int,
-    stream: int,
-    num_threads: int,
-) -> None: ...
-def coo_to_csc(
-    source: int,
-    destination: int,
-    id_bytes: int,
-    num_edges: int,
-    num_sources: int,
-    num_destinations: int,
-    indptr: int,
-    indices: int,
-    perm: int,
-) -> bool: ...
-def crc32c(address: int, num_bytes: int, previous: int) -> int: ...
-
-# sampling
-
-_NodeResult = tuple[int, int, int, list[int]]  # ids, batch, duplicate counts; nodes per hop
-_EdgeResult = tuple[int, int, int, list[int]]  # row, col, edge ids; edges per hop
-_BlockResult = tuple[int, int, int]  # indptr, first target, targets
-SampleResult = tuple[list[_NodeResult], list[_EdgeResult], list[_BlockResult]]
-# The last is where the counts lie: by node type of each hop, then by relation of each hop.
-FixedResult = tuple[list[_NodeResult], list[_EdgeResult], list[_BlockResult], int]
-
 class Choice:
-    # 0 bytes stand for no weights or no times.
     def __init__(
         self,
         *,
@@ -272,15 +175,16 @@ class Choice:
     ) -> None: ...
 
 class NodeMap:
-    # words: address of [num_nodes] int32, all -1. Changed by every sample that it is lent to.
     def __init__(self, *, words: int, num_nodes: int, least_bits: int) -> None: ...
 
 class KHopSampler:
     def __init__(
         self,
         *,
-        node_types: Sequence[tuple[str, int, IdMapView, IdMapView]],
-        relations: Sequence[tuple[int, int, CscView, Sequence[int], Choice]],
+        node_types: collections.abc.Sequence[tuple[str, int, IdMapView, IdMapView]],
+        relations: collections.abc.Sequence[
+            tuple[int, int, CscView, collections.abc.Sequence[int], Choice]
+        ],
         expand_all: bool,
         disjoint: bool,
         induced: bool,
@@ -290,32 +194,28 @@ class KHopSampler:
     ) -> None: ...
     def sample(
         self,
-        seeds: Sequence[tuple[int, int, int]],
+        seeds: collections.abc.Sequence[tuple[int, int, int]],
         seed: int,
         seed_times: int,
-        maps: Sequence[NodeMap],
+        maps: collections.abc.Sequence[NodeMap],
         mailbox: int,
-        allocate: Callable[[int], int],
-        device: int,
-        stream: int,
-        num_threads: int,
-    ) -> SampleResult: ...
+        allocate: collections.abc.Callable[[int], int],
+        launch: Launch,
+    ) -> tuple[typing.Any, ...]: ...
     def sample_static_shape(
         self,
-        seeds: Sequence[tuple[int, int, int, int]],
+        seeds: collections.abc.Sequence[tuple[int, int, int, int]],
         seed: int,
         seed_at: int,
         seed_times: int,
-        direct: Sequence[int],
-        max_nodes: Sequence[Sequence[int]],
-        max_edges: Sequence[Sequence[int]],
-        allocate: Callable[[int], int],
-        device: int,
-        stream: int,
-    ) -> FixedResult: ...
+        direct: collections.abc.Sequence[int],
+        max_nodes: collections.abc.Sequence[collections.abc.Sequence[int]],
+        max_edges: collections.abc.Sequence[collections.abc.Sequence[int]],
+        allocate: collections.abc.Callable[[int], int],
+        launch: Launch,
+    ) -> tuple[typing.Any, ...]: ...
 
 class Walks:
-    # accept: chances of taking the node before, a neighbour of it, any other; out of 2**53.
     def __init__(
         self,
         *,
@@ -334,19 +234,16 @@ class Walks:
         restart_every: int,
         jump: bool,
         stay: bool,
-        accept: Sequence[int],
+        accept: collections.abc.Sequence[int],
     ) -> None: ...
-
-# Nodes; addresses of the running sum of weights and of the times (0: none); the earliest node.
-_NodeDraw = tuple[int, int, int, int]
 
 class Negatives:
     def __init__(
         self,
         *,
         count: int,
-        source: _NodeDraw,
-        destination: _NodeDraw,
+        source: tuple[int, int, int, int],
+        destination: tuple[int, int, int, int],
         draw_sources: bool,
         sources: int,
         destinations: int,
@@ -359,7 +256,236 @@ class Negatives:
         stream: int,
     ) -> None: ...
 
-def random_walk(csc: CscView, walks: Walks, device: int, stream: int, num_threads: int) -> None: ...
+class Message:
+    __members__: typing.ClassVar[dict[str, Message]]
+    add: typing.ClassVar[Message]
+    copy_e: typing.ClassVar[Message]
+    copy_u: typing.ClassVar[Message]
+    div: typing.ClassVar[Message]
+    mul: typing.ClassVar[Message]
+    sub: typing.ClassVar[Message]
+
+    def __init__(self, value: int) -> None: ...
+    def __int__(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
+class Target:
+    __members__: typing.ClassVar[dict[str, Target]]
+    e: typing.ClassVar[Target]
+    u: typing.ClassVar[Target]
+    v: typing.ClassVar[Target]
+
+    def __init__(self, value: int) -> None: ...
+    def __int__(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
+class Schedule:
+    def __init__(
+        self, *, chunk: int = 256, long_row: int = 512, warps_per_block: int = 2
+    ) -> None: ...
+    @property
+    def chunk(self) -> int: ...
+    @property
+    def long_row(self) -> int: ...
+    @property
+    def warps_per_block(self) -> int: ...
+
+class CsrMatrix:
+    def __init__(
+        self,
+        *,
+        indptr: torch.Tensor,
+        indices: torch.Tensor,
+        edge_ids: torch.Tensor | None,
+        num_columns: int,
+        max_chunks: int,
+        schedule: Schedule,
+    ) -> None: ...
+
+class Operands:
+    @typing.overload
+    def __init__(
+        self,
+        *,
+        message: Message,
+        x: torch.Tensor | None,
+        e: torch.Tensor | None,
+        columns: int,
+        e_columns: int,
+    ) -> None: ...
+    @typing.overload
+    def __init__(
+        self,
+        *,
+        message: Message,
+        addresses: torch.Tensor,
+        address_bits: int,
+        e: torch.Tensor | None,
+        columns: int,
+        e_columns: int,
+        leases: collections.abc.Sequence[Lease],
+    ) -> None: ...
+
+class Attention:
+    def __init__(
+        self,
+        *,
+        matrix: CsrMatrix,
+        x: torch.Tensor,
+        left: torch.Tensor | None,
+        right: torch.Tensor | None,
+        att: torch.Tensor | None,
+        loops: int,
+        slope: float,
+    ) -> None: ...
+
+def alignment_bits(table: TableView) -> int: ...
+def ask_for_huge_pages(address: int, bytes: int) -> None: ...
+def attention(
+    inputs: Attention,
+    *,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    launch: Launch,
+    allocate: collections.abc.Callable[[int], int],
+) -> None: ...
+def attention_backward(
+    inputs: Attention,
+    *,
+    grad: torch.Tensor,
+    lse: torch.Tensor,
+    delta: torch.Tensor,
+    grad_x: torch.Tensor,
+    grad_left: torch.Tensor,
+    grad_right: torch.Tensor,
+    grad_att: torch.Tensor,
+    transpose: CsrMatrix | None,
+    launch: Launch,
+    allocate: collections.abc.Callable[[int], int],
+) -> None: ...
+def attention_fits(dtype: DType, heads: int, depth: int, device: int) -> bool: ...
+def await_round(
+    addresses: collections.abc.Sequence[int], round: int, seconds: float, lease: Lease
+) -> list[int]: ...
+def bytes_as_dlpack(address: int, num_bytes: int, device: int, owner: typing.Any) -> typing.Any: ...
+def check_ids(ids: IdList, limit: int, num_threads: int) -> None: ...
+def coo_to_csc(
+    source: torch.Tensor,
+    destination: torch.Tensor,
+    num_sources: int,
+    num_destinations: int,
+    indptr: torch.Tensor,
+    indices: torch.Tensor,
+    perm: torch.Tensor,
+) -> bool: ...
+def crc32c(address: int, num_bytes: int, previous: int) -> int: ...
+def degrees(
+    view: CscView, first: int, count: int, destinations: IdMapView, out: int, launch: Launch
+) -> None: ...
+def edge_softmax(
+    matrix: CsrMatrix,
+    *,
+    values: torch.Tensor,
+    grad: torch.Tensor | None,
+    out: torch.Tensor,
+    launch: Launch,
+    allocate: collections.abc.Callable[[int], int],
+) -> None: ...
+def gather(table: TableView, ids: IdList, out: int, launch: Launch) -> None: ...
+def gather_lists(
+    view: CscView, chunk: ListChunk, destinations: IdMapView, sources: IdMapView, launch: Launch
+) -> None: ...
+def indptr_from_sorted(keys: torch.Tensor, *, num_keys: int, indptr: torch.Tensor) -> bool: ...
+def is_arange(ids: torch.Tensor) -> bool: ...
+def limit_vector_bytes(bytes: int) -> int: ...
+def make_huge_pages(address: int, bytes: int) -> None: ...
+def map_shared(fd: int, bytes: int, on_disk: bool) -> int: ...
+def post_round(address: int, round: int, lease: Lease) -> None: ...
+def random_walk(csc: CscView, walks: Walks, launch: Launch) -> None: ...
+def row_addresses(table: TableView, ids: IdList, out: int, launch: Launch) -> None: ...
+def sample_negatives(csc: CscView, negatives: Negatives, launch: Launch) -> None: ...
+def scatter(table: TableView, ids: IdList, values: int, launch: Launch) -> None: ...
+def scatter_lists(
+    view: CscView, chunk: ListChunk, destinations: IdMapView, sources: IdMapView, launch: Launch
+) -> None: ...
+def sddmm(
+    matrix: CsrMatrix,
+    *,
+    left: torch.Tensor | None,
+    left_target: Target,
+    right: torch.Tensor | None,
+    right_target: Target,
+    message: Message,
+    depth: int,
+    out: torch.Tensor,
+    launch: Launch,
+) -> None: ...
+def sparse_update(
+    table: TableView,
+    dtype: DType,
+    states: collections.abc.Sequence[TableView],
+    rule: UpdateRule,
+    rows: int,
+    grads: int,
+    count: int,
+    width: int,
+    launch: Launch,
+) -> None: ...
+def spmm(
+    matrix: CsrMatrix,
+    operands: Operands,
+    *,
+    mean: bool,
+    accumulate: bool,
+    out: torch.Tensor,
+    launch: Launch,
+    allocate: collections.abc.Callable[[int], int],
+) -> None: ...
+def spmm_minmax(
+    matrix: CsrMatrix,
+    operands: Operands,
+    *,
+    minimum: bool,
+    out: torch.Tensor,
+    arg: torch.Tensor,
+    launch: Launch,
+    allocate: collections.abc.Callable[[int], int],
+) -> None: ...
+def spmm_minmax_backward(
+    matrix: CsrMatrix,
+    operands: Operands,
+    *,
+    arg: torch.Tensor,
+    grad: torch.Tensor,
+    grad_x: torch.Tensor | None,
+    grad_e: torch.Tensor | None,
+    transpose: CsrMatrix | None,
+    launch: Launch,
+) -> None: ...
+def spmm_transposed(
+    matrix: CsrMatrix,
+    operands: Operands,
+    *,
+    dtype: DType,
+    counts: torch.Tensor | None,
+    out: torch.Tensor,
+    launch: Launch,
+    allocate: collections.abc.Callable[[int], int],
+) -> None: ...
+def stage(table: TableView, ids: IdList, buffer: int, out: int, launch: Launch) -> None: ...
+def sum_runs(
+    values: torch.Tensor,
+    positions: torch.Tensor,
+    offsets: torch.Tensor,
+    out: torch.Tensor,
+    launch: Launch,
+) -> None: ...
 def top_visits(
     nodes: int,
     targets: int,
@@ -367,171 +493,30 @@ def top_visits(
     keep: int,
     top_nodes: int,
     top_counts: int,
-    allocate: Callable[[int], int],
-    device: int,
-    stream: int,
-    num_threads: int,
+    allocate: collections.abc.Callable[[int], int],
+    launch: Launch,
 ) -> None: ...
-def sample_negatives(
-    csc: CscView, negatives: Negatives, device: int, stream: int, num_threads: int
+def transpose(
+    matrix: CsrMatrix, *, indptr: torch.Tensor, indices: torch.Tensor, positions: torch.Tensor
 ) -> None: ...
-
-# aggregate
-
-class CsrMatrix:
-    def __init__(
-        self,
-        *,
-        indptr: int,
-        indptr_bytes: int,
-        indices: int,
-        index_bytes: int,
-        edge_ids: int,
-        edge_id_bytes: int,
-        num_rows: int,
-        num_columns: int,
-        num_edges: int,
-    ) -> None: ...
-
-class Operands:
-    def __init__(
-        self,
-        *,
-        message: int,
-        x: int,
-        e: int,
-        columns: int,
-        e_columns: int,
-        x_rows: int = 0,
-        leases: Sequence[Lease] = ...,
-    ) -> None: ...
-
-def transpose(rows: CsrMatrix, indptr: int, indices: int, positions: int) -> None: ...
-def begins(keys: int, id_bytes: int, count: int, num_keys: int, indptr: int) -> bool: ...
-def counts_up(ids: int, id_bytes: int, count: int) -> bool: ...
-def spmm(
-    rows: CsrMatrix,
-    of: Operands,
-    dtype: int,
-    mean: bool,
-    out: int,
-    max_chunks: int,
-    device: int,
-    stream: int,
-    num_threads: int,
-    allocate: Callable[[int], int],
-) -> None: ...
-def spread(
-    rows: CsrMatrix,
-    of: Operands,
-    dtype: int,
-    counts: int,
-    out: int,
-    max_chunks: int,
-    device: int,
-    stream: int,
-    num_threads: int,
-    allocate: Callable[[int], int],
-) -> None: ...
-def extremum(
-    rows: CsrMatrix,
-    of: Operands,
-    dtype: int,
-    minimum: bool,
-    out: int,
-    arg: int,
-    arg_bytes: int,
-    max_chunks: int,
-    device: int,
-    stream: int,
-    num_threads: int,
-    allocate: Callable[[int], int],
-) -> None: ...
-def extremum_grad(
-    rows: CsrMatrix,
-    of: Operands,
-    dtype: int,
-    arg: int,
-    arg_bytes: int,
-    grad: int,
-    grad_x: int,
-    grad_e: int,
-    transpose: CsrMatrix | None,
-    device: int,
-    stream: int,
-    num_threads: int,
-) -> None: ...
-
-# An operand is (address, 0 source | 1 destination | 2 edge, columns).
-def sddmm(
-    rows: CsrMatrix,
-    left: tuple[int, int, int],
-    right: tuple[int, int, int],
-    message: int,
-    dtype: int,
-    heads: int,
-    depth: int,
-    out: int,
-    device: int,
-    stream: int,
-    num_threads: int,
-) -> None: ...
-def edge_softmax(
-    rows: CsrMatrix,
-    dtype: int,
-    heads: int,
-    values: int,
-    grad: int,
-    out: int,
-    device: int,
-    stream: int,
-    num_threads: int,
-    allocate: Callable[[int], int],
-) -> None: ...
-
-class Attention:
-    def __init__(
-        self,
-        *,
-        rows: CsrMatrix,
-        dtype: int,
-        dynamic: bool,
-        heads: int,
-        depth: int,
-        loops: int,
-        slope: float,
-        x: int,
-        left: int,
-        right: int,
-        att: int,
-    ) -> None: ...
-
-def attention(
-    of: Attention,
-    out: int,
-    lse: int,
-    max_chunks: int,
-    device: int,
-    stream: int,
-    num_threads: int,
-    allocate: Callable[[int], int],
-) -> None: ...
-def attention_grad(
-    of: Attention,
-    grad: int,
-    lse: int,
-    delta: int,
-    grad_x: int,
-    grad_left: int,
-    grad_right: int,
-    grad_att: int,
-    transpose: CsrMatrix | None,
-    max_chunks: int,
-    device: int,
-    stream: int,
-    num_threads: int,
-    allocate: Callable[[int], int],
-) -> None: ...
-def attention_fits(dtype: int, heads: int, depth: int, device: int) -> bool: ...
-def limit_vector_bytes(bytes: int) -> int: ...
+def unmap_shared(address: int, bytes: int) -> None: ...
 def vector_bytes() -> int: ...
+
+compiler: str = "GNU 12.2.0"
+cuda_architectures: str = ""
+cuda_compiler: str = ""
+has_cuda: bool = False
+max_shards: int = 32
+no_cuda: str = "PEERGRAPH_CUDA was OFF"
+
+def cuda_malloc(device: int, bytes: int) -> int: ...
+def cuda_free(device: int, address: int) -> None: ...
+def ipc_handle(device: int, address: int) -> bytes: ...
+def open_ipc(device: int, handle: bytes) -> int: ...
+def close_ipc(device: int, address: int) -> None: ...
+def can_access(device: int, peer: int) -> bool: ...
+def enable_peer_access(device: int, peer: int) -> None: ...
+def register_host(device: int, address: int, bytes: int) -> None: ...
+def unregister_host(device: int, address: int) -> None: ...
+def use_thread_local_capture_mode() -> None: ...
+def raise_pending(device: int) -> None: ...

@@ -26,7 +26,7 @@ def with_gradients(found: Tensor, *inputs: Tensor) -> Iterator[Tensor]:
     yield from torch.autograd.grad(found, inputs, weight.to(found.dtype))
 
 
-@case("sum_rows", "combine_sums", "spread_rows", "edge_values", exact=False)
+@case("spmm_rows", "combine_spmm", "scatter_add_rows", "edge_values", exact=False)
 def sums(device: torch.device) -> Iterator[Tensor]:
     for graph in graphs(device):
         for shape, edge_shape in (((1,), ()), ((33,), ()), ((3, 5), (3,)), ((4, 8), (4, 8))):
@@ -39,7 +39,7 @@ def sums(device: torch.device) -> Iterator[Tensor]:
                 yield from with_gradients(g_spmm(graph.csc(), "add", "sum", x, e, **options), x, e)
 
 
-@case("sum_rows", "spread_rows", exact=False)
+@case("spmm_rows", "scatter_add_rows", exact=False)
 def sums_of_each_dtype(device: torch.device) -> Iterator[Tensor]:
     for dtype in DTYPES:
         graph = random_graph(device, dtype=torch.int32)
@@ -48,7 +48,7 @@ def sums_of_each_dtype(device: torch.device) -> Iterator[Tensor]:
 
 
 @case(
-    *("extremum_rows", "combine_extrema", "add_to_columns", "gather_by_column", "add_to_edges"),
+    *("minmax_rows", "combine_minmax", "add_to_columns", "gather_by_column", "add_to_edges"),
     exact=False,
 )
 def extrema(device: torch.device) -> Iterator[Tensor]:
@@ -79,7 +79,13 @@ def softmax(device: torch.device) -> Iterator[Tensor]:
             yield from with_gradients(edge_softmax(graph.csc(), scores), scores)
 
 
-@case("attend", "combine_attention", "attention_grad", "combine_grad", exact=False)
+@case(
+    "attention_forward",
+    "combine_attention",
+    "attention_backward",
+    "combine_attention_backward",
+    exact=False,
+)
 def attentions(device: torch.device) -> Iterator[Tensor]:
     """GAT's scores and GATv2's; gradients of sources with atomics and over the transpose."""
     for graph in graphs(device):

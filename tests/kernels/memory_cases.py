@@ -56,7 +56,7 @@ def scatter(device: torch.device) -> Iterator[Tensor]:
         table.close()
 
 
-@case("find_rows", "sum_rows")
+@case("find_rows", "spmm_rows")
 def rows_where_they_lie(device: torch.device) -> Iterator[Tensor]:
     rows = torch.randint(9, (70, 5), generator=torch.Generator().manual_seed(3)).float()
     table = table_of(rows, split(70, "mixed"), Group.current(device=device))

@@ -115,7 +115,7 @@ def test_out_index(group: Group) -> None:
     # An id list has addresses only, so the tensors must outlive the call.
     ids_on_device, out_index = ids.to(group.device), torch.tensor([2, 0, 3, 1], device=group.device)
     listed = id_list(ids_on_device, out_index)
-    _C.gather(table.view, listed, out.data_ptr(), *launch_on(table.device))
+    _C.gather(table.view, listed, out.data_ptr(), launch_on(table.device))
     assert same_bits(out[out_index], rows[ids])
     table.close()
 

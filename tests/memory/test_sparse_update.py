@@ -135,16 +135,14 @@ def update_natively(**changed: Any) -> None:
     )
     given = {
         "table": table.view,
-        "dtype": 0,
+        "dtype": _C.DType.float32,
         "states": [state.view],
         "rule": _C.UpdateRule(optimizer=1, step_size=1.0),
         "rows": 0,
         "grads": 0,
         "count": 0,
         "width": 2,
-        "device": -1,
-        "stream": 0,
-        "num_threads": 1,
+        "launch": _C.Launch(device=-1, stream=0, num_threads=1),
         **changed,
     }
     _C.sparse_update(**given)
@@ -154,8 +152,7 @@ def test_bad_arguments() -> None:
     update_natively()
     for changed, match in (
         ({"width": 3}, "width must be that of the table's rows"),
-        ({"dtype": 2, "width": 4}, "a state must have the table's rows and width"),
-        ({"dtype": 9}, "dtype must be 0..3"),
+        ({"dtype": _C.DType.float16, "width": 4}, "a state must have the table's rows and width"),
         ({"count": -1}, "count and width must not be negative"),
         ({"states": []}, "the optimizer takes 1 states, got 0"),
         ({"states": [_C.TableView()] * 3}, "at most 2 states"),

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate.csc import Csc
+from peergraph.aggregate.kernels.arguments import count_chunks
 from peergraph.aggregate.sparse.conversion import row_of_edges
-from peergraph.aggregate.sparse.csr import CsrMatrix, count_chunks
+from peergraph.aggregate.sparse.csr import CsrMatrix
 
 # Multipliers of splitmix64, as signed numbers.
 _MIX = (-4658895280553007687, -7723592293110705685)

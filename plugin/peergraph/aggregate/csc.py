@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
+from peergraph.aggregate.kernels.arguments import count_chunks
 from peergraph.aggregate.messages.message import Message, fuses_messages
 from peergraph.aggregate.ops.attention import attention, attention_fits
 from peergraph.aggregate.ops.edge_softmax import edge_softmax
@@ -24,7 +25,7 @@ from peergraph.aggregate.sparse.checks import (
     check_size,
 )
 from peergraph.aggregate.sparse.conversion import group_by, indptr_if_sorted
-from peergraph.aggregate.sparse.csr import Backward, CsrMatrix, count_chunks
+from peergraph.aggregate.sparse.csr import Backward, CsrMatrix
 from peergraph.memory import TableRows
 from peergraph.memory.table.id_list import check_distinct, integers
 

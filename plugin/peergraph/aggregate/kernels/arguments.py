@@ -1,24 +1,91 @@
-"""How tensors and places go to the compiled module."""
+"""The arguments that several kernels take."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.memory.device.launching import DTYPES as DTYPES
-from peergraph.memory.device.launching import launch_on
+from peergraph.memory.device.launching import launch_on as launch_on
 
-MESSAGES = {"copy_u": 0, "copy_e": 1, "add": 2, "sub": 3, "mul": 4, "div": 5}
-TARGETS = {"u": 0, "v": 1, "e": 2}
+MESSAGES: dict[str, _C.Message] = dict(_C.Message.__members__)
+"""What an edge carries, by name: a function of its source's feature u and its own feature e."""
 
-# The fields of peergraph.aggregate.sparse.csr.CsrMatrix in the schema of an operator.
-ROWS = "Tensor indptr, Tensor indices, Tensor? edge_ids, int num_columns, int max_chunks"
+TARGETS: dict[str, _C.Target] = dict(_C.Target.__members__)
+"""Where an operand's row is looked up: u (column), v (row) or e (edge)."""
+
+_DEFAULTS = _C.Schedule()
 
 
-def place(device: torch.device) -> dict[str, int]:
-    """Where a kernel runs, as keyword arguments of the compiled module."""
-    return launch_on(device)._asdict()
+@dataclass(frozen=True)
+class Schedule:
+    """How a GPU shares the rows of a matrix out among its warps (MGG 3.2).
+
+    Args:
+        chunk: edges of a chunk of a long row.
+        long_row: rows of more edges are cut in chunks.
+        warps_per_block: 1 to 8.
+    """
+
+    chunk: int = _DEFAULTS.chunk
+    long_row: int = _DEFAULTS.long_row
+    warps_per_block: int = _DEFAULTS.warps_per_block
+
+
+DEFAULT_SCHEDULE = Schedule()
+
+
+@dataclass(frozen=True)
+class CsrTensors:
+    """A sparse matrix without values, by rows, as kernels take it.
+
+    Args:
+        indptr: [rows + 1] int32 or int64, contiguous.
+        indices: [edges] int32 or int64 columns, contiguous.
+        edge_ids: [edges] int32 or int64: edge tensors hold the edge at position p in row
+            ``edge_ids[p]``; None: in row p.
+        num_columns: bound of `indices`.
+        max_chunks: bound of the chunks that a GPU cuts long rows into.
+        schedule: how a GPU shares the rows out among its warps.
+    """
+
+    indptr: Tensor
+    indices: Tensor
+    edge_ids: Tensor | None
+    num_columns: int
+    max_chunks: int
+    schedule: Schedule = DEFAULT_SCHEDULE
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return self.indptr.shape[0] - 1
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges."""
+        return self.indices.shape[0]
+
+    def native(self) -> _C.CsrMatrix:
+        """Returns the matrix as the compiled module takes it; the tensors must outlive the call."""
+        chosen, schedule = self.schedule, _DEFAULTS
+        if chosen is not DEFAULT_SCHEDULE:
+            schedule = _C.Schedule(
+                chunk=chosen.chunk,
+                long_row=chosen.long_row,
+                warps_per_block=chosen.warps_per_block,
+            )
+        return _C.CsrMatrix(
+            indptr=self.indptr,
+            indices=self.indices,
+            edge_ids=self.edge_ids,
+            num_columns=self.num_columns,
+            max_chunks=self.max_chunks,
+            schedule=schedule,
+        )
 
 
 def supports(device: torch.device) -> bool:
@@ -26,53 +93,48 @@ def supports(device: torch.device) -> bool:
     return device.type == "cpu" or (device.type == "cuda" and bool(_C.has_cuda))
 
 
-def adjacency(
-    indptr: Tensor, indices: Tensor, edge_ids: Tensor | None, num_columns: int
-) -> _C.CsrMatrix:
-    """Contiguous tensors as the compiled module sees them; they must outlive the call."""
-    return _C.CsrMatrix(
-        indptr=indptr.data_ptr(),
-        indptr_bytes=indptr.element_size(),
-        indices=indices.data_ptr(),
-        index_bytes=indices.element_size(),
-        edge_ids=address(edge_ids),
-        edge_id_bytes=0 if edge_ids is None else edge_ids.element_size(),
-        num_rows=indptr.numel() - 1,
-        num_columns=num_columns,
-        num_edges=indices.numel(),
-    )
+def chunk_bound(num_edges: int, schedule: Schedule = DEFAULT_SCHEDULE) -> int:
+    """Returns the bound of `max_chunks` for any degrees."""
+    if num_edges <= schedule.long_row:
+        return 0
+    return num_edges // schedule.chunk + num_edges // schedule.long_row + 1
 
 
-def dense(tensor: Tensor | None) -> Tensor | None:
-    """The tensor with its values side by side."""
+def count_chunks(indptr: Tensor, schedule: Schedule = DEFAULT_SCHEDULE) -> int:
+    """Returns the exact `max_chunks`. Synchronises; 0 on the CPU, which does not cut rows."""
+    if indptr.device.type == "cpu":
+        return 0
+    degrees, chunk = indptr.diff(), schedule.chunk
+    return int(((degrees + (chunk - 1)) // chunk * (degrees > schedule.long_row)).sum())
+
+
+def contiguous(tensor: Tensor | None) -> Tensor | None:
+    """Returns the tensor with its values side by side."""
     return None if tensor is None else tensor.contiguous()
 
 
-def address(tensor: Tensor | None) -> int:
-    """0 stands for none."""
-    return 0 if tensor is None else tensor.data_ptr()
-
-
-def operand_of(first: Tensor | None, second: Tensor | None) -> Tensor:
-    """The first operand, or the second where there is no first."""
+def first_operand(first: Tensor | None, second: Tensor | None) -> Tensor:
+    """Returns the first operand, or the second where there is no first."""
     operand = second if first is None else first
     assert operand is not None
     return operand
 
 
 def operands(
-    message: str, x: Tensor | None, e: Tensor | None, columns: int, e_columns: int
+    message: str, x: Tensor | None, e: Tensor | None, columns: int, e_columns: int | None = None
 ) -> _C.Operands:
-    """What messages of `columns` columns are made of."""
+    """Returns the operands of messages of `columns` columns.
+
+    `e_columns` are the columns of the edges' operand, which may be None where only its gradient
+    counts; default: as `e` has.
+    """
+    if e_columns is None:
+        e_columns = 1 if e is None else e.shape[1]
     return _C.Operands(
-        message=MESSAGES[message],
-        x=address(x),
-        e=address(e),
-        columns=columns,
-        e_columns=max(1, e_columns),
+        message=MESSAGES[message], x=x, e=e, columns=columns, e_columns=max(1, e_columns)
     )
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What sums of `dtype` are kept in."""
+    """Returns the dtype in which sums of `dtype` are kept."""
     return torch.float64 if dtype == torch.float64 else torch.float32

@@ -1,7 +1,6 @@
-"""What is written by edge, as operators on tensors: two dimensions, no autograd, nothing checked.
+"""A value for each edge from its two ends and itself (g-SDDMM) as an operator.
 
-indptr, indices, edge_ids, num_columns and max_chunks are those of
-:class:`peergraph.aggregate.sparse.csr.CsrMatrix`.
+Operands have two dimensions; there is no autograd, and nothing is checked.
 """
 
 from __future__ import annotations
@@ -10,117 +9,53 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import (
-    DTYPES,
     MESSAGES,
-    ROWS,
     TARGETS,
-    address,
-    adjacency,
-    dense,
-    operand_of,
-    place,
+    CsrTensors,
+    contiguous,
+    first_operand,
+    launch_on,
 )
 from peergraph.aggregate.kernels.torch_operator import kernel
-from peergraph.memory.device.allocate import Buffers
 
 
-def _fake_sddmm(
+def _empty_values(
     left: Tensor | None,
     right: Tensor | None,
-    indptr: Tensor,
-    indices: Tensor,
-    edge_ids: Tensor | None,
-    num_columns: int,
-    max_chunks: int,
+    matrix: CsrTensors,
     message: str,
     targets: str,
     heads: int,
     depth: int,
 ) -> Tensor:
-    return operand_of(left, right).new_empty(indices.shape[0], heads)
+    return first_operand(left, right).new_empty(matrix.num_edges, heads)
 
 
-@kernel(
-    f"(Tensor? left, Tensor? right, {ROWS}, str message, str targets, int heads, int depth)"
-    " -> Tensor",
-    _fake_sddmm,
-)
+@kernel(_empty_values)
 def sddmm(
     left: Tensor | None,
     right: Tensor | None,
-    indptr: Tensor,
-    indices: Tensor,
-    edge_ids: Tensor | None,
-    num_columns: int,
-    max_chunks: int,
+    matrix: CsrTensors,
     message: str,
     targets: str,
     heads: int,
     depth: int,
 ) -> Tensor:
-    """[edges, heads]: the message of `left` and `right`, summed over `depth` columns for a head.
+    """Returns the message of `left` and `right`, summed over `depth` columns, [edges, heads].
 
     `targets` has two letters: where the rows of `left` and of `right` are looked up, u (column),
     v (row) or e (edge). An operand has heads * depth columns or a divisor.
     """
-    left, right = dense(left), dense(right)
-    out = operand_of(left, right).new_empty(indices.numel(), heads)
+    out = _empty_values(left, right, matrix, message, targets, heads, depth)
     _C.sddmm(
-        rows=adjacency(indptr, indices, edge_ids, num_columns),
-        left=_operand(left, targets[0]),
-        right=_operand(right, targets[1]),
+        matrix.native(),
+        left=contiguous(left),
+        left_target=TARGETS[targets[0]],
+        right=contiguous(right),
+        right_target=TARGETS[targets[1]],
         message=MESSAGES[message],
-        dtype=DTYPES[out.dtype],
-        heads=heads,
         depth=depth,
-        out=out.data_ptr(),
-        **place(out.device),
-    )
-    return out
-
-
-def _operand(tensor: Tensor | None, target: str) -> tuple[int, int, int]:
-    if tensor is None:
-        return 0, TARGETS[target], 0
-    return tensor.data_ptr(), TARGETS[target], tensor.shape[1]
-
-
-def _fake_softmax(
-    values: Tensor,
-    grad: Tensor | None,
-    indptr: Tensor,
-    indices: Tensor,
-    edge_ids: Tensor | None,
-    num_columns: int,
-    max_chunks: int,
-) -> Tensor:
-    return values.new_empty(values.shape)
-
-
-@kernel(f"(Tensor values, Tensor? grad, {ROWS}) -> Tensor", _fake_softmax)
-def softmax(
-    values: Tensor,
-    grad: Tensor | None,
-    indptr: Tensor,
-    indices: Tensor,
-    edge_ids: Tensor | None,
-    num_columns: int,
-    max_chunks: int,
-) -> Tensor:
-    """Softmax of `values` [edges, heads] in each row; with `grad`, the gradient of the scores.
-
-    For the gradient, `values` are the softmax.
-    """
-    values, grad = values.contiguous(), dense(grad)
-    out = values.new_empty(values.shape)
-    _C.edge_softmax(
-        rows=adjacency(indptr, indices, edge_ids, num_columns),
-        dtype=DTYPES[values.dtype],
-        heads=values.shape[1],
-        values=values.data_ptr(),
-        grad=address(grad),
-        out=out.data_ptr(),
-        allocate=Buffers(out.device),
-        **place(out.device),
+        out=out,
+        launch=launch_on(out.device),
     )
     return out

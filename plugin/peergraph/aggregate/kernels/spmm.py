@@ -1,8 +1,7 @@
-"""Sums of messages as operators on tensors: two dimensions, no autograd, nothing checked.
+"""Sums of messages (g-SpMM) as operators: two dimensions, no autograd, nothing checked.
 
 `x` has the features of the columns (sources), `e` those of the edges, or of groups of columns of
-`x`: [edges, divisor of the columns]. indptr, indices, edge_ids, num_columns and max_chunks are
-those of :class:`peergraph.aggregate.sparse.csr.CsrMatrix`.
+`x`: [edges, divisor of the columns].
 """
 
 from __future__ import annotations
@@ -12,125 +11,116 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import (
     DTYPES,
-    ROWS,
-    address,
-    adjacency,
-    dense,
-    operand_of,
+    CsrTensors,
+    contiguous,
+    first_operand,
+    launch_on,
     operands,
-    place,
     sum_dtype,
 )
 from peergraph.aggregate.kernels.torch_operator import kernel
 from peergraph.memory.device.allocate import Buffers
 
 
-def _fake_spmm(
-    x: Tensor | None,
-    e: Tensor | None,
-    indptr: Tensor,
-    indices: Tensor,
-    edge_ids: Tensor | None,
-    num_columns: int,
-    max_chunks: int,
-    message: str,
-    mean: bool,
+def _empty_sums(
+    x: Tensor | None, e: Tensor | None, matrix: CsrTensors, message: str, mean: bool
 ) -> Tensor:
-    operand = operand_of(x, e)
-    return operand.new_empty(indptr.shape[0] - 1, operand.shape[1])
+    operand = first_operand(x, e)
+    return operand.new_empty(matrix.num_rows, operand.shape[1])
 
 
-@kernel(f"(Tensor? x, Tensor? e, {ROWS}, str message, bool mean) -> Tensor", _fake_spmm)
+@kernel(_empty_sums)
 def spmm(
-    x: Tensor | None,
-    e: Tensor | None,
-    indptr: Tensor,
-    indices: Tensor,
-    edge_ids: Tensor | None,
-    num_columns: int,
-    max_chunks: int,
-    message: str,
-    mean: bool,
+    x: Tensor | None, e: Tensor | None, matrix: CsrTensors, message: str, mean: bool
 ) -> Tensor:
-    """Sum or mean of the messages in each row, [rows, columns]."""
-    x, e = dense(x), dense(e)
-    operand = operand_of(x, e)
-    out = operand.new_empty(indptr.numel() - 1, operand.shape[1])
-    _C.spmm(
-        rows=adjacency(indptr, indices, edge_ids, num_columns),
-        of=operands(message, x, e, out.shape[1], 1 if e is None else e.shape[1]),
-        dtype=DTYPES[out.dtype],
-        mean=mean,
-        out=out.data_ptr(),
-        max_chunks=max_chunks,
-        allocate=Buffers(out.device),
-        **place(out.device),
-    )
+    """Returns the sum or mean of the messages in each row, [rows, columns]."""
+    out = _empty_sums(x, e, matrix, message, mean)
+    _spmm(out, x, e, matrix, message, mean, False)
     return out
 
 
-def _fake_spread(
+def add_spmm(
+    out: Tensor,
     x: Tensor | None,
     e: Tensor | None,
-    counts: Tensor | None,
-    indptr: Tensor,
-    indices: Tensor,
-    edge_ids: Tensor | None,
-    num_columns: int,
-    max_chunks: int,
+    matrix: CsrTensors,
     message: str,
-) -> Tensor:
-    operand = operand_of(x, e)
-    return operand.new_empty(num_columns, operand.shape[1])
+    mean: bool = False,
+) -> None:
+    """Adds the sum or mean of the messages in each row to `out` [rows, columns]; no operator.
 
-
-@kernel(f"(Tensor? x, Tensor? e, Tensor? counts, {ROWS}, str message) -> Tensor", _fake_spread)
-def spread(
-    x: Tensor | None,
-    e: Tensor | None,
-    counts: Tensor | None,
-    indptr: Tensor,
-    indices: Tensor,
-    edge_ids: Tensor | None,
-    num_columns: int,
-    max_chunks: int,
-    message: str,
-) -> Tensor:
-    """Sum of messages from rows (`x` is by row) to columns, [num_columns, columns]; by atomics.
-
-    `counts` [num_columns] int32: where one is 1, the only message is stored without an atomic.
+    Each value of `out` is rounded to its dtype once. Raises ValueError for an `out` that is not
+    contiguous or not of the operands' dtype.
     """
-    operand = operand_of(x, e)
-    out = operand.new_zeros(num_columns, operand.shape[1], dtype=sum_dtype(operand.dtype))
-    spread_onto(out, x, e, counts, indptr, indices, edge_ids, num_columns, max_chunks, message)
+    dtype = first_operand(x, e).dtype
+    if out.dtype != dtype or not out.is_contiguous():
+        raise ValueError(f"out must be contiguous and {dtype}, got strides {out.stride()} and "
+                         f"{out.dtype}")  # fmt: skip
+    _spmm(out, x, e, matrix, message, mean, True)
+
+
+def _spmm(
+    out: Tensor,
+    x: Tensor | None,
+    e: Tensor | None,
+    matrix: CsrTensors,
+    message: str,
+    mean: bool,
+    accumulate: bool,
+) -> None:
+    x, e = contiguous(x), contiguous(e)
+    _C.spmm(
+        matrix.native(),
+        operands(message, x, e, out.shape[1]),
+        mean=mean,
+        accumulate=accumulate,
+        out=out,
+        launch=launch_on(out.device),
+        allocate=Buffers(out.device),
+    )
+
+
+def _empty_transposed_sums(
+    x: Tensor | None, e: Tensor | None, counts: Tensor | None, matrix: CsrTensors, message: str
+) -> Tensor:
+    operand = first_operand(x, e)
+    return operand.new_empty(matrix.num_columns, operand.shape[1])
+
+
+@kernel(_empty_transposed_sums)
+def spmm_transposed_atomic(
+    x: Tensor | None, e: Tensor | None, counts: Tensor | None, matrix: CsrTensors, message: str
+) -> Tensor:
+    """Returns the sum of messages from rows (`x` is by row) to columns, [num_columns, columns].
+
+    A GPU adds by atomics, in no fixed order. `counts` [num_columns] int32 says how often a column
+    occurs at most, or is None: where it says once, the only message is stored without an atomic.
+    """
+    operand = first_operand(x, e)
+    out = operand.new_zeros(matrix.num_columns, operand.shape[1], dtype=sum_dtype(operand.dtype))
+    add_spmm_transposed_atomic(out, x, e, counts, matrix, message)
     return out.to(operand.dtype)
 
 
-def spread_onto(
+def add_spmm_transposed_atomic(
     out: Tensor,
     x: Tensor | None,
     e: Tensor | None,
     counts: Tensor | None,
-    indptr: Tensor,
-    indices: Tensor,
-    edge_ids: Tensor | None,
-    num_columns: int,
-    max_chunks: int,
+    matrix: CsrTensors,
     message: str,
 ) -> None:
     """Adds to `out` [num_columns, columns] of the sums' dtype; no operator.
 
-    `counts` as for :func:`spread`, and only where `out` is zero.
+    `counts` as for :func:`spmm_transposed_atomic`, and only where `out` is zero.
     """
-    x, e = dense(x), dense(e)
-    operand = operand_of(x, e)
-    _C.spread(
-        rows=adjacency(indptr, indices, edge_ids, num_columns),
-        of=operands(message, x, e, out.shape[1], 1 if e is None else e.shape[1]),
-        dtype=DTYPES[operand.dtype],
-        counts=address(counts),
-        out=out.data_ptr(),
-        max_chunks=max_chunks,
+    x, e = contiguous(x), contiguous(e)
+    _C.spmm_transposed(
+        matrix.native(),
+        operands(message, x, e, out.shape[1]),
+        dtype=DTYPES[first_operand(x, e).dtype],
+        counts=counts,
+        out=out,
+        launch=launch_on(out.device),
         allocate=Buffers(out.device),
-        **place(out.device),
     )

@@ -1,4 +1,4 @@
-"""Extrema of messages as operators on tensors; arguments as in sums.py."""
+"""Largest or smallest messages of each row as operators; arguments as in spmm.py."""
 
 from __future__ import annotations
 
@@ -7,144 +7,102 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import (
-    DTYPES,
-    ROWS,
-    adjacency,
-    dense,
-    operand_of,
+    CsrTensors,
+    contiguous,
+    first_operand,
+    launch_on,
     operands,
-    place,
     sum_dtype,
 )
 from peergraph.aggregate.kernels.torch_operator import kernel
 from peergraph.memory.device.allocate import Buffers
 
-_MOST_NARROW = torch.iinfo(torch.int32).max
+_MAX_INT32 = torch.iinfo(torch.int32).max
 
 
-def _fake_extremum(
-    x: Tensor | None,
-    e: Tensor | None,
-    indptr: Tensor,
-    indices: Tensor,
-    edge_ids: Tensor | None,
-    num_columns: int,
-    max_chunks: int,
-    message: str,
-    minimum: bool,
+def _empty_minmax(
+    x: Tensor | None, e: Tensor | None, matrix: CsrTensors, message: str, minimum: bool
 ) -> tuple[Tensor, Tensor]:
-    operand = operand_of(x, e)
-    out = operand.new_empty(indptr.shape[0] - 1, operand.shape[1])
-    return out, torch.empty_like(out, dtype=_dtype_of_positions(indptr, indices))
+    operand = first_operand(x, e)
+    out = operand.new_empty(matrix.num_rows, operand.shape[1])
+    return out, torch.empty_like(out, dtype=_dtype_of_positions(matrix))
 
 
-def _dtype_of_positions(indptr: Tensor, indices: Tensor) -> torch.dtype:
-    """Narrow on the CPU where they fit: to write them takes about as long as to compare."""
-    narrow = indices.device.type == "cpu" and indices.shape[0] <= _MOST_NARROW
-    return torch.int32 if narrow else indptr.dtype
+def _dtype_of_positions(matrix: CsrTensors) -> torch.dtype:
+    """int32 on the CPU where positions fit: writing them takes about as long as comparing."""
+    fits = matrix.indices.device.type == "cpu" and matrix.num_edges <= _MAX_INT32
+    return torch.int32 if fits else matrix.indptr.dtype
 
 
-@kernel(
-    f"(Tensor? x, Tensor? e, {ROWS}, str message, bool minimum) -> (Tensor, Tensor)",
-    _fake_extremum,
-)
-def extremum(
-    x: Tensor | None,
-    e: Tensor | None,
-    indptr: Tensor,
-    indices: Tensor,
-    edge_ids: Tensor | None,
-    num_columns: int,
-    max_chunks: int,
-    message: str,
-    minimum: bool,
+@kernel(_empty_minmax)
+def spmm_minmax(
+    x: Tensor | None, e: Tensor | None, matrix: CsrTensors, message: str, minimum: bool
 ) -> tuple[Tensor, Tensor]:
-    """Largest or smallest message of each row and column, and its first position or -1."""
-    x, e = dense(x), dense(e)
-    operand = operand_of(x, e)
-    out = operand.new_empty(indptr.numel() - 1, operand.shape[1])
-    arg = torch.empty_like(out, dtype=_dtype_of_positions(indptr, indices))
-    _C.extremum(
-        rows=adjacency(indptr, indices, edge_ids, num_columns),
-        of=operands(message, x, e, out.shape[1], 1 if e is None else e.shape[1]),
-        dtype=DTYPES[out.dtype],
+    """Returns the largest or smallest message of each row and column, and its first position.
+
+    The position is -1 in rows without edges.
+    """
+    out, arg = _empty_minmax(x, e, matrix, message, minimum)
+    _C.spmm_minmax(
+        matrix.native(),
+        operands(message, contiguous(x), contiguous(e), out.shape[1]),
         minimum=minimum,
-        out=out.data_ptr(),
-        arg=arg.data_ptr(),
-        arg_bytes=arg.element_size(),
-        max_chunks=max_chunks,
+        out=out,
+        arg=arg,
+        launch=launch_on(out.device),
         allocate=Buffers(out.device),
-        **place(out.device),
     )
     return out, arg
 
 
-def _fake_extremum_grad(
+def _empty_gradients(
     grad: Tensor,
     arg: Tensor,
     x: Tensor | None,
     e: Tensor | None,
     e_columns: int,
-    wanted: list[bool],
-    indptr: Tensor,
-    indices: Tensor,
-    edge_ids: Tensor | None,
-    num_columns: int,
-    transposed: list[Tensor],
+    wants_x: bool,
+    wants_e: bool,
+    matrix: CsrTensors,
+    transpose: CsrTensors | None,
     message: str,
 ) -> tuple[Tensor, Tensor]:
     return (
-        grad.new_empty(num_columns if wanted[0] else 0, grad.shape[1]),
-        grad.new_empty(indices.shape[0] if wanted[1] else 0, e_columns),
+        grad.new_empty(matrix.num_columns if wants_x else 0, grad.shape[1]),
+        grad.new_empty(matrix.num_edges if wants_e else 0, e_columns),
     )
 
 
-@kernel(
-    "(Tensor grad, Tensor arg, Tensor? x, Tensor? e, int e_columns, bool[] wanted, Tensor indptr,"
-    " Tensor indices, Tensor? edge_ids, int num_columns, Tensor[] transposed, str message)"
-    " -> (Tensor, Tensor)",
-    _fake_extremum_grad,
-)
-def extremum_grad(
+@kernel(_empty_gradients)
+def spmm_minmax_backward(
     grad: Tensor,
     arg: Tensor,
     x: Tensor | None,
     e: Tensor | None,
     e_columns: int,
-    wanted: list[bool],
-    indptr: Tensor,
-    indices: Tensor,
-    edge_ids: Tensor | None,
-    num_columns: int,
-    transposed: list[Tensor],
+    wants_x: bool,
+    wants_e: bool,
+    matrix: CsrTensors,
+    transpose: CsrTensors | None,
     message: str,
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of `x` and `e`, each empty where it is not wanted.
+    """Returns the gradients of `x` and `e`, each empty where it is not wanted.
 
-    `transposed` is empty, or has the transpose's indptr, indices and positions: then `x`'s gradient
-    is summed in a fixed order.
+    With `transpose`, whose edge ids are positions in `matrix`, the gradient of `x` is summed in a
+    fixed order.
     """
-    grad, x, e = grad.contiguous(), dense(x), dense(e)
+    grad, x, e = grad.contiguous(), contiguous(x), contiguous(e)
     dtype = sum_dtype(grad.dtype)
-    grad_x = grad.new_zeros(num_columns if wanted[0] else 0, grad.shape[1], dtype=dtype)
-    grad_e = grad.new_zeros(indices.numel() if wanted[1] else 0, e_columns, dtype=dtype)
-    _C.extremum_grad(
-        rows=adjacency(indptr, indices, edge_ids, num_columns),
-        of=operands(message, x, e, grad.shape[1], e_columns),
-        dtype=DTYPES[grad.dtype],
-        arg=arg.data_ptr(),
-        arg_bytes=arg.element_size(),
-        grad=grad.data_ptr(),
-        grad_x=grad_x.data_ptr() if wanted[0] else 0,
-        grad_e=grad_e.data_ptr() if wanted[1] else 0,
-        transpose=_transpose(transposed, arg.shape[0]),
-        **place(grad.device),
+    grad_x = grad.new_zeros(matrix.num_columns if wants_x else 0, grad.shape[1], dtype=dtype)
+    grad_e = grad.new_zeros(matrix.num_edges if wants_e else 0, e_columns, dtype=dtype)
+    _C.spmm_minmax_backward(
+        matrix.native(),
+        operands(message, x, e, grad.shape[1], e_columns),
+        arg=arg,
+        grad=grad,
+        grad_x=grad_x if wants_x else None,
+        grad_e=grad_e if wants_e else None,
+        transpose=None if transpose is None else transpose.native(),
+        launch=launch_on(grad.device),
     )
     return grad_x.to(grad.dtype), grad_e.to(grad.dtype)
-
-
-def _transpose(tensors: list[Tensor], num_columns: int) -> _C.CsrMatrix | None:
-    if not tensors:
-        return None
-    indptr, indices, positions = tensors
-    return adjacency(indptr, indices, positions, num_columns)

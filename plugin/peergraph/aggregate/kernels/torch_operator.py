@@ -2,48 +2,138 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from types import NoneType
+from typing import Any, ParamSpec, TypeVar, cast, get_args, get_type_hints
 
 import torch
+from torch import Tensor
 
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
 
 
 def is_traced() -> bool:
-    """Whether something looks at torch's operations as they run, as torch.compile, ``make_fx`` and
-    fake tensors do: it would not see what kernels write.
+    """Returns whether something looks at torch's operations as they run.
+
+    torch.compile, ``make_fx`` and fake tensors do: they would not see what kernels write.
     """
     return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
 
 
 def kernel(
-    schema: str, fake: Callable[_Args, _Result]
+    fake: Callable[_Args, _Result],
 ) -> Callable[[Callable[_Args, _Result]], Callable[_Args, _Result]]:
     """Decorates a function on plain tensors, without autograd, as operator `peergraph::NAME`.
 
     Only a trace (:func:`is_traced`) calls the operator. Otherwise the function is called itself:
-    the dispatcher would cost more than the launch of a kernel.
+    the dispatcher would cost more than the launch of a kernel. The operator's schema is inferred
+    from the function's annotations. A parameter that is a dataclass, or a dataclass or None,
+    becomes a parameter of the operator for each of its fields.
 
     Args:
-        schema: of the operator.
-        fake: makes its results, of the right shapes and dtypes, without computing them.
+        fake: takes the same arguments and makes results of the same shapes and dtypes, without
+            values.
     """
 
     def decorate(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
+        parameters = _Parameters(function)
+
+        def run(*flat: Any) -> _Result:
+            return function(*parameters.join(flat))  # type: ignore[call-arg]
+
+        def run_fake(*flat: Any) -> _Result:
+            return fake(*parameters.join(flat))  # type: ignore[call-arg]
+
+        run.__signature__ = parameters.flat_signature()  # type: ignore[attr-defined]
         name = f"peergraph::{function.__name__}"
-        operator = torch.library.custom_op(name, function, mutates_args=(), schema=schema)
-        operator.register_fake(fake)
+        operator = torch.library.custom_op(name, run, mutates_args=())
+        operator.register_fake(run_fake)
 
         @wraps(function)
         def call(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
             if is_traced():
-                result: _Result = operator(*args, **kwargs)
-                return result
+                return cast("_Result", operator(*parameters.split(*args, **kwargs)))
             return function(*args, **kwargs)
 
         return call
 
     return decorate
+
+
+class _Parameters:
+    """The parameters of a function, and those of its operator, which has no dataclasses."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._signature = inspect.signature(function)
+        hints = get_type_hints(function)
+        self._result = hints.pop("return")
+        self._types = hints
+
+    def flat_signature(self) -> inspect.Signature:
+        """The operator's signature."""
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        made = [
+            inspect.Parameter(name, kind, annotation=annotation)
+            for parameter, annotation in self._types.items()
+            for name, annotation in _flat_types(parameter, annotation)
+        ]
+        return inspect.Signature(made, return_annotation=self._result)
+
+    def split(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """The operator's arguments for a call of the function."""
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return [
+            item
+            for name, value in bound.arguments.items()
+            for item in _flat_values(self._types[name], value)
+        ]
+
+    def join(self, flat: tuple[Any, ...]) -> list[Any]:
+        """The function's arguments for a call of the operator."""
+        rest = iter(flat)
+        return [_joined(annotation, rest) for annotation in self._types.values()]
+
+
+def _struct(annotation: Any) -> Any:
+    """The dataclass of a parameter that is one, or one or None; else None."""
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and is_dataclass(kind):
+            return kind
+    return None
+
+
+def _flat_types(name: str, annotation: Any) -> Iterator[tuple[str, Any]]:
+    struct = _struct(annotation)
+    if struct is None:
+        yield name, annotation
+        return
+    may_be_none = NoneType in get_args(annotation)
+    for field, kind in get_type_hints(struct).items():
+        for flat_name, flat_kind in _flat_types(f"{name}_{field}", kind):
+            yield flat_name, Tensor | None if may_be_none and flat_kind is Tensor else flat_kind
+
+
+def _flat_values(annotation: Any, value: Any) -> Iterator[Any]:
+    struct = _struct(annotation)
+    if struct is None:
+        yield value
+        return
+    for field, kind in get_type_hints(struct).items():
+        if value is not None:
+            yield from _flat_values(kind, getattr(value, field))
+        else:
+            yield from (0 if part is int else None for _, part in _flat_types(field, kind))
+
+
+def _joined(annotation: Any, rest: Iterator[Any]) -> Any:
+    struct = _struct(annotation)
+    if struct is None:
+        return next(rest)
+    kinds = get_type_hints(struct)
+    values = [_joined(kinds[field.name], rest) for field in fields(struct)]
+    return None if values[0] is None else struct(*values)

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.kernels.arguments import address
 from peergraph.aggregate.messages.cuda_source import source
 from peergraph.aggregate.messages.expression import SYMBOLS, Expression, parse
 from peergraph.aggregate.sparse.conversion import row_of_edges
@@ -134,10 +133,14 @@ class Launcher:
 
 
 def _pointer(tensor: Tensor | None) -> Any:
-    return np.uint64(address(tensor))
+    return np.uint64(_address(tensor))
 
 
 def _struct(*fields: Tensor | int | None) -> np.ndarray[Any, Any]:
     """Pointers and sizes as a struct by value, which CuPy takes from an array of one element."""
-    words = [address(f) if f is None or isinstance(f, Tensor) else f for f in fields]
+    words = [_address(f) if f is None or isinstance(f, Tensor) else f for f in fields]
     return as_argument(np.array(words, dtype=np.uint64).tobytes())
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()

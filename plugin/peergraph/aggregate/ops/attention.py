@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.aggregate.kernels.arguments import DTYPES, place, sum_dtype
+from peergraph.aggregate.kernels.arguments import DTYPES, launch_on, sum_dtype
 from peergraph.aggregate.kernels.torch_operator import is_traced
 from peergraph.aggregate.ops.once_differentiable import once_differentiable
 from peergraph.aggregate.ops.operands import check_operand, use_deterministic, view_if_aliased
@@ -27,7 +27,7 @@ def attention_fits(x: Tensor) -> bool:
     if x.dim() != 3 or x.dtype not in DTYPES:
         return False
     heads, depth = x.shape[1:]
-    return bool(_C.attention_fits(DTYPES[x.dtype], heads, depth, place(x.device)["device"]))
+    return bool(_C.attention_fits(DTYPES[x.dtype], heads, depth, launch_on(x.device).device))
 
 
 def attention(
@@ -163,11 +163,11 @@ class _Attention(torch.autograd.Function):
         matrix = ctx.matrix
 
         def run(to_columns: bool, to_rows: bool, by: CsrMatrix | None) -> list[Tensor]:
-            gradients: list[Tensor] = matrix.attention_backward(
+            gradients = matrix.attention_backward(
                 x, left, right, att, ctx.loops, ctx.slope, given, lse, delta,
                 to_columns, to_rows, by,
             )  # fmt: skip
-            return gradients
+            return list(gradients)
 
         found: list[Tensor] = [lse.new_zeros(0)] * 4
         on_gpu = x.device.type != "cpu"

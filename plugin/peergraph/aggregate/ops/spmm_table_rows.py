@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.aggregate.kernels.arguments import DTYPES, MESSAGES, address, adjacency, place
+from peergraph.aggregate.kernels.arguments import DTYPES, MESSAGES, launch_on
 from peergraph.aggregate.ops.operands import check_operand, columns, flat, is_prefix, runs_plainly
 from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.memory import TableRows
@@ -42,41 +42,35 @@ def reduce_table(
         return None
     addresses = x.addresses()
     out = torch.empty(matrix.num_rows, width, dtype=x.dtype, device=x.device)
-    of = _C.Operands(
+    operands = _C.Operands(
         message=MESSAGES[message],
-        x=x.alignment_bits,
-        e=address(e),
+        addresses=addresses,
+        address_bits=x.alignment_bits,
+        e=e,
         columns=width,
         e_columns=1 if e is None else e.shape[1],
-        x_rows=addresses.data_ptr(),
         leases=x.table.view.leases,
     )
-    rows = adjacency(matrix.indptr, matrix.indices, matrix.edge_ids, matrix.num_columns)
-    dtype, allocate = DTYPES[out.dtype], Buffers(out.device)
+    native, launch, allocate = matrix.tensors.native(), launch_on(out.device), Buffers(out.device)
     if reduce in ("max", "min"):
-        arg = torch.empty_like(out, dtype=matrix.indptr.dtype)
-        _C.extremum(
-            rows=rows,
-            of=of,
-            dtype=dtype,
+        _C.spmm_minmax(
+            native,
+            operands,
             minimum=reduce == "min",
-            out=out.data_ptr(),
-            arg=arg.data_ptr(),
-            arg_bytes=arg.element_size(),
-            max_chunks=matrix.max_chunks,
+            out=out,
+            arg=torch.empty_like(out, dtype=matrix.indptr.dtype),
+            launch=launch,
             allocate=allocate,
-            **place(out.device),
         )
     else:
         _C.spmm(
-            rows=rows,
-            of=of,
-            dtype=dtype,
+            native,
+            operands,
             mean=reduce == "mean",
-            out=out.data_ptr(),
-            max_chunks=matrix.max_chunks,
+            accumulate=False,
+            out=out,
+            launch=launch,
             allocate=allocate,
-            **place(out.device),
         )
     x.count_reads(matrix.indices)
     return out.reshape(matrix.num_rows, *x.shape[1:])

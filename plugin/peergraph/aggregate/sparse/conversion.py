@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.aggregate.kernels.arguments import adjacency
+from peergraph.aggregate.kernels.arguments import CsrTensors
 from peergraph.aggregate.kernels.torch_operator import kernel
 
 
@@ -20,8 +20,7 @@ def _fake_transpose(
     )
 
 
-@kernel("(Tensor indptr, Tensor indices, int num_columns) -> (Tensor, Tensor, Tensor)",
-        _fake_transpose)  # fmt: skip
+@kernel(_fake_transpose)
 def transpose_rows(
     indptr: Tensor, indices: Tensor, num_columns: int
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -31,8 +30,9 @@ def transpose_rows(
     """
     if indices.device.type == "cpu":
         transpose = _fake_transpose(indptr, indices, num_columns)
-        matrix = adjacency(indptr.contiguous(), indices.contiguous(), None, num_columns)
-        _C.transpose(matrix, *(tensor.data_ptr() for tensor in transpose))
+        matrix = CsrTensors(indptr.contiguous(), indices.contiguous(), None, num_columns, 0)
+        by_column, rows, positions = transpose
+        _C.transpose(matrix.native(), indptr=by_column, indices=rows, positions=positions)
         return transpose
     rows = row_of_edges(indptr, indices.numel(), indices.dtype)
     return group_by(indices, rows, num_columns, indptr.numel() - 1, indptr.dtype)
@@ -58,17 +58,7 @@ def group_by(
         indptr = torch.empty(num_keys + 1, dtype=torch.int64, device=keys.device)
         indices = torch.empty_like(values)
         order = torch.empty(keys.numel(), dtype=torch.int64, device=keys.device)
-        _C.coo_to_csc(
-            values.data_ptr(),
-            keys.data_ptr(),
-            keys.element_size(),
-            keys.numel(),
-            num_values,
-            num_keys,
-            indptr.data_ptr(),
-            indices.data_ptr(),
-            order.data_ptr(),
-        )
+        _C.coo_to_csc(values, keys, num_values, num_keys, indptr, indices, order)
         return indptr.to(dtype), indices, order.to(dtype)
     ordered, order = torch.sort(keys, stable=True)
     return indptr_from_sorted(ordered, num_keys, dtype), values[order], order.to(dtype)
@@ -77,7 +67,7 @@ def group_by(
 def is_arange(ids: Tensor) -> bool:
     """Returns whether contiguous int32 or int64 `ids` are 0, 1, 2, ... Synchronises."""
     if ids.device.type == "cpu":
-        return _C.counts_up(ids.data_ptr(), ids.element_size(), ids.numel())
+        return _C.is_arange(ids)
     return torch.equal(ids, torch.arange(ids.numel(), dtype=ids.dtype, device=ids.device))
 
 
@@ -93,9 +83,7 @@ def indptr_if_sorted(keys: Tensor, num_keys: int) -> Tensor | None:
         is_sorted = bool((keys[1:] >= keys[:-1]).all())
         return indptr_from_sorted(keys.contiguous(), num_keys, keys.dtype) if is_sorted else None
     keys, indptr = keys.contiguous(), keys.new_empty(num_keys + 1)
-    size = keys.element_size()
-    found = _C.begins(keys.data_ptr(), size, keys.numel(), num_keys, indptr.data_ptr())
-    return indptr if found else None
+    return indptr if _C.indptr_from_sorted(keys, num_keys=num_keys, indptr=indptr) else None
 
 
 def indptr_from_sorted(ordered: Tensor, num_keys: int, dtype: torch.dtype) -> Tensor:

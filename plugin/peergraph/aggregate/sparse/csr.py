@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from peergraph.aggregate.kernels.attention import attend, attend_grad
-from peergraph.aggregate.kernels.sddmm import sddmm, softmax
-from peergraph.aggregate.kernels.spmm import spmm, spread, spread_onto
-from peergraph.aggregate.kernels.spmm_minmax import extremum, extremum_grad
+from peergraph.aggregate.kernels.arguments import (
+    DEFAULT_SCHEDULE,
+    CsrTensors,
+    Schedule,
+    chunk_bound,
+    count_chunks,
+)
+from peergraph.aggregate.kernels.attention import (
+    AttentionInputs,
+    attention_backward,
+    attention_forward,
+)
+from peergraph.aggregate.kernels.edge_softmax import edge_softmax
+from peergraph.aggregate.kernels.sddmm import sddmm
+from peergraph.aggregate.kernels.spmm import (
+    add_spmm,
+    add_spmm_transposed_atomic,
+    spmm,
+    spmm_transposed_atomic,
+)
+from peergraph.aggregate.kernels.spmm_minmax import spmm_minmax, spmm_minmax_backward
 from peergraph.aggregate.sparse.checks import check_backward
 from peergraph.aggregate.sparse.conversion import row_of_edges, transpose_rows
 
 Backward = Literal["auto", "transpose", "atomic"]
 
-# csrc/aggregate/neighbor_partition.cuh cuts rows of more than _LONG_ROW edges in chunks.
-_CHUNK = 256
-_LONG_ROW = 512
 # The isolated tail is trimmed if at most this share of the rows is left. A few isolated rows at the
 # end are not worth a matrix of their own.
 _TRIMMED_SHARE = 0.75
@@ -39,11 +54,12 @@ class CsrMatrix:
         num_columns: bound of `indices`.
         edge_ids: [edges] int32 or int64: edge tensors hold the edge at position p in row
             ``edge_ids[p]``; None: in row p.
-        max_chunks: bound of the chunks that a GPU cuts rows of more than 512 edges into; None: the
-            bound for any degrees.
+        max_chunks: bound of the chunks that a GPU cuts long rows into; None: the bound for any
+            degrees.
         duplicate_counts: [columns] int32, at least as often as a column occurs, or None.
         num_nonisolated: rows from this number on have no edges; None: not known.
         transient: the matrix serves one forward and one backward pass.
+        schedule: how a GPU shares the rows out among its warps; the default was measured.
     """
 
     def __init__(
@@ -57,12 +73,16 @@ class CsrMatrix:
         duplicate_counts: Tensor | None = None,
         num_nonisolated: int | None = None,
         transient: bool = False,
+        schedule: Schedule = DEFAULT_SCHEDULE,
     ) -> None:
         self.indptr = indptr
         self.indices = indices
         self.edge_ids = edge_ids
         self.num_columns = num_columns
-        self.max_chunks = chunk_bound(indices.shape[0]) if max_chunks is None else max_chunks
+        self.schedule = schedule
+        self.max_chunks = (
+            chunk_bound(indices.shape[0], schedule) if max_chunks is None else max_chunks
+        )
         self.duplicate_counts = duplicate_counts
         self.num_nonisolated = self.num_rows if num_nonisolated is None else num_nonisolated
         self.transient = transient
@@ -86,9 +106,16 @@ class CsrMatrix:
         return self.indices.device
 
     @property
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor | None, int, int]:
-        """The arguments by which kernels take a matrix."""
-        return self.indptr, self.indices, self.edge_ids, self.num_columns, self.max_chunks
+    def tensors(self) -> CsrTensors:
+        """The matrix as kernels take it."""
+        return CsrTensors(
+            self.indptr,
+            self.indices,
+            self.edge_ids,
+            self.num_columns,
+            self.max_chunks,
+            self.schedule,
+        )
 
     def degrees(self) -> Tensor:
         """Returns the number of edges of each row, [rows]."""
@@ -108,8 +135,8 @@ class CsrMatrix:
         """
         rows = row_of_edges(self.indptr, self.num_edges, self.indices.dtype)
         loops = (self.indices == rows).to(dtype).unsqueeze(1)
-        by_position = (self.indptr, self.indices, None, self.num_columns, self.max_chunks)
-        return spmm(None, loops, *by_position, "copy_e", False).squeeze(1)
+        by_position = replace(self.tensors, edge_ids=None)
+        return spmm(None, loops, by_position, "copy_e", False).squeeze(1)
 
     def trim_isolated_tail(self) -> CsrMatrix:
         """Returns the matrix without the last rows, if many of these have no edges.
@@ -127,6 +154,7 @@ class CsrMatrix:
                 edge_ids=self.edge_ids,
                 max_chunks=self.max_chunks,
                 duplicate_counts=self.duplicate_counts,
+                schedule=self.schedule,
             )
         self._trimmed.transient = self.transient
         return self._trimmed
@@ -149,7 +177,8 @@ class CsrMatrix:
             indices,
             self.num_rows,
             edge_ids=edge_ids,
-            max_chunks=None if compiling else count_chunks(indptr),
+            max_chunks=None if compiling else count_chunks(indptr, self.schedule),
+            schedule=self.schedule,
         )
         return transpose, positions
 
@@ -191,23 +220,29 @@ class CsrMatrix:
 
     def spmm(self, x: Tensor | None, e: Tensor | None, message: str, mean: bool = False) -> Tensor:
         """Returns the sum or mean of the messages of each row, [rows, columns of the operands]."""
-        return spmm(x, e, *self.tensors, message, mean)
+        return spmm(x, e, self.tensors, message, mean)
+
+    def add_spmm(
+        self, out: Tensor, x: Tensor | None, e: Tensor | None, message: str, mean: bool = False
+    ) -> None:
+        """Adds the sum or mean of the messages of each row to `out`; no operator of torch."""
+        add_spmm(out, x, e, self.tensors, message, mean)
 
     def spmm_transposed_atomic(self, x: Tensor | None, e: Tensor | None, message: str) -> Tensor:
         """Returns the sum of the messages to each column by atomics; `x` is by row."""
-        return spread(x, e, self.duplicate_counts, *self.tensors, message)
+        return spmm_transposed_atomic(x, e, self.duplicate_counts, self.tensors, message)
 
     def spmm_transposed_atomic_(
         self, out: Tensor, x: Tensor | None, e: Tensor | None, message: str
     ) -> None:
         """Adds the sum of the messages to each column to `out` by atomics; `x` is by row."""
-        spread_onto(out, x, e, None, *self.tensors, message)
+        add_spmm_transposed_atomic(out, x, e, None, self.tensors, message)
 
     def spmm_minmax(
         self, x: Tensor | None, e: Tensor | None, message: str, minimum: bool
     ) -> tuple[Tensor, Tensor]:
         """Returns the largest or smallest message of each row, and its first position or -1."""
-        return extremum(x, e, *self.tensors, message, minimum)
+        return spmm_minmax(x, e, self.tensors, message, minimum)
 
     def spmm_minmax_backward(
         self,
@@ -221,9 +256,14 @@ class CsrMatrix:
         fixed_order: bool,
     ) -> tuple[Tensor, Tensor]:
         """Returns the gradients of `x` and `e` of :meth:`spmm_minmax`, empty where not wanted."""
-        transpose = list(self.transpose_tensors()) if fixed_order else []
-        matrix = (self.indptr, self.indices, self.edge_ids, self.num_columns)
-        return extremum_grad(grad, arg, x, e, e_columns, wanted, *matrix, transpose, message)
+        transpose = None
+        if fixed_order:
+            indptr, indices, positions = self.transpose_tensors()
+            transpose = CsrTensors(indptr, indices, positions, self.num_rows, 0)
+        wants_x, wants_e = wanted
+        return spmm_minmax_backward(
+            grad, arg, x, e, e_columns, wants_x, wants_e, self.tensors, transpose, message
+        )
 
     def sddmm(
         self,
@@ -235,11 +275,11 @@ class CsrMatrix:
         depth: int,
     ) -> Tensor:
         """Returns the message of `left` and `right` of each edge and head, [edges, heads]."""
-        return sddmm(left, right, *self.tensors, message, targets, heads, depth)
+        return sddmm(left, right, self.tensors, message, targets, heads, depth)
 
     def edge_softmax(self, values: Tensor, grad: Tensor | None = None) -> Tensor:
         """Returns the softmax of `values` in each row; with `grad`, the gradient of the scores."""
-        return softmax(values, grad, *self.tensors)
+        return edge_softmax(values, grad, self.tensors)
 
     def attention(
         self,
@@ -251,7 +291,7 @@ class CsrMatrix:
         slope: float,
     ) -> tuple[Tensor, Tensor]:
         """Returns the weighted sums, and the log of the sum of exp(score) of each row and head."""
-        return attend(x, left, right, att, loops, slope, *self.tensors)
+        return attention_forward(AttentionInputs(x, left, right, att, loops, slope), self.tensors)
 
     def attention_backward(
         self,
@@ -267,24 +307,10 @@ class CsrMatrix:
         to_columns: bool,
         to_rows: bool,
         transpose: CsrMatrix | None,
-    ) -> list[Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Returns the gradients of x, left, right, and of att by row, empty where not wanted."""
-        by_column = [] if transpose is None else [transpose.indptr, transpose.indices]
-        chunks = 0 if transpose is None else transpose.max_chunks
-        return attend_grad(
-            x, left, right, att, loops, slope, grad, lse, delta,
-            to_columns, to_rows, by_column, chunks, *self.tensors,
-        )  # fmt: skip
-
-
-def chunk_bound(num_edges: int) -> int:
-    """Returns the bound of `max_chunks` for any degrees."""
-    return 0 if num_edges <= _LONG_ROW else num_edges // _CHUNK + num_edges // _LONG_ROW + 1
-
-
-def count_chunks(indptr: Tensor) -> int:
-    """Returns the exact `max_chunks`. Synchronises; 0 on the CPU, which does not cut rows."""
-    if indptr.device.type == "cpu":
-        return 0
-    degrees = indptr.diff()
-    return int(((degrees + (_CHUNK - 1)) // _CHUNK * (degrees > _LONG_ROW)).sum())
+        inputs = AttentionInputs(x, left, right, att, loops, slope)
+        by_column = None if transpose is None else transpose.tensors
+        return attention_backward(
+            inputs, self.tensors, grad, lse, delta, to_columns, to_rows, by_column
+        )

@@ -1,42 +1,41 @@
-"""Where the compiled module runs what it is asked for."""
+"""Launches: where functions of the compiled module run, and on what elements."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple
 
 import torch
 
+import peergraph._C as _C
+
 _most_blocks: ContextVar[int] = ContextVar("peergraph_most_blocks", default=0)
 
-DTYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
-"""Elements that kernels compute with, as the compiled module numbers them."""
+DTYPES: dict[torch.dtype, _C.DType] = {
+    getattr(torch, name): dtype for name, dtype in _C.DType.__members__.items()
+}
+"""Elements that kernels compute with, as the compiled module names them."""
+
+Launch = _C.Launch
+"""Where a function of the compiled module runs: its device, stream and threads."""
 
 
-class Launch(NamedTuple):
-    """The last three arguments of most functions of the compiled module."""
+def launch_on(
+    device: torch.device,
+    stream: torch.cuda.Stream | None = None,
+    num_threads: int | None = None,
+) -> Launch:
+    """Returns a launch on `device`, in `stream` (default: the current one).
 
-    device: int
-    """Index of the GPU; -1 is the CPU."""
-    stream: int
-    """Address of the CUDA stream; 0 on the CPU."""
-    num_threads: int
-    """For what is done on the CPU, also beside a GPU."""
-
-
-def launch_on(device: torch.device, stream: torch.cuda.Stream | None = None) -> Launch:
-    """Work on `device`, in `stream` (default: the current one), with torch's number of threads.
-
-    A GPU without an index is the current one.
+    A GPU without an index is the current one. `num_threads` on the CPU: torch's by default.
     """
-    threads = torch.get_num_threads()
+    threads = torch.get_num_threads() if num_threads is None else num_threads
     if device.type == "cpu":
-        return Launch(-1, 0, threads)
+        return Launch(device=-1, stream=0, num_threads=threads)
     index = with_index(device).index
     chosen = torch.cuda.current_stream(index) if stream is None else stream
-    return Launch(index, chosen.cuda_stream, threads)
+    return Launch(device=index, stream=chosen.cuda_stream, num_threads=threads)
 
 
 def stream_address(device: torch.device) -> int:

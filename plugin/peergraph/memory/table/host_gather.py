@@ -92,7 +92,7 @@ class HostGather:
         if many and staging is None and self._tiers.host > 0 and self._row_bytes > 0:
             kernel_ids, out_index, host_begin = self._sort(ids)
         listed = id_list(kernel_ids, out_index, host_begin, padded=padded, max_blocks=most_blocks())
-        _C.gather(view, listed, out, *launch_on(self._device))
+        _C.gather(view, listed, out, launch_on(self._device))
         if staged is not None and ready is not None:
             staged.gather(ids, dense_view(out, ids.numel(), self._row_bytes), ready)
 
@@ -108,13 +108,13 @@ class HostGather:
         by_kernel = id_list(
             sorted_ids[:split], out_index[:split], host_begin, padded=padded, max_blocks=blocks
         )
-        _C.gather(self._view, by_kernel, out, *launch)
+        _C.gather(self._view, by_kernel, out, launch)
         # Ids out of range are sorted to both ends: this call finds those among the last ids. It
         # also writes zeros where the threads' rows come.
         by_threads = id_list(
             sorted_ids[split:], out_index[split:], padded=padded, max_blocks=blocks
         )
-        _C.gather(staging.view, by_threads, out, *launch)
+        _C.gather(staging.view, by_threads, out, launch)
         result = dense_view(out, ids.numel(), self._row_bytes)
         staging.rows.gather(sorted_ids[split:], result, ready, out_index[split:])
 

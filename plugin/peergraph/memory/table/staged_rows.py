@@ -19,8 +19,8 @@ _DISK_THREADS = 32
 
 def disk_launch() -> Launch:
     """How CPU threads read or write a disk."""
-    launch = launch_on(torch.device("cpu"))
-    return launch._replace(num_threads=max(_DISK_THREADS, launch.num_threads))
+    threads = max(_DISK_THREADS, torch.get_num_threads())
+    return launch_on(torch.device("cpu"), num_threads=threads)
 
 
 def staging_launch(world_size: int) -> Launch:
@@ -28,9 +28,8 @@ def staging_launch(world_size: int) -> Launch:
 
     torch's number of threads is no guide, since torchrun sets it to one.
     """
-    launch = launch_on(torch.device("cpu"))
     share = len(os.sched_getaffinity(0)) // world_size
-    return launch._replace(num_threads=max(share, launch.num_threads))
+    return launch_on(torch.device("cpu"), num_threads=max(share, torch.get_num_threads()))
 
 
 class StagedRows:
@@ -97,21 +96,19 @@ class StagedRows:
                 positions = out_index[positions]
                 out_index.record_stream(self._stream)
             staged = self._allocate(local)
-            device, stream, _ = launch_on(self._device, self._stream)
+            launch = launch_on(self._device, self._stream, self._launch.num_threads)
             for part, buffer in self._pieces(local):
                 _C.stage(
                     self._view,
                     id_list(local[part]),
                     buffer.data_ptr(),
                     staged[part].data_ptr(),
-                    device,
-                    stream,
-                    self._launch.num_threads,
+                    launch,
                 )
         current.wait_stream(self._stream)
         for used in (positions, staged):
             used.record_stream(current)
-        _C.scatter(out, id_list(positions), staged.data_ptr(), *launch_on(self._device))
+        _C.scatter(out, id_list(positions), staged.data_ptr(), launch_on(self._device))
 
     def scatter(self, ids: torch.Tensor, values: int, ready: torch.cuda.Event) -> None:
         """Overwrites the staged rows among the rows `ids`; they are written when this returns.
@@ -129,11 +126,11 @@ class StagedRows:
             staged = self._allocate(local)
             source = dense_view(values, ids.numel(), self._row_bytes)
             launch = launch_on(self._device)
-            _C.gather(source, id_list(positions), staged.data_ptr(), *launch)
+            _C.gather(source, id_list(positions), staged.data_ptr(), launch)
             for part, buffer in self._pieces(local):
                 buffer.copy_(staged[part])
                 ids_here = id_list(local[part])
-                _C.scatter(self._view, ids_here, buffer.data_ptr(), *self._launch)
+                _C.scatter(self._view, ids_here, buffer.data_ptr(), self._launch)
 
     def _find(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Finds the ids of staged rows. Waits for the current stream.

@@ -438,13 +438,13 @@ class Table:
             access.host_gather.gather(ids, out, padded)
         else:
             listed = id_list(ids, padded=padded, max_blocks=most_blocks())
-            _C.gather(access.view, listed, out, *self._launch())
+            _C.gather(access.view, listed, out, self._launch())
 
     def _scatter(self, access: Access, ids: torch.Tensor, values: int) -> None:
         """Overwrites the rows `ids`, which are on the device, from an address on the device."""
         ready = None if access.on_disk is None else access.on_disk.ready()
         for view in access.write_views:
-            _C.scatter(view, id_list(ids), values, *self._launch())
+            _C.scatter(view, id_list(ids), values, self._launch())
         if access.on_disk is not None and ready is not None:
             access.on_disk.scatter(ids, values, ready)
 
@@ -455,7 +455,7 @@ class Table:
             self._scatter(access, self._range(start, count), values)
             return
         for view in access.write_views:
-            _C.scatter(view, _C.IdList(first=start, count=count), values, *self._launch())
+            _C.scatter(view, _C.IdList(first=start, count=count), values, self._launch())
 
     def _read_range(self, start: int, out: torch.Tensor) -> None:
         """Gathers the users' rows from `start` on into a tensor on the device."""
@@ -464,7 +464,7 @@ class Table:
             self._gather(access, self._range(start, len(out)), out.data_ptr())
         else:
             ids = _C.IdList(first=start, count=len(out))
-            _C.gather(access.view, ids, out.data_ptr(), *self._launch())
+            _C.gather(access.view, ids, out.data_ptr(), self._launch())
 
     def _range(self, start: int, count: int) -> torch.Tensor:
         return torch.arange(start, start + count, device=self.device)

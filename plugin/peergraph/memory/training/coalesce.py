@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.memory.device.launching import DTYPES, launch_on
+from peergraph.memory.device.launching import launch_on
 
 # Longer runs are summed in pieces: a group of lanes would take long for a row that all ids name.
 _PIECE = 128
@@ -61,18 +61,7 @@ def _sum_pieces(values: Tensor, positions: Tensor, counts: Tensor) -> tuple[Tens
 def _sum_runs(values: Tensor, positions: Tensor, counts: Tensor) -> Tensor:
     offsets = torch.zeros(counts.numel() + 1, dtype=torch.int64, device=counts.device)
     torch.cumsum(counts, 0, out=offsets[1:])
-    width = values.size(1)
-    out = torch.empty(
-        (counts.numel(), width), dtype=accumulator(values.dtype), device=values.device
-    )
-    _C.sum_runs(
-        values.data_ptr(),
-        DTYPES[values.dtype],
-        width,
-        positions.data_ptr(),
-        offsets.data_ptr(),
-        counts.numel(),
-        out.data_ptr(),
-        *launch_on(values.device),
-    )
+    shape = (counts.numel(), values.size(1))
+    out = torch.empty(shape, dtype=accumulator(values.dtype), device=values.device)
+    _C.sum_runs(values, positions, offsets, out, launch_on(values.device))
     return out

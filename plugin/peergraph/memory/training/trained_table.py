@@ -107,7 +107,7 @@ class TrainedTable:
             values.data_ptr(),
             rows.count,
             self.width,
-            *launch_on(self.table.device),
+            launch_on(self.table.device),
         )
         if len(views) > 1:
             self._copy_rows(owned)
@@ -128,9 +128,9 @@ class TrainedTable:
         )
         plain = by_row.write_views
         fresh = torch.empty((rows.numel(), self.width), dtype=table.dtype, device=table.device)
-        _C.gather(plain[0], id_list(rows), fresh.data_ptr(), *launch_on(table.device))
+        _C.gather(plain[0], id_list(rows), fresh.data_ptr(), launch_on(table.device))
         for view in plain[1:]:
-            _C.scatter(view, id_list(rows), fresh.data_ptr(), *launch_on(table.device))
+            _C.scatter(view, id_list(rows), fresh.data_ptr(), launch_on(table.device))
 
     def _keys(self, ids: Tensor) -> Tensor:
         bad = (ids < 0) | (ids >= self.table.rows)

@@ -200,7 +200,7 @@ class NegativeSampler:
             stream=NEGATIVE_STREAM,
         )
         view = store.csc(self.edge_type).view
-        _C.sample_negatives(view, negatives, *launch_on(source.device))
+        _C.sample_negatives(view, negatives, launch_on(source.device))
 
 
 def check_amount(amount: float, mode: str) -> float:

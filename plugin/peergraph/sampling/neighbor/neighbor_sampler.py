@@ -284,7 +284,7 @@ class NeighborSampler:
                 workspace.node_maps,
                 workspace.mailbox_address,
                 buffers,
-                *workspace.launch(),
+                workspace.launch(),
             )
         return self._to_sample(result, buffers)
 
@@ -309,7 +309,7 @@ class NeighborSampler:
             checked.append((self._node_types.index(node_type), copied.contiguous()))
         return checked
 
-    def _to_sample(self, result: _C.SampleResult, buffers: Buffers) -> Sample:
+    def _to_sample(self, result: tuple[Any, ...], buffers: Buffers) -> Sample:
         node_results, edge_results, blocks = result
         nodes = dict(zip(self._node_types, node_results, strict=True))
         edges = dict(zip(self._edge_types, edge_results, strict=True))

@@ -229,7 +229,7 @@ class StaticShapeSampler:
                     [rows[1:] for rows in shape.rows_per_hop.values()],
                     list(shape.edges_per_hop.values()),
                     buffers,
-                    *launch_on(self._device)[:2],
+                    launch_on(self._device),
                 )
             return _to_sample(sampler, shape, buffers, nodes, edges, blocks, count_address)
 

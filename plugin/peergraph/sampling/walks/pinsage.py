@@ -198,7 +198,7 @@ class PinSageSampler:
             found.data_ptr(),
             visits.data_ptr(),
             Buffers(targets.device),
-            *launch_on(targets.device),
+            launch_on(targets.device),
         )
         return found, visits
 

@@ -213,7 +213,7 @@ class RandomWalker:
                 )
                 csc = store.csc(edge_type)
                 view = csc.view if measuring is None else csc.positions_view()
-                _C.random_walk(view, walks, *launch_on(device))
+                _C.random_walk(view, walks, launch_on(device))
         if measuring is None:
             return Walks(nodes, edge_ids)
         assert edge_ids is not None

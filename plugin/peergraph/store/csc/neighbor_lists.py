@@ -53,7 +53,7 @@ def write_lists(
                 chunk,
                 destinations.internal_view,
                 sources.internal_view,
-                *launch_on(device),
+                launch_on(device),
             )
         yield edge_to - edge_from
 
@@ -82,7 +82,7 @@ def read_lists(
             chunk,
             destinations.internal_view,
             sources.user_view,
-            *launch_on(device),
+            launch_on(device),
         )
         yield degrees[begin:end], ids.cpu()
 
@@ -131,7 +131,7 @@ def read_range(
         chunk,
         destinations.internal_view,
         sources.user_view,
-        *launch_on(device),
+        launch_on(device),
     )
     return CscRange(indptr, indices, edge_ids)
 
@@ -150,7 +150,7 @@ def _degrees(structure: TieredCsc, first: int, count: int, destinations: IdMap) 
         count,
         destinations.internal_view,
         degrees.data_ptr(),
-        *launch_on(structure.device),
+        launch_on(structure.device),
     )
     return degrees
 

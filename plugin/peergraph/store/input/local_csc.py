@@ -116,15 +116,7 @@ def _sort_coo(
     perm = torch.empty(source.numel(), dtype=torch.int64, device="cpu")
     try:
         is_sorted = _C.coo_to_csc(
-            source.data_ptr(),
-            destination.data_ptr(),
-            source.element_size(),
-            source.numel(),
-            num_sources,
-            num_destinations,
-            indptr.data_ptr(),
-            indices.data_ptr(),
-            perm.data_ptr(),
+            source, destination, num_sources, num_destinations, indptr, indices, perm
         )
     except IndexError as error:
         raise IndexError(f"edges of {edge_type}: {error}") from None

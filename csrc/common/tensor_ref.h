@@ -1,0 +1,63 @@
+// A dense tensor of the caller: address, element type and shape, without knowledge of torch.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "common/check.h"
+#include "common/element.h"
+
+namespace peergraph {
+
+/// Element types of tensors; the first ones have the numbers of DType.
+enum class ScalarType : int32_t {
+  kFloat32 = 0,
+  kFloat64 = 1,
+  kFloat16 = 2,
+  kBfloat16 = 3,
+  kInt32 = 4,
+  kInt64 = 5,
+  kOther = 6
+};
+
+/// The memory belongs to the caller and must outlive the operation. Values lie side by side.
+struct TensorRef {
+  static constexpr int kMaxDims = 8;
+
+  void* data = nullptr;
+  ScalarType type = ScalarType::kOther;
+  int num_dims = 0;
+  std::array<int64_t, kMaxDims> sizes{};
+
+  int64_t size(int dim) const {
+    PG_CHECK_ARG(dim < num_dims, "a tensor has too few dimensions: expected more than " +
+                                     std::to_string(dim) + ", got " + std::to_string(num_dims));
+    return sizes[dim];
+  }
+
+  int64_t num_elements() const {
+    int64_t count = 1;
+    for (int dim = 0; dim < num_dims; ++dim) count *= sizes[dim];
+    return count;
+  }
+
+  /// The address; null for a tensor without elements.
+  void* data_if_any() const { return num_elements() == 0 ? nullptr : data; }
+
+  /// For features: float32, float64, float16 or bfloat16.
+  DType dtype(const char* name) const {
+    PG_CHECK_ARG(type <= ScalarType::kBfloat16,
+                 std::string(name) + " must be float32, float64, float16 or bfloat16");
+    return static_cast<DType>(type);
+  }
+
+  /// Bytes of an id: 4 for int32, 8 for int64.
+  int id_bytes(const char* name) const {
+    PG_CHECK_ARG(type == ScalarType::kInt32 || type == ScalarType::kInt64,
+                 std::string(name) + " must be int32 or int64");
+    return type == ScalarType::kInt32 ? 4 : 8;
+  }
+};
+
+}  // namespace peergraph

@@ -1,0 +1,157 @@
+"""Sums that kernels add to their output, and sums under other schedules than the default one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import peergraph._C as _C
+from peergraph.aggregate.kernels.arguments import DEFAULT_SCHEDULE, Schedule
+from peergraph.aggregate.kernels.spmm import add_spmm, spmm, spmm_transposed_atomic
+from peergraph.aggregate.kernels.spmm_minmax import spmm_minmax
+from peergraph.aggregate.sparse.csr import CsrMatrix
+from tests.aggregate.graphs import TOLERANCE, Graph, features, hub_graph, random_graph
+from tests.pairwise import pairwise
+
+SCHEDULES = [
+    Schedule(chunk=32, long_row=64, warps_per_block=1),
+    Schedule(chunk=7, long_row=7, warps_per_block=8),
+    Schedule(chunk=1000, long_row=10, warps_per_block=3),
+]
+MESSAGES = {
+    "copy_u": lambda u, e: u,
+    "copy_e": lambda u, e: e,
+    "mul": lambda u, e: u * e,
+    "sub": lambda u, e: u - e,
+}
+
+
+def graph_of(kind: str, device: torch.device) -> Graph:
+    """A row that a GPU cuts in chunks, rows that a warp reduces, or rows without edges."""
+    if kind == "hub":
+        return hub_graph(device, 1100)
+    return random_graph(device, num_edges=0 if kind == "no edges" else 300)
+
+
+def matrix_of(graph: Graph, schedule: Schedule = DEFAULT_SCHEDULE) -> CsrMatrix:
+    order = graph.edge_index[1].argsort(stable=True)
+    degrees = graph.edge_index[1].bincount(minlength=graph.num_destinations)
+    indptr = torch.zeros(graph.num_destinations + 1, dtype=torch.int64, device=order.device)
+    torch.cumsum(degrees, 0, out=indptr[1:])
+    indices = graph.edge_index[0][order].contiguous()
+    return CsrMatrix(indptr, indices, graph.num_sources, edge_ids=order, schedule=schedule)
+
+
+def operands(
+    graph: Graph, message: str, width: int, dtype: torch.dtype
+) -> tuple[Tensor | None, Tensor | None]:
+    device = graph.edge_index.device
+    x = features(graph.num_sources, (width,), device, dtype, grad=False)
+    e = features(graph.num_edges, (width,), device, dtype, seed=6, grad=False)
+    return None if message == "copy_e" else x, None if message == "copy_u" else e
+
+
+def expected_sums(graph: Graph, message: str, x: Tensor | None, e: Tensor | None) -> Tensor:
+    """Sums in float64 by torch."""
+    source, destination = graph.edge_index.long()
+    u = None if x is None else x.double()[source]
+    values = MESSAGES[message](u, None if e is None else e.double())
+    out = values.new_zeros(graph.num_destinations, values.shape[1])
+    return out.index_add_(0, destination, values)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "width", "message", "mean"),
+    pairwise(
+        ["hub", "random", "no edges"],
+        list(TOLERANCE),
+        [1, 3, 8, 33, 64, 100],
+        list(MESSAGES),
+        [False, True],
+    ),
+)
+def test_add_spmm(
+    kind: str,
+    dtype: torch.dtype,
+    width: int,
+    message: str,
+    mean: bool,
+    device: torch.device,
+) -> None:
+    graph = graph_of(kind, device)
+    x, e = operands(graph, message, width, dtype)
+    out = features(graph.num_destinations, (width,), device, dtype, seed=7, grad=False)
+    sums = expected_sums(graph, message, x, e)
+    if mean:
+        degrees = graph.edge_index[1].bincount(minlength=graph.num_destinations)
+        sums /= degrees.clamp(min=1).unsqueeze(1)
+    expected = (out.double() + sums).to(dtype)
+    add_spmm(out, x, e, matrix_of(graph).tensors, message, mean)
+    torch.testing.assert_close(out, expected, **TOLERANCE[dtype])
+
+
+def test_tiles_add_up(device: torch.device) -> None:
+    """The sums of two column blocks of a matrix are those of the matrix."""
+    graph = random_graph(device)
+    x = features(graph.num_sources, (20,), device, grad=False)
+    left = graph.edge_index[0] < 15
+    out = torch.zeros(graph.num_destinations, 20, device=device)
+    for is_in_tile in (left, ~left):
+        tile = Graph(graph.edge_index[:, is_in_tile], graph.num_sources, graph.num_destinations)
+        add_spmm(out, x, None, matrix_of(tile).tensors, "copy_u")
+    expected = spmm(x, None, matrix_of(graph).tensors, "copy_u", False)
+    torch.testing.assert_close(out, expected, **TOLERANCE[torch.float32])
+
+
+def test_rows_without_edges_stay(device: torch.device) -> None:
+    graph = random_graph(device, num_edges=0)
+    out = features(graph.num_destinations, (5,), device, grad=False)
+    before = out.clone()
+    add_spmm(out, features(graph.num_sources, (5,), device, grad=False), None,
+             matrix_of(graph).tensors, "copy_u")  # fmt: skip
+    assert torch.equal(out, before)
+
+
+def test_out_that_cannot_be_added_to(device: torch.device) -> None:
+    graph = random_graph(device)
+    x = features(graph.num_sources, (5,), device, grad=False)
+    matrix = matrix_of(graph).tensors
+    out = torch.zeros(graph.num_destinations, 5, device=device)
+    with pytest.raises(ValueError, match="out must be contiguous"):
+        add_spmm(out.double(), x, None, matrix, "copy_u")
+    with pytest.raises(ValueError, match="out must be contiguous"):
+        add_spmm(out.repeat(1, 2)[:, ::2], x, None, matrix, "copy_u")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "width", "message"), pairwise(SCHEDULES, [1, 33, 64], ["copy_u", "mul"])
+)
+def test_schedules_give_the_same_sums(
+    schedule: Schedule, width: int, message: str, device: torch.device
+) -> None:
+    graph = graph_of("hub", device)
+    x, e = operands(graph, message, width, torch.float64)
+    plain, other = matrix_of(graph).tensors, matrix_of(graph, schedule).tensors
+    for mean in (False, True):
+        expected = spmm(x, e, plain, message, mean)
+        torch.testing.assert_close(spmm(x, e, other, message, mean), expected)
+    for found, wanted in zip(
+        spmm_minmax(x, e, other, message, False),
+        spmm_minmax(x, e, plain, message, False),
+        strict=True,
+    ):
+        assert torch.equal(found, wanted)
+    by_row = features(graph.num_destinations, (width,), device, torch.float64, grad=False)
+    torch.testing.assert_close(
+        spmm_transposed_atomic(by_row, e, None, other, message),
+        spmm_transposed_atomic(by_row, e, None, plain, message),
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"chunk": 0}, {"long_row": 0}, {"warps_per_block": 0}, {"warps_per_block": 9}]
+)
+def test_impossible_schedules(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        _C.Schedule(**wrong)
