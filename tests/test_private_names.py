@@ -70,7 +70,7 @@ def _dgl(path: str) -> Callable[[], Any]:
     def find() -> Any:
         pytest.importorskip("peergraph_dgl", exc_type=ImportError)  # DGL alone asks for GraphBolt
         import dgl
-        from dgl.nn.pytorch import GATConv, SAGEConv
+        from dgl.nn.pytorch import GATConv, GINConv, GraphConv, SAGEConv
 
         graph = dgl.graph((torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)))
         return {
@@ -80,6 +80,8 @@ def _dgl(path: str) -> Callable[[], Any]:
             "index": dgl.heterograph_index,
             "pickled": graph._graph,
             "attention": GATConv(1, 1, 1),
+            "convolution": GraphConv(1, 1),
+            "gin": GINConv(None, "sum"),
             "sage": SAGEConv(1, 1, "mean"),
         }[path]
 
@@ -118,6 +120,7 @@ KNOWN: dict[str, Callable[[], Any]] = {
     "_make_wrapper_subclass": TENSOR,
     "_python_dispatch": _torch("torch.utils"),
     "_pytree": _torch("torch.utils"),
+    "_schema": lambda: torch.ops.aten.add.Tensor,
     "_unsafe_preserve_version_counter": _torch("torch.autograd"),
     "_version": TENSOR,
     "_edge_attr_cls": _geometric("graph store"),
@@ -137,16 +140,21 @@ KNOWN: dict[str, Callable[[], Any]] = {
     "_CAPI_DGLHeteroGetAdj": _dgl("index"),
     "_CAPI_DGLHeteroGetCreatedFormats": _dgl("index"),
     "_LazyIndex": _dgl("frames"),
+    "_activation": _dgl("convolution"),
     "_aggre_type": _dgl("sage"),
+    "_aggregator_type": _dgl("gin"),
     "_allow_zero_in_degree": _dgl("attention"),
     "_batch_num_edges": _dgl("graph"),
     "_batch_num_nodes": _dgl("graph"),
     "_columns": _dgl("frame"),
+    "_in_feats": _dgl("convolution"),
+    "_in_src_feats": _dgl("sage"),
+    "_norm": _dgl("convolution"),
     "_num_heads": _dgl("attention"),
     "_out_feats": _dgl("attention"),
 }
-# Ours and DGL's: we give it to an index that a child process is to have.
-WRITTEN = {"_forking_pk_state"}
+# Ours: given to an index that a child process is to have, and to the rows of a sample.
+WRITTEN = {"_forking_pk_state", "_peergraph_csc"}
 
 
 def test_all_are_listed() -> None:
