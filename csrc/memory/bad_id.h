@@ -8,8 +8,8 @@
 
 namespace peergraph {
 
-/// What the id was meant to name; or which bound was too small: the "position" is then the hop, the
-/// "id" the number that was wanted.
+/// The kind of a bad id, or the bound that was too small: "position" is then the hop, and "id" the
+/// number that was needed.
 enum class BadId : int32_t { kTableRow = 0, kSeed = 1, kSeedCount = 2, kNodes = 3, kEdges = 4 };
 
 inline std::string bad_id_message(BadId what, int64_t position, int64_t id, int64_t limit) {

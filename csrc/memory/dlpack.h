@@ -1,5 +1,5 @@
-// The part of DLPack's C interface (https://dmlc.github.io/dlpack/latest/c_api.html) by which
-// memory becomes a tensor of any framework without a copy.
+// The part of DLPack's C interface (https://dmlc.github.io/dlpack/latest/c_api.html) that makes
+// memory a tensor of any framework without a copy.
 #pragma once
 
 #include <cstdint>

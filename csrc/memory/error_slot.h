@@ -1,5 +1,5 @@
-// Where kernels report ids that are out of range and bounds that were too small, and where later
-// calls look for the report.
+// Error slots: kernels report ids out of range and bounds that are too small there, and later calls
+// read the reports.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace peergraph {
 
-/// What the host reads; in pinned host memory that the device writes.
+/// The report of an error, in pinned host memory that the device writes and the host reads.
 struct ErrorReport {
   int32_t pending;
   BadId what;

@@ -48,11 +48,11 @@ void ask_for_huge_pages(uintptr_t address, int64_t bytes) {
 }
 
 void make_huge_pages(uintptr_t address, int64_t bytes) {
-  const auto whole = static_cast<size_t>(bytes) / kHugePageBytes * kHugePageBytes;
-  // Pages are made huge only where there is one already.
-  for (size_t at = 0; at < whole; at += kHugePageBytes)
-    static_cast<void>(*reinterpret_cast<const volatile char*>(address + at));
-  if (whole > 0) madvise(reinterpret_cast<void*>(address), whole, MADV_COLLAPSE);
+  const auto huge_bytes = static_cast<size_t>(bytes) / kHugePageBytes * kHugePageBytes;
+  // A page is made huge only where a page is mapped already.
+  for (size_t offset = 0; offset < huge_bytes; offset += kHugePageBytes)
+    static_cast<void>(*reinterpret_cast<const volatile char*>(address + offset));
+  if (huge_bytes > 0) madvise(reinterpret_cast<void*>(address), huge_bytes, MADV_COLLAPSE);
 }
 
 }  // namespace peergraph

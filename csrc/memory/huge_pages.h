@@ -1,5 +1,5 @@
-// Huge pages: random reads of memory are bound by the look-up of its pages, in a virtual machine
-// even more. All of these ask; where the system has no huge pages, nothing changes.
+// Huge pages: random reads of memory are bound by page table lookups, in a virtual machine even
+// more. All functions are requests: where the system has no huge pages, they change nothing.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,11 @@ constexpr size_t kHugePageBytes = size_t{2} << 20;
 /// system uses none. MAP_FAILED and errno on failure.
 void* map_aligned(int fd, size_t bytes);
 
-/// For a process's own memory that is not touched yet.
+/// Requests huge pages for private memory that has not been touched.
 void ask_for_huge_pages(uintptr_t address, int64_t bytes);
 
-/// For shared memory of map_aligned, best before it is written: what was not touched is allocated,
-/// what was is copied. Linux 6.1 or later.
+/// Makes huge pages of shared memory from map_aligned, best before it is written: untouched pages
+/// are allocated, touched pages are copied. Linux 6.1 or later.
 void make_huge_pages(uintptr_t address, int64_t bytes);
 
 }  // namespace peergraph

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kHalf = 32;
 
-/// How many forks lie between this process and the first one.
+/// The number of forks between the first process and this one.
 std::atomic<uint32_t> generation{0};
 
 const bool counts_forks = [] {
@@ -18,7 +18,7 @@ const bool counts_forks = [] {
   return true;
 }();
 
-/// What this thread is inside of, innermost last.
+/// The leases that this thread holds, innermost last.
 thread_local std::vector<const Leases*> inside;
 
 uint64_t packed(uint32_t users) { return uint64_t{generation.load()} << kHalf | users; }
@@ -57,8 +57,8 @@ bool Lease::used_elsewhere() const {
   return users() > own;
 }
 
-// Who enters counts itself before it looks whether the lease is closed, and who closes says so
-// before it looks for users: one of the two sees the other.
+// A thread that enters counts itself before it checks whether the lease is closed, and a thread that
+// closes sets `closed_` before it checks for users: at least one of the two sees the other.
 void Lease::enter() {
   uint64_t word = users_.load();
   while (!users_.compare_exchange_weak(word, is_of_this_process(word) ? word + 1 : packed(1))) {
@@ -74,9 +74,9 @@ void Lease::leave() noexcept {
   }
 }
 
-void add_leases(Leases& to, const Leases& from) {
-  for (const auto& lease : from)
-    if (std::find(to.begin(), to.end(), lease) == to.end()) to.push_back(lease);
+void add_leases(Leases& leases, const Leases& more) {
+  for (const auto& lease : more)
+    if (std::find(leases.begin(), leases.end(), lease) == leases.end()) leases.push_back(lease);
 }
 
 Entered::Entered(const Leases& leases) : leases_(leases) {

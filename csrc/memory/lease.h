@@ -1,8 +1,8 @@
-// Memory that is closed while others may work with it: whoever works with it is waited for, and
-// nobody begins to once it is closed.
+// Leases protect memory that is closed while other threads may use it: closing waits for the
+// threads that use it, and no thread can begin to use it afterwards.
 //
-// A region has a lease. What refers to the region's memory from Python is a Leased view, and the
-// view itself is reached through an Opened, which holds the leases meanwhile.
+// Each region has a lease. Python objects that refer to the region's memory hold a Leased view. A
+// binding reaches the view through an Opened, which holds the leases for as long as it lives.
 #pragma once
 
 #include <atomic>
@@ -16,16 +16,16 @@ namespace peergraph {
 
 class Lease {
  public:
-  /// From now on nobody enters; whoever is inside stays. `why` is what the others are told.
-  /// Returns whether it was open.
+  /// Refuses all later entries, with `why` as the error's text; threads that hold the lease keep
+  /// it. Returns whether the lease was open.
   bool close(const std::string& why);
 
   bool closed() const { return closed_.load(); }
 
-  /// Throws std::runtime_error with the reason once it is closed.
+  /// Throws std::runtime_error with the reason if the lease is closed.
   void check() const;
 
-  /// Whether the calling thread is inside, and whether others of this process are.
+  /// Whether the calling thread holds the lease, and whether other threads of this process do.
   bool used_here() const;
   bool used_elsewhere() const;
 
@@ -38,19 +38,19 @@ class Lease {
 
   std::atomic<bool> closing_{false};
   std::atomic<bool> closed_{false};
-  // How many are inside, and, in the upper half, in which process: a forked child has no threads
-  // of its parent.
+  // The number of holders and, in the upper half, the number of forks before this process: a forked
+  // child has none of its parent's threads.
   std::atomic<uint64_t> users_{0};
   std::string why_;
 };
 
 using Leases = std::vector<std::shared_ptr<Lease>>;
 
-/// Adds those that are not among them yet.
-void add_leases(Leases& to, const Leases& from);
+/// Adds the leases of `more` that `leases` does not have yet.
+void add_leases(Leases& leases, const Leases& more);
 
-/// Is inside of leases for as long as it lives, in one thread; throws std::runtime_error where one
-/// of them is closed.
+/// Holds leases for as long as it lives, in one thread. The constructor throws std::runtime_error
+/// if one of them is closed.
 class Entered {
  public:
   explicit Entered(const Leases& leases);
@@ -67,7 +67,7 @@ class Entered {
 template <typename View>
 class Opened;
 
-/// What refers to memory that may be closed, as Python holds it.
+/// A view of memory that may be closed, as Python holds it.
 template <typename View>
 class Leased {
  public:
@@ -76,7 +76,7 @@ class Leased {
 
   const Leases& leases() const { return leases_; }
 
-  /// For what is made of this view and takes over its leases.
+  /// The view for another view that is made of it and takes over its leases.
   const View& unopened() const { return view_; }
 
  private:
@@ -86,7 +86,7 @@ class Leased {
   Leases leases_;
 };
 
-/// The view, whose memory stays as long as this lives; must not outlive the Leased.
+/// A view whose memory stays mapped for as long as this lives; must not outlive the Leased.
 template <typename View>
 class Opened {
  public:

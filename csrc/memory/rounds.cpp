@@ -8,7 +8,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Others are at most this far behind in a step; then the processor is left to them.
+// Other ranks are rarely later than this; then the thread sleeps and leaves them the processor.
 constexpr auto kSpin = std::chrono::microseconds(200);
 constexpr auto kSleep = std::chrono::microseconds(50);
 

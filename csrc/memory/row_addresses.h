@@ -1,4 +1,4 @@
-// Where rows of a table lie, for kernels that read them without a copy in between.
+// Addresses of a table's rows, for kernels that read the rows in place.
 #pragma once
 
 #include "memory/gather.h"

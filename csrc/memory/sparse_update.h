@@ -1,5 +1,5 @@
-// Training rows of a table where they live: gradients of equal rows are summed, then an optimizer
-// reads gradient, state and row and writes state and row, in one pass.
+// Updates rows of a table in place: gradients of equal rows are summed, then an optimizer reads
+// gradient, state and row and writes state and row, in one pass.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,10 @@
 
 namespace peergraph {
 
-/// Runs of a sorted list: run r is the rows positions[offsets[r]], ..., positions[offsets[r + 1] -
-/// 1].
+/// Runs of a sorted list: run r has the rows positions[offsets[r] .. offsets[r + 1] - 1].
 struct Runs {
   const int64_t* positions;
-  const int64_t* offsets;  // [count + 1], rising from 0
+  const int64_t* offsets;  // [count + 1], ascending from 0
   int64_t count;
 };
 
@@ -24,7 +23,7 @@ struct Runs {
 void sum_runs_cpu(const void* values, DType dtype, int64_t width, const Runs& runs, void* out,
                   int num_threads);
 
-/// Gradients of distinct rows: gradient i is that of the internal row rows[i].
+/// Gradients of distinct rows: gradient i belongs to the internal row rows[i].
 struct RowGradients {
   const int64_t* rows;
   const void* values;  // [count, width] of the accumulator's type of the table's elements

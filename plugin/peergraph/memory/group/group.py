@@ -17,6 +17,7 @@ import torch.distributed as dist
 import torch.distributed.nn.functional
 
 import peergraph._C as _C
+from peergraph.environment import read_variable
 from peergraph.errors import PeerLostError
 from peergraph.memory.group.calls import Calls
 from peergraph.memory.group.channel import Channel
@@ -225,11 +226,7 @@ def _check_timeout(timeout: float | None) -> float:
     source = "timeout"
     if timeout is None:
         source = "PEERGRAPH_TIMEOUT"
-        text = os.environ.get(source, str(_DEFAULT_TIMEOUT_S))
-        try:
-            timeout = float(text)
-        except ValueError:
-            raise ValueError(f"{source} must be a number of seconds, got {text!r}") from None
+        timeout = read_variable(source, float, "a number of seconds", _DEFAULT_TIMEOUT_S)
     if not 0 < timeout < float("inf"):
         raise ValueError(f"{source} must be a positive number of seconds, got {timeout}")
     return float(timeout)
@@ -238,10 +235,8 @@ def _check_timeout(timeout: float | None) -> float:
 def _check_watch(watch: bool | None) -> bool:
     if watch is not None:
         return watch
-    text = os.environ.get("PEERGRAPH_WATCH", "1")
-    if text not in ("0", "1"):
-        raise ValueError(f"PEERGRAPH_WATCH must be 0 or 1, got {text!r}")
-    return text == "1"
+    values = {"0": False, "1": True}
+    return read_variable("PEERGRAPH_WATCH", values.__getitem__, "0 or 1", True)
 
 
 def _check_device(device: str | torch.device | None) -> torch.device | None:

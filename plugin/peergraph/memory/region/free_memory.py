@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
+
+from peergraph.environment import read_variable
 
 GPU_GRANULE = 2 << 20
 """The driver shares GPU memory in blocks of this many bytes, so a region takes whole blocks."""
@@ -36,13 +37,17 @@ def free_host_memory(root: Path = Path("/")) -> int:
     Raises:
         ValueError: that variable is no number.
     """
-    announced = os.environ.get("PEERGRAPH_HOST_MEMORY")
+    announced = read_variable("PEERGRAPH_HOST_MEMORY", _parse_bytes, "a number of bytes", None)
     if announced is not None:
-        if not announced.isdecimal():
-            raise ValueError(f"PEERGRAPH_HOST_MEMORY must be a number of bytes, got {announced!r}")
-        return int(announced)
+        return announced
     rooms = [_read_number(limit) - _kept(limit.parent) for limit in _limit_files(root)]
     return max(0, min([available_memory(root), *rooms]))
+
+
+def _parse_bytes(text: str) -> int | None:
+    if not text.isdecimal():
+        raise ValueError
+    return int(text)
 
 
 def available_memory(root: Path) -> int:
