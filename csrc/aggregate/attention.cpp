@@ -1,3 +1,5 @@
+// Graph attention and its gradients on the CPU: threads share out the nodes, a node's edges are
+// scored and summed at once.
 #include "aggregate/attention.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The transpose by a counting sort, and checks of ids, on the CPU.
 #include "aggregate/csr_conversion.h"
 
 #include <algorithm>

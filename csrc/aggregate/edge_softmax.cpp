@@ -1,3 +1,4 @@
+// Softmax over the edges of each row on the CPU, and its gradient.
 #include "aggregate/edge_softmax.h"
 
 #include <vector>

@@ -1,3 +1,4 @@
+// g-SDDMM on the CPU: an edge at a time, its values in vectors.
 #include "aggregate/sddmm.h"
 
 #include "aggregate/column_blocks.h"

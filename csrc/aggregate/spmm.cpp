@@ -1,3 +1,4 @@
+// g-SpMM on the CPU: a row at a time, its columns in as many vectors as the registers hold.
 #include "aggregate/spmm.h"
 
 #include <vector>

@@ -1,3 +1,4 @@
+// Largest or smallest messages of each row on the CPU, and their gradients.
 #include "aggregate/spmm_minmax.h"
 
 #include <atomic>

@@ -1,3 +1,4 @@
+// Sums from rows to columns on the CPU: threads share out the columns of features.
 #include "aggregate/spmm_transposed.h"
 
 #include <algorithm>
