@@ -12,6 +12,8 @@ from .backend.import_dgl import import_dgl
 
 import_dgl()
 
+from peergraph.integration import explain
+
 from .backend import materialize
 from .backend.message_passing import install_where_needed, use_kernels
 from .graph import store_of as attached_stores
@@ -29,6 +31,7 @@ __all__ = [
     "TableStorage",
     "TypedStorage",
     "accelerate",
+    "explain",
     "from_store",
     "import_dgl",
     "revert",
