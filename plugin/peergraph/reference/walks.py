@@ -81,16 +81,18 @@ def _pick(
     position: int,
 ) -> int:
     """Picks the neighbour of `here` for the next step."""
-    near = neighbors(csc, here)
+    candidates = neighbors(csc, here)
     p, q = return_in_out
-    if (p, q) == (1, 1) or previous is None or len(near) == 1:
-        return random_below(len(near), seed, stream, position, 1)
+    if (p, q) == (1, 1) or previous is None or len(candidates) == 1:
+        return random_below(len(candidates), seed, stream, position, 1)
     before = set(neighbors(csc, previous))
     most = max(1 / p, 1.0, 1 / q)
     pick = 0
     for t in range(MAX_TRIES):
-        pick = random_below(len(near), seed, stream, position, 2 + 2 * t)
-        weight = 1 / p if near[pick] == previous else 1.0 if near[pick] in before else 1 / q
+        pick = random_below(len(candidates), seed, stream, position, 2 + 2 * t)
+        weight = (
+            1 / p if candidates[pick] == previous else 1.0 if candidates[pick] in before else 1 / q
+        )
         if random_below(CERTAIN, seed, stream, position, 3 + 2 * t) < int(weight / most * CERTAIN):
             break
     return pick
