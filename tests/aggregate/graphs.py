@@ -45,12 +45,12 @@ def random_graph(
     dtype: torch.dtype = torch.int64,
     grouped: bool = False,
     seed: int = 0,
-    reached: float = 0.8,
+    nonisolated: float = 0.8,
 ) -> Graph:
-    """Uniform edges, duplicates likely, that end at the first share of the destinations."""
+    """Uniform edges, with duplicates, to the first `nonisolated` share of the destinations."""
     generator = torch.Generator().manual_seed(seed)
     source = torch.randint(max(1, num_sources), (num_edges,), generator=generator)
-    last = max(1, int(num_destinations * reached))
+    last = max(1, int(num_destinations * nonisolated))
     destination = torch.randint(last, (num_edges,), generator=generator)
     if grouped:
         destination = destination.sort().values

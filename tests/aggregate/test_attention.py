@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from peergraph.aggregate import Csc, attention, attention_fits
+from tests.pairwise import pairwise
 
 from .graphs import (
     DTYPES,
@@ -98,9 +99,10 @@ def check(
     assert_same_with_gradients(found, expected, list(given.values()), list(twins.values()))
 
 
-@pytest.mark.parametrize("kind", ["gat", "gatv2", "left"])
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("loops", [None, 30])
+@pytest.mark.parametrize(
+    ("kind", "shape", "loops"),
+    pairwise(["gat", "gatv2", "left"], SHAPES, [None, 30]),
+)
 def test_shapes(kind: str, shape: tuple[int, int], loops: int | None, device: torch.device) -> None:
     assert attention_fits(torch.empty(0, *shape, device=device))
     check(random_graph(device), kind, shape, device, self_loops=loops)
@@ -114,9 +116,10 @@ def test_dtypes(kind: str, dtype: torch.dtype, device: torch.device) -> None:
     check(graph, kind, (4, 1), device, dtype)
 
 
-@pytest.mark.parametrize("kind", ["gat", "gatv2"])
-@pytest.mark.parametrize("shape", [(4, 8), (2, 64), (4, 2)])
-@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "shape", "deterministic"),
+    pairwise(["gat", "gatv2"], [(4, 8), (2, 64), (4, 2)], [False, True]),
+)
 def test_hubs(kind: str, shape: tuple[int, int], deterministic: bool, device: torch.device) -> None:
     for degree in (600, 5000):
         graph = hub_graph(device, degree)
@@ -126,7 +129,7 @@ def test_hubs(kind: str, shape: tuple[int, int], deterministic: bool, device: to
 
 @pytest.mark.parametrize("kind", ["gat", "gatv2", "left"])
 @pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
-def test_one_shot(kind: str, index_dtype: torch.dtype, device: torch.device) -> None:
+def test_transient_structures(kind: str, index_dtype: torch.dtype, device: torch.device) -> None:
     for graph in (random_graph(device, dtype=index_dtype, grouped=True), hub_graph(device, 2000)):
         csc = graph.csc()
         csc.matrix.transient = True

@@ -11,6 +11,7 @@ from peergraph.aggregate import Csc, g_spmm
 from peergraph.aggregate.sparse.conversion import indptr_if_sorted, is_arange
 from peergraph.sampling import Block
 from tests.aggregate.graphs import features, random_graph
+from tests.pairwise import pairwise
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
@@ -65,7 +66,7 @@ def test_block(device: torch.device, dtype: torch.dtype) -> None:
     assert gradient[:, 0].tolist() == [0.0, 1.0, 0.0, 2.0]
 
 
-def test_destinations_that_are_reached(device: torch.device) -> None:
+def test_isolated_tail_is_trimmed(device: torch.device) -> None:
     indptr = torch.tensor([0, 2, 3, 3, 3, 3, 3], device=device)
     indices = torch.tensor([0, 1, 1], device=device)
     csc = Csc(indptr, indices, 2, num_nonisolated=2, transient=True)
@@ -74,8 +75,8 @@ def test_destinations_that_are_reached(device: torch.device) -> None:
     assert (few.num_rows, few.num_edges, few.num_columns) == (2, 3, 2)
     assert few.transient
     # Not known, or not worth it.
-    for reached in (None, 5, 6):
-        whole = Csc(indptr, indices, 2, num_nonisolated=reached)
+    for count in (None, 5, 6):
+        whole = Csc(indptr, indices, 2, num_nonisolated=count)
         assert whole.matrix.trim_isolated_tail() is whole.matrix
     nothing = Csc(indptr[:1], indices[:0], 2).matrix.trim_isolated_tail()
     assert nothing.num_rows == 0
@@ -180,9 +181,10 @@ def test_bad_edge_index(device: torch.device) -> None:
 ID_TYPES = [torch.int32, torch.int64]
 
 
-@pytest.mark.parametrize("offsets", ID_TYPES)
-@pytest.mark.parametrize("ids", ID_TYPES)
-@pytest.mark.parametrize("edges", [0, 1, 300])
+@pytest.mark.parametrize(
+    ("offsets", "ids", "edges"),
+    pairwise(ID_TYPES, ID_TYPES, [0, 1, 300]),
+)
 def test_transpose_of_any_id_types(
     device: torch.device, offsets: torch.dtype, ids: torch.dtype, edges: int
 ) -> None:
@@ -199,11 +201,11 @@ def test_transpose_of_any_id_types(
 
 
 @pytest.mark.parametrize("dtype", ID_TYPES)
-def test_begins_of_sorted_keys_only(device: torch.device, dtype: torch.dtype) -> None:
+def test_indptr_of_sorted_keys_only(device: torch.device, dtype: torch.dtype) -> None:
     def found(*keys: int) -> list[int] | None:
-        begins = indptr_if_sorted(torch.tensor(keys, dtype=dtype, device=device), 4)
-        assert begins is None or begins.dtype == dtype
-        return None if begins is None else begins.tolist()
+        indptr = indptr_if_sorted(torch.tensor(keys, dtype=dtype, device=device), 4)
+        assert indptr is None or indptr.dtype == dtype
+        return None if indptr is None else indptr.tolist()
 
     assert found() == [0, 0, 0, 0, 0]
     assert found(0) == [0, 1, 1, 1, 1]
@@ -219,7 +221,7 @@ def test_keys_out_of_range(key: int) -> None:
         indptr_if_sorted(torch.tensor([key]), 4)
 
 
-def test_sources_out_of_range_of_what_is_not_checked() -> None:
+def test_sources_out_of_range_without_check() -> None:
     csc = Csc(torch.tensor([0, 2]), torch.tensor([0, 7]), 5, check=False)
     with pytest.raises(IndexError, match="edge 1: source id 7 is out of range for 5 nodes"):
         csc.matrix.transpose()
@@ -227,7 +229,7 @@ def test_sources_out_of_range_of_what_is_not_checked() -> None:
 
 @pytest.mark.parametrize("dtype", ID_TYPES)
 @pytest.mark.parametrize("count", [0, 1, 1023, 1024, 1025, 5000])
-def test_counting_up(device: torch.device, dtype: torch.dtype, count: int) -> None:
+def test_is_arange(device: torch.device, dtype: torch.dtype, count: int) -> None:
     ids = torch.arange(count, dtype=dtype, device=device)
     assert is_arange(ids)
     for at in {0, count // 2, count - 1} if count else ():

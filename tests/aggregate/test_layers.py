@@ -180,7 +180,7 @@ def test_any_structure_of_all_nodes_serves(name: str, device: torch.device) -> N
     ("name", "dtype"),
     pairwise(
         ["sage", "sage with gcn", "gcn", "gin", "gine", "gat", "gatv2", "rgcn"],
-        [torch.float32, torch.float16, torch.bfloat16],
+        [torch.float16, torch.bfloat16],
     ),
 )
 def test_dtypes(name: str, dtype: torch.dtype, device: torch.device) -> None:

@@ -15,6 +15,7 @@ from tests.aggregate.graphs import (
     hub_graph,
     random_graph,
 )
+from tests.pairwise import pairwise
 
 OPERATIONS = ["add", "sub", "mul", "div", "dot"]
 
@@ -43,9 +44,10 @@ def check(
     assert_same_with_gradients(found, expected, operands, twins)
 
 
-@pytest.mark.parametrize("op", OPERATIONS)
-@pytest.mark.parametrize("lhs", "uve")
-@pytest.mark.parametrize("rhs", "uve")
+@pytest.mark.parametrize(
+    ("op", "lhs", "rhs"),
+    pairwise(OPERATIONS, list("uve"), list("uve")),
+)
 def test_operations_and_targets(device: torch.device, op: str, lhs: str, rhs: str) -> None:
     check(random_graph(device), op, lhs, rhs, (2, 4), (2, 4))
 
@@ -61,9 +63,14 @@ def test_dtypes(device: torch.device, op: str, dtype: torch.dtype) -> None:
     check(random_graph(device, num_edges=80), op, "u", "v", (2, 8), (2, 8), dtype)
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 4, 7, 8, 33, 64, 100, 128, 160, 602])
-@pytest.mark.parametrize("op", ["sub", "dot"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("width", "op", "dtype"),
+    pairwise(
+        [1, 2, 3, 4, 7, 8, 33, 64, 100, 128, 160, 602],
+        ["sub", "dot"],
+        [torch.float32, torch.bfloat16],
+    ),
+)
 def test_widths(device: torch.device, width: int, op: str, dtype: torch.dtype) -> None:
     if op == "dot" and dtype == torch.bfloat16:
         dtype = torch.float64
@@ -71,20 +78,34 @@ def test_widths(device: torch.device, width: int, op: str, dtype: torch.dtype) -
 
 
 @pytest.mark.parametrize(
-    ("lhs", "rhs"),
-    [((), ()), ((3,), ()), ((2, 4), (2, 1)), ((1, 4), (2, 1)), ((4,), (2, 4)), ((7, 33), (7, 33))],
+    ("shapes", "op", "targets"),
+    pairwise(
+        [
+            ((), ()),
+            ((3,), ()),
+            ((2, 4), (2, 1)),
+            ((1, 4), (2, 1)),
+            ((4,), (2, 4)),
+            ((7, 33), (7, 33)),
+        ],
+        ["add", "div"],
+        ["uv", "eu", "ve"],
+    ),
 )
-@pytest.mark.parametrize("op", ["add", "div"])
-@pytest.mark.parametrize("targets", ["uv", "eu", "ve"])
 def test_broadcast(
-    device: torch.device, op: str, targets: str, lhs: tuple[int, ...], rhs: tuple[int, ...]
+    device: torch.device,
+    op: str,
+    targets: str,
+    shapes: tuple[tuple[int, ...], tuple[int, ...]],
 ) -> None:
+    lhs, rhs = shapes
     check(random_graph(device), op, targets[0], targets[1], lhs, rhs)
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("grouped", [False, True])
-@pytest.mark.parametrize("op", ["mul", "dot"])
+@pytest.mark.parametrize(
+    ("dtype", "grouped", "op"),
+    pairwise([torch.int32, torch.int64], [False, True], ["mul", "dot"]),
+)
 def test_structures(device: torch.device, dtype: torch.dtype, grouped: bool, op: str) -> None:
     graph = random_graph(device, dtype=dtype, grouped=grouped)
     for targets in ("uv", "ve", "eu"):

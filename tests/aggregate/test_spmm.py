@@ -16,6 +16,7 @@ from tests.aggregate.graphs import (
     hub_graph,
     random_graph,
 )
+from tests.pairwise import pairwise
 
 MESSAGES = ["copy_u", "copy_e", "add", "sub", "mul", "div", "dot"]
 REDUCTIONS = ["sum", "mean", "max", "min"]
@@ -60,9 +61,10 @@ def test_messages_and_reductions(device: torch.device, message: str, reduce: str
     check(random_graph(device), message, reduce, (2, 4), (2, 4))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("message", ["copy_u", "mul"])
-@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize(
+    ("dtype", "message", "reduce"),
+    pairwise(DTYPES, ["copy_u", "mul"], ["sum", "mean"]),
+)
 def test_dtypes(device: torch.device, message: str, reduce: str, dtype: torch.dtype) -> None:
     check(random_graph(device, num_edges=90), message, reduce, (16,), (), dtype)
 
@@ -86,46 +88,51 @@ def test_extrema_of_half_precision(device: torch.device, dtype: torch.dtype) -> 
     assert gradient.float().sum() == nonempty * 24
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 4, 7, 8, 33, 64, 100, 128, 160, 602])
-@pytest.mark.parametrize("reduce", ["sum", "max"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    ("width", "reduce", "dtype"),
+    pairwise(
+        [1, 2, 3, 4, 7, 8, 33, 64, 100, 128, 160, 602],
+        ["sum", "max"],
+        [torch.float32, torch.float16],
+    ),
+)
 def test_widths(device: torch.device, width: int, reduce: str, dtype: torch.dtype) -> None:
     if reduce == "max" and dtype == torch.float16:
         dtype = torch.float64
     check(random_graph(device, 12, 9, 60), "mul", reduce, (width,), (), dtype)
 
 
-@pytest.mark.parametrize("message", ["add", "mul", "div"])
-@pytest.mark.parametrize("reduce", ["sum", "max"])
+SHAPES = [
+    ((5,), ()),
+    ((5,), (1,)),
+    ((4, 8), (4,)),
+    ((4, 8), (4, 1)),
+    ((3, 5), (3,)),
+    ((3, 5), (3, 5)),
+    ((2, 3, 4), (2, 3)),
+    ((2, 3, 4), (2,)),
+    ((), ()),
+    ((4, 1), (4, 8)),
+    ((1, 8), (4, 8)),
+]
+
+
 @pytest.mark.parametrize(
-    ("x_shape", "e_shape"),
-    [
-        ((5,), ()),
-        ((5,), (1,)),
-        ((4, 8), (4,)),
-        ((4, 8), (4, 1)),
-        ((3, 5), (3,)),
-        ((3, 5), (3, 5)),
-        ((2, 3, 4), (2, 3)),
-        ((2, 3, 4), (2,)),
-        ((), ()),
-        ((4, 1), (4, 8)),
-        ((1, 8), (4, 8)),
-    ],
+    ("message", "reduce", "shapes"), pairwise(["add", "mul", "div"], ["sum", "max"], SHAPES)
 )
 def test_shapes(
     device: torch.device,
     message: str,
     reduce: str,
-    x_shape: tuple[int, ...],
-    e_shape: tuple[int, ...],
+    shapes: tuple[tuple[int, ...], tuple[int, ...]],
 ) -> None:
-    check(random_graph(device), message, reduce, x_shape, e_shape)
+    check(random_graph(device), message, reduce, *shapes)
 
 
-@pytest.mark.parametrize("grouped", [False, True])
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("reduce", ["mean", "min"])
+@pytest.mark.parametrize(
+    ("grouped", "dtype", "reduce"),
+    pairwise([False, True], [torch.int32, torch.int64], ["mean", "min"]),
+)
 def test_structures(device: torch.device, dtype: torch.dtype, grouped: bool, reduce: str) -> None:
     graph = random_graph(device, dtype=dtype, grouped=grouped)
     check(graph, "mul", reduce, (8,), ())
@@ -143,13 +150,17 @@ def test_hub_of_wide_rows(device: torch.device, width: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sources", "destinations", "edges"), [(0, 0, 0), (5, 4, 0), (1, 1, 1), (1, 1, 700), (0, 3, 0)]
+    ("sizes", "reduce", "message"),
+    pairwise(
+        [(0, 0, 0), (5, 4, 0), (1, 1, 1), (1, 1, 700), (0, 3, 0)],
+        ["mean", "max"],
+        ["copy_u", "copy_e", "mul"],
+    ),
 )
-@pytest.mark.parametrize("reduce", ["mean", "max"])
-@pytest.mark.parametrize("message", ["copy_u", "copy_e", "mul"])
 def test_small_graphs(
-    device: torch.device, sources: int, destinations: int, edges: int, reduce: str, message: str
+    device: torch.device, sizes: tuple[int, int, int], reduce: str, message: str
 ) -> None:
+    sources, destinations, edges = sizes
     # Every edge of the graph of 700 has a message of its own with a chance of ties: not for max.
     if edges == 700 and reduce == "max" and message == "copy_u":
         message = "mul"
@@ -178,9 +189,10 @@ def test_unaligned_and_strided_inputs(device: torch.device, offset: int) -> None
         assert_same_with_gradients(found, expected, [given], [twin])
 
 
-@pytest.mark.parametrize("backward", ["transpose", "atomic"])
-@pytest.mark.parametrize("message", ["copy_u", "mul", "div"])
-@pytest.mark.parametrize("shape", [(8,), (3,), (2, 80)])
+@pytest.mark.parametrize(
+    ("backward", "message", "shape"),
+    pairwise(["transpose", "atomic"], ["copy_u", "mul", "div"], [(8,), (3,), (2, 80)]),
+)
 def test_backward_choices(
     device: torch.device, backward: str, message: str, shape: tuple[int, ...]
 ) -> None:

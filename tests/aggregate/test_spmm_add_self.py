@@ -1,4 +1,4 @@
-"""Sums of neighbours and of own rows against the steps in plain torch."""
+"""Sums of neighbours and of self rows against the steps in plain torch."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate import Csc, spmm_add_self
+from tests.pairwise import pairwise
 
 from .graphs import DTYPES, TOLERANCE, features, random_graph
 
@@ -17,11 +18,11 @@ COUNT, SOURCES = 30, 40
 
 
 def reference(
-    edge_index: Tensor, x: Tensor, own: Tensor, e: Tensor | None, bias: Tensor | None = None
+    edge_index: Tensor, x: Tensor, self_weight: Tensor, e: Tensor | None, bias: Tensor | None = None
 ) -> Tensor:
     source, destination = edge_index.long()
     messages = x[source] if e is None else x[source] * e.unsqueeze(1)
-    out = torch.zeros_like(x[:COUNT]).index_add(0, destination, messages) + own * x[:COUNT]
+    out = torch.zeros_like(x[:COUNT]).index_add(0, destination, messages) + self_weight * x[:COUNT]
     return out if bias is None else out + bias
 
 
@@ -30,22 +31,22 @@ def gradients(out: Tensor, wanted: list[Tensor]) -> list[Tensor]:
     return list(torch.autograd.grad((out * scale).sum(), wanted))
 
 
-@pytest.mark.parametrize("backward", ["transpose", "atomic"])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("own_shape", [(), (1,), (COUNT, 1)])
-@pytest.mark.parametrize("width", [1, 7, 64])
+@pytest.mark.parametrize(
+    ("backward", "weighted", "weight_shape", "width"),
+    pairwise(["transpose", "atomic"], [False, True], [(), (1,), (COUNT, 1)], [1, 7, 64]),
+)
 def test_equals_the_steps(
-    device: torch.device, backward: Any, weighted: bool, own_shape: tuple[int, ...], width: int
+    device: torch.device, backward: Any, weighted: bool, weight_shape: tuple[int, ...], width: int
 ) -> None:
-    for grouped, reached, shifted in product((True, False), (0.8, 0.2), (True, False)):
-        graph = random_graph(device, SOURCES, COUNT, grouped=grouped, reached=reached)
+    for grouped, nonisolated, shifted in product((True, False), (0.8, 0.2), (True, False)):
+        graph = random_graph(device, SOURCES, COUNT, grouped=grouped, nonisolated=nonisolated)
         x = features(SOURCES, (width,), device, torch.float64)
         bias = features(width, (), device, torch.float64, seed=4) if shifted else None
-        own = torch.rand(own_shape, device=device, dtype=torch.float64).requires_grad_()
+        self_weight = torch.rand(weight_shape, device=device, dtype=torch.float64).requires_grad_()
         e = features(graph.num_edges, (), device, torch.float64, seed=3) if weighted else None
-        wanted = [t for t in (x, own, e, bias) if t is not None]
-        expected = reference(graph.edge_index, x, own, e, bias)
-        found = spmm_add_self(graph.csc(), x, own, e, bias, backward=backward)
+        wanted = [t for t in (x, self_weight, e, bias) if t is not None]
+        expected = reference(graph.edge_index, x, self_weight, e, bias)
+        found = spmm_add_self(graph.csc(), x, self_weight, e, bias, backward=backward)
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(gradients(found, wanted), gradients(expected, wanted))
 
@@ -55,9 +56,9 @@ def test_equals_the_steps(
 def test_dtypes(device: torch.device, dtype: torch.dtype, backward: Any) -> None:
     graph = random_graph(device, SOURCES, COUNT, dtype=torch.int32)
     x = features(SOURCES, (8,), device, dtype)
-    own = torch.full((1,), 1.5, device=device, dtype=dtype)
-    found = spmm_add_self(graph.csc(), x, own, backward=backward)
-    expected = reference(graph.edge_index, x, own, None)
+    self_weight = torch.full((1,), 1.5, device=device, dtype=dtype)
+    found = spmm_add_self(graph.csc(), x, self_weight, backward=backward)
+    expected = reference(graph.edge_index, x, self_weight, None)
     torch.testing.assert_close(found, expected, **TOLERANCE[dtype])
     torch.testing.assert_close(gradients(found, [x]), gradients(expected, [x]), **TOLERANCE[dtype])
 
@@ -79,27 +80,29 @@ def test_few_rows(device: torch.device) -> None:
 def test_steps_where_nothing_is_saved(device: torch.device) -> None:
     graph = random_graph(device, SOURCES, COUNT)
     csc, x = graph.csc(), features(SOURCES, (8,), device).detach()
-    own = torch.ones(1, device=device, requires_grad=True)
+    self_weight = torch.ones(1, device=device, requires_grad=True)
     # Without a gradient of x, derivatives of any order.
     (first,) = torch.autograd.grad(
-        spmm_add_self(csc, x, own).square().sum(), own, create_graph=True
+        spmm_add_self(csc, x, self_weight).square().sum(), self_weight, create_graph=True
     )
-    (second,) = torch.autograd.grad(first.sum(), own)
+    (second,) = torch.autograd.grad(first.sum(), self_weight)
     torch.testing.assert_close(second, 2 * x[:COUNT].square().sum().reshape(1))
-    wide = spmm_add_self(csc, x, own.double())
+    wide = spmm_add_self(csc, x, self_weight.double())
     assert wide.dtype == torch.float64
     with torch.autocast(device.type, dtype=torch.bfloat16):
-        low = spmm_add_self(csc, x.requires_grad_(), own)
+        low = spmm_add_self(csc, x.requires_grad_(), self_weight)
     torch.testing.assert_close(low.float(), wide.float(), **TOLERANCE[torch.bfloat16])
     compiled = torch.compile(spmm_add_self, backend="eager")
-    torch.testing.assert_close(compiled(csc, x, own).double(), wide, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(compiled(csc, x, self_weight).double(), wide, rtol=1e-4, atol=1e-4)
 
 
 def test_deterministic(device: torch.device) -> None:
     csc = random_graph(device, SOURCES, COUNT).csc()
     csc.matrix.transient = True
-    x, own = features(SOURCES, (32,), device), torch.ones(1, device=device)
-    results = [gradients(spmm_add_self(csc, x, own, deterministic=True), [x])[0] for _ in range(3)]
+    x, self_weight = features(SOURCES, (32,), device), torch.ones(1, device=device)
+    results = [
+        gradients(spmm_add_self(csc, x, self_weight, deterministic=True), [x])[0] for _ in range(3)
+    ]
     assert all(torch.equal(results[0], again) for again in results)
 
 
@@ -113,18 +116,20 @@ def test_second_derivatives_are_refused(device: torch.device) -> None:
 
 def test_bad_arguments() -> None:
     csc = random_graph(torch.device("cpu"), SOURCES, COUNT).csc()
-    x, own = torch.ones(SOURCES, 4), torch.ones(1)
+    x, self_weight = torch.ones(SOURCES, 4), torch.ones(1)
     with pytest.raises(ValueError, match=r"x must be \[40, columns\], got \[39, 4\]"):
-        spmm_add_self(csc, x[1:], own)
+        spmm_add_self(csc, x[1:], self_weight)
     with pytest.raises(
         ValueError, match=r"self_weight must be \[\], \[1\] or \[30, 1\], got \[2\]"
     ):
         spmm_add_self(csc, x, torch.ones(2))
     with pytest.raises(ValueError, match=r"e must be \[300\], got \[300, 1\]"):
-        spmm_add_self(csc, x, own, torch.ones(300, 1))
+        spmm_add_self(csc, x, self_weight, torch.ones(300, 1))
     with pytest.raises(ValueError, match=r"bias must be \[4\], got \[1, 4\]"):
-        spmm_add_self(csc, x, own, bias=torch.ones(1, 4))
+        spmm_add_self(csc, x, self_weight, bias=torch.ones(1, 4))
     with pytest.raises(ValueError, match="destinations must be the first sources"):
-        spmm_add_self(Csc(torch.zeros(4, dtype=torch.int64), torch.zeros(0).long(), 2), x[:2], own)
+        spmm_add_self(
+            Csc(torch.zeros(4, dtype=torch.int64), torch.zeros(0).long(), 2), x[:2], self_weight
+        )
     with pytest.raises(TypeError, match="x must be one of"):
-        spmm_add_self(csc, x.long(), own)
+        spmm_add_self(csc, x.long(), self_weight)

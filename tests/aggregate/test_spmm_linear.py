@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate import Csc, spmm_linear
+from tests.pairwise import pairwise
 
 from .graphs import DTYPES, TOLERANCE, Graph, features, random_graph
 
@@ -24,13 +25,13 @@ def reduced(graph: Graph, reduce: str, x: Tensor) -> Tensor:
 
 
 def operands(
-    device: torch.device, dtype: torch.dtype, relations: int, own_width: int
+    device: torch.device, dtype: torch.dtype, relations: int, self_width: int
 ) -> dict[str, Any]:
     return {
         "x": features(SOURCES, (WIDTH,), device, dtype),
-        "own": features(COUNT, (own_width,), device, dtype, seed=9),
+        "self_x": features(COUNT, (self_width,), device, dtype, seed=9),
         "weights": [features(OUT, (WIDTH,), device, dtype, seed=10 + i) for i in range(relations)],
-        "self_weight": features(OUT, (own_width,), device, dtype, seed=20),
+        "self_weight": features(OUT, (self_width,), device, dtype, seed=20),
         "bias": features(OUT, (), device, dtype, seed=21),
     }
 
@@ -44,20 +45,20 @@ def check(
     device: torch.device,
     reduce: str = "mean",
     relations: int = 1,
-    own: str = "first rows",
+    self_rows: str = "first rows",
     bias: bool = True,
     dtype: torch.dtype = torch.float64,
     num_edges: int = 60,
-    reached: float = 0.8,
+    nonisolated: float = 0.8,
     **options: Any,
 ) -> None:
     graphs = [
         random_graph(
-            device, SOURCES, COUNT, num_edges, grouped=bool(i % 2), seed=i, reached=reached
+            device, SOURCES, COUNT, num_edges, grouped=bool(i % 2), seed=i, nonisolated=nonisolated
         )
         for i in range(relations)
     ]
-    given = operands(device, dtype, relations, 7 if own == "rows" else WIDTH)
+    given = operands(device, dtype, relations, 7 if self_rows == "rows" else WIDTH)
     x, weights = given["x"], given["weights"]
     expected = sum(
         reduced(graph, reduce, x) @ weight.t()
@@ -65,11 +66,11 @@ def check(
     )
     assert isinstance(expected, Tensor)
     wanted, self_weight = [x, *weights], None
-    if own != "none":
+    if self_rows != "none":
         self_weight = given["self_weight"]
-        rows = given["own"] if own == "rows" else x[:COUNT]
+        rows = given["self_x"] if self_rows == "rows" else x[:COUNT]
         expected = expected + rows @ self_weight.t()
-        wanted += [self_weight] + ([given["own"]] if own == "rows" else [])
+        wanted += [self_weight] + ([given["self_x"]] if self_rows == "rows" else [])
     if bias:
         expected = expected + given["bias"]
         wanted.append(given["bias"])
@@ -80,7 +81,7 @@ def check(
         weights,
         self_weight,
         given["bias"] if bias else None,
-        self_x=given["own"] if own == "rows" else None,
+        self_x=given["self_x"] if self_rows == "rows" else None,
         **options,
     )
     tolerance = TOLERANCE[dtype]
@@ -88,31 +89,31 @@ def check(
     torch.testing.assert_close(gradients(found, wanted), gradients(expected, wanted), **tolerance)
 
 
-@pytest.mark.parametrize("backward", ["transpose", "atomic"])
-@pytest.mark.parametrize("reduce", ["sum", "mean"])
-@pytest.mark.parametrize("relations", [1, 3])
-@pytest.mark.parametrize("own", ["none", "rows", "first rows"])
+@pytest.mark.parametrize(
+    ("backward", "reduce", "relations", "self_rows"),
+    pairwise(["transpose", "atomic"], ["sum", "mean"], [1, 3], ["none", "rows", "first rows"]),
+)
 def test_equals_the_steps(
-    device: torch.device, backward: str, reduce: str, relations: int, own: str
+    device: torch.device, backward: str, reduce: str, relations: int, self_rows: str
 ) -> None:
     for num_edges in (0, 60, 400):  # Gradients of means are weighted, or divided.
-        for reached in (0.8, 0.2):  # The other rows have no part in products, if they are many.
-            more: dict[str, Any] = {"num_edges": num_edges, "reached": reached}
-            check(device, reduce, relations, own, backward=backward, **more)
+        for nonisolated in (0.8, 0.2):  # The other rows have no part in products, if they are many.
+            more: dict[str, Any] = {"num_edges": num_edges, "nonisolated": nonisolated}
+            check(device, reduce, relations, self_rows, backward=backward, **more)
 
 
-@pytest.mark.parametrize("reached", [0.8, 0.2])
+@pytest.mark.parametrize("nonisolated", [0.8, 0.2])
 @pytest.mark.parametrize("reduce", ["max", "min"])
-def test_extrema(device: torch.device, reduce: str, reached: float) -> None:
-    check(device, reduce, 2, "first rows", bias=False, reached=reached)
-    check(device, reduce, 2, "none", reached=reached)
+def test_extrema(device: torch.device, reduce: str, nonisolated: float) -> None:
+    check(device, reduce, 2, "first rows", bias=False, nonisolated=nonisolated)
+    check(device, reduce, 2, "none", nonisolated=nonisolated)
 
 
 def test_relations_reach_differently_far(device: torch.device) -> None:
     """The first of them no row, the second few, the third all."""
     graphs = [
-        random_graph(device, SOURCES, COUNT, edges, reached=reached, seed=i)
-        for i, (edges, reached) in enumerate([(0, 1.0), (50, 0.2), (200, 1.0)])
+        random_graph(device, SOURCES, COUNT, edges, nonisolated=nonisolated, seed=i)
+        for i, (edges, nonisolated) in enumerate([(0, 1.0), (50, 0.2), (200, 1.0)])
     ]
     given = operands(device, torch.float64, 3, WIDTH)
     wanted = [given["x"], given["bias"], *given["weights"]]
@@ -131,7 +132,7 @@ def test_relations_reach_differently_far(device: torch.device) -> None:
 
 def test_features_without_gradients(device: torch.device) -> None:
     """Products in place have derivatives of any order in the weights."""
-    csc = random_graph(device, SOURCES, COUNT, reached=0.2).csc()
+    csc = random_graph(device, SOURCES, COUNT, nonisolated=0.2).csc()
     given = operands(device, torch.float64, 1, WIDTH)
     x = given["x"].detach()[:, :3].contiguous()
     matrices = [torch.randn(2, 3, device=device, dtype=torch.float64) for _ in range(2)]

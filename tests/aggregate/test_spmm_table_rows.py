@@ -10,6 +10,7 @@ import peergraph
 from peergraph.aggregate import Csc, g_spmm
 from peergraph.memory import Group, Table, TableRows
 from tests.memory.tables import TIER_KINDS, split, table_of
+from tests.pairwise import pairwise
 
 from .graphs import features, hub_graph, random_graph
 
@@ -42,9 +43,14 @@ def test_tiers(kind: str, reduce: str, device: torch.device) -> None:
     table.close()
 
 
-@pytest.mark.parametrize("shape", WIDTHS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("id_dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(
+    ("shape", "dtype", "id_dtype"),
+    pairwise(
+        WIDTHS,
+        [torch.float32, torch.float64, torch.float16, torch.bfloat16],
+        [torch.int32, torch.int64],
+    ),
+)
 def test_widths(
     shape: tuple[int, ...], dtype: torch.dtype, id_dtype: torch.dtype, device: torch.device
 ) -> None:

@@ -1,4 +1,4 @@
-"""Aggregation by plain torch on lists of edges: every message is written to memory."""
+"""Aggregation over lists of edges in plain torch, which writes every message."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def _aligned(x: Tensor, e: Tensor) -> Tensor:
-    """`e` with as many dimensions as `x`."""
+    """Returns `e` with as many dimensions as `x`."""
     return e.reshape(*e.shape, *[1] * (x.dim() - e.dim()))
 
 

@@ -1,1 +1,1 @@
-"""Messages of users' own: parsed, put into CUDA source, compiled at run time."""
+"""Messages that users write: parsed, translated to CUDA, compiled at run time."""

@@ -1,4 +1,4 @@
-"""CUDA source of users' messages: the reduction, and the gradients of all that goes into it.
+"""CUDA source of users' messages: the reduction, and the gradient of each operand.
 
 Nothing of the size edges x columns is written: gradients make the messages again. All sums are in
 a fixed order. A kernel for sources walks the transpose, one for destinations the rows, one for
@@ -104,7 +104,7 @@ extern "C" __global__ void grad_%(symbol)s(Rows rows, wide count, wide columns, 
 }
 """
 
-# A power of two of lanes sums the columns that share a value of an edge.
+# A number of lanes that is a power of two sums the columns that share a value of an edge.
 _GRAD_EDGES = """
 extern "C" __global__ void grad_%(symbol)s(Rows rows, const offset_t* row_of, wide count,
                                      wide columns, %(operands)s, const real* grad,
@@ -171,7 +171,7 @@ def source(expression: Expression, reduce: str, types: dict[str, str]) -> str:
 
 
 def value_code(expression: Expression) -> str:
-    """Statements that make the message `m` of an edge and a column."""
+    """Returns statements that compute the message `m` of an edge and a column."""
     lines = []
     for number, step in enumerate(expression.steps):
         if step.operation is not None:
@@ -187,7 +187,7 @@ def value_code(expression: Expression) -> str:
 
 
 def adjoint_code(expression: Expression, symbol: str) -> str:
-    """Statements that make the gradient `g` of one symbol from that of the message, `d`."""
+    """Returns statements that compute the gradient `g` of a symbol from the message's, `d`."""
     needed = expression.depends_on(symbol)
     last = len(expression.steps) - 1
     lines = [f"real d{k} = 0;" for k in range(last) if needed[k]]

@@ -1,4 +1,4 @@
-"""The language of users' messages: parsed by Python's own parser, checked, and put into steps."""
+"""The language of users' messages: Python's parser reads it; it is checked and put into steps."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 SYMBOLS = {"u": "sources", "v": "destinations", "e": "edges", "w": "edges"}
-"""What a name stands for a row of."""
+"""The rows that a symbol stands for."""
 
 
 def rows_of(symbol: str) -> str:
-    """What the rows of an operand are of. A function: torch 2.4 cannot compile what reads one
+    """Returns the rows that a symbol stands for. torch 2.4 cannot compile code that reads a
     dictionary as a global of two modules.
     """
     return SYMBOLS[symbol]
@@ -98,7 +98,7 @@ class Step:
 
     @property
     def operation(self) -> Operation | None:
-        """None for constants and symbols."""
+        """The operation; None for constants and symbols."""
         return OPERATIONS[self.value] if isinstance(self.value, str) and self.arguments else None
 
 
@@ -111,12 +111,12 @@ class Expression:
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """Those that occur, in the order u, v, e, w."""
+        """The symbols that occur, in the order u, v, e, w."""
         found = {step.value for step in self.steps if not step.arguments}
         return tuple(name for name in SYMBOLS if name in found)
 
     def depends_on(self, symbol: str) -> list[bool]:
-        """Of each step, whether the symbol goes into it."""
+        """Returns for each step whether it depends on the symbol."""
         found: list[bool] = []
         for step in self.steps:
             is_symbol = not step.arguments and step.value == symbol
@@ -124,7 +124,7 @@ class Expression:
         return found
 
     def evaluate(self, values: Mapping[str, Tensor]) -> Tensor:
-        """By torch, with its gradients; shapes as torch broadcasts them."""
+        """Evaluates the expression by torch, with gradients; shapes broadcast as torch's do."""
         like = next(iter(values.values()))
         made: list[Tensor] = []
         for step in self.steps:

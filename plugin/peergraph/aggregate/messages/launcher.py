@@ -31,7 +31,7 @@ _CPP = {
 
 @cache
 def has_cupy() -> bool:
-    """Whether CuPy is installed."""
+    """Returns whether CuPy is installed."""
     try:
         import cupy  # noqa: F401
     except ImportError:
@@ -41,7 +41,7 @@ def has_cupy() -> bool:
 
 @cache
 def _module(text: str, reduce: str, types: tuple[tuple[str, str], ...]) -> Any:
-    """Compiled at the first use for a device; CuPy keeps the result on disk, too."""
+    """Returns the compiled kernels; CuPy compiles at first use and keeps the result on disk."""
     import cupy
 
     return cupy.RawModule(code=source(parse(text), reduce, dict(types)), options=_OPTIONS)
@@ -64,7 +64,7 @@ class Launcher:
     columns: int
 
     def forward(self) -> tuple[Tensor, Tensor | None]:
-        """[destinations, columns], and for extrema the position of each, -1 where there is none."""
+        """Returns the result [rows, columns], and for extrema the position of each or -1."""
         matrix = self.matrix
         like = next(iter(self.operands.values()))
         out = like.new_empty(matrix.num_rows, self.columns)
@@ -75,7 +75,7 @@ class Launcher:
         return out, arg
 
     def gradient(self, symbol: str, grad: Tensor, arg: Tensor | None) -> Tensor:
-        """Of one operand, of its shape."""
+        """Returns the gradient of one operand, of its shape."""
         matrix = self.matrix
         operand = self.operands[symbol]
         group = self.columns // operand.shape[1]
@@ -101,7 +101,7 @@ class Launcher:
         return [_struct(matrix.indptr, matrix.indices, matrix.edge_ids), *self._sizes(count)]
 
     def _sizes(self, count: int) -> list[Any]:
-        """How many rows, columns, and the operands."""
+        """Returns the number of rows, the number of columns, and the operands."""
         operands = (self.operands[name] for name in self.expression.symbols)
         return [
             np.int64(count),
@@ -137,7 +137,7 @@ def _pointer(tensor: Tensor | None) -> Any:
 
 
 def _struct(*fields: Tensor | int | None) -> np.ndarray[Any, Any]:
-    """Pointers and sizes as a struct by value, which CuPy takes from an array of one element."""
+    """Returns pointers and sizes as a struct that CuPy passes by value."""
     words = [_address(f) if f is None or isinstance(f, Tensor) else f for f in fields]
     return as_argument(np.array(words, dtype=np.uint64).tobytes())
 

@@ -1,4 +1,4 @@
-"""Messages of users' own: an expression of what lies at the ends of an edge and on it."""
+"""Messages that users write: an expression of the features of an edge and of its ends."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ class Message:
 
     @property
     def expression(self) -> str:
-        """As it was written."""
+        """The text of the expression."""
         return self._expression.text
 
     def is_fused(self, csc: MessageReducer) -> bool:
-        """Whether calls over this structure run as one kernel: on a GPU, with CuPy."""
+        """Returns whether calls over this structure run as one kernel: on a GPU, with CuPy."""
         return csc.fuses_messages()
 
     def __call__(
@@ -139,7 +139,7 @@ class Message:
         return {name: operand for name, operand in cast.items() if operand is not None}
 
     def _plain(self, matrix: CsrMatrix, values: Mapping[str, Tensor], num_columns: int) -> Tensor:
-        """Messages by torch, reduced by :func:`g_spmm`: the same order, the same gradients."""
+        """Returns messages made by torch, reduced by g-SpMM in the same order as in the kernel."""
         sources, destinations = matrix.edge_ends()
         ends = {"sources": sources, "destinations": destinations}
         dtype = next(iter(values.values())).dtype
@@ -165,7 +165,7 @@ class Message:
 
 @cache
 def message(expression: str, reduce: str = "sum") -> Message:
-    """A message of one's own for each edge, reduced at its destination, with its gradient.
+    """Returns a message that is computed for each edge and reduced at its destination.
 
     ``message("relu(u * w + v)", reduce="mean")(csc, u=x, v=y, w=weights)``
 
@@ -221,7 +221,7 @@ class _Fused(torch.autograd.Function):
 
 
 def _features(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """What the shapes of rows give together, from the first dimension on."""
+    """Returns the shape that rows broadcast to, from the first dimension on."""
     rank = max(len(shape) for shape in shapes.values())
     full = [(*shape, *(1,) * (rank - len(shape))) for shape in shapes.values()]
     try:
@@ -234,7 +234,7 @@ def _features(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def _matrix(operand: Tensor, features: tuple[int, ...]) -> Tensor:
-    """[rows, values]: each value serves a run of consecutive columns of the message."""
+    """Returns a matrix [rows, values]; a value serves consecutive columns of the message."""
     shape = tuple(operand.shape[1:])
     if not is_prefix(shape, features):
         rank = len(features) - len(shape)
@@ -243,5 +243,5 @@ def _matrix(operand: Tensor, features: tuple[int, ...]) -> Tensor:
 
 
 def _wide(values: Tensor) -> Tensor:
-    """In the dtype that messages are computed in."""
+    """Returns the values in the dtype that messages are computed in."""
     return values if values.dtype == torch.float64 else values.float()

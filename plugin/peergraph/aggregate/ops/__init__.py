@@ -1,1 +1,1 @@
-"""What users call, with its checks and its gradients."""
+"""Operations over a `CsrMatrix`, with checks of their operands and with gradients."""

@@ -1,4 +1,4 @@
-"""Graph attention in one pass over the edges, with nothing kept for an edge."""
+"""Graph attention in one pass over the edges; no value of an edge is kept."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from peergraph.aggregate.ops.once_differentiable import once_differentiable
 from peergraph.aggregate.ops.operands import check_operand, use_deterministic, view_if_aliased
 from peergraph.aggregate.sparse.csr import CsrMatrix
 
-# Products that are in memory at once.
+# Number of products that are in memory at once.
 _PIECE = 1 << 26
 
 
 def attention_fits(x: Tensor) -> bool:
-    """Whether :func:`attention` takes `x` [sources, heads, depth].
+    """Returns whether :func:`attention` takes `x` [sources, heads, depth].
 
     On the CPU any; on a GPU heads whose depth is a power of two, as a number of 16-byte vectors and
     up to 1024 bytes for all heads, or as a number of values and up to 128 for all heads.
@@ -62,7 +62,7 @@ def attention(
     if wide and right is not None and right.dtype != x.dtype:
         raise TypeError(f"x and right must have one dtype, got {x.dtype} and {right.dtype}")
     if x.numel() == 0 or matrix.num_rows == 0:
-        # No kernel has anything to do; the graph of gradients must hold together all the same.
+        # No kernel runs, but the result must be part of the graph of gradients.
         return x.new_zeros(matrix.num_rows, heads, depth) + 0 * x.sum()
     if not is_traced() and not attention_fits(x):
         raise NotImplementedError(
@@ -79,8 +79,9 @@ def attention(
     )
     transpose = matrix.gradient_matrix("auto", fixed) if gradients else None
     loops = -1 if self_loops is None else self_loops
-    # Not in the function itself: torch 2.4 compiles wrong gradients where forward and backward call
-    # operations of the same name, and the incoming gradient is made dense, too.
+    # Operands are made dense here and not in the function's forward: torch 2.4 compiles wrong
+    # gradients if forward and backward call operations of the same name, and the backward makes the
+    # incoming gradient dense.
     given = map(_dense, (x, left, right, att))
     result: Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
         *given, matrix, loops, float(negative_slope), transpose, fixed
@@ -100,7 +101,7 @@ def _check_shape(name: str, tensor: Tensor | None, shape: tuple[int, ...], x: Te
 
 
 def _dense(tensor: Tensor | None) -> Tensor | None:
-    """Values side by side, at an address that vectors of 16 bytes can be read from."""
+    """Returns the tensor contiguous, at an address that is a multiple of 16 bytes."""
     if tensor is None:
         return None
     tensor = tensor.contiguous()
@@ -108,20 +109,20 @@ def _dense(tensor: Tensor | None) -> Tensor | None:
 
 
 def _dots(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-    """[rows, heads]: products summed over the last dimension."""
+    """Returns products summed over the last dimension, [rows, heads] of `dtype`."""
     if is_traced():
         return (left.to(dtype) * right.to(dtype)).sum(-1)
     rows, heads, depth = left.shape
     if dtype == left.dtype:
-        # An edge from each row to itself: both are read once, where torch writes the products and
-        # takes longest to sum so few values at a time.
+        # With one edge from each row to itself, the kernel reads both operands once; torch would
+        # write the products, and is slow to sum few values at a time.
         ids = torch.int32 if rows < 2**31 - 1 else torch.int64
         offsets = torch.arange(rows + 1, dtype=ids, device=left.device)
         loops = CsrMatrix(offsets, offsets[:-1], rows, max_chunks=0)
         of_left, of_right = left.flatten(1), right.flatten(1)
         return loops.sddmm(of_left, of_right, "mul", "uu", heads, depth)
     out = left.new_empty((rows, heads), dtype=dtype)
-    # Wider products take memory, so a piece of the rows at a time.
+    # Products of a wider dtype take memory, so they are made for a piece of the rows at a time.
     step = max(1, _PIECE // max(1, heads * depth))
     for first in range(0, rows, step):
         piece = slice(first, first + step)
@@ -174,7 +175,7 @@ class _Attention(torch.autograd.Function):
         by_source = of_columns and att is None and not ctx.fixed
         at_once = on_gpu and (ctx.transpose is None or by_source)
         if at_once:
-            # A walk by destination writes what is theirs anyhow.
+            # A pass by destination writes the gradients of destinations in any case.
             found = run(of_columns, of_rows or ctx.transpose is None, ctx.transpose)
         else:
             if of_columns:

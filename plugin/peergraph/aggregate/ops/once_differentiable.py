@@ -1,4 +1,4 @@
-"""Gradients that have no gradient themselves."""
+"""A decorator for gradients that cannot be differentiated again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def once_differentiable(backward: Callable[[Any, Tensor], _Gradients]) -> Callab
     """Makes a function's backward refuse ``create_graph=True``.
 
     torch's own decorator sees only whether the incoming gradient needs one: second derivatives by
-    way of saved tensors would be lost without a word.
+    way of saved tensors would be lost silently.
     """
 
     @wraps(backward)

@@ -1,4 +1,4 @@
-"""Checks of the tensors that users pass, and how their shapes go together."""
+"""Checks and conversions of the tensors that users pass."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ from peergraph.memory import TableRows
 
 
 def check_operand(name: str, tensor: Tensor, matrix: CsrMatrix, rows: int, what: str) -> None:
-    """Raises TypeError or ValueError unless `tensor` has `rows` rows of a dtype that is known,
-    NotImplementedError if it is one of a transform of ``torch.func``.
+    """Checks an operand.
+
+    Raises:
+        TypeError: it is no dense tensor of a dtype that kernels know.
+        ValueError: it is on another device than `matrix`, or has not `rows` rows.
+        NotImplementedError: it belongs to a transform of ``torch.func``.
     """
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
@@ -33,15 +37,16 @@ def check_operand(name: str, tensor: Tensor, matrix: CsrMatrix, rows: int, what:
 
 
 def is_transformed(tensor: Tensor) -> bool:
-    """Whether it is one of a transform of ``torch.func``, whose values have no address."""
+    """Returns whether the tensor belongs to a transform of ``torch.func`` and has no address."""
     if torch.compiler.is_compiling():
         return False
     return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def runs_plainly(x: Tensor | TableRows) -> bool:
-    """Whether nothing looks at the operations on `x` as they run: no trace, transform or autocast,
-    which would not see what is done in place.
+    """Returns whether operations on `x` run outside of traces, transforms and autocast.
+
+    These would not see operations in place.
     """
     return (
         not is_traced()
@@ -66,19 +71,19 @@ def as_tensor(x: Tensor | TableRows, count: int | None = None) -> Tensor:
 
 
 def columns(shape: torch.Size | tuple[int, ...]) -> int:
-    """Values of a row of features of `shape`."""
+    """Returns the number of values in a row of features of `shape`."""
     return math.prod(shape)
 
 
 def flat(tensor: Tensor) -> Tensor:
-    """[rows, columns]."""
+    """Returns the tensor as a matrix [rows, columns]."""
     if tensor.dim() == 2:
         return tensor
     return tensor.reshape(tensor.shape[0], columns(tensor.shape[1:]))
 
 
 def is_prefix(narrow: tuple[int, ...], wide: tuple[int, ...]) -> bool:
-    """Whether each value of a row of `narrow` serves a run of consecutive columns of `wide`."""
+    """Returns whether a value of shape `narrow` broadcasts to consecutive columns of `wide`."""
     while narrow and narrow[-1] == 1:
         narrow = narrow[:-1]
     return wide[: len(narrow)] == narrow
@@ -126,7 +131,7 @@ def view_if_aliased(tensor: Tensor, other: Tensor) -> Tensor:
 
 
 def autocast(tensor: Tensor | None) -> Tensor | None:
-    """As a matrix product would see the operand under torch.amp."""
+    """Returns the operand in the dtype that a matrix product gives it under torch.amp."""
     if tensor is None or tensor.dtype == torch.float64:
         return tensor
     kind = tensor.device.type
@@ -136,7 +141,7 @@ def autocast(tensor: Tensor | None) -> Tensor | None:
 
 
 def use_deterministic(deterministic: bool | None) -> bool:
-    """The argument, or torch's global setting."""
+    """Returns the argument, or torch's global setting for None."""
     if deterministic is None:
         return torch.are_deterministic_algorithms_enabled()
     return deterministic

@@ -1,4 +1,4 @@
-"""g-SDDMM: a value for each edge from the features at its ends and its own."""
+"""g-SDDMM: a value for each edge from features of its source, its destination or the edge."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _check(name: str, operand: Tensor, target: str, matrix: CsrMatrix) -> None:
 
 
 def _expand(operand: Tensor, features: tuple[int, ...]) -> Tensor:
-    """The operand with all features, missing leading ones included."""
+    """Returns the operand broadcast to all features, with missing leading dimensions."""
     if operand.shape[1:] == features:
         return operand
     missing = len(features) - (operand.dim() - 1)
@@ -159,7 +159,7 @@ class _Gradient:
         self._matrix, self._transpose, self._grad = matrix, transpose, grad
 
     def of(self, target: str, factor: Tensor | None, factor_target: str) -> Tensor:
-        """Sum over the edges at each row of `target` of the gradient times `factor`, if any."""
+        """Returns the gradient times `factor`, summed over the edges of each row of `target`."""
         grad = self._grad
         if factor is None:
             return grad if target == "e" else self._sum(target, None, grad, "copy_e")
@@ -177,14 +177,14 @@ class _Gradient:
         return self._matrix.spmm(x, e, message)
 
     def _times(self, factor: Tensor, factor_target: str) -> Tensor:
-        """The gradient of each edge times the features of `factor_target`, by edge."""
+        """Returns the gradient of each edge times its row of `factor`."""
         if factor_target == "e":
             return self._by_head(self._grad, factor)
         targets, columns = "e" + factor_target, factor.shape[1]
         return self._matrix.sddmm(self._grad, factor, "mul", targets, columns, 1)
 
     def _by_head(self, narrow: Tensor, wide: Tensor) -> Tensor:
-        """Each value of a row of `narrow` times a run of columns of `wide`."""
+        """Returns `wide`, each head of it times a value of `narrow`."""
         rows, heads = narrow.shape
         depth = wide.shape[1] // max(1, heads)
         return (narrow.unsqueeze(-1) * wide.view(rows, heads, depth)).flatten(1)

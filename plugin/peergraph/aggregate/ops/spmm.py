@@ -69,7 +69,7 @@ def spmm(
         message, x = "copy_e", None
     x, e, features = align(x, e)
     if columns(features) == 0:
-        # No values, but a place in the graph of gradients, which are zeros.
+        # The result has no values, but must be part of the graph of gradients.
         nothing = torch.stack([t.sum() for t in (x, e) if t is not None]).sum()
         return nothing.expand(matrix.num_rows, *features)
     by_atomics_anyway = reduce in ("max", "min") and not fixed_order and backward != "transpose"

@@ -1,4 +1,4 @@
-"""Sums of neighbours and of a destination's self_weight row, as GIN and GCN take them."""
+"""Sums of neighbours and of a destination's own row, as in GIN and GCN."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def check_first_rows(matrix: CsrMatrix, x: Tensor | TableRows) -> None:
 
 
 def pays_to_fuse(x: Tensor) -> bool:
-    """Whether there are gradients to save passes of, by a function that differentiates once."""
+    """Returns whether a fused function that is differentiable once saves passes for `x`."""
     return x.requires_grad and torch.is_grad_enabled() and x.numel() > 0 and runs_plainly(x)
 
 

@@ -1,4 +1,4 @@
-"""Aggregation followed by linear maps, as SAGE, GraphConv and RGCN take them."""
+"""Aggregation followed by linear maps, as in SAGE, GraphConv and RGCN."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ def _products(
     self_weight: Tensor | None,
     bias: Tensor | None,
 ) -> Tensor:
-    """[count, out] sum of products, those of sums in the first rows.
+    """Returns the sum of products, [count, out]; sums may have only the first rows.
 
-    Each sum is made when it is needed, as a product may be all its use.
+    Each sum is made just before its product, so that it can be freed after it.
     """
     out = None if self_x is None or self_weight is None else F.linear(self_x, self_weight, bias)
     for rows, weight in zip(sums, weights, strict=True):
@@ -138,7 +138,7 @@ def add_product(out: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
 
 
 class _AddProduct(torch.autograd.Function):
-    """``out[:rows] += rows @ weight.T`` in place; a slice's self_x gradient would be a copy."""
+    """``out[:rows] += rows @ weight.T`` in place; autograd of the slice would copy the gradient."""
 
     @staticmethod
     def forward(ctx: Any, out: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
@@ -196,7 +196,7 @@ class _Linear(torch.autograd.Function):
         self_x, self_weight, *rest = ctx.saved_tensors
         weights, kept = rest[: len(ctx.matrices)], rest[len(ctx.matrices) :]
         needs = ctx.needs_input_grad
-        # As the gradient of a linear layer, which is the kernel that libraries are good at.
+        # The same product as for the gradient of a linear layer, which libraries are tuned for.
         grad_weights = [None if sums is None else grad[: sums.shape[0]].t() @ sums for sums in kept]
         grad_self_weight = grad.t() @ self_x[: grad.shape[0]] if needs[2] else None
         grad_self_x = grad @ self_weight if needs[1] else None
@@ -210,10 +210,10 @@ class _Linear(torch.autograd.Function):
 def _to_sources(
     ctx: Any, grad: Tensor, weights: list[Tensor], self_weight: Tensor | None
 ) -> Tensor:
-    """The gradient of x: along the edges of each structure, and of the first rows' self_x term."""
+    """Returns the gradient of x, by the edges of each matrix and by the self term."""
     count, out = grad.shape[0], None
     if self_weight is not None and accumulates_in(grad.dtype) and None in ctx.transposes:
-        # Atomics add to the self_x term, which takes the place of zeros.
+        # Atomics add to the gradient of the self term instead of to zeros.
         out = grad.new_empty(ctx.matrices[0].num_columns, self_weight.shape[1])
         torch.mm(grad, self_weight, out=out[:count])
         out[count:].zero_()

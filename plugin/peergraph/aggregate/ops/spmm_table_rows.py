@@ -1,4 +1,4 @@
-"""g-SpMM over rows of a table that are read where they lie, without a gather before."""
+"""g-SpMM that reads rows of a table by address, without a gather."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MESSAGES = ("copy_u", "mul")
 def reduce_table(
     matrix: CsrMatrix, message: str, reduce: str, x: TableRows, e: Tensor | None
 ) -> Tensor | None:
-    """What g_spmm gives for gathered rows, in the same order of sums; None where they are needed.
+    """Returns the result of g_spmm for gathered rows, summed in the same order, or None.
 
-    They are needed for other messages than ``copy_u`` and ``mul``, for gradients of `e`, under
-    autocast and torch.compile, and with rows on disk beside a GPU.
+    None means that rows must be gathered: for other messages than ``copy_u`` and ``mul``, for
+    gradients of `e`, under autocast and torch.compile, and with rows on disk beside a GPU.
 
     Raises:
         ValueError, TypeError: as g_spmm.

@@ -1,4 +1,4 @@
-"""Checks of what structures are made of."""
+"""Checks of the tensors that structures are made of."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from peergraph.memory.table.id_list import integers
 
 
 def check_backward(backward: str, deterministic: bool) -> None:
-    """Raises ValueError unless gradients of sources can be had so."""
+    """Raises ValueError unless `backward` is known and goes with `deterministic`."""
     if backward not in ("auto", "transpose", "atomic"):
         raise ValueError(f"backward must be 'auto', 'transpose' or 'atomic', got {backward!r}")
     if backward == "atomic" and deterministic:
@@ -19,10 +19,10 @@ def check_backward(backward: str, deterministic: bool) -> None:
 def check_ids(
     name: str, ids: Tensor, device: torch.device | None = None, count: int | None = None
 ) -> Tensor:
-    """The ids, with all but the values checked; empty ones may be of any dtype.
+    """Returns the ids, after checks of all but their values; empty ids may have any dtype.
 
     Args:
-        device, count: what is expected; None: anything.
+        device, count: the expected device and number of ids; None: any.
     """
     if not isinstance(ids, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(ids).__name__}")
@@ -39,7 +39,7 @@ def check_ids(
 
 
 def check_size(name: str, size: int) -> None:
-    """Raises TypeError or ValueError unless `size` is a number of rows."""
+    """Raises TypeError or ValueError unless `size` is an integer that is not negative."""
     if not hasattr(size, "__index__"):
         raise TypeError(f"{name} must be an int, got {size!r}")
     if size < 0:
@@ -66,7 +66,7 @@ def check_offsets(indptr: Tensor, num_edges: int, num_nonisolated: int | None) -
 
 
 def check_counts(duplicate_counts: Tensor, indices: Tensor) -> None:
-    """Raises ValueError for the first source that occurs more often than it is said to."""
+    """Raises ValueError for the first source that occurs more often than its count."""
     found = torch.bincount(indices, minlength=duplicate_counts.numel())
     more = (found > duplicate_counts).nonzero()
     if more.numel():
@@ -78,7 +78,7 @@ def check_counts(duplicate_counts: Tensor, indices: Tensor) -> None:
 
 
 def check_range(name: str, ids: Tensor, limit: int, what: str) -> int:
-    """The largest id, -1 if there is none. Synchronises.
+    """Returns the largest id, or -1 if there is none. Synchronises.
 
     Raises:
         IndexError: the first id out of range.
