@@ -43,9 +43,10 @@ def spmm_minmax(
     The position is -1 in rows without edges.
     """
     out, arg = _empty_minmax(x, e, matrix, message, minimum)
+    x, e = contiguous(x), contiguous(e)  # The operands hold addresses only.
     _C.spmm_minmax(
         matrix.native(),
-        operands(message, contiguous(x), contiguous(e), out.shape[1]),
+        operands(message, x, e, out.shape[1]),
         minimum=minimum,
         out=out,
         arg=arg,
