@@ -68,10 +68,11 @@ class _Parameters:
     """The parameters of a function, and those of its operator, which has no dataclasses."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._signature = inspect.signature(function)
         hints = get_type_hints(function)
         self._result = hints.pop("return")
         self._types = hints
+        self._names = list(hints)
+        self._parts = [list(_paths(annotation)) for annotation in hints.values()]
 
     def flat_signature(self) -> inspect.Signature:
         """The operator's signature."""
@@ -84,14 +85,19 @@ class _Parameters:
         return inspect.Signature(made, return_annotation=self._result)
 
     def split(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """The operator's arguments for a call of the function."""
-        bound = self._signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return [
-            item
-            for name, value in bound.arguments.items()
-            for item in _flat_values(self._types[name], value)
-        ]
+        """The operator's arguments for a call of the function. torch.compile traces it."""
+        given = [*args, *(kwargs[name] for name in self._names[len(args) :])]
+        flat = []
+        for value, parts in zip(given, self._parts, strict=True):
+            for path, absent in parts:
+                if value is None:
+                    flat.append(absent)
+                    continue
+                part = value
+                for name in path:
+                    part = getattr(part, name)
+                flat.append(part)
+        return flat
 
     def join(self, flat: tuple[Any, ...]) -> list[Any]:
         """The function's arguments for a call of the operator."""
@@ -118,16 +124,15 @@ def _flat_types(name: str, annotation: Any) -> Iterator[tuple[str, Any]]:
             yield flat_name, Tensor | None if may_be_none and flat_kind is Tensor else flat_kind
 
 
-def _flat_values(annotation: Any, value: Any) -> Iterator[Any]:
+def _paths(annotation: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The attributes that lead to each flat value, and the value in place of a missing one."""
     struct = _struct(annotation)
     if struct is None:
-        yield value
+        yield (), 0 if annotation is int else None
         return
     for field, kind in get_type_hints(struct).items():
-        if value is not None:
-            yield from _flat_values(kind, getattr(value, field))
-        else:
-            yield from (0 if part is int else None for _, part in _flat_types(field, kind))
+        for path, absent in _paths(kind):
+            yield (field, *path), absent
 
 
 def _joined(annotation: Any, rest: Iterator[Any]) -> Any:
