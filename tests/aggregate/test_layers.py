@@ -225,12 +225,12 @@ def test_gcn_counts_one_self_loop_per_node(device: torch.device) -> None:
 
 def test_attention_adds_self_loops_in_one_pass_only(device: torch.device) -> None:
     graph = random_graph(device, NODES, NODES, EDGES)
-    given = parameters(device, torch.float64, EDGES)
-    x = heads(features(NODES, (IN,), device, torch.float64))
+    # Of a depth that one pass can do on a GPU.
+    x = features(NODES, (HEADS, 4), device, torch.float64)
     ids = torch.arange(NODES, device=device)
     others = graph.edge_index[:, graph.edge_index[0] != graph.edge_index[1]]
     looped = EdgeListStructure(torch.cat([others, torch.stack([ids, ids])], 1), NODES, NODES)
-    vectors = given["att_source"], given["att_destination"]
+    vectors = [features(HEADS, (4,), device, torch.float64) for _ in range(2)]
     expected = layers.gat(looped, x, *vectors)
     assert_same(layers.gat(graph.csc(), x, *vectors, add_self_loops=True), expected)
     with pytest.raises(ValueError, match="add_self_loops needs one pass"):

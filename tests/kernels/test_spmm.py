@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.aggregate.kernels.arguments import DEFAULT_SCHEDULE, Schedule
+from peergraph.aggregate.kernels.arguments import Schedule
 from peergraph.aggregate.kernels.spmm import add_spmm, spmm, spmm_transposed_atomic
 from peergraph.aggregate.kernels.spmm_minmax import spmm_minmax
 from peergraph.aggregate.sparse.csr import CsrMatrix
@@ -34,7 +34,7 @@ def graph_of(kind: str, device: torch.device) -> Graph:
     return random_graph(device, num_edges=0 if kind == "no edges" else 300)
 
 
-def matrix_of(graph: Graph, schedule: Schedule = DEFAULT_SCHEDULE) -> CsrMatrix:
+def matrix_of(graph: Graph, schedule: Schedule | None = None) -> CsrMatrix:
     order = graph.edge_index[1].argsort(stable=True)
     degrees = graph.edge_index[1].bincount(minlength=graph.num_destinations)
     indptr = torch.zeros(graph.num_destinations + 1, dtype=torch.int64, device=order.device)

@@ -70,6 +70,8 @@ def _local_shards(split: Split) -> None:
         assert mine.device == group.device
         assert same_bits(mine, rows[list(shards[group.rank])])
         mine += group.rank + 1
+        if mine.is_cuda:
+            torch.cuda.synchronize()
         group.barrier()
         for rank, shard in enumerate(shards):
             rows[list(shard)] += rank + 1

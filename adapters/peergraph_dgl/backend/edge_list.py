@@ -93,7 +93,8 @@ class EdgeList:
 
     def permute(self, edge_ids: Tensor) -> EdgeList:
         """A list whose edge `edge_ids[i]` is edge `i` of this one; without ids, this list."""
-        if is_arange(edge_ids.contiguous()):
+        # DGL gives an empty list, of any dtype, for no ids.
+        if edge_ids.numel() == 0 or is_arange(edge_ids.contiguous()):
             return self
         index = edge_ids.long()
         src, dst = torch.empty_like(self.src), torch.empty_like(self.dst)

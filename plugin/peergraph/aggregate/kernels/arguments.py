@@ -35,9 +35,6 @@ class Schedule:
     warps_per_block: int = _DEFAULTS.warps_per_block
 
 
-DEFAULT_SCHEDULE = Schedule()
-
-
 @dataclass(frozen=True)
 class CsrTensors:
     """A sparse matrix without values, by rows, as kernels take it.
@@ -49,7 +46,8 @@ class CsrTensors:
             ``edge_ids[p]``; None: in row p.
         num_columns: bound of `indices`.
         max_chunks: bound of the chunks that a GPU cuts long rows into.
-        schedule: how a GPU shares the rows out among its warps.
+        schedule: how a GPU shares the rows out among its warps; None: as was measured to be best.
+            Compilers of torch can pass None on, but no object of ours.
     """
 
     indptr: Tensor
@@ -57,7 +55,7 @@ class CsrTensors:
     edge_ids: Tensor | None
     num_columns: int
     max_chunks: int
-    schedule: Schedule = DEFAULT_SCHEDULE
+    schedule: Schedule | None = None
 
     @property
     def num_rows(self) -> int:
@@ -71,12 +69,12 @@ class CsrTensors:
 
     def native(self) -> _C.CsrMatrix:
         """Returns the matrix as the compiled module takes it; the tensors must outlive the call."""
-        chosen, schedule = self.schedule, _DEFAULTS
-        if chosen is not DEFAULT_SCHEDULE:
+        schedule = _DEFAULTS
+        if self.schedule is not None:
             schedule = _C.Schedule(
-                chunk=chosen.chunk,
-                long_row=chosen.long_row,
-                warps_per_block=chosen.warps_per_block,
+                chunk=self.schedule.chunk,
+                long_row=self.schedule.long_row,
+                warps_per_block=self.schedule.warps_per_block,
             )
         return _C.CsrMatrix(
             indptr=self.indptr,
@@ -93,19 +91,27 @@ def supports(device: torch.device) -> bool:
     return device.type == "cpu" or (device.type == "cuda" and bool(_C.has_cuda))
 
 
-def chunk_bound(num_edges: int, schedule: Schedule = DEFAULT_SCHEDULE) -> int:
+def chunk_bound(num_edges: int, schedule: Schedule | None = None) -> int:
     """Returns the bound of `max_chunks` for any degrees."""
-    if num_edges <= schedule.long_row:
+    chunk, long_row = _cuts(schedule)
+    if num_edges <= long_row:
         return 0
-    return num_edges // schedule.chunk + num_edges // schedule.long_row + 1
+    return num_edges // chunk + num_edges // long_row + 1
 
 
-def count_chunks(indptr: Tensor, schedule: Schedule = DEFAULT_SCHEDULE) -> int:
+def count_chunks(indptr: Tensor, schedule: Schedule | None = None) -> int:
     """Returns the exact `max_chunks`. Synchronises; 0 on the CPU, which does not cut rows."""
     if indptr.device.type == "cpu":
         return 0
-    degrees, chunk = indptr.diff(), schedule.chunk
-    return int(((degrees + (chunk - 1)) // chunk * (degrees > schedule.long_row)).sum())
+    degrees, (chunk, long_row) = indptr.diff(), _cuts(schedule)
+    return int(((degrees + (chunk - 1)) // chunk * (degrees > long_row)).sum())
+
+
+def _cuts(schedule: Schedule | None) -> tuple[int, int]:
+    """Returns the edges of a chunk, and of the longest row that is not cut."""
+    if schedule is None:
+        return Schedule.chunk, Schedule.long_row
+    return schedule.chunk, schedule.long_row
 
 
 def contiguous(tensor: Tensor | None) -> Tensor | None:

@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from peergraph.aggregate.kernels.arguments import (
-    DEFAULT_SCHEDULE,
     CsrTensors,
     Schedule,
     chunk_bound,
@@ -59,7 +58,7 @@ class CsrMatrix:
         duplicate_counts: [columns] int32, at least as often as a column occurs, or None.
         num_nonisolated: rows from this number on have no edges; None: not known.
         transient: the matrix serves one forward and one backward pass.
-        schedule: how a GPU shares the rows out among its warps; the default was measured.
+        schedule: how a GPU shares the rows out among its warps; None: as was measured to be best.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class CsrMatrix:
         duplicate_counts: Tensor | None = None,
         num_nonisolated: int | None = None,
         transient: bool = False,
-        schedule: Schedule = DEFAULT_SCHEDULE,
+        schedule: Schedule | None = None,
     ) -> None:
         self.indptr = indptr
         self.indices = indices

@@ -374,8 +374,8 @@ class Table:
 
         Returns:
             [len(shard_rows()), *row shape] on the table's device: row i is the internal row
-            ``shard_rows()[i]``. Changes are changes of the table, which other ranks see after a
-            barrier. The tensor is invalid once the table is closed.
+            ``shard_rows()[i]``. Changes are changes of the table; other ranks see them once the
+            stream is synchronised and a barrier has passed. Invalid once the table is closed.
 
         Raises ValueError where `partitions` store other shards than this rank's on it.
         """
