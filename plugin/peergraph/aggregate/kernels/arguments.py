@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -46,8 +47,7 @@ class CsrTensors:
             ``edge_ids[p]``; None: in row p.
         num_columns: bound of `indices`.
         max_chunks: bound of the chunks that a GPU cuts long rows into.
-        schedule: how a GPU shares the rows out among its warps; None: as was measured to be best.
-            Compilers of torch can pass None on, but no object of ours.
+        chunk, long_row, warps_per_block: the fields of a :class:`Schedule`.
     """
 
     indptr: Tensor
@@ -55,7 +55,9 @@ class CsrTensors:
     edge_ids: Tensor | None
     num_columns: int
     max_chunks: int
-    schedule: Schedule | None = None
+    chunk: int = Schedule.chunk
+    long_row: int = Schedule.long_row
+    warps_per_block: int = Schedule.warps_per_block
 
     @property
     def num_rows(self) -> int:
@@ -69,21 +71,19 @@ class CsrTensors:
 
     def native(self) -> _C.CsrMatrix:
         """Returns the matrix as the compiled module takes it; the tensors must outlive the call."""
-        schedule = _DEFAULTS
-        if self.schedule is not None:
-            schedule = _C.Schedule(
-                chunk=self.schedule.chunk,
-                long_row=self.schedule.long_row,
-                warps_per_block=self.schedule.warps_per_block,
-            )
         return _C.CsrMatrix(
             indptr=self.indptr,
             indices=self.indices,
             edge_ids=self.edge_ids,
             num_columns=self.num_columns,
             max_chunks=self.max_chunks,
-            schedule=schedule,
+            schedule=_native_schedule(self.chunk, self.long_row, self.warps_per_block),
         )
+
+
+@cache
+def _native_schedule(chunk: int, long_row: int, warps_per_block: int) -> _C.Schedule:
+    return _C.Schedule(chunk=chunk, long_row=long_row, warps_per_block=warps_per_block)
 
 
 def supports(device: torch.device) -> bool:

@@ -107,14 +107,11 @@ class CsrMatrix:
     @property
     def tensors(self) -> CsrTensors:
         """The matrix as kernels take it."""
-        return CsrTensors(
-            self.indptr,
-            self.indices,
-            self.edge_ids,
-            self.num_columns,
-            self.max_chunks,
-            self.schedule,
-        )
+        matrix = self.indptr, self.indices, self.edge_ids, self.num_columns, self.max_chunks
+        if self.schedule is None:
+            return CsrTensors(*matrix)
+        schedule = self.schedule
+        return CsrTensors(*matrix, schedule.chunk, schedule.long_row, schedule.warps_per_block)
 
     def degrees(self) -> Tensor:
         """Returns the number of edges of each row, [rows]."""
