@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from peergraph.sampling import NeighborSampler, Sample, exclude_edges
-from tests.sampling.plain_store import EDGE, LAYOUTS, NODE, PlainStore, random_csc
+from tests.pairwise import pairwise
+from tests.sampling.plain_store import EDGE, INDEX_DTYPES, LAYOUTS, NODE, PlainStore, random_csc
 from tests.sampling.walk_graphs import BY, OF, RELATIONS, TAGS, TYPES
 
 Edge = tuple[int, int, int]  # source, destination, edge id
@@ -55,9 +56,10 @@ def assert_without(
         assert got.duplicate_counts[t].tolist() == counts.tolist()
 
 
-@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("disjoint", [False, True])
-@pytest.mark.parametrize("frontier", ["new", "all"])
+@pytest.mark.parametrize(
+    ("frontier", "disjoint", "index_dtype"),
+    pairwise(["new", "all"], [False, True], INDEX_DTYPES),
+)
 def test_homogeneous(
     device: torch.device, frontier: str, disjoint: bool, index_dtype: torch.dtype
 ) -> None:

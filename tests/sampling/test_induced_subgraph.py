@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
 
 from peergraph.sampling import NeighborSampler
-from tests.pairwise import pairwise
+from tests.cases import case
 from tests.sampling.plain_store import (
     EDGE,
     INDEX_DTYPES,
@@ -23,20 +25,20 @@ from tests.sampling.reference_samples import RELATIONS, TYPES, assert_equals_ref
 from tests.sampling.weighted_temporal_kinds import each_kind, prepare, times_of
 
 
-@pytest.mark.parametrize(
-    ("layout", "index_dtype", "disjoint"), pairwise(LAYOUT_PARAMS, INDEX_DTYPES, [False, True])
-)
-def test_homogeneous(
-    device: torch.device, layout: Layout, index_dtype: torch.dtype, disjoint: bool
-) -> None:
-    rng = np.random.default_rng(31)
-    csc = random_csc(rng, 120, 120, 9)
-    store = PlainStore.homogeneous(csc, layout=layout, index_dtype=index_dtype, device=device)
-    sampler = NeighborSampler(
-        store, [3, 2], subgraph="induced", disjoint=disjoint, index_dtype=index_dtype
-    )
-    seeds = torch.tensor([3, 3, 117, 0, 50])
-    assert_equals_reference(store, sampler, {NODE: seeds}, 5)
+@pytest.mark.parametrize("layout", LAYOUT_PARAMS)
+def test_homogeneous(device: torch.device, layout: Layout) -> None:
+    for index_dtype, disjoint in product(INDEX_DTYPES, [False, True]):
+        with case(index_dtype, "disjoint", disjoint):
+            rng = np.random.default_rng(31)
+            csc = random_csc(rng, 120, 120, 9)
+            store = PlainStore.homogeneous(
+                csc, layout=layout, index_dtype=index_dtype, device=device
+            )
+            sampler = NeighborSampler(
+                store, [3, 2], subgraph="induced", disjoint=disjoint, index_dtype=index_dtype
+            )
+            seeds = torch.tensor([3, 3, 117, 0, 50])
+            assert_equals_reference(store, sampler, {NODE: seeds}, 5)
 
 
 def test_against_numpy(device: torch.device) -> None:
@@ -55,21 +57,21 @@ def test_against_numpy(device: torch.device) -> None:
     assert sample.num_sampled_edges[EDGE] == [inside.sum()]
 
 
-@pytest.mark.parametrize("frontier", ["new", "all"])
-@pytest.mark.parametrize("disjoint", [False, True])
-def test_heterogeneous(device: torch.device, frontier: str, disjoint: bool) -> None:
-    rng = np.random.default_rng(33)
-    relations = {
-        t: random_csc(rng, TYPES[t[0]], TYPES[t[2]], 6 * (i != 3), own_edge_ids=i % 2 == 0)
-        for i, t in enumerate(RELATIONS)
-    }
-    store = PlainStore(TYPES, relations, layout=LAYOUTS["three tiers"], device=device)
-    fanouts = {t: [3 + i, (-1, 0, 2)[i % 3]] for i, t in enumerate(RELATIONS)}
-    sampler = NeighborSampler(
-        store, fanouts, frontier=frontier, disjoint=disjoint, subgraph="induced"
-    )
-    for seeds in ({"paper": torch.tensor([5, 5, 80])}, {"topic": torch.tensor([6, 0, 6])}):
-        assert_equals_reference(store, sampler, seeds, 17)
+def test_heterogeneous(device: torch.device) -> None:
+    for frontier, disjoint in product(["new", "all"], [False, True]):
+        with case(frontier, disjoint):
+            rng = np.random.default_rng(33)
+            relations = {
+                t: random_csc(rng, TYPES[t[0]], TYPES[t[2]], 6 * (i != 3), own_edge_ids=i % 2 == 0)
+                for i, t in enumerate(RELATIONS)
+            }
+            store = PlainStore(TYPES, relations, layout=LAYOUTS["three tiers"], device=device)
+            fanouts = {t: [3 + i, (-1, 0, 2)[i % 3]] for i, t in enumerate(RELATIONS)}
+            sampler = NeighborSampler(
+                store, fanouts, frontier=frontier, disjoint=disjoint, subgraph="induced"
+            )
+            for seeds in ({"paper": torch.tensor([5, 5, 80])}, {"topic": torch.tensor([6, 0, 6])}):
+                assert_equals_reference(store, sampler, seeds, 17)
 
 
 @each_kind
@@ -92,17 +94,17 @@ def test_hubs(device: torch.device, disjoint: bool) -> None:
     assert_equals_reference(store, sampler, {NODE: torch.arange(6)}, 8)
 
 
-@pytest.mark.parametrize("fanouts", [[], [0], [2]], ids=str)
-@pytest.mark.parametrize("disjoint", [False, True])
-def test_empty(device: torch.device, fanouts: list[int], disjoint: bool) -> None:
-    for degrees in ([0, 0, 0], [2, 1, 2]):
-        store = PlainStore.homogeneous(csc_with_degrees(degrees), device=device)
-        sampler = NeighborSampler(
-            store, fanouts, subgraph="induced", disjoint=disjoint, edge_ids=False
-        )
-        for ids in ([], [1, 1, 2]):
-            seeds = {NODE: torch.tensor(ids, dtype=torch.int64)}
-            assert_equals_reference(store, sampler, seeds, 1)
+def test_empty(device: torch.device) -> None:
+    for fanouts, disjoint in product([[], [0], [2]], [False, True]):
+        with case(fanouts, "disjoint", disjoint):
+            for degrees in ([0, 0, 0], [2, 1, 2]):
+                store = PlainStore.homogeneous(csc_with_degrees(degrees), device=device)
+                sampler = NeighborSampler(
+                    store, fanouts, subgraph="induced", disjoint=disjoint, edge_ids=False
+                )
+                for ids in ([], [1, 1, 2]):
+                    seeds = {NODE: torch.tensor(ids, dtype=torch.int64)}
+                    assert_equals_reference(store, sampler, seeds, 1)
 
 
 def test_the_work_space_is_clean_afterwards(device: torch.device) -> None:

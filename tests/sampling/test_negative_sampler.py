@@ -9,14 +9,13 @@ import torch
 from peergraph.reference import walks as reference
 from peergraph.sampling import NegativeSampler
 from peergraph.store import EdgeSource, GraphSource, Store
+from tests.cases import case
 from tests.pairwise import pairwise
 from tests.sampling.plain_store import (
     EDGE,
     INDEX_DTYPES,
-    LAYOUT_PARAMS,
     LAYOUTS,
     NODE,
-    Layout,
     PlainStore,
     random_csc,
 )
@@ -26,9 +25,8 @@ ONES = torch.ones(4)
 
 
 @pytest.mark.parametrize(
-    ("layout", "index_dtype", "weighted", "timed", "avoid_edges", "mode"),
+    ("index_dtype", "weighted", "timed", "avoid_edges", "mode"),
     pairwise(
-        LAYOUT_PARAMS,
         INDEX_DTYPES,
         [False, True],
         ["", "src", "dst", "src dst"],
@@ -38,54 +36,58 @@ ONES = torch.ones(4)
 )
 def test_equals_reference(
     device: torch.device,
-    layout: Layout,
     index_dtype: torch.dtype,
     weighted: bool,
     timed: str,
     avoid_edges: bool,
     mode: str,
 ) -> None:
-    rng = np.random.default_rng(1)
-    csc = random_csc(rng, 40, 40, 12)
-    store = PlainStore.homogeneous(csc, layout=layout, index_dtype=index_dtype, device=device)
-    ends, options = [], {}
-    for side in ("src", "dst"):
-        weight = torch.from_numpy(rng.integers(0, 5, 40))
-        times = torch.from_numpy(rng.integers(3, 20, 40)).to(index_dtype)
-        options[f"{side}_weight"] = weight if weighted else None
-        options[f"{side}_time"] = times if side in timed else None
-        ends.append(
-            reference.Endpoint(
-                weight.tolist() if weighted else [1] * 40, times.tolist() if side in timed else None
+    for name, layout in LAYOUTS.items():
+        with case(name):
+            rng = np.random.default_rng(1)
+            csc = random_csc(rng, 40, 40, 12)
+            store = PlainStore.homogeneous(
+                csc, layout=layout, index_dtype=index_dtype, device=device
             )
-        )
-    sampler = NegativeSampler(
-        store, mode=mode, amount=2, avoid_edges=avoid_edges, tries=3, **options
-    )
-    sources = torch.from_numpy(rng.integers(0, 40, 50)).to(index_dtype)
-    time = torch.from_numpy(rng.integers(2, 20, 50)).to(index_dtype)
-    got = sampler.sample(sources, 2**64 - 1, time=time if timed else None)
-    assert got.source.dtype == got.destination.dtype == torch.int64
-    assert got.source.shape == ((100,) if mode == "binary" else (50, 2))
-    want = reference.negatives(
-        csc,
-        sources.repeat_interleave(2).tolist() if mode == "triplet" else None,
-        100,
-        *ends,
-        2**64 - 1,
-        latest=(time.repeat(2) if mode == "binary" else time.repeat_interleave(2)).tolist(),
-        tries=3,
-        avoid_edges=avoid_edges,
-    )
-    assert got.source.flatten().tolist() == want[0]
-    assert got.destination.flatten().tolist() == want[1]
-    if avoid_edges:
-        assert got.is_edge.dtype == torch.bool
-        assert got.is_edge.shape == got.source.shape
-        assert got.is_edge.flatten().tolist() == want[2]
-        assert not all(want[2])
-    else:
-        assert got.is_edge is None
+            ends, options = [], {}
+            for side in ("src", "dst"):
+                weight = torch.from_numpy(rng.integers(0, 5, 40))
+                times = torch.from_numpy(rng.integers(3, 20, 40)).to(index_dtype)
+                options[f"{side}_weight"] = weight if weighted else None
+                options[f"{side}_time"] = times if side in timed else None
+                ends.append(
+                    reference.Endpoint(
+                        weight.tolist() if weighted else [1] * 40,
+                        times.tolist() if side in timed else None,
+                    )
+                )
+            sampler = NegativeSampler(
+                store, mode=mode, amount=2, avoid_edges=avoid_edges, tries=3, **options
+            )
+            sources = torch.from_numpy(rng.integers(0, 40, 50)).to(index_dtype)
+            time = torch.from_numpy(rng.integers(2, 20, 50)).to(index_dtype)
+            got = sampler.sample(sources, 2**64 - 1, time=time if timed else None)
+            assert got.source.dtype == got.destination.dtype == torch.int64
+            assert got.source.shape == ((100,) if mode == "binary" else (50, 2))
+            want = reference.negatives(
+                csc,
+                sources.repeat_interleave(2).tolist() if mode == "triplet" else None,
+                100,
+                *ends,
+                2**64 - 1,
+                latest=(time.repeat(2) if mode == "binary" else time.repeat_interleave(2)).tolist(),
+                tries=3,
+                avoid_edges=avoid_edges,
+            )
+            assert got.source.flatten().tolist() == want[0]
+            assert got.destination.flatten().tolist() == want[1]
+            if avoid_edges:
+                assert got.is_edge.dtype == torch.bool
+                assert got.is_edge.shape == got.source.shape
+                assert got.is_edge.flatten().tolist() == want[2]
+                assert not all(want[2])
+            else:
+                assert got.is_edge is None
 
 
 def test_times(device: torch.device) -> None:
@@ -179,43 +181,43 @@ def test_nothing_to_draw(device: torch.device) -> None:
     assert triplets.sample(torch.empty(0, dtype=torch.int64), 1).destination.shape == (0, 3)
 
 
-@pytest.mark.parametrize(
-    ("bad", "error", "message"),
-    [
-        (
-            {"src_time": [1]},
-            TypeError,
-            "src_time: expected an int32 or int64 tensor, got <class 'list'>",
-        ),
-        ({"src_time": ONES}, TypeError, "src_time: expected an int32 or int64 tensor, got torch"),
-        (
-            {"dst_time": ONES[:2].int()},
-            ValueError,
-            "dst_time: .* a time for each node of type '_N'",
-        ),
-        ({"mode": "x"}, ValueError, "mode: expected 'binary' or 'triplet', got 'x'"),
-        ({"amount": 0}, ValueError, "amount: expected a positive number"),
-        ({"amount": "1"}, TypeError, "amount: expected a number, got '1'"),
-        ({"amount": 1.5, "mode": "triplet"}, ValueError, "amount: expected an integer for trip"),
-        ({"tries": 0}, ValueError, "tries: expected 1 .. "),
-        ({"edge_type": ("a", "b", "c")}, ValueError, "edge_type: .* is not one of"),
-        ({"src_weight": "degree"}, NotImplementedError, "src_weight: 'degree' is not supported"),
-        ({"dst_weight": "x"}, TypeError, "dst_weight: expected a tensor of floats or integers"),
-        ({"dst_weight": [1, 2]}, TypeError, "dst_weight: expected a tensor of floats or integers"),
-        ({"dst_weight": ONES > 0}, TypeError, "dst_weight: .* got torch.bool"),
-        ({"dst_weight": ONES[:3]}, ValueError, r"dst_weight: expected shape \(4,\).*got \(3,\)"),
-        ({"src_weight": 0 * ONES}, ValueError, "src_weight: expected at least one weight above 0"),
-        ({"src_weight": -ONES}, ValueError, "src_weight: expected finite weights of 0 and more"),
-        ({"src_weight": ONES / 0}, ValueError, "src_weight: expected finite weights of 0 and"),
-        ({"src_weight": -ONES.int()}, ValueError, "src_weight: expected weights of 0 and more"),
-        ({"src_weight": ONES.long() << 61}, ValueError, r"src_weight: .* a sum below 2\*\*62"),
-    ],
-    ids=str,
-)
-def test_bad_options(device: torch.device, bad: dict, error: type[Exception], message: str) -> None:
-    store = PlainStore.homogeneous(csc_of([[1], [], [], [0, 0]]), device=device)
-    with pytest.raises(error, match=message):
-        NegativeSampler(store, **bad)
+BAD_OPTIONS = [
+    (
+        {"src_time": [1]},
+        TypeError,
+        "src_time: expected an int32 or int64 tensor, got <class 'list'>",
+    ),
+    ({"src_time": ONES}, TypeError, "src_time: expected an int32 or int64 tensor, got torch"),
+    (
+        {"dst_time": ONES[:2].int()},
+        ValueError,
+        "dst_time: .* a time for each node of type '_N'",
+    ),
+    ({"mode": "x"}, ValueError, "mode: expected 'binary' or 'triplet', got 'x'"),
+    ({"amount": 0}, ValueError, "amount: expected a positive number"),
+    ({"amount": "1"}, TypeError, "amount: expected a number, got '1'"),
+    ({"amount": 1.5, "mode": "triplet"}, ValueError, "amount: expected an integer for trip"),
+    ({"tries": 0}, ValueError, "tries: expected 1 .. "),
+    ({"edge_type": ("a", "b", "c")}, ValueError, "edge_type: .* is not one of"),
+    ({"src_weight": "degree"}, NotImplementedError, "src_weight: 'degree' is not supported"),
+    ({"dst_weight": "x"}, TypeError, "dst_weight: expected a tensor of floats or integers"),
+    ({"dst_weight": [1, 2]}, TypeError, "dst_weight: expected a tensor of floats or integers"),
+    ({"dst_weight": ONES > 0}, TypeError, "dst_weight: .* got torch.bool"),
+    ({"dst_weight": ONES[:3]}, ValueError, r"dst_weight: expected shape \(4,\).*got \(3,\)"),
+    ({"src_weight": 0 * ONES}, ValueError, "src_weight: expected at least one weight above 0"),
+    ({"src_weight": -ONES}, ValueError, "src_weight: expected finite weights of 0 and more"),
+    ({"src_weight": ONES / 0}, ValueError, "src_weight: expected finite weights of 0 and"),
+    ({"src_weight": -ONES.int()}, ValueError, "src_weight: expected weights of 0 and more"),
+    ({"src_weight": ONES.long() << 61}, ValueError, r"src_weight: .* a sum below 2\*\*62"),
+]
+
+
+def test_bad_options(device: torch.device) -> None:
+    for bad, error, message in BAD_OPTIONS:
+        with case(bad):
+            store = PlainStore.homogeneous(csc_of([[1], [], [], [0, 0]]), device=device)
+            with pytest.raises(error, match=message):
+                NegativeSampler(store, **bad)
 
 
 def test_bad_positives(device: torch.device) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
 
 from peergraph.sampling import NeighborSampler
-from tests.pairwise import pairwise
+from tests.cases import case
 from tests.sampling.plain_store import (
     EDGE,
+    INDEX_DTYPES,
+    LAYOUT_PARAMS,
     LAYOUTS,
     NODE,
     Layout,
@@ -20,34 +24,36 @@ from tests.sampling.plain_store import (
 from tests.sampling.reference_samples import RELATIONS, TYPES, assert_equals_reference
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
-@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
-def test_homogeneous(device: torch.device, layout: Layout, index_dtype: torch.dtype) -> None:
-    rng = np.random.default_rng(1)
-    csc = random_csc(rng, 300, 300, 9)
-    store = PlainStore.homogeneous(csc, layout=layout, index_dtype=index_dtype, device=device)
-    sampler = NeighborSampler(store, [5, 3, 7], duplicate_counts=True)
-    seeds = torch.from_numpy(rng.integers(0, 300, 23)).to(index_dtype)
-    assert_equals_reference(store, sampler, {NODE: seeds}, 5)
+@pytest.mark.parametrize("layout", LAYOUT_PARAMS)
+def test_homogeneous(device: torch.device, layout: Layout) -> None:
+    for index_dtype in INDEX_DTYPES:
+        with case(index_dtype):
+            rng = np.random.default_rng(1)
+            csc = random_csc(rng, 300, 300, 9)
+            store = PlainStore.homogeneous(
+                csc, layout=layout, index_dtype=index_dtype, device=device
+            )
+            sampler = NeighborSampler(store, [5, 3, 7], duplicate_counts=True)
+            seeds = torch.from_numpy(rng.integers(0, 300, 23)).to(index_dtype)
+            assert_equals_reference(store, sampler, {NODE: seeds}, 5)
 
 
 @pytest.mark.parametrize(
-    ("fanouts", "frontier", "disjoint"),
-    pairwise(
-        [[1], [-1, -1], [0, 4], [4, 0, 4], [2, -1, 3], [33, 2], [100, 5], [64, 31, 1], [3000], []],
-        ["new", "all"],
-        [False, True],
-    ),
+    "fanouts",
+    [[1], [-1, -1], [0, 4], [4, 0, 4], [2, -1, 3], [33, 2], [100, 5], [64, 31, 1], [3000], []],
+    ids=str,
 )
-def test_fanouts(device: torch.device, fanouts: list[int], frontier: str, disjoint: bool) -> None:
-    rng = np.random.default_rng(2)
-    csc = random_csc(rng, 120, 120, 40, own_edge_ids=False)
-    store = PlainStore.homogeneous(csc, layout=LAYOUTS["three tiers"], device=device)
-    sampler = NeighborSampler(
-        store, fanouts, frontier=frontier, disjoint=disjoint, duplicate_counts=True
-    )
-    seeds = torch.tensor([3, 3, 117, 0, 3, 50])
-    assert_equals_reference(store, sampler, {NODE: seeds}, 2**64 - 1)
+def test_fanouts(device: torch.device, fanouts: list[int]) -> None:
+    for frontier, disjoint in product(["new", "all"], [False, True]):
+        with case(frontier, disjoint):
+            rng = np.random.default_rng(2)
+            csc = random_csc(rng, 120, 120, 40, own_edge_ids=False)
+            store = PlainStore.homogeneous(csc, layout=LAYOUTS["three tiers"], device=device)
+            sampler = NeighborSampler(
+                store, fanouts, frontier=frontier, disjoint=disjoint, duplicate_counts=True
+            )
+            seeds = torch.tensor([3, 3, 117, 0, 3, 50])
+            assert_equals_reference(store, sampler, {NODE: seeds}, 2**64 - 1)
 
 
 @pytest.mark.parametrize(
@@ -70,27 +76,27 @@ def test_many_targets_with_a_large_fanout(device: torch.device, disjoint: bool) 
     assert_equals_reference(store, sampler, {NODE: seeds}, 8)
 
 
-@pytest.mark.parametrize("disjoint", [False, True])
-@pytest.mark.parametrize("frontier", ["new", "all"])
 @pytest.mark.parametrize("layout", ["single", "three tiers"])
-def test_heterogeneous(device: torch.device, layout: str, frontier: str, disjoint: bool) -> None:
-    rng = np.random.default_rng(3)
-    relations = {
-        t: random_csc(rng, TYPES[t[0]], TYPES[t[2]], 6, own_edge_ids=i % 2 == 0)
-        for i, t in enumerate(RELATIONS)
-    }
-    store = PlainStore(TYPES, relations, layout=LAYOUTS[layout], device=device)
-    fanouts = {t: [3 + i, (-1, 0, 2)[i % 3], 4] for i, t in enumerate(RELATIONS)}
-    sampler = NeighborSampler(
-        store,
-        fanouts,
-        frontier=frontier,
-        disjoint=disjoint,
-        duplicate_counts=True,
-        index_dtype=torch.int32,
-    )
-    seeds = {"paper": torch.tensor([5, 5, 80]), "topic": torch.tensor([6, 0, 6])}
-    assert_equals_reference(store, sampler, seeds, 17)
+def test_heterogeneous(device: torch.device, layout: str) -> None:
+    for frontier, disjoint in product(["new", "all"], [False, True]):
+        with case(frontier, disjoint):
+            rng = np.random.default_rng(3)
+            relations = {
+                t: random_csc(rng, TYPES[t[0]], TYPES[t[2]], 6, own_edge_ids=i % 2 == 0)
+                for i, t in enumerate(RELATIONS)
+            }
+            store = PlainStore(TYPES, relations, layout=LAYOUTS[layout], device=device)
+            fanouts = {t: [3 + i, (-1, 0, 2)[i % 3], 4] for i, t in enumerate(RELATIONS)}
+            sampler = NeighborSampler(
+                store,
+                fanouts,
+                frontier=frontier,
+                disjoint=disjoint,
+                duplicate_counts=True,
+                index_dtype=torch.int32,
+            )
+            seeds = {"paper": torch.tensor([5, 5, 80]), "topic": torch.tensor([6, 0, 6])}
+            assert_equals_reference(store, sampler, seeds, 17)
 
 
 def test_random_small_graphs(device: torch.device) -> None:

@@ -19,6 +19,7 @@ from peergraph.sampling import (
     exclude_edges,
 )
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Store, TableTensor
+from tests.cases import case
 from tests.store.graphs import homogeneous_source
 
 DTYPES = [torch.float32, torch.float64, torch.bool, torch.int16, torch.int32]
@@ -75,18 +76,14 @@ USES: dict[str, Callable[[Store, torch.Tensor], Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("use", "dtype"),
-    [(use, torch.float32) for use in USES]
-    + [(use, dtype) for use in ("sample", "gather", "walk") for dtype in DTYPES[1:]],
-    ids=str,
-)
-def test_no_ids_of_any_dtype(use: str, dtype: torch.dtype, device: torch.device) -> None:
-    with Store.build(homogeneous_source(50, 300), device=device) as store:
-        store.add_edge_table("stamp", torch.arange(300))
-        near = store.device if use == "fixed sample" else "cpu"
-        result = USES[use](store, torch.empty(0, dtype=dtype, device=near))
-        assert result.shape[0] == 0
+@pytest.mark.parametrize("use", USES)
+def test_no_ids_of_any_dtype(use: str, device: torch.device) -> None:
+    for dtype in DTYPES if use in ("sample", "gather", "walk") else DTYPES[:1]:
+        with case(dtype), Store.build(homogeneous_source(50, 300), device=device) as store:
+            store.add_edge_table("stamp", torch.arange(300))
+            near = store.device if use == "fixed sample" else "cpu"
+            result = USES[use](store, torch.empty(0, dtype=dtype, device=near))
+            assert result.shape[0] == 0
 
 
 def test_an_empty_list_selects_no_rows(device: torch.device) -> None:
@@ -99,19 +96,20 @@ def test_an_empty_list_selects_no_rows(device: torch.device) -> None:
         assert torch.equal(x.clone(), plain)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_no_edges_of_any_dtype(dtype: torch.dtype, device: torch.device) -> None:
-    none = torch.empty(0, dtype=dtype)
-    indptr = torch.zeros(6, dtype=torch.int64)
-    for edges in (
-        EdgeSource(coo=none.reshape(2, 0)),
-        EdgeSource(csc=(indptr, none), edge_ids=none),
-    ):
-        with Store.build(GraphSource({NODE: 5}, {EDGE: edges}), device=device) as store:
-            assert store.num_edges() == 0
-            assert store.edge_index().dtype == torch.int64
-    assert Csc(indptr, none, 5, edge_ids=none).num_edges == 0
-    assert Csc.from_edge_index(none.reshape(2, 0), 5, 5).num_edges == 0
+def test_no_edges_of_any_dtype(device: torch.device) -> None:
+    for dtype in DTYPES:
+        with case(dtype):
+            none = torch.empty(0, dtype=dtype)
+            indptr = torch.zeros(6, dtype=torch.int64)
+            for edges in (
+                EdgeSource(coo=none.reshape(2, 0)),
+                EdgeSource(csc=(indptr, none), edge_ids=none),
+            ):
+                with Store.build(GraphSource({NODE: 5}, {EDGE: edges}), device=device) as store:
+                    assert store.num_edges() == 0
+                    assert store.edge_index().dtype == torch.int64
+            assert Csc(indptr, none, 5, edge_ids=none).num_edges == 0
+            assert Csc.from_edge_index(none.reshape(2, 0), 5, 5).num_edges == 0
 
 
 def test_some_ids_of_other_dtypes_are_refused() -> None:

@@ -15,7 +15,7 @@ from tests.sampling.plain_store import EDGE, NODE, PlainStore, csc_with_degrees,
 
 NODES = 700
 # 32: a word tells no samples apart. 31, 30: 2 and 4 samples. 1: hop after hop needs more.
-BITS = [1, 7, 24, 30, 31, 32]
+BITS = [1, 24, 30, 31, 32]
 # Of different sizes in turn, some of which need more bits than those before them.
 BATCHES = [3, 1, 200, 0, 7, 600, 7, 7, 40, 1]
 

@@ -10,6 +10,7 @@ import torch
 
 from peergraph.reference import walks as reference
 from peergraph.sampling import PinSageSample, PinSageSampler, RandomWalker
+from tests.cases import case
 from tests.sampling.plain_store import LAYOUTS, Layout, PlainStore, csc_with_degrees, random_csc
 from tests.sampling.walk_graphs import BY, OF, RELATIONS, TAGS, TYPES, csc_of
 
@@ -142,25 +143,25 @@ def test_empty(device: torch.device) -> None:
     assert PinSageSampler(store, **options | {"num_layers": 0}).sample(none, 0).layers == []
 
 
-@pytest.mark.parametrize(
-    ("bad", "error", "message"),
-    [
-        ({"num_walks": 0}, ValueError, "num_walks: expected 1 .. "),
-        ({"num_walks": 1.5}, TypeError, "num_walks: expected an integer"),
-        ({"walk_length": 0}, ValueError, "walk_length: expected 1 .. "),
-        ({"num_neighbors": 0}, ValueError, "num_neighbors: expected 1 .. "),
-        ({"num_layers": -1}, ValueError, "num_layers: expected 0 .. "),
-        ({"restart_prob": -0.5}, ValueError, "restart_prob: expected 0 .. 1, got -0.5"),
-        ({"num_walks": 2**30, "walk_length": 2}, ValueError, r"num_walks \* walk_length: expected"),
-        ({"num_layers": 2**29, "walk_length": 4}, ValueError, "num_layers . steps of a walk"),
-    ],
-    ids=str,
-)
-def test_bad_options(device: torch.device, bad: dict, error: type[Exception], message: str) -> None:
-    store = PlainStore.homogeneous(csc_with_degrees([3, 1, 0, 2]), device=device)
-    options = {"num_walks": 2, "walk_length": 2, "num_neighbors": 2} | bad
-    with pytest.raises(error, match=message):
-        PinSageSampler(store, **options)
+BAD_OPTIONS = [
+    ({"num_walks": 0}, ValueError, "num_walks: expected 1 .. "),
+    ({"num_walks": 1.5}, TypeError, "num_walks: expected an integer"),
+    ({"walk_length": 0}, ValueError, "walk_length: expected 1 .. "),
+    ({"num_neighbors": 0}, ValueError, "num_neighbors: expected 1 .. "),
+    ({"num_layers": -1}, ValueError, "num_layers: expected 0 .. "),
+    ({"restart_prob": -0.5}, ValueError, "restart_prob: expected 0 .. 1, got -0.5"),
+    ({"num_walks": 2**30, "walk_length": 2}, ValueError, r"num_walks \* walk_length: expected"),
+    ({"num_layers": 2**29, "walk_length": 4}, ValueError, "num_layers . steps of a walk"),
+]
+
+
+def test_bad_options(device: torch.device) -> None:
+    for bad, error, message in BAD_OPTIONS:
+        with case(bad):
+            store = PlainStore.homogeneous(csc_with_degrees([3, 1, 0, 2]), device=device)
+            options = {"num_walks": 2, "walk_length": 2, "num_neighbors": 2} | bad
+            with pytest.raises(error, match=message):
+                PinSageSampler(store, **options)
 
 
 def test_bad_seeds_and_metapath(device: torch.device) -> None:

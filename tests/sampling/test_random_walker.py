@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,14 +12,12 @@ import torch
 from peergraph.reference import walks as reference
 from peergraph.sampling import NegativeSampler, PinSageSampler, RandomWalker
 from peergraph.store import EdgeSource, GraphSource, Store
-from tests.pairwise import pairwise
+from tests.cases import case
 from tests.sampling.plain_store import (
     EDGE,
     INDEX_DTYPES,
-    LAYOUT_PARAMS,
     LAYOUTS,
     NODE,
-    Layout,
     PlainStore,
     csc_with_degrees,
     random_csc,
@@ -52,41 +51,41 @@ def assert_equals_reference(
 
 
 @pytest.mark.parametrize(
-    ("options", "layout", "index_dtype"),
-    pairwise(
-        [
-            {},
-            {"dead_end": "pad"},
-            {"restart_prob": 0.3},
-            {"restart_prob": 0.3, "restart": "end", "dead_end": "pad"},
-            {"p": 0.25, "q": 4.0, "restart_prob": 0.1},
-            {"p": 3.0, "q": 0.5, "dead_end": "pad"},
-            {"p": 50.0},
-        ],
-        LAYOUT_PARAMS,
-        INDEX_DTYPES,
-    ),
+    "options",
+    [
+        {},
+        {"dead_end": "pad"},
+        {"restart_prob": 0.3},
+        {"restart_prob": 0.3, "restart": "end", "dead_end": "pad"},
+        {"p": 0.25, "q": 4.0, "restart_prob": 0.1},
+        {"p": 3.0, "q": 0.5, "dead_end": "pad"},
+        {"p": 50.0},
+    ],
+    ids=str,
 )
-def test_one_relation(
-    device: torch.device, layout: Layout, index_dtype: torch.dtype, options: dict
-) -> None:
-    rng = np.random.default_rng(1)
-    csc = random_csc(rng, 80, 80, 6)
-    store = PlainStore.homogeneous(csc, layout=layout, index_dtype=index_dtype, device=device)
-    walker = RandomWalker(store, edge_ids=True)
-    start = torch.from_numpy(rng.integers(0, 80, 37)).to(index_dtype)
-    assert_equals_reference(store, walker, start, 9, 5, **options)
+def test_one_relation(device: torch.device, options: dict) -> None:
+    for (name, layout), index_dtype in product(LAYOUTS.items(), INDEX_DTYPES):
+        with case(name, index_dtype):
+            rng = np.random.default_rng(1)
+            csc = random_csc(rng, 80, 80, 6)
+            store = PlainStore.homogeneous(
+                csc, layout=layout, index_dtype=index_dtype, device=device
+            )
+            walker = RandomWalker(store, edge_ids=True)
+            start = torch.from_numpy(rng.integers(0, 80, 37)).to(index_dtype)
+            assert_equals_reference(store, walker, start, 9, 5, **options)
 
 
-@pytest.mark.parametrize("layout", ["single", "three tiers"])
 @pytest.mark.parametrize("metapath", [[BY, OF], [OF, BY], [OF, TAGS], [BY], TAGS], ids=str)
-def test_metapath(device: torch.device, layout: str, metapath: list) -> None:
-    store = PlainStore(TYPES, RELATIONS, layout=LAYOUTS[layout], device=device)
-    walker = RandomWalker(store, metapath, edge_ids=True)
-    start = torch.arange(TYPES[walker.metapath[0][2]])
-    length = 7 if walker.metapath[-1][0] == walker.metapath[0][2] else len(walker.metapath)
-    options = {"dead_end": "pad", "restart": "end", "restart_prob": 0.1}
-    assert_equals_reference(store, walker, start, length, 3, **options)
+def test_metapath(device: torch.device, metapath: list) -> None:
+    for layout in ("single", "three tiers"):
+        with case(layout):
+            store = PlainStore(TYPES, RELATIONS, layout=LAYOUTS[layout], device=device)
+            walker = RandomWalker(store, metapath, edge_ids=True)
+            start = torch.arange(TYPES[walker.metapath[0][2]])
+            length = 7 if walker.metapath[-1][0] == walker.metapath[0][2] else len(walker.metapath)
+            options = {"dead_end": "pad", "restart": "end", "restart_prob": 0.1}
+            assert_equals_reference(store, walker, start, length, 3, **options)
 
 
 def test_several_relations_of_one_node_type(device: torch.device) -> None:
@@ -258,31 +257,31 @@ def test_bad_arguments(device: torch.device) -> None:
         walker.walk(start, 2, 0, dead_end="pad", p=2.0)
 
 
-@pytest.mark.parametrize(
-    ("bad", "error", "message"),
-    [
-        ({"start": torch.zeros(2)}, TypeError, "start: expected an int32 or int64 tensor, got"),
-        ({"start": [1]}, TypeError, "start: expected an int32 or int64 tensor, got"),
-        ({"start": torch.zeros(1, 1, dtype=torch.int64)}, ValueError, "start: expected one dim"),
-        ({"start": torch.tensor([0, 4])}, IndexError, r"start\[1\] = 4 is out of range for 4"),
-        ({"start": torch.tensor([-1])}, IndexError, r"start\[0\] = -1 is out of range"),
-        ({"length": -1}, ValueError, "length: expected 0 .. "),
-        ({"length": 2.0}, TypeError, "length: expected an integer"),
-        ({"seed": -1}, ValueError, "seed: expected 0 .. "),
-        ({"seed": "a"}, TypeError, "seed: expected an integer"),
-        ({"restart_prob": 1.5}, ValueError, "restart_prob: expected 0 .. 1, got 1.5"),
-        ({"restart_prob": float("nan")}, ValueError, "restart_prob: expected 0 .. 1, got nan"),
-        ({"restart_prob": "x"}, TypeError, "restart_prob: expected a number"),
-        ({"restart": "x"}, ValueError, "restart: expected 'jump' or 'end', got 'x'"),
-        ({"dead_end": "x"}, ValueError, "dead_end: expected 'stay' or 'pad', got 'x'"),
-        ({"p": 0}, ValueError, "p: expected a positive number, got 0"),
-        ({"q": float("inf")}, ValueError, "q: expected a positive number, got inf"),
-        ({"q": "1"}, TypeError, "q: expected a number, got '1'"),
-    ],
-    ids=str,
-)
-def test_bad_walks(device: torch.device, bad: dict, error: type[Exception], message: str) -> None:
-    store = PlainStore.homogeneous(csc_with_degrees([3, 1, 0, 2]), device=device)
-    arguments = {"start": torch.tensor([0]), "length": 2, "seed": 0} | bad
-    with pytest.raises(error, match=message):
-        RandomWalker(store, EDGE).walk(**arguments)
+BAD_WALKS = [
+    ({"start": torch.zeros(2)}, TypeError, "start: expected an int32 or int64 tensor, got"),
+    ({"start": [1]}, TypeError, "start: expected an int32 or int64 tensor, got"),
+    ({"start": torch.zeros(1, 1, dtype=torch.int64)}, ValueError, "start: expected one dim"),
+    ({"start": torch.tensor([0, 4])}, IndexError, r"start\[1\] = 4 is out of range for 4"),
+    ({"start": torch.tensor([-1])}, IndexError, r"start\[0\] = -1 is out of range"),
+    ({"length": -1}, ValueError, "length: expected 0 .. "),
+    ({"length": 2.0}, TypeError, "length: expected an integer"),
+    ({"seed": -1}, ValueError, "seed: expected 0 .. "),
+    ({"seed": "a"}, TypeError, "seed: expected an integer"),
+    ({"restart_prob": 1.5}, ValueError, "restart_prob: expected 0 .. 1, got 1.5"),
+    ({"restart_prob": float("nan")}, ValueError, "restart_prob: expected 0 .. 1, got nan"),
+    ({"restart_prob": "x"}, TypeError, "restart_prob: expected a number"),
+    ({"restart": "x"}, ValueError, "restart: expected 'jump' or 'end', got 'x'"),
+    ({"dead_end": "x"}, ValueError, "dead_end: expected 'stay' or 'pad', got 'x'"),
+    ({"p": 0}, ValueError, "p: expected a positive number, got 0"),
+    ({"q": float("inf")}, ValueError, "q: expected a positive number, got inf"),
+    ({"q": "1"}, TypeError, "q: expected a number, got '1'"),
+]
+
+
+def test_bad_walks(device: torch.device) -> None:
+    for bad, error, message in BAD_WALKS:
+        with case(bad):
+            store = PlainStore.homogeneous(csc_with_degrees([3, 1, 0, 2]), device=device)
+            arguments = {"start": torch.tensor([0]), "length": 2, "seed": 0} | bad
+            with pytest.raises(error, match=message):
+                RandomWalker(store, EDGE).walk(**arguments)

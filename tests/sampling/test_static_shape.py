@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import numpy as np
 import pytest
@@ -16,9 +17,11 @@ from peergraph.sampling import (
     StaticShapeSampler,
     sample_bounds,
 )
-from tests.pairwise import pairwise
+from tests.cases import case
 from tests.sampling.plain_store import (
     EDGE,
+    INDEX_DTYPES,
+    LAYOUT_PARAMS,
     LAYOUTS,
     NODE,
     Layout,
@@ -80,38 +83,42 @@ def without_places(sample: Sample, counts: dict[str, int], room: int) -> Sample:
     return sample
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
-@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
-def test_homogeneous(device: torch.device, layout: Layout, index_dtype: torch.dtype) -> None:
-    rng = np.random.default_rng(1)
-    csc = random_csc(rng, 300, 300, 9)
-    store = PlainStore.homogeneous(csc, layout=layout, index_dtype=index_dtype, device=device)
-    sampler = NeighborSampler(store, [5, 3, 7], duplicate_counts=True, index_dtype=index_dtype)
-    seeds = torch.from_numpy(rng.integers(0, 300, 23))
-    for given_bounds in (True, False):
-        got = check(sampler, {NODE: seeds}, given_bounds=given_bounds)
-    assert got.shape.rows_per_hop[NODE] == [27, 130, 300, 300]
-    assert got.shape.edges_per_hop[EDGE] == [130, 390, 2100]
+@pytest.mark.parametrize("layout", LAYOUT_PARAMS)
+def test_homogeneous(device: torch.device, layout: Layout) -> None:
+    for index_dtype in INDEX_DTYPES:
+        with case(index_dtype):
+            rng = np.random.default_rng(1)
+            csc = random_csc(rng, 300, 300, 9)
+            store = PlainStore.homogeneous(
+                csc, layout=layout, index_dtype=index_dtype, device=device
+            )
+            sampler = NeighborSampler(
+                store, [5, 3, 7], duplicate_counts=True, index_dtype=index_dtype
+            )
+            seeds = torch.from_numpy(rng.integers(0, 300, 23))
+            for given_bounds in (True, False):
+                got = check(sampler, {NODE: seeds}, given_bounds=given_bounds)
+            assert got.shape.rows_per_hop[NODE] == [27, 130, 300, 300]
+            assert got.shape.edges_per_hop[EDGE] == [130, 390, 2100]
 
 
 @pytest.mark.parametrize(
-    ("fanouts", "frontier", "disjoint"),
-    pairwise(
-        [[1], [-1, -1], [0, 4], [4, 0, 4], [2, -1, 3], [33, 2], [100, 5], [64, 31, 1], [3000], []],
-        ["new", "all"],
-        [False, True],
-    ),
+    "fanouts",
+    [[1], [-1, -1], [0, 4], [4, 0, 4], [2, -1, 3], [33, 2], [100, 5], [64, 31, 1], [3000], []],
+    ids=str,
 )
-def test_fanouts(device: torch.device, fanouts: list[int], frontier: str, disjoint: bool) -> None:
-    rng = np.random.default_rng(2)
-    csc = random_csc(rng, 120, 120, 40, own_edge_ids=False)
-    store = PlainStore.homogeneous(csc, layout=LAYOUTS["three tiers"], device=device)
-    sampler = NeighborSampler(
-        store, fanouts, frontier=frontier, disjoint=disjoint, duplicate_counts=True
-    )
-    seeds = torch.tensor([3, 3, 117, 0, 3, 50])
-    check(sampler, {NODE: seeds}, seed=2**63 - 1)
-    check(sampler, {NODE: seeds}, room=0, times=1.5)
+def test_fanouts(device: torch.device, fanouts: list[int]) -> None:
+    for frontier, disjoint in product(["new", "all"], [False, True]):
+        with case(frontier, disjoint):
+            rng = np.random.default_rng(2)
+            csc = random_csc(rng, 120, 120, 40, own_edge_ids=False)
+            store = PlainStore.homogeneous(csc, layout=LAYOUTS["three tiers"], device=device)
+            sampler = NeighborSampler(
+                store, fanouts, frontier=frontier, disjoint=disjoint, duplicate_counts=True
+            )
+            seeds = torch.tensor([3, 3, 117, 0, 3, 50])
+            check(sampler, {NODE: seeds}, seed=2**63 - 1)
+            check(sampler, {NODE: seeds}, room=0, times=1.5)
 
 
 @each_kind
@@ -128,18 +135,18 @@ def test_choices(device: torch.device, kind: tuple[str, ...]) -> None:
     check(sampler, {NODE: seeds}, seed_time=times)
 
 
-@pytest.mark.parametrize("disjoint", [False, True])
-@pytest.mark.parametrize("frontier", ["new", "all"])
-def test_heterogeneous(device: torch.device, frontier: str, disjoint: bool) -> None:
-    rng = np.random.default_rng(4)
-    relations = {r: random_csc(rng, TYPES[r[0]], TYPES[r[2]], 6) for r in RELATIONS}
-    store = PlainStore(TYPES, relations, layout=LAYOUTS["three tiers"], device=device)
-    fanouts = {r: [4, 0, 3] if r[1] == "by" else [5, 2, -1] for r in RELATIONS}
-    sampler = NeighborSampler(
-        store, fanouts, frontier=frontier, disjoint=disjoint, duplicate_counts=True
-    )
-    seeds = {"paper": torch.arange(5, 25), "author": torch.tensor([3, 3, 8])}
-    check(sampler, seeds)
+def test_heterogeneous(device: torch.device) -> None:
+    for frontier, disjoint in product(["new", "all"], [False, True]):
+        with case(frontier, disjoint):
+            rng = np.random.default_rng(4)
+            relations = {r: random_csc(rng, TYPES[r[0]], TYPES[r[2]], 6) for r in RELATIONS}
+            store = PlainStore(TYPES, relations, layout=LAYOUTS["three tiers"], device=device)
+            fanouts = {r: [4, 0, 3] if r[1] == "by" else [5, 2, -1] for r in RELATIONS}
+            sampler = NeighborSampler(
+                store, fanouts, frontier=frontier, disjoint=disjoint, duplicate_counts=True
+            )
+            seeds = {"paper": torch.arange(5, 25), "author": torch.tensor([3, 3, 8])}
+            check(sampler, seeds)
 
 
 def test_no_seeds_and_no_edges(device: torch.device) -> None:
@@ -178,7 +185,6 @@ def sample_and_wait(
     return sample
 
 
-@pytest.mark.parametrize("disjoint", [False, True])
 @pytest.mark.parametrize(
     ("bounds", "match"),
     [
@@ -188,19 +194,18 @@ def sample_and_wait(
         ({"max_edges": [0]}, r"max_edges: hop 0 sampled 6 edges"),
     ],
 )
-@pytest.mark.parametrize("fanout", [5, 90, -1])
-def test_too_little_room(
-    device: torch.device, bounds: dict[str, list[int]], match: str, disjoint: bool, fanout: int
-) -> None:
-    csc = csc_with_degrees([0, 1, 5], num_nodes=6)
-    store = PlainStore.homogeneous(csc, device=device)
-    sampler = NeighborSampler(store, [fanout], disjoint=disjoint)
-    if disjoint and "max_nodes" in bounds:
-        match = match.replace("found 3", "found 5")
-    fixed = StaticShapeSampler(sampler, 2, **{"max_edges": [8], **bounds})
-    with pytest.raises(OverflowError, match=match):
-        sample_and_wait(fixed, torch.tensor([1, 2], device=device), 0)
-    peergraph.synchronize(device)  # it is reported once
+def test_too_little_room(device: torch.device, bounds: dict[str, list[int]], match: str) -> None:
+    for disjoint, fanout in product([False, True], [5, 90, -1]):
+        with case("disjoint", disjoint, "fanout", fanout):
+            csc = csc_with_degrees([0, 1, 5], num_nodes=6)
+            store = PlainStore.homogeneous(csc, device=device)
+            sampler = NeighborSampler(store, [fanout], disjoint=disjoint)
+            # Disjoint, both seeds have nodes of their own.
+            expected = match.replace("found 3", "found 5") if disjoint else match
+            fixed = StaticShapeSampler(sampler, 2, **{"max_edges": [8], **bounds})
+            with pytest.raises(OverflowError, match=expected):
+                sample_and_wait(fixed, torch.tensor([1, 2], device=device), 0)
+            peergraph.synchronize(device)  # it is reported once
 
 
 def test_bad_seeds(device: torch.device) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
 
 from peergraph.sampling import NeighborSampler
+from tests.cases import case
 from tests.sampling.plain_store import LAYOUTS, NODE, PlainStore, random_csc
 from tests.sampling.reference_samples import assert_equals_reference
 from tests.sampling.weighted_temporal_kinds import prepare
@@ -14,17 +17,29 @@ from tests.vector_width import running
 
 
 # Few draws, which are compared, many, which are shuffled; lists that are much longer and not.
-@pytest.mark.parametrize("fanouts", [[6, 3], [25, 7], [70]], ids=str)
-@pytest.mark.parametrize("kind", [(), ("weights",)], ids=["uniform", "weights"])
-@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
-@pytest.mark.parametrize("threads", [1, 3])
-def test_widths(kind: tuple[str, ...], fanouts: list[int], vector_bytes: int, threads: int) -> None:
-    rng = np.random.default_rng(31)
-    store = PlainStore.homogeneous(
-        random_csc(rng, 1500, 1500, 60), layout=LAYOUTS["three tiers"], device=torch.device("cpu")
-    )
-    options, choices = prepare(store, rng, kind)
-    sampler = NeighborSampler(store, fanouts, **options)
-    seeds = {NODE: torch.from_numpy(rng.integers(0, 1500, 40))}
-    with running(vector_bytes, threads):
-        assert_equals_reference(store, sampler, seeds, 9, choices=choices if kind else None)
+@pytest.mark.parametrize(
+    ("kind", "fanouts"),
+    [
+        ((), [6, 3]),
+        ((), [25, 7]),
+        ((), [70]),
+        (("weights",), [6, 3]),
+        (("weights",), [25, 7]),
+        (("weights",), [70]),
+    ],
+    ids=str,
+)
+def test_widths(kind: tuple[str, ...], fanouts: list[int]) -> None:
+    for vector_bytes, threads in product([16, 32, 64], [1, 3]):
+        with case("bytes", vector_bytes, "threads", threads):
+            rng = np.random.default_rng(31)
+            store = PlainStore.homogeneous(
+                random_csc(rng, 1500, 1500, 60),
+                layout=LAYOUTS["three tiers"],
+                device=torch.device("cpu"),
+            )
+            options, choices = prepare(store, rng, kind)
+            sampler = NeighborSampler(store, fanouts, **options)
+            seeds = {NODE: torch.from_numpy(rng.integers(0, 1500, 40))}
+            with running(vector_bytes, threads):
+                assert_equals_reference(store, sampler, seeds, 9, choices=choices if kind else None)

@@ -2,134 +2,133 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
-import pytest
 import torch
 
 from peergraph.reference.weighted_temporal import Choice
 from peergraph.sampling import NeighborSampler
-from tests.pairwise import pairwise
+from tests.cases import case
 from tests.sampling.plain_store import (
     EDGE,
     INDEX_DTYPES,
-    LAYOUT_PARAMS,
     LAYOUTS,
     NODE,
-    Layout,
     PlainStore,
     csc_with_degrees,
     random_csc,
 )
 from tests.sampling.reference_samples import RELATIONS, TYPES, assert_equals_reference
-from tests.sampling.weighted_temporal_kinds import KIND_PARAMS, KINDS, each_kind, prepare, times_of
-
-
-@pytest.mark.parametrize(
-    ("kind", "layout", "index_dtype"), pairwise(KIND_PARAMS, LAYOUT_PARAMS, INDEX_DTYPES)
-)
-def test_homogeneous(
-    device: torch.device, layout: Layout, index_dtype: torch.dtype, kind: tuple[str, ...]
-) -> None:
-    rng = np.random.default_rng(21)
-    csc = random_csc(rng, 150, 150, 9)
-    store = PlainStore.homogeneous(csc, layout=layout, index_dtype=index_dtype, device=device)
-    options, choices = prepare(store, rng, kind, wide=index_dtype == torch.int64)
-    sampler = NeighborSampler(store, [5, 3, 4], duplicate_counts=True, **options)
-    seeds = {NODE: torch.from_numpy(rng.integers(0, 150, 17))}
-    times = times_of(rng, sampler, seeds)
-    assert_equals_reference(store, sampler, seeds, 5, choices=choices, seed_time=times)
-
-
-@pytest.mark.parametrize(
-    ("kind", "fanouts", "frontier", "disjoint"),
-    pairwise(
-        KIND_PARAMS,
-        [[-1, 2], [0, 4], [4, 0, 4], [33, 2], [700], []],
-        ["new", "all"],
-        [False, True],
-    ),
-)
-def test_fanouts(
-    device: torch.device, fanouts: list[int], frontier: str, disjoint: bool, kind: tuple[str, ...]
-) -> None:
-    rng = np.random.default_rng(22)
-    csc = random_csc(rng, 60, 60, 25, own_edge_ids=False)
-    store = PlainStore.homogeneous(csc, layout=LAYOUTS["three tiers"], device=device)
-    options, choices = prepare(store, rng, kind)
-    sampler = NeighborSampler(store, fanouts, frontier=frontier, disjoint=disjoint, **options)
-    seeds = {NODE: torch.tensor([3, 3, 57, 0])}
-    times = times_of(rng, sampler, seeds)
-    assert_equals_reference(store, sampler, seeds, 2**64 - 1, choices=choices, seed_time=times)
-
-
-@pytest.mark.parametrize(
-    ("kind", "frontier", "disjoint"), pairwise(KIND_PARAMS, ["new", "all"], [False, True])
-)
-def test_heterogeneous(
-    device: torch.device, frontier: str, disjoint: bool, kind: tuple[str, ...]
-) -> None:
-    rng = np.random.default_rng(23)
-    relations = {
-        t: random_csc(rng, TYPES[t[0]], TYPES[t[2]], 6 * (i != 3), own_edge_ids=i % 2 == 0)
-        for i, t in enumerate(RELATIONS)
-    }
-    store = PlainStore(TYPES, relations, layout=LAYOUTS["three tiers"], device=device)
-    options, choices = prepare(store, rng, kind)
-    fanouts = {t: [3 + i, (-1, 0, 2)[i % 3]] for i, t in enumerate(RELATIONS)}
-    sampler = NeighborSampler(store, fanouts, frontier=frontier, disjoint=disjoint, **options)
-    seeds = {"paper": torch.tensor([5, 5, 80]), "topic": torch.tensor([6, 0, 6])}
-    times = times_of(rng, sampler, seeds)
-    assert_equals_reference(store, sampler, seeds, 17, choices=choices, seed_time=times)
+from tests.sampling.weighted_temporal_kinds import KINDS, each_kind, prepare, times_of
 
 
 @each_kind
-@pytest.mark.parametrize("fanout", [1, 30, 256, 3000])
-def test_hubs(device: torch.device, fanout: int, kind: tuple[str, ...]) -> None:
+def test_homogeneous(device: torch.device, kind: tuple[str, ...]) -> None:
+    for (name, layout), index_dtype in product(LAYOUTS.items(), INDEX_DTYPES):
+        with case(name, index_dtype):
+            rng = np.random.default_rng(21)
+            csc = random_csc(rng, 150, 150, 9)
+            store = PlainStore.homogeneous(
+                csc, layout=layout, index_dtype=index_dtype, device=device
+            )
+            options, choices = prepare(store, rng, kind, wide=index_dtype == torch.int64)
+            sampler = NeighborSampler(store, [5, 3, 4], duplicate_counts=True, **options)
+            seeds = {NODE: torch.from_numpy(rng.integers(0, 150, 17))}
+            times = times_of(rng, sampler, seeds)
+            assert_equals_reference(store, sampler, seeds, 5, choices=choices, seed_time=times)
+
+
+@each_kind
+def test_fanouts(device: torch.device, kind: tuple[str, ...]) -> None:
+    fanout_lists = [[-1, 2], [0, 4], [4, 0, 4], [33, 2], [700], []]
+    for fanouts, frontier, disjoint in product(fanout_lists, ["new", "all"], [False, True]):
+        with case(fanouts, frontier, disjoint):
+            rng = np.random.default_rng(22)
+            csc = random_csc(rng, 60, 60, 25, own_edge_ids=False)
+            store = PlainStore.homogeneous(csc, layout=LAYOUTS["three tiers"], device=device)
+            options, choices = prepare(store, rng, kind)
+            sampler = NeighborSampler(
+                store, fanouts, frontier=frontier, disjoint=disjoint, **options
+            )
+            seeds = {NODE: torch.tensor([3, 3, 57, 0])}
+            times = times_of(rng, sampler, seeds)
+            assert_equals_reference(
+                store, sampler, seeds, 2**64 - 1, choices=choices, seed_time=times
+            )
+
+
+@each_kind
+def test_heterogeneous(device: torch.device, kind: tuple[str, ...]) -> None:
+    for frontier, disjoint in product(["new", "all"], [False, True]):
+        with case(frontier, disjoint):
+            rng = np.random.default_rng(23)
+            relations = {
+                t: random_csc(rng, TYPES[t[0]], TYPES[t[2]], 6 * (i != 3), own_edge_ids=i % 2 == 0)
+                for i, t in enumerate(RELATIONS)
+            }
+            store = PlainStore(TYPES, relations, layout=LAYOUTS["three tiers"], device=device)
+            options, choices = prepare(store, rng, kind)
+            fanouts = {t: [3 + i, (-1, 0, 2)[i % 3]] for i, t in enumerate(RELATIONS)}
+            sampler = NeighborSampler(
+                store, fanouts, frontier=frontier, disjoint=disjoint, **options
+            )
+            seeds = {"paper": torch.tensor([5, 5, 80]), "topic": torch.tensor([6, 0, 6])}
+            times = times_of(rng, sampler, seeds)
+            assert_equals_reference(store, sampler, seeds, 17, choices=choices, seed_time=times)
+
+
+@each_kind
+def test_hubs(device: torch.device, kind: tuple[str, ...]) -> None:
     # Around the lengths at which a block takes over from a warp, and keys are not kept.
-    rng = np.random.default_rng(24)
-    csc = csc_with_degrees([5000, 2049, 2048, 257, 256, 33, 1, 0])
-    store = PlainStore.homogeneous(csc, device=device)
-    options, choices = prepare(store, rng, kind)
-    sampler = NeighborSampler(store, [fanout], **options)
-    seeds = {NODE: torch.arange(8)}
-    times = times_of(rng, sampler, seeds)
-    assert_equals_reference(store, sampler, seeds, 9, choices=choices, seed_time=times)
+    for fanout in (1, 30, 256, 3000):
+        with case("fanout", fanout):
+            rng = np.random.default_rng(24)
+            csc = csc_with_degrees([5000, 2049, 2048, 257, 256, 33, 1, 0])
+            store = PlainStore.homogeneous(csc, device=device)
+            options, choices = prepare(store, rng, kind)
+            sampler = NeighborSampler(store, [fanout], **options)
+            seeds = {NODE: torch.arange(8)}
+            times = times_of(rng, sampler, seeds)
+            assert_equals_reference(store, sampler, seeds, 9, choices=choices, seed_time=times)
 
 
-@each_kind
-def test_many_targets_with_a_large_fanout(device: torch.device, kind: tuple[str, ...]) -> None:
+def test_many_targets_with_a_large_fanout(device: torch.device) -> None:
     # Targets times fanout is far more than the edges: they are counted first.
-    rng = np.random.default_rng(25)
-    store = PlainStore.homogeneous(csc_with_degrees([40, 4, 0, 1]), device=device)
-    options, choices = prepare(store, rng, kind)
-    fanout = 300_000
-    if "replace" in kind:
-        sampler = NeighborSampler(store, [fanout], **options)
-        seeds = torch.tensor([2] * 20 + [3])
-        times = times_of(rng, sampler, {NODE: seeds})
-        got = sampler.sample(seeds, 3, seed_time=times)
-        admitted = 1
-        if times is not None:
-            by = 44 if choices[EDGE].edge_time else store.relations[EDGE].indices[44]
-            admitted = int(choices[EDGE].times[by] <= int(times[NODE][20]))
-        assert got.num_sampled_edges[EDGE] == [fanout * admitted]
-        return
-    sampler = NeighborSampler(store, [fanout], disjoint=True, **options)
-    seeds = {NODE: torch.tensor([0, 1, 2, 3] * 5)}
-    times = times_of(rng, sampler, seeds)
-    assert_equals_reference(store, sampler, seeds, 8, choices=choices, seed_time=times)
+    for name, kind in KINDS.items():
+        with case(name):
+            rng = np.random.default_rng(25)
+            store = PlainStore.homogeneous(csc_with_degrees([40, 4, 0, 1]), device=device)
+            options, choices = prepare(store, rng, kind)
+            fanout = 300_000
+            if "replace" in kind:
+                sampler = NeighborSampler(store, [fanout], **options)
+                seeds = torch.tensor([2] * 20 + [3])
+                times = times_of(rng, sampler, {NODE: seeds})
+                got = sampler.sample(seeds, 3, seed_time=times)
+                admitted = 1
+                if times is not None:
+                    by = 44 if choices[EDGE].edge_time else store.relations[EDGE].indices[44]
+                    admitted = int(choices[EDGE].times[by] <= int(times[NODE][20]))
+                assert got.num_sampled_edges[EDGE] == [fanout * admitted]
+                continue
+            sampler = NeighborSampler(store, [fanout], disjoint=True, **options)
+            seeds = {NODE: torch.tensor([0, 1, 2, 3] * 5)}
+            times = times_of(rng, sampler, seeds)
+            assert_equals_reference(store, sampler, seeds, 8, choices=choices, seed_time=times)
 
 
-@each_kind
-def test_no_edges_and_no_seeds(device: torch.device, kind: tuple[str, ...]) -> None:
-    rng = np.random.default_rng(26)
-    store = PlainStore.homogeneous(csc_with_degrees([0, 0, 0]), device=device)
-    options, choices = prepare(store, rng, kind)
-    sampler = NeighborSampler(store, [3, 2], **options)
-    for ids in ([], [1, 1, 2]):
-        seeds = {NODE: torch.tensor(ids, dtype=torch.int64)}
-        times = times_of(rng, sampler, seeds)
-        assert_equals_reference(store, sampler, seeds, 1, choices=choices, seed_time=times)
+def test_no_edges_and_no_seeds(device: torch.device) -> None:
+    for name, kind in KINDS.items():
+        with case(name):
+            rng = np.random.default_rng(26)
+            store = PlainStore.homogeneous(csc_with_degrees([0, 0, 0]), device=device)
+            options, choices = prepare(store, rng, kind)
+            sampler = NeighborSampler(store, [3, 2], **options)
+            for ids in ([], [1, 1, 2]):
+                seeds = {NODE: torch.tensor(ids, dtype=torch.int64)}
+                times = times_of(rng, sampler, seeds)
+                assert_equals_reference(store, sampler, seeds, 1, choices=choices, seed_time=times)
 
 
 def test_the_defaults_are_the_plain_kind(device: torch.device) -> None:
@@ -181,17 +180,22 @@ def test_seeds_own_times(device: torch.device) -> None:
     assert got.num_sampled_edges[EDGE][0] > 0
 
 
-@pytest.mark.parametrize("kind", [k for k in KINDS.values() if "_time" in str(k)], ids=str)
-def test_nothing_from_the_future(device: torch.device, kind: tuple[str, ...]) -> None:
-    rng = np.random.default_rng(29)
-    store = PlainStore.homogeneous(random_csc(rng, 400, 400, 30), device=device)
-    options, choices = prepare(store, rng, kind)
-    sampler = NeighborSampler(store, [10, 10], **options)
-    seeds = torch.from_numpy(rng.integers(0, 400, 60))
-    latest = torch.from_numpy(rng.integers(-6, 21, 60))
-    sample = sampler.sample(seeds, 3, seed_time=latest)
-    times = torch.from_numpy(choices[EDGE].times)
-    tree = sample.batch[NODE][sample.col[EDGE]].cpu()
-    ids = sample.edge_ids[EDGE] if choices[EDGE].edge_time else sample.nodes[NODE][sample.row[EDGE]]
-    assert ids.numel() > 500
-    assert (times[ids.cpu()] <= latest[tree]).all()
+def test_nothing_from_the_future(device: torch.device) -> None:
+    for kind in [k for k in KINDS.values() if "_time" in str(k)]:
+        with case(kind):
+            rng = np.random.default_rng(29)
+            store = PlainStore.homogeneous(random_csc(rng, 400, 400, 30), device=device)
+            options, choices = prepare(store, rng, kind)
+            sampler = NeighborSampler(store, [10, 10], **options)
+            seeds = torch.from_numpy(rng.integers(0, 400, 60))
+            latest = torch.from_numpy(rng.integers(-6, 21, 60))
+            sample = sampler.sample(seeds, 3, seed_time=latest)
+            times = torch.from_numpy(choices[EDGE].times)
+            tree = sample.batch[NODE][sample.col[EDGE]].cpu()
+            ids = (
+                sample.edge_ids[EDGE]
+                if choices[EDGE].edge_time
+                else sample.nodes[NODE][sample.row[EDGE]]
+            )
+            assert ids.numel() > 500
+            assert (times[ids.cpu()] <= latest[tree]).all()

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from peergraph.sampling import NeighborSampler
+from tests.cases import case
 from tests.sampling.plain_store import EDGE, NODE, PlainStore, csc_with_degrees
 
 SEEDS = torch.tensor([0, 1])
@@ -31,44 +32,42 @@ def test_weights_that_are_none(store: PlainStore, bad: float) -> None:
         NeighborSampler(store, [2], weights="w")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"weights": "v"}, r"weights: no type has a table 'v', there are .*'w'"),
-        ({"weights": {EDGE: "v"}}, r"weights: \('_N', '_E', '_N'\) has no table 'v'"),
-        ({"weights": {("a", "b", "c"): "w"}}, r"weights: \('a', 'b', 'c'\) is not one of"),
-        ({"weights": "wide"}, r"weights: expected 'wide' to have one column, got \(6, 2\)"),
-        ({"node_time": "v"}, "node_time: no type has a table 'v'"),
-        ({"edge_time": {NODE: "t"}}, "edge_time: '_N' is not one of"),
-        ({"node_time": "t", "edge_time": "t"}, "edge_time: node_time was given, too"),
-        ({"temporal_strategy": "first"}, "temporal_strategy: expected 'uniform' or 'last'"),
-        ({"temporal_strategy": "last"}, "temporal_strategy: 'last' needs node_time or edge_time"),
-        (
-            {"temporal_strategy": "last", "edge_time": "t", "weights": "w"},
-            "weights: temporal_strategy='last' does not draw by them",
-        ),
-    ],
-    ids=str,
-)
-def test_value_errors(store: PlainStore, options: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        NeighborSampler(store, [2], **options)
+BAD_VALUES = [
+    ({"weights": "v"}, r"weights: no type has a table 'v', there are .*'w'"),
+    ({"weights": {EDGE: "v"}}, r"weights: \('_N', '_E', '_N'\) has no table 'v'"),
+    ({"weights": {("a", "b", "c"): "w"}}, r"weights: \('a', 'b', 'c'\) is not one of"),
+    ({"weights": "wide"}, r"weights: expected 'wide' to have one column, got \(6, 2\)"),
+    ({"node_time": "v"}, "node_time: no type has a table 'v'"),
+    ({"edge_time": {NODE: "t"}}, "edge_time: '_N' is not one of"),
+    ({"node_time": "t", "edge_time": "t"}, "edge_time: node_time was given, too"),
+    ({"temporal_strategy": "first"}, "temporal_strategy: expected 'uniform' or 'last'"),
+    ({"temporal_strategy": "last"}, "temporal_strategy: 'last' needs node_time or edge_time"),
+    (
+        {"temporal_strategy": "last", "edge_time": "t", "weights": "w"},
+        "weights: temporal_strategy='last' does not draw by them",
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"weights": "t"}, "weights: expected 't' to be one of .*float32.* got torch.int64"),
-        ({"weights": "half"}, "weights: expected 'half' to be one of .* got torch.float16"),
-        ({"weights": 3}, "weights: expected a name or a dict of names, got 3"),
-        ({"node_time": "x"}, "node_time: expected 'x' to be one of .*int64.* got torch.float32"),
-        ({"edge_time": "w"}, "edge_time: expected 'w' to be one of .* got torch.float32"),
-    ],
-    ids=str,
-)
-def test_type_errors(store: PlainStore, options: dict[str, object], message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        NeighborSampler(store, [2], **options)
+def test_value_errors(store: PlainStore) -> None:
+    for options, message in BAD_VALUES:
+        with case(options), pytest.raises(ValueError, match=message):
+            NeighborSampler(store, [2], **options)
+
+
+BAD_TYPES = [
+    ({"weights": "t"}, "weights: expected 't' to be one of .*float32.* got torch.int64"),
+    ({"weights": "half"}, "weights: expected 'half' to be one of .* got torch.float16"),
+    ({"weights": 3}, "weights: expected a name or a dict of names, got 3"),
+    ({"node_time": "x"}, "node_time: expected 'x' to be one of .*int64.* got torch.float32"),
+    ({"edge_time": "w"}, "edge_time: expected 'w' to be one of .* got torch.float32"),
+]
+
+
+def test_type_errors(store: PlainStore) -> None:
+    for options, message in BAD_TYPES:
+        with case(options), pytest.raises(TypeError, match=message):
+            NeighborSampler(store, [2], **options)
 
 
 def test_seed_times(store: PlainStore) -> None:

@@ -10,6 +10,7 @@ from peergraph.memory.topology.machines import machine
 from peergraph.sampling import presample
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Store
 from peergraph.testing import run_ranks
+from tests.cases import case
 from tests.store.graphs import build, homogeneous_source, random_coo
 
 NODES = 400
@@ -83,17 +84,22 @@ def test_takes_what_is_left() -> None:
     assert 0 < tiers.replicated <= together.replicated
 
 
-@pytest.mark.parametrize("plan", ["replicated", "host", "mixed"])
-def test_without_links(plan: str, device: torch.device) -> None:
-    with build(homogeneous_source(), plan, device=device) as store:
-        values = torch.arange(60)
-        for name, wanted in (("a", "auto"), ("b", "sharded"), ("c", "host"), ("d", "replicated")):
-            table = store.add_node_table(name, values, plan=wanted)
-            assert torch.equal(table.read(), values)
-            assert store.plan.tiers("node table", f"_N.{name}") == table.tiers
-        assert store.node_table("b").tiers.sharded == 60
-        expected = "host" if device.type == "cpu" else "replicated"
-        assert getattr(store.node_table("a").tiers, expected) == 60
+def test_without_links(device: torch.device) -> None:
+    for plan in ("replicated", "host", "mixed"):
+        with case(plan), build(homogeneous_source(), plan, device=device) as store:
+            values = torch.arange(60)
+            for name, wanted in (
+                ("a", "auto"),
+                ("b", "sharded"),
+                ("c", "host"),
+                ("d", "replicated"),
+            ):
+                table = store.add_node_table(name, values, plan=wanted)
+                assert torch.equal(table.read(), values)
+                assert store.plan.tiers("node table", f"_N.{name}") == table.tiers
+            assert store.node_table("b").tiers.sharded == 60
+            expected = "host" if device.type == "cpu" else "replicated"
+            assert getattr(store.node_table("a").tiers, expected) == 60
 
 
 def test_beyond_what_is_left() -> None:

@@ -17,6 +17,7 @@ from peergraph.memory import Group
 from peergraph.store import Store
 from peergraph.store.disk import manifest as manifest_module
 from peergraph.testing import run_ranks
+from tests.cases import case
 from tests.store.saved_stores import change_manifest, flip_byte, save_small_store
 
 Change = Callable[[dict[str, Any]], object]
@@ -92,83 +93,88 @@ def embedding(key: str, value: Any) -> Change:
     return lambda m: m["embeddings"][0].update({key: value})
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        (lambda m: m.update(format=1), "format 1, this version reads 2"),
-        (lambda m: m.update(format=True), "format True"),
-        (lambda m: m.pop("format"), r"manifest\.json: .* has no key 'format'"),
-        (lambda m: m.pop("nodes"), "has no key 'nodes'"),
-        (lambda m: m.pop("crc32c"), "has no key 'crc32c'"),
-        (lambda m: m.update(more=1), "unknown key 'more'"),
-        (lambda m: m.update(nodes={}), "nodes must be a list"),
-        (lambda m: m.update(nodes=[3]), r"nodes\[0\] must be an object, got 3"),
-        (lambda m: m["nodes"].append(m["nodes"][0]), "the type 'user' occurs twice"),
-        (lambda m: m["edges"].append(m["edges"][0]), "occurs twice"),
-        (lambda m: m["embeddings"].append(m["embeddings"][0]), "occurs twice"),
-        (lambda m: m["nodes"][0].update(type=3), r"nodes\[0\].type must be a string, got 3"),
-        (lambda m: m["nodes"][0].update(count=19), r"shape must be of 19 rows, got \[20, 4\]"),
-        (lambda m: m["nodes"][0].update(count=-1), "count must be an integer from 0"),
-        (lambda m: m["nodes"][0].update(count=True), "count must be an integer.*got True"),
-        (lambda m: m["nodes"][0].update(count=20.0), "count must be an integer.*got 20.0"),
-        (lambda m: m["nodes"][0].update(count=2**63), "count must be an integer"),
-        (lambda m: m["nodes"][0].pop("tables"), r"nodes\[0\] has no key 'tables'"),
-        (lambda m: m["nodes"][0]["tables"].append(m["nodes"][0]["tables"][0]), "occurs twice"),
-        (table("dtype", "load"), r"nodes\[0\].tables\[0\].dtype must be one of .*got 'load'"),
-        (table("dtype", "float8_x"), "dtype must be one of"),
-        (table("dtype", "int32"), "must be '<i4' of shape .*is '<f4' of shape"),
-        (table("shape", [20, 5]), r"of shape \[20, 5\], as the manifest says, is .*\[20, 4\]"),
-        (table("shape", 20), "shape must be a list of integers"),
-        (table("shape", []), "shape must be of 20 rows"),
-        (table("shape", [20, 2**62, 8]), "must be .* as the manifest says"),
-        (table("crc32c", []), "must have 1 checksums, has 0"),
-        (table("crc32c", ["a"]), "crc32c must be a list of integers"),
-        (table("file", "node1.table0.npy"), "the file 'node1.table0.npy' occurs twice"),
-        (table("file", "../graph/node0.table0.npy"), "file must be the plain name"),
-        (table("file", "sub/x.npy"), "file must be the plain name"),
-        (table("file", "/etc/passwd"), "file must be the plain name"),
-        (table("file", ".."), "file must be the plain name"),
-        (table("file", "x\0.npy"), "file must be the plain name"),
-        (table("file", "manifest.json"), "file must be the plain name"),
-        (edge("edge_ids", False), "edge_ids must be an object, got False"),
-        (edge("edge_ids", True), "edge_ids must be an object, got True"),
-        (edge("type", ["user", "buys"]), "type must be a node type, a relation"),
-        (edge("type", ["user", "buys", "nobody"]), "type must be a node type"),
-        (edge("type", "abc"), "type must be a list of strings"),
-        (edge("type", ["user", 3, "item"]), "type must be a list of strings"),
-        (edge("count", 99), r"shape must be of 99 rows, got \[100\]"),
-        (edge("indptr", None), "indptr must be an object, got null"),
-        (embedding("type", "nobody"), "type must be one of user, item"),
-        (embedding("plan", "best"), "plan must be one of auto, .*got 'best'"),
-        (embedding("in_state_dict", 1), "in_state_dict must be true or false, got 1"),
-        (embedding("optimizer", 1), "optimizer must be a string, got 1"),
-        (embedding("optimizer", "SparseSGD"), r"must be \(\) for SparseSGD"),
-        (embedding("optimizer", None), "state of embedding 'embedding' of 'user' must be"),
-        (embedding("step", -1), "step must be an integer"),
-        (embedding("weight", None), "weight must be an object, got null"),
-        (lambda m: m["embeddings"][0]["weight"].update(dtype="int64"), "dtype must be one of"),
-        (lambda m: m["embeddings"][0]["state"][0].update(shape=[20, 4]), r"must be \[20, 3\]"),
-    ],
-)
-def test_malformed_manifests(folder: Path, change: Change, match: str) -> None:
-    change_manifest(folder, change)
-    refused(folder, match)
-    refused(folder, "manifest", verify=True) if "manifest" in match else None
+MALFORMED = [
+    (lambda m: m.update(format=1), "format 1, this version reads 2"),
+    (lambda m: m.update(format=True), "format True"),
+    (lambda m: m.pop("format"), r"manifest\.json: .* has no key 'format'"),
+    (lambda m: m.pop("nodes"), "has no key 'nodes'"),
+    (lambda m: m.pop("crc32c"), "has no key 'crc32c'"),
+    (lambda m: m.update(more=1), "unknown key 'more'"),
+    (lambda m: m.update(nodes={}), "nodes must be a list"),
+    (lambda m: m.update(nodes=[3]), r"nodes\[0\] must be an object, got 3"),
+    (lambda m: m["nodes"].append(m["nodes"][0]), "the type 'user' occurs twice"),
+    (lambda m: m["edges"].append(m["edges"][0]), "occurs twice"),
+    (lambda m: m["embeddings"].append(m["embeddings"][0]), "occurs twice"),
+    (lambda m: m["nodes"][0].update(type=3), r"nodes\[0\].type must be a string, got 3"),
+    (lambda m: m["nodes"][0].update(count=19), r"shape must be of 19 rows, got \[20, 4\]"),
+    (lambda m: m["nodes"][0].update(count=-1), "count must be an integer from 0"),
+    (lambda m: m["nodes"][0].update(count=True), "count must be an integer.*got True"),
+    (lambda m: m["nodes"][0].update(count=20.0), "count must be an integer.*got 20.0"),
+    (lambda m: m["nodes"][0].update(count=2**63), "count must be an integer"),
+    (lambda m: m["nodes"][0].pop("tables"), r"nodes\[0\] has no key 'tables'"),
+    (lambda m: m["nodes"][0]["tables"].append(m["nodes"][0]["tables"][0]), "occurs twice"),
+    (table("dtype", "load"), r"nodes\[0\].tables\[0\].dtype must be one of .*got 'load'"),
+    (table("dtype", "float8_x"), "dtype must be one of"),
+    (table("dtype", "int32"), "must be '<i4' of shape .*is '<f4' of shape"),
+    (table("shape", [20, 5]), r"of shape \[20, 5\], as the manifest says, is .*\[20, 4\]"),
+    (table("shape", 20), "shape must be a list of integers"),
+    (table("shape", []), "shape must be of 20 rows"),
+    (table("shape", [20, 2**62, 8]), "must be .* as the manifest says"),
+    (table("crc32c", []), "must have 1 checksums, has 0"),
+    (table("crc32c", ["a"]), "crc32c must be a list of integers"),
+    (table("file", "node1.table0.npy"), "the file 'node1.table0.npy' occurs twice"),
+    (table("file", "../graph/node0.table0.npy"), "file must be the plain name"),
+    (table("file", "sub/x.npy"), "file must be the plain name"),
+    (table("file", "/etc/passwd"), "file must be the plain name"),
+    (table("file", ".."), "file must be the plain name"),
+    (table("file", "x\0.npy"), "file must be the plain name"),
+    (table("file", "manifest.json"), "file must be the plain name"),
+    (edge("edge_ids", False), "edge_ids must be an object, got False"),
+    (edge("edge_ids", True), "edge_ids must be an object, got True"),
+    (edge("type", ["user", "buys"]), "type must be a node type, a relation"),
+    (edge("type", ["user", "buys", "nobody"]), "type must be a node type"),
+    (edge("type", "abc"), "type must be a list of strings"),
+    (edge("type", ["user", 3, "item"]), "type must be a list of strings"),
+    (edge("count", 99), r"shape must be of 99 rows, got \[100\]"),
+    (edge("indptr", None), "indptr must be an object, got null"),
+    (embedding("type", "nobody"), "type must be one of user, item"),
+    (embedding("plan", "best"), "plan must be one of auto, .*got 'best'"),
+    (embedding("in_state_dict", 1), "in_state_dict must be true or false, got 1"),
+    (embedding("optimizer", 1), "optimizer must be a string, got 1"),
+    (embedding("optimizer", "SparseSGD"), r"must be \(\) for SparseSGD"),
+    (embedding("optimizer", None), "state of embedding 'embedding' of 'user' must be"),
+    (embedding("step", -1), "step must be an integer"),
+    (embedding("weight", None), "weight must be an object, got null"),
+    (lambda m: m["embeddings"][0]["weight"].update(dtype="int64"), "dtype must be one of"),
+    (lambda m: m["embeddings"][0]["state"][0].update(shape=[20, 4]), r"must be \[20, 3\]"),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "match"),
-    [
-        (b"", "is not valid JSON"),
-        (b"[]", "must be an object"),
-        (b"\xff\xfe", "is not valid JSON"),
-        (b"[" * 100_000, "nested too deeply"),
-        (b'{"format": 2, "format": 2}', "the key 'format' occurs twice"),
-    ],
-)
-def test_manifests_that_are_none(folder: Path, text: bytes, match: str) -> None:
-    (folder / "manifest.json").write_bytes(text)
-    refused(folder, f"manifest.json.*{match}")
+def test_malformed_manifests(folder: Path) -> None:
+    manifest = folder / "manifest.json"
+    intact = manifest.read_bytes()
+    for index, (change, match) in enumerate(MALFORMED):
+        manifest.write_bytes(intact)
+        with case(f"MALFORMED[{index}]", match):
+            change_manifest(folder, change)
+            refused(folder, match)
+            refused(folder, "manifest", verify=True) if "manifest" in match else None
+
+
+NO_MANIFESTS = [
+    (b"", "is not valid JSON"),
+    (b"[]", "must be an object"),
+    (b"\xff\xfe", "is not valid JSON"),
+    (b"[" * 100_000, "nested too deeply"),
+    (b'{"format": 2, "format": 2}', "the key 'format' occurs twice"),
+]
+
+
+def test_manifests_that_are_none(folder: Path) -> None:
+    for text, match in NO_MANIFESTS:
+        with case(match):
+            (folder / "manifest.json").write_bytes(text)
+            refused(folder, f"manifest.json.*{match}")
 
 
 def test_a_huge_manifest_is_not_read(folder: Path) -> None:
@@ -204,20 +210,21 @@ def test_the_folder_itself_may_be_a_link(folder: Path, tmp_path: Path) -> None:
     Store.load(tmp_path / "link", device="cpu").close()
 
 
-@pytest.mark.parametrize(
-    ("array", "match"),
-    [
-        (np.zeros((21, 4), np.float32), r"\[21, 4\]"),
-        (np.zeros((19, 4), np.float32), r"\[19, 4\]"),
-        (np.zeros((20, 4), np.float64), "is '<f8'"),
-        (np.zeros((20, 4), ">f4"), "is '>f4'"),
-        (np.asfortranarray(np.zeros((20, 4), np.float32)), "Fortran order"),
-        (np.zeros((20, 4), object), r"is '\|O'"),
-    ],
-)
-def test_other_arrays(folder: Path, array: np.ndarray[Any, Any], match: str) -> None:
-    np.save(folder / "node0.table0.npy", array, allow_pickle=True)
-    refused(folder, rf"node0\.table0\.npy must be '<f4' of shape \[20, 4\].*{match}")
+OTHER_ARRAYS = [
+    (np.zeros((21, 4), np.float32), r"\[21, 4\]"),
+    (np.zeros((19, 4), np.float32), r"\[19, 4\]"),
+    (np.zeros((20, 4), np.float64), "is '<f8'"),
+    (np.zeros((20, 4), ">f4"), "is '>f4'"),
+    (np.asfortranarray(np.zeros((20, 4), np.float32)), "Fortran order"),
+    (np.zeros((20, 4), object), r"is '\|O'"),
+]
+
+
+def test_other_arrays(folder: Path) -> None:
+    for array, match in OTHER_ARRAYS:
+        with case(match):
+            np.save(folder / "node0.table0.npy", array, allow_pickle=True)
+            refused(folder, rf"node0\.table0\.npy must be '<f4' of shape \[20, 4\].*{match}")
 
 
 def test_lengths_and_headers(folder: Path) -> None:
@@ -235,24 +242,27 @@ def test_lengths_and_headers(folder: Path) -> None:
         refused(folder, f"node0.table0.npy.*{match}")
 
 
-@pytest.mark.parametrize(
-    ("file", "at", "value", "match"),
-    [
-        ("indptr", 0, 1, "entry 0 must be 0, is 1"),
-        ("indptr", -1, 99, "entry 30 must be 100, is 99"),
-        ("indptr", 5, 101, "must not fall, entry 5 is 101"),
-        ("indptr", 5, -1, "must not fall"),
-        ("indices", 7, 20, "entry 7 must be from 0 to 19, is 20"),
-        ("indices", 7, -1, "entry 7 must be from 0 to 19, is -1"),
-        ("edge_ids", 3, 100, "entry 3 must be from 0 to 99, is 100"),
-    ],
-)
-def test_bad_structure(folder: Path, file: str, at: int, value: int, match: str) -> None:
-    path = folder / f"edge0.{file}.npy"
-    array = np.load(path)
-    array[at] = value
-    np.save(path, array)
-    refused(folder, rf"edge0\.{file}\.npy.*{match}")
+BAD_STRUCTURE = [
+    ("indptr", 0, 1, "entry 0 must be 0, is 1"),
+    ("indptr", -1, 99, "entry 30 must be 100, is 99"),
+    ("indptr", 5, 101, "must not fall, entry 5 is 101"),
+    ("indptr", 5, -1, "must not fall"),
+    ("indices", 7, 20, "entry 7 must be from 0 to 19, is 20"),
+    ("indices", 7, -1, "entry 7 must be from 0 to 19, is -1"),
+    ("edge_ids", 3, 100, "entry 3 must be from 0 to 99, is 100"),
+]
+
+
+def test_bad_structure(folder: Path) -> None:
+    for file, at, value, match in BAD_STRUCTURE:
+        with case(file, match):
+            path = folder / f"edge0.{file}.npy"
+            intact = np.load(path)
+            array = intact.copy()
+            array[at] = value
+            np.save(path, array)
+            refused(folder, rf"edge0\.{file}\.npy.*{match}")
+            np.save(path, intact)
 
 
 def test_edge_ids_that_repeat(folder: Path) -> None:

@@ -10,20 +10,20 @@ import torch
 
 from peergraph.sampling import NeighborSampler, presample
 from peergraph.store import Store
+from tests.cases import case
 from tests.store.graphs import build, heterogeneous_source, homogeneous_source
 
 
-@pytest.mark.parametrize("make", [homogeneous_source, heterogeneous_source])
 @pytest.mark.parametrize("plan", ["replicated", "mixed"])
-def test_stores_on_another_device(
-    make: Any, plan: str, device: torch.device, tmp_path: Path
-) -> None:
-    source = make()
-    with build(source, plan=plan, device=device) as store:
-        expected = everything(store, tmp_path / "as ever")
-    with torch.device("meta"), build(source, plan=plan, device=device) as store:
-        found = everything(store, tmp_path / "another")
-    torch.testing.assert_close(found, expected)
+def test_stores_on_another_device(plan: str, device: torch.device, tmp_path: Path) -> None:
+    for make in (homogeneous_source, heterogeneous_source):
+        with case(make.__name__):
+            source = make()
+            with build(source, plan=plan, device=device) as store:
+                expected = everything(store, tmp_path / f"{make.__name__} as ever")
+            with torch.device("meta"), build(source, plan=plan, device=device) as store:
+                found = everything(store, tmp_path / f"{make.__name__} another")
+            torch.testing.assert_close(found, expected)
 
 
 def everything(store: Store, folder: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import peergraph
 from peergraph import _C
 from peergraph.memory import table_argument
 from peergraph.store import EDGE, EdgeSource, GraphSource, Plan, Store, graph_argument
+from tests.cases import case
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_kernel.py"
 
@@ -66,26 +67,27 @@ def build(index_dtype: torch.dtype, plan: str | Plan, device: str = "cpu") -> St
     return Store.build(source, plan=plan, device=device)
 
 
-@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("plan", ["host", "replicated", "sharded"])
-def test_reads_a_store_on_the_cpu(
-    compiled: ctypes.CDLL, index_dtype: torch.dtype, plan: str
-) -> None:
-    with build(index_dtype, plan) as store:
-        x, w = store.node_table("x"), store.edge_table("w")
-        arguments = [graph_argument(store), table_argument(x), table_argument(w)]
-        degrees, last = np.zeros(40, np.int64), np.zeros(40, np.int64)
-        sums = np.zeros((3, 40), np.float32)
-        compiled.run(*(ctypes.c_void_p(a.ctypes.data) for a in (*arguments, degrees, last, *sums)))
-        source, destination = store.edge_index()
-        expected = torch.zeros(40).index_add_(0, destination, x.read()[source, 1])
-        by_edge = torch.zeros(40).index_add_(0, destination, w.read())
-    assert degrees.tolist() == destination.bincount(minlength=40).tolist()
-    ends = [source[destination == node] for node in range(40)]
-    assert last.tolist() == [int(end[-1]) if len(end) else -1 for end in ends]
-    np.testing.assert_allclose(sums[0], expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(sums[1], sums[0])
-    np.testing.assert_allclose(sums[2], by_edge, rtol=1e-5, atol=1e-5)
+def test_reads_a_store_on_the_cpu(compiled: ctypes.CDLL, plan: str) -> None:
+    for index_dtype in (torch.int32, torch.int64):
+        with case(index_dtype):
+            with build(index_dtype, plan) as store:
+                x, w = store.node_table("x"), store.edge_table("w")
+                arguments = [graph_argument(store), table_argument(x), table_argument(w)]
+                degrees, last = np.zeros(40, np.int64), np.zeros(40, np.int64)
+                sums = np.zeros((3, 40), np.float32)
+                compiled.run(
+                    *(ctypes.c_void_p(a.ctypes.data) for a in (*arguments, degrees, last, *sums))
+                )
+                source, destination = store.edge_index()
+                expected = torch.zeros(40).index_add_(0, destination, x.read()[source, 1])
+                by_edge = torch.zeros(40).index_add_(0, destination, w.read())
+            assert degrees.tolist() == destination.bincount(minlength=40).tolist()
+            ends = [source[destination == node] for node in range(40)]
+            assert last.tolist() == [int(end[-1]) if len(end) else -1 for end in ends]
+            np.testing.assert_allclose(sums[0], expected, rtol=1e-5, atol=1e-5)
+            np.testing.assert_array_equal(sums[1], sums[0])
+            np.testing.assert_allclose(sums[2], by_edge, rtol=1e-5, atol=1e-5)
 
 
 def test_arguments_are_single_elements_as_cupy_takes_structs() -> None:

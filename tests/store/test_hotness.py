@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -12,6 +10,7 @@ from peergraph.memory import Group
 from peergraph.sampling import NeighborSampler, presample
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Hotness, Store
 from peergraph.testing import run_ranks
+from tests.cases import case
 from tests.store.graphs import heterogeneous_source, homogeneous_source
 from tests.store.same_graph import assert_same_graph
 
@@ -49,13 +48,14 @@ def test_in_degree_adds_relations() -> None:
         assert hottest(store, "user") == by_falling(degrees)
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32])
-def test_by_values(dtype: torch.dtype) -> None:
-    source = homogeneous_source()
-    values = torch.randperm(60).to(dtype)
-    with Store.build(source, plan="sharded", hotness=values, device="cpu") as store:
-        assert hottest(store) == by_falling(values.numpy())
-        assert_same_graph(store, source)
+def test_by_values() -> None:
+    for dtype in (torch.int32, torch.int64, torch.float32):
+        with case(dtype):
+            source = homogeneous_source()
+            values = torch.randperm(60).to(dtype)
+            with Store.build(source, plan="sharded", hotness=values, device="cpu") as store:
+                assert hottest(store) == by_falling(values.numpy())
+                assert_same_graph(store, source)
 
 
 def test_by_values_of_each_type() -> None:
@@ -216,18 +216,17 @@ def test_no_nodes() -> None:
     assert Hotness({}, {}, 0, {}).batches == 0
 
 
-@pytest.mark.parametrize(
-    ("train_nodes", "error", "message"),
-    [
-        ([1, 2], TypeError, "train_nodes: expected a tensor or a dict of tensors, got list"),
-        (torch.tensor(3), ValueError, r"train_nodes: expected one dimension, got shape \(\)"),
-        (torch.rand(3), TypeError, "train_nodes: expected an int32 or int64 tensor"),
-    ],
-)
-def test_presample_of_what_are_no_nodes(
-    train_nodes: Any, error: type[Exception], message: str
-) -> None:
-    edges = EdgeSource(coo=torch.tensor([[0, 1], [1, 0]]))
-    source = GraphSource.homogeneous(2, edges)
-    with Store.build(source, device="cpu") as store, pytest.raises(error, match=message):
-        presample(store, [1], train_nodes, 2)
+NO_NODES = [
+    ([1, 2], TypeError, "train_nodes: expected a tensor or a dict of tensors, got list"),
+    (torch.tensor(3), ValueError, r"train_nodes: expected one dimension, got shape \(\)"),
+    (torch.rand(3), TypeError, "train_nodes: expected an int32 or int64 tensor"),
+]
+
+
+def test_presample_of_what_are_no_nodes() -> None:
+    for train_nodes, error, message in NO_NODES:
+        with case(message):
+            edges = EdgeSource(coo=torch.tensor([[0, 1], [1, 0]]))
+            source = GraphSource.homogeneous(2, edges)
+            with Store.build(source, device="cpu") as store, pytest.raises(error, match=message):
+                presample(store, [1], train_nodes, 2)

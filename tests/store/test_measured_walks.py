@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,11 +13,12 @@ from peergraph.aggregate import Csc, g_spmm
 from peergraph.memory import TableRows
 from peergraph.sampling import NeighborSampler, PinSageSampler, RandomWalker, StaticShapeSampler
 from peergraph.store import EDGE, EdgeType, ReadReport, Store
-from tests.pairwise import pairwise
+from tests.cases import case
 from tests.store.counted_reads import expected_sources, internal, positions
 from tests.store.graphs import build, heterogeneous_source, homogeneous_source
 
 PLANS = ["replicated", "mixed"]
+OPTIONS: list[dict[str, Any]] = [{}, {"dead_end": "pad"}, {"restart_prob": 0.5}]
 
 
 def assert_lists(found: ReadReport, store: Store, edge_type: EdgeType, reads: Tensor) -> None:
@@ -27,41 +29,40 @@ def assert_lists(found: ReadReport, store: Store, edge_type: EdgeType, reads: Te
     assert item.reads == (tuple(expected_sources(store, rows, tiers, 0)),)
 
 
-@pytest.mark.parametrize(
-    ("plan", "edge_ids", "options"),
-    pairwise(PLANS, [False, True], [{}, {"dead_end": "pad"}, {"restart_prob": 0.5}]),
-)
-def test_walks(plan: str, edge_ids: bool, options: dict[str, Any], device: torch.device) -> None:
-    source = homogeneous_source(200, 300)  # many lists are empty
-    with build(source, plan, device=device) as store:
-        walker = RandomWalker(store, edge_ids=edge_ids)
-        starts = torch.arange(200)
-        wanted = walker.walk(starts, 5, 3, **options)
-        taken = RandomWalker(store, edge_ids=True).walk(starts, 5, 3, **options).edge_ids
-        assert taken is not None
-        with store.measure() as measured:
-            walks = walker.walk(starts, 5, 3, **options)
-        assert torch.equal(walks.nodes, wanted.nodes)
-        assert (walks.edge_ids is None) == (wanted.edge_ids is None)
-        if wanted.edge_ids is not None:
-            assert torch.equal(walks.edge_ids, wanted.edge_ids)
-        taken = taken.cpu() >= 0
-        read = taken
-        if not options.get("restart_prob"):
-            read = torch.cat([torch.ones(200, 1, dtype=torch.bool), taken[:, :-1]], dim=1)
-        found = measured.result()
-        assert found.batches == (1,)
-        assert_lists(found, store, EDGE, wanted.nodes.cpu()[:, :-1][read])
-        moved = 32 * (2 * int(read.sum()) + int(taken.sum()))
-        assert sum(found.item("structure", "_N-_E-_N").read_bytes[0]) == moved
-        if edge_ids and store.csc().edge_ids is not None:
-            table = store.csc().edge_ids
-            assert table is not None
-            assert wanted.edge_ids is not None
-            rows = positions(store, EDGE, wanted.edge_ids.cpu()[taken])
-            item = found.item("edge ids", "_N-_E-_N")
-            assert item.reads == (tuple(expected_sources(store, rows, table.tiers, 0)),)
-        assert "not seen: workers of a DataLoader" in str(measured)
+@pytest.mark.parametrize("plan", PLANS)
+def test_walks(plan: str, device: torch.device) -> None:
+    for edge_ids, options in product([False, True], OPTIONS):
+        with case("edge ids", edge_ids, options):
+            source = homogeneous_source(200, 300)  # many lists are empty
+            with build(source, plan, device=device) as store:
+                walker = RandomWalker(store, edge_ids=edge_ids)
+                starts = torch.arange(200)
+                wanted = walker.walk(starts, 5, 3, **options)
+                taken = RandomWalker(store, edge_ids=True).walk(starts, 5, 3, **options).edge_ids
+                assert taken is not None
+                with store.measure() as measured:
+                    walks = walker.walk(starts, 5, 3, **options)
+                assert torch.equal(walks.nodes, wanted.nodes)
+                assert (walks.edge_ids is None) == (wanted.edge_ids is None)
+                if wanted.edge_ids is not None:
+                    assert torch.equal(walks.edge_ids, wanted.edge_ids)
+                taken = taken.cpu() >= 0
+                read = taken
+                if not options.get("restart_prob"):
+                    read = torch.cat([torch.ones(200, 1, dtype=torch.bool), taken[:, :-1]], dim=1)
+                found = measured.result()
+                assert found.batches == (1,)
+                assert_lists(found, store, EDGE, wanted.nodes.cpu()[:, :-1][read])
+                moved = 32 * (2 * int(read.sum()) + int(taken.sum()))
+                assert sum(found.item("structure", "_N-_E-_N").read_bytes[0]) == moved
+                if edge_ids and store.csc().edge_ids is not None:
+                    table = store.csc().edge_ids
+                    assert table is not None
+                    assert wanted.edge_ids is not None
+                    rows = positions(store, EDGE, wanted.edge_ids.cpu()[taken])
+                    item = found.item("edge ids", "_N-_E-_N")
+                    assert item.reads == (tuple(expected_sources(store, rows, table.tiers, 0)),)
+                assert "not seen: workers of a DataLoader" in str(measured)
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -101,42 +102,45 @@ def test_pinsage(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("typed", [False, True])
-def test_fixed_shapes(plan: str, typed: bool, device: torch.device) -> None:
+def test_fixed_shapes(plan: str, device: torch.device) -> None:
     """As many reads as the sample without its padding makes."""
-    source = heterogeneous_source(10) if typed else homogeneous_source()
-    with build(source, plan, device=device) as store:
-        node_type = store.node_types[-1]
-        sampler = NeighborSampler(store, [4, 3])
-        seeds = {node_type: torch.arange(8, device=store.device) % store.num_nodes(node_type)}
-        fixed = StaticShapeSampler(sampler, {node_type: 8})
-        count = {node_type: torch.tensor([6], device=store.device)}
-        wanted = fixed.sample(seeds, 5, num_seeds=count)
-        with store.measure() as measured:
-            found = fixed.sample(seeds, 5, num_seeds=count)
-        with store.measure() as plain:
-            sampler.sample({node_type: seeds[node_type][:6]}, 5)
-        for name in ("nodes", "row", "col", "edge_ids"):
-            for key, value in getattr(wanted, name).items():
-                assert torch.equal(getattr(found, name)[key], value), (name, key)
-        mine = {(i.kind, i.name): i.reads for i in measured.result().items}
-        assert mine == {(i.kind, i.name): i.reads for i in plain.result().items}
-        assert measured.result().batches == (1,)
+    for typed in (False, True):
+        with case("typed", typed):
+            source = heterogeneous_source(10) if typed else homogeneous_source()
+            with build(source, plan, device=device) as store:
+                node_type = store.node_types[-1]
+                sampler = NeighborSampler(store, [4, 3])
+                seeds = {
+                    node_type: torch.arange(8, device=store.device) % store.num_nodes(node_type)
+                }
+                fixed = StaticShapeSampler(sampler, {node_type: 8})
+                count = {node_type: torch.tensor([6], device=store.device)}
+                wanted = fixed.sample(seeds, 5, num_seeds=count)
+                with store.measure() as measured:
+                    found = fixed.sample(seeds, 5, num_seeds=count)
+                with store.measure() as plain:
+                    sampler.sample({node_type: seeds[node_type][:6]}, 5)
+                for name in ("nodes", "row", "col", "edge_ids"):
+                    for key, value in getattr(wanted, name).items():
+                        assert torch.equal(getattr(found, name)[key], value), (name, key)
+                mine = {(i.kind, i.name): i.reads for i in measured.result().items}
+                assert mine == {(i.kind, i.name): i.reads for i in plain.result().items}
+                assert measured.result().batches == (1,)
 
 
-@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
-def test_rows_read_in_place(reduce: str, device: torch.device) -> None:
-    with build(homogeneous_source(), "mixed", device=device) as store:
-        table = store.node_table("x")
-        sample = NeighborSampler(store, [4]).sample(torch.arange(30), 2)
-        block = sample.block(0)
-        nodes = sample.nodes["_N"]
-        csc = Csc.from_block(block, len(nodes))
-        expected = g_spmm(csc, "copy_u", reduce, x=table.gather(nodes))
-        with store.measure() as measured:
-            found = g_spmm(csc, "copy_u", reduce, x=TableRows(table, nodes))
-        torch.testing.assert_close(found, expected)
-        rows = internal(store, "_N", nodes.cpu()[block.row.cpu().long()])
-        item = measured.result().item("node table", "_N.x")
-        assert item.reads == (tuple(expected_sources(store, rows, table.tiers, 0)),)
-        assert item.seconds == (0.0,)
+def test_rows_read_in_place(device: torch.device) -> None:
+    for reduce in ("sum", "mean", "max"):
+        with case(reduce), build(homogeneous_source(), "mixed", device=device) as store:
+            table = store.node_table("x")
+            sample = NeighborSampler(store, [4]).sample(torch.arange(30), 2)
+            block = sample.block(0)
+            nodes = sample.nodes["_N"]
+            csc = Csc.from_block(block, len(nodes))
+            expected = g_spmm(csc, "copy_u", reduce, x=table.gather(nodes))
+            with store.measure() as measured:
+                found = g_spmm(csc, "copy_u", reduce, x=TableRows(table, nodes))
+            torch.testing.assert_close(found, expected)
+            rows = internal(store, "_N", nodes.cpu()[block.row.cpu().long()])
+            item = measured.result().item("node table", "_N.x")
+            assert item.reads == (tuple(expected_sources(store, rows, table.tiers, 0)),)
+            assert item.seconds == (0.0,)

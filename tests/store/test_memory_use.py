@@ -22,6 +22,7 @@ from peergraph.store.placement.allocation import (
 from peergraph.store.placement.items import graph_items, id_items
 from peergraph.store.placement.partition_solver import solve
 from peergraph.testing import run_ranks
+from tests.cases import case
 from tests.store.graphs import PLANS, build, heterogeneous_source, homogeneous_source, random_coo
 
 RING = machine("dgx1-ring4")
@@ -47,33 +48,27 @@ def by_tensors(store: Store) -> int:
     return size
 
 
-@pytest.mark.parametrize(
-    ("plan", "make"),
-    [
-        *((plan, homogeneous_source) for plan in PLANS),
-        ("auto", heterogeneous_source),
-        ("mixed", heterogeneous_source),
-    ],
-)
-def test_one_rank(plan: str, make, device: torch.device) -> None:  # type: ignore[no-untyped-def]
-    with build(make(), plan, device=device) as store:
-        use = store.memory()
-        tiers = [use.tier(name) for name in ("replicated", "sharded", "host")]
-        # Arrays of structures begin at multiples of 256 bytes, in three parts.
-        beside = 3 * 3 * 257 * len(store.edge_types)
-        assert by_tensors(store) <= sum(tiers) <= by_tensors(store) + beside
-        if plan == "host":
-            assert tiers[:2] == [0, 0]
-            assert use.device_bytes() == 0
-        assert use.device_bytes() % (GPU_GRANULE if device.type == "cuda" else 4096) == 0
-        assert use.device_bytes() >= use.tier("replicated") + use.tier("sharded")
-        assert "rank 0" in str(use)
-        for name in store.node_table_names(store.node_types[0]):
-            assert f"{store.node_types[0]}.{name}" in str(use)
-        with pytest.raises(
-            ValueError, match="tier must be 'replicated', 'sharded', 'host' or 'disk'"
-        ):
-            use.tier("disc")
+@pytest.mark.parametrize("plan", PLANS)
+def test_one_rank(plan: str, device: torch.device) -> None:
+    for make in (homogeneous_source, heterogeneous_source):
+        with case(make.__name__), build(make(), plan, device=device) as store:
+            use = store.memory()
+            tiers = [use.tier(name) for name in ("replicated", "sharded", "host")]
+            # Arrays of structures begin at multiples of 256 bytes, in three parts.
+            beside = 3 * 3 * 257 * len(store.edge_types)
+            assert by_tensors(store) <= sum(tiers) <= by_tensors(store) + beside
+            if plan == "host":
+                assert tiers[:2] == [0, 0]
+                assert use.device_bytes() == 0
+            assert use.device_bytes() % (GPU_GRANULE if device.type == "cuda" else 4096) == 0
+            assert use.device_bytes() >= use.tier("replicated") + use.tier("sharded")
+            assert "rank 0" in str(use)
+            for name in store.node_table_names(store.node_types[0]):
+                assert f"{store.node_types[0]}.{name}" in str(use)
+            with pytest.raises(
+                ValueError, match="tier must be 'replicated', 'sharded', 'host' or 'disk'"
+            ):
+                use.tier("disc")
 
 
 def test_scratch_of_samplers() -> None:

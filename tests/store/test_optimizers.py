@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 import peergraph
 from peergraph import optim
 from peergraph.memory import Group
-from tests.pairwise import pairwise
+from tests.cases import case
 from tests.store.trained import (
     KINDS,
     OPTIMIZERS,
@@ -28,16 +29,18 @@ from tests.store.trained import (
 )
 
 PLANS = ["replicated", "sharded", "host", "auto"]
+DTYPES = [torch.float64, torch.float16, torch.bfloat16]
 
 
-@pytest.mark.parametrize(("ours", "theirs", "arguments"), OPTIMIZERS)
-def test_matches_torch(ours: Any, theirs: Any, arguments: Any, device: torch.device) -> None:
-    embedding = make(device)
-    optimizer = ours(embedding, **arguments)
-    twin = TorchTwin(first_rows(), theirs, arguments)
-    train_beside(twin, embedding, optimizer, range(25))
-    assert_close(embedding.table.read(), twin.weight)
-    embedding.close()
+def test_matches_torch(device: torch.device) -> None:
+    for ours, theirs, arguments in OPTIMIZERS:
+        with case(ours.__name__, arguments):
+            embedding = make(device)
+            optimizer = ours(embedding, **arguments)
+            twin = TorchTwin(first_rows(), theirs, arguments)
+            train_beside(twin, embedding, optimizer, range(25))
+            assert_close(embedding.table.read(), twin.weight)
+            embedding.close()
 
 
 @pytest.mark.parametrize(
@@ -56,33 +59,32 @@ def test_every_plan_in_the_order_of_a_store(
         assert_close(embedding.table.read(), twin.weight)
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype", "width"),
-    pairwise(KINDS, [torch.float64, torch.float16, torch.bfloat16], [1, 3, 8]),
-)
-def test_dtypes_and_widths(
-    kind: tuple[Any, Any, Any], dtype: torch.dtype, width: int, device: torch.device
-) -> None:
-    ours, theirs, arguments = kind
-    first = first_rows(ROWS, width, dtype)
-    group = Group.current(device=device)
-    embedding = peergraph.Embedding(group, width, num_embeddings=ROWS, init=first, dtype=dtype)
-    optimizer = ours(embedding, **arguments)
-    # Sums and state of half precision are float32: so is the reference.
-    exact = torch.float64 if dtype == torch.float64 else torch.float32
-    twin = TorchTwin(first.to(exact), theirs, arguments)
-    for step in range(4):
-        ids, values = batch_of(step, width=width)
-        grads = values.to(dtype)
-        optimizer.zero_grad()
-        embedding(ids).backward(grads.to(device))
-        optimizer.step()
-        twin.optimizer.zero_grad()
-        twin.module(ids).backward(grads.to(exact))
-        twin.optimizer.step()
-    assert embedding(torch.tensor([1])).dtype == dtype
-    assert_close(embedding.table.read(), twin.weight)
-    embedding.close()
+@pytest.mark.parametrize("kind", KINDS)
+def test_dtypes_and_widths(kind: tuple[Any, Any, Any], device: torch.device) -> None:
+    for dtype, width in product(DTYPES, [1, 3, 8]):
+        with case(dtype, width):
+            ours, theirs, arguments = kind
+            first = first_rows(ROWS, width, dtype)
+            group = Group.current(device=device)
+            embedding = peergraph.Embedding(
+                group, width, num_embeddings=ROWS, init=first, dtype=dtype
+            )
+            optimizer = ours(embedding, **arguments)
+            # Sums and state of half precision are float32: so is the reference.
+            exact = torch.float64 if dtype == torch.float64 else torch.float32
+            twin = TorchTwin(first.to(exact), theirs, arguments)
+            for step in range(4):
+                ids, values = batch_of(step, width=width)
+                grads = values.to(dtype)
+                optimizer.zero_grad()
+                embedding(ids).backward(grads.to(device))
+                optimizer.step()
+                twin.optimizer.zero_grad()
+                twin.module(ids).backward(grads.to(exact))
+                twin.optimizer.step()
+            assert embedding(torch.tensor([1])).dtype == dtype
+            assert_close(embedding.table.read(), twin.weight)
+            embedding.close()
 
 
 def test_gradients_add_up_until_they_are_zeroed(device: torch.device) -> None:

@@ -12,6 +12,7 @@ from peergraph.memory.topology.machines import MACHINES, machine
 from peergraph.memory.topology.rates import Matrix
 from peergraph.memory.topology.topology import Topology
 from peergraph.store.placement.partition_solver import solve
+from tests.cases import case
 
 PAIRS_OF_4 = list(itertools.combinations(range(4), 2))
 
@@ -41,10 +42,11 @@ def assert_uses_all_links(partitions: Partitions, topology: Topology) -> None:
         assert all(counts[gpu][j] for j in topology.neighbors(gpu))
 
 
-@pytest.mark.parametrize("name", MACHINES)
-def test_every_gpu_reads_every_partition(name: str) -> None:
-    topology = machine(name)
-    assert_valid(solve(topology), topology)
+def test_every_gpu_reads_every_partition() -> None:
+    for name in MACHINES:
+        with case(name):
+            topology = machine(name)
+            assert_valid(solve(topology), topology)
 
 
 def test_dgx1_as_in_figure_7() -> None:
@@ -58,25 +60,26 @@ def test_dgx1_as_in_figure_7() -> None:
     assert partitions.min_bandwidth(topology.bulk.bandwidth) == 25e9
 
 
-@pytest.mark.parametrize(
-    ("name", "copies", "total"),
-    [
-        ("single", 1, 1),
-        ("pcie2", 2, 4),
-        ("full4", 1, 4),
-        ("full8", 1, 8),
-        ("full16", 1, 16),
-        ("dgx1-clique4", 1, 4),
-        ("dgx1-ring4", 2, 8),
-        ("dgx1-6", 2, 12),
-        # GPU 4 has one neighbour, so two GPUs hold five partitions (XGNN 6.4: unused memory).
-        ("dgx1-5", 3, 9),
-    ],
-)
-def test_copies(name: str, copies: int, total: int) -> None:
-    partitions = solve(machine(name))
-    assert partitions.copies == copies
-    assert sum(map(len, partitions.stored)) == total
+COPIES = [
+    ("single", 1, 1),
+    ("pcie2", 2, 4),
+    ("full4", 1, 4),
+    ("full8", 1, 8),
+    ("full16", 1, 16),
+    ("dgx1-clique4", 1, 4),
+    ("dgx1-ring4", 2, 8),
+    ("dgx1-6", 2, 12),
+    # GPU 4 has one neighbour, so two GPUs hold five partitions (XGNN 6.4: unused memory).
+    ("dgx1-5", 3, 9),
+]
+
+
+def test_copies() -> None:
+    for name, copies, total in COPIES:
+        with case(name):
+            partitions = solve(machine(name))
+            assert partitions.copies == copies
+            assert sum(map(len, partitions.stored)) == total
 
 
 def test_six_gpus_as_in_the_paper() -> None:
@@ -114,21 +117,24 @@ def exhaustive_bandwidth(stored: list[set[int]], bandwidth: Matrix) -> float:
     return least
 
 
-@pytest.mark.parametrize("mask", range(1, 1 << 6, 3))
-def test_four_gpus_against_exhaustive_search(mask: int) -> None:
-    links = {
-        pair: 50.0 if (mask + k) % 3 else 25.0 for k, pair in enumerate(PAIRS_OF_4) if mask >> k & 1
-    }
-    topology = from_links(4, links)
-    partitions = solve(topology)
-    assert_valid(partitions, topology)
-    copies, total, rate = exhaustive(topology)
-    assert partitions.copies == -copies
-    found = sum(map(len, partitions.stored))
-    # Balance comes first at every step, which can cost one copy more than there must be.
-    assert -total <= found <= 1 - total
-    if found == -total:
-        assert partitions.min_bandwidth(topology.bulk.bandwidth) == pytest.approx(rate)
+def test_four_gpus_against_exhaustive_search() -> None:
+    for mask in range(1, 1 << 6, 3):
+        with case("links", mask):
+            links = {
+                pair: 50.0 if (mask + k) % 3 else 25.0
+                for k, pair in enumerate(PAIRS_OF_4)
+                if mask >> k & 1
+            }
+            topology = from_links(4, links)
+            partitions = solve(topology)
+            assert_valid(partitions, topology)
+            copies, total, rate = exhaustive(topology)
+            assert partitions.copies == -copies
+            found = sum(map(len, partitions.stored))
+            # Balance comes first at every step, which can cost one copy more than there must be.
+            assert -total <= found <= 1 - total
+            if found == -total:
+                assert partitions.min_bandwidth(topology.bulk.bandwidth) == pytest.approx(rate)
 
 
 def test_links_of_one_direction() -> None:

@@ -23,6 +23,7 @@ from peergraph.store.placement.partition_solver import solve
 from peergraph.store.placement.plan import Item, Placement
 from peergraph.store.placement.ratios import ShardRatios, choose_by_cost, place_items, predict_items
 from peergraph.store.placement.reads import BatchReads
+from tests.cases import case
 from tests.store.graphs import heterogeneous_source, homogeneous_source
 from tests.store.same_graph import assert_same_graph
 
@@ -80,11 +81,12 @@ def test_expected_reads_are_those_of_another_epoch() -> None:
     assert torch.equal(expected[seen > 7], seen[seen > 7].double())
 
 
-@pytest.mark.parametrize("counts", [[], [0], [3], [0, 0, 9], [1, 1, 1]])
-def test_expected_reads_of_few_rows(counts: list[int]) -> None:
-    expected = expected_reads(torch.tensor(counts, dtype=torch.int64))
-    assert expected.shape == (len(counts),)
-    assert bool(((expected >= 0) & torch.isfinite(expected)).all())
+def test_expected_reads_of_few_rows() -> None:
+    for counts in ([], [0], [3], [0, 0, 9], [1, 1, 1]):
+        with case(counts):
+            expected = expected_reads(torch.tensor(counts, dtype=torch.int64))
+            assert expected.shape == (len(counts),)
+            assert bool(((expected >= 0) & torch.isfinite(expected)).all())
 
 
 def test_the_most_read_rows_of_few_batches_stay_hot() -> None:
@@ -105,12 +107,13 @@ def taken(tiers: list[Tiers], world: int = 4) -> int:
     return sum(p.bytes_per_rank(world) for p in placed)
 
 
-@pytest.mark.parametrize("budget", [0, 500, 2000, 4000, 10000, 20000])
-def test_budget_is_kept(budget: int) -> None:
-    for first in (None, "structure", "features"):
-        tiers = share(ShardRatios(first=first), budget)
-        assert taken(tiers) <= budget
-        assert [t.rows for t in tiers] == [item.rows for item in items()]
+def test_budget_is_kept() -> None:
+    for budget in (0, 500, 2000, 4000, 10000, 20000):
+        with case(budget):
+            for first in (None, "structure", "features"):
+                tiers = share(ShardRatios(first=first), budget)
+                assert taken(tiers) <= budget
+                assert [t.rows for t in tiers] == [item.rows for item in items()]
 
 
 def test_first_gets_the_memory() -> None:
@@ -167,24 +170,23 @@ def test_copies_count_as_memory() -> None:
     assert plan.bytes_per_rank() == 640 + 2 * 80 * 64 // 8
 
 
-@pytest.mark.parametrize(
-    ("graph_ratio", "feature_ratio"),
-    [(0.0, 0.0), (0.5, 0.0), (1.0, 0.4), (0.5, 1.0), (1.0, None), (0.0, 1.0)],
-)
-def test_store_by_ratios(
-    graph_ratio: float, feature_ratio: float | None, device: torch.device
-) -> None:
-    for source in (homogeneous_source(), heterogeneous_source()):
-        with Store.build(
-            source, graph_ratio=graph_ratio, feature_ratio=feature_ratio, device=device
-        ) as store:
-            assert_same_graph(store, source)
-            for placement in store.plan.placements:
-                tiers = placement.tiers
-                if placement.kind == "structure" and graph_ratio == 1.0:
-                    assert tiers.host == 0
-                if placement.kind == "node table" and feature_ratio == 0.0:
-                    assert tiers.host == tiers.rows
+RATIOS = [(0.0, 0.0), (0.5, 0.0), (1.0, 0.4), (0.5, 1.0), (1.0, None), (0.0, 1.0)]
+
+
+def test_store_by_ratios(device: torch.device) -> None:
+    for graph_ratio, feature_ratio in RATIOS:
+        with case(graph_ratio, feature_ratio):
+            for source in (homogeneous_source(), heterogeneous_source()):
+                with Store.build(
+                    source, graph_ratio=graph_ratio, feature_ratio=feature_ratio, device=device
+                ) as store:
+                    assert_same_graph(store, source)
+                    for placement in store.plan.placements:
+                        tiers = placement.tiers
+                        if placement.kind == "structure" and graph_ratio == 1.0:
+                            assert tiers.host == 0
+                        if placement.kind == "node table" and feature_ratio == 0.0:
+                            assert tiers.host == tiers.rows
 
 
 class Ranks(Group):

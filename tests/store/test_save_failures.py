@@ -21,6 +21,7 @@ from peergraph.store import EdgeSource, GraphSource, Store
 from peergraph.store.disk import atomic_folder as new_folder
 from peergraph.store.disk import npy_writer
 from peergraph.testing import run_ranks
+from tests.cases import case
 from tests.store.graphs import homogeneous_source
 from tests.store.same_graph import assert_same_graph
 
@@ -224,17 +225,19 @@ def test_a_folder_taken_for_abandoned_is_made_anew(
     assert os.listdir(tmp_path) == ["graph"]
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.complex64, torch.uint16, torch.bool]
-)
-def test_dtypes(dtype: torch.dtype, tmp_path: Path) -> None:
-    values = (torch.arange(30) % 2).to(torch.uint8).view(5, 6).to(dtype)
-    edges = EdgeSource(coo=torch.zeros((2, 3), dtype=torch.int64))
-    with Store.build(
-        GraphSource.homogeneous(5, edges, {"x": values}), plan="host", device="cpu"
-    ) as made:
-        made.save(tmp_path / "graph")
-    with Store.load(tmp_path / "graph", device="cpu") as again:
-        read = again.node_table("x").read()
-        assert read.dtype == dtype
-        assert torch.equal(read.view(torch.uint8), values.view(torch.uint8))
+DTYPES = [torch.bfloat16, torch.float8_e4m3fn, torch.complex64, torch.uint16, torch.bool]
+
+
+def test_dtypes(tmp_path: Path) -> None:
+    for dtype in DTYPES:
+        with case(dtype):
+            values = (torch.arange(30) % 2).to(torch.uint8).view(5, 6).to(dtype)
+            edges = EdgeSource(coo=torch.zeros((2, 3), dtype=torch.int64))
+            with Store.build(
+                GraphSource.homogeneous(5, edges, {"x": values}), plan="host", device="cpu"
+            ) as made:
+                made.save(tmp_path / str(dtype))
+            with Store.load(tmp_path / str(dtype), device="cpu") as again:
+                read = again.node_table("x").read()
+                assert read.dtype == dtype
+                assert torch.equal(read.view(torch.uint8), values.view(torch.uint8))

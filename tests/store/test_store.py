@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from peergraph.memory import Group
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Plan, RowSource, Store
 from peergraph.testing import run_ranks
+from tests.cases import case
 from tests.store.graphs import PLANS, build, heterogeneous_source, homogeneous_source
 from tests.store.same_graph import assert_same_graph
 
@@ -36,32 +37,33 @@ def test_heterogeneous(plan: str, device: torch.device) -> None:
         assert_same_graph(store, source)
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("with_ids", [False, True])
-def test_csc_input(dtype: torch.dtype, with_ids: bool, device: torch.device) -> None:
-    indptr = torch.tensor([0, 2, 2, 5])
-    indices = torch.tensor([2, 0, 1, 1, 2], dtype=dtype)
-    edge_ids = torch.tensor([4, 0, 3, 1, 2]) if with_ids else None
-    source = GraphSource.homogeneous(3, EdgeSource(csc=(indptr, indices), edge_ids=edge_ids))
-    with Store.build(source, plan="sharded", device=device) as store:
-        in_csc_order = torch.stack([indices.long(), torch.tensor([0, 0, 2, 2, 2])])
-        order = torch.arange(5) if edge_ids is None else edge_ids.argsort()
-        assert torch.equal(store.edge_index(), in_csc_order[:, order])
+def test_csc_input(device: torch.device) -> None:
+    for dtype, with_ids in product([torch.int32, torch.int64], [False, True]):
+        with case(dtype, "ids", with_ids):
+            indptr = torch.tensor([0, 2, 2, 5])
+            indices = torch.tensor([2, 0, 1, 1, 2], dtype=dtype)
+            edge_ids = torch.tensor([4, 0, 3, 1, 2]) if with_ids else None
+            source = GraphSource.homogeneous(
+                3, EdgeSource(csc=(indptr, indices), edge_ids=edge_ids)
+            )
+            with Store.build(source, plan="sharded", device=device) as store:
+                in_csc_order = torch.stack([indices.long(), torch.tensor([0, 0, 2, 2, 2])])
+                order = torch.arange(5) if edge_ids is None else edge_ids.argsort()
+                assert torch.equal(store.edge_index(), in_csc_order[:, order])
 
 
-@pytest.mark.parametrize(
-    ("plan", "num_nodes"),
-    [*((plan, 0) for plan in PLANS), ("sharded", 1), ("mixed", 1), ("auto", 5), ("mixed", 5)],
-)
-def test_graphs_without_edges(plan: str, num_nodes: int, device: torch.device) -> None:
-    source = GraphSource.homogeneous(
-        num_nodes,
-        EdgeSource(coo=torch.empty((2, 0), dtype=torch.int64)),
-        node_tables={"x": torch.ones(num_nodes, 2)},
-    )
-    with build(source, plan, device=device, memory_budget=100) as store:
-        assert store.edge_index().shape == (2, 0)
-        assert torch.equal(store.node_table("x").read(), torch.ones(num_nodes, 2))
+@pytest.mark.parametrize("plan", PLANS)
+def test_graphs_without_edges(plan: str, device: torch.device) -> None:
+    for num_nodes in (0, 1, 5):
+        with case("nodes", num_nodes):
+            source = GraphSource.homogeneous(
+                num_nodes,
+                EdgeSource(coo=torch.empty((2, 0), dtype=torch.int64)),
+                node_tables={"x": torch.ones(num_nodes, 2)},
+            )
+            with build(source, plan, device=device, memory_budget=100) as store:
+                assert store.edge_index().shape == (2, 0)
+                assert torch.equal(store.node_table("x").read(), torch.ones(num_nodes, 2))
 
 
 def test_renumbering_is_by_falling_out_degree(device: torch.device) -> None:
@@ -113,25 +115,26 @@ def test_rows_made_piece_by_piece(device: torch.device) -> None:
     assert pieces[-1][1] == 60
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "message"),
-    [
-        (torch.ones(59, 7), ValueError, r"\[60, 7\] of torch.float32, got \[59, 7\] of"),
-        (torch.ones(61, 7), ValueError, r"got \[61, 7\]"),
-        (torch.ones(0, 7), ValueError, r"got \[0, 7\]"),
-        (torch.ones(60, 6), ValueError, r"got \[60, 6\]"),
-        (torch.ones(60), ValueError, r"got \[60\]"),
-        (torch.ones(60, 7).double(), ValueError, r"got \[60, 7\] of torch.float64"),
-        (None, TypeError, "a tensor, got NoneType"),
-    ],
-)
-def test_sources_that_give_other_rows(
-    given: Any, error: type[Exception], message: str, device: torch.device
-) -> None:
-    source = homogeneous_source()
-    source.node_tables = {NODE: {"x": RowSource((60, 7), torch.float32, lambda b, e: given)}}
-    with pytest.raises(error, match=rf"'?_N\.x'?: rows\(0, 60\) must be .*{message}"):
-        Store.build(source, plan="sharded", device=device)
+OTHER_ROWS = [
+    (torch.ones(59, 7), ValueError, r"\[60, 7\] of torch.float32, got \[59, 7\] of"),
+    (torch.ones(61, 7), ValueError, r"got \[61, 7\]"),
+    (torch.ones(0, 7), ValueError, r"got \[0, 7\]"),
+    (torch.ones(60, 6), ValueError, r"got \[60, 6\]"),
+    (torch.ones(60), ValueError, r"got \[60\]"),
+    (torch.ones(60, 7).double(), ValueError, r"got \[60, 7\] of torch.float64"),
+    (None, TypeError, "a tensor, got NoneType"),
+]
+
+
+def test_sources_that_give_other_rows(device: torch.device) -> None:
+    for given, error, message in OTHER_ROWS:
+        with case(message):
+            source = homogeneous_source()
+            source.node_tables = {
+                NODE: {"x": RowSource((60, 7), torch.float32, lambda b, e, given=given: given)}
+            }
+            with pytest.raises(error, match=rf"'?_N\.x'?: rows\(0, 60\) must be .*{message}"):
+                Store.build(source, plan="sharded", device=device)
 
 
 def _build_of_too_few_rows(device: str) -> str:
@@ -170,17 +173,18 @@ def test_tables_can_be_added(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("plan", ["sharded", "host"])
-@pytest.mark.parametrize("make", [homogeneous_source, heterogeneous_source])
-def test_save_and_load(plan: str, make, tmp_path: Path, device: torch.device) -> None:  # type: ignore[no-untyped-def]
-    source = make()
-    folder = tmp_path / "graph"
-    with Store.build(source, plan=plan, device=device) as store:
-        store.save(folder)
-        with pytest.raises(FileExistsError, match="graph"):
-            store.save(folder)
-    with Store.load(folder, plan="replicated", device=device) as again:
-        assert_same_graph(again, source)
-    assert [p.suffix for p in folder.iterdir() if p.suffix != ".npy"] == [".json"]
+def test_save_and_load(plan: str, tmp_path: Path, device: torch.device) -> None:
+    for make in (homogeneous_source, heterogeneous_source):
+        with case(make.__name__):
+            source = make()
+            folder = tmp_path / make.__name__
+            with Store.build(source, plan=plan, device=device) as store:
+                store.save(folder)
+                with pytest.raises(FileExistsError, match=make.__name__):
+                    store.save(folder)
+            with Store.load(folder, plan="replicated", device=device) as again:
+                assert_same_graph(again, source)
+            assert [p.suffix for p in folder.iterdir() if p.suffix != ".npy"] == [".json"]
 
 
 def test_load_errors(tmp_path: Path) -> None:
@@ -201,78 +205,78 @@ def coo(*edges: tuple[int, int]) -> EdgeSource:
     return EdgeSource(coo=torch.tensor(edges).T.contiguous())
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda: EdgeSource(), ValueError, "exactly one of coo and csc"),
-        (lambda: EdgeSource(coo=torch.zeros(3, 4).long()), ValueError, r"\[2, E\], got \[3, 4\]"),
-        (lambda: EdgeSource(coo=torch.zeros(2, 4)), ValueError, "int32 or int64"),
-        (
-            lambda: EdgeSource(csc=(torch.tensor([0, 3, 2]), torch.zeros(2).long())),
-            ValueError,
-            "must not fall",
-        ),
-        (
-            lambda: EdgeSource(csc=(torch.tensor([0, 3]), torch.zeros(2).long())),
-            ValueError,
-            r"number of indices \(2\)",
-        ),
-    ],
-)
-def test_bad_edge_sources(make, error: type[Exception], message: str) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(error, match=message):
-        make()
+BAD_EDGE_SOURCES = [
+    (lambda: EdgeSource(), ValueError, "exactly one of coo and csc"),
+    (lambda: EdgeSource(coo=torch.zeros(3, 4).long()), ValueError, r"\[2, E\], got \[3, 4\]"),
+    (lambda: EdgeSource(coo=torch.zeros(2, 4)), ValueError, "int32 or int64"),
+    (
+        lambda: EdgeSource(csc=(torch.tensor([0, 3, 2]), torch.zeros(2).long())),
+        ValueError,
+        "must not fall",
+    ),
+    (
+        lambda: EdgeSource(csc=(torch.tensor([0, 3]), torch.zeros(2).long())),
+        ValueError,
+        r"number of indices \(2\)",
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("source", "error", "message"),
-    [
-        (lambda: None, ValueError, "no rank of the node group brings a graph"),
-        (
-            lambda: GraphSource.homogeneous(3, coo((0, 1), (3, 1))),
-            IndexError,
-            "edge 1: source id 3 is out of range for 3 nodes",
+def test_bad_edge_sources() -> None:
+    for make, error, message in BAD_EDGE_SOURCES:
+        with case(message), pytest.raises(error, match=message):
+            make()
+
+
+BAD_GRAPHS = [
+    (lambda: None, ValueError, "no rank of the node group brings a graph"),
+    (
+        lambda: GraphSource.homogeneous(3, coo((0, 1), (3, 1))),
+        IndexError,
+        "edge 1: source id 3 is out of range for 3 nodes",
+    ),
+    (
+        lambda: GraphSource.homogeneous(3, coo((0, 1), (0, -1))),
+        IndexError,
+        "edge 1: destination id -1",
+    ),
+    (
+        lambda: GraphSource.homogeneous(
+            1, EdgeSource(csc=(torch.tensor([0, 2]), torch.tensor([0, 5])))
         ),
-        (
-            lambda: GraphSource.homogeneous(3, coo((0, 1), (0, -1))),
-            IndexError,
-            "edge 1: destination id -1",
-        ),
-        (
-            lambda: GraphSource.homogeneous(
-                1, EdgeSource(csc=(torch.tensor([0, 2]), torch.tensor([0, 5])))
+        IndexError,
+        r"indices\[1\] = 5",
+    ),
+    (
+        lambda: GraphSource.homogeneous(
+            1,
+            EdgeSource(
+                csc=(torch.tensor([0, 2]), torch.tensor([0, 0])), edge_ids=torch.tensor([1, 1])
             ),
-            IndexError,
-            r"indices\[1\] = 5",
         ),
-        (
-            lambda: GraphSource.homogeneous(
-                1,
-                EdgeSource(
-                    csc=(torch.tensor([0, 2]), torch.tensor([0, 0])), edge_ids=torch.tensor([1, 1])
-                ),
-            ),
-            ValueError,
-            r"edge_ids\[1\] = 1 repeats an earlier id",
-        ),
-        (lambda: GraphSource({"a": -1}, {}), ValueError, "num_nodes of 'a' must not be negative"),
-        (
-            lambda: GraphSource({"a": 1.5}, {}),
-            TypeError,
-            "num_nodes of 'a' must be an int, got 1.5",
-        ),
-        (
-            lambda: GraphSource.homogeneous(3, coo((0, 1)), {"x": torch.zeros(2, 4)}),
-            ValueError,
-            "'x' must have 3 rows",
-        ),
-        (
-            lambda: GraphSource({"a": 3}, {("a", "r", "b"): coo((0, 1))}),
-            ValueError,
-            "unknown node type 'b'",
-        ),
-    ],
-)
-def test_bad_graphs(source, error: type[Exception], message: str) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(error, match=message):
-        Store.build(source(), device="cpu")
+        ValueError,
+        r"edge_ids\[1\] = 1 repeats an earlier id",
+    ),
+    (lambda: GraphSource({"a": -1}, {}), ValueError, "num_nodes of 'a' must not be negative"),
+    (
+        lambda: GraphSource({"a": 1.5}, {}),
+        TypeError,
+        "num_nodes of 'a' must be an int, got 1.5",
+    ),
+    (
+        lambda: GraphSource.homogeneous(3, coo((0, 1)), {"x": torch.zeros(2, 4)}),
+        ValueError,
+        "'x' must have 3 rows",
+    ),
+    (
+        lambda: GraphSource({"a": 3}, {("a", "r", "b"): coo((0, 1))}),
+        ValueError,
+        "unknown node type 'b'",
+    ),
+]
+
+
+def test_bad_graphs() -> None:
+    for source, error, message in BAD_GRAPHS:
+        with case(message), pytest.raises(error, match=message):
+            Store.build(source(), device="cpu")
