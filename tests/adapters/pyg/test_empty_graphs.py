@@ -14,6 +14,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 
 import peergraph_pyg
+from tests.in_one_case import in_one_case
 
 NO_EDGES = torch.empty(2, 0, dtype=torch.int64)
 TO = ("a", "to", "b")
@@ -49,7 +50,7 @@ TYPED = {
 }
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("kind", "workers"), [(kind, 0) for kind in PLAIN] + [(kind, 2) for kind in [*PLAIN][::4]]
 )
 def test_batches(kind: str, workers: int, device: torch.device) -> None:
@@ -69,7 +70,7 @@ def test_batches(kind: str, workers: int, device: torch.device) -> None:
     assert seen == list(range(data.num_nodes))
 
 
-@pytest.mark.parametrize("kind", TYPED)
+@in_one_case("kind", TYPED)
 def test_batches_of_types(kind: str, device: torch.device) -> None:
     data = TYPED[kind]
     shared = peergraph_pyg.share(data, device=device)

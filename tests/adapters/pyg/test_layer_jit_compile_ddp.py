@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
+from tests.in_one_case import in_one_case
+
 from .layer_cases import NAMES, arguments, assert_same, edge_inputs, edges, pair, x_and_edges
 
 
@@ -28,7 +30,7 @@ def replica(module: Any) -> Any:
     return found
 
 
-@pytest.mark.parametrize("name", NAMES)
+@in_one_case("name", NAMES)
 def test_replicas(name: str) -> None:
     theirs, ours = pair(name, *arguments(name))
     inputs = (*x_and_edges(), *edge_inputs(name, 40))
@@ -43,7 +45,7 @@ def test_replicas(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@in_one_case("name", NAMES)
 def test_copies_and_checkpoints(name: str) -> None:
     theirs, ours = pair(name, *arguments(name))
     inputs = (*x_and_edges(), *edge_inputs(name, 40))
@@ -54,7 +56,7 @@ def test_copies_and_checkpoints(name: str) -> None:
         torch.testing.assert_close(call(*inputs), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "RGCNConv"])
+@in_one_case("name", [name for name in NAMES if name != "RGCNConv"])
 def test_traces_by_make_fx(name: str) -> None:
     theirs, ours = pair(name, *arguments(name))
     x, *inputs = *x_and_edges(), *edge_inputs(name, 40)
@@ -68,7 +70,7 @@ def test_traces_by_make_fx(name: str) -> None:
     torch.testing.assert_close(traced(x + 1), theirs(x + 1, *inputs), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["GATConv", "GATv2Conv", "SAGEConv", "GraphConv"])
+@in_one_case("name", ["GATConv", "GATv2Conv", "SAGEConv", "GraphConv"])
 @pytest.mark.parametrize("layout", ["coo", "csr"])
 def test_gradients_over_sparse_matrices(name: str, layout: str) -> None:
     theirs, ours = pair(name, *arguments(name))
@@ -90,7 +92,7 @@ def test_types_of_no_relation_are_pygs_to_report() -> None:
             layer(*x_and_edges(), edge_type + 3)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@in_one_case("name", NAMES)
 def test_messages_the_other_way(name: str) -> None:
     theirs, ours = pair(name, *arguments(name), flow="target_to_source")
     inputs = (*x_and_edges(), *edge_inputs(name, 40))
@@ -103,7 +105,7 @@ def test_messages_the_other_way(name: str) -> None:
         assert_same(theirs, ours, (x, x + 1), *inputs[1:])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@in_one_case("name", NAMES)
 def test_hooks_of_the_aggregation(name: str) -> None:
     theirs, ours = pair(name, *arguments(name))
     inputs = (*x_and_edges(), *edge_inputs(name, 40))
@@ -118,7 +120,7 @@ def test_hooks_of_the_aggregation(name: str) -> None:
     assert seen(ours) == seen(theirs)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@in_one_case("name", NAMES)
 def test_hooks_of_all_modules(name: str) -> None:
     theirs, ours = pair(name, *arguments(name))
     inputs = (*x_and_edges(), *edge_inputs(name, 40))
@@ -132,7 +134,7 @@ def test_hooks_of_all_modules(name: str) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@in_one_case("name", NAMES)
 def test_torch_without_a_function_that_finds_such_hooks(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +148,7 @@ def test_torch_without_a_function_that_finds_such_hooks(
 WITH_SELF_LOOPS = [name for name in NAMES if name.startswith(("GCN", "GAT"))]
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("name", "options", "count"),
     [(name, {}, (20, 200)[i % 2]) for i, name in enumerate(NAMES)]
     + [(name, {"add_self_loops": False}, count) for name in WITH_SELF_LOOPS for count in (20, 200)],

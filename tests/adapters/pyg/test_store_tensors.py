@@ -12,6 +12,7 @@ from torch import Tensor
 import peergraph_pyg
 from peergraph_pyg import EdgeIndexTensor, TableTensor
 from tests.adapters.pyg.graphs import random_data
+from tests.in_one_case import in_one_case
 
 ROWS = 60
 
@@ -74,7 +75,7 @@ OPERATIONS: dict[str, Callable[[Tensor], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@in_one_case("name", OPERATIONS)
 def test_operation(name: str, device: torch.device) -> None:
     shared, plain = tensors(device)
     result, expected = OPERATIONS[name](shared), OPERATIONS[name](plain)
@@ -157,7 +158,7 @@ WRITES: dict[str, Callable[[Tensor], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRITES)
+@in_one_case("name", WRITES)
 def test_write(name: str, device: torch.device) -> None:
     shared, plain = tensors(device)
     handle = shared.detach()

@@ -23,6 +23,7 @@ import peergraph_pyg
 from peergraph.testing import run_ranks
 from peergraph_pyg import AdjacencyTensor, EdgeIndexTensor, LazyRows, StoreTensor, TableTensor
 from tests.adapters.pyg.graphs import random_data, random_hetero
+from tests.in_one_case import in_one_case
 
 WRITES: dict[str, Callable[[Any], object]] = {
     "row": lambda x: x.__setitem__(0, 1.0),
@@ -55,7 +56,7 @@ def with_matrix() -> Data:
     return Data(x=data.x, adj_t=torch.sparse_coo_tensor(rows, values, (60, 60)))
 
 
-@pytest.mark.parametrize("name", WRITES)
+@in_one_case("name", WRITES)
 def test_deep_copies_are_read_only(name: str, device: torch.device) -> None:
     data = random_data()
     shared = peergraph_pyg.share(data, device=device)

@@ -16,6 +16,7 @@ from torch import Tensor
 import peergraph_pyg
 from peergraph_pyg import TableTensor
 from tests.adapters.pyg.graphs import random_data
+from tests.in_one_case import in_one_case
 
 ROWS, WIDTH = 60, 5
 IN_PLACE = "writes in place to a tensor that is shared by all ranks; use x"
@@ -112,7 +113,7 @@ REFUSED: dict[str, tuple[Callable[[Any], object], type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", FOR_ALL)
+@in_one_case("name", FOR_ALL)
 def test_written_for_all(name: str, device: torch.device) -> None:
     shared, plain = tensors(device)
     handle = shared.detach()
@@ -121,7 +122,7 @@ def test_written_for_all(name: str, device: torch.device) -> None:
     assert torch.equal(handle.clone(), plain)
 
 
-@pytest.mark.parametrize("name", OF_ONES_OWN)
+@in_one_case("name", OF_ONES_OWN)
 def test_written_to_values_of_ones_own(name: str, device: torch.device) -> None:
     shared, plain = tensors(device)
     mine, expected = OF_ONES_OWN[name](shared), OF_ONES_OWN[name](plain.clone())
@@ -138,7 +139,7 @@ def test_written_to_values_of_ones_own(name: str, device: torch.device) -> None:
         assert not shared.requires_grad
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@in_one_case("name", REFUSED)
 def test_refused(name: str, device: torch.device) -> None:
     shared, plain = tensors(device)
     write, error, match = REFUSED[name]
