@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from peergraph.aggregate import Csc, attention, attention_fits
+from tests.named_case import named_case
 from tests.pairwise import pairwise
 
 from .graphs import (
@@ -99,21 +101,20 @@ def check(
     assert_same_with_gradients(found, expected, list(given.values()), list(twins.values()))
 
 
-@pytest.mark.parametrize(
-    ("kind", "shape", "loops"),
-    pairwise(["gat", "gatv2", "left"], SHAPES, [None, 30]),
-)
-def test_shapes(kind: str, shape: tuple[int, int], loops: int | None, device: torch.device) -> None:
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_shapes(shape: tuple[int, int], device: torch.device) -> None:
     assert attention_fits(torch.empty(0, *shape, device=device))
-    check(random_graph(device), kind, shape, device, self_loops=loops)
+    for kind, loops in product(["gat", "gatv2", "left"], [None, 30]):
+        with named_case(kind, loops):
+            check(random_graph(device), kind, shape, device, self_loops=loops)
 
 
-@pytest.mark.parametrize("kind", ["gat", "gatv2"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_dtypes(kind: str, dtype: torch.dtype, device: torch.device) -> None:
+def test_dtypes(dtype: torch.dtype, device: torch.device) -> None:
     graph = random_graph(device, 12, 9, 40)
-    check(graph, kind, (2, 8), device, dtype)
-    check(graph, kind, (4, 1), device, dtype)
+    for kind, shape in product(["gat", "gatv2"], [(2, 8), (4, 1)]):
+        with named_case(kind, shape):
+            check(graph, kind, shape, device, dtype)
 
 
 @pytest.mark.parametrize(
@@ -128,12 +129,17 @@ def test_hubs(kind: str, shape: tuple[int, int], deterministic: bool, device: to
 
 
 @pytest.mark.parametrize("kind", ["gat", "gatv2", "left"])
-@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64])
-def test_transient_structures(kind: str, index_dtype: torch.dtype, device: torch.device) -> None:
-    for graph in (random_graph(device, dtype=index_dtype, grouped=True), hub_graph(device, 2000)):
+def test_transient_structures(kind: str, device: torch.device) -> None:
+    graphs = {
+        "int32": random_graph(device, dtype=torch.int32, grouped=True),
+        "int64": random_graph(device, dtype=torch.int64, grouped=True),
+        "hub": hub_graph(device, 2000),
+    }
+    for name, graph in graphs.items():
         csc = graph.csc()
         csc.matrix.transient = True
-        check(graph, kind, (4, 8), device, torch.float64, csc=csc, self_loops=4)
+        with named_case(name):
+            check(graph, kind, (4, 8), device, torch.float64, csc=csc, self_loops=4)
 
 
 @pytest.mark.parametrize("kind", ["gat", "gatv2"])

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate import Csc, Structure, layers
+from tests.named_case import named_case
 from tests.pairwise import pairwise
 
 from .edge_list_structure import EdgeListStructure
@@ -164,38 +165,44 @@ def check(
     assert_same_with_gradients(*results, *inputs)
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_any_structure_serves(name: str, device: torch.device) -> None:
-    for num_destinations, num_edges in ((NODES, EDGES), (20, EDGES), (20, 500), (20, 0)):
-        check(LAYERS[name], device, torch.float64, num_destinations, num_edges)
-
-
-@pytest.mark.parametrize("name", ON_ALL_NODES)
-def test_any_structure_of_all_nodes_serves(name: str, device: torch.device) -> None:
-    for num_edges in (EDGES, 500, 0):  # Edges are weighted, rows are scaled.
-        check(ON_ALL_NODES[name], device, torch.float64, NODES, num_edges)
-
-
 @pytest.mark.parametrize(
-    ("name", "dtype"),
-    pairwise(
-        ["sage", "sage with gcn", "gcn", "gin", "gine", "gat", "gatv2", "rgcn"],
-        [torch.float16, torch.bfloat16],
-    ),
+    ("num_destinations", "num_edges"), [(NODES, EDGES), (20, EDGES), (20, 500), (20, 0)]
 )
-def test_dtypes(name: str, dtype: torch.dtype, device: torch.device) -> None:
+def test_any_structure_serves(num_destinations: int, num_edges: int, device: torch.device) -> None:
+    for name, layer in LAYERS.items():
+        with named_case(name):
+            check(layer, device, torch.float64, num_destinations, num_edges)
+
+
+@pytest.mark.parametrize("num_edges", [EDGES, 500, 0])  # Edges are weighted, rows are scaled.
+def test_any_structure_of_all_nodes_serves(num_edges: int, device: torch.device) -> None:
+    for name, layer in ON_ALL_NODES.items():
+        with named_case(name):
+            check(layer, device, torch.float64, NODES, num_edges)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_dtypes(dtype: torch.dtype, device: torch.device) -> None:
     graph = random_graph(device, NODES, NODES, EDGES)
     x = features(NODES, (IN,), device, dtype, grad=False) / 4
     given = {k: t.detach() / 4 for k, t in parameters(device, dtype, EDGES).items()}
     wide = {k: t.double() for k, t in given.items()}
-    expected = LAYERS[name](graph.csc(), x.double(), wide)
-    found = LAYERS[name](graph.csc(), x, given)
-    assert found.dtype == dtype
-    assert_same(found, expected)
+    for name in ("sage", "sage with gcn", "gcn", "gin", "gine", "gat", "gatv2", "rgcn"):
+        with named_case(name):
+            expected = LAYERS[name](graph.csc(), x.double(), wide)
+            found = LAYERS[name](graph.csc(), x, given)
+            assert found.dtype == dtype
+            assert_same(found, expected)
 
 
-@pytest.mark.parametrize(("norm", "weighted"), pairwise(["both", "left", "right"], [True, False]))
-def test_gcn_is_its_formula(norm: str, weighted: bool, device: torch.device) -> None:
+@pytest.mark.parametrize("norm", ["both", "left", "right"])
+def test_gcn_is_its_formula(norm: str, device: torch.device) -> None:
+    for weighted in (True, False):
+        with named_case("weighted", weighted):
+            check_gcn_formula(norm, weighted, device)
+
+
+def check_gcn_formula(norm: str, weighted: bool, device: torch.device) -> None:
     graph = random_graph(device, NODES, 20, EDGES)
     source, destination = graph.edge_index
     x = features(NODES, (IN,), device, torch.float64)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 from torch import Tensor
 
 from peergraph.aggregate import Csc, g_sddmm, g_spmm, reorder
+from tests.named_case import named_case
 
-from .graphs import features, hub_graph, random_graph
+from .graphs import Graph, features, hub_graph, random_graph
 
 
 def community_graph(
@@ -42,27 +45,32 @@ def test_communities_lie_together(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("width", [1, 5, 64])
-def test_results_are_the_same(dtype: torch.dtype, width: int, device: torch.device) -> None:
-    for graph in (
-        random_graph(device, 40, 40, dtype=dtype),
-        random_graph(device, 40, 40, dtype=dtype, grouped=True),
-        random_graph(device, 40, 40, num_edges=0, dtype=dtype),
-    ):
-        csc = graph.csc()
-        found, order = reorder(csc, rounds=3)
-        x = features(40, (width,), device)
-        weights = features(csc.num_edges, (), device, grad=False)
-        expected = g_spmm(csc, "mul", "sum", x, weights)
-        out = g_spmm(found, "mul", "sum", x[order], weights)
-        result = torch.empty_like(expected).index_copy(0, order, out)
-        torch.testing.assert_close(result, expected)
-        torch.testing.assert_close(
-            torch.autograd.grad(result.square().sum(), x),
-            torch.autograd.grad(expected.square().sum(), x),
-        )
-        by_edge = g_sddmm(found, "dot", x[order], x[order])
-        torch.testing.assert_close(by_edge, g_sddmm(csc, "dot", x, x))
+def test_results_are_the_same(dtype: torch.dtype, device: torch.device) -> None:
+    graphs = {
+        "any order": random_graph(device, 40, 40, dtype=dtype),
+        "grouped": random_graph(device, 40, 40, dtype=dtype, grouped=True),
+        "no edges": random_graph(device, 40, 40, num_edges=0, dtype=dtype),
+    }
+    for (name, graph), width in product(graphs.items(), [1, 5, 64]):
+        with named_case(name, width):
+            check_results(graph, width, device)
+
+
+def check_results(graph: Graph, width: int, device: torch.device) -> None:
+    csc = graph.csc()
+    found, order = reorder(csc, rounds=3)
+    x = features(40, (width,), device)
+    weights = features(csc.num_edges, (), device, grad=False)
+    expected = g_spmm(csc, "mul", "sum", x, weights)
+    out = g_spmm(found, "mul", "sum", x[order], weights)
+    result = torch.empty_like(expected).index_copy(0, order, out)
+    torch.testing.assert_close(result, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(result.square().sum(), x),
+        torch.autograd.grad(expected.square().sum(), x),
+    )
+    by_edge = g_sddmm(found, "dot", x[order], x[order])
+    torch.testing.assert_close(by_edge, g_sddmm(csc, "dot", x, x))
 
 
 def test_hubs(device: torch.device) -> None:

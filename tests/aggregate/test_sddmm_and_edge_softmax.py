@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -15,7 +17,7 @@ from tests.aggregate.graphs import (
     hub_graph,
     random_graph,
 )
-from tests.pairwise import pairwise
+from tests.named_case import named_case
 
 OPERATIONS = ["add", "sub", "mul", "div", "dot"]
 
@@ -44,78 +46,72 @@ def check(
     assert_same_with_gradients(found, expected, operands, twins)
 
 
-@pytest.mark.parametrize(
-    ("op", "lhs", "rhs"),
-    pairwise(OPERATIONS, list("uve"), list("uve")),
-)
-def test_operations_and_targets(device: torch.device, op: str, lhs: str, rhs: str) -> None:
-    check(random_graph(device), op, lhs, rhs, (2, 4), (2, 4))
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_operations_and_targets(device: torch.device, op: str) -> None:
+    for lhs, rhs in product("uve", "uve"):
+        with named_case(lhs, rhs):
+            check(random_graph(device), op, lhs, rhs, (2, 4), (2, 4))
 
 
-@pytest.mark.parametrize("target", "uve")
-def test_copy(device: torch.device, target: str) -> None:
-    check(random_graph(device), "copy", target, "v", (5,), ())
+def test_copy(device: torch.device) -> None:
+    for target in "uve":
+        with named_case(target):
+            check(random_graph(device), "copy", target, "v", (5,), ())
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("op", ["add", "dot"])
-def test_dtypes(device: torch.device, op: str, dtype: torch.dtype) -> None:
-    check(random_graph(device, num_edges=80), op, "u", "v", (2, 8), (2, 8), dtype)
+def test_dtypes(device: torch.device, dtype: torch.dtype) -> None:
+    for op in ("add", "dot"):
+        with named_case(op):
+            check(random_graph(device, num_edges=80), op, "u", "v", (2, 8), (2, 8), dtype)
+
+
+# One column, unaligned rows, rows of one and of two vectors, rows of many vectors with and without
+# a rest.
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 8, 33, 128, 602])
+def test_widths(device: torch.device, width: int) -> None:
+    for op, dtype in (
+        ("sub", torch.float32),
+        ("sub", torch.bfloat16),
+        ("dot", torch.float32),
+        ("dot", torch.float64),
+    ):
+        with named_case(op, dtype):
+            check(random_graph(device, 12, 9, 60), op, "u", "v", (width,), (width,), dtype)
 
 
 @pytest.mark.parametrize(
-    ("width", "op", "dtype"),
-    pairwise(
-        [1, 2, 3, 4, 7, 8, 33, 64, 100, 128, 160, 602],
-        ["sub", "dot"],
-        [torch.float32, torch.bfloat16],
-    ),
+    ("lhs", "rhs"),
+    [
+        ((), ()),
+        ((3,), ()),
+        ((2, 4), (2, 1)),
+        ((1, 4), (2, 1)),
+        ((4,), (2, 4)),
+        ((7, 33), (7, 33)),
+    ],
+    ids=str,
 )
-def test_widths(device: torch.device, width: int, op: str, dtype: torch.dtype) -> None:
-    if op == "dot" and dtype == torch.bfloat16:
-        dtype = torch.float64
-    check(random_graph(device, 12, 9, 60), op, "u", "v", (width,), (width,), dtype)
+def test_broadcast(device: torch.device, lhs: tuple[int, ...], rhs: tuple[int, ...]) -> None:
+    for op, targets in product(["add", "div"], ["uv", "eu", "ve"]):
+        with named_case(op, targets):
+            check(random_graph(device), op, targets[0], targets[1], lhs, rhs)
 
 
-@pytest.mark.parametrize(
-    ("shapes", "op", "targets"),
-    pairwise(
-        [
-            ((), ()),
-            ((3,), ()),
-            ((2, 4), (2, 1)),
-            ((1, 4), (2, 1)),
-            ((4,), (2, 4)),
-            ((7, 33), (7, 33)),
-        ],
-        ["add", "div"],
-        ["uv", "eu", "ve"],
-    ),
-)
-def test_broadcast(
-    device: torch.device,
-    op: str,
-    targets: str,
-    shapes: tuple[tuple[int, ...], tuple[int, ...]],
-) -> None:
-    lhs, rhs = shapes
-    check(random_graph(device), op, targets[0], targets[1], lhs, rhs)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "grouped", "op"),
-    pairwise([torch.int32, torch.int64], [False, True], ["mul", "dot"]),
-)
-def test_structures(device: torch.device, dtype: torch.dtype, grouped: bool, op: str) -> None:
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_structures(device: torch.device, dtype: torch.dtype, grouped: bool) -> None:
     graph = random_graph(device, dtype=dtype, grouped=grouped)
-    for targets in ("uv", "ve", "eu"):
-        check(graph, op, targets[0], targets[1], (4, 5), (4, 5))
+    for op, targets in product(["mul", "dot"], ["uv", "ve", "eu"]):
+        with named_case(op, targets):
+            check(graph, op, targets[0], targets[1], (4, 5), (4, 5))
 
 
-@pytest.mark.parametrize("op", ["add", "dot"])
 @pytest.mark.parametrize("backward", ["transpose", "atomic"])
-def test_hubs(device: torch.device, op: str, backward: str) -> None:
-    check(hub_graph(device, 20_000), op, "u", "v", (6,), (6,), backward=backward)
+def test_hubs(device: torch.device, backward: str) -> None:
+    for op in ("add", "dot"):
+        with named_case(op):
+            check(hub_graph(device, 20_000), op, "u", "v", (6,), (6,), backward=backward)
 
 
 def softmax_check(graph: Graph, shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -127,15 +123,20 @@ def softmax_check(graph: Graph, shape: tuple[int, ...], dtype: torch.dtype) -> N
     assert_same_with_gradients(found, expected, [scores], [twin])
 
 
+SHAPES: list[tuple[int, ...]] = [(), (1,), (3,), (8,)]
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(), (1,), (8,)])
-def test_softmax(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    softmax_check(random_graph(device), shape, dtype)
+def test_softmax(device: torch.device, dtype: torch.dtype) -> None:
+    for shape in SHAPES:
+        with named_case(shape):
+            softmax_check(random_graph(device), shape, dtype)
 
 
-@pytest.mark.parametrize("heads", [2, 3, 4, 5, 7, 16, 31, 32, 33, 70])
-def test_softmax_of_heads(device: torch.device, heads: int) -> None:
-    softmax_check(random_graph(device, num_edges=200), (heads,), torch.float64)
+def test_softmax_of_heads(device: torch.device) -> None:
+    for heads in (2, 3, 4, 5, 7, 16, 31, 32, 33, 70):
+        with named_case(heads):
+            softmax_check(random_graph(device, num_edges=200), (heads,), torch.float64)
 
 
 @pytest.mark.parametrize("grouped", [False, True])
@@ -144,15 +145,17 @@ def test_softmax_of_structures(device: torch.device, dtype: torch.dtype, grouped
     softmax_check(random_graph(device, dtype=dtype, grouped=grouped), (2, 3), torch.float64)
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (8,)])
-def test_softmax_of_hubs(device: torch.device, shape: tuple[int, ...]) -> None:
-    softmax_check(hub_graph(device, 100_000), shape, torch.float64)
+def test_softmax_of_hubs(device: torch.device) -> None:
+    for shape in SHAPES:
+        with named_case(shape):
+            softmax_check(hub_graph(device, 100_000), shape, torch.float64)
 
 
-@pytest.mark.parametrize("size", [0, 1, 40])
-def test_softmax_of_small_graphs(device: torch.device, size: int) -> None:
-    softmax_check(random_graph(device, 1, 1, size), (2,), torch.float32)
-    softmax_check(random_graph(device, 3, 5, size), (), torch.float32)
+def test_softmax_of_small_graphs(device: torch.device) -> None:
+    for size in (0, 1, 40):
+        with named_case(size):
+            softmax_check(random_graph(device, 1, 1, size), (2,), torch.float32)
+            softmax_check(random_graph(device, 3, 5, size), (), torch.float32)
 
 
 def test_softmax_is_stable(device: torch.device) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate import Csc, spmm_add_self
+from tests.named_case import named_case
 from tests.pairwise import pairwise
 
 from .graphs import DTYPES, TOLERANCE, features, random_graph
@@ -52,8 +53,13 @@ def test_equals_the_steps(
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("backward", ["transpose", "atomic"])
-def test_dtypes(device: torch.device, dtype: torch.dtype, backward: Any) -> None:
+def test_dtypes(device: torch.device, dtype: torch.dtype) -> None:
+    for backward in ("transpose", "atomic"):
+        with named_case(backward):
+            check_dtype(device, dtype, backward)
+
+
+def check_dtype(device: torch.device, dtype: torch.dtype, backward: Any) -> None:
     graph = random_graph(device, SOURCES, COUNT, dtype=torch.int32)
     x = features(SOURCES, (8,), device, dtype)
     self_weight = torch.full((1,), 1.5, device=device, dtype=dtype)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate import Csc, spmm_linear
+from tests.named_case import named_case
 from tests.pairwise import pairwise
 
 from .graphs import DTYPES, TOLERANCE, Graph, features, random_graph
@@ -102,11 +103,12 @@ def test_equals_the_steps(
             check(device, reduce, relations, self_rows, backward=backward, **more)
 
 
-@pytest.mark.parametrize("nonisolated", [0.8, 0.2])
 @pytest.mark.parametrize("reduce", ["max", "min"])
-def test_extrema(device: torch.device, reduce: str, nonisolated: float) -> None:
-    check(device, reduce, 2, "first rows", bias=False, nonisolated=nonisolated)
-    check(device, reduce, 2, "none", nonisolated=nonisolated)
+def test_extrema(device: torch.device, reduce: str) -> None:
+    for nonisolated in (0.8, 0.2):
+        with named_case("nonisolated", nonisolated):
+            check(device, reduce, 2, "first rows", bias=False, nonisolated=nonisolated)
+            check(device, reduce, 2, "none", nonisolated=nonisolated)
 
 
 def test_relations_reach_differently_far(device: torch.device) -> None:
@@ -145,15 +147,21 @@ def test_features_without_gradients(device: torch.device) -> None:
     assert torch.autograd.gradgradcheck(run, inputs)
 
 
-@pytest.mark.parametrize("backward", ["transpose", "atomic"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_dtypes(device: torch.device, dtype: torch.dtype, backward: str) -> None:
-    check(device, "mean", 2, "first rows", False, dtype, backward=backward)
+def test_dtypes(device: torch.device, dtype: torch.dtype) -> None:
+    for backward in ("transpose", "atomic"):
+        with named_case(backward):
+            check(device, "mean", 2, "first rows", False, dtype, backward=backward)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("backward", ["transpose", "atomic"])
-def test_low_precision(device: torch.device, dtype: torch.dtype, backward: Any) -> None:
+def test_low_precision(device: torch.device, dtype: torch.dtype) -> None:
+    for backward in ("transpose", "atomic"):
+        with named_case(backward):
+            check_low_precision(device, dtype, backward)
+
+
+def check_low_precision(device: torch.device, dtype: torch.dtype, backward: Any) -> None:
     csc = random_graph(device, SOURCES, COUNT).csc()
     x = (features(SOURCES, (8,), device, torch.float64).detach() / 8).to(dtype).requires_grad_()
     weight = torch.eye(8, device=device, dtype=dtype)

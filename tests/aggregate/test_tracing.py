@@ -21,6 +21,7 @@ from peergraph.aggregate import (
     spmm_linear,
 )
 from tests.aggregate.graphs import features, random_graph
+from tests.named_case import named_case
 
 Operation = Callable[[Csc, Tensor], Tensor]
 
@@ -77,7 +78,13 @@ def test_fake_tensors(run: Operation, device: torch.device) -> None:
     torch.testing.assert_close(gradient(run, csc, x), gradient(run, square_graph(device)[0], x))
 
 
-def test_transforms_are_refused(run: Operation, device: torch.device) -> None:
+def test_transforms_are_refused(device: torch.device) -> None:
+    for name, run in OPERATIONS.items():
+        with named_case(name):
+            check_transforms_are_refused(run, device)
+
+
+def check_transforms_are_refused(run: Operation, device: torch.device) -> None:
     csc, x = square_graph(device)
     with pytest.raises(NotImplementedError, match=r"transforms of torch\.func"):
         torch.func.grad(lambda x: run(csc, x).sum())(x)

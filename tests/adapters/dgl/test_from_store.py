@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 # First: it skips where there is no DGL.
 from tests.adapters.dgl.graphs import edges_by_id, random_graph, random_hetero
+from tests.named_case import named_case
 from tests.pairwise import pairwise
 
 # isort: split
@@ -357,13 +357,17 @@ def test_metis_partitions_are_refused(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("make", [random_graph, random_hetero])
-def test_labor_beyond_the_core_is_refused(make: Callable[[], Any], options: dict[str, Any]) -> None:
-    _, ours = pair(make())
-    seeds = {t: torch.arange(2) for t in ours.ntypes} if len(ours.ntypes) > 1 else torch.arange(2)
+def test_labor_beyond_the_core_is_refused(options: dict[str, Any]) -> None:
     named = ", ".join(f"{name}={value!r}" for name, value in options.items())
-    with pytest.raises(NotImplementedError, match=rf"LaborSampler\({named}\).*share\(g\)"):
-        LaborSampler([2, 2], **options).sample(ours, seeds)
+    for make in (random_graph, random_hetero):
+        _, ours = pair(make())
+        typed = {t: torch.arange(2) for t in ours.ntypes}
+        seeds = typed if len(typed) > 1 else torch.arange(2)
+        with (
+            named_case(make.__name__),
+            pytest.raises(NotImplementedError, match=rf"LaborSampler\({named}\).*share\(g\)"),
+        ):
+            LaborSampler([2, 2], **options).sample(ours, seeds)
 
 
 def test_sizes_types_and_data() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ import torch
 from torch import Tensor
 
 from tests.adapters.dgl.served import assert_close, grads, leaf, served, typed_graph
+from tests.named_case import named_case
 
 MESSAGES = {
     "copy_u": fn.copy_u("h", "m"),
@@ -38,7 +41,7 @@ def with_data(g: Any, device: torch.device) -> tuple[Any, list[Tensor]]:
     return g, leaves
 
 
-def compare(run: Any, device: torch.device) -> None:
+def compare(run: Callable[[Any], Tensor], device: torch.device) -> None:
     """Results and gradients of a function of a graph, ours and DGL's."""
     plain = typed_graph()
     torch.manual_seed(0)
@@ -55,35 +58,38 @@ def compare(run: Any, device: torch.device) -> None:
         assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("used", [0, 1, 3])
 @pytest.mark.parametrize("norm_by", ["dst", "src"])
-def test_edge_softmax(used: int, norm_by: str, device: torch.device) -> None:
-    def run(g: Any) -> Tensor:
+def test_edge_softmax(norm_by: str, device: torch.device) -> None:
+    def run(g: Any, used: int) -> Tensor:
         scores = {etype: g.edges[etype].data["w"] for etype in g.canonical_etypes}
         weights = dgl.ops.edge_softmax(g, scores, norm_by=norm_by)
         result: Tensor = weights[g.canonical_etypes[used]]
         return result
 
-    compare(run, device)
+    for used in (0, 1, 3):
+        with named_case("relation", used):
+            compare(partial(run, used=used), device)
 
 
-@pytest.mark.parametrize("used", ["user", "game"])
 @pytest.mark.parametrize("message", ["copy_u", "copy_e", "u_mul_e", "u_add_v"])
-def test_update_all(used: str, message: str, device: torch.device) -> None:
-    def run(g: Any) -> Tensor:
+def test_update_all(message: str, device: torch.device) -> None:
+    def run(g: Any, used: str) -> Tensor:
         g.update_all(MESSAGES[message], fn.sum("m", "out"))
         result: Tensor = g.nodes[used].data["out"]
         return result
 
-    compare(run, device)
+    for used in ("user", "game"):
+        with named_case(used):
+            compare(partial(run, used=used), device)
 
 
-@pytest.mark.parametrize("used", [0, 1, 3])
 @pytest.mark.parametrize("message", list(MESSAGES))
-def test_apply_edges(used: int, message: str, device: torch.device) -> None:
-    def run(g: Any) -> Tensor:
+def test_apply_edges(message: str, device: torch.device) -> None:
+    def run(g: Any, used: int) -> Tensor:
         g.apply_edges(MESSAGES[message])
         result: Tensor = g.edges[g.canonical_etypes[used]].data["m"]
         return result
 
-    compare(run, device)
+    for used in (0, 1, 3):
+        with named_case("relation", used):
+            compare(partial(run, used=used), device)

@@ -17,6 +17,7 @@ from dgl import graphbolt as gb
 
 from peergraph_dgl.graphbolt import FeatureStore, SamplingGraph
 from tests.adapters.dgl.served import typed_graph
+from tests.named_case import named_case
 from tests.pairwise import pairwise
 
 Share = Callable[[Any], Any]
@@ -115,12 +116,17 @@ def test_only_older_edges(
 
 
 @pytest.mark.parametrize("how", ["plain", "replace", "layer"])
-@pytest.mark.parametrize("probs", ["half", "mask"])
-def test_probabilities_of_any_dtype(
-    share: Share, device: torch.device, how: str, probs: str
-) -> None:
+def test_probabilities_of_any_dtype(share: Share, device: torch.device, how: str) -> None:
     g = timed()
     graph = SamplingGraph(share(g))
+    for probs in ("half", "mask"):
+        with named_case(probs):
+            check_probabilities(g, graph, device, how, probs)
+
+
+def check_probabilities(
+    g: Any, graph: SamplingGraph, device: torch.device, how: str, probs: str
+) -> None:
     nodes = {"game": torch.arange(7).to(device)}
     sample = graph.sample_layer_neighbors if how == "layer" else graph.sample_neighbors
     found = sample(nodes, torch.tensor([1, 2, 1, 1]), how == "replace", probs)

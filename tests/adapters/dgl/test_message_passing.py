@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,7 +26,7 @@ from tests.adapters.dgl.served import (
     served,
     typed_graph,
 )
-from tests.pairwise import pairwise
+from tests.named_case import named_case
 
 OPS = ("add", "sub", "mul", "div")
 SHAPES = [
@@ -61,42 +62,40 @@ def values(rows: int, *shape: int) -> Tensor:
     return torch.rand(rows, *shape, generator=generator) + 0.5
 
 
-@pytest.mark.parametrize(
-    ("graph", "reduce", "message"),
-    pairwise([plain_graph, block], ["sum", "mean", "max", "min"], ["copy_u", "copy_e", *OPS]),
-)
-def test_spmm(graph: Callable[..., Any], reduce: str, message: str, device: torch.device) -> None:
-    g = graph()
-    x, e = values(g.num_src_nodes(), 5), values(g.num_edges(), 5)
-    name = f"{message}_{reduce}" if message.startswith("copy") else f"u_{message}_e_{reduce}"
-    given = {"copy_u": [x], "copy_e": [e]}.get(message, [x, e])
-    check(getattr(dgl.ops, name), g, device, *given)
+@pytest.mark.parametrize("message", ["copy_u", "copy_e", *OPS])
+def test_spmm(message: str, device: torch.device) -> None:
+    for graph, reduce in itertools.product([plain_graph, block], ["sum", "mean", "max", "min"]):
+        g = graph()
+        x, e = values(g.num_src_nodes(), 5), values(g.num_edges(), 5)
+        name = f"{message}_{reduce}" if message.startswith("copy") else f"u_{message}_e_{reduce}"
+        given = {"copy_u": [x], "copy_e": [e]}.get(message, [x, e])
+        with named_case(graph.__name__, reduce):
+            check(getattr(dgl.ops, name), g, device, *given)
 
 
-@pytest.mark.parametrize(("reduce", "shapes", "op"), pairwise(["sum", "mean", "max"], SHAPES, OPS))
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
 def test_spmm_broadcasts(
-    reduce: str, shapes: tuple[tuple[int, ...], tuple[int, ...]], op: str, device: torch.device
+    shapes: tuple[tuple[int, ...], tuple[int, ...]], device: torch.device
 ) -> None:
     g = plain_graph()
     x, e = values(g.num_nodes(), *shapes[0]), values(g.num_edges(), *shapes[1])
-    check(getattr(dgl.ops, f"u_{op}_e_{reduce}"), g, device, x, e)
+    for op, reduce in itertools.product(OPS, ["sum", "mean", "max"]):
+        with named_case(op, reduce):
+            check(getattr(dgl.ops, f"u_{op}_e_{reduce}"), g, device, x, e)
 
 
-@pytest.mark.parametrize(
-    ("idtype", "targets", "op"),
-    pairwise([torch.int32, torch.int64], list(itertools.permutations("uve", 2)), [*OPS, "dot"]),
-)
-def test_sddmm(
-    op: str, targets: tuple[str, str], idtype: torch.dtype, device: torch.device
-) -> None:
+@pytest.mark.parametrize("op", [*OPS, "dot"])
+@pytest.mark.parametrize("idtype", [torch.int32, torch.int64])
+def test_sddmm(op: str, idtype: torch.dtype, device: torch.device) -> None:
     g = block(idtype)
-    lhs, rhs = targets
     rows = {"u": g.num_src_nodes(), "v": g.num_dst_nodes(), "e": g.num_edges()}
-    function = getattr(dgl.ops, f"{lhs}_{op}_{rhs}")
-    for left, right in (((5,), (5,)), ((3, 4), (3, 4)), ((3, 4), (1, 4)), ((4,), (3, 1))):
+    shapes = (((5,), (5,)), ((3, 4), (3, 4)), ((3, 4), (1, 4)), ((4,), (3, 1)))
+    for (lhs, rhs), (left, right) in itertools.product(itertools.permutations("uve", 2), shapes):
         if op == "dot" and left[-1] != right[-1]:
             continue
-        check(function, g, device, values(rows[lhs], *left), values(rows[rhs], *right))
+        function = getattr(dgl.ops, f"{lhs}_{op}_{rhs}")
+        with named_case(lhs, rhs, left, right):
+            check(function, g, device, values(rows[lhs], *left), values(rows[rhs], *right))
 
 
 def test_dot_of_different_widths(device: torch.device) -> None:
@@ -114,18 +113,22 @@ def test_copies(target: str, device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("norm_by", ["dst", "src"])
-@pytest.mark.parametrize("shape", [(), (4,), (4, 1)])
-def test_edge_softmax(norm_by: str, shape: tuple[int, ...], device: torch.device) -> None:
+def test_edge_softmax(norm_by: str, device: torch.device) -> None:
     g = plain_graph()
-    scores = values(g.num_edges(), *shape)
-    check(lambda g, s: dgl.ops.edge_softmax(g, s, norm_by=norm_by), g, device, scores)
     some = torch.arange(5, 60, 3)
-    check(
-        lambda g, s: dgl.ops.edge_softmax(g, s, some.to(g.device), norm_by),
-        g,
-        device,
-        scores[some],
-    )
+
+    def of_all(g: Any, scores: Tensor) -> Any:
+        return dgl.ops.edge_softmax(g, scores, norm_by=norm_by)
+
+    def of_some(g: Any, scores: Tensor) -> Any:
+        return dgl.ops.edge_softmax(g, scores, some.to(g.device), norm_by)
+
+    shapes: list[tuple[int, ...]] = [(), (4,), (4, 1)]
+    for shape in shapes:
+        scores = values(g.num_edges(), *shape)
+        with named_case(shape):
+            check(of_all, g, device, scores)
+            check(of_some, g, device, scores[some])
 
 
 @pytest.mark.parametrize("norm_by", ["dst", "src"])
@@ -198,13 +201,12 @@ def test_relation_without_edges(device: torch.device) -> None:
     assert_close(g.nodes["user"].data["y"], wanted.masked_fill(wanted.isinf(), 0))
 
 
-@pytest.mark.parametrize("cross", ["sum", "mean", "max", "stack"])
-def test_multi_update_all(cross: str, device: torch.device) -> None:
+def test_multi_update_all(device: torch.device) -> None:
     g = typed_graph()
     x = values(g.num_nodes("user"), 3)
     y = values(g.num_nodes("maker"), 3)
 
-    def run(g: Any, x: Tensor, y: Tensor) -> Tensor:
+    def run(g: Any, x: Tensor, y: Tensor, cross: str) -> Tensor:
         with g.local_scope():
             g.nodes["user"].data["x"] = x
             g.nodes["maker"].data["x"] = y
@@ -212,7 +214,9 @@ def test_multi_update_all(cross: str, device: torch.device) -> None:
             g.multi_update_all({"plays": copy, "makes": copy}, cross)
             return g.nodes["game"].data["h"]
 
-    check(run, g, device, x, y)
+    for cross in ("sum", "mean", "max", "stack"):
+        with named_case(cross):
+            check(functools.partial(run, cross=cross), g, device, x, y)
 
 
 def test_user_defined_functions(device: torch.device) -> None:
@@ -255,17 +259,18 @@ def always() -> Iterator[None]:
     peergraph_dgl.use_kernels("auto")
 
 
-@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min"])
-def test_segment_reduce(reduce: str, device: torch.device) -> None:
+def test_segment_reduce(device: torch.device) -> None:
     lengths = torch.tensor([3, 0, 5, 1, 0])
     x = values(9, 4)
-    wanted = dgl.ops.segment_reduce(lengths, x, reduce)
-    peergraph_dgl.use_kernels("always")
-    try:
-        got = dgl.ops.segment_reduce(lengths.to(device), x.to(device), reduce)
-    finally:
-        peergraph_dgl.use_kernels("auto")
-    assert_close(got, wanted)
+    for reduce in ("sum", "mean", "max", "min"):
+        wanted = dgl.ops.segment_reduce(lengths, x, reduce)
+        peergraph_dgl.use_kernels("always")
+        try:
+            got = dgl.ops.segment_reduce(lengths.to(device), x.to(device), reduce)
+        finally:
+            peergraph_dgl.use_kernels("auto")
+        with named_case(reduce):
+            assert_close(got, wanted)
 
 
 @pytest.mark.usefixtures("always")

@@ -21,6 +21,7 @@ import torch.multiprocessing as mp
 import peergraph_dgl
 from peergraph.store import StoreTensor
 from peergraph_dgl import StoreColumn
+from tests.named_case import named_case
 
 GRAPHS = {
     "homogeneous": random_graph,
@@ -134,17 +135,18 @@ def edges_applied(g: Any) -> Any:
         return g.edata["score"]
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_methods(name: str) -> None:
-    g = random_graph()
-    result, expected = METHODS[name](shared(g)), METHODS[name](g)
-    if isinstance(expected, dgl.DGLGraph):
-        assert_same_graph(result, expected)
-    elif isinstance(expected, torch.Tensor):
-        assert not isinstance(result, StoreTensor)
-        assert torch.equal(result, expected)
-    else:
-        assert result == expected
+def test_methods() -> None:
+    for name, method in METHODS.items():
+        g = random_graph()
+        with named_case(name):
+            result, expected = method(shared(g)), method(g)
+            if isinstance(expected, dgl.DGLGraph):
+                assert_same_graph(result, expected)
+            elif isinstance(expected, torch.Tensor):
+                assert not isinstance(result, StoreTensor)
+                assert torch.equal(result, expected)
+            else:
+                assert result == expected
 
 
 def test_columns_come_and_go() -> None:
