@@ -66,17 +66,18 @@ def test_dtypes(device: torch.device, dtype: torch.dtype) -> None:
             check(random_graph(device, num_edges=80), op, "u", "v", (2, 8), (2, 8), dtype)
 
 
-# One column, unaligned rows, rows of one and of two vectors, rows of many vectors with and without
-# a rest.
-@pytest.mark.parametrize("width", [1, 2, 3, 4, 8, 33, 128, 602])
-def test_widths(device: torch.device, width: int) -> None:
-    for op, dtype in (
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [
         ("sub", torch.float32),
         ("sub", torch.bfloat16),
         ("dot", torch.float32),
         ("dot", torch.float64),
-    ):
-        with named_case(op, dtype):
+    ],
+)
+def test_widths(device: torch.device, op: str, dtype: torch.dtype) -> None:
+    for width in (1, 2, 3, 4, 7, 8, 33, 64, 100, 128, 160, 602):
+        with named_case(width):
             check(random_graph(device, 12, 9, 60), op, "u", "v", (width,), (width,), dtype)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from itertools import product
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ import pytest
 # First: it skips where there is no DGL.
 from tests.adapters.dgl.graphs import edges_by_id, random_graph, random_hetero
 from tests.named_case import named_case
-from tests.pairwise import pairwise
 
 # isort: split
 
@@ -55,10 +55,14 @@ def check_edges(result: Any, g: Any) -> None:
         assert torch.equal(edges_by_id(g, edge_type)[:, ids], torch.stack([source, destination]))
 
 
-@pytest.mark.parametrize(
-    ("replace", "prob", "fanout"), pairwise([False, True], [None, "w", "mask"], [0, 2, -1])
-)
-def test_sample_neighbors(
+@pytest.mark.parametrize("fanout", [0, 2, -1])
+def test_sample_neighbors(fanout: int, device: torch.device) -> None:
+    for prob, replace in product([None, "w", "mask"], [False, True]):
+        with named_case(prob, "replace", replace):
+            check_sampled_neighbors(fanout, prob, replace, device)
+
+
+def check_sampled_neighbors(
     fanout: int, prob: str | None, replace: bool, device: torch.device
 ) -> None:
     g = random_graph()

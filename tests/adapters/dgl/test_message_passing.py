@@ -85,9 +85,13 @@ def test_spmm_broadcasts(
 
 
 @pytest.mark.parametrize("op", [*OPS, "dot"])
-@pytest.mark.parametrize("idtype", [torch.int32, torch.int64])
-def test_sddmm(op: str, idtype: torch.dtype, device: torch.device) -> None:
-    g = block(idtype)
+def test_sddmm(op: str, device: torch.device) -> None:
+    for idtype in (torch.int32, torch.int64):
+        with named_case(idtype):
+            check_sddmm(op, block(idtype), device)
+
+
+def check_sddmm(op: str, g: Any, device: torch.device) -> None:
     rows = {"u": g.num_src_nodes(), "v": g.num_dst_nodes(), "e": g.num_edges()}
     shapes = (((5,), (5,)), ((3, 4), (3, 4)), ((3, 4), (1, 4)), ((4,), (3, 1)))
     for (lhs, rhs), (left, right) in itertools.product(itertools.permutations("uve", 2), shapes):
