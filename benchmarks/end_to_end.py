@@ -160,7 +160,10 @@ class Ways:
         ahead = peergraph_pyg.prefetch(
             self._loader, depth, priority=priority, max_blocks=max_blocks
         )
-        batches, blocks = _again_and_again(ahead), ahead.share.blocks_on(self._session.device)
+        batches, blocks = (
+            _again_and_again(ahead),
+            ahead.prefetch_options.blocks_on(self._session.device),
+        )
 
         def step(_: int, mark: Mark) -> None:
             batch = next(batches)

@@ -134,7 +134,7 @@ def _sampler(store: Store, kind: str, fanouts: list[int]) -> Callable[[Tensor, i
         pinsage = PinSageSampler(store, num_walks=10, walk_length=3, num_neighbors=fanouts[0])
         return pinsage.sample
     sampler = NeighborSampler(store, fanouts, **OPTIONS[kind])
-    if not sampler.choices.timed:
+    if not sampler.options.timed:
         return sampler.sample
     return lambda seeds, i: sampler.sample(seeds, i, seed_time=torch.full_like(seeds, _NOW))
 

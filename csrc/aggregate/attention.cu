@@ -13,7 +13,7 @@ struct ForwardOutput {
 };
 
 template <bool kDynamic, typename T, int kVec, int kItems>
-__global__ void __launch_bounds__(kMaxRowThreads)
+__global__ void __launch_bounds__(kAttentionThreadBound)
     attention_forward(const __grid_constant__ RowWork work,
                       const __grid_constant__ Attention inputs, HeadShape shape,
                       ForwardOutput<T> output) {
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
 
 /// Puts the chunks of each long row together, in their order.
 template <typename T>
-__global__ void __launch_bounds__(kMaxRowThreads)
+__global__ void __launch_bounds__(kAttentionThreadBound)
     combine_attention(const __grid_constant__ RowWork work,
                       const __grid_constant__ Attention inputs, ForwardOutput<T> output) {
   using Value = AccumulatorOf<T>;

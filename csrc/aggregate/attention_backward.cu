@@ -59,7 +59,7 @@ struct GradOutput {
 };
 
 template <By kBy, bool kDynamic, typename T, int kVec, int kItems>
-__global__ void __launch_bounds__(kMaxRowThreads)
+__global__ void __launch_bounds__(kAttentionThreadBound)
     attention_backward(const __grid_constant__ RowWork work,
                        const __grid_constant__ AttentionBackward op, HeadShape shape,
                        GradOutput<AccumulatorOf<T>> output) {
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
 
 /// Adds up the chunks of each long row, in their order.
 template <By kBy, bool kDynamic, typename Value>
-__global__ void __launch_bounds__(kMaxRowThreads)
+__global__ void __launch_bounds__(kAttentionThreadBound)
     combine_attention_backward(const __grid_constant__ RowWork work, int64_t columns, int64_t heads,
                                GradOutput<Value> output) {
   constexpr bool kBySource = kBy == By::kSource;

@@ -19,7 +19,7 @@ struct Schedule {
   int64_t max_chunks = 0;  // bound of the chunks of all long rows; 0: no row is cut
 };
 
-constexpr int32_t kMaxWarpsPerBlock = 8;
+constexpr int32_t kMaxWarpsPerBlock = 2;
 
 /// Rows are destinations and columns sources, or the reverse in a transpose. Ids are trusted: the
 /// caller has checked them.

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from peergraph.sampling import NeighborSampler
-from tests.cases import case
+from tests.named_case import named_case
 from tests.sampling.plain_store import (
     EDGE,
     INDEX_DTYPES,
@@ -28,7 +28,7 @@ from tests.sampling.weighted_temporal_kinds import each_kind, prepare, times_of
 @pytest.mark.parametrize("layout", LAYOUT_PARAMS)
 def test_homogeneous(device: torch.device, layout: Layout) -> None:
     for index_dtype, disjoint in product(INDEX_DTYPES, [False, True]):
-        with case(index_dtype, "disjoint", disjoint):
+        with named_case(index_dtype, "disjoint", disjoint):
             rng = np.random.default_rng(31)
             csc = random_csc(rng, 120, 120, 9)
             store = PlainStore.homogeneous(
@@ -59,7 +59,7 @@ def test_against_numpy(device: torch.device) -> None:
 
 def test_heterogeneous(device: torch.device) -> None:
     for frontier, disjoint in product(["new", "all"], [False, True]):
-        with case(frontier, disjoint):
+        with named_case(frontier, disjoint):
             rng = np.random.default_rng(33)
             relations = {
                 t: random_csc(rng, TYPES[t[0]], TYPES[t[2]], 6 * (i != 3), own_edge_ids=i % 2 == 0)
@@ -96,7 +96,7 @@ def test_hubs(device: torch.device, disjoint: bool) -> None:
 
 def test_empty(device: torch.device) -> None:
     for fanouts, disjoint in product([[], [0], [2]], [False, True]):
-        with case(fanouts, "disjoint", disjoint):
+        with named_case(fanouts, "disjoint", disjoint):
             for degrees in ([0, 0, 0], [2, 1, 2]):
                 store = PlainStore.homogeneous(csc_with_degrees(degrees), device=device)
                 sampler = NeighborSampler(

@@ -13,8 +13,8 @@ import torch
 
 import peergraph
 from peergraph.sampling import NeighborSampler, RandomWalker, StaticShapeSampler
-from tests.cases import case
 from tests.conftest import REQUIRED_GPUS
+from tests.named_case import named_case
 from tests.sampling.flat_store import FlatStore, assert_valid
 from tests.sampling.plain_store import EDGE, NODE
 from tests.sampling.static_shape_samples import assert_same_sample
@@ -106,7 +106,7 @@ def test_batch_sizes_that_change(device: torch.device) -> None:
 @pytest.mark.parametrize("num_nodes", [0, 5])
 def test_no_edges(device: torch.device, num_nodes: int) -> None:
     for options in ({}, {"disjoint": True}, {"subgraph": "induced"}):
-        with case(options):
+        with named_case(options):
             none = torch.zeros(0, dtype=torch.int32, device=device)
             store = FlatStore(torch.zeros(num_nodes + 1, dtype=torch.int64), none)
             for fanouts in ([3, -1], []):

@@ -9,7 +9,7 @@ import torch
 from peergraph.reference import walks as reference
 from peergraph.sampling import NegativeSampler
 from peergraph.store import EdgeSource, GraphSource, Store
-from tests.cases import case
+from tests.named_case import named_case
 from tests.pairwise import pairwise
 from tests.sampling.plain_store import (
     EDGE,
@@ -43,7 +43,7 @@ def test_equals_reference(
     mode: str,
 ) -> None:
     for name, layout in LAYOUTS.items():
-        with case(name):
+        with named_case(name):
             rng = np.random.default_rng(1)
             csc = random_csc(rng, 40, 40, 12)
             store = PlainStore.homogeneous(
@@ -214,7 +214,7 @@ BAD_OPTIONS = [
 
 def test_bad_options(device: torch.device) -> None:
     for bad, error, message in BAD_OPTIONS:
-        with case(bad):
+        with named_case(bad):
             store = PlainStore.homogeneous(csc_of([[1], [], [], [0, 0]]), device=device)
             with pytest.raises(error, match=message):
                 NegativeSampler(store, **bad)

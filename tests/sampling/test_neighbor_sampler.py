@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from peergraph.sampling import NeighborSampler
-from tests.cases import case
+from tests.named_case import named_case
 from tests.sampling.plain_store import (
     EDGE,
     INDEX_DTYPES,
@@ -27,7 +27,7 @@ from tests.sampling.reference_samples import RELATIONS, TYPES, assert_equals_ref
 @pytest.mark.parametrize("layout", LAYOUT_PARAMS)
 def test_homogeneous(device: torch.device, layout: Layout) -> None:
     for index_dtype in INDEX_DTYPES:
-        with case(index_dtype):
+        with named_case(index_dtype):
             rng = np.random.default_rng(1)
             csc = random_csc(rng, 300, 300, 9)
             store = PlainStore.homogeneous(
@@ -45,7 +45,7 @@ def test_homogeneous(device: torch.device, layout: Layout) -> None:
 )
 def test_fanouts(device: torch.device, fanouts: list[int]) -> None:
     for frontier, disjoint in product(["new", "all"], [False, True]):
-        with case(frontier, disjoint):
+        with named_case(frontier, disjoint):
             rng = np.random.default_rng(2)
             csc = random_csc(rng, 120, 120, 40, own_edge_ids=False)
             store = PlainStore.homogeneous(csc, layout=LAYOUTS["three tiers"], device=device)
@@ -79,7 +79,7 @@ def test_many_targets_with_a_large_fanout(device: torch.device, disjoint: bool) 
 @pytest.mark.parametrize("layout", ["single", "three tiers"])
 def test_heterogeneous(device: torch.device, layout: str) -> None:
     for frontier, disjoint in product(["new", "all"], [False, True]):
-        with case(frontier, disjoint):
+        with named_case(frontier, disjoint):
             rng = np.random.default_rng(3)
             relations = {
                 t: random_csc(rng, TYPES[t[0]], TYPES[t[2]], 6, own_edge_ids=i % 2 == 0)

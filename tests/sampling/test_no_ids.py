@@ -19,7 +19,7 @@ from peergraph.sampling import (
     exclude_edges,
 )
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Store, TableTensor
-from tests.cases import case
+from tests.named_case import named_case
 from tests.store.graphs import homogeneous_source
 
 DTYPES = [torch.float32, torch.float64, torch.bool, torch.int16, torch.int32]
@@ -79,7 +79,7 @@ USES: dict[str, Callable[[Store, torch.Tensor], Any]] = {
 @pytest.mark.parametrize("use", USES)
 def test_no_ids_of_any_dtype(use: str, device: torch.device) -> None:
     for dtype in DTYPES if use in ("sample", "gather", "walk") else DTYPES[:1]:
-        with case(dtype), Store.build(homogeneous_source(50, 300), device=device) as store:
+        with named_case(dtype), Store.build(homogeneous_source(50, 300), device=device) as store:
             store.add_edge_table("stamp", torch.arange(300))
             near = store.device if use == "fixed sample" else "cpu"
             result = USES[use](store, torch.empty(0, dtype=dtype, device=near))
@@ -98,7 +98,7 @@ def test_an_empty_list_selects_no_rows(device: torch.device) -> None:
 
 def test_no_edges_of_any_dtype(device: torch.device) -> None:
     for dtype in DTYPES:
-        with case(dtype):
+        with named_case(dtype):
             none = torch.empty(0, dtype=dtype)
             indptr = torch.zeros(6, dtype=torch.int64)
             for edges in (

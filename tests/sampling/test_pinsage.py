@@ -10,7 +10,7 @@ import torch
 
 from peergraph.reference import walks as reference
 from peergraph.sampling import PinSageSample, PinSageSampler, RandomWalker
-from tests.cases import case
+from tests.named_case import named_case
 from tests.sampling.plain_store import LAYOUTS, Layout, PlainStore, csc_with_degrees, random_csc
 from tests.sampling.walk_graphs import BY, OF, RELATIONS, TAGS, TYPES, csc_of
 
@@ -157,7 +157,7 @@ BAD_OPTIONS = [
 
 def test_bad_options(device: torch.device) -> None:
     for bad, error, message in BAD_OPTIONS:
-        with case(bad):
+        with named_case(bad):
             store = PlainStore.homogeneous(csc_with_degrees([3, 1, 0, 2]), device=device)
             options = {"num_walks": 2, "walk_length": 2, "num_neighbors": 2} | bad
             with pytest.raises(error, match=message):

@@ -12,7 +12,7 @@ import torch
 from peergraph.reference import walks as reference
 from peergraph.sampling import NegativeSampler, PinSageSampler, RandomWalker
 from peergraph.store import EdgeSource, GraphSource, Store
-from tests.cases import case
+from tests.named_case import named_case
 from tests.sampling.plain_store import (
     EDGE,
     INDEX_DTYPES,
@@ -65,7 +65,7 @@ def assert_equals_reference(
 )
 def test_one_relation(device: torch.device, options: dict) -> None:
     for (name, layout), index_dtype in product(LAYOUTS.items(), INDEX_DTYPES):
-        with case(name, index_dtype):
+        with named_case(name, index_dtype):
             rng = np.random.default_rng(1)
             csc = random_csc(rng, 80, 80, 6)
             store = PlainStore.homogeneous(
@@ -79,7 +79,7 @@ def test_one_relation(device: torch.device, options: dict) -> None:
 @pytest.mark.parametrize("metapath", [[BY, OF], [OF, BY], [OF, TAGS], [BY], TAGS], ids=str)
 def test_metapath(device: torch.device, metapath: list) -> None:
     for layout in ("single", "three tiers"):
-        with case(layout):
+        with named_case(layout):
             store = PlainStore(TYPES, RELATIONS, layout=LAYOUTS[layout], device=device)
             walker = RandomWalker(store, metapath, edge_ids=True)
             start = torch.arange(TYPES[walker.metapath[0][2]])
@@ -280,7 +280,7 @@ BAD_WALKS = [
 
 def test_bad_walks(device: torch.device) -> None:
     for bad, error, message in BAD_WALKS:
-        with case(bad):
+        with named_case(bad):
             store = PlainStore.homogeneous(csc_with_degrees([3, 1, 0, 2]), device=device)
             arguments = {"start": torch.tensor([0]), "length": 2, "seed": 0} | bad
             with pytest.raises(error, match=message):

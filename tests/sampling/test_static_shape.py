@@ -17,7 +17,7 @@ from peergraph.sampling import (
     StaticShapeSampler,
     sample_bounds,
 )
-from tests.cases import case
+from tests.named_case import named_case
 from tests.sampling.plain_store import (
     EDGE,
     INDEX_DTYPES,
@@ -86,7 +86,7 @@ def without_places(sample: Sample, counts: dict[str, int], room: int) -> Sample:
 @pytest.mark.parametrize("layout", LAYOUT_PARAMS)
 def test_homogeneous(device: torch.device, layout: Layout) -> None:
     for index_dtype in INDEX_DTYPES:
-        with case(index_dtype):
+        with named_case(index_dtype):
             rng = np.random.default_rng(1)
             csc = random_csc(rng, 300, 300, 9)
             store = PlainStore.homogeneous(
@@ -109,7 +109,7 @@ def test_homogeneous(device: torch.device, layout: Layout) -> None:
 )
 def test_fanouts(device: torch.device, fanouts: list[int]) -> None:
     for frontier, disjoint in product(["new", "all"], [False, True]):
-        with case(frontier, disjoint):
+        with named_case(frontier, disjoint):
             rng = np.random.default_rng(2)
             csc = random_csc(rng, 120, 120, 40, own_edge_ids=False)
             store = PlainStore.homogeneous(csc, layout=LAYOUTS["three tiers"], device=device)
@@ -137,7 +137,7 @@ def test_choices(device: torch.device, kind: tuple[str, ...]) -> None:
 
 def test_heterogeneous(device: torch.device) -> None:
     for frontier, disjoint in product(["new", "all"], [False, True]):
-        with case(frontier, disjoint):
+        with named_case(frontier, disjoint):
             rng = np.random.default_rng(4)
             relations = {r: random_csc(rng, TYPES[r[0]], TYPES[r[2]], 6) for r in RELATIONS}
             store = PlainStore(TYPES, relations, layout=LAYOUTS["three tiers"], device=device)
@@ -196,7 +196,7 @@ def sample_and_wait(
 )
 def test_too_little_room(device: torch.device, bounds: dict[str, list[int]], match: str) -> None:
     for disjoint, fanout in product([False, True], [5, 90, -1]):
-        with case("disjoint", disjoint, "fanout", fanout):
+        with named_case("disjoint", disjoint, "fanout", fanout):
             csc = csc_with_degrees([0, 1, 5], num_nodes=6)
             store = PlainStore.homogeneous(csc, device=device)
             sampler = NeighborSampler(store, [fanout], disjoint=disjoint)

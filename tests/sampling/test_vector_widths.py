@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from peergraph.sampling import NeighborSampler
-from tests.cases import case
+from tests.named_case import named_case
 from tests.sampling.plain_store import LAYOUTS, NODE, PlainStore, random_csc
 from tests.sampling.reference_samples import assert_equals_reference
 from tests.sampling.weighted_temporal_kinds import prepare
@@ -31,7 +31,7 @@ from tests.vector_width import running
 )
 def test_widths(kind: tuple[str, ...], fanouts: list[int]) -> None:
     for vector_bytes, threads in product([16, 32, 64], [1, 3]):
-        with case("bytes", vector_bytes, "threads", threads):
+        with named_case("bytes", vector_bytes, "threads", threads):
             rng = np.random.default_rng(31)
             store = PlainStore.homogeneous(
                 random_csc(rng, 1500, 1500, 60),

@@ -9,7 +9,7 @@ import torch
 
 from peergraph.reference.weighted_temporal import Choice
 from peergraph.sampling import NeighborSampler
-from tests.cases import case
+from tests.named_case import named_case
 from tests.sampling.plain_store import (
     EDGE,
     INDEX_DTYPES,
@@ -26,7 +26,7 @@ from tests.sampling.weighted_temporal_kinds import KINDS, each_kind, prepare, ti
 @each_kind
 def test_homogeneous(device: torch.device, kind: tuple[str, ...]) -> None:
     for (name, layout), index_dtype in product(LAYOUTS.items(), INDEX_DTYPES):
-        with case(name, index_dtype):
+        with named_case(name, index_dtype):
             rng = np.random.default_rng(21)
             csc = random_csc(rng, 150, 150, 9)
             store = PlainStore.homogeneous(
@@ -43,7 +43,7 @@ def test_homogeneous(device: torch.device, kind: tuple[str, ...]) -> None:
 def test_fanouts(device: torch.device, kind: tuple[str, ...]) -> None:
     fanout_lists = [[-1, 2], [0, 4], [4, 0, 4], [33, 2], [700], []]
     for fanouts, frontier, disjoint in product(fanout_lists, ["new", "all"], [False, True]):
-        with case(fanouts, frontier, disjoint):
+        with named_case(fanouts, frontier, disjoint):
             rng = np.random.default_rng(22)
             csc = random_csc(rng, 60, 60, 25, own_edge_ids=False)
             store = PlainStore.homogeneous(csc, layout=LAYOUTS["three tiers"], device=device)
@@ -61,7 +61,7 @@ def test_fanouts(device: torch.device, kind: tuple[str, ...]) -> None:
 @each_kind
 def test_heterogeneous(device: torch.device, kind: tuple[str, ...]) -> None:
     for frontier, disjoint in product(["new", "all"], [False, True]):
-        with case(frontier, disjoint):
+        with named_case(frontier, disjoint):
             rng = np.random.default_rng(23)
             relations = {
                 t: random_csc(rng, TYPES[t[0]], TYPES[t[2]], 6 * (i != 3), own_edge_ids=i % 2 == 0)
@@ -82,7 +82,7 @@ def test_heterogeneous(device: torch.device, kind: tuple[str, ...]) -> None:
 def test_hubs(device: torch.device, kind: tuple[str, ...]) -> None:
     # Around the lengths at which a block takes over from a warp, and keys are not kept.
     for fanout in (1, 30, 256, 3000):
-        with case("fanout", fanout):
+        with named_case("fanout", fanout):
             rng = np.random.default_rng(24)
             csc = csc_with_degrees([5000, 2049, 2048, 257, 256, 33, 1, 0])
             store = PlainStore.homogeneous(csc, device=device)
@@ -96,7 +96,7 @@ def test_hubs(device: torch.device, kind: tuple[str, ...]) -> None:
 def test_many_targets_with_a_large_fanout(device: torch.device) -> None:
     # Targets times fanout is far more than the edges: they are counted first.
     for name, kind in KINDS.items():
-        with case(name):
+        with named_case(name):
             rng = np.random.default_rng(25)
             store = PlainStore.homogeneous(csc_with_degrees([40, 4, 0, 1]), device=device)
             options, choices = prepare(store, rng, kind)
@@ -120,7 +120,7 @@ def test_many_targets_with_a_large_fanout(device: torch.device) -> None:
 
 def test_no_edges_and_no_seeds(device: torch.device) -> None:
     for name, kind in KINDS.items():
-        with case(name):
+        with named_case(name):
             rng = np.random.default_rng(26)
             store = PlainStore.homogeneous(csc_with_degrees([0, 0, 0]), device=device)
             options, choices = prepare(store, rng, kind)
@@ -182,7 +182,7 @@ def test_seeds_own_times(device: torch.device) -> None:
 
 def test_nothing_from_the_future(device: torch.device) -> None:
     for kind in [k for k in KINDS.values() if "_time" in str(k)]:
-        with case(kind):
+        with named_case(kind):
             rng = np.random.default_rng(29)
             store = PlainStore.homogeneous(random_csc(rng, 400, 400, 30), device=device)
             options, choices = prepare(store, rng, kind)

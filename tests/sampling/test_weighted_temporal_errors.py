@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from peergraph.sampling import NeighborSampler
-from tests.cases import case
+from tests.named_case import named_case
 from tests.sampling.plain_store import EDGE, NODE, PlainStore, csc_with_degrees
 
 SEEDS = torch.tensor([0, 1])
@@ -51,7 +51,7 @@ BAD_VALUES = [
 
 def test_value_errors(store: PlainStore) -> None:
     for options, message in BAD_VALUES:
-        with case(options), pytest.raises(ValueError, match=message):
+        with named_case(options), pytest.raises(ValueError, match=message):
             NeighborSampler(store, [2], **options)
 
 
@@ -66,7 +66,7 @@ BAD_TYPES = [
 
 def test_type_errors(store: PlainStore) -> None:
     for options, message in BAD_TYPES:
-        with case(options), pytest.raises(TypeError, match=message):
+        with named_case(options), pytest.raises(TypeError, match=message):
             NeighborSampler(store, [2], **options)
 
 

@@ -10,7 +10,7 @@ from peergraph.memory.topology.machines import machine
 from peergraph.sampling import presample
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Store
 from peergraph.testing import run_ranks
-from tests.cases import case
+from tests.named_case import named_case
 from tests.store.graphs import build, homogeneous_source, random_coo
 
 NODES = 400
@@ -86,7 +86,7 @@ def test_takes_what_is_left() -> None:
 
 def test_without_links(device: torch.device) -> None:
     for plan in ("replicated", "host", "mixed"):
-        with case(plan), build(homogeneous_source(), plan, device=device) as store:
+        with named_case(plan), build(homogeneous_source(), plan, device=device) as store:
             values = torch.arange(60)
             for name, wanted in (
                 ("a", "auto"),

@@ -17,7 +17,7 @@ from peergraph.store.placement.partition_solver import solve
 from peergraph.store.placement.plan import Item
 from peergraph.store.placement.prediction import Prediction, format_predictions
 from peergraph.store.placement.tier_choice import bytes_on_gpu, choose_tiers, tiers_of_ratio
-from tests.cases import case
+from tests.named_case import named_case
 
 
 def switch(count: int, peer: float = 50.0, host: float = 10.0) -> Topology:
@@ -159,7 +159,7 @@ def additive_seconds(
 @pytest.mark.parametrize(("world", "peer", "host"), [(4, 50, 10), (2, 30, 25), (4, 12, 10)])
 def test_choice_against_all_choices(world: int, peer: float, host: float) -> None:
     for budget in (0, 13, 40, 64, 100, 150, 230, 400):
-        with case("budget", budget):
+        with named_case("budget", budget):
             assert_best_choice(budget, world, peer, host)
 
 

@@ -17,7 +17,7 @@ from peergraph.memory import Group
 from peergraph.store import Store
 from peergraph.store.disk import manifest as manifest_module
 from peergraph.testing import run_ranks
-from tests.cases import case
+from tests.named_case import named_case
 from tests.store.saved_stores import change_manifest, flip_byte, save_small_store
 
 Change = Callable[[dict[str, Any]], object]
@@ -155,7 +155,7 @@ def test_malformed_manifests(folder: Path) -> None:
     intact = manifest.read_bytes()
     for index, (change, match) in enumerate(MALFORMED):
         manifest.write_bytes(intact)
-        with case(f"MALFORMED[{index}]", match):
+        with named_case(f"MALFORMED[{index}]", match):
             change_manifest(folder, change)
             refused(folder, match)
             refused(folder, "manifest", verify=True) if "manifest" in match else None
@@ -172,7 +172,7 @@ NO_MANIFESTS = [
 
 def test_manifests_that_are_none(folder: Path) -> None:
     for text, match in NO_MANIFESTS:
-        with case(match):
+        with named_case(match):
             (folder / "manifest.json").write_bytes(text)
             refused(folder, f"manifest.json.*{match}")
 
@@ -222,7 +222,7 @@ OTHER_ARRAYS = [
 
 def test_other_arrays(folder: Path) -> None:
     for array, match in OTHER_ARRAYS:
-        with case(match):
+        with named_case(match):
             np.save(folder / "node0.table0.npy", array, allow_pickle=True)
             refused(folder, rf"node0\.table0\.npy must be '<f4' of shape \[20, 4\].*{match}")
 
@@ -255,7 +255,7 @@ BAD_STRUCTURE = [
 
 def test_bad_structure(folder: Path) -> None:
     for file, at, value, match in BAD_STRUCTURE:
-        with case(file, match):
+        with named_case(file, match):
             path = folder / f"edge0.{file}.npy"
             intact = np.load(path)
             array = intact.copy()

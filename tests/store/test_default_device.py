@@ -10,14 +10,14 @@ import torch
 
 from peergraph.sampling import NeighborSampler, presample
 from peergraph.store import Store
-from tests.cases import case
+from tests.named_case import named_case
 from tests.store.graphs import build, heterogeneous_source, homogeneous_source
 
 
 @pytest.mark.parametrize("plan", ["replicated", "mixed"])
 def test_stores_on_another_device(plan: str, device: torch.device, tmp_path: Path) -> None:
     for make in (homogeneous_source, heterogeneous_source):
-        with case(make.__name__):
+        with named_case(make.__name__):
             source = make()
             with build(source, plan=plan, device=device) as store:
                 expected = everything(store, tmp_path / f"{make.__name__} as ever")

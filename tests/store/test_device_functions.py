@@ -17,7 +17,7 @@ import peergraph
 from peergraph import _C
 from peergraph.memory import table_argument
 from peergraph.store import EDGE, EdgeSource, GraphSource, Plan, Store, graph_argument
-from tests.cases import case
+from tests.named_case import named_case
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_kernel.py"
 
@@ -70,7 +70,7 @@ def build(index_dtype: torch.dtype, plan: str | Plan, device: str = "cpu") -> St
 @pytest.mark.parametrize("plan", ["host", "replicated", "sharded"])
 def test_reads_a_store_on_the_cpu(compiled: ctypes.CDLL, plan: str) -> None:
     for index_dtype in (torch.int32, torch.int64):
-        with case(index_dtype):
+        with named_case(index_dtype):
             with build(index_dtype, plan) as store:
                 x, w = store.node_table("x"), store.edge_table("w")
                 arguments = [graph_argument(store), table_argument(x), table_argument(w)]

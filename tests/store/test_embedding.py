@@ -14,7 +14,7 @@ import peergraph
 from peergraph import optim
 from peergraph.memory import Group
 from peergraph.store import Store
-from tests.cases import case
+from tests.named_case import named_case
 from tests.store.trained import (
     KINDS,
     ROWS,
@@ -192,7 +192,7 @@ BAD_FUNCTIONS = [
 
 def test_functions_that_do_not_fill_all_rows(device: torch.device) -> None:
     for init, message in BAD_FUNCTIONS:
-        with case(message), pytest.raises(ValueError, match=message):
+        with named_case(message), pytest.raises(ValueError, match=message):
             make(device, init=init)
 
 

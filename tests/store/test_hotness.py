@@ -10,7 +10,7 @@ from peergraph.memory import Group
 from peergraph.sampling import NeighborSampler, presample
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Hotness, Store
 from peergraph.testing import run_ranks
-from tests.cases import case
+from tests.named_case import named_case
 from tests.store.graphs import heterogeneous_source, homogeneous_source
 from tests.store.same_graph import assert_same_graph
 
@@ -50,7 +50,7 @@ def test_in_degree_adds_relations() -> None:
 
 def test_by_values() -> None:
     for dtype in (torch.int32, torch.int64, torch.float32):
-        with case(dtype):
+        with named_case(dtype):
             source = homogeneous_source()
             values = torch.randperm(60).to(dtype)
             with Store.build(source, plan="sharded", hotness=values, device="cpu") as store:
@@ -225,7 +225,7 @@ NO_NODES = [
 
 def test_presample_of_what_are_no_nodes() -> None:
     for train_nodes, error, message in NO_NODES:
-        with case(message):
+        with named_case(message):
             edges = EdgeSource(coo=torch.tensor([[0, 1], [1, 0]]))
             source = GraphSource.homogeneous(2, edges)
             with Store.build(source, device="cpu") as store, pytest.raises(error, match=message):

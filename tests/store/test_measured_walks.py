@@ -13,7 +13,7 @@ from peergraph.aggregate import Csc, g_spmm
 from peergraph.memory import TableRows
 from peergraph.sampling import NeighborSampler, PinSageSampler, RandomWalker, StaticShapeSampler
 from peergraph.store import EDGE, EdgeType, ReadReport, Store
-from tests.cases import case
+from tests.named_case import named_case
 from tests.store.counted_reads import expected_sources, internal, positions
 from tests.store.graphs import build, heterogeneous_source, homogeneous_source
 
@@ -32,7 +32,7 @@ def assert_lists(found: ReadReport, store: Store, edge_type: EdgeType, reads: Te
 @pytest.mark.parametrize("plan", PLANS)
 def test_walks(plan: str, device: torch.device) -> None:
     for edge_ids, options in product([False, True], OPTIONS):
-        with case("edge ids", edge_ids, options):
+        with named_case("edge ids", edge_ids, options):
             source = homogeneous_source(200, 300)  # many lists are empty
             with build(source, plan, device=device) as store:
                 walker = RandomWalker(store, edge_ids=edge_ids)
@@ -105,7 +105,7 @@ def test_pinsage(device: torch.device) -> None:
 def test_fixed_shapes(plan: str, device: torch.device) -> None:
     """As many reads as the sample without its padding makes."""
     for typed in (False, True):
-        with case("typed", typed):
+        with named_case("typed", typed):
             source = heterogeneous_source(10) if typed else homogeneous_source()
             with build(source, plan, device=device) as store:
                 node_type = store.node_types[-1]
@@ -130,7 +130,7 @@ def test_fixed_shapes(plan: str, device: torch.device) -> None:
 
 def test_rows_read_in_place(device: torch.device) -> None:
     for reduce in ("sum", "mean", "max"):
-        with case(reduce), build(homogeneous_source(), "mixed", device=device) as store:
+        with named_case(reduce), build(homogeneous_source(), "mixed", device=device) as store:
             table = store.node_table("x")
             sample = NeighborSampler(store, [4]).sample(torch.arange(30), 2)
             block = sample.block(0)

@@ -22,7 +22,7 @@ from peergraph.store.placement.allocation import (
 from peergraph.store.placement.items import graph_items, id_items
 from peergraph.store.placement.partition_solver import solve
 from peergraph.testing import run_ranks
-from tests.cases import case
+from tests.named_case import named_case
 from tests.store.graphs import PLANS, build, heterogeneous_source, homogeneous_source, random_coo
 
 RING = machine("dgx1-ring4")
@@ -51,7 +51,7 @@ def by_tensors(store: Store) -> int:
 @pytest.mark.parametrize("plan", PLANS)
 def test_one_rank(plan: str, device: torch.device) -> None:
     for make in (homogeneous_source, heterogeneous_source):
-        with case(make.__name__), build(make(), plan, device=device) as store:
+        with named_case(make.__name__), build(make(), plan, device=device) as store:
             use = store.memory()
             tiers = [use.tier(name) for name in ("replicated", "sharded", "host")]
             # Arrays of structures begin at multiples of 256 bytes, in three parts.

@@ -11,7 +11,7 @@ import torch
 import peergraph
 from peergraph import optim
 from peergraph.memory import Group
-from tests.cases import case
+from tests.named_case import named_case
 from tests.store.trained import (
     KINDS,
     OPTIMIZERS,
@@ -34,7 +34,7 @@ DTYPES = [torch.float64, torch.float16, torch.bfloat16]
 
 def test_matches_torch(device: torch.device) -> None:
     for ours, theirs, arguments in OPTIMIZERS:
-        with case(ours.__name__, arguments):
+        with named_case(ours.__name__, arguments):
             embedding = make(device)
             optimizer = ours(embedding, **arguments)
             twin = TorchTwin(first_rows(), theirs, arguments)
@@ -62,7 +62,7 @@ def test_every_plan_in_the_order_of_a_store(
 @pytest.mark.parametrize("kind", KINDS)
 def test_dtypes_and_widths(kind: tuple[Any, Any, Any], device: torch.device) -> None:
     for dtype, width in product(DTYPES, [1, 3, 8]):
-        with case(dtype, width):
+        with named_case(dtype, width):
             ours, theirs, arguments = kind
             first = first_rows(ROWS, width, dtype)
             group = Group.current(device=device)

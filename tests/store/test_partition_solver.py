@@ -12,7 +12,7 @@ from peergraph.memory.topology.machines import MACHINES, machine
 from peergraph.memory.topology.rates import Matrix
 from peergraph.memory.topology.topology import Topology
 from peergraph.store.placement.partition_solver import solve
-from tests.cases import case
+from tests.named_case import named_case
 
 PAIRS_OF_4 = list(itertools.combinations(range(4), 2))
 
@@ -44,7 +44,7 @@ def assert_uses_all_links(partitions: Partitions, topology: Topology) -> None:
 
 def test_every_gpu_reads_every_partition() -> None:
     for name in MACHINES:
-        with case(name):
+        with named_case(name):
             topology = machine(name)
             assert_valid(solve(topology), topology)
 
@@ -76,7 +76,7 @@ COPIES = [
 
 def test_copies() -> None:
     for name, copies, total in COPIES:
-        with case(name):
+        with named_case(name):
             partitions = solve(machine(name))
             assert partitions.copies == copies
             assert sum(map(len, partitions.stored)) == total
@@ -119,7 +119,7 @@ def exhaustive_bandwidth(stored: list[set[int]], bandwidth: Matrix) -> float:
 
 def test_four_gpus_against_exhaustive_search() -> None:
     for mask in range(1, 1 << 6, 3):
-        with case("links", mask):
+        with named_case("links", mask):
             links = {
                 pair: 50.0 if (mask + k) % 3 else 25.0
                 for k, pair in enumerate(PAIRS_OF_4)

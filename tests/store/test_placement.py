@@ -23,7 +23,7 @@ from peergraph.store.placement.partition_solver import solve
 from peergraph.store.placement.plan import Item, Placement
 from peergraph.store.placement.ratios import ShardRatios, choose_by_cost, place_items, predict_items
 from peergraph.store.placement.reads import BatchReads
-from tests.cases import case
+from tests.named_case import named_case
 from tests.store.graphs import heterogeneous_source, homogeneous_source
 from tests.store.same_graph import assert_same_graph
 
@@ -83,7 +83,7 @@ def test_expected_reads_are_those_of_another_epoch() -> None:
 
 def test_expected_reads_of_few_rows() -> None:
     for counts in ([], [0], [3], [0, 0, 9], [1, 1, 1]):
-        with case(counts):
+        with named_case(counts):
             expected = expected_reads(torch.tensor(counts, dtype=torch.int64))
             assert expected.shape == (len(counts),)
             assert bool(((expected >= 0) & torch.isfinite(expected)).all())
@@ -109,7 +109,7 @@ def taken(tiers: list[Tiers], world: int = 4) -> int:
 
 def test_budget_is_kept() -> None:
     for budget in (0, 500, 2000, 4000, 10000, 20000):
-        with case(budget):
+        with named_case(budget):
             for first in (None, "structure", "features"):
                 tiers = share(ShardRatios(first=first), budget)
                 assert taken(tiers) <= budget
@@ -175,7 +175,7 @@ RATIOS = [(0.0, 0.0), (0.5, 0.0), (1.0, 0.4), (0.5, 1.0), (1.0, None), (0.0, 1.0
 
 def test_store_by_ratios(device: torch.device) -> None:
     for graph_ratio, feature_ratio in RATIOS:
-        with case(graph_ratio, feature_ratio):
+        with named_case(graph_ratio, feature_ratio):
             for source in (homogeneous_source(), heterogeneous_source()):
                 with Store.build(
                     source, graph_ratio=graph_ratio, feature_ratio=feature_ratio, device=device

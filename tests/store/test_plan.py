@@ -8,7 +8,7 @@ import pytest
 
 from peergraph.memory import Tiers
 from peergraph.store.placement.plan import Item, Placement, Plan, fit, format_bytes, make_plan
-from tests.cases import case
+from tests.named_case import named_case
 
 
 def rows(name: str, count: int, row_bytes: int) -> Item:
@@ -67,7 +67,7 @@ def test_auto_stays_within_the_budget() -> None:
     degrees = [97, 40, 13, 8, 8, 5, 1, 1, 0, 0]
     structure = Item("structure", "g", 10, lambda k: 16 * k + 4 * sum(degrees[:k]))
     for world_size, budget in BUDGETS:
-        with case(world_size, budget):
+        with named_case(world_size, budget):
             plan = make_plan(
                 "auto", [structure, rows("y", 10, 8), rows("x", 10, 37)], world_size, budget
             )

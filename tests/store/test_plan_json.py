@@ -14,7 +14,7 @@ from peergraph.cli.__main__ import main
 from peergraph.memory.topology.machines import machine
 from peergraph.memory.topology.topology import Topology
 from peergraph.store import Plan, Store
-from tests.cases import case
+from tests.named_case import named_case
 from tests.store.graphs import homogeneous_source
 
 Change = Callable[[dict[str, Any]], object]
@@ -49,7 +49,7 @@ MALFORMED_PLANS = [
 
 def test_malformed_plans(plan: dict[str, Any]) -> None:
     for change, match in MALFORMED_PLANS:
-        with case(match):
+        with named_case(match):
             assert Plan.from_dict(plan).to_dict() == plan
             values = copy.deepcopy(plan)
             change(values)
@@ -59,7 +59,7 @@ def test_malformed_plans(plan: dict[str, Any]) -> None:
 
 def test_plans_of_another_kind() -> None:
     for values in (None, [], "plan", 3):
-        with case(values), pytest.raises(ValueError, match="not a plan must be an object"):
+        with named_case(values), pytest.raises(ValueError, match="not a plan must be an object"):
             Plan.from_dict(values)
 
 
@@ -80,7 +80,7 @@ MALFORMED_TOPOLOGIES = [
 
 def test_malformed_topologies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for change, match in MALFORMED_TOPOLOGIES:
-        with case(match):
+        with named_case(match):
             values = json.loads(machine("full2").to_json())
             change(values)
             with pytest.raises(ValueError, match=f"not a topology: .*{match}"):
@@ -94,5 +94,5 @@ def test_malformed_topologies(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_texts_that_are_no_topology() -> None:
     for text in ("", "[" * 100_000, "1" * 5000, '{"name": "a", "name": "b"}'):
-        with case(text[:30]), pytest.raises(ValueError, match="not a topology"):
+        with named_case(text[:30]), pytest.raises(ValueError, match="not a topology"):
             Topology.from_json(text)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from peergraph.store import EDGE, CscRange, EdgeSource, EdgeType, GraphSource, Store
 from peergraph.testing import run_ranks
-from tests.cases import case
+from tests.named_case import named_case
 from tests.store.graphs import PLANS, build, heterogeneous_source, homogeneous_source
 
 
@@ -44,7 +44,7 @@ def test_ranges(device: torch.device, plan: str) -> None:
     assert coo is not None
     with build(source, plan, device=device, memory_budget=1 << 20) as store:
         for start, stop in ((7, 41), (0, 60), (0, 0), (60, 60), (30, 31), (58, 60)):
-            with case(start, stop):
+            with named_case(start, stop):
                 assert_range(store, coo, start, stop)
 
 

@@ -21,7 +21,7 @@ from peergraph.store import EdgeSource, GraphSource, Store
 from peergraph.store.disk import atomic_folder as new_folder
 from peergraph.store.disk import npy_writer
 from peergraph.testing import run_ranks
-from tests.cases import case
+from tests.named_case import named_case
 from tests.store.graphs import homogeneous_source
 from tests.store.same_graph import assert_same_graph
 
@@ -230,7 +230,7 @@ DTYPES = [torch.bfloat16, torch.float8_e4m3fn, torch.complex64, torch.uint16, to
 
 def test_dtypes(tmp_path: Path) -> None:
     for dtype in DTYPES:
-        with case(dtype):
+        with named_case(dtype):
             values = (torch.arange(30) % 2).to(torch.uint8).view(5, 6).to(dtype)
             edges = EdgeSource(coo=torch.zeros((2, 3), dtype=torch.int64))
             with Store.build(

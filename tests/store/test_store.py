@@ -13,7 +13,7 @@ from torch import Tensor
 from peergraph.memory import Group
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Plan, RowSource, Store
 from peergraph.testing import run_ranks
-from tests.cases import case
+from tests.named_case import named_case
 from tests.store.graphs import PLANS, build, heterogeneous_source, homogeneous_source
 from tests.store.same_graph import assert_same_graph
 
@@ -39,7 +39,7 @@ def test_heterogeneous(plan: str, device: torch.device) -> None:
 
 def test_csc_input(device: torch.device) -> None:
     for dtype, with_ids in product([torch.int32, torch.int64], [False, True]):
-        with case(dtype, "ids", with_ids):
+        with named_case(dtype, "ids", with_ids):
             indptr = torch.tensor([0, 2, 2, 5])
             indices = torch.tensor([2, 0, 1, 1, 2], dtype=dtype)
             edge_ids = torch.tensor([4, 0, 3, 1, 2]) if with_ids else None
@@ -55,7 +55,7 @@ def test_csc_input(device: torch.device) -> None:
 @pytest.mark.parametrize("plan", PLANS)
 def test_graphs_without_edges(plan: str, device: torch.device) -> None:
     for num_nodes in (0, 1, 5):
-        with case("nodes", num_nodes):
+        with named_case("nodes", num_nodes):
             source = GraphSource.homogeneous(
                 num_nodes,
                 EdgeSource(coo=torch.empty((2, 0), dtype=torch.int64)),
@@ -128,7 +128,7 @@ OTHER_ROWS = [
 
 def test_sources_that_give_other_rows(device: torch.device) -> None:
     for given, error, message in OTHER_ROWS:
-        with case(message):
+        with named_case(message):
             source = homogeneous_source()
             source.node_tables = {
                 NODE: {"x": RowSource((60, 7), torch.float32, lambda b, e, given=given: given)}
@@ -175,7 +175,7 @@ def test_tables_can_be_added(device: torch.device) -> None:
 @pytest.mark.parametrize("plan", ["sharded", "host"])
 def test_save_and_load(plan: str, tmp_path: Path, device: torch.device) -> None:
     for make in (homogeneous_source, heterogeneous_source):
-        with case(make.__name__):
+        with named_case(make.__name__):
             source = make()
             folder = tmp_path / make.__name__
             with Store.build(source, plan=plan, device=device) as store:
@@ -224,7 +224,7 @@ BAD_EDGE_SOURCES = [
 
 def test_bad_edge_sources() -> None:
     for make, error, message in BAD_EDGE_SOURCES:
-        with case(message), pytest.raises(error, match=message):
+        with named_case(message), pytest.raises(error, match=message):
             make()
 
 
@@ -278,5 +278,5 @@ BAD_GRAPHS = [
 
 def test_bad_graphs() -> None:
     for source, error, message in BAD_GRAPHS:
-        with case(message), pytest.raises(error, match=message):
+        with named_case(message), pytest.raises(error, match=message):
             Store.build(source(), device="cpu")

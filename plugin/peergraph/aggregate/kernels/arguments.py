@@ -28,7 +28,7 @@ class Schedule:
     Args:
         chunk: edges of a chunk of a long row.
         long_row: rows of more edges are cut in chunks.
-        warps_per_block: 1 to 8.
+        warps_per_block: 1 or 2.
     """
 
     chunk: int = _DEFAULTS.chunk

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -130,9 +129,9 @@ class CsrMatrix:
         Does not synchronise.
         """
         rows = row_of_edges(self.indptr, self.num_edges, self.indices.dtype)
-        loops = (self.indices == rows).to(dtype).unsqueeze(1)
-        by_position = replace(self.tensors, edge_ids=None)
-        return spmm(None, loops, by_position, "copy_e", False).squeeze(1)
+        loops_before = self.indptr.new_zeros(self.num_edges + 1)
+        torch.cumsum(self.indices == rows, 0, dtype=self.indptr.dtype, out=loops_before[1:])
+        return loops_before[self.indptr].diff().to(dtype)
 
     def trim_isolated_tail(self) -> CsrMatrix:
         """Returns the matrix without the last rows, if many of these have no edges.
