@@ -57,8 +57,8 @@ bool Lease::used_elsewhere() const {
   return users() > own;
 }
 
-// A thread that enters counts itself before it checks whether the lease is closed, and a thread that
-// closes sets `closed_` before it checks for users: at least one of the two sees the other.
+// A thread that enters counts itself before it checks whether the lease is closed, and a thread
+// that closes sets `closed_` before it checks for users: at least one of the two sees the other.
 void Lease::enter() {
   uint64_t word = users_.load();
   while (!users_.compare_exchange_weak(word, is_of_this_process(word) ? word + 1 : packed(1))) {

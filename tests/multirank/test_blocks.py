@@ -58,7 +58,7 @@ def _reads_and_writes(split: Split) -> None:
 def _local_shards(split: Split) -> None:
     group = Group.current(timeout=60)
     for number, tiers in enumerate(TIERS):
-        rows = random_rows((tiers.rows, 2, 3), torch.float32, seed=number)
+        rows = random_rows((tiers.rows, 2, 3), torch.int32, seed=number)
         table = make(rows, tiers, group, split)
         shards = [table.shard_rows(rank) for rank in range(group.world_size)]
         assert table.shard_rows() == shards[group.rank]
