@@ -7,6 +7,7 @@ one is told of here, and not by a layer at work.
 from __future__ import annotations
 
 import ast
+import multiprocessing.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 ROOT = Path(__file__).parent.parent
 LIBRARIES = ("torch", "torch_geometric", "dgl")
 # Of Python itself, which documents them.
-PYTHONS = {"_asdict", "_current_frames", "_exit", "_fields", "_replace"}
+PYTHONS = {"_asdict", "_current_frames", "_exit", "_fields", "_getframe", "_replace"}
 
 
 def own_and_used() -> tuple[set[str], set[str]]:
@@ -123,6 +124,7 @@ KNOWN: dict[str, Callable[[], Any]] = {
     "_schema": lambda: torch.ops.aten.add.Tensor,
     "_unsafe_preserve_version_counter": _torch("torch.autograd"),
     "_version": TENSOR,
+    "_flush_std_streams": lambda: multiprocessing.util,
     "_edge_attr_cls": _geometric("graph store"),
     "_global_store": _geometric("hetero"),
     "_lift": _geometric("layer"),

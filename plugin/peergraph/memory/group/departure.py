@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from multiprocessing.util import Finalize
+from multiprocessing import util
 from types import TracebackType
 
 from peergraph.errors import PeerLostError
@@ -31,8 +31,28 @@ def send_farewell_at_exit() -> None:
 @functools.cache
 def _register(pid: int) -> None:
     # Runs in processes of multiprocessing, too, where atexit and sys.excepthook do not.
-    Finalize(None, _send_farewells, exitpriority=-1)
+    util.Finalize(None, _send_farewells, exitpriority=-1)
+    if sys.version_info >= (3, 13) and multiprocessing.parent_process() is not None:
+        _record_exit_code()
     sys.excepthook = functools.partial(_name_the_cause, sys.excepthook)
+
+
+def _record_exit_code() -> None:
+    """Keeps the exit code of this process of multiprocessing for :func:`_ends_with`.
+
+    From Python 3.13 on, a process of multiprocessing runs its exit functions when the exception
+    that ended it is gone. It flushes its streams before, in a frame that has the exit code.
+    """
+    flush = util._flush_std_streams  # type: ignore[attr-defined]
+
+    def record_and_flush() -> None:
+        _exit_codes.append(sys._getframe(1).f_locals.get("exitcode", 0))
+        flush()
+
+    util._flush_std_streams = record_and_flush  # type: ignore[attr-defined]
+
+
+_exit_codes: list[int] = []
 
 
 def _name_the_cause(
@@ -77,6 +97,8 @@ def _ends_with() -> BaseException | None:
     An exit code other than 0 that a script gives itself (sys.exit) cannot be seen here.
     """
     error = sys.exc_info()[1]  # in multiprocessing's processes it is still on its way
+    if error is None and _exit_codes and _exit_codes[-1] != 0:
+        return SystemExit(_exit_codes[-1])
     if error is None and not hasattr(sys, "ps1"):  # where a prompt is, it ended nothing
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if isinstance(error, SystemExit):
@@ -88,7 +110,8 @@ def _ends_with() -> BaseException | None:
 
 def _cause(peers: Peers, error: BaseException) -> str:
     """The text of a farewell: the first death, where this rank ends because of another's."""
-    if isinstance(error, RuntimeError) and (lost := _first_death(peers)):
+    may_follow = isinstance(error, RuntimeError) or bool(_exit_codes)
+    if may_follow and (lost := _first_death(peers)):
         return lost
     text = f"{type(error).__name__}: {error}".splitlines()[0][:_LONGEST_TEXT]
     return f"rank {peers.rank} died (pid {os.getpid()}) of {text}"
