@@ -25,6 +25,7 @@ PARTS = {  # of an area, in the order in which they may import each other
         *("kernels", "sparse", "ops", "messages", "structure", "csc", "communities"),
         *("functions", "layers"),
     ],
+    "fullgraph": ["layout", "exchange", "tensor", "random", "structure", "plan", "graph"],
 }
 TOP = ["integration", "reference", "testing", "cli"]  # used by no area
 LAYERS = AREAS + TOP
