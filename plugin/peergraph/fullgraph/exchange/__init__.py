@@ -1,0 +1,1 @@
+"""How rows get to other ranks, and gradients back."""

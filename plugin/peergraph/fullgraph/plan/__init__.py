@@ -1,0 +1,1 @@
+"""Bytes and times of a partitioned graph."""

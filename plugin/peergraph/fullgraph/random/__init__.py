@@ -1,0 +1,1 @@
+"""Random numbers that do not depend on the number of ranks."""

@@ -1,0 +1,1 @@
+"""Edges partitioned by destination."""

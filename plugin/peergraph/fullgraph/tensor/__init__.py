@@ -1,0 +1,1 @@
+"""Tensors of all ranks' rows, and rules of operations."""
