@@ -150,6 +150,18 @@ def step_hook(layer: MessagePassing) -> str | None:
     return next(names, None)
 
 
+def interpreted(name: str) -> Any:
+    """The method of ``MessagePassing`` that reads the arguments of a layer when it is called.
+
+    An instance of plain ``MessagePassing`` makes PyG compile the methods into that class, for the
+    arguments of that instance alone. PyG keeps the interpreted ones then.
+
+    Args:
+        name: ``propagate`` or ``edge_updater``.
+    """
+    return getattr(MessagePassing, f"_orig_{name}", getattr(MessagePassing, name))
+
+
 def set_class_methods(cls: type[MessagePassing], keeps_propagate: bool) -> None:
     """Stores the methods of a layer's class where PyG looks for them.
 

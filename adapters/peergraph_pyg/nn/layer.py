@@ -59,7 +59,7 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
 
         result: Tensor = self._fused_or_fallback(
             fused,
-            lambda: MessagePassing.propagate(self, edge_index, size, **kwargs),
+            lambda: compat.interpreted("propagate")(self, edge_index, size, **kwargs),
             step="propagate",
         )
         return result
@@ -74,7 +74,7 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
 
     def edge_updater(self, edge_index: Any, size: Size = None, **kwargs: Any) -> Tensor:
         """As PyG's; without it, a class would inherit the compiled method of another class."""
-        result: Tensor = MessagePassing.edge_updater(self, edge_index, size, **kwargs)
+        result: Tensor = compat.interpreted("edge_updater")(self, edge_index, size, **kwargs)
         return result
 
     def __prepare_scriptable__(self) -> MessagePassing:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -66,6 +68,27 @@ def test_layers_that_stay_with_pyg(why: str) -> None:
     torch.testing.assert_close(ours(*args), theirs(*args))
     if "overridden" not in why:  # A function of the instance is not copied.
         assert f"PyG, {why}" in explain(ours, *args).replace("there are ", "")
+
+
+PLAIN_MESSAGE_PASSING = """
+import copy, torch
+from torch_geometric.nn import GATConv, MessagePassing, SAGEConv
+from peergraph_pyg import accelerate
+
+MessagePassing()
+x, edge_index = torch.randn(5, 4), torch.tensor([[0, 1, 2, 3, 4], [1, 1, 0, 4, 4]])
+for layer in (SAGEConv(4, 3, aggr="softmax"), GATConv(4, 3, flow="target_to_source")):
+    ours = accelerate(copy.deepcopy(layer))
+    assert type(ours) is not type(layer)
+    assert torch.equal(ours(x, edge_index), layer(x, edge_index))
+"""
+
+
+def test_fallback_after_a_plain_message_passing() -> None:
+    # PyG changes the class for the whole process.
+    command = [sys.executable, "-c", PLAIN_MESSAGE_PASSING]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("name", ["SAGEConv", "GINConv"])
