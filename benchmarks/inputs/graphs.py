@@ -143,19 +143,25 @@ def make_indptr(spec: GraphSpec, device: torch.device | str) -> torch.Tensor:
 
 def fill_indices(spec: GraphSpec, begin: int, out: torch.Tensor) -> torch.Tensor:
     """Writes the in-neighbours at CSC positions [begin, begin + len(out)) to `out`."""
-    n = spec.num_nodes
-    table = _weight_table(n, spec.sigma, str(out.device))
-    multiplier, offset = _scatter_of_ranks(spec)
     key = stream_key(spec.seed, 1)
     for chunk in range(0, out.numel(), CHUNK):
         size = min(CHUNK, out.numel() - chunk)
         first = begin + chunk
-        node = _weighted_rank(hash_range(key, first, first + size, out.device), table, n)
-        node *= multiplier
-        node += offset
-        node %= n
-        out[chunk : chunk + size].copy_(node)
+        hashed = hash_range(key, first, first + size, out.device)
+        out[chunk : chunk + size].copy_(weighted_nodes(spec, hashed))
     return out
+
+
+def weighted_nodes(spec: GraphSpec, hashed: torch.Tensor) -> torch.Tensor:
+    """Draws nodes, int64, each with the chance of its weight, from uniform bits."""
+    n = spec.num_nodes
+    table = _weight_table(n, spec.sigma, str(hashed.device))
+    multiplier, offset = _scatter_of_ranks(spec)
+    node = _weighted_rank(hashed, table, n)
+    node *= multiplier
+    node += offset
+    node %= n
+    return node
 
 
 def _weighted_rank(hashed: torch.Tensor, table: torch.Tensor, n: int) -> torch.Tensor:

@@ -135,6 +135,19 @@ def test_aggregate(tmp_path: Path) -> None:
     assert "edge softmax + backward" in table
 
 
+def test_spmm(tmp_path: Path) -> None:
+    small = ["--graphs", "tiny/200", "--dims", "7,16", "--blocks", "2", "--peers", "torch"]
+    records, table = run("spmm", tmp_path / "out.jsonl", *small)
+    assert not [r for r in records if "error" in r]
+    systems = {r["system"] for r in records if r["dim"] == 7 and r["semantics"] == "weighted sum"}
+    assert systems == {
+        *("peergraph", "peergraph, padded", "peergraph, already padded", "peergraph, 2 blocks"),
+        "torch csr",
+    }
+    assert all(r["ratio"] > 0 for r in records if r["system"] == "torch csr")
+    assert "edge_floor_ms" in table
+
+
 def test_dgl_layers(tmp_path: Path) -> None:
     pytest.importorskip("peergraph_dgl", exc_type=ImportError)
     more = ["--graph", "tiny/200", "--dims", "8", "--layers", "copy_u_sum,u_add_v,SAGE,GATv2"]
