@@ -72,7 +72,7 @@ PRIVATE_NAMES = (
     "dgl.heterograph_index:_CAPI_DGLCreateHeteroPickleStates",
     "dgl.heterograph_index:_CAPI_DGLHeteroForkingUnpickle",
     # Methods that DeviceIndex borrows. DGLGraph checks `isinstance(index, HeteroGraphIndex)`, so
-    # DeviceIndex.__class__ claims to be that class (backend/device_index.py).
+    # GraphIndex.__class__ claims to be that class (backend/graph_index.py).
     "dgl.heterograph_index:HeteroGraphIndex.bits_needed",
     "dgl.heterograph_index:HeteroGraphIndex.incidence_matrix",
     "dgl.heterograph_index:HeteroGraphIndex.adjacency_matrix_scipy",

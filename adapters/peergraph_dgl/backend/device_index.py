@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,15 +10,16 @@ import dgl.heterograph_index as dgl_index
 import torch
 from dgl.graph_index import from_coo
 from dgl.heterograph_index import HeteroGraphIndex
-from dgl.utils import to_dgl_context, toindex
+from dgl.utils import toindex
 from torch import Tensor
 
 from .edge_list import EdgeList, edge_list_of
+from .graph_index import GraphIndex, unit_metagraph
 
 _FORMATS = ("coo", "csr", "csc")
 
 
-class DeviceIndex:
+class DeviceIndex(GraphIndex[EdgeList]):
     """A graph's structure as torch tensors, with the methods of DGL's HeteroGraphIndex.
 
     DGL's graph classes use it unchanged. Most methods run torch operations on the device. Methods
@@ -36,27 +36,8 @@ class DeviceIndex:
     def __init__(
         self, metagraph: Any, num_nodes: Sequence[int], edge_lists: Sequence[EdgeList]
     ) -> None:
-        self.metagraph = metagraph
-        self._num_nodes = [int(count) for count in num_nodes]
-        self.edge_lists = list(edge_lists)
+        super().__init__(metagraph, num_nodes, edge_lists)
         self._cpu_index: Any = None
-        self._cache: dict[Any, Any] = {}
-
-    # DGLGraph accepts only a HeteroGraphIndex, which this property claims to be (see compat.py).
-    # The C library looks at the real type, and so raises instead of following an invalid handle.
-    @property
-    def __class__(self) -> Any:
-        return HeteroGraphIndex
-
-    @__class__.setter
-    def __class__(self, value: Any) -> None:
-        raise TypeError("the class of a DeviceIndex cannot be changed")
-
-    @property
-    def handle(self) -> Any:
-        raise TypeError(
-            f"DGL's C library cannot take a graph on {self.device}: move it by .to('cpu')"
-        )
 
     @classmethod
     def copy_of(cls, index: Any, device: torch.device) -> DeviceIndex:
@@ -93,60 +74,8 @@ class DeviceIndex:
     def __reduce__(self) -> Any:
         return _unpickle, (self.metagraph, self._num_nodes, self.edge_lists)
 
-    # Types and counts
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the tensors."""
-        return self.edge_lists[0].device if self.edge_lists else torch.device("cpu")
-
-    @property
-    def ctx(self) -> Any:
-        return to_dgl_context(self.device)
-
-    @property
-    def dtype(self) -> str:
-        is_int = bool(self.edge_lists) and self.edge_lists[0].src.dtype == torch.int32
-        return "int32" if is_int else "int64"
-
-    def number_of_ntypes(self) -> int:
-        return len(self._num_nodes)
-
-    def number_of_etypes(self) -> int:
-        return len(self.edge_lists)
-
-    def num_nodes(self, ntype: int) -> int:
-        return self._num_nodes[ntype]
-
-    def num_edges(self, etype: int) -> int:
-        return self.edge_lists[etype].num_edges
-
-    number_of_nodes = num_nodes
-    number_of_edges = num_edges
-    bits_needed = HeteroGraphIndex.bits_needed
     incidence_matrix = HeteroGraphIndex.incidence_matrix
     adjacency_matrix_scipy = HeteroGraphIndex.adjacency_matrix_scipy
-
-    def is_metagraph_unibipartite(self) -> bool:
-        sources, destinations = self._ends()
-        return not set(sources) & set(destinations)
-
-    def _ends(self) -> tuple[list[int], list[int]]:
-        """Source and destination types of the edge_lists."""
-        ends = [self.metagraph.find_edge(etype) for etype in range(len(self.edge_lists))]
-        return [source for source, _ in ends], [destination for _, destination in ends]
-
-    def is_readonly(self) -> bool:
-        return True
-
-    def is_pinned(self) -> bool:
-        return False
-
-    def pin_memory_(self) -> None:
-        raise NotImplementedError("pin_memory_: a graph made of torch tensors is not pinned")
-
-    def has_nodes(self, ntype: int, vids: Tensor) -> Tensor:
-        return ((vids >= 0) & (vids < self.num_nodes(ntype))).to(vids.dtype)
 
     # Edges
 
@@ -288,13 +217,6 @@ class DeviceIndex:
             [ids.to(self.device) for ids in part.induced_edges],
         )
 
-    def __getattr__(self, name: str) -> Any:
-        if not name.startswith("_") and hasattr(HeteroGraphIndex, name):
-            raise NotImplementedError(
-                f"{name} is not implemented for a graph on {self.device}: move it by .to('cpu')"
-            )
-        raise AttributeError(name)
-
 
 class SubgraphIndex:
     """The counterpart of DGL's HeteroSubgraphIndex, made of tensors."""
@@ -310,12 +232,6 @@ class SubgraphIndex:
 def is_device_index(index: Any) -> bool:
     """Whether an index is a :class:`DeviceIndex`; `isinstance` is misled by its ``__class__``."""
     return type(index) is DeviceIndex
-
-
-@functools.cache
-def unit_metagraph(num_ntypes: int) -> Any:
-    """DGL's metagraph of one relation, within a type or between two."""
-    return from_coo(num_ntypes, [0], [num_ntypes - 1], True)
 
 
 def _unpickle(metagraph: Any, num_nodes: list[int], edge_lists: list[EdgeList]) -> DeviceIndex:

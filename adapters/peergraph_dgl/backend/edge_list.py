@@ -2,17 +2,91 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import dgl.heterograph_index as dgl_index
 import numpy as np
 import torch
 from torch import Tensor
 
-from peergraph.aggregate import Csc, is_arange, row_of_edges
+from peergraph.aggregate import Csc, Structure, is_arange, row_of_edges
 from peergraph.integration import is_explaining
 
 from .. import compat
+
+
+class Edges(Protocol):
+    """The edges of one relation, over which DGL's message passing runs.
+
+    :class:`EdgeList` holds all of them; edges that are partitioned over ranks have the same
+    methods.
+    """
+
+    @property
+    def num_src(self) -> int:
+        """Number of source nodes."""
+        ...
+
+    @property
+    def num_dst(self) -> int:
+        """Number of destination nodes."""
+        ...
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the features."""
+        ...
+
+    @property
+    def idtype(self) -> torch.dtype:
+        """Dtype of node ids and degrees: int32 or int64."""
+        ...
+
+    def csc(self) -> Structure:
+        """Returns the structure; edge features are in the order of the edge ids."""
+        ...
+
+    def in_degrees(self) -> Tensor:
+        """Returns the number of edges of each destination, [num_dst]."""
+        ...
+
+    def out_degrees(self) -> Tensor:
+        """Returns the number of edges of each source, [num_src]."""
+        ...
+
+    def has_zero_in_degrees(self) -> bool:
+        """Returns whether a destination has no edges."""
+        ...
+
+    def fill_empty_rows(self, values: Tensor, value: float) -> Tensor:
+        """Returns `values` [num_dst, *features] with `value` at destinations without edges."""
+        ...
+
+    def reverse(self) -> Edges:
+        """Returns the same edges from destinations to sources."""
+        ...
+
+    def select(self, edge_ids: Tensor) -> Edges:
+        """Returns the edges of these ids, in their order."""
+        ...
+
+    def softmax_with(self, others: Sequence[Any], scores: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Softmax at each destination over the edges of several relations.
+
+        Args:
+            others: further edges of the same kind to the same destinations.
+            scores: [edges, *heads] of these edges, then of each of `others`.
+
+        Returns:
+            [edges, *heads] for each relation.
+        """
+        ...
 
 
 class EdgeList:
@@ -54,6 +128,10 @@ class EdgeList:
     @property
     def device(self) -> torch.device:
         return self.src.device
+
+    @property
+    def idtype(self) -> torch.dtype:
+        return self.src.dtype
 
     @property
     def dst(self) -> Tensor:
@@ -101,6 +179,21 @@ class EdgeList:
         src[index], dst[index] = self.src, self.dst
         return EdgeList(self.num_src, self.num_dst, src, dst)
 
+    def select(self, edge_ids: Tensor) -> EdgeList:
+        """The edges of these ids, in their order."""
+        ids = edge_ids.long()
+        return EdgeList(self.num_src, self.num_dst, self.src[ids], self.dst[ids])
+
+    def softmax_with(self, others: Sequence[EdgeList], scores: Sequence[Tensor]) -> list[Tensor]:
+        """Softmax at each destination over the edges of this list and `others`."""
+        lists = [self, *others]
+        nodes = torch.cat([edges.dst for edges in lists])
+        # The kernel reads edge scores only, so any source node will do.
+        joined = EdgeList(1, self.num_dst, torch.zeros_like(nodes), nodes)
+        weights = joined.csc().edge_softmax(torch.cat(list(scores)))
+        counts = [edges.num_edges for edges in lists]
+        return list(weights.split(counts))  # type: ignore[no-untyped-call]
+
     def by_destination(self) -> tuple[Tensor, Tensor, Tensor]:
         """Offsets, sources and edge ids, grouped by destination, in the dtype of `src`."""
         if self._by_destination is None:
@@ -126,6 +219,14 @@ class EdgeList:
             empty = np.flatnonzero(offsets[1:] == offsets[:-1])
             self._empty_rows = torch.from_numpy(empty).to(self.device)
         return self._empty_rows
+
+    def fill_empty_rows(self, values: Tensor, value: float) -> Tensor:
+        """Returns `values` with `value` at destinations without edges; may work in place."""
+        if values.device.type != "cpu":  # Indices would synchronise, for their number.
+            flags = self.in_degrees() == 0
+            return values.masked_fill(flags.reshape(-1, *[1] * (values.dim() - 1)), value)
+        empty = self.empty_rows()
+        return values.index_fill_(0, empty, value) if empty.numel() else values
 
     def has_zero_in_degrees(self) -> bool:
         """Whether a destination has no edges. Synchronises with a GPU at the first call."""

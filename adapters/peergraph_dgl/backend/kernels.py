@@ -7,21 +7,21 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from peergraph.aggregate import Csc, edge_softmax, g_sddmm, g_spmm
+from peergraph.aggregate import Csc
 
-from .edge_list import EdgeList
+from .edge_list import Edges
 from .joint_gradients import join_gradients
 from .materialize import materialize
 
 Feature = Tensor | None
-TypedEdges = tuple[int, int, EdgeList]
+TypedEdges = tuple[int, int, Edges]
 """Source node type, destination node type, edges."""
 
 # The value of a maximum or minimum over no edges, as DGL's kernels return it.
 _EMPTY_VALUE = {"max": -torch.inf, "min": torch.inf}
 
 
-def spmm(edges: EdgeList, op: str, reduce: str, lhs: Feature, rhs: Feature) -> Tensor:
+def spmm(edges: Edges, op: str, reduce: str, lhs: Feature, rhs: Feature) -> Tensor:
     """Computes messages on the edges of one relation and reduces them at the destinations.
 
     Args:
@@ -38,25 +38,22 @@ def spmm(edges: EdgeList, op: str, reduce: str, lhs: Feature, rhs: Feature) -> T
     out = spmm_zero_filled(edges, op, reduce, lhs, rhs)
     if reduce not in _EMPTY_VALUE or not edges.num_edges:
         return out
-    if out.device.type != "cpu":  # Indices would synchronise, for their number.
-        return out.masked_fill(_expand_rows(edges.in_degrees() == 0, out), _EMPTY_VALUE[reduce])
-    empty = edges.empty_rows()
-    return out.index_fill_(0, empty, _EMPTY_VALUE[reduce]) if empty.numel() else out
+    return edges.fill_empty_rows(out, _EMPTY_VALUE[reduce])
 
 
-def spmm_zero_filled(edges: EdgeList, op: str, reduce: str, lhs: Feature, rhs: Feature) -> Tensor:
+def spmm_zero_filled(edges: Edges, op: str, reduce: str, lhs: Feature, rhs: Feature) -> Tensor:
     """As :func:`spmm`, with 0 for all destinations without edges."""
     csc = edges.csc()
     if op == "copy_lhs":
-        return g_spmm(csc, "copy_u", reduce, _operand(op, lhs))
+        return csc.spmm("copy_u", reduce, _operand(op, lhs))
     if op == "copy_rhs":
-        return g_spmm(csc, "copy_e", reduce, e=_operand(op, rhs))
+        return csc.spmm("copy_e", reduce, e=_operand(op, rhs))
     x, e = _aligned(_operand(op, lhs), _operand(op, rhs))
-    return g_spmm(csc, op, reduce, x, e)
+    return csc.spmm(op, reduce, x, e)
 
 
 def sddmm(
-    edges: EdgeList, op: str, lhs: Feature, rhs: Feature, lhs_target: str, rhs_target: str
+    edges: Edges, op: str, lhs: Feature, rhs: Feature, lhs_target: str, rhs_target: str
 ) -> Tensor:
     """Computes a value for each edge of one relation.
 
@@ -71,18 +68,18 @@ def sddmm(
     """
     csc = edges.csc()
     if op == "copy_lhs":
-        return g_sddmm(csc, "copy", _operand(op, lhs), lhs_target=lhs_target)
+        return csc.sddmm("copy", _operand(op, lhs), lhs_target=lhs_target)
     if op == "copy_rhs":
-        return g_sddmm(csc, "copy", _operand(op, rhs), lhs_target=rhs_target)
+        return csc.sddmm("copy", _operand(op, rhs), lhs_target=rhs_target)
     left, right = _same_rank(_operand(op, lhs), _operand(op, rhs))
     if op != "dot":
-        return g_sddmm(csc, op, left, right, lhs_target, rhs_target)
+        return csc.sddmm(op, left, right, lhs_target, rhs_target)
     scalar = left.dim() == 1
     if scalar:
         left, right = left.unsqueeze(-1), right.unsqueeze(-1)
     if left.shape[-1] != right.shape[-1]:
         raise ValueError(f"dot: the last dimensions differ, {left.shape[-1]} and {right.shape[-1]}")
-    out = g_sddmm(csc, "dot", left, right, lhs_target, rhs_target)
+    out = csc.sddmm("dot", left, right, lhs_target, rhs_target)
     return out if scalar else out.unsqueeze(-1)
 
 
@@ -112,7 +109,7 @@ def sddmm_by_type(
     return tuple(result)
 
 
-def softmax(edges: EdgeList, scores: Tensor, edge_ids: Tensor | None, norm_by: str) -> Tensor:
+def softmax(edges: Edges, scores: Tensor, edge_ids: Tensor | None, norm_by: str) -> Tensor:
     """Softmax of edge scores over the edges of each destination, or of each source.
 
     Args:
@@ -123,11 +120,10 @@ def softmax(edges: EdgeList, scores: Tensor, edge_ids: Tensor | None, norm_by: s
     """
     _check_norm_by(norm_by)
     if edge_ids is not None:
-        ids = edge_ids.long()
-        edges = EdgeList(edges.num_src, edges.num_dst, edges.src[ids], edges.dst[ids])
+        edges = edges.select(edge_ids)
     if norm_by == "src":
         edges = edges.reverse()
-    return edge_softmax(edges.csc(), materialize(scores))
+    return edges.csc().edge_softmax(materialize(scores))
 
 
 def spmm_by_type(
@@ -182,14 +178,11 @@ def softmax_by_type(
     result: list[Feature] = [None] * len(relations)
     for etypes in groups.values():
         edges = [relations[etype][2] for etype in etypes]
-        nodes = torch.cat([part.dst if norm_by == "dst" else part.src for part in edges])
-        num_nodes = edges[0].num_dst if norm_by == "dst" else edges[0].num_src
-        # The kernel reads edge scores only, so any source node will do.
-        joined = EdgeList(1, num_nodes, torch.zeros_like(nodes), nodes)
-        joined_scores = torch.cat([_operand("edge_softmax", scores[etype]) for etype in etypes])
-        weights = edge_softmax(joined.csc(), joined_scores)
-        parts = weights.split([part.num_edges for part in edges])  # type: ignore[no-untyped-call]
-        for etype, part in zip(etypes, parts, strict=True):
+        if norm_by == "src":
+            edges = [part.reverse() for part in edges]
+        parts = [_operand("edge_softmax", scores[etype]) for etype in etypes]
+        weights = edges[0].softmax_with(edges[1:], parts)
+        for etype, part in zip(etypes, weights, strict=True):
             result[etype] = part
     return tuple(result)
 
@@ -206,7 +199,7 @@ def segment_reduce(op: str, values: Tensor, offsets: Tensor) -> Tensor:
     # The kernel copies edge features, so any source node will do.
     sources = torch.zeros(values.shape[0], dtype=torch.int64, device=values.device)
     csc = Csc(offsets, sources, 1, check=values.device.type == "cpu")
-    return g_spmm(csc, "copy_e", op, e=materialize(values))
+    return csc.spmm("copy_e", op, e=materialize(values))
 
 
 def segment_mm(a: Tensor, b: Tensor, lengths: Tensor) -> Tensor:
@@ -250,10 +243,6 @@ def _merge(reduce: str, parts: list[Tensor]) -> Tensor:
 def _check_norm_by(norm_by: str) -> None:
     if norm_by not in ("dst", "src"):
         raise ValueError(f"norm_by: expected 'dst' or 'src', got {norm_by!r}")
-
-
-def _expand_rows(flags: Tensor, values: Tensor) -> Tensor:
-    return flags.reshape(-1, *[1] * (values.dim() - 1))
 
 
 def _operand(op: str, feature: Feature) -> Tensor:

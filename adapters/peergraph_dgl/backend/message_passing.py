@@ -24,7 +24,8 @@ from torch import Tensor
 from ..compat import new_patches
 from . import kernels
 from .device_index import DeviceIndex, is_device_index
-from .edge_list import EdgeList, edge_list_of
+from .edge_list import EdgeList, Edges, edge_list_of
+from .graph_index import is_graph_index
 
 _SETTINGS = ("auto", "always")
 _setting = "auto"
@@ -84,28 +85,28 @@ def uninstall() -> None:
     _patches.undo()
 
 
-def edge_lists_of(index: Any) -> list[EdgeList]:
+def edge_lists_of(index: Any) -> list[Edges]:
     """The edges of a graph by relation; those of DGL's own index are copied once and cached."""
-    if is_device_index(index):
-        edge_lists: list[EdgeList] = index.edge_lists
+    if is_graph_index(index):
+        edge_lists: list[Edges] = index.edge_lists
         return edge_lists
     if _CACHE not in index._cache:
         index._cache[_CACHE] = [
             edge_list_of(index, etype) for etype in range(index.number_of_etypes())
         ]
-    cached: list[EdgeList] = index._cache[_CACHE]
+    cached: list[Edges] = index._cache[_CACHE]
     return cached
 
 
-def _served_edge_lists(index: Any) -> list[EdgeList] | None:
+def _served_edge_lists(index: Any) -> list[Edges] | None:
     """The edges by relation if Peergraph's kernels serve the graph, else None."""
-    if is_device_index(index):
+    if is_graph_index(index):
         return edge_lists_of(index)
     served = _setting == "always" and F.to_backend_ctx(index.ctx).type == "cpu"
     return edge_lists_of(index) if served else None
 
 
-def _with_types(index: Any, relations: list[EdgeList]) -> list[kernels.TypedEdges]:
+def _with_types(index: Any, relations: list[Edges]) -> list[kernels.TypedEdges]:
     return [(*index.metagraph.find_edge(i), edges) for i, edges in enumerate(relations)]
 
 

@@ -15,7 +15,8 @@ from peergraph.aggregate import FEATURE_DTYPES
 from peergraph.integration import Unsupported, require
 
 from ..backend import kernels
-from ..backend.device_index import DeviceIndex
+from ..backend.edge_list import Edges
+from ..backend.graph_index import GraphIndex, unit_metagraph
 from ..backend.message_passing import edge_lists_of
 
 _OPS = ("add", "sub", "mul", "div")
@@ -39,9 +40,12 @@ class KernelGraph:
         self.edata: dict[str, Tensor] = {}
 
     @property
-    def _graph(self) -> DeviceIndex:
+    def _graph(self) -> GraphIndex[Edges]:
         """The index that DGL's functions, such as ``edge_softmax``, read."""
-        return DeviceIndex.unit(1 if self._homogeneous else 2, self.edges)
+        ends = (
+            [self.edges.num_src] if self._homogeneous else [self.edges.num_src, self.edges.num_dst]
+        )
+        return GraphIndex(unit_metagraph(len(ends)), ends, [self.edges])
 
     @contextmanager
     def local_scope(self) -> Iterator[None]:
