@@ -121,7 +121,7 @@ def test_constraints_pin_all_that_make_installs() -> None:
     wanted = {
         normal(re.split(r"[^\w.-]", requirement)[0])
         for requirement in requires("peergraph") or []
-        if not re.search(r"extra == .(cupy|nvml|plot|dev)", requirement)
+        if not re.search(r"extra == .(cupy|nvml|plot|partition|dev)", requirement)
     }
     assert "torch" in wanted
     assert wanted | {"scikit-build-core", "pybind11", "ruff", "mypy", "clang-format"} <= pinned

@@ -1,7 +1,7 @@
 """Aggregation over the edges of a graph: g-SpMM, g-SDDMM, edge softmax, with gradients."""
 
 from peergraph.aggregate import layers
-from peergraph.aggregate.communities import reorder
+from peergraph.aggregate.communities import find_communities, reorder
 from peergraph.aggregate.csc import Csc
 from peergraph.aggregate.functions import (
     attention,
@@ -27,6 +27,7 @@ __all__ = [
     "attention",
     "attention_fits",
     "edge_softmax",
+    "find_communities",
     "g_sddmm",
     "g_spmm",
     "is_arange",

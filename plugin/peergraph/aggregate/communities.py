@@ -40,6 +40,25 @@ def reorder(
     Raises:
         ValueError: sources and destinations differ in number, or an argument is below 1.
     """
+    labels = find_communities(csc, rounds=rounds, largest=largest, seed=seed)
+    order = torch.sort(labels, stable=True).indices
+    return _renumber(csc, order), order
+
+
+def find_communities(csc: Csc, *, rounds: int = 10, largest: int = 4096, seed: int = 0) -> Tensor:
+    """Labels each node by its community, as :func:`reorder` finds them.
+
+    Args:
+        csc, rounds, largest, seed: as for :func:`reorder`.
+
+    Returns:
+        [nodes] int64: nodes of a community have the number of one of its nodes.
+
+    Synchronises. Takes about 40 bytes an edge meanwhile.
+
+    Raises:
+        ValueError: as :func:`reorder`.
+    """
     if csc.num_sources != csc.num_destinations:
         raise ValueError(
             f"csc must have as many sources as destinations, got {csc.num_sources} and "
@@ -48,12 +67,6 @@ def reorder(
     for name, value in (("rounds", rounds), ("largest", largest)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
-    order = torch.sort(_communities(csc, rounds, largest, seed), stable=True).indices
-    return _renumber(csc, order), order
-
-
-def _communities(csc: Csc, rounds: int, largest: int, seed: int) -> Tensor:
-    """[nodes] int64 label of each node's community."""
     count, device = csc.num_destinations, csc.device
     nodes = torch.arange(count, device=device)
     target = row_of_edges(csc.indptr, csc.num_edges)

@@ -1,0 +1,63 @@
+"""Cuts an order of nodes into one block for each rank, balanced by nodes and by edges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+
+def balance_cost(degrees: Tensor) -> Tensor:
+    """Returns the cost of each node: the mean of its share of all nodes and of all edges.
+
+    A block whose costs add up to c has at most a share 2c of the nodes and a share 2c of the edges.
+
+    Args:
+        degrees: [nodes] in-degrees, of any dtype and device.
+
+    Returns:
+        [nodes] float64; the costs add up to 1.
+    """
+    nodes = degrees.numel()
+    edges = degrees.sum(dtype=torch.float64).clamp_(min=1.0)
+    if nodes == 0:
+        return degrees.double()
+    cost = degrees.double() / edges + 1.0 / nodes
+    return cost / cost.sum()
+
+
+def cut_blocks(cost: Tensor, world_size: int) -> tuple[int, ...]:
+    """Cuts rows into contiguous blocks of about equal cost (MG-GCN 4.1).
+
+    Each block ends where its cost is closest to an equal share of what the blocks before have left:
+    after a hub that is a block by itself, the others share the rest equally. Synchronises.
+
+    Args:
+        cost: [rows] costs in the order of the rows, not negative.
+        world_size: blocks; trailing blocks are empty if there are fewer rows.
+
+    Returns:
+        The number of rows in each block.
+    """
+    before = torch.cat([cost.new_zeros(1), cost.cumsum(0)]).double().cpu()
+    rows = cost.numel()
+    total = float(before[-1])
+    ends = [0]
+    for blocks_left in range(world_size, 1, -1):
+        start = ends[-1]
+        done = float(before[start])
+        target = done + (total - done) / blocks_left
+        end = min(int(torch.searchsorted(before, target)), rows)
+        if end > start + 1 and target - float(before[end - 1]) < float(before[end]) - target:
+            end -= 1
+        ends.append(max(end, min(start + 1, rows)))
+    ends.append(rows)
+    return tuple(b - a for a, b in pairwise(ends))
+
+
+def imbalance(values: Sequence[int]) -> float:
+    """Returns the largest value divided by the mean; 1 is balanced, and what no values give."""
+    total = sum(values)
+    return max(values) * len(values) / total if total else 1.0

@@ -1,0 +1,61 @@
+"""Partitions by METIS, through pymetis where it is installed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_INSTALL = 'order="metis" needs pymetis: pip install "peergraph[partition]"'
+_WEIGHT_SUM = 1 << 30
+
+
+def metis_parts(
+    source: Tensor, destination: Tensor, cost: Tensor, world_size: int, seed: int
+) -> Tensor:
+    """Partitions a graph by METIS, for the least communication volume (its objective VOL).
+
+    Runs in one thread on the CPU; takes about 100 bytes an edge. Edges count in both directions,
+    self loops and repeated edges do not.
+
+    Args:
+        source, destination: [edges] int64 ends of the edges.
+        cost: [nodes] float64, balanced over the parts.
+        world_size: number of parts.
+        seed: of METIS.
+
+    Returns:
+        [nodes] int64: the part of each node, on the edges' device.
+
+    Raises:
+        ImportError: pymetis is not installed.
+    """
+    pymetis = _import_pymetis()
+    nodes = cost.numel()
+    if nodes <= world_size or world_size == 1:
+        return torch.arange(nodes, device=source.device) % world_size
+    ends = source != destination
+    low, high = source[ends], destination[ends]
+    both = torch.unique(torch.cat([low * nodes + high, high * nodes + low]))
+    indptr = torch.searchsorted(both, torch.arange(nodes + 1, device=both.device) * nodes)
+    # An integer for each node, at least 1; the sum must fit 32 bits.
+    scale = min(100.0 * nodes, _WEIGHT_SUM / 2)
+    weights = (cost / cost.sum() * scale).ceil().long()
+    found = pymetis.part_graph(
+        world_size,
+        pymetis.CSRAdjacency(indptr.cpu().numpy(), (both % nodes).cpu().numpy()),
+        vweights=weights.cpu().numpy(),
+        recursive=False,
+        options=pymetis.Options(objtype=1, seed=seed),
+    )
+    part = torch.tensor(found.vertex_part, dtype=torch.int64, device="cpu")
+    return part.to(source.device)
+
+
+def _import_pymetis() -> Any:
+    try:
+        import pymetis
+    except ImportError as error:
+        raise ImportError(_INSTALL) from error
+    return pymetis
