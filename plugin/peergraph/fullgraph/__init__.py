@@ -1,3 +1,14 @@
 """Exact training on a whole graph over several GPUs (MG-GCN, MGG)."""
 
-__all__: list[str] = []
+from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.tensor.conversions import distribute, from_local, like, replicated
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+
+__all__ = [
+    "PartitionedTensor",
+    "RowLayout",
+    "distribute",
+    "from_local",
+    "like",
+    "replicated",
+]

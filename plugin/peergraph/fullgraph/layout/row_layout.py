@@ -1,0 +1,329 @@
+"""Which rank holds which rows of an array whose rows are partitioned over the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from peergraph.fullgraph.layout.digest import digest_rows
+from peergraph.memory import Group
+
+_Lazy = Callable[[], Tensor]
+
+
+class RowLayout:
+    """The rows of a global array by rank: nodes of a type, edges of a relation, or selected rows.
+
+    The user numbers the rows 0 to `size - 1`. Rank r holds `counts[r]` of them. An internal row
+    number is `offsets[rank] + local row`. Layouts are immutable and compared by identity first, so
+    selections are cached: the same mask or ids give the same layout object.
+    """
+
+    group: Group
+    """The ranks."""
+    counts: tuple[int, ...]
+    """Rows by rank."""
+    offsets: tuple[int, ...]
+    """First internal row of each rank."""
+    size: int
+    """Rows of all ranks."""
+    local_count: int
+    """Rows of this rank."""
+    parent: RowLayout | None
+    """The layout that this one was derived from, or None."""
+    parent_rows: Tensor | None
+    """[local_count] int64: rows of a selection as local rows of `parent`; None otherwise."""
+    unique: bool
+    """Whether no row of `parent` was selected more than once."""
+    repeats: int
+    """For :meth:`repeat`: rows for each row of `parent`; else 1."""
+    tiles: int
+    """For :meth:`tile`: copies of the rows of `parent`; else 1."""
+
+    def __init__(
+        self,
+        group: Group,
+        counts: Sequence[int],
+        positions: Tensor | _Lazy,
+        internal_rows: Tensor | _Lazy | None = None,
+        *,
+        parent: RowLayout | None = None,
+        parent_rows: Tensor | None = None,
+        unique: bool = True,
+        repeats: int = 1,
+        tiles: int = 1,
+    ) -> None:
+        self.group = group
+        self.counts = tuple(int(count) for count in counts)
+        if len(self.counts) != group.world_size:
+            raise ValueError(
+                f"counts must have one number for each of the {group.world_size} ranks, "
+                f"got {len(self.counts)}"
+            )
+        self.offsets = (0, *accumulate(self.counts))[:-1]
+        self.size = sum(self.counts)
+        self.local_count = self.counts[group.rank]
+        self.parent = parent
+        self.parent_rows = parent_rows
+        self.unique = unique
+        self.repeats = repeats
+        self.tiles = tiles
+        self._positions = positions
+        self._internal_rows = internal_rows
+        self._derived: dict[tuple[str, int], RowLayout] = {}
+        self._by_tensor = WeakIdKeyDictionary()
+        self._by_content: WeakValueDictionary[object, RowLayout] = WeakValueDictionary()
+        self._compared: WeakKeyDictionary[RowLayout, bool] = WeakKeyDictionary()
+
+    @classmethod
+    def contiguous(cls, group: Group, size: int) -> RowLayout:
+        """Returns the layout in the user's order, cut in blocks that differ by at most one row."""
+        if size < 0:
+            raise ValueError(f"size must not be negative, got {size}")
+        small, larger = divmod(size, group.world_size)
+        counts = [small + (rank < larger) for rank in range(group.world_size)]
+        start = sum(counts[: group.rank])
+        positions = torch.arange(start, start + counts[group.rank], device=group.device)
+        return cls(group, counts, positions, lambda: torch.arange(size))
+
+    @classmethod
+    def from_order(cls, group: Group, order: Tensor, counts: Sequence[int]) -> RowLayout:
+        """Returns the layout that cuts `order` in blocks of `counts` rows.
+
+        Args:
+            order: [size] int64, equal on all ranks: the user's row of each internal row.
+            counts: rows by rank; their sum is `size`.
+
+        Raises:
+            ValueError: `order` is no permutation, or `counts` do not sum to its length.
+        """
+        if order.dim() != 1 or sum(counts) != order.numel():
+            raise ValueError(
+                f"order must be one row number for each of sum(counts) = {sum(counts)} rows, "
+                f"got shape {tuple(order.shape)}"
+            )
+        order = order.to("cpu", torch.int64)
+        size = order.numel()
+        internal_rows = torch.full((size,), -1)
+        if size and (int(order.min()) < 0 or int(order.max()) >= size):
+            raise ValueError(f"order must hold row numbers of 0..{size - 1}")
+        internal_rows[order] = torch.arange(size)
+        if size and int(internal_rows.min()) < 0:
+            raise ValueError("order must hold every row once")
+        start = sum(counts[: group.rank])
+        positions = order[start : start + counts[group.rank]].to(group.device)
+        return cls(group, counts, positions, internal_rows)
+
+    @property
+    def positions(self) -> Tensor:
+        """[local_count] int64 on the group's device: the user's row of each local row.
+
+        For a selection by mask the first use is collective.
+        """
+        if not isinstance(self._positions, Tensor):
+            self._positions = self._positions()
+        return self._positions
+
+    @property
+    def internal_rows(self) -> Tensor:
+        """[size] int64 on the CPU: the internal row of each of the user's rows.
+
+        For a selection by mask the first use is collective.
+        """
+        if not isinstance(self._internal_rows, Tensor):
+            make = self._internal_rows or self._gather_internal_rows
+            self._internal_rows = make()
+        return self._internal_rows
+
+    def locate(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the rank and the local row of each of the user's rows `ids`, int64 on the CPU.
+
+        Raises:
+            IndexError: an id is not one of -size..size - 1.
+        """
+        ids = ids.to("cpu", torch.int64)
+        if ids.numel() and (int(ids.min()) < -self.size or int(ids.max()) >= self.size):
+            raise IndexError(
+                f"row ids must be in -{self.size}..{self.size - 1}, "
+                f"got {int(ids.min())}..{int(ids.max())}"
+            )
+        ids = torch.where(ids < 0, ids + self.size, ids)
+        internal = self.internal_rows[ids]
+        offsets = torch.tensor(self.offsets)
+        # Ranks without rows have the offset of the next one; `right` finds the last of them.
+        owner = torch.searchsorted(offsets, internal, right=True) - 1
+        return owner, internal - offsets[owner]
+
+    def select_mask(self, local_mask: Tensor) -> RowLayout:
+        """Returns the layout of the rows that a mask selects, in the user's order. Collective.
+
+        The same mask tensor, unchanged, gives the same object without communication.
+
+        Args:
+            local_mask: [local_count] bool on the group's device: this rank's rows of the mask.
+        """
+        known = self._known(local_mask)
+        if known is not None:
+            return known
+        if local_mask.shape != (self.local_count,) or local_mask.dtype != torch.bool:
+            raise ValueError(
+                f"mask must be bool of shape ({self.local_count},) on this rank, "
+                f"got {local_mask.dtype} of shape {tuple(local_mask.shape)}"
+            )
+        rows = local_mask.nonzero().squeeze(1)
+        parts = self.group.all_gather((rows.numel(), digest_rows(rows)))
+        key = ("mask", *parts)
+        layout = self._by_content.get(key)
+        if layout is None:
+            layout = RowLayout(
+                self.group,
+                [count for count, _ in parts],
+                lambda: self._rank_of_rows(rows),
+                parent=self,
+                parent_rows=rows,
+            )
+            self._by_content[key] = layout
+        return self._remember(local_mask, layout)
+
+    def select_ids(self, ids: Tensor) -> RowLayout:
+        """Returns the layout of the rows `ids`, in their order; ids may repeat. Collective.
+
+        The same tensor, unchanged, gives the same object without communication.
+
+        Args:
+            ids: [k] integers, the user's rows, equal on all ranks; negative ones count from the
+                end.
+
+        Raises:
+            ValueError: the ids differ between ranks.
+            IndexError: an id is not one of -size..size - 1.
+        """
+        known = self._known(ids)
+        if known is not None:
+            return known
+        if ids.dim() != 1 or ids.dtype.is_floating_point or ids.dtype == torch.bool:
+            raise ValueError(
+                f"ids must be a list of integers, got {ids.dtype} of shape {tuple(ids.shape)}"
+            )
+        ids_on_cpu = ids.detach().to("cpu", torch.int64)
+        digest = (ids.numel(), digest_rows(ids_on_cpu))
+        parts = self.group.all_gather(digest)
+        if any(part != parts[0] for part in parts):
+            raise ValueError(
+                "row ids must be equal on all ranks, but they differ: draw them from the same seed"
+            )
+        key = ("ids", digest)
+        layout = self._by_content.get(key)
+        if layout is None:
+            layout = self._by_content[key] = self._make_selection(ids_on_cpu)
+        return self._remember(ids, layout)
+
+    def repeat(self, count: int) -> RowLayout:
+        """Returns the layout in which each row becomes `count` consecutive rows."""
+        if count == 1:
+            return self
+        if self.repeats > 1 and self.parent is not None:
+            return self.parent.repeat(self.repeats * count)
+        key = ("repeat", count)
+        if key not in self._derived:
+
+            def spread(rows: Tensor) -> Tensor:
+                steps = torch.arange(count, device=rows.device)
+                return (rows.unsqueeze(1) * count + steps).flatten()
+
+            self._derived[key] = RowLayout(
+                self.group,
+                [rows * count for rows in self.counts],
+                lambda: spread(self.positions),
+                lambda: spread(self.internal_rows),
+                parent=self,
+                repeats=count,
+            )
+        return self._derived[key]
+
+    def tile(self, count: int) -> RowLayout:
+        """Returns the layout of `count` copies of the rows, one copy after the other."""
+        if count == 1:
+            return self
+        key = ("tile", count)
+        if key not in self._derived:
+
+            def positions() -> Tensor:
+                steps = torch.arange(count, device=self.group.device)
+                return (steps.unsqueeze(1) * self.size + self.positions).flatten()
+
+            self._derived[key] = RowLayout(
+                self.group,
+                [rows * count for rows in self.counts],
+                positions,
+                parent=self,
+                tiles=count,
+            )
+        return self._derived[key]
+
+    def same_rows(self, other: RowLayout) -> bool:
+        """Whether each rank holds the same of the user's rows in the same order.
+
+        Collective where the layouts are two objects with equal counts that were never compared.
+        """
+        if other is self:
+            return True
+        if other.counts != self.counts:
+            return False
+        same = self._compared.get(other)
+        if same is None:
+            equal = torch.equal(self.positions, other.positions)
+            same = all(self.group.all_gather(equal))
+            self._compared[other] = other._compared[self] = same
+        return same
+
+    def __repr__(self) -> str:
+        return f"RowLayout(size={self.size}, counts={self.counts}, rank={self.group.rank})"
+
+    def _known(self, tensor: Tensor) -> RowLayout | None:
+        entry = self._by_tensor.get(tensor)  # type: ignore[no-untyped-call]
+        if entry is None or tensor.is_inference() or entry[0] != tensor._version:
+            return None
+        layout: RowLayout = entry[1]
+        return layout
+
+    def _remember(self, tensor: Tensor, layout: RowLayout) -> RowLayout:
+        if not tensor.is_inference():
+            self._by_tensor[tensor] = (tensor._version, layout)
+        return layout
+
+    def _make_selection(self, ids: Tensor) -> RowLayout:
+        owner, local_rows = self.locate(ids)
+        chosen = (owner == self.group.rank).nonzero().squeeze(1)
+
+        def internal_rows() -> Tensor:
+            result = torch.empty_like(owner)
+            result[torch.argsort(owner, stable=True)] = torch.arange(len(owner))
+            return result
+
+        return RowLayout(
+            self.group,
+            torch.bincount(owner, minlength=self.group.world_size).tolist(),
+            chosen.to(self.group.device),
+            internal_rows,
+            parent=self,
+            parent_rows=local_rows[chosen].to(self.group.device),
+            unique=ids.numel() < 2 or int(torch.bincount(ids % max(self.size, 1)).max()) == 1,
+        )
+
+    def _rank_of_rows(self, rows: Tensor) -> Tensor:
+        """The place of this rank's local `rows` among all ranks' ones, in the user's order."""
+        mine = self.positions[rows]
+        others = self.group.all_gather(mine.cpu())
+        return torch.searchsorted(torch.cat(others).sort().values.to(mine.device), mine)
+
+    def _gather_internal_rows(self) -> Tensor:
+        order = torch.cat(self.group.all_gather(self.positions.cpu()))
+        result = torch.empty_like(order)
+        result[order] = torch.arange(self.size)
+        return result

@@ -1,0 +1,185 @@
+"""Between partitioned tensors and plain ones: local rows, all rows, replicated values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from peergraph.fullgraph.exchange.transport import Transport
+from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.tensor.parameters import check_parameters
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+from peergraph.memory import Group
+
+
+def from_local(local: Tensor, layout: RowLayout, dim: int = 0) -> PartitionedTensor:
+    """Returns the partitioned tensor of which each rank gives its rows. Differentiable.
+
+    Not collective. The rows are not copied.
+
+    Args:
+        local: `layout.local_count` along `dim`: row i is the user's row `layout.positions[i]`.
+        layout: which rank holds which rows.
+        dim: the partitioned dimension.
+
+    Raises:
+        ValueError: `local` has another number of rows.
+    """
+    dim = _check_dim(dim, local.dim())
+    if isinstance(local, PartitionedTensor):
+        raise ValueError("local must be a plain tensor of this rank's rows, got a partitioned one")
+    if local.shape[dim] != layout.local_count:
+        raise ValueError(
+            f"local must have the {layout.local_count} rows of rank {layout.group.rank} along "
+            f"dimension {dim}, got shape {tuple(local.shape)}"
+        )
+    if local.requires_grad and torch.is_grad_enabled():
+        result: PartitionedTensor = FromLocal.apply(local, layout, dim)  # type: ignore[no-untyped-call]
+        return result
+    return wrap(local.detach(), layout, dim)
+
+
+def distribute(full: Tensor, layout: RowLayout | Tensor, dim: int = 0) -> PartitionedTensor:
+    """Returns a partitioned tensor with the rows of a plain one. Differentiable; not collective.
+
+    Args:
+        full: `layout.size` along `dim`, in the user's order; equal on all ranks, on any device.
+        layout: which rank holds which rows, or a partitioned tensor that has the layout.
+        dim: the dimension to partition.
+
+    Raises:
+        ValueError: `full` has another number of rows.
+    """
+    if isinstance(layout, PartitionedTensor):
+        layout = layout.layout
+    assert isinstance(layout, RowLayout)
+    dim = _check_dim(dim, full.dim())
+    if full.shape[dim] != layout.size:
+        raise ValueError(
+            f"full must have all {layout.size} rows along dimension {dim}, "
+            f"got shape {tuple(full.shape)}"
+        )
+    result: PartitionedTensor = Distribute.apply(full, layout, dim)  # type: ignore[no-untyped-call]
+    return result
+
+
+def like(x: PartitionedTensor, full: Tensor) -> PartitionedTensor:
+    """Returns `full`, a plain tensor equal on all ranks, partitioned as `x` is."""
+    return distribute(full, x.layout, x.partitioned_dim)
+
+
+def replicated(tensor: Tensor, group: Group) -> Tensor:
+    """Returns a plain tensor that may enter computations on local rows.
+
+    Its gradient, of which each rank computes a share from its rows, is added up over the ranks:
+    backward is collective. Parameters are made equal on all ranks at their first use.
+    """
+    check_parameters((tensor,), group)
+    if not (tensor.requires_grad and torch.is_grad_enabled()):
+        return tensor
+    result: Tensor = Replicated.apply(tensor, group)  # type: ignore[no-untyped-call]
+    return result
+
+
+class ToLocal(Function):
+    """The local rows of a partitioned tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: PartitionedTensor) -> Tensor:
+        ctx.layout, ctx.dim = x.layout, x.partitioned_dim
+        return x._local.view_as(x._local)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return from_local(grad, ctx.layout, ctx.dim)
+
+
+class FromLocal(Function):
+    """A partitioned tensor of local rows."""
+
+    @staticmethod
+    def forward(ctx: Any, local: Tensor, layout: RowLayout, dim: int) -> PartitionedTensor:
+        ctx.layout, ctx.dim = layout, dim
+        return wrap(local.detach(), layout, dim)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return take_rows(grad, ctx.layout, ctx.dim).to_local(), None, None
+
+
+class FullTensor(Function):
+    """All rows in the user's order."""
+
+    @staticmethod
+    def forward(ctx: Any, x: PartitionedTensor) -> Tensor:
+        ctx.layout, ctx.dim = x.layout, x.partitioned_dim
+        return gather_rows(x._local, x.layout, x.partitioned_dim)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return distribute(grad, ctx.layout, ctx.dim)
+
+
+class Distribute(Function):
+    """The local rows of a plain tensor that all ranks hold."""
+
+    @staticmethod
+    def forward(ctx: Any, full: Tensor, layout: RowLayout, dim: int) -> PartitionedTensor:
+        positions = layout.positions.to(full.device)
+        local = full.detach().index_select(dim, positions).to(layout.group.device)
+        ctx.device = full.device
+        return wrap(local, layout, dim)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        full = grad.full_tensor() if isinstance(grad, PartitionedTensor) else grad
+        return full.to(ctx.device), None, None
+
+
+class Replicated(Function):
+    """Identity with a gradient that is added up over the ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, group: Group) -> Tensor:
+        ctx.group = group
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return SumOverRanks.apply(grad, ctx.group), None  # type: ignore[no-untyped-call]
+
+
+class SumOverRanks(Function):
+    """The sum of each rank's plain tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, group: Group) -> Tensor:
+        ctx.group = group
+        return Transport.of(group).all_reduce(tensor.detach().clone())
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        # The result is the same value on all ranks, and so is its gradient.
+        return grad, None
+
+
+def gather_rows(local: Tensor, layout: RowLayout, dim: int) -> Tensor:
+    """All rows in the user's order, of plain local rows. Collective; not differentiable."""
+    rows = local.movedim(dim, 0).contiguous()
+    rows = Transport.of(layout.group).all_gather_rows(rows, layout.counts)
+    order = layout.internal_rows.to(rows.device)
+    return rows.index_select(0, order).movedim(0, dim)
+
+
+def take_rows(grad: Tensor, layout: RowLayout, dim: int) -> PartitionedTensor:
+    """A gradient of a partitioned tensor, which may have come as a plain one of all rows."""
+    return grad if isinstance(grad, PartitionedTensor) else distribute(grad, layout, dim)
+
+
+def _check_dim(dim: int, dims: int) -> int:
+    if not -dims <= dim < dims:
+        raise ValueError(f"dim must be in {-dims}..{dims - 1}, got {dim}")
+    return dim % dims

@@ -1,0 +1,123 @@
+"""A tensor with the rows of all ranks, of which each rank holds some."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.tensor.parameters import check_parameters
+from peergraph.fullgraph.tensor.registry import FUNCTION_RULES, RULES, find_rule
+
+_make_wrapper = Tensor._make_wrapper_subclass
+_DisableTorchFunction = torch._C.DisableTorchFunctionSubclass
+
+
+class PartitionedTensor(Tensor):
+    """A global tensor of which each rank holds the rows that a layout gives it.
+
+    The shape is the global one and rows are numbered as the user numbers them, so scripts for one
+    process run unchanged on every rank. Operations compute on local rows; an operation that
+    contracts the partitioned dimension adds up over the ranks (it is collective) and returns a
+    plain tensor, equal on all ranks. Plain tensors are taken as equal on all ranks. An operation
+    without a rule raises NotImplementedError; none gathers rows silently.
+
+    Made with :func:`from_local` and :func:`distribute`.
+    """
+
+    __slots__ = ("_local", "layout", "partitioned_dim")
+
+    _local: Tensor
+    """This rank's rows, without autograd's history."""
+    layout: RowLayout  # type: ignore[assignment]
+    """Which rank holds which rows."""
+    partitioned_dim: int
+    """The dimension along which rows are partitioned."""
+
+    def to_local(self) -> Tensor:
+        """Returns this rank's rows as a plain tensor. Differentiable; not collective.
+
+        Row i is the user's row `layout.positions[i]`. Plain tensors that enter local computations
+        and need gradients must pass through :func:`replicated`.
+        """
+        from peergraph.fullgraph.tensor.conversions import ToLocal
+
+        if torch.is_grad_enabled() and self.requires_grad:
+            result: Tensor = ToLocal.apply(self)  # type: ignore[no-untyped-call]
+            return result
+        return self._local
+
+    def full_tensor(self) -> Tensor:
+        """Returns all rows in the user's order as a plain tensor. Differentiable; collective."""
+        from peergraph.fullgraph.tensor.conversions import FullTensor
+
+        result: Tensor = FullTensor.apply(self)  # type: ignore[no-untyped-call]
+        return result
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        with _DisableTorchFunction():
+            gradient = ", requires_grad=True" if self.requires_grad else ""
+            return (
+                f"PartitionedTensor(shape={tuple(self.shape)}, "
+                f"partitioned_dim={self.partitioned_dim}, layout={self.layout}, "
+                f"local={self._local}{gradient})"
+            )
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        check_parameters(args)
+        rule = FUNCTION_RULES.get(func)
+        if rule is not None:
+            return rule(*args, **kwargs) if kwargs else rule(*args)
+        with _DisableTorchFunction():
+            return func(*args, **kwargs) if kwargs else func(*args)
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        rule = RULES.get(func) or find_rule(func)
+        return rule(*args, **kwargs) if kwargs else rule(*args)
+
+
+def wrap(local: Tensor, layout: RowLayout, dim: int) -> PartitionedTensor:
+    """Returns a partitioned tensor of these local rows, without autograd's history.
+
+    Args:
+        local: this rank's rows: `layout.local_count` along `dim`; not copied.
+        dim: not negative.
+    """
+    shape = list(local.shape)
+    shape[dim] = layout.size
+    strides = None if local.is_contiguous() else _global_strides(local, layout, dim)
+    result: PartitionedTensor = _make_wrapper(
+        PartitionedTensor,
+        shape,
+        strides=strides,
+        dtype=local.dtype,
+        device=local.device,
+    )
+    result._local = local
+    result.layout = layout
+    result.partitioned_dim = dim
+    return result
+
+
+def _global_strides(local: Tensor, layout: RowLayout, dim: int) -> list[int]:
+    """The strides of a tensor of all rows that lies in memory as the local one does."""
+    strides = list(local.stride())
+    rows = max(layout.local_count, 1)
+    step = strides[dim]
+    return [stride * layout.size // rows if stride > step else stride for stride in strides]

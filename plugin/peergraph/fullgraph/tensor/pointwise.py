@@ -1,0 +1,115 @@
+"""Operations that compute each element from elements at the same place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from peergraph.fullgraph.tensor.arguments import (
+    local_rows_of_plain,
+    not_implemented,
+    require_same_rows,
+)
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+from peergraph.fullgraph.tensor.registry import Rule, family
+
+# Pointwise operations without the tag, or tagged only in later versions of torch.
+UNTAGGED = {
+    f"aten::{name}"
+    for name in (
+        *("clone", "alias", "detach", "detach_", "lift_fresh", "positive", "_to_copy"),
+        *("copy_", "fill_", "zero_", "fill", "zero", "copy", "_conj", "conj_physical"),
+        *("zeros_like", "ones_like", "empty_like", "full_like"),
+        *("threshold_backward", "gelu_backward", "silu_backward", "mish_backward"),
+        *("elu_backward", "leaky_relu_backward", "hardtanh_backward", "softplus_backward"),
+        *("hardswish_backward", "hardsigmoid_backward", "sigmoid_backward", "tanh_backward"),
+        *("logit_backward", "log_sigmoid_forward", "log_sigmoid_backward", "softshrink_backward"),
+        *("hardshrink_backward", "_prelu_kernel", "_prelu_kernel_backward", "nan_to_num"),
+        *("elu", "leaky_relu", "hardtanh", "softplus", "hardswish", "softshrink", "hardshrink"),
+        *("isin", "bucketize", "heaviside", "masked_fill", "masked_fill_", "threshold"),
+    )
+}
+
+
+@family
+def pointwise(overload: OpOverload) -> Rule | None:
+    """The rule of a pointwise operation, in place or not; of random ones there is none here."""
+    random = torch.Tag.nondeterministic_seeded in overload.tags
+    tagged = torch.Tag.pointwise in overload.tags
+    if random or not (tagged or overload._schema.name in UNTAGGED):
+        return None
+    if overload._schema.is_mutable:
+        return _in_place(overload)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        first, local_args = localize(overload, args)
+        if kwargs:
+            if first is None:
+                first = _first_partitioned(kwargs.values())
+            kwargs = {
+                name: value._local if type(value) is PartitionedTensor else value
+                for name, value in kwargs.items()
+            }
+        result = overload(*local_args, **kwargs)
+        from_end = first.partitioned_dim - first._local.dim()
+        if isinstance(result, Tensor):
+            return wrap(result, first.layout, result.dim() + from_end)
+        return tuple(wrap(part, first.layout, part.dim() + from_end) for part in result)
+
+    return run
+
+
+def localize(overload: OpOverload | str, args: tuple[Any, ...]) -> tuple[Any, list[Any]]:
+    """Returns the first partitioned tensor and all arguments as they meet on local rows.
+
+    Raises ValueError where their rows do not meet.
+    """
+    first: PartitionedTensor | None = None
+    from_end = 0
+    tensors = 0
+    result = list(args)
+    for place, arg in enumerate(args):
+        if type(arg) is PartitionedTensor:
+            local = arg._local
+            if first is None:
+                first, from_end = arg, arg.partitioned_dim - local.dim()
+            elif arg.partitioned_dim - local.dim() != from_end:
+                not_implemented(overload, "the tensors' rows meet other dimensions")
+            elif arg.layout is not first.layout:
+                require_same_rows(overload, first.layout, arg.layout)
+            result[place] = local
+        elif isinstance(arg, Tensor) and arg.dim():
+            tensors += 1
+    if tensors and first is not None:
+        for place, arg in enumerate(args):
+            if isinstance(arg, Tensor) and type(arg) is not PartitionedTensor:
+                result[place] = local_rows_of_plain(overload, arg, first.layout, from_end)
+    return first, result
+
+
+def _in_place(overload: OpOverload) -> Rule:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        first, local_args = localize(overload, args)
+        target = kwargs.pop("out", args[0])
+        if type(target) is not PartitionedTensor:
+            not_implemented(overload, "a plain tensor cannot take partitioned values in place")
+        if first is None:
+            return overload(*args, out=target._local, **kwargs) and target
+        if "out" in overload._schema.arguments[-1].name:
+            require_same_rows(overload, first.layout, target.layout)
+            overload(*local_args, out=target._local, **kwargs)
+        else:
+            overload(*local_args, **kwargs)
+        return target
+
+    return run
+
+
+def _first_partitioned(values: Any) -> PartitionedTensor:
+    for value in values:
+        if type(value) is PartitionedTensor:
+            return value
+    raise AssertionError("no partitioned tensor")

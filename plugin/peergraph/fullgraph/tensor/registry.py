@@ -1,0 +1,77 @@
+"""Which rule serves which operation on partitioned tensors.
+
+Two kinds of rules. A rule of an ATen overload runs below autograd, on detached tensors, in forward
+and backward: it computes on local rows and wraps the result; autograd differentiates the operation
+as for plain tensors. A rule of a function replaces a Python call above autograd: it composes
+operations that are differentiable themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from torch._ops import OpOverload
+
+Rule = Callable[..., Any]
+_AnyRule = TypeVar("_AnyRule", bound=Rule)
+
+RULES: dict[OpOverload, Rule] = {}
+"""Rules of ATen overloads. A rule is called with the arguments of the operation."""
+
+FUNCTION_RULES: dict[Callable[..., Any], Rule] = {}
+"""Rules of functions and methods of torch. A rule is called with the arguments of the function."""
+
+FAMILIES: list[Callable[[OpOverload], Rule | None]] = []
+"""Makers of rules for overloads that have none: each returns a rule, or None for other overloads.
+
+The first that returns a rule decides, once for each overload.
+"""
+
+
+def rule(*overloads: OpOverload) -> Callable[[_AnyRule], _AnyRule]:
+    """Registers the decorated function as the rule of `overloads`."""
+
+    def register(function: _AnyRule) -> _AnyRule:
+        for overload in overloads:
+            RULES[overload] = function
+        return function
+
+    return register
+
+
+def function_rule(*functions: Callable[..., Any]) -> Callable[[_AnyRule], _AnyRule]:
+    """Registers the decorated function as the rule of `functions` of torch."""
+
+    def register(function: _AnyRule) -> _AnyRule:
+        for replaced in functions:
+            FUNCTION_RULES[replaced] = function
+        return function
+
+    return register
+
+
+def family(
+    function: Callable[[OpOverload], Rule | None],
+) -> Callable[[OpOverload], Rule | None]:
+    """Registers the decorated function as a maker of rules: see :data:`FAMILIES`."""
+    FAMILIES.append(function)
+    return function
+
+
+def find_rule(overload: OpOverload) -> Rule:
+    """Returns the rule of an overload, made by its family where it is no rule of its own.
+
+    Raises:
+        NotImplementedError: there is none.
+    """
+    for make in FAMILIES:
+        made = make(overload)
+        if made is not None:
+            RULES[overload] = made
+            return made
+    raise NotImplementedError(
+        f"{overload} is not implemented for partitioned tensors: compute on this rank's rows, "
+        "x.to_local(), and wrap them with peergraph.fullgraph.from_local, or gather all rows with "
+        "x.full_tensor()"
+    )

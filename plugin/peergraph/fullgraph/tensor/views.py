@@ -1,0 +1,227 @@
+"""Views: the same elements under other dimensions; the partitioned dimension moves along."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.tensor.arguments import not_implemented
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+from peergraph.fullgraph.tensor.registry import rule
+
+aten = torch.ops.aten
+
+
+@rule(aten.view.default, aten._unsafe_view.default)
+def view(x: PartitionedTensor, size: Sequence[int]) -> PartitionedTensor:
+    """Rows may merge with the following dimensions, or with all leading ones, and split again."""
+    local, dim = x._local, x.partitioned_dim
+    layout, dim, local_size = view_of_rows(x.layout, local.shape, dim, size)
+    return wrap(local.view(local_size), layout, dim)
+
+
+@rule(aten._reshape_alias.default, aten.reshape.default)
+def reshape(x: PartitionedTensor, size: Sequence[int], stride: object = None) -> PartitionedTensor:
+    """As :func:`view`; copies where it must."""
+    layout, dim, local_size = view_of_rows(x.layout, x._local.shape, x.partitioned_dim, size)
+    return wrap(x._local.reshape(local_size), layout, dim)
+
+
+def view_of_rows(
+    layout: RowLayout, local_shape: Sequence[int], dim: int, size: Sequence[int]
+) -> tuple[RowLayout, int, list[int]]:
+    """Returns layout, partitioned dimension and local shape of a view with global shape `size`."""
+    before, after = prod(local_shape[:dim]), prod(local_shape[dim + 1 :])
+    size = list(size)
+    if -1 in size:
+        others = -prod(size)
+        total = before * layout.size * after
+        size[size.index(-1)] = total // others if others else 0
+    if layout.repeats > 1 and layout.parent is not None:
+        after *= layout.repeats
+        layout = layout.parent
+    if layout.tiles > 1 and layout.parent is not None:
+        before *= layout.tiles
+        layout = layout.parent
+    passed = 1
+    for place, rows in enumerate(size):
+        found = None
+        if passed == before and layout.size and rows and rows % layout.size == 0:
+            repeats = rows // layout.size
+            if after % repeats == 0 and prod(size[place + 1 :]) * repeats == after:
+                found = layout.repeat(repeats)
+        elif passed == before and layout.size == rows == 0:
+            found = layout
+        elif passed < before and layout.size and rows % layout.size == 0:
+            tiles = rows // layout.size
+            if tiles * passed == before and prod(size[place + 1 :]) == after:
+                found = layout.tile(tiles)
+        if found is not None:
+            local_size = size.copy()
+            local_size[place] = found.local_count
+            return found, place, local_size
+        passed *= rows
+    not_implemented(
+        "view", f"shape {tuple(size)} splits the {layout.size} partitioned rows otherwise"
+    )
+
+
+@rule(aten.t.default)
+def t(x: PartitionedTensor) -> PartitionedTensor:
+    """The transpose of a matrix."""
+    local = x._local.t()
+    return wrap(local, x.layout, local.dim() - 1 - x.partitioned_dim)
+
+
+@rule(aten.transpose.int)
+def transpose(x: PartitionedTensor, dim0: int, dim1: int) -> PartitionedTensor:
+    """Two dimensions change places."""
+    dims = x._local.dim()
+    dim0, dim1, dim = dim0 % dims, dim1 % dims, x.partitioned_dim
+    moved = dim1 if dim == dim0 else dim0 if dim == dim1 else dim
+    return wrap(x._local.transpose(dim0, dim1), x.layout, moved)
+
+
+@rule(aten.permute.default)
+def permute(x: PartitionedTensor, dims: Sequence[int]) -> PartitionedTensor:
+    """Dimensions in another order."""
+    count = x._local.dim()
+    places = [dim % count for dim in dims]
+    return wrap(x._local.permute(places), x.layout, places.index(x.partitioned_dim))
+
+
+@rule(aten.unsqueeze.default)
+def unsqueeze(x: PartitionedTensor, dim: int) -> PartitionedTensor:
+    """A new dimension of size one."""
+    dim %= x._local.dim() + 1
+    return wrap(x._local.unsqueeze(dim), x.layout, x.partitioned_dim + (dim <= x.partitioned_dim))
+
+
+@rule(aten.squeeze.dims, aten.squeeze.dim, aten.squeeze.default)
+def squeeze(x: PartitionedTensor, dim: int | Sequence[int] | None = None) -> PartitionedTensor:
+    """Without dimensions of size one."""
+    shape = x._local.shape
+    count = len(shape)
+    wanted = range(count) if dim is None else [dim] if isinstance(dim, int) else dim
+    removed = [place % count for place in wanted]
+    if x.partitioned_dim in removed and x.layout.size == 1:
+        not_implemented("squeeze", "it removes the partitioned dimension")
+    removed = [d for d in removed if shape[d] == 1 and d != x.partitioned_dim]
+    moved = x.partitioned_dim - sum(d < x.partitioned_dim for d in removed)
+    return wrap(x._local.squeeze(removed), x.layout, moved)
+
+
+@rule(aten.expand.default)
+def expand(x: PartitionedTensor, size: Sequence[int], *, implicit: bool = False) -> Any:
+    """Dimensions of size one, and new leading ones, repeat in the same memory."""
+    dim = x.partitioned_dim + len(size) - x._local.dim()
+    if size[dim] not in (-1, x.layout.size):
+        not_implemented("expand", "it expands the partitioned dimension")
+    local_size = list(size)
+    local_size[dim] = x.layout.local_count
+    return wrap(x._local.expand(local_size), x.layout, dim)
+
+
+def without_dim(x: PartitionedTensor, dim: int, name: str) -> tuple[int, int]:
+    """Returns `dim`, not negative, and the partitioned dimension of results without `dim`."""
+    dim %= x._local.dim()
+    if dim == x.partitioned_dim:
+        not_implemented(name, "it runs along the partitioned dimension")
+    return dim, x.partitioned_dim - (dim < x.partitioned_dim)
+
+
+@rule(aten.select.int)
+def select(x: PartitionedTensor, dim: int, index: int) -> PartitionedTensor:
+    """One column."""
+    dim, moved = without_dim(x, dim, "select")
+    return wrap(x._local.select(dim, index), x.layout, moved)
+
+
+@rule(aten.slice.Tensor)
+def slice_columns(
+    x: PartitionedTensor,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> PartitionedTensor:
+    """A range of columns."""
+    if dim % x._local.dim() == x.partitioned_dim:
+        if slice(start, end, step).indices(x.layout.size) == (0, x.layout.size, 1):
+            return wrap(x._local.view(x._local.shape), x.layout, x.partitioned_dim)
+        not_implemented("slice", "it runs along the partitioned dimension")
+    return wrap(aten.slice.Tensor(x._local, dim, start, end, step), x.layout, x.partitioned_dim)
+
+
+@rule(aten.split.Tensor, aten.split_with_sizes.default)
+def split(x: PartitionedTensor, sizes: Any, dim: int = 0) -> list[PartitionedTensor]:
+    """Ranges of columns."""
+    without_dim(x, dim, "split")
+    return [wrap(part, x.layout, x.partitioned_dim) for part in aten.split(x._local, sizes, dim)]
+
+
+@rule(aten.unbind.int)
+def unbind(x: PartitionedTensor, dim: int = 0) -> list[PartitionedTensor]:
+    """All columns."""
+    dim, moved = without_dim(x, dim, "unbind")
+    return [wrap(part, x.layout, moved) for part in x._local.unbind(dim)]
+
+
+@rule(aten.slice_backward.default)
+def slice_backward(
+    grad: PartitionedTensor,
+    input_sizes: Sequence[int],
+    dim: int,
+    start: int,
+    end: int,
+    step: int,
+) -> PartitionedTensor:
+    """The gradient of :func:`slice_columns`."""
+    local_sizes = list(input_sizes)
+    local_sizes[grad.partitioned_dim] = grad.layout.local_count
+    local = aten.slice_backward.default(grad._local, local_sizes, dim, start, end, step)
+    return wrap(local, grad.layout, grad.partitioned_dim)
+
+
+@rule(aten.select_backward.default)
+def select_backward(
+    grad: PartitionedTensor, input_sizes: Sequence[int], dim: int, index: int
+) -> PartitionedTensor:
+    """The gradient of :func:`select`."""
+    local_sizes = list(input_sizes)
+    dim %= len(local_sizes)
+    moved = grad.partitioned_dim + (dim <= grad.partitioned_dim)
+    local_sizes[moved] = grad.layout.local_count
+    local = aten.select_backward.default(grad._local, local_sizes, dim, index)
+    return wrap(local, grad.layout, moved)
+
+
+@rule(aten.cat.default)
+def cat(tensors: Sequence[Tensor], dim: int = 0) -> PartitionedTensor:
+    """Columns side by side."""
+    locals_, first, dim = _locals(tensors, "cat", dim, 0)
+    if dim == first.partitioned_dim:
+        not_implemented("cat", "it runs along the partitioned dimension")
+    return wrap(torch.cat(locals_, dim), first.layout, first.partitioned_dim)
+
+
+@rule(aten.stack.default)
+def stack(tensors: Sequence[Tensor], dim: int = 0) -> PartitionedTensor:
+    """Tensors along a new dimension."""
+    locals_, first, dim = _locals(tensors, "stack", dim, 1)
+    moved = first.partitioned_dim + (dim <= first.partitioned_dim)
+    return wrap(torch.stack(locals_, dim), first.layout, moved)
+
+
+def _locals(
+    tensors: Sequence[Tensor], name: str, dim: int, new_dims: int
+) -> tuple[list[Tensor], PartitionedTensor, int]:
+    from peergraph.fullgraph.tensor.pointwise import localize
+
+    first, locals_ = localize(name, tuple(tensors))
+    return locals_, first, dim % (first._local.dim() + new_dims)

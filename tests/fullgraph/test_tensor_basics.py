@@ -1,0 +1,25 @@
+"""A small network on partitioned tensors computes what it computes on plain ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.fullgraph.partitioned_cases import Inputs, check_cases
+
+
+def network(i: Inputs) -> list[Tensor]:
+    hidden = F.linear(i.x, i.w.t(), i.b[:4]).relu()
+    heads = hidden.view(-1, 2, 2) * i.h[:, :, :2]
+    hidden = heads.reshape(-1, 4)
+    selected = hidden[i.mask] - i.x[i.mask][:, :4]
+    return [hidden / (hidden.sum(0) + 20), selected, hidden.mean(), hidden[i.ids], hidden[2:7]]
+
+
+CASES = {"network": network}
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_network(world_size: int) -> None:
+    check_cases(__name__, world_size)
