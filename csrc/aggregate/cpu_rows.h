@@ -14,7 +14,7 @@ namespace peergraph {
 template <typename T>
 PG_INLINE const T* row_of(const Operands& operands, int64_t column) {
   if (operands.x_rows != nullptr) return reinterpret_cast<const T*>(operands.x_rows[column]);
-  return static_cast<const T*>(operands.x) + column * operands.columns;
+  return static_cast<const T*>(operands.x) + column * operands.row_stride();
 }
 
 /// Rows a thread should at least have, so that starting it pays.

@@ -78,6 +78,7 @@ __device__ __forceinline__ void each_message(const CsrMatrix& matrix, const Oper
   const bool reads_x = kKind != MessageKind::kGeneric || uses_u(operands.message);
   const T* x = static_cast<const T*>(operands.x);
   const T* e = static_cast<const T*>(operands.e);
+  const int64_t stride = operands.row_stride();
   const int own_lane = lane_id();
   const EdgeValues mode = kMayUseE ? lane.shape.edge_values : EdgeValues::kNone;
 
@@ -118,7 +119,7 @@ __device__ __forceinline__ void each_message(const CsrMatrix& matrix, const Oper
             row = reinterpret_cast<const T*>(__shfl_sync(kFullMask, own_row, edge % kWarpSize));
           } else {
             const int64_t column = __shfl_sync(kFullMask, own_column, edge % kWarpSize);
-            row = x + column * operands.columns;
+            row = x + column * stride;
           }
           const bool there = !kByAddress || row != nullptr;
 #pragma unroll

@@ -80,7 +80,11 @@ struct Operands {
   /// [num_columns] where each row of x lies, 0 for a row of zeros; null: behind each other from x
   /// on. Then x is no address, but has the bits that are set in any row's.
   const int64_t* x_rows = nullptr;
+  /// Elements from a row of x to the next one, at least `columns`; 0: `columns`. Used where
+  /// messages are reduced at rows.
+  int64_t x_stride = 0;
 
+  PG_HD int64_t row_stride() const { return x_stride > 0 ? x_stride : columns; }
   PG_HD int64_t group() const { return columns / (e_columns > 0 ? e_columns : 1); }
 };
 

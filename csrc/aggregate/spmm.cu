@@ -2,6 +2,7 @@
 // once.
 #include "aggregate/lane_columns.cuh"
 #include "aggregate/neighbor_partition.cuh"
+#include "aggregate/padded_rows.cuh"
 #include "aggregate/spmm.h"
 
 namespace peergraph {
@@ -10,7 +11,8 @@ namespace {
 template <typename T>
 struct SpmmOutput {
   T* out;
-  AccumulatorOf<T>* partial;  // [slots of the queue, columns]
+  AccumulatorOf<T>* partial;  // [slots of the queue, partial_stride]
+  int64_t partial_stride;     // columns, rounded up to whole vectors
   bool mean;
   bool accumulate;
 
@@ -51,6 +53,15 @@ __global__ void __launch_bounds__(kMaxRowThreads)
         const int64_t degree = part.end - part.begin;
 #pragma unroll
         for (int i = 0; i < kVec; ++i) sum[m][i] = output.result(sum[m][i], degree);
+        if (kVec > 1 && operands.columns % kVec != 0) {  // rows of `out` are not aligned
+#pragma unroll
+          for (int i = 0; i < kVec; ++i) {
+            if (lane.columns[m] + i >= operands.columns) continue;
+            if (output.accumulate) sum[m][i] += widen(out[i]);
+            narrow(sum[m][i], out + i);
+          }
+          continue;
+        }
         Pack<T, kVec> pack;
         if (output.accumulate) {
           pack = load_pack<T, kVec>(out);
@@ -61,7 +72,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
         for (int i = 0; i < kVec; ++i) narrow(sum[m][i], &pack.values[i]);
         store_pack(out, pack);
       } else {
-        Value* partial = output.partial + part.slot * operands.columns + lane.columns[m];
+        Value* partial = output.partial + part.slot * output.partial_stride + lane.columns[m];
 #pragma unroll
         for (int i = 0; i < kVec; ++i) partial[i] = sum[m][i];
       }
@@ -80,7 +91,8 @@ __global__ void __launch_bounds__(kMaxRowThreads)
     const int64_t degree = work.matrix.end(chunk.row) - work.matrix.begin(chunk.row);
     for (int64_t c = lane_id(); c < columns; c += kWarpSize) {
       AccumulatorOf<T> sum = 0;
-      for (int32_t k = 0; k < chunk.parts; ++k) sum += output.partial[(slot + k) * columns + c];
+      for (int32_t k = 0; k < chunk.parts; ++k)
+        sum += output.partial[(slot + k) * output.partial_stride + c];
       T* out = output.out + chunk.row * columns + c;
       sum = output.result(sum, degree);
       if (output.accumulate) sum += widen(*out);
@@ -133,6 +145,16 @@ void launch_for_kind(const RowWork& work, const Operands& operands,
   }
 }
 
+template <typename T, int kVec, int kItems>
+void launch_spmm(const Spmm& op, const Operands& operands, const LaneLaunch<kVec, kItems>& shape,
+                 const Allocate& allocate, cudaStream_t stream) {
+  const RowWork work = make_row_work(op.matrix, allocate, stream);
+  const int64_t width = (operands.columns + kVec - 1) / kVec * kVec;
+  auto* partial = allocate_partials<AccumulatorOf<T>>(op.matrix, width, allocate);
+  const SpmmOutput<T> output{static_cast<T*>(op.out), partial, width, op.mean, op.accumulate};
+  launch_for_kind<T>(work, operands, shape, output, stream);
+}
+
 }  // namespace
 
 void spmm_cuda(const Spmm& op, const Launch& launch, const Allocate& allocate) {
@@ -140,13 +162,18 @@ void spmm_cuda(const Spmm& op, const Launch& launch, const Allocate& allocate) {
   check_columns(op.matrix);
   DeviceGuard guard(launch.device);
   const auto stream = reinterpret_cast<cudaStream_t>(launch.stream);
-  const RowWork work = make_row_work(op.matrix, allocate, stream);
-  with_lanes(op.dtype, op.operands, op.out, [&](auto element, auto shape) {
+  with_dtype(op.dtype, [&](auto element) {
     using T = decltype(element);
-    using Value = AccumulatorOf<T>;
-    Value* partial = allocate_partials<Value>(op.matrix, op.operands.columns, allocate);
-    const SpmmOutput<T> output{static_cast<T*>(op.out), partial, op.mean, op.accumulate};
-    launch_for_kind<T>(work, op.operands, shape, output, stream);
+    constexpr int kVec = 16 / sizeof(T);
+    if (can_use_vectors<T>(op.operands, op.out)) {
+      launch_spmm<T>(op, op.operands, lane_launch<kVec, 1>(op.operands), allocate, stream);
+    } else if (pays_to_pad<T>(op.matrix, op.operands)) {
+      const Operands padded = pad_rows<T>(op.matrix, op.operands, allocate, stream);
+      launch_spmm<T>(op, padded, lane_launch<kVec, 1>(padded), allocate, stream);
+    } else {
+      const auto shape = lane_launch<1, kNarrowItems>(op.operands);
+      launch_spmm<T>(op, op.operands, shape, allocate, stream);
+    }
   });
 }
 

@@ -91,6 +91,45 @@ def test_add_spmm(
     torch.testing.assert_close(out, expected, **TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize(
+    ("kind", "dtype", "width", "message", "accumulate", "mean"),
+    pairwise(
+        ["hub", "random"],
+        list(TOLERANCE),
+        [17, 33, 41, 47, 129, 602],
+        ["copy_u", "mul"],
+        [False, True],
+        [False, True],
+    ),
+)
+def test_rows_that_no_vector_divides(
+    kind: str,
+    dtype: torch.dtype,
+    width: int,
+    message: str,
+    accumulate: bool,
+    mean: bool,
+    device: torch.device,
+) -> None:
+    """A GPU sums these from a padded copy of `x`, as the graphs have many edges for each source."""
+    graph = graph_of(kind, device)
+    x = features(graph.num_sources, (width,), device, dtype, grad=False)
+    e = features(graph.num_edges, (1,), device, dtype, seed=6, grad=False)
+    e = None if message == "copy_u" else e
+    matrix = matrix_of(graph).tensors
+    sums = expected_sums(graph, message, x, e)
+    if mean:
+        degrees = graph.edge_index[1].bincount(minlength=graph.num_destinations)
+        sums /= degrees.clamp(min=1).unsqueeze(1)
+    if accumulate:
+        out = features(graph.num_destinations, (width,), device, dtype, seed=7, grad=False)
+        sums += out
+        add_spmm(out, x, e, matrix, message, mean)
+    else:
+        out = spmm(x, e, matrix, message, mean)
+    torch.testing.assert_close(out, sums.to(dtype), **TOLERANCE[dtype])
+
+
 def test_tiles_add_up(device: torch.device) -> None:
     """The sums of two column blocks of a matrix are those of the matrix."""
     graph = random_graph(device)
