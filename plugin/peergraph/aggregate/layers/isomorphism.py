@@ -95,7 +95,7 @@ def gine(
         out = without_autocast(lambda: structure.spmm("copy_e", reduce, e=messages))
     if eps is None:
         return out
-    rows = rows[: structure.num_destinations] if self_x is None else self_x
+    rows = as_tensor(rows, structure.num_destinations) if self_x is None else self_x
     return torch.addcmul(out, rows, _self_weight(eps, x.dtype, x.device))
 
 

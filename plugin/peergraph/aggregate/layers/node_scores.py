@@ -50,12 +50,15 @@ class _Scores(torch.autograd.Function):
     def backward(
         ctx: Any, grad_h: Tensor | None, *grad_scores: Tensor | None
     ) -> tuple[Tensor | None, ...]:
+        given = [part for part in grad_scores if part is not None]
+        if not given:
+            return grad_h, *([None] * len(grad_scores))
         flat, matrix = ctx.saved_tensors
         heads, depth = ctx.shape
-        grad = flat.new_zeros(flat.shape[0], matrix.shape[1])
-        for i, part in enumerate(grad_scores):
-            if part is not None:
-                grad[:, i * heads : (i + 1) * heads] = part
+        zeros = torch.zeros_like(given[0][:, :1])
+        parts = [zeros.expand(-1, heads) if part is None else part for part in grad_scores]
+        padding = matrix.shape[1] - heads * len(parts)
+        grad = torch.cat([*parts, zeros.expand(-1, padding)], dim=1)
         grad_vectors: list[Tensor | None] = [None] * len(grad_scores)
         if any(ctx.needs_input_grad[1:]):
             grad_matrix = flat.t() @ grad

@@ -67,7 +67,7 @@ def as_tensor(x: Tensor | TableRows, count: int | None = None) -> Tensor:
     """Returns the first `count` rows, or all, as a tensor; gathers rows of a table."""
     if isinstance(x, TableRows):
         return (x if count is None else x.first(count)).gather()
-    return x if count is None else x[:count]
+    return x if count is None or count == x.shape[0] else x[:count]
 
 
 def columns(shape: torch.Size | tuple[int, ...]) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,6 +22,14 @@ _REDUCE_OPS = {
 }
 _HALF = (torch.float16, torch.bfloat16)
 _transports: WeakKeyDictionary[Group, Transport] = WeakKeyDictionary()
+
+
+class Pending(Protocol):
+    """An exchange that has been started."""
+
+    def wait(self) -> None:
+        """Waits for the exchange: on a GPU makes the current stream wait, else this thread."""
+        ...
 
 
 class Transport:
@@ -69,6 +77,19 @@ class Transport:
         """
         outputs[0].copy_(inputs[0])
 
+    def start(self, outputs: Mapping[int, Tensor], inputs: Mapping[int, Tensor]) -> Pending:
+        """Starts to send `inputs[r]` to rank r and to write the tensor from rank r to `outputs[r]`.
+
+        On a GPU the exchange begins once the current stream has done the work that was enqueued
+        before, and runs on another stream. Until the exchange is waited for, `inputs` must not
+        change and `outputs` must not be read; the returned object keeps both alive.
+
+        Args:
+            outputs, inputs: contiguous tensors by rank, without this rank; empty ones do not
+                travel.
+        """
+        return _Works([], ())
+
     def broadcast(self, tensor: Tensor, src: int = 0) -> None:
         """Overwrites `tensor`, which is contiguous, with that of rank `src`."""
 
@@ -92,7 +113,7 @@ class DistributedTransport(Transport):
         row_shape = rows.shape[1:]
         result = rows.new_empty((sum(counts), *row_shape))
         rows = rows.contiguous()
-        outputs = list(torch.split(result, list(counts)))
+        outputs = split_rows(result, counts)
         self.all_to_all(outputs, [rows] * len(counts))
         return result
 
@@ -100,23 +121,43 @@ class DistributedTransport(Transport):
         """See :meth:`Transport.all_to_all`."""
         rank, world_size = self.group.rank, self.group.world_size
         outputs[rank].copy_(inputs[rank])
-        received = [_as_bytes(tensor) for tensor in outputs]
-        sent = [_as_bytes(tensor) for tensor in inputs]
-        calls = []
-        for step in range(1, world_size):
-            peer, source = (rank + step) % world_size, (rank - step) % world_size
-            if sent[peer].numel():
-                calls.append(dist.P2POp(dist.isend, sent[peer], peer))
-            if received[source].numel():
-                calls.append(dist.P2POp(dist.irecv, received[source], source))
-        if calls:
-            for work in dist.batch_isend_irecv(calls):
-                work.wait()
+        peers = [(rank + step) % world_size for step in range(1, world_size)]
+        self.start({r: outputs[r] for r in reversed(peers)}, {r: inputs[r] for r in peers}).wait()
+
+    def start(self, outputs: Mapping[int, Tensor], inputs: Mapping[int, Tensor]) -> Pending:
+        """See :meth:`Transport.start`."""
+        calls = [
+            dist.P2POp(kind, _as_bytes(tensor), peer)
+            for kind, tensors in ((dist.isend, inputs), (dist.irecv, outputs))
+            for peer, tensor in tensors.items()
+            if tensor.numel()
+        ]
+        works = dist.batch_isend_irecv(calls) if calls else []
+        return _Works(works, (*inputs.values(), *outputs.values()))
 
     def broadcast(self, tensor: Tensor, src: int = 0) -> None:
         """See :meth:`Transport.broadcast`."""
         if tensor.numel():
             dist.broadcast(_as_bytes(tensor), src)
+
+
+def split_rows(rows: Tensor, counts: Sequence[int]) -> list[Tensor]:
+    """Returns consecutive rows by rank, as views."""
+    return list(torch.split(rows, list(counts)))
+
+
+class _Works:
+    """Calls of torch.distributed that run, and the tensors that they use."""
+
+    def __init__(self, works: list[dist.Work], tensors: tuple[Tensor, ...]) -> None:
+        self._works = works
+        self._tensors = tensors
+
+    def wait(self) -> None:
+        """Waits for all calls."""
+        for work in self._works:
+            work.wait()
+        self._works, self._tensors = [], ()
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:

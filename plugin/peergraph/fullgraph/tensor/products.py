@@ -16,7 +16,7 @@ from peergraph.fullgraph.tensor.arguments import (
     require_same_rows,
 )
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
-from peergraph.fullgraph.tensor.registry import RULES
+from peergraph.fullgraph.tensor.registry import RULES, rule
 
 aten = torch.ops.aten
 
@@ -102,3 +102,17 @@ for _op in (aten.mm, aten.bmm, aten.mv, aten.dot, aten.vdot):
 _register_sum_with_product(aten.addmm.default, aten.mm.default)
 _register_sum_with_product(aten.addmv.default, aten.mv.default)
 _register_sum_with_product(aten.baddbmm.default, aten.bmm.default)
+
+
+@rule(aten.addmm_.default)
+def add_product_(c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """Adds a product to `c` in place, which has the rows of the product."""
+    op = aten.addmm_.default
+    factors = _Factors(op, a, b)
+    if factors.dim is None or type(c) is not PartitionedTensor:
+        not_implemented(op, "the tensor that is added to must have the rows of the product")
+    require_same_rows(op, factors.layout, c.layout)
+    if c.partitioned_dim != factors.dim:
+        not_implemented(op, "the rows of the tensors meet other dimensions")
+    c._local.addmm_(factors.a, factors.b, beta=beta, alpha=alpha)
+    return c

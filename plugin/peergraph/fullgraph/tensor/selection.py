@@ -27,6 +27,8 @@ def getitem(x: Any, index: Any) -> Tensor:
         consumed += _dims_of(parts[place])
         place += 1
     rows = parts[place]
+    if isinstance(rows, slice) and rows.indices(x.layout.size) == (0, x.layout.size, 1):
+        rows = parts[place] = slice(None)
     if not _is_all(rows):
         selected = select_rows(x, rows)
         if isinstance(rows, int):

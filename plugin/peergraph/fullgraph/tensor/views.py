@@ -225,3 +225,13 @@ def _locals(
 
     first, locals_ = localize(name, tuple(tensors))
     return locals_, first, dim % (first._local.dim() + new_dims)
+
+
+@rule(aten.new_empty_strided.default)
+def new_empty_strided(
+    x: PartitionedTensor, size: Sequence[int], stride: Sequence[int], **options: Any
+) -> PartitionedTensor:
+    """A tensor for rows of the shape of `x`, contiguous whatever strides are asked for."""
+    if list(size) != list(x.shape):
+        not_implemented("new_empty_strided", "the new tensor has another shape")
+    return wrap(torch.empty_like(x._local, **options), x.layout, x.partitioned_dim)

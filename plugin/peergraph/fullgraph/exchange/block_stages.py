@@ -1,0 +1,145 @@
+"""Rows of one rank after the other, through two buffers, while this rank multiplies.
+
+MG-GCN 4.3. In stage s, rank r reads rows of rank r + s and sends rows to rank r - s, so that no
+rank serves two at once. The rows of the next stages travel while those of one are multiplied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from peergraph.fullgraph.exchange.halo import HaloPlan
+from peergraph.fullgraph.exchange.transport import Pending
+
+Mode = Literal["halo", "blocks"]
+
+
+class _Stage(NamedTuple):
+    """A stage in which rows travel to or from this rank."""
+
+    source: int
+    """The rank whose rows this rank reads."""
+    num_read: int
+    """Rows that this rank reads; 0: none."""
+    reader: int
+    """The rank that reads rows of this rank."""
+    num_sent: int
+    """Rows that this rank sends; 0: none."""
+
+
+class BlockStages:
+    """The stages of the exchange of a plan's rows.
+
+    Args:
+        plan: which rows ranks need of each other.
+        mode: ``halo``: the distinct rows that a rank needs, which their owner packs; ``blocks``:
+            all rows of each rank of which another needs some.
+    """
+
+    def __init__(self, plan: HaloPlan, mode: Mode) -> None:
+        if mode not in ("halo", "blocks"):
+            raise ValueError(f"mode must be 'halo' or 'blocks', got {mode!r}")
+        self.plan = plan
+        self.mode = mode
+        layout = plan.layout
+        rank, world_size = layout.group.rank, layout.group.world_size
+        self._stages = []
+        for step in range(1, world_size):
+            source, reader = (rank + step) % world_size, (rank - step) % world_size
+            num_read = self.rows_between(rank, source)
+            num_sent = self.rows_between(reader, rank)
+            if num_read or num_sent:
+                self._stages.append(_Stage(source, num_read, reader, num_sent))
+
+    def rows_between(self, reader: int, source: int) -> int:
+        """Returns how many rows of rank `source` travel to rank `reader`."""
+        needed = self.plan.needed[reader][source]
+        return self.plan.layout.counts[source] if needed and self.mode == "blocks" else needed
+
+    @property
+    def max_rows(self) -> int:
+        """Rows of the largest buffer; :meth:`gather` holds two such buffers."""
+        return max((stage.num_read for stage in self._stages), default=0)
+
+    def gather(self, x: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Yields each rank whose rows this rank reads, and the rows; own rows first. Collective.
+
+        Rows are valid until the caller asks for the next. All must be taken. On a GPU the caller
+        reads them on the current stream.
+
+        Args:
+            x: [local rows, *features], contiguous, which must not change meanwhile.
+        """
+        plan = self.plan
+        buffers = [x.new_empty(self.max_rows, *x.shape[1:]) for _ in self._stages[:2]]
+
+        def start(index: int) -> tuple[Pending, Tensor]:
+            stage = self._stages[index]
+            rows = buffers[index % 2][: stage.num_read]
+            sent = self._rows_for(x, stage.reader) if stage.num_sent else x[:0]
+            return plan.transport.start({stage.source: rows}, {stage.reader: sent}), rows
+
+        running = {index: start(index) for index in range(len(buffers))}
+        yield plan.layout.group.rank, x
+        for index, stage in enumerate(self._stages):
+            pending, rows = running.pop(index)
+            pending.wait()
+            if stage.num_read:
+                yield stage.source, rows
+            if index + 2 < len(self._stages):
+                running[index + 2] = start(index + 2)
+
+    def add_to_owners(
+        self,
+        like: Tensor,
+        make_own: Callable[[], Tensor],
+        make_partial: Callable[[int], Tensor],
+    ) -> Tensor:
+        """Returns sums of the partial sums that all ranks have of this rank's rows. Collective.
+
+        The transpose of :meth:`gather`. Partial sums of one stage travel while those of the next
+        are computed. They are added in the order of stages, so that two runs are equal bit for bit.
+
+        Args:
+            like: a tensor [any, *features] of the dtype and features of the sums.
+            make_own: returns this rank's sums of its rows [local rows, *features], to be
+                overwritten.
+            make_partial: returns this rank's sums of the rows of another rank that it reads
+                [rows, *features], contiguous.
+        """
+        out: Tensor | None = None
+        running: tuple[Pending, _Stage, Tensor] | None = None
+        for stage in self._stages:
+            sent = make_partial(stage.source) if stage.num_read else like[:0]
+            if running is not None and out is not None:
+                self._finish(out, *running)
+            received = like.new_empty(stage.num_sent, *like.shape[1:])
+            pending = self.plan.transport.start({stage.reader: received}, {stage.source: sent})
+            running = pending, stage, received
+            if out is None:
+                out = make_own()
+        if out is None:
+            return make_own()
+        if running is not None:
+            self._finish(out, *running)
+        return out
+
+    def _finish(self, out: Tensor, pending: Pending, stage: _Stage, received: Tensor) -> None:
+        pending.wait()
+        if not stage.num_sent:
+            return
+        if self.mode == "blocks":
+            out.add_(received)
+        else:
+            out.index_add_(0, self.plan.send_rows_by_rank[stage.reader], received)
+
+    def _rows_for(self, x: Tensor, reader: int) -> Tensor:
+        return (
+            x if self.mode == "blocks" else x.index_select(0, self.plan.send_rows_by_rank[reader])
+        )
+
+    def __repr__(self) -> str:
+        return f"BlockStages({self.mode}, {len(self._stages)} stages, {self.max_rows} rows)"

@@ -1,0 +1,211 @@
+"""Exchange of the distinct rows that ranks need of each other (the halo)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peergraph.aggregate import FEATURE_DTYPES
+from peergraph.aggregate.sparse.conversion import group_by
+from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.fullgraph.exchange.transport import Transport, split_rows
+from peergraph.fullgraph.layout.row_layout import RowLayout
+
+
+class HaloPlan:
+    """Which rows of other ranks this rank needs, and which of its rows other ranks need.
+
+    Extended rows are this rank's rows, then its halo: the rows of other ranks, grouped by owner in
+    rank order and ascending within an owner. Made by :meth:`make`; the methods that move rows are
+    collective, and take rows [rows, *features] of any dtype that is the same on all ranks.
+
+    Args:
+        layout: the rows of all ranks.
+        halo_rows: [sum of this rank's `halo_counts`] int64 internal row numbers of the halo,
+            ascending.
+        send_rows: [sum of this rank's `send_counts`] int64 local rows that other ranks need,
+            grouped by peer in rank order and ascending within a peer.
+        needed: ``needed[r][q]`` distinct rows of rank q that rank r needs, 0 for r = q.
+    """
+
+    def __init__(
+        self,
+        layout: RowLayout,
+        halo_rows: Tensor,
+        send_rows: Tensor,
+        needed: tuple[tuple[int, ...], ...],
+    ) -> None:
+        self.transport = Transport.of(layout.group)
+        self.layout = layout
+        self.halo_rows = halo_rows
+        self.send_rows = send_rows
+        self.needed = needed
+        rank = layout.group.rank
+        self.halo_counts = needed[rank]
+        self.send_counts = tuple(row[rank] for row in needed)
+        self.num_local = layout.local_count
+        self.num_extended = self.num_local + sum(self.halo_counts)
+        self.send_rows_by_rank = split_rows(send_rows, self.send_counts)
+        self._returned: CsrMatrix | None = None
+
+    @classmethod
+    def make(cls, layout: RowLayout, internal_rows: Tensor) -> tuple[HaloPlan, Tensor]:
+        """Returns the plan for rows that this rank needs, and their extended rows. Collective.
+
+        Args:
+            layout: the rows of all ranks.
+            internal_rows: [k] int32 or int64 internal row numbers, in any order, with duplicates,
+                own rows among them.
+
+        Returns:
+            The plan, and [k] the extended row of each; int32 if all fit.
+
+        Raises:
+            IndexError: a row out of range, on the rank that has it.
+        """
+        rank, device = layout.group.rank, layout.group.device
+        offsets = [*layout.offsets, layout.size]
+        rows = internal_rows.to(device)
+        if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < layout.size:
+            raise IndexError(
+                f"internal_rows must be in 0..{layout.size - 1}, got {int(rows.min())} to "
+                f"{int(rows.max())}"
+            )
+        is_halo = torch.zeros(layout.size, dtype=torch.bool, device=device)
+        is_halo[rows] = True
+        own = slice(offsets[rank], offsets[rank + 1])
+        is_halo[own] = False
+        halo = is_halo.nonzero().squeeze(1)
+        del is_halo
+        num_local = layout.local_count
+        num_extended = num_local + halo.shape[0]
+        dtype = torch.int32 if num_extended < 2**31 - 1 else torch.int64
+        extended_row = torch.empty(layout.size, dtype=dtype, device=device)
+        extended_row[own] = torch.arange(num_local, dtype=dtype, device=device)
+        extended_row[halo] = torch.arange(num_local, num_extended, dtype=dtype, device=device)
+        bounds = torch.searchsorted(halo, torch.tensor(offsets, device=device))
+        counts = tuple(bounds.diff().tolist())
+        needed = tuple(layout.group.all_gather(counts))
+        send_counts = [row[rank] for row in needed]
+        send_rows = halo.new_empty(sum(send_counts))
+        starts = torch.tensor(offsets[:-1], device=device).repeat_interleave(bounds.diff())
+        Transport.of(layout.group).all_to_all(
+            split_rows(send_rows, send_counts), split_rows(halo - starts, counts)
+        )
+        return cls(layout, halo, send_rows, needed), extended_row[rows]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no rank needs a row of another: extended rows are the local rows."""
+        return not any(map(any, self.needed))
+
+    def gather(self, x: Tensor) -> Tensor:
+        """Returns the extended rows of `x` [local rows, *features]; `x` itself for an empty plan.
+
+        Collective. Without autograd.
+        """
+        if self.is_empty:
+            return x
+        extended = x.new_empty(self.num_extended, *x.shape[1:])
+        extended[: self.num_local].copy_(x)
+        sent = x.index_select(0, self.send_rows)
+        self.transport.all_to_all(
+            split_rows(extended[self.num_local :], self.halo_counts),
+            split_rows(sent, self.send_counts),
+        )
+        return extended
+
+    def add_to_owners(self, extended: Tensor) -> Tensor:
+        """Returns each local row plus the extended rows of it that other ranks have.
+
+        The transpose of :meth:`gather`. Peers are added in rank order, so that two runs are equal
+        bit for bit. Sums are kept in float32 for half types. Collective. Without autograd.
+
+        Args:
+            extended: [extended rows, *features].
+
+        Returns:
+            [local rows, *features]; `extended` itself for an empty plan.
+        """
+        if self.is_empty:
+            return extended
+        halo = extended[self.num_local :].contiguous()
+        received = halo.new_empty(len(self.send_rows), *halo.shape[1:])
+        self.transport.all_to_all(
+            split_rows(received, self.send_counts),
+            split_rows(halo, self.halo_counts),
+        )
+        out = extended[: self.num_local].clone(memory_format=torch.contiguous_format)
+        if received.numel() == 0:
+            return out
+        if received.dtype in FEATURE_DTYPES:
+            matrix = self._returned_rows()
+            matrix.add_spmm(_as_matrix(out), _as_matrix(received), None, "copy_u")
+            return out
+        parts = split_rows(received, self.send_counts)
+        for rows, part in zip(self.send_rows_by_rank, parts, strict=True):
+            out.index_add_(0, rows, part)
+        return out
+
+    def _returned_rows(self) -> CsrMatrix:
+        """Returns the matrix that adds returned rows to local rows, peers in rank order."""
+        if self._returned is None:
+            count = len(self.send_rows)
+            positions = torch.arange(count, device=self.send_rows.device)
+            indptr, indices, _ = group_by(
+                self.send_rows, positions, self.num_local, count, torch.int64
+            )
+            self._returned = CsrMatrix(indptr, indices, count)
+        return self._returned
+
+    def __repr__(self) -> str:
+        return (
+            f"HaloPlan(rank {self.layout.group.rank}, {self.num_local} local rows, "
+            f"{sum(self.halo_counts)} halo rows, {len(self.send_rows)} rows to send)"
+        )
+
+
+def gather_halo(plan: HaloPlan, x: Tensor) -> Tensor:
+    """Returns the extended rows of `x`: :meth:`HaloPlan.gather`, differentiable. Collective."""
+    found: Tensor = _Gather.apply(x, plan)  # type: ignore[no-untyped-call]
+    return found
+
+
+def add_to_owners(plan: HaloPlan, extended: Tensor) -> Tensor:
+    """Returns sums by local row: :meth:`HaloPlan.add_to_owners`, differentiable. Collective."""
+    found: Tensor = _AddToOwners.apply(extended, plan)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, plan: HaloPlan) -> Tensor:
+        ctx.plan = plan
+        return _fresh(plan.gather(x), x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return add_to_owners(ctx.plan, grad), None
+
+
+class _AddToOwners(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, extended: Tensor, plan: HaloPlan) -> Tensor:
+        ctx.plan = plan
+        return _fresh(plan.add_to_owners(extended), extended)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return gather_halo(ctx.plan, grad), None
+
+
+def _fresh(found: Tensor, given: Tensor) -> Tensor:
+    """Returns a tensor that is not the input, which a function of autograd must not return."""
+    return found.view_as(found) if found is given else found
+
+
+def _as_matrix(rows: Tensor) -> Tensor:
+    """Returns contiguous rows as a matrix [rows, values] that shares their memory."""
+    return rows.view(rows.shape[0], -1)

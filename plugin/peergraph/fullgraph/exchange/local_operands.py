@@ -1,0 +1,89 @@
+"""The way of tensors into code that runs on this rank's rows, and of their gradients back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.exchange.halo import HaloPlan
+from peergraph.fullgraph.exchange.transport import split_rows
+
+
+def local_operands(
+    plan: HaloPlan, sources: Sequence[Tensor | None], parameters: Sequence[Tensor | None] = ()
+) -> tuple[list[Tensor | None], list[Tensor | None]]:
+    """Returns operands for code that runs on the extended rows of this rank. Collective.
+
+    All operands enter in one step of autograd, so that their gradients are exchanged in the same
+    order on all ranks, even if a rank without rows does not use one of them. Gradients of sources
+    are added at their owners (:meth:`HaloPlan.add_to_owners`), those of parameters over all ranks
+    in one reduction for each dtype. Inputs that need no gradient have none exchanged.
+
+    Args:
+        plan: which rows are exchanged.
+        sources: each [local rows, *features] or None.
+        parameters: tensors that are equal on all ranks, or None.
+
+    Returns:
+        For each source [extended rows, *features] or None; for each parameter its value or None.
+    """
+    given = [*sources, *parameters]
+    alone = plan.layout.group.world_size == 1
+    if alone or all(tensor is None for tensor in given):
+        return list(sources), list(parameters)
+    found = iter(_Enter.apply(plan, len(sources), *given))  # type: ignore[no-untyped-call]
+    entered = [None if tensor is None else next(found) for tensor in given]
+    return entered[: len(sources)], entered[len(sources) :]
+
+
+class _Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, plan: HaloPlan, num_sources: int, *given: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        ctx.plan, ctx.num_sources = plan, num_sources
+        ctx.given = [tensor is not None for tensor in given]
+        entered = []
+        for i, tensor in enumerate(given):
+            if tensor is not None:
+                found = plan.gather(tensor) if i < num_sources else tensor
+                entered.append(tensor.view_as(tensor) if found is tensor else found)
+        return tuple(entered)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        rest = iter(grads)
+        by_input = [next(rest) if given else None for given in ctx.given]
+        needed = ctx.needs_input_grad[2:]
+        found: list[Tensor | None] = [None] * len(by_input)
+        of_parameters = []
+        for i, grad in enumerate(by_input):
+            if grad is None or not needed[i]:
+                continue
+            if i < ctx.num_sources:
+                found[i] = ctx.plan.add_to_owners(grad)
+            else:
+                of_parameters.append(i)
+        _reduce(ctx.plan, by_input, found, of_parameters)
+        return None, None, *found
+
+
+def _reduce(
+    plan: HaloPlan, grads: list[Tensor | None], found: list[Tensor | None], which: list[int]
+) -> None:
+    """Stores the sums over ranks of the gradients `which` in `found`."""
+    by_dtype: dict[torch.dtype, list[int]] = {}
+    for i in which:
+        grad = grads[i]
+        assert grad is not None
+        by_dtype.setdefault(grad.dtype, []).append(i)
+    for same in by_dtype.values():
+        tensors = [grad for i in same if (grad := grads[i]) is not None]
+        total = torch.cat([grad.reshape(-1) for grad in tensors])
+        total = plan.transport.all_reduce(total)
+        parts = split_rows(total, [grad.numel() for grad in tensors])
+        for i, grad, part in zip(same, tensors, parts, strict=True):
+            found[i] = part.view(grad.shape)

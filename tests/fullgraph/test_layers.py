@@ -1,0 +1,78 @@
+"""The layers on a partitioned structure equal the same layers on a plain one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+from peergraph.memory import Group
+from peergraph.testing import run_ranks
+from tests.aggregate.graphs import features, random_graph
+from tests.aggregate.test_layers import EDGES, IN, LAYERS, NODES, ON_ALL_NODES, parameters
+
+from .partitioned import leaf, partition, shuffled_layout
+
+OF_EDGES = {"edge_weight", "edge_features", "edge_scores", "coefficients"}
+CPU = torch.device("cpu")
+
+
+def full(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, PartitionedTensor) else tensor
+
+
+def run(layer: Any, structure: Any, x: Tensor, given: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the result and all gradients, as plain tensors of all rows."""
+    out = layer(structure, x, given)
+    weight = features(out.shape[0], tuple(out.shape[1:]), CPU, torch.float64, 9, grad=False)
+    if isinstance(out, PartitionedTensor):
+        weight = leaf(weight, out.layout)
+    leaves = {"x": x, **given}
+    (out * weight).sum().backward()
+    found = {name: full(t.grad) for name, t in leaves.items() if t.grad is not None}
+    return {"out": full(out.detach()), **found}
+
+
+def failures(group: Group, num_edges: int, grouped: bool) -> dict[str, str]:
+    """Compares each layer; what failed, by the layer's name."""
+    graph = random_graph(CPU, NODES, NODES, num_edges)
+    nodes = shuffled_layout(group, NODES, num_edges)
+    plain = graph.csc()
+    partitioned = partition(graph.edge_index, nodes, nodes, grouped=grouped)
+    found = {}
+    for name, layer in {**LAYERS, **ON_ALL_NODES}.items():
+        x = features(NODES, (IN,), CPU, torch.float64)
+        given = parameters(CPU, torch.float64, num_edges)
+        given = {key: value.detach().requires_grad_() for key, value in given.items()}
+        expected = run(layer, plain, x, given)
+        mine = {
+            key: leaf(value, partitioned.edge_layout)
+            if key in OF_EDGES
+            else value.detach().requires_grad_()
+            for key, value in given.items()
+        }
+        try:
+            result = run(layer, partitioned, leaf(x, nodes), mine)
+            assert result.keys() == expected.keys(), (result.keys(), expected.keys())
+            for key, value in expected.items():
+                torch.testing.assert_close(
+                    result[key], value, rtol=1e-10, atol=1e-10, msg=lambda m, k=key: f"{k}: {m}"
+                )
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {error}"
+    return found
+
+
+def check_layers(num_edges: int, grouped: bool) -> dict[str, str]:
+    return failures(Group.current("cpu"), num_edges, grouped)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_layers_equal_those_on_a_plain_structure(ranks: int) -> None:
+    for num_edges, grouped in ((EDGES, False), (500, True), (0, False)):
+        for rank, found in enumerate(run_ranks(check_layers, ranks, num_edges, grouped)):
+            lines = "\n".join(f"{name}: {error}" for name, error in found.items())
+            assert not found, f"rank {rank}, {num_edges} edges, {len(found)} layers:\n{lines}"
