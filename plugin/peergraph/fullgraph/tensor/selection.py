@@ -64,6 +64,8 @@ def select_rows(x: PartitionedTensor, rows: Any) -> Tensor:
         row = select_rows(x, torch.tensor([rows])).full_tensor()  # type: ignore[attr-defined]
         selected: Tensor = row.squeeze(x.partitioned_dim)
         return selected
+    if isinstance(rows, slice) and rows.indices(x.layout.size) == (0, x.layout.size, 1):
+        return x  # Such as the rows of destinations among those of sources, x[:num_nodes].
     return take(x, selection(x.layout, rows))
 
 
