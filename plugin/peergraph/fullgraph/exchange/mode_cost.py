@@ -1,0 +1,163 @@
+"""The time of a sum over remote rows, by the way in which the rows are exchanged.
+
+A rank reads one row for each edge, its own rows from its own memory. The modes differ in how it
+reads the rows of other ranks:
+
+- ``halo``: distinct rows, packed by their owners, one rank's after the other into two buffers,
+  while the edges from the rank before are summed;
+- ``blocks``: the same with all rows of each rank, which need no packing (MG-GCN 4.1, 4.3);
+- ``in_kernel``: the kernel reads a remote row for each edge, while it sums local edges (MGG 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from peergraph.fullgraph.layout.volume import Volume
+from peergraph.memory import Topology
+
+MODES = ("halo", "blocks", "in_kernel")
+
+
+@dataclass(frozen=True)
+class ModeCost:
+    """What one sum costs in one mode.
+
+    Args:
+        mode: one of :data:`MODES`.
+        seconds: of the exchange and the sum together, on the slowest rank.
+        received: bytes that each rank receives.
+        buffers: bytes of each rank for rows of other ranks.
+    """
+
+    mode: str
+    seconds: float
+    received: tuple[int, ...]
+    buffers: tuple[int, ...]
+
+
+def sum_costs(
+    volume: Volume,
+    sources: Sequence[int],
+    destinations: Sequence[int],
+    row_bytes: int,
+    topology: Topology,
+) -> dict[str, ModeCost]:
+    """Predicts a sum of source rows at destinations in every mode that the machine allows.
+
+    The model counts bytes over measured rates. It takes rows to come from memory rather than from
+    caches. Copies run beside the sums, and take their share of the memory's bandwidth.
+
+    Args:
+        volume: of the edges.
+        sources, destinations: rows by rank.
+        row_bytes: bytes of a row.
+        topology: of as many GPUs as there are ranks; ``in_kernel`` needs links between all.
+
+    Raises:
+        ValueError: another number of GPUs than of ranks.
+    """
+    ranks = len(sources)
+    if topology.num_gpus != ranks:
+        raise ValueError(f"topology must have {ranks} GPUs, as many as ranks, "
+                         f"got {topology.num_gpus}")  # fmt: skip
+    every = range(ranks)
+    remote = volume.remote_edges
+    needed = [[0 if p == q else volume.rows[p][q] for q in every] for p in every]
+    whole = [[sources[q] if needed[p][q] else 0 for q in every] for p in every]
+    model = _Model(volume, destinations, row_bytes, topology)
+    costs = [
+        ModeCost(
+            mode,
+            max(model.stages(rank, rows, packed=mode == "halo") for rank in every),
+            tuple(sum(row) * row_bytes for row in rows),
+            _buffers(rows, row_bytes, packed=mode == "halo"),
+        )
+        for mode, rows in (("halo", needed), ("blocks", whole))
+    ]
+    if topology.is_fully_linked:
+        costs.append(
+            ModeCost(
+                "in_kernel",
+                max(model.in_kernel(rank, remote[rank]) for rank in every),
+                tuple(count * row_bytes for count in remote),
+                (0,) * ranks,
+            )
+        )
+    return {cost.mode: cost for cost in costs}
+
+
+def _buffers(rows: Sequence[Sequence[int]], row_bytes: int, *, packed: bool) -> tuple[int, ...]:
+    """Bytes of each rank for two stages, and for the rows that it packs for them."""
+    taken = [min(2, sum(map(bool, row))) * max(row) for row in rows]
+    if packed:
+        columns = zip(*rows, strict=True)
+        taken = [a + sum(sorted(c)[-2:]) for a, c in zip(taken, columns, strict=True)]
+    return tuple(count * row_bytes for count in taken)
+
+
+class _Model:
+    """Seconds of one rank, all ranks doing the same at once."""
+
+    def __init__(
+        self, volume: Volume, destinations: Sequence[int], row_bytes: int, topology: Topology
+    ) -> None:
+        self.edges = volume.edges
+        self.destinations = destinations
+        self.row_bytes = row_bytes
+        self.rows = topology.rates(row_bytes)
+        self.bulk = topology.bulk
+        self.latency = topology.latency
+
+    def stages(self, rank: int, moved: Sequence[Sequence[int]], *, packed: bool) -> float:
+        """Receives and sums the rows of one rank after the other; own rows first.
+
+        Args:
+            moved: rows that each rank receives from each rank.
+            packed: whether this rank gathers the rows that it sends.
+        """
+        ranks = len(self.destinations)
+        computed = [self.sum(rank, self.edges[rank][rank]) + self.write(rank, 1)]
+        copied = [0.0]
+        for step in range(1, ranks):
+            source, reader = (rank + step) % ranks, (rank - step) % ranks
+            # The buffer is that of the stage before the last one.
+            begin = max(copied[-1], computed[step - 2] if step > 2 else 0.0)
+            copied.append(begin + self.copy(rank, source, moved[rank][source]))
+            pack = self.pack(rank, moved[reader][rank]) if packed else 0.0
+            edges = self.edges[rank][source]
+            work = self.sum(rank, edges) + self.write(rank, 2) if edges else 0.0
+            # The copies of this stage, in and out.
+            copies = (moved[rank][source] + moved[reader][rank]) * self.row_bytes
+            work += copies / self.bulk.bandwidth[rank][rank]
+            computed.append(max(computed[-1] + pack, copied[-1]) + work)
+        return computed[-1] + ranks * self.latency[rank][rank]
+
+    def in_kernel(self, rank: int, remote: int) -> float:
+        """Reads local and remote rows, while other ranks read from this one's memory."""
+        local = self.sum(rank, sum(row[rank] for row in self.edges))
+        over_links = remote * self.row_bytes / self.rows.ingress[rank] if remote else 0.0
+        return max(local, over_links) + self.write(rank, 1) + max(self.latency[rank])
+
+    def sum(self, rank: int, edges: int) -> float:
+        """Reads a row of own memory for each edge."""
+        return edges * self.row_bytes / self.rows.bandwidth[rank][rank]
+
+    def write(self, rank: int, times: int) -> float:
+        """Writes the sums, or reads and writes them."""
+        moved = times * self.destinations[rank] * self.row_bytes
+        return moved / self.bulk.bandwidth[rank][rank]
+
+    def pack(self, rank: int, rows: int) -> float:
+        """Reads rows that lie apart and writes them in order."""
+        seconds = 1 / self.rows.bandwidth[rank][rank] + 1 / self.bulk.bandwidth[rank][rank]
+        return rows * self.row_bytes * seconds
+
+    def copy(self, rank: int, source: int, rows: int) -> float:
+        """Copies rows in bulk; GPUs without a link copy through the host."""
+        if rows == 0:
+            return 0.0
+        rate = min(self.bulk.bandwidth[rank][source], self.bulk.ingress[rank])
+        seconds = rows * self.row_bytes / (rate or self.bulk.host[rank] / 2)
+        return seconds + self.latency[rank][source]

@@ -1,0 +1,202 @@
+"""A rank's share of a relation's edges, from a list of edges, a CSC or a store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from peergraph.aggregate import Csc, row_of_edges
+from peergraph.aggregate.sparse.checks import check_ids, check_offsets
+from peergraph.fullgraph.layout.blocks import cut_blocks
+from peergraph.fullgraph.layout.digest import digest_rows
+from peergraph.memory.table.id_list import check_distinct, integers
+from peergraph.store import EdgeType, Store
+
+GivenEdges = Tensor | Csc | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor | None]
+"""COO [2, edges], or a CSC: an object, or (indptr, indices[, edge_ids])."""
+
+_CHUNK = 1 << 24
+
+
+@dataclass(frozen=True)
+class EdgeShare:
+    """Edges in the user's ids, [edges of the share] each, int32 or int64, on one device."""
+
+    source: Tensor
+    destination: Tensor
+    edge_ids: Tensor
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of this share."""
+        return self.source.numel()
+
+    def first_bad_edge(
+        self, num_sources: int, num_destinations: int
+    ) -> tuple[int, str, int] | None:
+        """Returns the id, end and node of the first edge with an end out of range. Synchronises."""
+        found = []
+        for end, nodes, limit in (
+            ("source", self.source, num_sources),
+            ("destination", self.destination, num_destinations),
+        ):
+            if nodes.numel() == 0:
+                continue
+            low, high = map(int, torch.aminmax(nodes))
+            if low < 0 or high >= limit:
+                bad = ((nodes < 0) | (nodes >= limit)).nonzero().squeeze(1)
+                ids = self.edge_ids[bad]
+                first = int(ids.argmin())
+                found.append((int(ids[first]), end, int(nodes[bad[first]])))
+        return min(found, default=None)
+
+
+class EdgeReader(Protocol):
+    """Edges of one relation, of which each rank reads a share."""
+
+    num_edges: int
+    """Edges of the relation."""
+
+    def digest(self) -> str:
+        """Returns a text that is equal on two ranks if their edges are."""
+        ...
+
+    def read(self, rank: int, world_size: int, device: torch.device) -> EdgeShare:
+        """Returns a rank's share; shares of all ranks are all edges. Synchronises."""
+        ...
+
+
+class EdgeListReader:
+    """Edges of a COO tensor that every rank has; shares are ranges of positions.
+
+    Args:
+        edge_index: [2, edges] int32 or int64: sources, destinations.
+
+    Raises:
+        TypeError, ValueError: another dtype or shape.
+    """
+
+    def __init__(self, edge_index: Tensor) -> None:
+        edge_index = integers(edge_index)
+        if edge_index.dtype not in (torch.int32, torch.int64):
+            raise TypeError(f"edges must be int32 or int64, got {edge_index.dtype}")
+        if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+            raise ValueError(f"edges must be [2, edges], got {list(edge_index.shape)}")
+        self.edge_index = edge_index
+        self.num_edges = edge_index.shape[1]
+
+    def digest(self) -> str:
+        """See :meth:`EdgeReader.digest`."""
+        parts = [_digest(row) for row in self.edge_index]
+        return f"{_describe(self.edge_index)} {parts[0]:x} {parts[1]:x}"
+
+    def read(self, rank: int, world_size: int, device: torch.device) -> EdgeShare:
+        """See :meth:`EdgeReader.read`."""
+        begin, end = _range(self.num_edges, rank, world_size)
+        source, destination = self.edge_index[:, begin:end].to(device)
+        return EdgeShare(source, destination, torch.arange(begin, end, device=device))
+
+
+class CscReader:
+    """Edges of a CSC that every rank has; shares are ranges of positions.
+
+    Args:
+        indptr: [destinations + 1] int32 or int64.
+        indices: [edges] int32 or int64 sources.
+        edge_ids: [edges] id of the edge at each position; None: the position.
+        num_destinations: of the relation.
+
+    Raises:
+        TypeError, ValueError: another dtype or shape, or bad offsets.
+    """
+
+    def __init__(
+        self, indptr: Tensor, indices: Tensor, edge_ids: Tensor | None, num_destinations: int
+    ) -> None:
+        indices = check_ids("indices", indices)
+        check_ids("indptr", indptr, indices.device)
+        if indptr.numel() != num_destinations + 1:
+            raise ValueError(
+                f"indptr must have {num_destinations + 1} offsets, one for each destination and "
+                f"one more, got {indptr.numel()}"
+            )
+        self.num_edges = indices.numel()
+        check_offsets(indptr, self.num_edges, None)
+        if edge_ids is not None:
+            check_ids("edge_ids", edge_ids, indices.device, self.num_edges)
+            check_distinct("edge_ids", edge_ids, self.num_edges, "edges")
+        self.indptr, self.indices, self.edge_ids = indptr, indices, edge_ids
+
+    def digest(self) -> str:
+        """See :meth:`EdgeReader.digest`."""
+        given = [self.indptr, self.indices, *([] if self.edge_ids is None else [self.edge_ids])]
+        return " ".join(f"{_describe(tensor)} {_digest(tensor):x}" for tensor in given)
+
+    def read(self, rank: int, world_size: int, device: torch.device) -> EdgeShare:
+        """See :meth:`EdgeReader.read`."""
+        begin, end = _range(self.num_edges, rank, world_size)
+        positions = torch.arange(begin, end, device=self.indptr.device)
+        destination = torch.searchsorted(self.indptr[1:].long(), positions, right=True)
+        ids = positions if self.edge_ids is None else self.edge_ids[begin:end].long()
+        return EdgeShare(self.indices[begin:end].to(device), destination.to(device), ids.to(device))
+
+
+class StoreReader:
+    """Edges of a relation of a store; shares are ranges of destinations, read from any tier.
+
+    No rank reads all edges.
+    """
+
+    def __init__(self, store: Store, edge_type: EdgeType) -> None:
+        self.store = store
+        self.edge_type = edge_type
+        self.num_edges = store.num_edges(edge_type)
+
+    def digest(self) -> str:
+        """See :meth:`EdgeReader.digest`; a store is one for all ranks."""
+        return f"{self.edge_type} of a store, {self.num_edges} edges"
+
+    def read(self, rank: int, world_size: int, device: torch.device) -> EdgeShare:
+        """See :meth:`EdgeReader.read`."""
+        degrees = self.store.in_degree(self.edge_type)
+        counts = cut_blocks(degrees, world_size)
+        start = sum(counts[:rank])
+        part = self.store.read_csc(self.edge_type, start, start + counts[rank])
+        destination = row_of_edges(part.indptr, part.indices.numel()) + start
+        return EdgeShare(part.indices.to(device), destination.to(device), part.edge_ids.to(device))
+
+
+def edge_reader(edges: GivenEdges, num_destinations: int) -> EdgeReader:
+    """Returns the reader of edges as users give them.
+
+    Raises:
+        TypeError, ValueError: not edges.
+    """
+    if isinstance(edges, Csc):
+        return CscReader(edges.indptr, edges.indices, edges.edge_ids, num_destinations)
+    if isinstance(edges, Tensor):
+        return EdgeListReader(edges)
+    if isinstance(edges, tuple) and len(edges) in (2, 3):
+        edge_ids = edges[2] if len(edges) == 3 else None
+        return CscReader(edges[0], edges[1], edge_ids, num_destinations)
+    raise TypeError(
+        "edges must be a tensor [2, edges], a Csc, or a tuple (indptr, indices[, edge_ids]), "
+        f"got {type(edges).__name__}"
+    )
+
+
+def _range(count: int, rank: int, world_size: int) -> tuple[int, int]:
+    return count * rank // world_size, count * (rank + 1) // world_size
+
+
+def _describe(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+def _digest(values: Tensor) -> int:
+    """A digest of all values, made in pieces of bounded memory."""
+    pieces = [digest_rows(piece.long()) for piece in torch.split(values, _CHUNK)]
+    return digest_rows(torch.tensor(pieces, dtype=torch.int64)) & (1 << 64) - 1

@@ -1,0 +1,285 @@
+"""Chooses the order of nodes, by the counted volume of remote rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.exchange.transport import Transport
+from peergraph.fullgraph.layout.blocks import balance_cost, cut_blocks, imbalance
+from peergraph.fullgraph.layout.clusters import community_parts
+from peergraph.fullgraph.layout.digest import digest_rows
+from peergraph.fullgraph.layout.edge_share import EdgeShare
+from peergraph.fullgraph.layout.metis import metis_parts
+from peergraph.fullgraph.layout.numbering import (
+    ORDERS,
+    check_part,
+    order_by_part,
+    original_order,
+    random_order,
+    rank_of_nodes,
+)
+from peergraph.fullgraph.layout.volume import Volume, VolumeCounter, count_by_rank
+from peergraph.memory import Group, collective_call
+from peergraph.memory.region.free_memory import free_gpu_memory, free_host_memory
+from peergraph.store import EdgeType, NodeType
+
+GivenOrder = str | Tensor | Mapping[NodeType, str | Tensor]
+"""A name of :data:`ORDERS`, a part for each node, or either by node type."""
+
+Parts = dict[NodeType, tuple[Tensor, tuple[int, ...]]]
+"""By node type: the order [nodes] int64 on the CPU, and the nodes of each rank."""
+
+# Another order takes the place of a random one if the busiest rank exchanges at most this share of
+# the rows, and has at most this multiple of the edges.
+_LEAST_GAIN, _MOST_IMBALANCE = 0.8, 1.25
+# Communities are tried without being asked for where all edges fit into half of the memory that is
+# free on rank 0; on the CPU, where that takes at most about a minute.
+_BYTES_PER_EDGE, _MOST_EDGES_ON_CPU = 200, 1 << 25
+_PARTITIONERS = {"communities": community_parts, "metis": metis_parts}
+
+
+@dataclass(frozen=True)
+class ChosenOrder:
+    """The order of the nodes of each type, and why.
+
+    Args:
+        name: of the order, as printed.
+        parts: by node type.
+        volumes: by relation.
+        reason: in words.
+        candidates: of the orders that were compared, the rows that the busiest rank exchanges.
+    """
+
+    name: str
+    parts: Parts
+    volumes: dict[EdgeType, Volume]
+    reason: str
+    candidates: dict[str, int]
+
+    @property
+    def volume(self) -> Volume:
+        """Of all relations together."""
+        return add_volumes(self.volumes, len(next(iter(self.parts.values()))[1]))
+
+
+def add_volumes(volumes: Mapping[EdgeType, Volume], world_size: int) -> Volume:
+    """Returns the sum of the volumes of relations; rows of one type count for each relation."""
+    zeros = ((0,) * world_size,) * world_size
+    return sum(volumes.values(), Volume(zeros, zeros))
+
+
+def check_order(
+    order: GivenOrder, num_nodes: Mapping[NodeType, int]
+) -> dict[NodeType, str | Tensor]:
+    """Returns the order of each node type; types that are not named get "auto".
+
+    Raises:
+        TypeError, ValueError: no order, an unknown type, or a vector that does not fit.
+    """
+    if isinstance(order, Tensor):
+        if len(num_nodes) != 1:
+            raise ValueError(
+                f"order must be a dict of parts by node type for the types {list(num_nodes)}, got "
+                "one tensor"
+            )
+        order = dict.fromkeys(num_nodes, order)
+    if isinstance(order, str):
+        order = dict.fromkeys(num_nodes, order)
+    unknown = [t for t in order if t not in num_nodes]
+    if unknown:
+        raise ValueError(f"order names the node type {unknown[0]!r}, expected {list(num_nodes)}")
+    checked: dict[NodeType, str | Tensor] = dict.fromkeys(num_nodes, "auto")
+    for node_type, given in order.items():
+        if isinstance(given, Tensor):
+            given = check_part(given, num_nodes[node_type])
+        elif given not in ORDERS:
+            raise ValueError(
+                f"order must be one of {', '.join(ORDERS)}, or a tensor with the part of each "
+                f"node, got {given!r}"
+            )
+        checked[node_type] = given
+    return checked
+
+
+def order_digest(order: str | Tensor) -> str:
+    """Returns a text that is equal on two ranks if their orders are. Synchronises."""
+    if isinstance(order, str):
+        return order
+    return f"parts {list(order.shape)} {digest_rows(order.long()) & (1 << 64) - 1:x}"
+
+
+class OrderChooser:
+    """Makes orders, and counts what each would exchange. All ranks use one together.
+
+    Args:
+        group: the ranks.
+        num_nodes: by node type.
+        shares: this rank's edges of each relation, with checked ids, on the group's device.
+        seed: of random orders and of partitioners.
+        step: called with the number of edges of the share after each pass over them.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        num_nodes: Mapping[NodeType, int],
+        shares: Mapping[EdgeType, EdgeShare],
+        seed: int,
+        step: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        self.group = group
+        self.transport = Transport.of(group)
+        self.num_nodes = num_nodes
+        self.shares = shares
+        self.seed = seed
+        self.step = step
+        self.cost = {t: balance_cost(d) for t, d in self._degrees().items()}
+        self._joint: dict[str, dict[NodeType, Tensor]] = {}
+
+    def choose(self, given: Mapping[NodeType, str | Tensor]) -> ChosenOrder:
+        """Returns the order that the user gave; for "auto", the best one. Collective."""
+        if "auto" not in [g for g in given.values() if isinstance(g, str)]:
+            return self._try(given, "as asked for")
+        if self.group.world_size == 1:
+            return self._try(self._with(given, "original"), "one rank has all rows")
+        names = ["random", "original"]
+        if self._tries_communities():
+            names.append("communities")
+        tried = {name: self._try(self._with(given, name), "") for name in names}
+        return _best(tried)
+
+    def _try(self, orders: Mapping[NodeType, str | Tensor], reason: str) -> ChosenOrder:
+        names = {o if isinstance(o, str) else "given" for o in orders.values()}
+        parts = {t: self._part(t, order) for t, order in orders.items()}
+        volumes = {t: self._volume(t, parts) for t in self.shares}
+        name = ", ".join(sorted(names))
+        total = add_volumes(volumes, self.group.world_size)
+        return ChosenOrder(name, parts, volumes, reason, {name: total.largest})
+
+    def _with(
+        self, given: Mapping[NodeType, str | Tensor], name: str
+    ) -> dict[NodeType, str | Tensor]:
+        auto = {t: isinstance(order, str) and order == "auto" for t, order in given.items()}
+        return {t: name if auto[t] else order for t, order in given.items()}
+
+    def _part(self, node_type: NodeType, order: str | Tensor) -> tuple[Tensor, tuple[int, ...]]:
+        world_size = self.group.world_size
+        if isinstance(order, Tensor):
+            return order_by_part(order, world_size)
+        if order in _PARTITIONERS:
+            return order_by_part(self._partitioned(order)[node_type], world_size)
+        count = self.num_nodes[node_type]
+        nodes = original_order(count) if order == "original" else random_order(count, self.seed)
+        cost = self.cost[node_type]
+        return nodes, cut_blocks(cost[nodes.to(cost.device)], world_size)
+
+    def _degrees(self) -> dict[NodeType, Tensor]:
+        """[nodes] int64 in-degrees by node type, over all relations. Collective."""
+        device = self.group.device
+        degrees = {
+            t: torch.zeros(count, dtype=torch.int64, device=device)
+            for t, count in self.num_nodes.items()
+        }
+        for edge_type, share in self.shares.items():
+            into = degrees[edge_type[2]]
+            into += torch.bincount(share.destination, minlength=into.numel())
+            self.step(share.num_edges)
+        return {t: self.transport.all_reduce(counts) for t, counts in degrees.items()}
+
+    def _volume(self, edge_type: EdgeType, parts: Parts) -> Volume:
+        """The volume of one relation, from all ranks' shares. Collective."""
+        device, world_size = self.group.device, self.group.world_size
+        source_rank = rank_of_nodes(*parts[edge_type[0]], device)
+        destination_rank = rank_of_nodes(*parts[edge_type[2]], device)
+        counter = VolumeCounter(source_rank, destination_rank, world_size)
+        share = self.shares[edge_type]
+        counter.add(share.source, share.destination)
+        self.step(share.num_edges)
+        if world_size == 1:
+            return counter.volume()
+        # Rank p gets what all ranks have marked for it.
+        marks = [torch.empty_like(counter.marks[0]) for _ in range(world_size)]
+        self.transport.all_to_all(marks, list(counter.marks))
+        mine = marks[0]
+        for others in marks[1:]:
+            mine |= others
+        rows = self.group.all_gather(count_by_rank(mine, source_rank, world_size))
+        edges = self.transport.all_reduce(counter.edges)
+        return Volume(tuple(rows), tuple(map(tuple, edges.tolist())))
+
+    def _tries_communities(self) -> bool:
+        """Whether "auto" looks for communities: the same on all ranks. Collective."""
+        on_gpu = self.group.device.type == "cuda"
+        everyone = self.group.all_gather(sum(s.num_edges for s in self.shares.values()))
+        edges = sum(everyone)
+        free = free_gpu_memory(self.group.device) if on_gpu else free_host_memory()
+        fits = _BYTES_PER_EDGE * edges <= free // 2
+        found: bool = self.group.broadcast(fits and (on_gpu or edges <= _MOST_EDGES_ON_CPU))
+        return found
+
+    def _partitioned(self, name: str) -> dict[NodeType, Tensor]:
+        """The part of each node by type, from rank 0, which gets all edges. Collective."""
+        if name not in self._joint:
+            device = self.group.device
+            starts, count = {}, 0
+            for node_type, nodes in self.num_nodes.items():
+                starts[node_type], count = count, count + nodes
+            ends = [
+                torch.stack([s.source.long() + starts[t[0]], s.destination.long() + starts[t[2]]])
+                for t, s in self.shares.items()
+            ]
+            mine = torch.cat(ends, 1) if ends else torch.zeros((2, 0), dtype=torch.int64)
+            source, destination = self._at_rank_0(mine.to(device))
+            part = torch.zeros(count, dtype=torch.int64, device=device)
+
+            def partition() -> None:
+                if self.group.rank == 0:
+                    cost = torch.cat([self.cost[t] for t in self.num_nodes])
+                    parts = _PARTITIONERS[name]
+                    found = parts(source, destination, cost, self.group.world_size, self.seed)
+                    part.copy_(found)
+
+            collective_call(self.group, partition)
+            self.transport.broadcast(part)
+            pieces = torch.split(part, list(self.num_nodes.values()))
+            self._joint[name] = dict(zip(self.num_nodes, pieces, strict=True))
+        return self._joint[name]
+
+    def _at_rank_0(self, ends: Tensor) -> Tensor:
+        """[2, edges] of all ranks on rank 0, nothing on the others. Collective."""
+        rows = ends.t().contiguous()
+        counts = self.group.all_gather(rows.shape[0])
+        nothing = rows.new_empty((0, 2))
+        is_first = self.group.rank == 0
+        outputs = [rows.new_empty((count if is_first else 0, 2)) for count in counts]
+        self.transport.all_to_all(outputs, [rows, *[nothing] * (len(counts) - 1)])
+        return torch.cat(outputs).t()
+
+
+def _best(tried: Mapping[str, ChosenOrder]) -> ChosenOrder:
+    """Random, unless another order has clearly less to exchange and about the same balance."""
+    candidates = {name: chosen.volume.largest for name, chosen in tried.items()}
+    edges_of = {name: imbalance(chosen.volume.num_edges) for name, chosen in tried.items()}
+    rows = candidates["random"]
+    good = [
+        name
+        for name in tried
+        if candidates[name] <= _LEAST_GAIN * rows
+        and edges_of[name] <= _MOST_IMBALANCE * edges_of["random"]
+    ]
+    name = min(good, key=candidates.__getitem__) if rows and good else "random"
+    chosen = tried[name]
+    if name == "random":
+        others = ", ".join(f"{n} {c:,}" for n, c in candidates.items() if n != "random")
+        reason = (
+            f"no other order lowers the rows of the busiest rank by a fifth: {rows:,}, {others}"
+        )
+    else:
+        reason = (
+            f"the busiest rank exchanges {candidates[name]:,} rows, with a random order {rows:,}"
+        )
+    return ChosenOrder(chosen.name, chosen.parts, chosen.volumes, reason, candidates)

@@ -1,0 +1,85 @@
+"""A plan of full-graph training as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from peergraph.fullgraph.layout.blocks import imbalance
+from peergraph.fullgraph.plan.memory_items import SPARE_BUFFERS
+from peergraph.store.placement.plan import format_bytes
+from peergraph.store.placement.prediction import columns, format_seconds
+
+if TYPE_CHECKING:
+    from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
+
+_STAGES = {"blocks": 2}
+
+
+def format_plan(plan: FullGraphPlan) -> str:
+    """Returns the lines that ``print(plan)`` shows."""
+    return "\n".join([*_head(plan), *_memory(plan), *_layers(plan), *_mode(plan)])
+
+
+def _head(plan: FullGraphPlan) -> list[str]:
+    facts, ranks = plan.facts, plan.world_size
+    edges = [sum(v.num_edges[r] for v in facts.volumes.values()) for r in range(ranks)]
+    received = [sum(v.received[r] for v in facts.volumes.values()) for r in range(ranks)]
+    lines = [
+        f"full graph on {ranks} rank{'s' if ranks > 1 else ''}: {sum(facts.rows):,} nodes, "
+        f"{sum(edges):,} edges; links of {plan.topology.name}",
+        f"  order of nodes: {facts.order}" + (f" ({facts.reason})" if facts.reason else ""),
+    ]
+    table: list[tuple[str, ...]] = [("", *(f"rank {r}" for r in range(ranks)), "max / mean")]
+    for name, counts in (("nodes", facts.rows), ("edges", edges), ("remote rows", received)):
+        table.append((name, *(f"{c:,}" for c in counts), f"{imbalance(counts):.2f}"))
+    return lines + columns(table, 1)
+
+
+def _memory(plan: FullGraphPlan) -> list[str]:
+    ranks = range(plan.world_size)
+    table: list[tuple[str, ...]] = [("memory", "", *(f"rank {r}" for r in ranks))]
+    for item in plan.items:
+        if any(item.num_bytes):
+            table.append((item.name, item.what, *map(format_bytes, item.num_bytes)))
+    stages = f"{_STAGES[plan.mode]} buffers of n/P rows" if plan.mode in _STAGES else ""
+    if plan.layers:
+        table.append(("exchange", stages, *map(format_bytes, plan.buffers[plan.mode])))
+    table.append(("total", "", *map(format_bytes, plan.bytes_by_rank)))
+    lines = columns(table, 2)
+    if plan.memory_budget is not None:
+        lines.append(f"  budget of each rank: {format_bytes(plan.memory_budget)}")
+    if plan.layers:
+        count = len(plan.layers) + SPARE_BUFFERS + _STAGES.get(plan.mode, 0)
+        lines.append(f"  a GCN of {len(plan.layers)} layers: {count} buffers of n/P rows")
+    return lines
+
+
+def _layers(plan: FullGraphPlan) -> list[str]:
+    if plan.widths is None:
+        return []
+    modes = list(plan.layers[0].modes)
+    table: list[tuple[str, ...]] = [
+        ("layer", "columns", "sums", *(f"{mode}: received, time" for mode in modes))
+    ]
+    for number, layer in enumerate(plan.layers):
+        widths = f"{plan.widths[number]} -> {plan.widths[number + 1]}"
+        sums = "kept" if layer.sums == 0 else str(layer.sums)
+        costs = [_cost(layer.received(mode), layer.seconds(mode)) for mode in modes]
+        table.append((widths, str(layer.width), sums, *costs))
+    totals = [
+        _cost(sum(x.received(m) for x in plan.layers), sum(x.seconds(m) for x in plan.layers))
+        for m in modes
+    ]
+    table.append(("epoch", "", "", *totals))
+    lines = columns(table, 1)
+    if any(layer.sums == 0 for layer in plan.layers):
+        lines.append("  kept: the sum of the input is made once, before the first epoch")
+    return lines
+
+
+def _cost(received: int, seconds: float) -> str:
+    return f"{format_bytes(received)}, {format_seconds(seconds)}"
+
+
+def _mode(plan: FullGraphPlan) -> list[str]:
+    return [f"  exchange: {plan.mode} ({plan.reason})"]

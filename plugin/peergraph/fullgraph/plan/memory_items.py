@@ -1,0 +1,110 @@
+"""The bytes of a partitioned graph on each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from peergraph.fullgraph.layout.volume import Volume
+from peergraph.store import EdgeType, NodeType
+
+_INT32_ROWS = (1 << 31) - 1
+# Rows that full-batch training holds besides the outputs of its layers, each as wide as the widest
+# layer: a product before or after the sum, and two gradients (MG-GCN 4.2).
+SPARE_BUFFERS = 3
+
+
+@dataclass(frozen=True)
+class GraphFacts:
+    """What a plan is made from.
+
+    Args:
+        nodes: rows of each rank, by node type.
+        volumes: by relation.
+        row_bytes: bytes of the tables of a node, by node type.
+        edge_row_bytes: bytes of the tables of an edge, by relation.
+        order: name of the order of the nodes.
+        reason: why that order.
+    """
+
+    nodes: Mapping[NodeType, tuple[int, ...]]
+    volumes: Mapping[EdgeType, Volume]
+    row_bytes: Mapping[NodeType, int] = field(default_factory=dict)
+    edge_row_bytes: Mapping[EdgeType, int] = field(default_factory=dict)
+    order: str = "random"
+    reason: str = ""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return len(next(iter(self.nodes.values())))
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Nodes of each rank, of all types."""
+        return tuple(map(sum, zip(*self.nodes.values(), strict=True)))
+
+
+@dataclass(frozen=True)
+class MemoryItem:
+    """Bytes of each rank for one thing."""
+
+    name: str
+    what: str
+    num_bytes: tuple[int, ...]
+
+
+def graph_items(facts: GraphFacts) -> list[MemoryItem]:
+    """Returns what the graph itself takes, before the first layer."""
+    ranks = range(facts.world_size)
+    structure, transposes, edge_rows, lists = ([0] * len(ranks) for _ in range(4))
+    for edge_type, volume in facts.volumes.items():
+        sources, destinations = facts.nodes[edge_type[0]], facts.nodes[edge_type[2]]
+        received, sent = volume.received, volume.sent
+        for rank in ranks:
+            edges = volume.num_edges[rank]
+            extended = sources[rank] + received[rank]
+            index = 4 if max(extended, destinations[rank], edges) < _INT32_ROWS else 8
+            structure[rank] += (destinations[rank] + 1 + edges) * index
+            transposes[rank] += (extended + 1 + 2 * edges) * index
+            # The user's row of each edge, and the edges' tables.
+            edge_rows[rank] += edges * (8 + facts.edge_row_bytes.get(edge_type, 0))
+            lists[rank] += 8 * (received[rank] + sent[rank])
+    numbering = [8 * rows for rows in facts.rows]
+    tables = [
+        sum(counts[rank] * facts.row_bytes.get(t, 0) for t, counts in facts.nodes.items())
+        for rank in ranks
+    ]
+    return [
+        MemoryItem("structure", "in-edges of own nodes", tuple(structure)),
+        MemoryItem("transposes", "for gradients of sources", tuple(transposes)),
+        MemoryItem("numbering", "user's ids; rows to exchange", _add(numbering, lists)),
+        MemoryItem("edge rows", "user's ids and tables of edges", tuple(edge_rows)),
+        MemoryItem("node rows", "tables of own nodes", tuple(tables)),
+    ]
+
+
+def training_items(
+    facts: GraphFacts, widths: Sequence[int], element_bytes: int
+) -> list[MemoryItem]:
+    """Returns what a GCN's layers hold: one buffer for each layer and three more (MG-GCN 4.2)."""
+    outputs = tuple(rows * sum(widths[1:]) * element_bytes for rows in facts.rows)
+    spare = tuple(SPARE_BUFFERS * rows * max(widths[1:]) * element_bytes for rows in facts.rows)
+    layers = len(widths) - 1
+    # A first layer that sums its input keeps the sum, which does not change.
+    kept = widths[0] if widths[0] <= widths[1] else 0
+    sums = tuple(rows * kept * element_bytes for rows in facts.rows)
+    return [
+        MemoryItem("summed input", "kept for all epochs", sums),
+        MemoryItem("layer outputs", f"{layers} buffers of n/P rows", outputs),
+        MemoryItem("products", f"{SPARE_BUFFERS} buffers: product, gradients", spare),
+    ]
+
+
+def total_bytes(items: Sequence[MemoryItem], world_size: int) -> tuple[int, ...]:
+    """Returns the bytes of each rank for all items together."""
+    return tuple(sum(item.num_bytes[rank] for item in items) for rank in range(world_size))
+
+
+def _add(left: Sequence[int], right: Sequence[int]) -> tuple[int, ...]:
+    return tuple(a + b for a, b in zip(left, right, strict=True))

@@ -1,0 +1,173 @@
+"""Plans of full-graph training: bytes, layers, the chosen mode and the error of a small budget."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from peergraph.fullgraph.layout.volume import Volume
+from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
+from peergraph.fullgraph.plan.memory_items import GraphFacts
+from peergraph.memory import machine
+
+NODE, EDGE = "_N", ("_N", "_E", "_N")
+WIDTHS = [100, 512, 47]
+NODES, EDGES, RANKS = 1_000_000, 50_000_000, 4
+
+
+def facts(remote_rows: int, ranks: int = RANKS) -> GraphFacts:
+    """A graph of even blocks in which each rank needs so many rows of each other rank."""
+    rows, pairs = NODES // ranks, EDGES // ranks // ranks
+    volume = Volume(
+        tuple(tuple(rows if p == q else remote_rows for q in range(ranks)) for p in range(ranks)),
+        ((pairs,) * ranks,) * ranks,
+    )
+    return GraphFacts({NODE: (rows,) * ranks}, {EDGE: volume}, {NODE: 408})
+
+
+DENSE, SPARSE = facts(250_000), facts(10_000)
+
+
+def bytes_of(plan: FullGraphPlan) -> dict[str, int]:
+    return {item.name: item.num_bytes[0] for item in plan.items}
+
+
+def test_bytes() -> None:
+    plan = FullGraphPlan.make(DENSE, machine("full4"), widths=WIDTHS)
+    rows, edges, halo = 250_000, EDGES // 4, 750_000
+    assert bytes_of(plan) == {
+        "structure": 4 * (rows + 1 + edges),
+        "transposes": 4 * (rows + halo + 1 + 2 * edges),
+        "numbering": 8 * (rows + 2 * halo),
+        "edge rows": 8 * edges,
+        "node rows": 408 * rows,
+        "summed input": 4 * 100 * rows,
+        "layer outputs": 4 * (512 + 47) * rows,
+        "products": 3 * 4 * 512 * rows,
+    }
+    assert plan.buffers["blocks"] == (2 * 4 * 100 * rows,) * 4
+    assert plan.buffers["in_kernel"] == (0,) * 4
+    assert plan.bytes_by_rank == (sum(bytes_of(plan).values()) + plan.buffers[plan.mode][0],) * 4
+
+
+def test_types_and_relations_add_up() -> None:
+    single = Volume(((4, 1), (2, 3)), ((8, 2), (3, 7)))
+    nodes = {"a": (10, 12), "b": (5, 6)}
+    relations = {("a", "to", "b"): single, ("b", "of", "a"): single}
+    both = GraphFacts(nodes, relations, {"a": 4, "b": 40}, {("a", "to", "b"): 16})
+    plan = FullGraphPlan.make(both, machine("full2"))
+    assert both.rows == (15, 18)
+    assert bytes_of(plan)["node rows"] == 10 * 4 + 5 * 40
+    assert bytes_of(plan)["edge rows"] == 2 * 10 * 8 + 10 * 16
+    assert bytes_of(plan)["structure"] == 4 * ((5 + 1 + 10) + (10 + 1 + 10))
+
+
+def test_large_graphs_have_wide_indices() -> None:
+    count = 1 << 31
+    volume = Volume(((5,),), ((count,),))
+    plan = FullGraphPlan.make(GraphFacts({NODE: (5,)}, {EDGE: volume}), machine("single"))
+    assert bytes_of(plan)["structure"] == 8 * (5 + 1 + count)
+
+
+def test_sums_run_on_the_narrow_side() -> None:
+    plan = FullGraphPlan.make(DENSE, machine("full4"), widths=[100, 512, 256, 300, 47])
+    assert [layer.width for layer in plan.layers] == [100, 256, 256, 47]
+    assert [layer.before for layer in plan.layers] == [True, False, True, False]
+    # The input does not change, and takes no gradient.
+    assert [layer.sums for layer in plan.layers] == [0, 2, 2, 2]
+    wide = FullGraphPlan.make(DENSE, machine("full4"), widths=[602, 512, 41])
+    assert [layer.sums for layer in wide.layers] == [2, 2]
+    assert "summed input" not in str(wide)
+    assert wide.layers[0].received("blocks") == 2 * 750_000 * 512 * 4
+
+
+def test_mode_follows_the_volume() -> None:
+    whole = FullGraphPlan.make(DENSE, machine("full4"), widths=WIDTHS)
+    distinct = FullGraphPlan.make(SPARSE, machine("full4"), widths=WIDTHS)
+    assert (whole.mode, distinct.mode) == ("blocks", "halo")
+    assert "100 % of remote rows are needed" in whole.reason
+    assert "4 % of remote rows are needed" in distinct.reason
+    assert distinct.seconds < whole.seconds
+    # Few edges share a row: the kernel may read a remote row for each.
+    volume = Volume(((9, 1), (1, 9)), ((10, 1), (1, 10)))
+    few = GraphFacts({NODE: (1000, 1000)}, {EDGE: volume})
+    assert FullGraphPlan.make(few, machine("full2"), widths=WIDTHS).mode == "in_kernel"
+    limited = FullGraphPlan.make(few, machine("full2"), widths=WIDTHS, modes=("halo", "blocks"))
+    assert limited.mode == "halo"
+
+
+def test_mode_that_was_asked_for() -> None:
+    plan = FullGraphPlan.make(SPARSE, machine("full4"), widths=WIDTHS, mode="blocks")
+    assert (plan.mode, plan.reason) == ("blocks", "asked for")
+    with pytest.raises(ValueError, match="mode must be one of halo, blocks, in_kernel, got 'ring'"):
+        FullGraphPlan.make(SPARSE, machine("full4"), mode="ring")
+    with pytest.raises(ValueError, match="mode 'in_kernel' is not for these ranks"):
+        FullGraphPlan.make(facts(9, 2), machine("pcie2"), mode="in_kernel")
+
+
+def test_one_rank() -> None:
+    plan = FullGraphPlan.make(facts(0, 1), machine("single"), widths=WIDTHS)
+    assert plan.reason == "one rank has all rows, nothing is exchanged"
+    assert plan.buffers[plan.mode] == (0,)
+
+
+def test_budget_chooses_the_mode_that_fits() -> None:
+    free = FullGraphPlan.make(DENSE, machine("full4"), widths=WIDTHS)
+    held = free.bytes_by_rank[0] - free.buffers["blocks"][0]
+    tight = FullGraphPlan.make(DENSE, machine("full4"), widths=WIDTHS, memory_budget=held)
+    assert tight.mode == "in_kernel"
+    assert "no room for halo, blocks" in tight.reason
+    with pytest.raises(NotImplementedError, match="more than memory_budget"):
+        FullGraphPlan.make(
+            DENSE, machine("full4"), widths=WIDTHS, memory_budget=held, mode="blocks"
+        )
+
+
+def test_small_budget_names_bytes_and_gpus() -> None:
+    needed = FullGraphPlan.make(DENSE, machine("full4"), widths=WIDTHS).bytes_by_rank[0]
+    with pytest.raises(NotImplementedError, match="Offloaded training") as error:
+        FullGraphPlan.make(DENSE, machine("full4"), widths=WIDTHS, memory_budget=needed // 3)
+    message = str(error.value)
+    assert "structure 48.6 MiB" in message
+    found = re.search(r"(\d+) GPUs with this budget would do", message)
+    assert found
+    count = int(found[1])
+    assert 12 <= count <= 16
+    # That many GPUs hold it, in even blocks.
+    rows = NODES // count
+    enough = facts(rows, count)
+    FullGraphPlan.make(enough, machine("full16").subset(range(count)), widths=WIDTHS,
+                       memory_budget=int(1.05 * (needed // 3)))  # fmt: skip
+    with pytest.raises(NotImplementedError, match="no number of GPUs"):
+        FullGraphPlan.make(DENSE, machine("full4"), widths=WIDTHS, memory_budget=1000)
+
+
+def test_widths_come_later() -> None:
+    plan = FullGraphPlan.make(SPARSE, machine("full4"), memory_budget=1 << 40)
+    assert plan.layers == ()
+    assert plan.seconds == 0
+    assert "predicted for a sum of 128 columns" in plan.reason
+    assert plan.with_widths(WIDTHS) == FullGraphPlan.make(
+        SPARSE, machine("full4"), widths=WIDTHS, memory_budget=1 << 40
+    )
+    for widths in ([], [5], [5, 0]):
+        with pytest.raises(ValueError, match="widths must have the columns"):
+            plan.with_widths(widths)
+
+
+def test_printed_plan() -> None:
+    text = str(FullGraphPlan.make(SPARSE, machine("full4"), widths=WIDTHS, memory_budget=1 << 34))
+    for expected in (
+        "full graph on 4 ranks: 1,000,000 nodes, 50,000,000 edges; links of full4",
+        "order of nodes: random",
+        "layer outputs  2 buffers of n/P rows",
+        "budget of each rank: 16.0 GiB",
+        "a GCN of 2 layers: 5 buffers of n/P rows",
+        "100 -> 512",
+        "kept: the sum of the input is made once",
+        "exchange: halo (predicted for an epoch: halo",
+    ):
+        assert expected in text
+    dense = str(FullGraphPlan.make(DENSE, machine("full4"), widths=WIDTHS))
+    assert "a GCN of 2 layers: 7 buffers of n/P rows" in dense  # L + 5
