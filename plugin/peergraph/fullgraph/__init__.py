@@ -1,10 +1,14 @@
 """Exact training on a whole graph over several GPUs (MG-GCN, MGG)."""
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.structure.edge_index import PartitionedEdgeIndex
+from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.fullgraph.tensor.conversions import distribute, from_local, like, replicated
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 
 __all__ = [
+    "PartitionedCsc",
+    "PartitionedEdgeIndex",
     "PartitionedTensor",
     "RowLayout",
     "distribute",

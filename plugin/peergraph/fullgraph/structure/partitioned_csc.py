@@ -151,6 +151,21 @@ class PartitionedCsc:
         self._check_same_nodes("count_self_loops")
         return self._of_destinations(self.local.count_self_loops(dtype))
 
+    def edge_ends(self) -> tuple[PartitionedTensor, PartitionedTensor]:
+        """Returns the user's ids of the source and of the destination of each edge, [edges] int64.
+
+        Made at the first call, which is collective, and kept; they are not to be changed.
+        """
+        return self.cached("edge ends", self._make_edge_ends)
+
+    def _make_edge_ends(self) -> tuple[PartitionedTensor, PartitionedTensor]:
+        source, destination = self.local.edge_ends()
+        ids = self.plan.gather(self.source_layout.positions)
+        return (
+            from_local(ids[source], self.edge_layout),
+            from_local(self.destination_layout.positions[destination], self.edge_layout),
+        )
+
     def cached(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
         """Returns what `make` returned at the first call with this key.
 

@@ -1,0 +1,121 @@
+"""The edges of a partitioned graph where scripts hold a list of edges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+
+
+class PartitionedEdgeIndex(Tensor):
+    """Stands for the list of edges [2, edges] of a partitioned graph, without values.
+
+    Layers take the edges from :attr:`structure`. Shape, dtype (int64) and device are those of a
+    list of edges. ``edge_index[0]`` and ``edge_index[1]``, also by ``row, col = edge_index``, are
+    the users' ids of sources and destinations, partitioned as features of edges are. Any other
+    operation raises NotImplementedError.
+
+    Args:
+        structure: the edges.
+    """
+
+    __slots__ = ("structure",)
+
+    structure: PartitionedCsc
+    """The edges, partitioned by destination."""
+
+    @staticmethod
+    def __new__(cls, structure: PartitionedCsc) -> PartitionedEdgeIndex:
+        made: PartitionedEdgeIndex = Tensor._make_wrapper_subclass(
+            cls, (2, structure.num_edges), dtype=torch.int64, device=structure.device
+        )
+        made.structure = structure
+        return made
+
+    def __init__(self, structure: PartitionedCsc) -> None:
+        super().__init__()
+
+    def __getitem__(self, index: Any) -> PartitionedTensor:
+        """Returns the ids of the edges' sources (0) or destinations (1), [edges] int64.
+
+        The first use is collective.
+        """
+        if isinstance(index, tuple) and len(index) == 2 and index[1] in (slice(None), ...):
+            index = index[0]
+        if type(index) is not int or not -2 <= index < 2:
+            _refuse(f"edge_index[{index!r}]")
+        source, destination = self.structure.edge_ends()
+        return destination if index % 2 else source
+
+    def __iter__(self) -> Iterator[PartitionedTensor]:
+        return iter(self.structure.edge_ends())
+
+    def __len__(self) -> int:
+        return 2
+
+    def unbind(self, dim: int = 0) -> tuple[PartitionedTensor, ...]:
+        """Returns the ids of sources and of destinations, [edges] int64 each."""
+        if dim not in (0, -2):
+            _refuse(f"edge_index.unbind({dim})")
+        return self.structure.edge_ends()
+
+    def __copy__(self) -> PartitionedEdgeIndex:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PartitionedEdgeIndex:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        _refuse("pickling")
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"PartitionedEdgeIndex({self.structure})"
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        given = args[0] if args else None
+        if isinstance(given, PartitionedEdgeIndex):
+            options = kwargs or {}
+            if func in _SAME:
+                return PartitionedEdgeIndex(given.structure)
+            if func is torch.ops.aten._to_copy.default and _keeps(given, options):
+                return PartitionedEdgeIndex(given.structure)
+        _refuse(str(func))
+
+
+_SAME = (
+    torch.ops.aten.alias.default,
+    torch.ops.aten.clone.default,
+    torch.ops.aten.detach.default,
+    torch.ops.aten.view_as.default,
+)
+
+
+def _keeps(edge_index: PartitionedEdgeIndex, options: dict[str, Any]) -> bool:
+    """Returns whether a copy with these options has the same dtype and device."""
+    device = torch.device(options.get("device") or edge_index.device)
+    same_device = device == edge_index.device or (
+        device.type == edge_index.device.type and device.index is None
+    )
+    return same_device and (options.get("dtype") or torch.int64) == torch.int64
+
+
+def _refuse(what: str) -> NoReturn:
+    raise NotImplementedError(
+        f"{what} is not implemented for the edges of a partitioned graph: layers take them from "
+        "edge_index.structure, edge_index[0] and edge_index[1] are the ids of this rank's edges; "
+        "prepare edges (self loops, filters, transforms) before peergraph's full_graph"
+    )
