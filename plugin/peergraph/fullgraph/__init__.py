@@ -1,12 +1,22 @@
 """Exact training on a whole graph over several GPUs (MG-GCN, MGG)."""
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.structure.edge_changes import (
+    LoopStructure,
+    select_edges,
+    self_loop_mask,
+    with_self_loops,
+    without_self_loops,
+)
 from peergraph.fullgraph.structure.edge_index import PartitionedEdgeIndex
+from peergraph.fullgraph.structure.node_index import NodeIndex
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.fullgraph.tensor.conversions import distribute, from_local, like, replicated
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 
 __all__ = [
+    "LoopStructure",
+    "NodeIndex",
     "PartitionedCsc",
     "PartitionedEdgeIndex",
     "PartitionedTensor",
@@ -15,4 +25,8 @@ __all__ = [
     "from_local",
     "like",
     "replicated",
+    "select_edges",
+    "self_loop_mask",
+    "with_self_loops",
+    "without_self_loops",
 ]

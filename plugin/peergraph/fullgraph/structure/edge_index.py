@@ -8,7 +8,10 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from peergraph.fullgraph.structure.edge_changes import select_edges
+from peergraph.fullgraph.structure.node_index import NodeIndex
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
+from peergraph.fullgraph.tensor.conversions import distribute
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 
 
@@ -17,8 +20,9 @@ class PartitionedEdgeIndex(Tensor):
 
     Layers take the edges from :attr:`structure`. Shape, dtype (int64) and device are those of a
     list of edges. ``edge_index[0]`` and ``edge_index[1]``, also by ``row, col = edge_index``, are
-    the users' ids of sources and destinations, partitioned as features of edges are. Any other
-    operation raises NotImplementedError.
+    the sources and the destinations: a :class:`NodeIndex`, which selects rows of nodes and else is
+    the users' ids, partitioned as features of edges are. ``edge_index[:, mask]`` is a list of the
+    edges that a mask selects. Any other operation raises NotImplementedError.
 
     Args:
         structure: the edges.
@@ -40,29 +44,40 @@ class PartitionedEdgeIndex(Tensor):
     def __init__(self, structure: PartitionedCsc) -> None:
         super().__init__()
 
-    def __getitem__(self, index: Any) -> PartitionedTensor:
-        """Returns the ids of the edges' sources (0) or destinations (1), [edges] int64.
+    def __getitem__(self, index: Any) -> Any:
+        """Returns the edges' sources (0) or destinations (1), or the edges that a mask selects.
 
-        The first use is collective.
+        The mask is bool [edges], partitioned as features of edges are, or plain and equal on all
+        ranks; to select edges is collective.
         """
-        if isinstance(index, tuple) and len(index) == 2 and index[1] in (slice(None), ...):
-            index = index[0]
+        if isinstance(index, tuple) and len(index) == 2:
+            if index[0] == slice(None) and isinstance(index[1], Tensor):
+                return self._select(index[1])
+            if index[1] in (slice(None), ...):
+                index = index[0]
         if type(index) is not int or not -2 <= index < 2:
             _refuse(f"edge_index[{index!r}]")
-        source, destination = self.structure.edge_ends()
-        return destination if index % 2 else source
+        return self.unbind()[index]
 
-    def __iter__(self) -> Iterator[PartitionedTensor]:
-        return iter(self.structure.edge_ends())
+    def _select(self, mask: Tensor) -> PartitionedEdgeIndex:
+        if mask.dtype != torch.bool:
+            _refuse("edge_index[:, ids]")
+        if not isinstance(mask, PartitionedTensor):
+            mask = distribute(mask, self.structure.edge_layout)
+        chosen = select_edges(self.structure, mask)
+        return self if chosen is self.structure else PartitionedEdgeIndex(chosen)
+
+    def __iter__(self) -> Iterator[NodeIndex]:
+        return iter(self.unbind())
 
     def __len__(self) -> int:
         return 2
 
-    def unbind(self, dim: int = 0) -> tuple[PartitionedTensor, ...]:
-        """Returns the ids of sources and of destinations, [edges] int64 each."""
+    def unbind(self, dim: int = 0) -> tuple[NodeIndex, ...]:
+        """Returns the sources and the destinations of the edges, [edges] int64 each."""
         if dim not in (0, -2):
             _refuse(f"edge_index.unbind({dim})")
-        return self.structure.edge_ends()
+        return NodeIndex.of(self.structure, "source"), NodeIndex.of(self.structure, "destination")
 
     def __copy__(self) -> PartitionedEdgeIndex:
         return self

@@ -1,0 +1,157 @@
+"""Structures with fewer edges or with self loops, made of a structure without a new input."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
+from peergraph.fullgraph.tensor.conversions import from_local
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+
+# Selections whose structures are kept with the structure that they were made of, such as the
+# relations of a layer that masks edges at every call.
+_KEPT_SELECTIONS = 32
+
+
+def self_loop_mask(structure: PartitionedCsc) -> PartitionedTensor:
+    """Returns [edges] bool: whether the edge is a self loop, one tensor at every call.
+
+    Collective at the first call.
+
+    Raises:
+        ValueError: sources and destinations are different nodes.
+    """
+
+    def make() -> PartitionedTensor:
+        sources, destinations = local_ends(structure)
+        ids = structure.plan.gather(structure.source_layout.positions)
+        same = ids[sources] == structure.destination_layout.positions[destinations]
+        return from_local(same, structure.edge_layout)
+
+    return structure.cached("self loop mask", make)
+
+
+def select_edges(structure: PartitionedCsc, mask: PartitionedTensor) -> PartitionedCsc:
+    """Returns the structure of the edges that a mask selects, in their order. Collective.
+
+    The structures of the last selections are kept; a mask that selects all gives the same one.
+
+    Args:
+        structure: the edges.
+        mask: [edges] bool, partitioned as the edges.
+
+    Raises:
+        ValueError: the mask has other rows.
+    """
+    if not structure.edge_layout.same_rows(mask.layout):
+        raise ValueError(f"mask must have the rows of the edges, {structure.edge_layout}, got "
+                         f"{mask.layout}")  # fmt: skip
+    layout = structure.edge_layout.select_mask(mask.to_local())
+    if layout.size == structure.num_edges:
+        return structure
+    kept: OrderedDict[RowLayout, PartitionedCsc] = structure.cached("selections", OrderedDict)
+    if layout not in kept:
+        rows = layout.parent_rows
+        assert rows is not None
+        sources, destinations = local_ends(structure)
+        kept[layout] = PartitionedCsc.from_local_edges(
+            structure.source_layout,
+            structure.destination_layout,
+            layout,
+            _internal_rows(structure, sources[rows]),
+            destinations[rows],
+        )
+        if len(kept) > _KEPT_SELECTIONS:
+            kept.popitem(last=False)
+    return kept[layout]
+
+
+def without_self_loops(structure: PartitionedCsc) -> PartitionedCsc:
+    """Returns the structure without self loops; the same one if it has none. Collective."""
+    return structure.cached(
+        "without self loops",
+        lambda: select_edges(structure, ~self_loop_mask(structure)),  # type: ignore[arg-type]
+    )
+
+
+class LoopStructure(NamedTuple):
+    """A structure with further self loops."""
+
+    structure: PartitionedCsc
+    """The edges in their order, then the loops in the order of nodes."""
+    loop_rows: Tensor
+    """[loops of this rank] int64: the local row of the destination of each loop."""
+
+    def append(self, edges: PartitionedTensor, loops: PartitionedTensor) -> PartitionedTensor:
+        """Returns rows for the edges of the structure. Differentiable; not collective.
+
+        Args:
+            edges: rows of the edges without the loops.
+            loops: [destinations, *features]: a row for the loop of each; the rows of destinations
+                without a loop are left out.
+        """
+        rows = torch.cat([edges.to_local(), loops.to_local().index_select(0, self.loop_rows)])
+        return from_local(rows, self.structure.edge_layout)
+
+
+def with_self_loops(structure: PartitionedCsc, count: int) -> LoopStructure:
+    """Returns the structure with further edges: node i to node i, for i below `count`.
+
+    Loops that the structure has stay. Collective at the first call for a count.
+
+    Args:
+        structure: the edges.
+        count: at most the sources and the destinations.
+
+    Raises:
+        ValueError: there are fewer nodes.
+    """
+    most = min(structure.num_sources, structure.num_destinations)
+    if not 0 <= count <= most:
+        raise ValueError(f"count must be 0 to {most} nodes, got {count}")
+    return structure.cached(("with self loops", count), lambda: _with_self_loops(structure, count))
+
+
+def local_ends(structure: PartitionedCsc) -> tuple[Tensor, Tensor]:
+    """Returns the ends of this rank's edges, [edges of this rank] int64 each. Not collective.
+
+    Returns:
+        The extended row of each edge's source and the local row of its destination.
+    """
+    return structure.cached("local ends", structure.local.edge_ends)
+
+
+def _with_self_loops(structure: PartitionedCsc, count: int) -> LoopStructure:
+    edges, destinations = structure.edge_layout, structure.destination_layout
+    ids = destinations.positions
+    rows = (ids < count).nonzero().squeeze(1)
+    loop_ids = ids[rows]
+    loop_counts = edges.group.all_gather(len(rows))
+    layout = RowLayout(
+        edges.group,
+        [old + new for old, new in zip(edges.counts, loop_counts, strict=True)],
+        lambda: torch.cat([edges.positions, edges.size + loop_ids]),
+    )
+    loop_sources = structure.source_layout.internal_rows[loop_ids.cpu()].to(ids.device)
+    sources, edge_destinations = local_ends(structure)
+    made = PartitionedCsc.from_local_edges(
+        structure.source_layout,
+        destinations,
+        layout,
+        torch.cat([_internal_rows(structure, sources), loop_sources]),
+        torch.cat([edge_destinations, rows]),
+    )
+    return LoopStructure(made, rows)
+
+
+def _internal_rows(structure: PartitionedCsc, extended_rows: Tensor) -> Tensor:
+    """Returns the internal row numbers of extended rows of sources."""
+    layout, plan = structure.source_layout, structure.plan
+    first = layout.offsets[layout.group.rank]
+    own = torch.arange(first, first + layout.local_count, device=structure.device)
+    return torch.cat([own, plan.halo_rows])[extended_rows]
