@@ -1,6 +1,8 @@
 """Exact training on a whole graph over several GPUs (MG-GCN, MGG)."""
 
+from peergraph.fullgraph.graph import FullGraph
 from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 from peergraph.fullgraph.structure.edge_changes import (
     LoopStructure,
     select_edges,
@@ -15,6 +17,8 @@ from peergraph.fullgraph.tensor.conversions import distribute, from_local, like,
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 
 __all__ = [
+    "FullGraph",
+    "FullGraphPlan",
     "LoopStructure",
     "NodeIndex",
     "PartitionedCsc",

@@ -1,1 +1,400 @@
 """A graph of which each rank holds a block of nodes and their in-edges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.exchange.mode_cost import MODES
+from peergraph.fullgraph.exchange.transport import Transport
+from peergraph.fullgraph.layout.edge_share import (
+    EdgeReader,
+    EdgeShare,
+    GivenEdges,
+    StoreReader,
+    edge_reader,
+)
+from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.plan.choose_order import (
+    ChosenOrder,
+    GivenOrder,
+    OrderChooser,
+    check_order,
+    order_digest,
+)
+from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
+from peergraph.fullgraph.plan.memory_items import GraphFacts
+from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
+from peergraph.fullgraph.tensor.conversions import from_local
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+from peergraph.memory import Group, Topology, cached_topology, machine
+from peergraph.memory.group.naming import collective
+from peergraph.memory.region.free_memory import free_gpu_memory, free_host_memory
+from peergraph.memory.table.table import Table
+from peergraph.memory.topology.machines import fully_linked
+from peergraph.progress import progress_bar
+from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store
+
+_EDGE_BYTES = 24  # of an edge in a share: source, destination, id
+_PASSES = 6  # over the edges, at most, as the progress bar counts them
+_CPU_RATE = 10e9  # bytes per second, assumed of ranks without a GPU that were not measured
+
+
+class FullGraph:
+    """The layouts of nodes and edges of a graph over all ranks, and its structures.
+
+    Each rank holds a block of the nodes of each type, and the in-edges of these nodes (MG-GCN 4.1).
+    Made by :meth:`build` or :meth:`from_store`.
+    """
+
+    group: Group
+    """The ranks."""
+    node_layouts: dict[NodeType, RowLayout]
+    """Rows of nodes, by type; ids are the user's."""
+    edge_layouts: dict[EdgeType, RowLayout]
+    """Rows of edges, by relation; ids are the user's."""
+    structures: dict[EdgeType, PartitionedCsc]
+    """Edges, by relation."""
+    order: ChosenOrder
+    """The order of nodes, the volume of remote rows that it gives, and why it was chosen."""
+    plan: FullGraphPlan
+    """Memory, exchange and expected times."""
+
+    def __init__(
+        self,
+        group: Group,
+        node_layouts: dict[NodeType, RowLayout],
+        structures: dict[EdgeType, PartitionedCsc],
+        order: ChosenOrder,
+        plan: FullGraphPlan,
+    ) -> None:
+        self.group = group
+        self.node_layouts = node_layouts
+        self.structures = structures
+        self.edge_layouts = {t: s.edge_layout for t, s in structures.items()}
+        self.order = order
+        self.plan = plan
+
+    @classmethod
+    def build(
+        cls,
+        group: Group | None,
+        num_nodes: int | Mapping[NodeType, int],
+        edges: GivenEdges | Mapping[EdgeType, GivenEdges],
+        *,
+        order: GivenOrder = "auto",
+        memory_budget: int | None = None,
+        mode: str | None = None,
+        topology: Topology | str | None = None,
+        widths: Sequence[int] | None = None,
+        row_bytes: Mapping[NodeType, int] | None = None,
+        edge_row_bytes: Mapping[EdgeType, int] | None = None,
+        seed: int = 0,
+        progress: bool | None = None,
+    ) -> FullGraph:
+        """Partitions a graph that every rank has. Collective; synchronises.
+
+        Besides the arguments, a rank takes at most about 150 bytes for each edge of the largest
+        relation divided by the number of ranks, plus (2 P + 40) bytes for each node on P ranks.
+        With the orders "communities" and "metis", rank 0 takes about 200 bytes for each edge of the
+        whole graph; "auto" tries communities only where that fits easily.
+
+        Args:
+            group: the ranks; None: :meth:`Group.current`.
+            num_nodes: of the graph, or by node type.
+            edges: of the graph, or by relation (source type, name, destination type): COO
+                [2, edges], a :class:`peergraph.aggregate.Csc`, or (indptr, indices[, edge_ids]);
+                int32 or int64, on any device. The same on all ranks.
+            order: of nodes. "random"; "communities", found by label propagation; "original";
+                "metis", which needs ``pip install "peergraph[partition]"``; a tensor [nodes] with
+                the rank of each node, as METIS or DGL give it; any of these by node type; or
+                "auto": random, unless the busiest rank exchanges a fifth fewer rows with another
+                order, by count of distinct remote rows.
+            memory_budget: bytes of each rank; None: what is free.
+            mode: how rows are exchanged: "halo", "blocks", "in_kernel"; None: the one with the
+                shortest expected time.
+            topology: whose links times are predicted for, or its name; None: this machine as it was
+                measured, else an assumed one.
+            widths: columns of the input and of each layer's output, for the plan.
+            row_bytes: bytes of a node's tables, by node type, for the plan.
+            edge_row_bytes: bytes of an edge's tables, by relation, for the plan.
+            seed: of random orders and partitioners.
+            progress: whether to show a bar; None: for long work, on a terminal.
+
+        Raises:
+            TypeError, ValueError: arguments that do not fit, or that differ between ranks.
+            IndexError: the first edge with an end out of range; on every rank.
+            ImportError: the order needs a package that is not installed.
+            NotImplementedError: the graph does not fit into the budget.
+        """
+        group = group or Group.current()
+        counts = _check_num_nodes(num_nodes)
+        given = edges if isinstance(edges, Mapping) else {EDGE: edges}
+        if not isinstance(edges, Mapping) and list(counts) != [NODE]:
+            raise ValueError(f"edges must be a dict by relation for the types {list(counts)}")
+        readers: dict[EdgeType, EdgeReader] = {}
+        for edge_type, of_type in given.items():
+            _check_edge_type(edge_type, counts)
+            readers[edge_type] = edge_reader(of_type, counts[edge_type[2]])
+        return _build(
+            group,
+            counts,
+            readers,
+            order=order,
+            memory_budget=memory_budget,
+            mode=mode,
+            topology=topology,
+            widths=widths,
+            row_bytes=row_bytes,
+            edge_row_bytes=edge_row_bytes,
+            seed=seed,
+            progress=progress,
+        )
+
+    @classmethod
+    def from_store(cls, store: Store, **options: Any) -> FullGraph:
+        """Partitions the graph of a store. Collective over its ranks; synchronises.
+
+        Each rank reads the lists of a range of destinations (:meth:`Store.read_csc`) and sends the
+        edges to their ranks: no rank reads all edges, except rank 0 for the orders "communities"
+        and "metis". The order "original" is that of the user's ids, whatever order the store has.
+
+        Args:
+            store: with all its relations. Its tables count as `row_bytes` and `edge_row_bytes`
+                where these are not given.
+            options: those of :meth:`build` that have names.
+
+        Raises:
+            RuntimeError: this process is no rank of the store.
+            As :meth:`build`.
+        """
+        if store.group is None:
+            raise RuntimeError(
+                "this process is no rank of the store: it cannot partition the graph"
+            )
+        counts = {t: store.num_nodes(t) for t in store.node_types}
+        readers: dict[EdgeType, EdgeReader] = {t: StoreReader(store, t) for t in store.edge_types}
+        rows = {
+            t: sum(_row_bytes(store.node_table(name, t)) for name in store.node_table_names(t))
+            for t in counts
+        }
+        edge_rows = {
+            t: sum(_row_bytes(store.edge_table(name, t)) for name in store.edge_table_names(t))
+            for t in readers
+        }
+        return _build(
+            store.group,
+            counts,
+            readers,
+            **{"row_bytes": rows, "edge_row_bytes": edge_rows, **options},
+        )
+
+    def node_rows(self, table: Table | Tensor, node_type: NodeType = NODE) -> PartitionedTensor:
+        """Returns the rows of a table of nodes, of which each rank reads its own. One-sided.
+
+        Args:
+            table: [nodes, ...]: a store's table, read from any tier, or a tensor on any device that
+                is equal on all ranks.
+            node_type: of the rows.
+
+        Raises:
+            ValueError: another number of rows.
+        """
+        return _own_rows("table", table, self.node_layouts[node_type])
+
+    def edge_rows(self, table: Table | Tensor, edge_type: EdgeType = EDGE) -> PartitionedTensor:
+        """Returns the rows of a table of edges; otherwise as :meth:`node_rows`."""
+        return _own_rows("table", table, self.edge_layouts[edge_type])
+
+    def __repr__(self) -> str:
+        nodes = sum(layout.size for layout in self.node_layouts.values())
+        edges = sum(layout.size for layout in self.edge_layouts.values())
+        return (
+            f"FullGraph({nodes} nodes, {edges} edges, order {self.order.name}, "
+            f"rank {self.group.rank} of {self.group.world_size})"
+        )
+
+
+@collective("FullGraph.build")
+def _build(
+    group: Group,
+    num_nodes: dict[NodeType, int],
+    readers: dict[EdgeType, EdgeReader],
+    *,
+    order: GivenOrder = "auto",
+    memory_budget: int | None = None,
+    mode: str | None = None,
+    topology: Topology | str | None = None,
+    widths: Sequence[int] | None = None,
+    row_bytes: Mapping[NodeType, int] | None = None,
+    edge_row_bytes: Mapping[EdgeType, int] | None = None,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> FullGraph:
+    orders = check_order(order, num_nodes)
+    group.agree(
+        num_nodes=num_nodes,
+        **{f"edges of {t}": reader.digest() for t, reader in readers.items()},
+        order={t: order_digest(given) for t, given in orders.items()},
+        memory_budget=memory_budget,
+        mode=mode,
+        topology=topology if isinstance(topology, str | None) else topology.name,
+        widths=None if widths is None else list(widths),
+        seed=seed,
+    )
+    share_bytes = _EDGE_BYTES * sum(r.num_edges for r in readers.values()) // group.world_size
+    with progress_bar("partitioning", _PASSES * share_bytes, progress and group.rank == 0) as bar:
+
+        def step(edges: int) -> None:
+            bar(edges * _EDGE_BYTES)
+
+        shares = {}
+        for edge_type, reader in readers.items():
+            shares[edge_type] = reader.read(group.rank, group.world_size, group.device)
+            step(shares[edge_type].num_edges)
+        _check_ends(group, num_nodes, shares)
+        chosen = OrderChooser(group, num_nodes, shares, seed, step).choose(orders)
+        facts = GraphFacts(
+            {t: counts for t, (_, counts) in chosen.parts.items()},
+            chosen.volumes,
+            row_bytes or {},
+            edge_row_bytes or {},
+            chosen.name,
+            chosen.reason,
+        )
+        plan = FullGraphPlan.make(
+            facts,
+            _topology(group, topology),
+            widths=widths,
+            memory_budget=_budget(group, memory_budget),
+            mode=mode,
+            modes=MODES if group.device.type == "cuda" else MODES[:2],
+        )
+        layouts = {t: RowLayout.from_order(group, *parts) for t, parts in chosen.parts.items()}
+        structures = {}
+        for edge_type in readers:
+            share = shares.pop(edge_type)
+            count = share.num_edges
+            structures[edge_type] = _structure(layouts, edge_type, share)
+            step(count)
+    return FullGraph(group, layouts, structures, chosen, plan)
+
+
+def _structure(
+    layouts: Mapping[NodeType, RowLayout], edge_type: EdgeType, share: EdgeShare
+) -> PartitionedCsc:
+    """Sends each edge to the rank of its destination. Collective."""
+    sources, destinations = layouts[edge_type[0]], layouts[edge_type[2]]
+    group = sources.group
+    device, world_size = group.device, group.world_size
+    internal = sources.internal_rows.to(device)[share.source.long()]
+    rows = destinations.internal_rows.to(device)[share.destination.long()]
+    starts = torch.tensor(destinations.offsets, device=device)
+    # Ranks without rows start where the next one does: the last of these has the row.
+    owner = torch.searchsorted(starts, rows, right=True) - 1
+    edges = torch.stack([internal, rows - starts[owner], share.edge_ids.long()], 1)
+    if world_size > 1:
+        # Stable, so that the edges of a destination stay in the user's order.
+        edges = edges[torch.sort(owner, stable=True).indices]
+        sent = torch.bincount(owner, minlength=world_size).tolist()
+        counts = group.all_gather(sent)
+        received = [edges.new_empty((from_rank[group.rank], 3)) for from_rank in counts]
+        Transport.of(group).all_to_all(received, list(torch.split(edges, sent)))
+        edges = torch.cat(received)
+        del received
+    edges = edges[torch.sort(edges[:, 1], stable=True).indices]
+    source, destination, ids = (column.contiguous() for column in edges.unbind(1))
+    edge_counts = group.all_gather(ids.numel())
+    return PartitionedCsc.from_local_edges(
+        sources, destinations, RowLayout(group, edge_counts, ids), source, destination
+    )
+
+
+def _check_ends(
+    group: Group, num_nodes: Mapping[NodeType, int], shares: Mapping[EdgeType, EdgeShare]
+) -> None:
+    """Raises IndexError on all ranks for the first edge of a relation that is out of range."""
+    mine = {t: s.first_bad_edge(num_nodes[t[0]], num_nodes[t[2]]) for t, s in shares.items()}
+    everyone = group.all_gather(mine)
+    for edge_type in shares:
+        found = [bad[edge_type] for bad in everyone if bad[edge_type] is not None]
+        if found:
+            edge, end, node = min(found)
+            name = "edges" if edge_type == EDGE else f"edges of {edge_type}"
+            node_type = edge_type[0 if end == "source" else 2]
+            raise IndexError(
+                f"{name}: the {end} of edge {edge} is {node}, out of range for "
+                f"{num_nodes[node_type]} nodes"
+                + ("" if node_type == NODE else f" of type {node_type!r}")
+            )
+
+
+def _topology(group: Group, given: Topology | str | None) -> Topology:
+    """The machine that times are predicted for, with as many GPUs as there are ranks."""
+    count = group.world_size
+    found = machine(given) if isinstance(given, str) else given
+    if found is None:
+        found = cached_topology(group)
+    if found is None and group.device.type == "cuda":
+        found = fully_linked(count)
+    elif found is None:
+        rates = [[_CPU_RATE] * count] * count
+        found = Topology.from_matrix(rates, _CPU_RATE, memory=0, name="assumed figures")
+    if found.num_gpus < count:
+        raise ValueError(f"topology must have at least {count} GPUs, got {found.num_gpus}")
+    return found if found.num_gpus == count else found.subset(range(count))
+
+
+def _budget(group: Group, memory_budget: int | None) -> int:
+    """The least bytes that a rank may use. Collective."""
+    if memory_budget is None:
+        if group.device.type == "cuda":
+            memory_budget = free_gpu_memory(group.device)
+        else:
+            memory_budget = free_host_memory() // group.world_size
+    least: int = min(group.all_gather(memory_budget))
+    return least
+
+
+def _own_rows(name: str, table: Table | Tensor, layout: RowLayout) -> PartitionedTensor:
+    if table.shape[:1] != (layout.size,):
+        raise ValueError(f"{name} must have {layout.size} rows, got shape {list(table.shape)}")
+    positions = layout.positions
+    if isinstance(table, Table):
+        rows = table.gather(positions)
+    else:
+        rows = table[positions.to(table.device)]
+    return from_local(rows.to(layout.group.device), layout)
+
+
+def _row_bytes(table: Table) -> int:
+    return int(torch.Size(table.shape[1:]).numel()) * table.dtype.itemsize
+
+
+def _check_num_nodes(num_nodes: int | Mapping[NodeType, int]) -> dict[NodeType, int]:
+    counts = dict(num_nodes) if isinstance(num_nodes, Mapping) else {NODE: num_nodes}
+    if not counts:
+        raise ValueError("num_nodes must name at least one node type, got none")
+    for node_type, count in counts.items():
+        if not isinstance(count, int) or isinstance(count, bool):
+            raise TypeError(f"num_nodes of {node_type!r} must be an int, got {count!r}")
+        if count < 0:
+            raise ValueError(f"num_nodes of {node_type!r} must not be negative, got {count}")
+    return counts
+
+
+def _check_edge_type(edge_type: EdgeType, counts: Mapping[NodeType, int]) -> None:
+    if not isinstance(edge_type, tuple) or len(edge_type) != 3:
+        raise ValueError(
+            "edges must be by relation (source type, name, destination type), got the key "
+            f"{edge_type!r}"
+        )
+    for node_type in (edge_type[0], edge_type[2]):
+        if node_type not in counts:
+            raise ValueError(
+                f"edges of {edge_type} name the node type {node_type!r}, expected one of "
+                f"{list(counts)}"
+            )
