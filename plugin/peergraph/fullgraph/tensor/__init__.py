@@ -3,9 +3,10 @@
 from peergraph.fullgraph.tensor import (  # rules register themselves
     pointwise,
     products,
+    recurrent,
     selection,
     sums,
     views,
 )
 
-__all__ = ["pointwise", "products", "selection", "sums", "views"]
+__all__ = ["pointwise", "products", "recurrent", "selection", "sums", "views"]

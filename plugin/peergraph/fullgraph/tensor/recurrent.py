@@ -1,0 +1,95 @@
+"""Recurrent networks: each row is a sequence, so all steps are local."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.tensor.arguments import not_implemented, require_same_rows
+from peergraph.fullgraph.tensor.conversions import distribute, from_local, replicated
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+from peergraph.fullgraph.tensor.registry import FUNCTION_RULES
+
+_STATE_DIM = 1  # of states [layers, rows, features]
+
+
+def _network(
+    function: Callable[..., Any],
+    input: Any,
+    hx: Any,
+    params: Any,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> Any:
+    """An LSTM, GRU or RNN over sequences, one for each row."""
+    name = function.__name__
+    rows_dim = 0 if batch_first else 1
+    if not isinstance(input, PartitionedTensor) or not isinstance(params, (list, tuple)):
+        not_implemented(name, "the input is plain or packed")
+    if input.partitioned_dim != rows_dim or input.dim() != 3:
+        not_implemented(name, "steps of sequences are partitioned")
+    if dropout and train and num_layers > 1:
+        not_implemented(name, "dropout between layers depends on the number of ranks")
+    layout = input.layout
+    states = hx if isinstance(hx, tuple) else (hx,)
+    local_states = tuple(_local(name, state, layout, _STATE_DIM) for state in states)
+    found = function(
+        input.to_local(),
+        local_states if isinstance(hx, tuple) else local_states[0],
+        [replicated(parameter, layout.group) for parameter in params],
+        has_biases,
+        num_layers,
+        dropout,
+        train,
+        bidirectional,
+        batch_first,
+    )
+    out, *last = found
+    return (
+        from_local(out, layout, rows_dim),
+        *(from_local(state, layout, _STATE_DIM) for state in last),
+    )
+
+
+def _cell(function: Callable[..., Any], input: Any, hx: Any, *params: Tensor | None) -> Any:
+    """One step of an LSTM, GRU or RNN for each row."""
+    name = function.__name__
+    states = hx if isinstance(hx, (list, tuple)) else (hx,)
+    first = next((x for x in (input, *states) if isinstance(x, PartitionedTensor)), None)
+    if first is None:
+        not_implemented(name, "parameters are partitioned")
+    layout = first.layout
+    local_states = [_local(name, state, layout, 0) for state in states]
+    found = function(
+        _local(name, input, layout, 0),
+        local_states if isinstance(hx, (list, tuple)) else local_states[0],
+        *(None if p is None else replicated(p, layout.group) for p in params),
+    )
+    if isinstance(found, Tensor):
+        return from_local(found, layout)
+    return tuple(from_local(state, layout) for state in found)
+
+
+def _local(name: str, x: Tensor, layout: RowLayout, dim: int) -> Tensor:
+    """This rank's rows; of a plain tensor of all rows too, such as the zeros that torch makes."""
+    if not isinstance(x, PartitionedTensor):
+        return distribute(x, layout, dim).to_local()
+    if x.partitioned_dim != dim:
+        not_implemented(name, "features are partitioned")
+    require_same_rows(name, layout, x.layout)
+    return x.to_local()
+
+
+for _function in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu):
+    FUNCTION_RULES[_function] = partial(_network, _function)
+for _function in (torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell):
+    FUNCTION_RULES[_function] = partial(_cell, _function)
