@@ -52,7 +52,7 @@ def spmm_linear(
     if isinstance(x, TableRows) or not same or not sums or not pays_to_fuse(x):
         if of_x:
             self_x = as_tensor(x, count)
-        return _products(count, map(reduced, matrices), weights, self_x, self_weight, bias)
+        return products(count, map(reduced, matrices), weights, self_x, self_weight, bias)
     fixed = use_deterministic(deterministic)
     transposes = [matrix.gradient_matrix(backward, fixed) for matrix in matrices]
     result: Tensor = _Linear.apply(  # type: ignore[no-untyped-call]
@@ -88,6 +88,17 @@ def _check(
     if self_x is not None and (self_x.dim() != 2 or self_x.shape[0] != matrices[0].num_rows):
         count = matrices[0].num_rows
         raise ValueError(f"self_x must be [{count}, columns], got {list(self_x.shape)}")
+    check_weights(x, weights, self_weight, self_x, bias)
+
+
+def check_weights(
+    x: Tensor | TableRows,
+    weights: list[Tensor],
+    self_weight: Tensor | None,
+    self_x: Tensor | None,
+    bias: Tensor | None,
+) -> None:
+    """Raises ValueError unless weights and bias have the shapes that go with the features."""
     out = weights[0].shape[0] if weights[0].dim() == 2 else 0
     for i, weight in enumerate(weights):
         _check_shape(f"weights[{i}]", weight, (out, x.shape[1]))
@@ -102,7 +113,7 @@ def _check_shape(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
         raise ValueError(f"{name} must be {list(shape)}, got {list(tensor.shape)}")
 
 
-def _products(
+def products(
     count: int,
     sums: Iterable[Tensor],
     weights: list[Tensor],
@@ -183,7 +194,7 @@ class _Linear(torch.autograd.Function):
                 yield sums
 
         rows = x[:count] if self_x is None else self_x
-        out = _products(count, reduced(), list(weights), rows, self_weight, bias)
+        out = products(count, reduced(), list(weights), rows, self_weight, bias)
         ctx.self_is_x = self_x is None
         grad_self_x = (x if self_x is None else self_x) if ctx.needs_input_grad[2] else None
         ctx.save_for_backward(grad_self_x, self_weight, *weights, *kept)

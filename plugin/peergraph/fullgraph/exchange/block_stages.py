@@ -7,14 +7,12 @@ rank serves two at once. The rows of the next stages travel while those of one a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
 from peergraph.fullgraph.exchange.halo import HaloPlan
 from peergraph.fullgraph.exchange.transport import Pending
-
-Mode = Literal["halo", "blocks"]
 
 
 class _Stage(NamedTuple):
@@ -39,7 +37,7 @@ class BlockStages:
             all rows of each rank of which another needs some.
     """
 
-    def __init__(self, plan: HaloPlan, mode: Mode) -> None:
+    def __init__(self, plan: HaloPlan, mode: str) -> None:
         if mode not in ("halo", "blocks"):
             raise ValueError(f"mode must be 'halo' or 'blocks', got {mode!r}")
         self.plan = plan

@@ -11,8 +11,62 @@ from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 
 
-def local_rows(name: str, tensor: Any, layout: RowLayout, rows: str) -> Tensor:
-    """Returns this rank's rows of an operand, differentiable.
+class Operands:
+    """The features that verbs of a structure take, by their rows; results are differentiable.
+
+    Args:
+        sources, destinations, edges: the layouts of their rows.
+    """
+
+    def __init__(self, sources: RowLayout, destinations: RowLayout, edges: RowLayout) -> None:
+        self.sources = sources
+        self.destinations = destinations
+        self.edges = edges
+
+    def source(self, name: str, x: Any) -> Tensor | None:
+        """Returns this rank's rows of features of sources, or None for None."""
+        return _local_rows(name, x, self.sources, "sources")
+
+    def destination(self, name: str, x: Any) -> Tensor | None:
+        """Returns this rank's rows of features of destinations, or None for None."""
+        return _local_rows(name, x, self.destinations, "destinations")
+
+    def edge(self, name: str, e: Any) -> Tensor | None:
+        """Returns this rank's rows of features of edges, or None for None."""
+        return _local_rows(name, e, self.edges, "edges")
+
+    def at(self, name: str, operand: Any, target: str) -> Tensor | None:
+        """Returns this rank's rows of features of sources (u), destinations (v) or edges (e)."""
+        if target not in ("u", "v", "e"):
+            raise ValueError(f"{name}_target must be 'u', 'v' or 'e', got {target!r}")
+        find = {"u": self.source, "v": self.destination, "e": self.edge}[target]
+        return find(name, operand)
+
+    def parameter(self, name: str, tensor: Tensor | None) -> Tensor | None:
+        """Returns a tensor that is equal on all ranks; a parameter is made so at its first use.
+
+        Raises:
+            TypeError: it is a PartitionedTensor.
+        """
+        if isinstance(tensor, PartitionedTensor):
+            raise TypeError(
+                f"{name} must be a plain tensor that is equal on all ranks, got {tensor.layout}"
+            )
+        if tensor is not None:
+            check_parameters((tensor,), self.sources.group)
+        return tensor
+
+    def check_same_nodes(self, what: str) -> None:
+        """Raises ValueError unless sources and destinations are the same rows."""
+        if not self.sources.same_rows(self.destinations):
+            raise ValueError(
+                f"{what} needs destinations that are the sources, got sources of "
+                f"{self.sources} and destinations of {self.destinations}"
+            )
+
+
+def _local_rows(name: str, tensor: Any, layout: RowLayout, rows: str) -> Tensor | None:
+    """Returns this rank's rows of an operand, or None for None.
 
     Args:
         name: of the argument, for errors.
@@ -24,6 +78,8 @@ def local_rows(name: str, tensor: Any, layout: RowLayout, rows: str) -> Tensor:
         TypeError: it is no PartitionedTensor.
         ValueError: it has other rows.
     """
+    if tensor is None:
+        return None
     if not isinstance(tensor, PartitionedTensor):
         what = f"a plain tensor {list(tensor.shape)}" if isinstance(tensor, Tensor) else tensor
         raise TypeError(
@@ -37,18 +93,3 @@ def local_rows(name: str, tensor: Any, layout: RowLayout, rows: str) -> Tensor:
             f"{tensor.layout} in dimension {tensor.partitioned_dim} of {list(tensor.shape)}"
         )
     return tensor.to_local()
-
-
-def parameter(name: str, tensor: Tensor | None, layout: RowLayout) -> Tensor | None:
-    """Returns a tensor that is equal on all ranks; a parameter is made so at its first use.
-
-    Raises:
-        TypeError: it is a PartitionedTensor.
-    """
-    if isinstance(tensor, PartitionedTensor):
-        raise TypeError(
-            f"{name} must be a plain tensor that is equal on all ranks, got {tensor.layout}"
-        )
-    if tensor is not None:
-        check_parameters((tensor,), layout.group)
-    return tensor

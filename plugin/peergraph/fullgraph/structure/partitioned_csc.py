@@ -6,23 +6,28 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from peergraph.aggregate import Csc, Message, attention_fits
 from peergraph.aggregate.ops.operands import autocast
-from peergraph.aggregate.ops.spmm_linear import spmm_linear
+from peergraph.aggregate.ops.product_order import multiplies_first
+from peergraph.aggregate.ops.spmm import REDUCTIONS
+from peergraph.aggregate.ops.spmm_linear import check_weights, products, spmm_linear
 from peergraph.aggregate.sparse.checks import check_range
-from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.fullgraph.exchange.halo import HaloPlan, add_to_owners
 from peergraph.fullgraph.exchange.local_operands import local_operands
-from peergraph.fullgraph.exchange.transport import split_rows
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.structure.operands import local_rows, parameter
+from peergraph.fullgraph.structure.constant_inputs import ConstantInputs
+from peergraph.fullgraph.structure.joined_relations import join_relations
+from peergraph.fullgraph.structure.neighbor_sums import NeighborSums
+from peergraph.fullgraph.structure.operands import Operands
 from peergraph.fullgraph.tensor.conversions import from_local
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.memory import TableRows
 
 _Result = TypeVar("_Result")
+_Rows = TypeVar("_Rows", bound=Tensor)
 
 
 class PartitionedCsc:
@@ -49,6 +54,7 @@ class PartitionedCsc:
         edge_layout: RowLayout,
         plan: HaloPlan,
         local: Csc,
+        mode: str | None = None,
     ) -> None:
         self.source_layout = source_layout
         """Rows of the features of sources."""
@@ -60,6 +66,11 @@ class PartitionedCsc:
         """Which rows of sources are exchanged."""
         self.local = local
         """The edges of this rank, from extended rows of sources to local rows of destinations."""
+        self.keeps_results = True
+        """Whether sums of constant features are kept; they take as much memory as the features."""
+        self._sums = NeighborSums(plan, local, mode)
+        self._operands = Operands(source_layout, destination_layout, edge_layout)
+        self._constants = ConstantInputs()
         self._cache: dict[Hashable, Any] = {}
         self._out_degrees: Tensor | None = None
 
@@ -71,6 +82,8 @@ class PartitionedCsc:
         edge_layout: RowLayout,
         source_internal_rows: Tensor,
         destination_local_rows: Tensor,
+        *,
+        mode: str | None = None,
     ) -> PartitionedCsc:
         """Returns the structure of edges that each rank gives for its destinations. Collective.
 
@@ -82,6 +95,8 @@ class PartitionedCsc:
                 each edge's source.
             destination_local_rows: [edges of this rank] int32 or int64: the local row of each
                 edge's destination. Sorted edges take less memory.
+            mode: how rows are exchanged for sums: ``halo`` or ``blocks`` (see
+                :class:`BlockStages`); equal on all ranks. None: by the number of rows.
 
         Raises:
             ValueError: a number of edges that is not the edge layout's.
@@ -107,7 +122,7 @@ class PartitionedCsc:
             rows,
             plan.num_extended,
         )
-        return cls(source_layout, destination_layout, edge_layout, plan, local)
+        return cls(source_layout, destination_layout, edge_layout, plan, local, mode)
 
     @property
     def num_sources(self) -> int:
@@ -129,6 +144,15 @@ class PartitionedCsc:
         """Device of this rank's rows."""
         return self.local.device
 
+    @property
+    def mode(self) -> str:
+        """How rows are exchanged for sums."""
+        return self._sums.mode
+
+    @mode.setter
+    def mode(self, mode: str) -> None:
+        self._sums = NeighborSums(self.plan, self.local, mode)
+
     def in_degrees(self) -> PartitionedTensor:
         """Returns the number of edges to each destination, [destinations]."""
         return self._of_destinations(self.local.in_degrees())
@@ -148,7 +172,7 @@ class PartitionedCsc:
         Raises:
             ValueError: sources and destinations are not the same rows.
         """
-        self._check_same_nodes("count_self_loops")
+        self._operands.check_same_nodes("count_self_loops")
         return self._of_destinations(self.local.count_self_loops(dtype))
 
     def edge_ends(self) -> tuple[PartitionedTensor, PartitionedTensor]:
@@ -177,6 +201,21 @@ class PartitionedCsc:
         result: _Result = self._cache[key]
         return result
 
+    def keeps(self, x: Tensor | TableRows, e: Tensor | None = None) -> bool:
+        """Returns whether results of these features are kept: they came before, unchanged.
+
+        They are leaves that need no gradient. Each call of a layer asks once, since the call notes
+        the features.
+        """
+        return self.keeps_results and self._constants.note(*_given(x, e))
+
+    def kept(self, x: Tensor, key: Hashable, make: Callable[[], _Rows]) -> _Rows:
+        """Returns what `make` returned at the first call for `x`, of which :meth:`keeps` is true.
+
+        The result must not be changed.
+        """
+        return self._constants.keep((x,), key, make)
+
     def spmm(
         self,
         message: str,
@@ -185,9 +224,10 @@ class PartitionedCsc:
         e: Tensor | None = None,
     ) -> PartitionedTensor:
         """Reduces messages at destinations: see :func:`peergraph.aggregate.g_spmm`."""
-        sources, edges = self._source("x", x), self._edge("e", e)
-        [sources], _ = local_operands(self.plan, [autocast(sources)])
-        return self._of_destinations(self.local.spmm(message, reduce, sources, edges))
+        constant = x is not None and self.keeps(x, e)
+        out = self._reduce(message, reduce, x, e, constant)
+        # What is kept must not be changed with the result.
+        return self._of_destinations(out.clone() if constant else out)
 
     def spmm_transposed(
         self, message: str, x: Tensor | None = None, e: Tensor | None = None
@@ -202,8 +242,8 @@ class PartitionedCsc:
         Returns:
             [sources, *features].
         """
-        rows, edges = self._destination("x", x), self._edge("e", e)
-        sums = self.local.spmm_transposed(message, rows, edges)
+        rows, edges = self._operands.destination("x", x), self._operands.edge("e", e)
+        sums = self.local.spmm_transposed(message, rows, edges, backward="transpose")
         return from_local(add_to_owners(self.plan, sums), self.source_layout)
 
     def spmm_add_self(
@@ -217,16 +257,21 @@ class PartitionedCsc:
 
         `self_weight` is [] or [1] plain, or [destinations, 1] partitioned.
         """
-        self._check_same_nodes("spmm_add_self")
-        sources, edges = self._source("x", x), self._edge("e", e)
+        self._operands.check_same_nodes("spmm_add_self")
         by_row = self_weight.dim() == 2
-        plain = None if by_row else self._parameter("self_weight", self_weight)
-        [sources], [plain, offset] = local_operands(
-            self.plan, [sources], [plain, self._parameter("bias", bias)]
-        )
-        weight = self._destination("self_weight", self_weight) if by_row else plain
-        assert sources is not None and weight is not None
-        return self._of_destinations(self.local.spmm_add_self(sources, weight, edges, offset))
+        plain = None if by_row else self._operands.parameter("self_weight", self_weight)
+        offset = self._operands.parameter("bias", bias)
+        rows, edges = self._operands.source("x", x), self._operands.edge("e", e)
+        _, [plain, offset] = local_operands(self.plan, [], [plain, offset])
+        weight = self._operands.destination("self_weight", self_weight) if by_row else plain
+        assert rows is not None and weight is not None
+        constant = self.keeps(x, e)
+        if self.plan.is_empty and not constant:
+            out = self.local.spmm_add_self(rows, weight, edges, offset)
+            return self._of_destinations(out)
+        sums = self._reduce("copy_u" if e is None else "mul", "sum", x, e, constant)
+        out = torch.addcmul(sums, rows, weight)
+        return self._of_destinations(out if offset is None else out + offset)
 
     def spmm_linear(
         self,
@@ -245,27 +290,56 @@ class PartitionedCsc:
             others: further structures over the same nodes, with their weights; rows are exchanged
                 once for all.
         """
+        if reduce not in REDUCTIONS:
+            raise ValueError(f"reduce must be one of {', '.join(REDUCTIONS)}, got {reduce!r}")
         if self_x is None and self_weight is not None:
-            self._check_same_nodes("spmm_linear without self_x")
-        plan, matrices = self._joined([structure for structure, _ in others])
-        weights = [self._parameter("weight", weight)]
-        weights += [self._parameter("others", other) for _, other in others]
-        self_rows = self._destination("self_x", self_x)
-        [sources], entered = local_operands(
-            plan,
-            [self._source("x", x)],
-            [self._parameter("self_weight", self_weight), self._parameter("bias", bias), *weights],
+            self._operands.check_same_nodes("spmm_linear without self_x")
+        structures = [self, *(structure for structure, _ in others)]
+        self._check_relations(structures)
+        weights = [weight, *(other for _, other in others)]
+        check_weights(x, weights, self_weight, self_x, bias)
+        rows, self_rows = (
+            self._operands.source("x", x),
+            self._operands.destination("self_x", self_x),
         )
-        assert sources is not None
-        out = spmm_linear(
-            [csc.matrix for csc in matrices],
-            reduce,
-            sources,
-            [w for w in entered[2:] if w is not None],
-            entered[0],
-            entered[1],
-            self_x=self_rows,
-        )
+        given = [self_weight, bias, *weights]
+        names = ["self_weight", "bias", "weight", *(f"others[{i}]" for i in range(len(others)))]
+        parameters = [self._operands.parameter(*pair) for pair in zip(names, given, strict=True)]
+        _, [own, offset, *entered] = local_operands(self.plan, [], parameters)
+        matrices = [matrix for matrix in entered if matrix is not None]
+        assert rows is not None
+        if own is not None and self_rows is None:
+            self_rows = rows
+        linear = reduce in ("sum", "mean")
+        constant = linear and min([structure.keeps(x) for structure in structures])
+        if linear and not constant and multiplies_first(rows, weights):
+            out = None if own is None or self_rows is None else F.linear(self_rows, own, offset)
+            for structure, matrix in zip(structures, matrices, strict=True):
+                sums = structure._sums("copy_u", reduce, F.linear(rows, matrix), None)
+                if out is None:
+                    out = sums if offset is None else sums + offset
+                else:
+                    out = out + sums if out.dtype != sums.dtype else out.add_(sums)
+            assert out is not None
+        elif constant or (len(structures) == 1 and not self.plan.is_empty):
+            reduced = (s._reduce("copy_u", reduce, x, None, constant) for s in structures)
+            out = products(self.local.num_destinations, reduced, matrices, self_rows, own, offset)
+        else:
+            plan, relations = self._joined(structures)
+            [sources], _ = local_operands(plan, [autocast(rows)])
+            assert sources is not None
+            # Of the extended rows the first are this rank's.
+            of_x = self_x is None and sources.dtype == rows.dtype
+            out = spmm_linear(
+                [relation.matrix for relation in relations],
+                reduce,
+                sources,
+                matrices,
+                own,
+                offset,
+                self_x=None if of_x else self_rows,
+                backward="transpose",
+            )
         return self._of_destinations(out)
 
     def sddmm(
@@ -277,8 +351,8 @@ class PartitionedCsc:
         rhs_target: str = "v",
     ) -> PartitionedTensor:
         """Computes a value for each edge: see :func:`peergraph.aggregate.g_sddmm`."""
-        left = autocast(self._at("lhs", lhs, lhs_target))
-        right = autocast(self._at("rhs", rhs, rhs_target))
+        left = autocast(self._operands.at("lhs", lhs, lhs_target))
+        right = autocast(self._operands.at("rhs", rhs, rhs_target))
         left_halo, right_halo = lhs_target == "u", rhs_target == "u"
         [from_left, from_right], _ = local_operands(
             self.plan, [left if left_halo else None, right if right_halo else None]
@@ -294,7 +368,8 @@ class PartitionedCsc:
 
         Nothing is exchanged: a rank has all edges to its destinations.
         """
-        rows = local_rows("scores", scores, self.edge_layout, "edges")
+        rows = self._operands.edge("scores", scores)
+        assert rows is not None
         return from_local(self.local.edge_softmax(rows), self.edge_layout)
 
     def supports_attention(self, x: Tensor) -> bool:
@@ -317,16 +392,16 @@ class PartitionedCsc:
         """
         loops = None
         if self_loops is not None:
-            self._check_same_nodes("self_loops")
+            self._operands.check_same_nodes("self_loops")
             if self_loops != self.num_destinations:
                 raise ValueError(f"self_loops must be None or all {self.num_destinations} "
                                  f"destinations, got {self_loops}")  # fmt: skip
             loops = self.destination_layout.local_count
-        rows = self._destination("right", right)
+        rows = self._operands.destination("right", right)
         [sources, of_sources], [vectors] = local_operands(
             self.plan,
-            [self._source("x", x), self._source("left", left)],
-            [self._parameter("att", att)],
+            [self._operands.source("x", x), self._operands.source("left", left)],
+            [self._operands.parameter("att", att)],
         )
         assert sources is not None
         out = self.local.attention(
@@ -336,6 +411,7 @@ class PartitionedCsc:
             att=vectors,
             negative_slope=negative_slope,
             self_loops=loops,
+            deterministic=True,
         )
         return self._of_destinations(out)
 
@@ -353,60 +429,48 @@ class PartitionedCsc:
         w: Tensor | None = None,
     ) -> PartitionedTensor:
         """Reduces messages of the user: see :func:`peergraph.aggregate.message`."""
-        [sources], _ = local_operands(self.plan, [autocast(self._source("u", u))])
+        [sources], _ = local_operands(self.plan, [autocast(self._operands.source("u", u))])
         out = self.local.reduce_message(
             message,
             u=sources,
-            v=self._destination("v", v),
-            e=self._edge("e", e),
-            w=self._edge("w", w),
+            v=self._operands.destination("v", v),
+            e=self._operands.edge("e", e),
+            w=self._operands.edge("w", w),
         )
         return self._of_destinations(out)
 
-    def _source(self, name: str, x: Any) -> Tensor | None:
-        return None if x is None else local_rows(name, x, self.source_layout, "sources")
+    def _reduce(self, message: str, reduce: str, x: Any, e: Any, constant: bool) -> Tensor:
+        """Returns reduced messages by local row; of constant inputs those of the first call."""
+        rows, edges = self._operands.source("x", x), self._operands.edge("e", e)
 
-    def _destination(self, name: str, x: Any) -> Tensor | None:
-        return None if x is None else local_rows(name, x, self.destination_layout, "destinations")
+        def run() -> Tensor:
+            return self._sums(message, reduce, rows, edges)
 
-    def _edge(self, name: str, e: Any) -> Tensor | None:
-        return None if e is None else local_rows(name, e, self.edge_layout, "edges")
+        if not constant:
+            return run()
+        kind = self.device.type
+        cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        return self._constants.keep(_given(x, e), (message, reduce, cast), run)
 
-    def _parameter(self, name: str, tensor: Tensor | None) -> Tensor | None:
-        return parameter(name, tensor, self.source_layout)
-
-    def _at(self, name: str, operand: Any, target: str) -> Tensor | None:
-        if target not in ("u", "v", "e"):
-            raise ValueError(f"{name}_target must be 'u', 'v' or 'e', got {target!r}")
-        find = {"u": self._source, "v": self._destination, "e": self._edge}[target]
-        return find(name, operand)
-
-    def _joined(self, others: list[PartitionedCsc]) -> tuple[HaloPlan, list[Csc]]:
+    def _joined(self, structures: Sequence[PartitionedCsc]) -> tuple[HaloPlan, list[Csc]]:
         """Returns a plan for the sources of several structures, and their edges from its rows."""
-        if not others:
+        if len(structures) == 1:
             return self.plan, [self.local]
-        for other in others:
+        plans = [structure.plan for structure in structures]
+        relations = [structure.local for structure in structures]
+        # The relations are kept too, so that no others get their ids.
+        key = ("joined", *map(id, relations))
+        joined, _ = self.cached(key, lambda: (join_relations(plans, relations), relations))
+        return joined
+
+    def _check_relations(self, structures: Sequence[PartitionedCsc]) -> None:
+        for other in structures[1:]:
             same = self.source_layout.same_rows(other.source_layout)
             if not same or not self.destination_layout.same_rows(other.destination_layout):
                 raise ValueError(f"others must have the same nodes as {self}, got {other}")
-        structures = [self, *others]
-        key = ("joined", *map(id, others))  # Kept beside the structures, so that ids stay theirs.
-
-        def make() -> tuple[HaloPlan, list[Csc], list[PartitionedCsc]]:
-            return *_join(structures), others
-
-        plan, matrices, _ = self.cached(key, make)
-        return plan, matrices
 
     def _of_destinations(self, rows: Tensor) -> PartitionedTensor:
         return from_local(rows, self.destination_layout)
-
-    def _check_same_nodes(self, what: str) -> None:
-        if not self.source_layout.same_rows(self.destination_layout):
-            raise ValueError(
-                f"{what} needs destinations that are the sources, got sources of "
-                f"{self.source_layout} and destinations of {self.destination_layout}"
-            )
 
     def __repr__(self) -> str:
         group = self.destination_layout.group
@@ -417,25 +481,5 @@ class PartitionedCsc:
         )
 
 
-def _join(structures: list[PartitionedCsc]) -> tuple[HaloPlan, list[Csc]]:
-    """Returns one plan for the sources of several structures over the same nodes. Collective."""
-    layout = structures[0].source_layout
-    first = layout.offsets[layout.group.rank]
-    internal = [
-        torch.cat([torch.arange(s.plan.num_local, device=s.device) + first, s.plan.halo_rows])
-        for s in structures
-    ]
-    plan, extended = HaloPlan.make(layout, torch.cat(internal))
-    parts = split_rows(extended, [len(rows) for rows in internal])
-    matrices = []
-    for structure, rows in zip(structures, parts, strict=True):
-        matrix = structure.local.matrix
-        joined = CsrMatrix(
-            matrix.indptr,
-            rows[matrix.indices.long()].to(matrix.indices.dtype),
-            plan.num_extended,
-            edge_ids=matrix.edge_ids,
-            max_chunks=matrix.max_chunks,
-        )
-        matrices.append(Csc.from_matrix(joined))
-    return plan, matrices
+def _given(*inputs: Any) -> tuple[Tensor, ...]:
+    return tuple(tensor for tensor in inputs if tensor is not None)

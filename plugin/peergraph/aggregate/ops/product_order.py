@@ -1,0 +1,25 @@
+"""The order of a sum over neighbours and a product with weights (MG-GCN 4.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def multiplies_first(x: Tensor, weights: Sequence[Tensor]) -> bool:
+    """Returns whether fewer columns are summed if `x` is multiplied by the weights first.
+
+    Both orders give the same sums of products up to rounding. A sum before the product has no
+    gradient pass where `x` needs none.
+
+    Args:
+        x: [sources, in].
+        weights: [out, in] for each relation, all multiplied with `x`.
+    """
+    grads = torch.is_grad_enabled()
+    needs_grad = x.requires_grad or any(weight.requires_grad for weight in weights)
+    before = x.shape[1] * (1 + (grads and x.requires_grad))
+    after = sum(weight.shape[0] for weight in weights) * (1 + (grads and needs_grad))
+    return after < before

@@ -1,0 +1,49 @@
+"""Several relations over the same nodes, whose sources are exchanged once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from peergraph.aggregate import Csc
+from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.fullgraph.exchange.halo import HaloPlan
+from peergraph.fullgraph.exchange.transport import split_rows
+
+
+def join_relations(
+    plans: Sequence[HaloPlan], relations: Sequence[Csc]
+) -> tuple[HaloPlan, list[Csc]]:
+    """Returns one plan for the rows that all relations need, and their edges from its rows.
+
+    Collective. Offsets and edge ids are shared with the given relations.
+
+    Args:
+        plans: by relation, over one layout.
+        relations: the edges of each, from extended rows of its plan.
+    """
+    if all(plan.is_empty for plan in plans):
+        return plans[0], list(relations)
+    layout = plans[0].layout
+    first = layout.offsets[layout.group.rank]
+    own = torch.arange(first, first + layout.local_count, device=layout.group.device)
+    internal = [torch.cat([own, plan.halo_rows]) for plan in plans]
+    joined_plan, extended = HaloPlan.make(layout, torch.cat(internal))
+    joined = []
+    counts = [len(rows) for rows in internal]
+    for relation, rows in zip(relations, split_rows(extended, counts), strict=True):
+        matrix = relation.matrix
+        indices = rows[matrix.indices.long()].to(matrix.indices.dtype)
+        joined.append(
+            Csc.from_matrix(
+                CsrMatrix(
+                    matrix.indptr,
+                    indices,
+                    joined_plan.num_extended,
+                    edge_ids=matrix.edge_ids,
+                    max_chunks=matrix.max_chunks,
+                )
+            )
+        )
+    return joined_plan, joined
