@@ -278,13 +278,13 @@ def _build(
         for edge_type in readers:
             share = shares.pop(edge_type)
             count = share.num_edges
-            structures[edge_type] = _structure(layouts, edge_type, share)
+            structures[edge_type] = _structure(layouts, edge_type, share, plan.mode)
             step(count)
     return FullGraph(group, layouts, structures, chosen, plan)
 
 
 def _structure(
-    layouts: Mapping[NodeType, RowLayout], edge_type: EdgeType, share: EdgeShare
+    layouts: Mapping[NodeType, RowLayout], edge_type: EdgeType, share: EdgeShare, mode: str
 ) -> PartitionedCsc:
     """Sends each edge to the rank of its destination. Collective."""
     sources, destinations = layouts[edge_type[0]], layouts[edge_type[2]]
@@ -309,7 +309,7 @@ def _structure(
     source, destination, ids = (column.contiguous() for column in edges.unbind(1))
     edge_counts = group.all_gather(ids.numel())
     return PartitionedCsc.from_local_edges(
-        sources, destinations, RowLayout(group, edge_counts, ids), source, destination
+        sources, destinations, RowLayout(group, edge_counts, ids), source, destination, mode=mode
     )
 
 

@@ -65,6 +65,7 @@ def select_edges(structure: PartitionedCsc, mask: PartitionedTensor) -> Partitio
             layout,
             _internal_rows(structure, sources[rows]),
             destinations[rows],
+            mode=structure.mode,
         )
         if len(kept) > _KEPT_SELECTIONS:
             kept.popitem(last=False)
@@ -145,6 +146,7 @@ def _with_self_loops(structure: PartitionedCsc, count: int) -> LoopStructure:
         layout,
         torch.cat([_internal_rows(structure, sources), loop_sources]),
         torch.cat([edge_destinations, rows]),
+        mode=structure.mode,
     )
     return LoopStructure(made, rows)
 
