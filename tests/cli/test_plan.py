@@ -143,3 +143,40 @@ def test_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         plan_on(machine("full4"), [], None, 0, "best")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="budget must not be negative, got -1"):
         plan_on(machine("full4"), [], None, -1)  # type: ignore[arg-type]
+
+
+def test_full_graph(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    whole = ["--full-graph", "--budget", "1G"]
+    facts = planned(capsys, "--topology", "full4", *whole, "--widths", "8,16,4")
+    assert facts["nodes"] == {"_N": [2500] * 4}
+    assert [layer["sums"] for layer in facts["layers"]] == [0, 2]
+    assert set(facts["layers"][1]["modes"]) == {"halo", "blocks", "in_kernel"}
+    for skew in ("0", "1.5"):
+        less = planned(capsys, "--topology", "full4", *whole, "--skew", skew)
+        rows = less["relations"][0]["rows"][0][1]
+        # With 20 edges from each node, all ranks need nearly all; a few hubs are few rows.
+        assert rows > 2450 if skew == "0" else rows < 2000
+    assert main(["plan", *SMALL, "--topology", "full2", *whole, "--mode", "blocks"]) == 0
+    assert "exchange: blocks (asked for)" in capsys.readouterr().out
+    for kind, source in (("homogeneous", homogeneous_source()), ("types", heterogeneous_source())):
+        folder = str(tmp_path / kind)
+        with Store.build(source, device="cpu") as store:
+            store.save(folder)
+            edges = {t: store.num_edges(t) for t in store.edge_types}
+        for order in ("auto", "communities"):
+            facts = planned(capsys, "--store", folder, "--topology", "full2", *whole,
+                            "--order", order)  # fmt: skip
+            found = {tuple(r["type"]): sum(map(sum, r["edges"])) for r in facts["relations"]}
+            assert found == edges
+            assert facts["bytes"]["node rows"] != [0, 0]
+
+
+def test_full_graph_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    error = refused(capsys, "--topology", "full4", "--full-graph", "--widths", "8,16,4",
+                    "--budget", "100K")  # fmt: skip
+    assert "GPUs with this budget would do" in error
+    error = refused(capsys, "--topology", "pcie2", "--full-graph", "--mode", "in_kernel")
+    assert "mode 'in_kernel' is not for these ranks" in error
+    error = refused(capsys, "--topology", "full4", "--full-graph", "--picture", "a.png")
+    assert "--picture is for plans of mini-batches" in error
+    assert "--skew must be" in refused(capsys, "--topology", "full4", "--full-graph", "--skew=-1")

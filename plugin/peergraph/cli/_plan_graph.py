@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 
 import torch
@@ -54,10 +54,7 @@ def described_graph(
     Raises:
         ValueError: a size that is not positive, or a negative skew.
     """
-    sizes = {"nodes": num_nodes, "edges": num_edges, "row-bytes": min(row_bytes), "skew": skew}
-    for name, size in sizes.items():
-        if size < (0 if name == "skew" else 1):
-            raise ValueError(f"--{name} must be positive, got {size}")
+    check_sizes({"nodes": num_nodes, "edges": num_edges, "row-bytes": min(row_bytes), "skew": skew})
     specs = {f"table{i}": TableSpec((num_nodes, n), torch.uint8) for i, n in enumerate(row_bytes)}
     schema = Schema({NODE: num_nodes}, {EDGE: num_edges}, {NODE: specs}, {}, (), ())
     whole, longer = divmod(num_edges, num_nodes)
@@ -67,3 +64,10 @@ def described_graph(
     return graph_items(schema, {EDGE: degrees}, {EDGE: False}), BatchReads.by_nodes(
         {NODE: heat}, {EDGE: num_edges}
     )
+
+
+def check_sizes(sizes: Mapping[str, float]) -> None:
+    """Raises ValueError for a size by option that is not positive, or a negative skew."""
+    for name, size in sizes.items():
+        if size < (0 if name == "skew" else 1):
+            raise ValueError(f"--{name} must be positive, got {size}")

@@ -1,4 +1,4 @@
-"""`peergraph plan`: where a graph would lie, and what reading it would cost."""
+"""`peergraph plan`: where a graph would lie, and what reading it or training would cost."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ import json
 import sys
 from pathlib import Path
 
+from peergraph.cli._plan_full_graph import described_facts, saved_facts
 from peergraph.cli._plan_graph import described_graph, saved_graph
 from peergraph.cli._plan_picture import draw
 from peergraph.cli.arguments import byte_count, integers
+from peergraph.fullgraph import FullGraphPlan
+from peergraph.fullgraph.exchange.mode_cost import MODES
+from peergraph.fullgraph.layout.numbering import ORDERS
 from peergraph.memory import Group
 from peergraph.memory.topology.machines import MACHINES, machine
 from peergraph.memory.topology.measure import known_topology, measure_topology
@@ -46,11 +50,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("plan").add_argument
     add("--policy", choices=POLICIES, default="auto")
     add(
-        "--budget", type=byte_count, metavar="SIZE", help="of each GPU, default 60 %% of its memory"
+        "--budget",
+        type=byte_count,
+        metavar="SIZE",
+        help="of each GPU, default 60 %% of its memory (all of it for --full-graph)",
     )
     add("--graph-ratio", type=float, metavar="R", help="share of the structure on GPUs")
     add("--feature-ratio", type=float, metavar="R", help="share of the tables on GPUs")
     add("--first", choices=("structure", "features"), help="gets memory before the other")
+    add = parser.add_argument_group("full-graph training").add_argument
+    add(
+        "--full-graph",
+        action="store_true",
+        help="plan training on the whole graph at once in place of mini-batches",
+    )
+    add(
+        "--widths",
+        type=integers,
+        metavar="N,...",
+        help="columns of the input and of each layer's output, such as 100,512,47",
+    )
+    add("--order", choices=ORDERS, default="auto", help="of a saved store's nodes (auto)")
+    add("--mode", choices=MODES, help="how rows are exchanged (default: the quickest)")
     add = parser.add_argument_group("output").add_argument
     add("--json", action="store_true", help="print one JSON object")
     add("--picture", metavar="FILE", help="draw it, as PNG or SVG")
@@ -62,6 +83,8 @@ def run(args: argparse.Namespace) -> int:
         topology = _topology(args)
         if topology is None:  # another rank prints
             return 0
+        if args.full_graph:
+            return _plan_full_graph(args, topology)
         plan, reads = _plan(args, topology)
         if args.picture is not None:
             draw(args.picture, plan, topology)
@@ -76,6 +99,26 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(facts))
     else:
         print(topology, plan.partitions, plan, _assumed(reads, args), sep="\n")
+    return 0
+
+
+def _plan_full_graph(args: argparse.Namespace, topology: Topology) -> int:
+    """Prints the plan of training on the whole graph."""
+    if args.picture is not None:
+        raise ValueError("--picture is for plans of mini-batches")
+    ranks = topology.num_gpus
+    if args.store is not None:
+        facts = saved_facts(args.store, ranks, args.order)
+    else:
+        facts = described_facts(args.nodes, args.edges, sum(args.row_bytes), args.skew, ranks)
+    plan = FullGraphPlan.make(
+        facts,
+        topology,
+        widths=args.widths,
+        memory_budget=args.budget or min(topology.memory),
+        mode=args.mode,
+    )
+    print(json.dumps(plan.to_dict()) if args.json else plan)
     return 0
 
 

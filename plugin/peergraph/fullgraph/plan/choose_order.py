@@ -121,6 +121,7 @@ class OrderChooser:
         shares: this rank's edges of each relation, with checked ids, on the group's device.
         seed: of random orders and of partitioners.
         step: called with the number of edges of the share after each pass over them.
+        blocks: blocks to make; None: one for each rank. Another number is for planning by one rank.
     """
 
     def __init__(
@@ -130,8 +131,10 @@ class OrderChooser:
         shares: Mapping[EdgeType, EdgeShare],
         seed: int,
         step: Callable[[int], object] = lambda _: None,
+        blocks: int | None = None,
     ) -> None:
         self.group = group
+        self.blocks = blocks or group.world_size
         self.transport = Transport.of(group)
         self.num_nodes = num_nodes
         self.shares = shares
@@ -144,7 +147,7 @@ class OrderChooser:
         """Returns the order that the user gave; for "auto", the best one. Collective."""
         if "auto" not in [g for g in given.values() if isinstance(g, str)]:
             return self._try(given, "as asked for")
-        if self.group.world_size == 1:
+        if self.blocks == 1:
             return self._try(self._with(given, "original"), "one rank has all rows")
         names = ["random", "original"]
         if self._tries_communities():
@@ -157,7 +160,7 @@ class OrderChooser:
         parts = {t: self._part(t, order) for t, order in orders.items()}
         volumes = {t: self._volume(t, parts) for t in self.shares}
         name = ", ".join(sorted(names))
-        total = add_volumes(volumes, self.group.world_size)
+        total = add_volumes(volumes, self.blocks)
         return ChosenOrder(name, parts, volumes, reason, {name: total.largest})
 
     def _with(
@@ -167,15 +170,14 @@ class OrderChooser:
         return {t: name if auto[t] else order for t, order in given.items()}
 
     def _part(self, node_type: NodeType, order: str | Tensor) -> tuple[Tensor, tuple[int, ...]]:
-        world_size = self.group.world_size
         if isinstance(order, Tensor):
-            return order_by_part(order, world_size)
+            return order_by_part(order, self.blocks)
         if order in _PARTITIONERS:
-            return order_by_part(self._partitioned(order)[node_type], world_size)
+            return order_by_part(self._partitioned(order)[node_type], self.blocks)
         count = self.num_nodes[node_type]
         nodes = original_order(count) if order == "original" else random_order(count, self.seed)
         cost = self.cost[node_type]
-        return nodes, cut_blocks(cost[nodes.to(cost.device)], world_size)
+        return nodes, cut_blocks(cost[nodes.to(cost.device)], self.blocks)
 
     def _degrees(self) -> dict[NodeType, Tensor]:
         """[nodes] int64 in-degrees by node type, over all relations. Collective."""
@@ -195,7 +197,7 @@ class OrderChooser:
         device, world_size = self.group.device, self.group.world_size
         source_rank = rank_of_nodes(*parts[edge_type[0]], device)
         destination_rank = rank_of_nodes(*parts[edge_type[2]], device)
-        counter = VolumeCounter(source_rank, destination_rank, world_size)
+        counter = VolumeCounter(source_rank, destination_rank, self.blocks)
         share = self.shares[edge_type]
         counter.add(share.source, share.destination)
         self.step(share.num_edges)
@@ -240,7 +242,7 @@ class OrderChooser:
                 if self.group.rank == 0:
                     cost = torch.cat([self.cost[t] for t in self.num_nodes])
                     parts = _PARTITIONERS[name]
-                    found = parts(source, destination, cost, self.group.world_size, self.seed)
+                    found = parts(source, destination, cost, self.blocks, self.seed)
                     part.copy_(found)
 
             collective_call(self.group, partition)

@@ -82,4 +82,5 @@ def _cost(received: int, seconds: float) -> str:
 
 
 def _mode(plan: FullGraphPlan) -> list[str]:
-    return [f"  exchange: {plan.mode} ({plan.reason})"]
+    mode = plan.mode if plan.world_size > 1 else "none"
+    return [f"  exchange: {mode} ({plan.reason})"]

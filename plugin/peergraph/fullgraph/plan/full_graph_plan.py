@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from peergraph.fullgraph.exchange.mode_cost import MODES
 from peergraph.fullgraph.plan.layer_cost import LayerCost, layer_costs, mode_costs
@@ -146,6 +147,35 @@ class FullGraphPlan:
     def seconds(self) -> float:
         """Predicted time of all sums of an epoch, without products; 0 without widths."""
         return sum(layer.seconds(self.mode) for layer in self.layers)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain values, for JSON."""
+        return {
+            "world_size": self.world_size,
+            "order": self.facts.order,
+            "nodes": {t: list(counts) for t, counts in self.facts.nodes.items()},
+            "relations": [
+                {"type": list(t), "rows": v.rows, "edges": v.edges}
+                for t, v in self.facts.volumes.items()
+            ],
+            "widths": self.widths,
+            "memory_budget": self.memory_budget,
+            "mode": self.mode,
+            "reason": self.reason,
+            "bytes": {item.name: list(item.num_bytes) for item in self.items},
+            "buffers": {mode: list(taken) for mode, taken in self.buffers.items()},
+            "layers": [
+                {
+                    "width": layer.width,
+                    "sums": layer.sums,
+                    "modes": {
+                        m: {"received": layer.received(m), "seconds": layer.seconds(m)}
+                        for m in layer.modes
+                    },
+                }
+                for layer in self.layers
+            ],
+        }
 
     def __str__(self) -> str:
         from peergraph.fullgraph.plan.format_plan import format_plan
