@@ -89,7 +89,9 @@ def _local(name: str, x: Tensor, layout: RowLayout, dim: int) -> Tensor:
     return x.to_local()
 
 
-for _function in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu):
-    FUNCTION_RULES[_function] = partial(_network, _function)
-for _function in (torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell):
-    FUNCTION_RULES[_function] = partial(_cell, _function)
+_NETWORKS: list[Callable[..., Any]] = [torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu]
+_CELLS: list[Callable[..., Any]] = [
+    *(torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell),
+]
+FUNCTION_RULES.update({function: partial(_network, function) for function in _NETWORKS})
+FUNCTION_RULES.update({function: partial(_cell, function) for function in _CELLS})
