@@ -16,6 +16,7 @@ from peergraph.integration import explain
 
 from .backend import materialize
 from .backend.message_passing import install_where_needed, use_kernels
+from .fullgraph.build import full_graph
 from .graph import store_of as attached_stores
 from .graph.columns import StoreColumn
 from .graph.share import share
@@ -33,6 +34,7 @@ __all__ = [
     "accelerate",
     "explain",
     "from_store",
+    "full_graph",
     "import_dgl",
     "revert",
     "share",

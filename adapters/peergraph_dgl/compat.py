@@ -32,6 +32,10 @@ REPLACED = (
     "dgl:DGLGraph.add_edges",
     "dgl:DGLGraph.remove_nodes",
     "dgl:DGLGraph.remove_edges",
+    # Functions that call users' functions (fullgraph/user_functions.py).
+    "dgl.core:invoke_edge_udf",
+    "dgl.core:invoke_udf_reduce",
+    "dgl.core:invoke_node_udf",
     # The function that hands tensors to the C library (backend/materialize.py).
     "dgl.backend:zerocopy_to_dgl_ndarray",
     # Kernels, and constructors of graph indices (backend/message_passing.py).
@@ -90,6 +94,12 @@ PRIVATE_NAMES = (
     "dgl.frame:_LazyIndex",
     "dgl.dataloading.dataloader:CollateWrapper",
     "dgl.heterograph:DGLBlock",
+    # A graph over partitioned nodes and edges (fullgraph/).
+    "dgl:DGLGraph._set_n_repr",
+    "dgl:DGLGraph._set_e_repr",
+    "dgl.view:HeteroNodeView",
+    "dgl.udf:EdgeBatch",
+    "dgl.udf:NodeBatch",
     # What layers give to `update_all` and `apply_edges` (nn/kernel_graph.py).
     "dgl.function.message:BinaryMessageFunction",
     "dgl.function.message:CopyMessageFunction",
@@ -100,7 +110,7 @@ PRIVATE_NAMES = (
 PRIVATE_ATTRIBUTES = {
     "graph": ("_graph", "_node_frames", "_edge_frames", "_batch_num_nodes", "_batch_num_edges"),
     "index": ("_cache", "metagraph", "dtype", "ctx"),
-    "frame": ("_columns",),
+    "frame": ("_columns", "_initializers", "_default_initializer"),
     "column": ("storage", "scheme", "index", "device", "deferred_dtype"),
 }
 """Undocumented attributes of a graph, its index, its frames and their columns."""

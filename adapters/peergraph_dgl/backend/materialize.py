@@ -9,6 +9,7 @@ import dgl.backend
 import torch
 from torch import Tensor
 
+from peergraph.fullgraph import PartitionedTensor
 from peergraph.store import StoreTensor, TableTensor
 
 from ..compat import new_patches
@@ -32,6 +33,11 @@ def _to_ndarray(original: Callable[[Any], Any], data: Any) -> Any:
     if isinstance(data, StoreTensor):
         # DGL would pass a null pointer on.
         data = materialize(data)
+    elif isinstance(data, PartitionedTensor):
+        raise NotImplementedError(
+            "DGL's C library cannot take a partitioned tensor, of which each rank holds some rows: "
+            "x.to_local() gives this rank's rows, x.full_tensor() gathers all"
+        )
     elif isinstance(data, SharedArray):
         data = data.tensor()
     return original(data)

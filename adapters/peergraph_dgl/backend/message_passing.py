@@ -21,6 +21,8 @@ from dgl.heterograph_index import HeteroGraphIndex
 from dgl.storages import TensorStorage
 from torch import Tensor
 
+from peergraph.fullgraph import PartitionedTensor
+
 from ..compat import new_patches
 from . import kernels
 from .device_index import DeviceIndex, is_device_index
@@ -111,6 +113,8 @@ def _with_types(index: Any, relations: list[Edges]) -> list[kernels.TypedEdges]:
 
 
 def _serves(tensor: Tensor) -> bool:
+    if isinstance(tensor, PartitionedTensor):
+        return True
     return _setting == "always" or is_unsupported_by_dgl(tensor.device)
 
 

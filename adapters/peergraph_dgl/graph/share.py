@@ -106,7 +106,7 @@ def _split(g: Any) -> tuple[_Outline, GraphSource, list[Tensor]]:
         list(g.etypes),
         g._batch_num_nodes,
         g._batch_num_edges,
-        _user_attributes(g),
+        user_attributes(g),
     )
     source = GraphSource(
         num_nodes={t: g.num_nodes(t) for t in g.ntypes},
@@ -117,7 +117,7 @@ def _split(g: Any) -> tuple[_Outline, GraphSource, list[Tensor]]:
     return outline, source, arrays
 
 
-def _user_attributes(g: DGLGraph) -> dict[str, Any]:
+def user_attributes(g: DGLGraph) -> dict[str, Any]:
     """Attributes that the user set on the graph, such as ``g.num_classes``."""
     dgl_attributes = vars(dgl.graph(([], []))).keys()
     return {k: v for k, v in vars(g).items() if k not in dgl_attributes and k != "_gpu_caches"}

@@ -12,6 +12,7 @@ from torch import Tensor
 from peergraph.aggregate import layers
 from peergraph.integration import Unsupported, require
 
+from ..fullgraph.graph import PartitionedGraph
 from .kernel_graph import KernelGraph
 from .layer import FastLayer, Features, check_scores, drop_features
 
@@ -199,6 +200,14 @@ class RelGraphConv(FastLayer, dgl_nn.RelGraphConv):  # type: ignore[misc]
 
     dgl_class = dgl_nn.RelGraphConv
 
+    def forward(
+        self, graph: Any, feat: Tensor, etypes: Any, norm: Any = None, *, presorted: bool = False
+    ) -> Any:
+        """As DGL's ``forward``."""
+        # Each rank has some edges of every type. The order of edges does not change the result.
+        presorted = presorted and not isinstance(graph, PartitionedGraph)
+        return super().forward(graph, feat, etypes, norm, presorted=presorted)
+
     def fused(
         self,
         graph: KernelGraph,
@@ -213,7 +222,8 @@ class RelGraphConv(FastLayer, dgl_nn.RelGraphConv):  # type: ignore[misc]
             raise Unsupported("messages are multiplied edge by edge")
         x, _ = self._check(graph, feat, linear.W.dtype)
         self.presorted = presorted
-        coefficients = linear.coeff[torch.as_tensor(etypes, device=x.device).long()]
+        types = etypes if isinstance(etypes, Tensor) else torch.as_tensor(etypes)
+        coefficients = linear.coeff[types.to(x.device).long()]
         if norm is not None:
             coefficients = coefficients * norm.reshape(-1, 1)
         h = layers.rgcn_by_basis(graph.edges.csc(), x, coefficients, linear.W)

@@ -1,0 +1,160 @@
+"""`full_graph`: partitions a DGL graph, a shared graph or a store over the ranks."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from dgl import DGLGraph
+from dgl.frame import Frame
+from dgl.graph_index import from_coo
+from torch import Tensor
+
+from peergraph.fullgraph import FullGraph
+from peergraph.memory import Group
+from peergraph.store import Store
+
+from ..backend import message_passing
+from ..backend.device_index import is_device_index
+from ..backend.edge_list import edge_list_of
+from ..backend.materialize import materialize
+from ..compat import frame_columns
+from ..graph.columns import StoreColumn
+from ..graph.share import user_attributes
+from ..graph.store_graph import StoreGraph
+from ..graph.store_of import find_store, idtype_of
+from ..graph.views import table_names
+from . import user_functions
+from .graph import PartitionedGraph
+from .partitioned_edges import PartitionedEdges
+from .partitioned_index import PartitionedIndex
+
+
+def full_graph(
+    g: Any,
+    memory_budget: int | None = None,
+    *,
+    order: Any = "auto",
+    group: Group | None = None,
+) -> PartitionedGraph:
+    """Partitions a graph over the ranks for exact full-graph training. Collective.
+
+    The result is a ``DGLGraph`` whose node and edge data are
+    :class:`peergraph.fullgraph.PartitionedTensor`, so that a full-batch script for one process runs
+    unchanged on every rank, with the losses and gradients of one process. Each rank holds a block
+    of nodes, their data and their in-edges (MG-GCN 4.1).
+
+    Args:
+        g: a ``DGLGraph`` that is equal on all ranks, a graph returned by :func:`share` or
+            :func:`from_store`, or a :class:`peergraph.store.Store`. Of a shared graph and a store
+            each rank reads its rows only.
+        memory_budget: bytes of each rank; None: what is free.
+        order: how nodes are numbered before they are cut into blocks: ``"auto"``, ``"random"``,
+            ``"communities"``, ``"original"``, ``"metis"``, or a tensor [nodes] with the rank of
+            each node, as ``dgl.metis_partition_assignment`` gives it; also by node type. See
+            :meth:`peergraph.fullgraph.FullGraph.build`.
+        group: the ranks, for a ``DGLGraph`` without a store; None:
+            ``peergraph.memory.Group.current()``, each rank with its GPU if there is one.
+
+    Raises:
+        TypeError: `g` is none of these, or a block.
+        ValueError: ranks have other graphs or arguments; a group for a graph in a store.
+        NotImplementedError: data that requires gradients; the graph does not fit into the budget.
+    """
+    options = {"order": order, "memory_budget": memory_budget}
+    if isinstance(g, PartitionedGraph) or not isinstance(g, (DGLGraph, StoreGraph, Store)):
+        raise TypeError(f"g must be a DGLGraph or a Store, got {type(g).__name__}")
+    if isinstance(g, DGLGraph) and g.is_block:
+        raise TypeError("g must be a graph, got a block (message flow graph)")
+    message_passing.install()
+    user_functions.install()
+    store = g if isinstance(g, Store) else find_store(g)
+    if store is None:
+        return _from_graph(g, Group.current() if group is None else group, options)
+    if group is not None and group is not store.group:
+        raise ValueError("group: the graph is in a store, whose ranks hold it; pass None")
+    parts = FullGraph.from_store(store, **options)
+    if isinstance(g, DGLGraph):
+        graph = _make_graph(parts, g.idtype)
+        _copy_frames(g, graph, parts)
+        return graph
+    graph = _make_graph(parts, idtype_of(store) if isinstance(g, Store) else g.idtype)
+    for ntype in store.node_types:
+        for name in table_names(store, ntype):
+            table = store.node_table(name, ntype)
+            graph.nodes[ntype].data[name] = parts.node_rows(table, ntype)
+    for etype in store.edge_types:
+        for name in table_names(store, etype):
+            table = store.edge_table(name, etype)
+            graph.edges[etype].data[name] = parts.edge_rows(table, etype)
+    return graph
+
+
+def _from_graph(g: DGLGraph, group: Group, options: dict[str, Any]) -> PartitionedGraph:
+    index = g._graph
+    lists = [
+        index.edge_lists[number] if is_device_index(index) else edge_list_of(index, number)
+        for number in range(index.number_of_etypes())
+    ]
+    parts = FullGraph.build(
+        group,
+        {ntype: g.num_nodes(ntype) for ntype in g.ntypes},
+        {
+            etype: torch.stack([edges.src, edges.dst])
+            for etype, edges in zip(g.canonical_etypes, lists, strict=True)
+        },
+        row_bytes={t: _row_bytes(f) for t, f in zip(g.ntypes, g._node_frames, strict=True)},
+        edge_row_bytes={
+            t: _row_bytes(f) for t, f in zip(g.canonical_etypes, g._edge_frames, strict=True)
+        },
+        **options,
+    )
+    graph = _make_graph(parts, g.idtype)
+    _copy_frames(g, graph, parts)
+    return graph
+
+
+def _make_graph(parts: FullGraph, idtype: torch.dtype) -> PartitionedGraph:
+    """The graph without data."""
+    ntypes, etypes = list(parts.node_layouts), list(parts.structures)
+    ends = [(ntypes.index(source), ntypes.index(target)) for source, _, target in etypes]
+    index = PartitionedIndex(
+        from_coo(len(ntypes), [source for source, _ in ends], [target for _, target in ends], True),
+        list(parts.node_layouts.values()),
+        [PartitionedEdges(structure, idtype) for structure in parts.structures.values()],
+        parts.group.device,
+        idtype,
+    )
+    return PartitionedGraph(index, ntypes, [etype[1] for etype in etypes])
+
+
+def _copy_frames(g: DGLGraph, graph: PartitionedGraph, parts: FullGraph) -> None:
+    """Gives the graph this rank's rows of the data of `g`, and the attributes that users set."""
+    for ntype, frame in zip(g.ntypes, g._node_frames, strict=True):
+        rows = functools.partial(parts.node_rows, node_type=ntype)
+        _copy_columns(frame, graph.nodes[ntype].data, rows)
+    for etype, frame in zip(g.canonical_etypes, g._edge_frames, strict=True):
+        rows = functools.partial(parts.edge_rows, edge_type=etype)
+        _copy_columns(frame, graph.edges[etype].data, rows)
+    graph.__dict__.update(user_attributes(g))
+
+
+def _copy_columns(frame: Frame, data: Any, rows: Callable[[Any], Tensor]) -> None:
+    for name, column in frame_columns(frame).items():
+        table = column.table if isinstance(column, StoreColumn) else None
+        values = materialize(column.data) if table is None else table.table
+        if isinstance(values, Tensor) and values.requires_grad:
+            raise NotImplementedError(
+                f"data {name!r} requires gradients: leave it out of the graph, and give the model "
+                "peergraph.fullgraph.distribute(parameter, rows) in each forward pass"
+            )
+        data[name] = rows(values)
+
+
+def _row_bytes(frame: Frame) -> int:
+    """Bytes of the data of a node or an edge."""
+    schemes = [column.scheme for column in frame_columns(frame).values()]
+    return sum(math.prod(scheme.shape) * scheme.dtype.itemsize for scheme in schemes)

@@ -1,0 +1,187 @@
+"""DGL's graph class over nodes and edges that are partitioned over the ranks."""
+
+from __future__ import annotations
+
+import copy
+import numbers
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from dgl import DGLGraph
+from dgl.base import is_all
+from dgl.frame import Frame
+from dgl.udf import NodeBatch
+from dgl.view import HeteroNodeView
+from torch import Tensor
+
+from peergraph.fullgraph import PartitionedTensor, RowLayout, distribute, from_local
+
+from ..compat import frame_columns
+from .partitioned_edges import PartitionedEdges
+
+_REFUSED = (
+    *("add_nodes", "add_edges", "remove_nodes", "remove_edges", "add_self_loop"),
+    *("remove_self_loop", "subgraph", "edge_subgraph", "in_subgraph", "out_subgraph"),
+    *("khop_in_subgraph", "khop_out_subgraph", "line_graph", "reverse", "to_simple"),
+    *("reorder_graph", "sample_neighbors", "sample_etype_neighbors", "sample_labors"),
+    *("sample_neighbors_fused", "sample_neighbors_biased", "select_topk"),
+    *("global_uniform_negative_sampling", "find_edges", "has_edges_between", "edge_ids"),
+    *("in_edges", "out_edges", "predecessors", "successors", "adj", "adjacency_matrix"),
+    *("adj_external", "adj_tensors", "inc", "send_and_recv", "pull", "push", "prop_nodes"),
+    *("prop_edges", "filter_nodes", "filter_edges", "pin_memory_", "shared_memory"),
+    *("to_networkx", "to_cugraph", "is_multigraph"),
+)
+
+
+class PartitionedGraph(DGLGraph):  # type: ignore[misc]
+    """A DGLGraph of which each rank holds some nodes, their data and their in-edges.
+
+    Made by :func:`peergraph_dgl.full_graph`. All of DGL's message passing runs on it, with results
+    and gradients as on one graph in one process. Node and edge data are
+    :class:`peergraph.fullgraph.PartitionedTensor`: their shapes are those of all nodes or edges,
+    and rows are numbered by the user's ids. Every rank calls the same methods in the same order.
+    Methods that change the structure, or need all of it on one rank, raise NotImplementedError.
+    """
+
+    # Types, degrees and ids
+
+    @property
+    def nodes(self) -> Any:
+        return _NodeView(self, self.get_ntype_id)
+
+    @property
+    def srcnodes(self) -> Any:
+        return _NodeView(self, self.get_ntype_id_from_src)
+
+    @property
+    def dstnodes(self) -> Any:
+        return _NodeView(self, self.get_ntype_id_from_dst)
+
+    def in_degrees(self, v: Any = "__ALL__", etype: Any = None) -> Any:
+        """As DGL's, for all nodes a partitioned tensor. Collective."""
+        return _rows(self.relation(etype).in_degrees(), v)
+
+    def out_degrees(self, u: Any = "__ALL__", etype: Any = None) -> Any:
+        """As DGL's, for all nodes a partitioned tensor. Collective."""
+        return _rows(self.relation(etype).out_degrees(), u)
+
+    def relation(self, etype: Any = None) -> PartitionedEdges:
+        """Returns the edges of a type; it may be left out where there is one."""
+        edges: PartitionedEdges = self._graph.edge_lists[self.get_etype_id(etype)]
+        return edges
+
+    def node_layout(self, ntid: int) -> RowLayout:
+        """Returns which rank holds which nodes of the type with this number."""
+        layout: RowLayout = self._graph.layouts[ntid]
+        return layout
+
+    # Data
+
+    def _set_n_repr(self, ntid: int, u: Any, data: dict[str, Tensor]) -> None:
+        if is_all(u):
+            layout = self.node_layout(ntid)
+            data = {name: _with_rows(name, rows, layout, "nodes") for name, rows in data.items()}
+        super()._set_n_repr(ntid, u, data)
+
+    def _set_e_repr(self, etid: int, edges: Any, data: Any) -> None:
+        if is_all(edges):
+            layout = self._graph.edge_lists[etid].structure.edge_layout
+            data = {name: _with_rows(name, rows, layout, "edges") for name, rows in data.items()}
+        super()._set_e_repr(etid, edges, data)
+
+    def apply_nodes(self, func: Callable[..., Any], v: Any = "__ALL__", ntype: Any = None) -> None:
+        """As DGL's, for all nodes of a type."""
+        if not is_all(v):
+            raise NotImplementedError(
+                "apply_nodes for some nodes of a partitioned graph: apply it to all nodes, and "
+                "select with torch.where"
+            )
+        ntid = self.get_ntype_id(ntype)
+        ntype = self.ntypes[ntid]
+        batch = NodeBatch(self, self.nodes(ntype), ntype, self._node_frames[ntid])
+        self._set_n_repr(ntid, v, func(batch))
+
+    # Copies
+
+    def clone(self) -> PartitionedGraph:
+        """Returns a graph with the same structure and data; changes of its data are its own."""
+        graph: PartitionedGraph = self.local_var()
+        graph._batch_num_nodes = copy.copy(self._batch_num_nodes)
+        graph._batch_num_edges = copy.copy(self._batch_num_edges)
+        return graph
+
+    def to(self, device: Any, **kwargs: Any) -> PartitionedGraph:
+        """Returns a copy for the device that the graph is on already.
+
+        Raises:
+            NotImplementedError: another device; the group chooses it.
+        """
+        self._graph.check_device(torch.device(device))
+        return self.clone()
+
+    def cpu(self) -> PartitionedGraph:
+        return self.to("cpu")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PartitionedGraph:
+        graph = copy.copy(self)
+        memo[id(self)] = graph
+        graph._node_frames = [_copy_frame(frame) for frame in self._node_frames]
+        graph._edge_frames = [_copy_frame(frame) for frame in self._edge_frames]
+        return graph
+
+
+class _NodeView(HeteroNodeView):  # type: ignore[misc]
+    """``g.nodes``, which gives the ids of all nodes as a partitioned tensor."""
+
+    __slots__ = ()
+
+    def __call__(self, ntype: Any = None) -> Tensor:
+        layout = self._graph.node_layout(self._typeid_getter(ntype))
+        return from_local(layout.positions.to(self._graph.idtype), layout)
+
+
+def _copy_frame(frame: Frame) -> Frame:
+    columns = {name: column.data.clone() for name, column in frame_columns(frame).items()}
+    return Frame(columns, num_rows=frame.num_rows)
+
+
+def _rows(values: Tensor, ids: Any) -> Any:
+    """Rows of a partitioned tensor for all, one or several ids."""
+    if is_all(ids):
+        return values
+    if isinstance(ids, numbers.Integral):
+        return values[[int(ids)]].full_tensor().item()  # type: ignore[attr-defined]
+    return values[torch.as_tensor(ids, device=values.device).long()]
+
+
+def _with_rows(name: str, rows: Any, layout: RowLayout, kind: str) -> Any:
+    """The values as a partitioned tensor with the rows of a layout.
+
+    A plain tensor of all rows is equal on all ranks, so each rank takes its rows.
+    """
+    if not isinstance(rows, Tensor) or rows.dim() == 0 or rows.shape[0] != layout.size:
+        return rows  # DGL raises its error.
+    if not isinstance(rows, PartitionedTensor):
+        return distribute(rows, layout)
+    if rows.partitioned_dim != 0 or not layout.same_rows(rows.layout):
+        raise ValueError(
+            f"{name!r} must have the rows of the {kind}, {layout}, in dimension 0, got "
+            f"{rows.layout} in dimension {rows.partitioned_dim} of {list(rows.shape)}"
+        )
+    return rows
+
+
+def _refusing(name: str) -> Callable[..., NoReturn]:
+    def refuse(self: PartitionedGraph, *args: Any, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError(
+            f"{name} of a partitioned graph, of which each rank holds a part: call it on the "
+            "DGLGraph before peergraph_dgl.full_graph()"
+        )
+
+    refuse.__name__ = name
+    return refuse
+
+
+for _name in _REFUSED:
+    setattr(PartitionedGraph, _name, _refusing(_name))

@@ -1,0 +1,141 @@
+"""The edges of one relation, partitioned over the ranks, as DGL's message passing takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph import PartitionedCsc, PartitionedTensor, from_local
+
+_WAY_OUT = "do it on the DGLGraph before peergraph_dgl.full_graph()"
+
+
+class PartitionedEdges:
+    """The edges of one relation; each rank holds the in-edges of its destinations.
+
+    Implements :class:`peergraph_dgl.backend.edge_list.Edges`. Features are PartitionedTensors.
+
+    Args:
+        structure: the edges.
+        idtype: dtype of node ids and degrees: int32 or int64.
+    """
+
+    def __init__(self, structure: PartitionedCsc, idtype: torch.dtype = torch.int64) -> None:
+        self.structure = structure
+        self.idtype = idtype
+        self._has_zero_in_degrees: bool | None = None
+
+    @property
+    def num_src(self) -> int:
+        return self.structure.num_sources
+
+    @property
+    def num_dst(self) -> int:
+        return self.structure.num_destinations
+
+    @property
+    def num_edges(self) -> int:
+        return self.structure.num_edges
+
+    @property
+    def device(self) -> torch.device:
+        return self.structure.device
+
+    def csc(self) -> PartitionedCsc:
+        return self.structure
+
+    def in_degrees(self) -> Tensor:
+        """[num_dst] number of edges of each destination."""
+        return self.structure.in_degrees().to(self.idtype)
+
+    def out_degrees(self) -> Tensor:
+        """[num_src] number of edges of each source."""
+        return self.structure.out_degrees().to(self.idtype)
+
+    def has_zero_in_degrees(self) -> bool:
+        """Whether a destination of any rank has no edges. Collective at the first call."""
+        if self._has_zero_in_degrees is None:
+            self._has_zero_in_degrees = bool((self.in_degrees() == 0).any())
+        return self._has_zero_in_degrees
+
+    def fill_empty_rows(self, values: Tensor, value: float) -> Tensor:
+        """Returns `values` with `value` at destinations without edges."""
+        empty = self.in_degrees() == 0
+        return values.masked_fill(empty.reshape(-1, *[1] * (values.dim() - 1)), value)
+
+    def reverse(self) -> PartitionedEdges:
+        raise NotImplementedError(
+            "reversed edges of a partitioned graph (norm_by='src', dgl.reverse): a rank holds all "
+            f"in-edges of its nodes but not all out-edges; {_WAY_OUT}"
+        )
+
+    def select(self, edge_ids: Tensor) -> PartitionedEdges:
+        raise NotImplementedError(
+            f"message passing over some edges (eids) of a partitioned graph: {_WAY_OUT}, or "
+            "multiply messages by a mask of the edges"
+        )
+
+    def softmax_with(
+        self, others: Sequence[PartitionedEdges], scores: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Softmax at each destination over the edges of this relation and `others`."""
+        structures = [self.structure, *(edges.structure for edges in others)]
+        parts = list(zip(structures, scores, strict=True))
+        with torch.no_grad():
+            maxima: Tensor | None = None
+            for edges, (structure, rows) in zip((self, *others), parts, strict=True):
+                found = edges.fill_empty_rows(structure.spmm("copy_e", "max", e=rows), -torch.inf)
+                maxima = found if maxima is None else torch.maximum(maxima, found)
+            assert maxima is not None
+        powers = [(rows - _at_edges(structure, maxima)).exp() for structure, rows in parts]
+        total: Tensor | None = None
+        for structure, rows in zip(structures, powers, strict=True):
+            sums = structure.spmm("copy_e", "sum", e=rows)
+            total = sums if total is None else total + sums
+        assert total is not None
+        return [
+            rows / _at_edges(structure, total)
+            for structure, rows in zip(structures, powers, strict=True)
+        ]
+
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """The user's ids of the source and the destination of each edge, [edges] each.
+
+        Collective at the first call.
+        """
+        return self.structure.cached(("dgl ends",), self._make_ends)
+
+    def _make_ends(self) -> tuple[Tensor, Tensor]:
+        structure = self.structure
+        nodes = [
+            from_local(layout.positions.to(self.idtype), layout)
+            for layout in (structure.source_layout, structure.destination_layout)
+        ]
+        return features_of_ends(structure, nodes[0], "u"), features_of_ends(
+            structure, nodes[1], "v"
+        )
+
+
+def features_of_ends(structure: PartitionedCsc, x: Tensor, end: str) -> Tensor:
+    """Returns the features of each edge's source or destination, [edges, *features].
+
+    Differentiable for floating-point features. Collective for sources.
+
+    Args:
+        structure: the edges.
+        x: [sources or destinations, *features] of any dtype.
+        end: ``u`` for sources or ``v`` for destinations.
+    """
+    if x.is_floating_point():
+        return structure.sddmm("copy", x, None, end)
+    assert isinstance(x, PartitionedTensor)
+    rows = x.to_local()
+    sources, destinations = structure.local.edge_ends()
+    at_edges = structure.plan.gather(rows)[sources] if end == "u" else rows[destinations]
+    return from_local(at_edges, structure.edge_layout)
+
+
+def _at_edges(structure: PartitionedCsc, x: Tensor) -> Tensor:
+    return structure.sddmm("copy", x, None, "v")

@@ -1,0 +1,214 @@
+"""Users' message, reduce and apply functions on a partitioned graph.
+
+They get the batches that DGL gives them, with partitioned tensors: shapes are those of all edges or
+nodes, so that parameters which the functions use get gradients of all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import dgl.core
+import torch
+from dgl.base import NID, is_all
+from dgl.udf import EdgeBatch, NodeBatch
+from torch import Tensor
+
+from peergraph.fullgraph import PartitionedCsc, PartitionedTensor, RowLayout, distribute, from_local
+
+from ..compat import new_patches
+from .graph import PartitionedGraph
+from .partitioned_edges import features_of_ends
+
+_patches = new_patches()
+
+Function = Callable[..., Any]
+
+
+def install() -> None:
+    """Replaces the functions of DGL that call users' functions. Idempotent."""
+    if not _patches:
+        _patches.replace(dgl.core, "invoke_edge_udf", _invoke_edge_function)
+        _patches.replace(dgl.core, "invoke_udf_reduce", _invoke_reduce_function)
+        _patches.replace(dgl.core, "invoke_node_udf", _invoke_node_function)
+
+
+def _invoke_edge_function(
+    original: Function, graph: Any, eid: Any, etype: Any, func: Function, **kwargs: Any
+) -> Any:
+    if not isinstance(graph, PartitionedGraph):
+        return original(graph, eid, etype, func, **kwargs)
+    if not is_all(eid):
+        raise NotImplementedError(
+            "apply_edges for some edges of a partitioned graph: apply it to all edges, and select "
+            "with torch.where"
+        )
+    etid = graph.get_etype_id(etype)
+    source, destination = graph._graph.metagraph.find_edge(etid)
+    structure = graph._graph.edge_lists[etid].structure
+    batch = _EdgeBatch(
+        graph,
+        eid,
+        etype,
+        _FeaturesOfEnds(structure, graph._node_frames[source], "u"),
+        graph._edge_frames[etid],
+        _FeaturesOfEnds(structure, graph._node_frames[destination], "v"),
+    )
+    return _with_layout(func(batch), structure.edge_layout, func)
+
+
+class _EdgeBatch(EdgeBatch):  # type: ignore[misc]
+    """All edges of a relation."""
+
+    def edges(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The ids of sources, destinations and edges, partitioned as features of edges."""
+        ids: tuple[Tensor, Tensor, Tensor] = self._graph._graph.edges(
+            self._graph.get_etype_id(self.canonical_etype)
+        )
+        return ids
+
+    def batch_size(self) -> int:
+        count: int = self._graph.num_edges(self.canonical_etype)
+        return count
+
+
+class _FeaturesOfEnds(Mapping[str, Tensor]):
+    """The data of each edge's source or destination; a column is gathered at its first use."""
+
+    def __init__(self, structure: PartitionedCsc, frame: Any, end: str) -> None:
+        self._structure = structure
+        self._frame = frame
+        self._end = end
+        self._gathered: dict[str, Tensor] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._gathered:
+            self._gathered[name] = features_of_ends(self._structure, self._frame[name], self._end)
+        return self._gathered[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._frame)
+
+    def __len__(self) -> int:
+        return len(self._frame)
+
+
+def _invoke_reduce_function(
+    original: Function, graph: Any, func: Function, msgdata: Any, **kwargs: Any
+) -> Any:
+    """Calls the function for each in-degree, with the nodes of all ranks that have it.
+
+    All ranks go through the same degrees in the same order.
+    """
+    if not isinstance(graph, PartitionedGraph):
+        return original(graph, func, msgdata, **kwargs)
+    ntype = graph.dsttypes[0]
+    frame = graph._node_frames[graph.get_ntype_id_from_dst(ntype)]
+    if frame._initializers or frame._default_initializer is not None:
+        raise NotImplementedError("initializers of node data with a reduce function of the user's")
+    structure = graph._graph.edge_lists[0].structure
+    buckets: list[_Bucket] = structure.cached(("dgl degrees",), lambda: _make_buckets(structure))
+    layout = structure.destination_layout
+    messages = {name: rows.to_local() for name, rows in dict(msgdata).items()}
+    local: dict[str, Tensor] = {}
+    for bucket in buckets:
+        mailbox = {
+            name: from_local(rows[bucket.edges], bucket.layout) for name, rows in messages.items()
+        }
+        nodes = from_local(bucket.layout.positions.to(graph.idtype), bucket.layout)
+        data = _SelectedRows(frame, bucket)
+        batch = NodeBatch(graph, nodes, ntype, data, msgs=mailbox)
+        found = _with_layout(func(batch), bucket.layout, func)
+        for name, rows in found.items():
+            part = rows.to_local()
+            if name not in local:
+                local[name] = part.new_zeros(layout.local_count, *part.shape[1:])
+            local[name] = local[name].index_copy(0, bucket.rows, part)
+    return {name: from_local(rows, layout) for name, rows in local.items()}
+
+
+class _Bucket:
+    """The destinations of one in-degree.
+
+    Args:
+        layout: of these destinations, over all ranks.
+        rows: [nodes] this rank's local rows of destinations.
+        edges: [nodes, degree] local rows of their edges, by edge id.
+    """
+
+    def __init__(self, layout: RowLayout, rows: Tensor, edges: Tensor) -> None:
+        self.layout = layout
+        self.rows = rows
+        self.edges = edges
+
+
+def _make_buckets(structure: PartitionedCsc) -> list[_Bucket]:
+    """Groups destinations by in-degree, in ascending order, without those of degree 0."""
+    _, destinations = structure.local.edge_ends()
+    layout = structure.destination_layout
+    degrees = structure.local.in_degrees().long()
+    by_id = torch.argsort(structure.edge_layout.positions, stable=True)
+    order = by_id[torch.argsort(destinations[by_id], stable=True)]
+    first = degrees.cumsum(0) - degrees
+    found = layout.group.all_gather(sorted(set(degrees.tolist())))
+    buckets = []
+    for degree in sorted({value for values in found for value in values} - {0}):
+        mask = degrees == degree
+        rows = mask.nonzero().squeeze(1)
+        steps = torch.arange(degree, device=rows.device)
+        edges = order[first[rows].unsqueeze(1) + steps]
+        buckets.append(_Bucket(layout.select_mask(mask), rows, edges))
+    return buckets
+
+
+class _SelectedRows(Mapping[str, Tensor]):
+    """The data of a bucket's destinations; a column is selected at its first use."""
+
+    def __init__(self, frame: Any, bucket: _Bucket) -> None:
+        self._frame = frame
+        self._bucket = bucket
+
+    def __getitem__(self, name: str) -> Tensor:
+        rows = self._frame[name].to_local()[self._bucket.rows]
+        return from_local(rows, self._bucket.layout)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._frame)
+
+    def __len__(self) -> int:
+        return len(self._frame)
+
+
+def _invoke_node_function(
+    original: Function,
+    graph: Any,
+    nid: Any,
+    ntype: Any,
+    func: Function,
+    *,
+    ndata: Any = None,
+    orig_nid: Any = None,
+) -> Any:
+    if not isinstance(graph, PartitionedGraph):
+        return original(graph, nid, ntype, func, ndata=ndata, orig_nid=orig_nid)
+    if not is_all(nid):
+        raise NotImplementedError("functions of some nodes of a partitioned graph")
+    ntid = graph.get_ntype_id(ntype)
+    frame = graph._node_frames[ntid]
+    ids = frame[NID] if NID in frame else graph.nodes(ntype)
+    batch = NodeBatch(graph, ids, ntype, frame if ndata is None else ndata)
+    return _with_layout(func(batch), graph.node_layout(ntid), func)
+
+
+def _with_layout(results: Any, layout: RowLayout, func: Function) -> dict[str, PartitionedTensor]:
+    """Results of a user's function as partitioned tensors of these rows."""
+    found = {}
+    for name, rows in results.items():
+        if rows.dim() == 0 or rows.shape[0] != layout.size:
+            raise ValueError(
+                f"{getattr(func, '__name__', func)} must return {layout.size} rows for {name!r}, "
+                f"got shape {list(rows.shape)}"
+            )
+        found[name] = rows if isinstance(rows, PartitionedTensor) else distribute(rows, layout)
+    return found
