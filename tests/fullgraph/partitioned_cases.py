@@ -15,7 +15,7 @@ from peergraph.memory import Group
 from peergraph.testing import run_ranks
 
 NODES = 13
-COUNTS = {1: [13], 2: [9, 4], 3: [6, 0, 7]}  # rows by rank
+COUNTS = {1: [13], 2: [9, 4], 3: [6, 0, 7], 4: [5, 0, 2, 6]}  # rows by rank
 
 
 @dataclass
@@ -43,7 +43,7 @@ NODE_ROWS = ("x", "y", "s", "v", "h", "mask", "few", "labels", "targets")
 Case = Callable[[Inputs], Any]
 
 
-def make_inputs() -> Inputs:
+def make_inputs(device: torch.device) -> Inputs:
     generator = torch.Generator().manual_seed(5)
 
     def normal(*shape: int) -> Tensor:
@@ -52,7 +52,7 @@ def make_inputs() -> Inputs:
     n = NODES
     few = torch.zeros(n, dtype=torch.bool)
     few[[3, 8]] = True
-    return Inputs(
+    inputs = Inputs(
         x=normal(n, 6),
         y=normal(n, 6),
         s=normal(n, 1),
@@ -69,6 +69,8 @@ def make_inputs() -> Inputs:
         c=normal(1)[0],
         heads=normal(2, 3, 4),
     )
+    moved = {field.name: getattr(inputs, field.name).to(device) for field in fields(inputs)}
+    return Inputs(**moved)
 
 
 def make_layout(group: Group) -> RowLayout:
@@ -90,7 +92,7 @@ def run_case(case: Case, inputs: Inputs) -> tuple[list[Tensor], dict[str, Tensor
     }
     results = case(Inputs(**leaves))
     results = list(results) if isinstance(results, (tuple, list)) else [results]
-    loss = torch.zeros((), dtype=torch.float64)
+    loss = torch.zeros((), dtype=torch.float64, device=inputs.x.device)
     for result in results:
         if isinstance(result, Tensor) and result.requires_grad:
             loss = loss + (result * weights_of(result)).sum()
@@ -107,7 +109,8 @@ def weights_of(result: Tensor) -> Tensor:
     """Some number for each element, equal for a plain and a partitioned result."""
     shape = tuple(result.shape)
     count = torch.Size(shape).numel()
-    weights = torch.cos(torch.arange(count, dtype=torch.float64)).view(shape)
+    steps = torch.arange(count, dtype=torch.float64, device=result.device)
+    weights = torch.cos(steps).view(shape)
     if isinstance(result, PartitionedTensor):
         return distribute(weights, result.layout, result.partitioned_dim)
     return weights
@@ -120,7 +123,7 @@ def plain(value: Any) -> Any:
 
 
 def compare(case: Case, layout: RowLayout) -> None:
-    inputs = make_inputs()
+    inputs = make_inputs(layout.group.device)
     results, gradients = run_case(case, inputs)
     found, found_gradients = run_case(case, partition(inputs, layout))
     torch.testing.assert_close(found, results)
@@ -142,11 +145,13 @@ def failures_on_rank(module: str) -> dict[str, str]:
     return failed
 
 
-def check_cases(module: str, world_size: int) -> None:
+def check_cases(module: str, world_size: int, device: str = "cpu") -> None:
     """Asserts that no case of the module fails on any of so many ranks, in one launch."""
     failed = {
         (rank, name): error
-        for rank, failures in enumerate(run_ranks(failures_on_rank, world_size, module))
+        for rank, failures in enumerate(
+            run_ranks(failures_on_rank, world_size, module, device=device)
+        )
         for name, error in failures.items()
     }
     lines = [f"rank {rank}, {name}: {error}" for (rank, name), error in failed.items()]

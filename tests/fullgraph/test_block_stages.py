@@ -9,17 +9,18 @@ from peergraph.fullgraph.exchange.block_stages import BlockStages
 from peergraph.fullgraph.exchange.halo import HaloPlan
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
+from tests.fullgraph.gpu_numbers import GPU_NUMBERS
 from tests.named_case import named_case
 
 from .test_halo import LAYOUTS, SIZE, layout_of, needed_rows
 
 
 def check_stages() -> None:
-    group = Group.current("cpu")
+    group = Group.current()
     for name in LAYOUTS:
         plan, _ = HaloPlan.make(layout_of(group, name), needed_rows(group, torch.int64))
         for mode in ("halo", "blocks"):
-            with named_case(name, mode):
+            with group.device, named_case(name, mode):
                 check_mode(plan, mode)
 
 
@@ -52,7 +53,7 @@ def check_mode(plan: HaloPlan, mode: str) -> None:
     readers[own] += rank + 1
     for source in order[1:]:
         readers[rows_of(plan, source, mode)] += rank + 1
-    total = sum(layout.group.all_gather(readers))
+    total = sum(layout.group.all_gather(readers.cpu())).to(x.device)
     assert torch.equal(sums, x[own] * total[own].unsqueeze(1))
 
 
@@ -61,7 +62,12 @@ def test_stages_bring_the_rows_and_add_partial_sums(ranks: int) -> None:
     run_ranks(check_stages, ranks)
 
 
+@pytest.mark.parametrize("ranks", GPU_NUMBERS)
+def test_stages_on_gpus(ranks: int) -> None:
+    run_ranks(check_stages, ranks, device="cuda")
+
+
 def test_unknown_mode() -> None:
-    plan, _ = HaloPlan.make(layout_of(Group.current("cpu"), "even"), torch.arange(0))
+    plan, _ = HaloPlan.make(layout_of(Group.current(), "even"), torch.arange(0))
     with pytest.raises(ValueError, match="mode must be 'halo' or 'blocks', got 'row'"):
         BlockStages(plan, "row")  # type: ignore[arg-type]

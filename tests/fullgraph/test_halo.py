@@ -10,6 +10,7 @@ from peergraph.fullgraph.exchange.halo import HaloPlan, add_to_owners, gather_ha
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
+from tests.fullgraph.gpu_numbers import GPU_NUMBERS
 from tests.named_case import named_case
 
 SIZE = 23
@@ -24,21 +25,23 @@ DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int
 
 
 def layout_of(group: Group, name: str) -> RowLayout:
-    order = torch.randperm(SIZE, generator=torch.Generator().manual_seed(1))
+    order = torch.randperm(SIZE, generator=torch.Generator().manual_seed(1), device="cpu")
     counts = LAYOUTS[name](group.world_size)
     return RowLayout.from_order(group, order, counts)
 
 
 def needed_rows(group: Group, ids: torch.dtype) -> Tensor:
     generator = torch.Generator().manual_seed(group.rank)
-    return torch.randint(SIZE, (30 * (group.rank != 1),), generator=generator).to(ids)
+    count = 30 * (group.rank != 1)
+    rows = torch.randint(SIZE, (count,), generator=generator, device="cpu")
+    return rows.to(group.device, ids)
 
 
 def check_exchange() -> None:
-    group = Group.current("cpu")
+    group = Group.current()
     for name in LAYOUTS:
         for ids in (torch.int32, torch.int64):
-            with named_case(name, ids):
+            with group.device, named_case(name, ids):
                 check_plan(layout_of(group, name), needed_rows(group, ids))
 
 
@@ -68,7 +71,7 @@ def check_gather(plan: HaloPlan, full: Tensor, own: Tensor, rows: Tensor) -> Non
         return
     total = plan.add_to_owners(found)
     times = torch.zeros(SIZE, dtype=torch.int64).index_add_(0, rows, torch.ones_like(rows))
-    times = sum(plan.layout.group.all_gather(times))
+    times = sum(plan.layout.group.all_gather(times.cpu())).to(own.device)
     factor = times[own].view(-1, *[1] * (full.dim() - 1))
     assert torch.equal(total, (full[own].double() * factor).to(full.dtype))
 
@@ -90,8 +93,13 @@ def test_rows_of_others_are_gathered_and_gradients_are_added(ranks: int) -> None
     run_ranks(check_exchange, ranks)
 
 
+@pytest.mark.parametrize("ranks", GPU_NUMBERS)
+def test_exchange_on_gpus(ranks: int) -> None:
+    run_ranks(check_exchange, ranks, device="cuda")
+
+
 def check_bad_rows() -> None:
-    layout = layout_of(Group.current("cpu"), "even")
+    layout = layout_of(Group.current(), "even")
     with pytest.raises(IndexError, match="internal_rows must be in 0..22, got 0 to 23"):
         HaloPlan.make(layout, torch.tensor([0, 23]))
 

@@ -14,10 +14,10 @@ from peergraph.testing import run_ranks
 from tests.aggregate.graphs import features, random_graph
 from tests.aggregate.test_layers import EDGES, IN, LAYERS, NODES, ON_ALL_NODES, parameters
 
+from .gpu_numbers import GPU_NUMBERS
 from .partitioned import leaf, partition, shuffled_layout
 
 OF_EDGES = {"edge_weight", "edge_features", "edge_scores", "coefficients"}
-CPU = torch.device("cpu")
 
 
 def full(tensor: Tensor) -> Tensor:
@@ -27,7 +27,7 @@ def full(tensor: Tensor) -> Tensor:
 def run(layer: Any, structure: Any, x: Tensor, given: dict[str, Tensor]) -> dict[str, Tensor]:
     """Returns the result and all gradients, as plain tensors of all rows."""
     out = layer(structure, x, given)
-    weight = features(out.shape[0], tuple(out.shape[1:]), CPU, torch.float64, 9, grad=False)
+    weight = features(out.shape[0], tuple(out.shape[1:]), out.device, torch.float64, 9, grad=False)
     if isinstance(out, PartitionedTensor):
         weight = leaf(weight, out.layout)
     leaves = {"x": x, **given}
@@ -38,14 +38,15 @@ def run(layer: Any, structure: Any, x: Tensor, given: dict[str, Tensor]) -> dict
 
 def failures(group: Group, num_edges: int, grouped: bool) -> dict[str, str]:
     """Compares each layer; what failed, by the layer's name."""
-    graph = random_graph(CPU, NODES, NODES, num_edges)
+    device = group.device
+    graph = random_graph(device, NODES, NODES, num_edges)
     nodes = shuffled_layout(group, NODES, num_edges)
     plain = graph.csc()
     partitioned = partition(graph.edge_index, nodes, nodes, grouped=grouped)
     found = {}
     for name, layer in {**LAYERS, **ON_ALL_NODES}.items():
-        x = features(NODES, (IN,), CPU, torch.float64)
-        given = parameters(CPU, torch.float64, num_edges)
+        x = features(NODES, (IN,), device, torch.float64)
+        given = parameters(device, torch.float64, num_edges)
         given = {key: value.detach().requires_grad_() for key, value in given.items()}
         expected = run(layer, plain, x, given)
         mine = {
@@ -67,12 +68,22 @@ def failures(group: Group, num_edges: int, grouped: bool) -> dict[str, str]:
 
 
 def check_layers(num_edges: int, grouped: bool) -> dict[str, str]:
-    return failures(Group.current("cpu"), num_edges, grouped)
+    return failures(Group.current(), num_edges, grouped)
+
+
+def compare_layers(ranks: int, device: str) -> None:
+    for num_edges, grouped in ((EDGES, False), (500, True), (0, False)):
+        results = run_ranks(check_layers, ranks, num_edges, grouped, device=device)
+        for rank, found in enumerate(results):
+            lines = "\n".join(f"{name}: {error}" for name, error in found.items())
+            assert not found, f"rank {rank}, {num_edges} edges, {len(found)} layers:\n{lines}"
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_layers_equal_those_on_a_plain_structure(ranks: int) -> None:
-    for num_edges, grouped in ((EDGES, False), (500, True), (0, False)):
-        for rank, found in enumerate(run_ranks(check_layers, ranks, num_edges, grouped)):
-            lines = "\n".join(f"{name}: {error}" for name, error in found.items())
-            assert not found, f"rank {rank}, {num_edges} edges, {len(found)} layers:\n{lines}"
+    compare_layers(ranks, "cpu")
+
+
+@pytest.mark.parametrize("ranks", GPU_NUMBERS)
+def test_layers_on_gpus(ranks: int) -> None:
+    compare_layers(ranks, "cuda")

@@ -6,6 +6,7 @@ import pytest
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.fullgraph.gpu_numbers import GPU_NUMBERS
 from tests.fullgraph.partitioned_cases import Inputs, check_cases
 
 
@@ -23,3 +24,8 @@ CASES = {"network": network}
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_network(world_size: int) -> None:
     check_cases(__name__, world_size)
+
+
+@pytest.mark.parametrize("world_size", GPU_NUMBERS)
+def test_network_on_gpus(world_size: int) -> None:
+    check_cases(__name__, world_size, "cuda")
