@@ -38,7 +38,8 @@ def test_bytes() -> None:
     rows, edges, halo = 250_000, EDGES // 4, 750_000
     assert bytes_of(plan) == {
         "structure": 4 * (rows + 1 + edges),
-        "transposes": 4 * (rows + halo + 1 + 2 * edges),
+        "stages": 4 * (4 * (rows + 1) + 2 * edges),
+        "transposes": 4 * (rows + halo + 1 + 3 * edges),
         "numbering": 8 * (rows + 2 * halo),
         "edge rows": 8 * edges,
         "node rows": 408 * rows,
@@ -73,10 +74,13 @@ def test_large_graphs_have_wide_indices() -> None:
 def test_sums_run_on_the_narrow_side() -> None:
     plan = FullGraphPlan.make(DENSE, machine("full4"), widths=[100, 512, 256, 300, 47])
     assert [layer.width for layer in plan.layers] == [100, 256, 256, 47]
+    # Its product would be summed twice.
+    reddit = FullGraphPlan.make(DENSE, machine("full4"), widths=[602, 512, 41])
+    assert [(layer.width, layer.sums) for layer in reddit.layers] == [(602, 0), (41, 2)]
     assert [layer.before for layer in plan.layers] == [True, False, True, False]
     # The input does not change, and takes no gradient.
     assert [layer.sums for layer in plan.layers] == [0, 2, 2, 2]
-    wide = FullGraphPlan.make(DENSE, machine("full4"), widths=[602, 512, 41])
+    wide = FullGraphPlan.make(DENSE, machine("full4"), widths=[1100, 512, 41])
     assert [layer.sums for layer in wide.layers] == [2, 2]
     assert "summed input" not in str(wide)
     assert wide.layers[0].received("blocks") == 2 * 750_000 * 512 * 4
@@ -94,7 +98,7 @@ def test_mode_follows_the_volume() -> None:
     few = GraphFacts({NODE: (1000, 1000)}, {EDGE: volume})
     assert FullGraphPlan.make(few, machine("full2"), widths=WIDTHS).mode == "in_kernel"
     limited = FullGraphPlan.make(few, machine("full2"), widths=WIDTHS, modes=("halo", "blocks"))
-    assert limited.mode == "halo"
+    assert limited.mode == limited.with_widths(WIDTHS).mode == "halo"
 
 
 def test_mode_that_was_asked_for() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peergraph.fullgraph.exchange.mode_cost import MODES
+from peergraph.fullgraph.exchange.mode_cost import STAGED_MODES
 from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.layout.edge_share import (
     EdgeReader,
@@ -114,8 +114,8 @@ class FullGraph:
                 "auto": random, unless the busiest rank exchanges a fifth fewer rows with another
                 order, by count of distinct remote rows.
             memory_budget: bytes of each rank; None: what is free.
-            mode: how rows are exchanged: "halo", "blocks", "in_kernel"; None: the one with the
-                shortest expected time.
+            mode: how rows are exchanged: "halo" or "blocks"; None: the one that is expected
+                to be quicker.
             topology: whose links times are predicted for, or its name; None: this machine as it was
                 measured, else an assumed one.
             widths: columns of the input and of each layer's output, for the plan.
@@ -271,7 +271,7 @@ def _build(
             widths=widths,
             memory_budget=_budget(group, memory_budget),
             mode=mode,
-            modes=MODES if group.device.type == "cuda" else MODES[:2],
+            modes=STAGED_MODES,
         )
         layouts = {t: RowLayout.from_order(group, *parts) for t, parts in chosen.parts.items()}
         structures = {}

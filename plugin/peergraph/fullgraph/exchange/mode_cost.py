@@ -18,6 +18,8 @@ from peergraph.fullgraph.layout.volume import Volume
 from peergraph.memory import Topology
 
 MODES = ("halo", "blocks", "in_kernel")
+STAGED_MODES = MODES[:2]
+"""Modes with buffers, in which one rank's rows after the other are summed."""
 
 
 @dataclass(frozen=True)

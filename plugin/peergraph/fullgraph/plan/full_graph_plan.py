@@ -38,6 +38,7 @@ class FullGraphPlan:
         items: memory, without buffers for the exchange.
         layers: of the model; none where the widths are not known.
         buffers: bytes of each rank for the exchange, by mode.
+        modes: that the ranks can use.
     """
 
     facts: GraphFacts
@@ -50,6 +51,7 @@ class FullGraphPlan:
     items: tuple[MemoryItem, ...]
     layers: tuple[LayerCost, ...]
     buffers: dict[str, tuple[int, ...]]
+    modes: tuple[str, ...] = MODES
 
     @classmethod
     def make(
@@ -115,6 +117,7 @@ class FullGraphPlan:
             tuple(items),
             tuple(layers),
             buffers,
+            tuple(modes),
         )
 
     def with_widths(self, widths: Sequence[int], element_bytes: int = 4) -> FullGraphPlan:
@@ -129,7 +132,7 @@ class FullGraphPlan:
             widths=widths,
             element_bytes=element_bytes,
             memory_budget=self.memory_budget,
-            modes=tuple(self.buffers),
+            modes=self.modes,
         )
 
     @property

@@ -16,7 +16,7 @@ class LayerCost:
     """The sums of one layer in an epoch.
 
     Args:
-        width: columns that are summed: the narrower side of the layer (MG-GCN 4.4).
+        width: columns that are summed: those of the order that sums fewer (MG-GCN 4.4).
         before: whether the sum comes before the product.
         sums: sums of an epoch: one forward and one backward; none for a first layer that sums the
             input, which does not change and takes no gradient.
@@ -48,10 +48,12 @@ def layer_costs(
     """
     layers = []
     for number, (before, after) in enumerate(pairwise(widths)):
-        width = min(before, after)
-        sums_input = number == 0 and before <= after
+        # A product before the sum of the input would take a sum in the backward pass, too.
+        sums_first = before <= (2 if number == 0 else 1) * after
+        width = before if sums_first else after
         modes = mode_costs(facts, width * element_bytes, topology)
-        layers.append(LayerCost(width, before <= after, 0 if sums_input else 2, modes))
+        sums = 0 if number == 0 and sums_first else 2
+        layers.append(LayerCost(width, sums_first, sums, modes))
     return layers
 
 

@@ -57,7 +57,7 @@ class MemoryItem:
 def graph_items(facts: GraphFacts) -> list[MemoryItem]:
     """Returns what the graph itself takes, before the first layer."""
     ranks = range(facts.world_size)
-    structure, transposes, edge_rows, lists = ([0] * len(ranks) for _ in range(4))
+    structure, stages, transposes, edge_rows, lists = ([0] * len(ranks) for _ in range(5))
     for edge_type, volume in facts.volumes.items():
         sources, destinations = facts.nodes[edge_type[0]], facts.nodes[edge_type[2]]
         received, sent = volume.received, volume.sent
@@ -65,8 +65,13 @@ def graph_items(facts: GraphFacts) -> list[MemoryItem]:
             edges = volume.num_edges[rank]
             extended = sources[rank] + received[rank]
             index = 4 if max(extended, destinations[rank], edges) < _INT32_ROWS else 8
-            structure[rank] += (destinations[rank] + 1 + edges) * index
-            transposes[rank] += (extended + 1 + 2 * edges) * index
+            offsets = destinations[rank] + 1
+            structure[rank] += (offsets + edges) * index
+            # Edges by the rank of their source have ids of edges, and so do their transposes.
+            if len(ranks) > 1:
+                stages[rank] += (len(ranks) * offsets + 2 * edges) * index
+            ids = 1 if len(ranks) == 1 else 2
+            transposes[rank] += (extended + 1 + (1 + ids) * edges) * index
             # The user's row of each edge, and the edges' tables.
             edge_rows[rank] += edges * (8 + facts.edge_row_bytes.get(edge_type, 0))
             lists[rank] += 8 * (received[rank] + sent[rank])
@@ -77,6 +82,7 @@ def graph_items(facts: GraphFacts) -> list[MemoryItem]:
     ]
     return [
         MemoryItem("structure", "in-edges of own nodes", tuple(structure)),
+        MemoryItem("stages", "in-edges by rank of the source", tuple(stages)),
         MemoryItem("transposes", "for gradients of sources", tuple(transposes)),
         MemoryItem("numbering", "user's ids; rows to exchange", _add(numbering, lists)),
         MemoryItem("edge rows", "user's ids and tables of edges", tuple(edge_rows)),
@@ -92,7 +98,7 @@ def training_items(
     spare = tuple(SPARE_BUFFERS * rows * max(widths[1:]) * element_bytes for rows in facts.rows)
     layers = len(widths) - 1
     # A first layer that sums its input keeps the sum, which does not change.
-    kept = widths[0] if widths[0] <= widths[1] else 0
+    kept = widths[0] if widths[0] <= 2 * widths[1] else 0
     sums = tuple(rows * kept * element_bytes for rows in facts.rows)
     return [
         MemoryItem("summed input", "kept for all epochs", sums),
