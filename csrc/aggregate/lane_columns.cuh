@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "aggregate/message.h"
 #include "aggregate/neighbor_partition.cuh"
@@ -64,81 +65,105 @@ __device__ __forceinline__ Value apply_kind(Message message, Value u, Value e) {
 /// Where rows lie: in a matrix, or anywhere, where Operands::x_rows says.
 enum class RowLayout { kDense, kIndirect };
 
-/// Calls visit(position, item, i, value) for value i of each vector of each message of a part that
-/// is this lane's share.
+/// What a lane has read of an edge to come: its column, and its value where messages are scaled.
+template <typename T>
+struct EdgeAhead {
+  unsigned column = 0;
+  T scale = {};
+};
+
+/// Reads the edge at `position` ahead.
+template <MessageKind kKind, typename T>
+__device__ __forceinline__ void read_ahead(const CsrMatrix& matrix, const Operands& operands,
+                                           int64_t position, EdgeAhead<T>* ahead) {
+  ahead->column = static_cast<unsigned>(matrix.column(position));
+  if constexpr (kKind == MessageKind::kScale)
+    ahead->scale = static_cast<const T*>(operands.e)[matrix.edge(position)];
+}
+
+/// Calls visit(position, item, i, value) for value i of each vector of each message of some edges
+/// that is this lane's share. Spans count from `first_edge`. `ahead` holds the first kWarpSize of
+/// the edges, one in each lane, and then those of the span that following() returns.
 template <MessageKind kKind, RowLayout kLayout, int kInFlight, typename T, int kVec, int kItems,
-          typename Visit>
+          typename Following, typename Visit>
 __device__ __forceinline__ void each_message(const CsrMatrix& matrix, const Operands& operands,
                                              const LaneColumns<kVec, kItems>& lane,
-                                             const RowPart& part, const Visit& visit) {
+                                             int64_t first_edge, EdgeSpan part,
+                                             const Following& following, EdgeAhead<T>* ahead,
+                                             const Visit& visit) {
   using Value = AccumulatorOf<T>;
   constexpr bool kByAddress = kLayout == RowLayout::kIndirect;
   constexpr bool kScales = kKind == MessageKind::kScale;
   constexpr bool kMayUseE = kKind != MessageKind::kCopyU && !kScales;
   const bool reads_x = kKind != MessageKind::kGeneric || uses_u(operands.message);
-  const T* x = static_cast<const T*>(operands.x);
+  const char* x = static_cast<const char*>(operands.x);
   const T* e = static_cast<const T*>(operands.e);
-  const int64_t stride = operands.row_stride();
+  const auto stride = static_cast<uint32_t>(operands.row_stride() * sizeof(T));
   const int own_lane = lane_id();
   const EdgeValues mode = kMayUseE ? lane.shape.edge_values : EdgeValues::kNone;
 
-  // Each lane reads the ids of one edge; those of the next kWarpSize edges are under way meanwhile.
-  unsigned next = 0;
-  T next_scale = {};
-  const auto read_next = [&](int64_t position) {
-    if (position >= part.end) return;
-    next = static_cast<unsigned>(matrix.column(position));
-    if constexpr (kScales) next_scale = e[matrix.edge(position)];
+  const auto read_next = [&](EdgeSpan span) {
+    if (span.begin + own_lane < span.end)
+      read_ahead<kKind>(matrix, operands, first_edge + span.begin + own_lane, ahead);
   };
-  read_next(part.begin + own_lane);
-  for (int64_t first = part.begin; first < part.end; first += kWarpSize) {
-    const int count = static_cast<int>(part.end - first < kWarpSize ? part.end - first : kWarpSize);
-    const unsigned own_column = next;
+  if (part.begin == part.end) read_next(following());
+  // Each lane reads the ids of one edge; those of the next kWarpSize edges are under way meanwhile.
+  for (uint32_t first = part.begin; first < part.end; first += kWarpSize) {
+    const int count = static_cast<int>(min(part.end - first, uint32_t{kWarpSize}));
+    const unsigned own_column = ahead->column;
     unsigned long long own_row = 0;
     if constexpr (kByAddress) {
       if (reads_x && own_lane < count)
         own_row = static_cast<unsigned long long>(operands.x_rows[own_column]);
     }
     int64_t own_edge = 0;
-    Value own_weight = widen(next_scale);
-    read_next(first + kWarpSize + own_lane);
+    Value own_weight = widen(ahead->scale);
+    const bool is_last = part.end - first <= kWarpSize;
+    read_next(is_last ? following() : EdgeSpan{first + kWarpSize, part.end});
     if (kMayUseE && mode != EdgeValues::kNone && own_lane < count) {
-      own_edge = matrix.edge(first + own_lane);
+      own_edge = matrix.edge(first_edge + first + own_lane);
       if (mode == EdgeValues::kOne) own_weight = widen(e[own_edge]);
     }
 
-    for (int step = 0; step < count; step += lane.groups * kInFlight) {
-      Pack<T, kVec> us[kInFlight][kItems] = {};
-      Pack<T, kVec> es[kMayUseE ? kInFlight : 1][kItems] = {};
+    // Reads kCount edges for each group of lanes before it uses any of them.
+    const auto visit_edges = [&](auto count_of_group, int step) {
+      constexpr int kCount = decltype(count_of_group)::value;
+      Pack<T, kVec> us[kCount][kItems];
+      Pack<T, kVec> es[kMayUseE ? kCount : 1][kItems] = {};
       if (reads_x) {
 #pragma unroll
-        for (int k = 0; k < kInFlight; ++k) {
+        for (int k = 0; k < kCount; ++k) {
           const int edge = step + k * lane.groups + lane.group;
-          const T* row;
           if constexpr (kByAddress) {
-            row = reinterpret_cast<const T*>(__shfl_sync(kFullMask, own_row, edge % kWarpSize));
-          } else {
-            const int64_t column = __shfl_sync(kFullMask, own_column, edge % kWarpSize);
-            row = x + column * stride;
-          }
-          const bool there = !kByAddress || row != nullptr;
+            // Shuffles take the number of a lane modulo kWarpSize.
+            const auto* row = reinterpret_cast<const T*>(__shfl_sync(kFullMask, own_row, edge));
 #pragma unroll
-          for (int m = 0; m < kItems; ++m)
-            if (edge < count && lane.active[m] && there)
-              us[k][m] = load_pack<T, kVec>(row + lane.columns[m]);
+            for (int m = 0; m < kItems; ++m) {
+              us[k][m] = {};
+              if (edge < count && lane.active[m] && row != nullptr)
+                us[k][m] = load_pack<T, kVec>(row + lane.columns[m]);
+            }
+          } else {
+            // Loads have no condition: with one, nvcc copies each result behind its load, which
+            // waits for it. Groups without an edge read the last one's row again.
+            const unsigned column = __shfl_sync(kFullMask, own_column, min(edge, count - 1));
+            const auto* row = reinterpret_cast<const T*>(x + uint64_t{column} * stride);
+#pragma unroll
+            for (int m = 0; m < kItems; ++m)
+              us[k][m] = load_pack_here<T, kVec>(row + (lane.active[m] ? lane.columns[m] : 0));
+          }
         }
       }
-      Value weights[kMayUseE || kScales ? kInFlight : 1] = {};
+      Value weights[kMayUseE || kScales ? kCount : 1] = {};
       if (kScales || (kMayUseE && mode == EdgeValues::kOne)) {
 #pragma unroll
-        for (int k = 0; k < kInFlight; ++k)
-          weights[k] =
-              __shfl_sync(kFullMask, own_weight, (step + k * lane.groups + lane.group) % kWarpSize);
+        for (int k = 0; k < kCount; ++k)
+          weights[k] = __shfl_sync(kFullMask, own_weight, step + k * lane.groups + lane.group);
       } else if (kMayUseE && mode != EdgeValues::kNone) {
 #pragma unroll
-        for (int k = 0; k < kInFlight; ++k) {
+        for (int k = 0; k < kCount; ++k) {
           const int edge = step + k * lane.groups + lane.group;
-          const int64_t id = __shfl_sync(kFullMask, own_edge, edge % kWarpSize);
+          const int64_t id = __shfl_sync(kFullMask, own_edge, edge);
           const T* row = e + id * operands.e_columns;
 #pragma unroll
           for (int m = 0; m < kItems; ++m) {
@@ -152,7 +177,7 @@ __device__ __forceinline__ void each_message(const CsrMatrix& matrix, const Oper
         }
       }
 #pragma unroll
-      for (int k = 0; k < kInFlight; ++k) {
+      for (int k = 0; k < kCount; ++k) {
         const int edge = step + k * lane.groups + lane.group;
         if (edge >= count) continue;
 #pragma unroll
@@ -167,13 +192,39 @@ __device__ __forceinline__ void each_message(const CsrMatrix& matrix, const Oper
                        : mode == EdgeValues::kFull ? widen(es[k][m].values[i])
                                                    : widen(es[k][m].values[0]);
             }
-            const Value u = widen(us[k][m].values[i]);
-            visit(first + edge, m, i, apply_kind<kKind>(operands.message, u, weight));
+            const Value u = reads_x ? widen(us[k][m].values[i]) : Value{0};
+            visit(first_edge + first + edge, m, i, apply_kind<kKind>(operands.message, u, weight));
           }
         }
       }
+    };
+    for (int step = 0; step < count;) {
+      const int left = count - step;
+      if (left > lane.groups * kInFlight / 2) {
+        visit_edges(std::integral_constant<int, kInFlight>{}, step);
+        step += lane.groups * kInFlight;
+      } else if (left > lane.groups * kInFlight / 4) {
+        visit_edges(std::integral_constant<int, kInFlight / 2>{}, step);
+        step += lane.groups * kInFlight / 2;
+      } else {
+        visit_edges(std::integral_constant<int, kInFlight / 4>{}, step);
+        step += lane.groups * kInFlight / 4;
+      }
     }
   }
+}
+
+/// As above for a part that nothing follows.
+template <MessageKind kKind, RowLayout kLayout, int kInFlight, typename T, int kVec, int kItems,
+          typename Visit>
+__device__ __forceinline__ void each_message(const CsrMatrix& matrix, const Operands& operands,
+                                             const LaneColumns<kVec, kItems>& lane,
+                                             const RowPart& part, const Visit& visit) {
+  const EdgeSpan span{0, static_cast<uint32_t>(part.end - part.begin)};
+  EdgeAhead<T> ahead;
+  if (lane_id() < span.end) read_ahead<kKind>(matrix, operands, part.begin + lane_id(), &ahead);
+  each_message<kKind, kLayout, kInFlight, T>(
+      matrix, operands, lane, part.begin, span, [] { return EdgeSpan{0, 0}; }, &ahead, visit);
 }
 
 /// What a kernel on vectors of kVec values and kItems vectors a lane is launched with.

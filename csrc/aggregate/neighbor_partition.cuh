@@ -2,6 +2,7 @@
 // chunks, so that a hub does not keep one warp busy while all others have finished.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "aggregate/csr_matrix.h"
@@ -42,11 +43,67 @@ struct RowPart {
   int64_t slot;
 };
 
+/// Edges begin .. end - 1 of a row, counted from the first edge of a run.
+struct EdgeSpan {
+  uint32_t begin;
+  uint32_t end;
+};
+
+/// Rows next to each other that one warp reduces, one after the other; lane k holds those of the
+/// k-th row. Their edges are fewer than 2^32.
+struct RowRun {
+  int64_t first_row;
+  int64_t first_edge;
+  EdgeSpan span;  // of this lane's row
+  unsigned left;  // bits of the rows that are still to be reduced, the same for all lanes
+
+  /// The next of the rows that are left, counted from the first of the run; -1: none is left.
+  __device__ __forceinline__ int next() const { return __ffs(left) - 1; }
+
+  /// The edges of a row; none of row -1.
+  __device__ __forceinline__ EdgeSpan edges_of(int row) const {
+    const EdgeSpan edges{__shfl_sync(kFullMask, span.begin, row & (kWarpSize - 1)),
+                         __shfl_sync(kFullMask, span.end, row & (kWarpSize - 1))};
+    return row < 0 ? EdgeSpan{0, 0} : edges;
+  }
+};
+
 /// The work of one launch: all rows, or what an earlier launch has queued.
 struct RowWork {
   CsrMatrix matrix;
   ChunkQueue queue;
   bool queued = false;
+  int32_t rows_per_run = 1;  // at most kWarpSize
+
+  __device__ __forceinline__ int64_t num_runs() const {
+    return queued ? size() : (matrix.num_rows + rows_per_run - 1) / rows_per_run;
+  }
+
+  /// The rows of run `i` but those that are queued instead.
+  __device__ __forceinline__ RowRun run(int64_t i) const {
+    if (queued) {
+      RowPart part;
+      find(i, &part);
+      return {part.row, part.begin, {0, static_cast<uint32_t>(part.end - part.begin)}, 1};
+    }
+    RowRun run;
+    run.first_row = i * rows_per_run;
+    const int64_t row = run.first_row + lane_id();
+    const bool valid = lane_id() < rows_per_run && row < matrix.num_rows;
+    const int64_t begin = valid ? matrix.begin(row) : 0;
+    const int64_t end = valid ? matrix.end(row) : 0;
+    run.first_edge = __shfl_sync(kFullMask, begin, 0);
+    run.span = {static_cast<uint32_t>(begin - run.first_edge),
+                static_cast<uint32_t>(end - run.first_edge)};
+    const bool is_cut = queue.capacity != 0 && end - begin > matrix.schedule.long_row;
+    unsigned cut = __ballot_sync(kFullMask, is_cut);
+    run.left = __ballot_sync(kFullMask, valid && !is_cut);
+    for (; blockIdx.y == 0 && cut != 0; cut &= cut - 1) {
+      const int lane = __ffs(cut) - 1;
+      enqueue(run.first_row + lane, __shfl_sync(kFullMask, end - begin, lane));
+    }
+    return run;
+  }
 
   __device__ __forceinline__ int64_t size() const {
     if (!queued) return matrix.num_rows;
@@ -96,6 +153,17 @@ inline RowWork make_row_work(const CsrMatrix& matrix, const Allocate& allocate,
   work.queue.capacity = capacity;
   PG_CUDA_CHECK(cudaMemsetAsync(work.queue.count, 0, sizeof(*work.queue.count), stream));
   return work;
+}
+
+/// Rows that follow each other are better reduced by one warp where they are short: it reads the
+/// edges of the next row while it waits for the features of this one.
+inline int32_t rows_of_run(const CsrMatrix& matrix) {
+  constexpr int64_t kEdgesOfRun = 512, kMostRows = 16;
+  constexpr int64_t kLeastRuns = 1 << 14;  // that keep a GPU busy to the end
+  if (matrix.num_edges >= int64_t{1} << 32) return 1;
+  const int64_t by_edges = kEdgesOfRun * matrix.num_rows / std::max<int64_t>(1, matrix.num_edges);
+  const int64_t rows = std::min({by_edges, kMostRows, matrix.num_rows / kLeastRuns});
+  return static_cast<int32_t>(std::max<int64_t>(1, rows));
 }
 
 /// Scratch memory of `width` values for each chunk; null where no row is cut.

@@ -22,6 +22,47 @@ struct SpmmOutput {
   }
 };
 
+/// Writes the sums of a row of `degree` edges or, at a `slot` that is not -1, those of its chunk.
+template <typename T, int kVec, int kItems>
+__device__ __forceinline__ void write_sums(const Operands& operands,
+                                           const LaneColumns<kVec, kItems>& lane, int64_t row,
+                                           int64_t degree, int64_t slot,
+                                           const SpmmOutput<T>& output,
+                                           AccumulatorOf<T> (&sum)[kItems][kVec]) {
+  using Value = AccumulatorOf<T>;
+#pragma unroll
+  for (int m = 0; m < kItems; ++m) {
+    if (lane.group != 0 || !lane.active[m]) continue;
+    if (slot >= 0) {
+      Value* partial = output.partial + slot * output.partial_stride + lane.columns[m];
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) partial[i] = sum[m][i];
+      continue;
+    }
+    T* out = output.out + row * operands.columns + lane.columns[m];
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) sum[m][i] = output.result(sum[m][i], degree);
+    if (kVec > 1 && operands.columns % kVec != 0) {  // rows of `out` are not aligned
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) {
+        if (lane.columns[m] + i >= operands.columns) continue;
+        if (output.accumulate) sum[m][i] += widen(out[i]);
+        narrow(sum[m][i], out + i);
+      }
+      continue;
+    }
+    Pack<T, kVec> pack;
+    if (output.accumulate) {
+      pack = load_pack<T, kVec>(out);
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) sum[m][i] += widen(pack.values[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) narrow(sum[m][i], &pack.values[i]);
+    store_pack(out, pack);
+  }
+}
+
 template <MessageKind kKind, RowLayout kLayout, typename T, int kVec, int kItems>
 __global__ void __launch_bounds__(kMaxRowThreads)
     spmm_rows(const __grid_constant__ RowWork work, const __grid_constant__ Operands operands,
@@ -31,51 +72,30 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   constexpr bool kFew = kKind == MessageKind::kCopyU || kKind == MessageKind::kScale;
   constexpr int kInFlight = kFew && kItems == 1 ? 8 : 4;
   const LaneColumns<kVec, kItems> lane(shape, operands);
-  const int64_t size = work.size();
-  for (int64_t item = global_warp(); item < size; item += grid_warps()) {
-    RowPart part;
-    if (!work.find(item, &part)) continue;
-    Value sum[kItems][kVec] = {};
-    each_message<kKind, kLayout, kInFlight, T>(
-        work.matrix, operands, lane, part,
-        [&](int64_t, int m, int i, Value value) { sum[m][i] += value; });
-    // All lanes exchange before any writes: between writes the warp would not be together.
+  const int64_t num_runs = work.num_runs();
+  for (int64_t item = global_warp(); item < num_runs; item += grid_warps()) {
+    RowRun run = work.run(item);
+    int row = run.next();
+    if (row < 0) continue;
+    EdgeSpan edges = run.edges_of(row);
+    EdgeAhead<T> ahead;
+    if (edges.begin + lane_id() < edges.end)
+      read_ahead<kKind>(work.matrix, operands, run.first_edge + edges.begin + lane_id(), &ahead);
+    for (; row >= 0; row = run.next(), edges = run.edges_of(row)) {
+      run.left &= run.left - 1;
+      Value sum[kItems][kVec] = {};
+      each_message<kKind, kLayout, kInFlight, T>(
+          work.matrix, operands, lane, run.first_edge, edges,
+          [&] { return run.edges_of(run.next()); }, &ahead,
+          [&](int64_t, int m, int i, Value value) { sum[m][i] += value; });
+      // All lanes exchange before any writes: between writes the warp would not be together.
 #pragma unroll
-    for (int m = 0; m < kItems; ++m)
+      for (int m = 0; m < kItems; ++m)
 #pragma unroll
-      for (int i = 0; i < kVec; ++i) sum[m][i] = sum_over_groups(sum[m][i], lane.lanes);
-    __syncwarp();
-#pragma unroll
-    for (int m = 0; m < kItems; ++m) {
-      if (lane.group != 0 || !lane.active[m]) continue;
-      if (part.slot < 0) {
-        T* out = output.out + part.row * operands.columns + lane.columns[m];
-        const int64_t degree = part.end - part.begin;
-#pragma unroll
-        for (int i = 0; i < kVec; ++i) sum[m][i] = output.result(sum[m][i], degree);
-        if (kVec > 1 && operands.columns % kVec != 0) {  // rows of `out` are not aligned
-#pragma unroll
-          for (int i = 0; i < kVec; ++i) {
-            if (lane.columns[m] + i >= operands.columns) continue;
-            if (output.accumulate) sum[m][i] += widen(out[i]);
-            narrow(sum[m][i], out + i);
-          }
-          continue;
-        }
-        Pack<T, kVec> pack;
-        if (output.accumulate) {
-          pack = load_pack<T, kVec>(out);
-#pragma unroll
-          for (int i = 0; i < kVec; ++i) sum[m][i] += widen(pack.values[i]);
-        }
-#pragma unroll
-        for (int i = 0; i < kVec; ++i) narrow(sum[m][i], &pack.values[i]);
-        store_pack(out, pack);
-      } else {
-        Value* partial = output.partial + part.slot * output.partial_stride + lane.columns[m];
-#pragma unroll
-        for (int i = 0; i < kVec; ++i) partial[i] = sum[m][i];
-      }
+        for (int i = 0; i < kVec; ++i) sum[m][i] = sum_over_groups(sum[m][i], lane.lanes);
+      __syncwarp();
+      write_sums<T>(operands, lane, run.first_row + row, edges.end - edges.begin,
+                    work.queued ? item : -1, output, sum);
     }
   }
 }
@@ -105,7 +125,9 @@ template <MessageKind kKind, RowLayout kLayout, typename T, int kVec, int kItems
 void launch_rows(RowWork work, const Operands& operands, const LaneLaunch<kVec, kItems>& shape,
                  const SpmmOutput<T>& output, cudaStream_t stream) {
   const Schedule schedule = work.matrix.schedule;
-  const dim3 rows(blocks_for_items(work.matrix.num_rows, schedule), shape.slices);
+  work.rows_per_run = rows_of_run(work.matrix);
+  const int64_t runs = (work.matrix.num_rows + work.rows_per_run - 1) / work.rows_per_run;
+  const dim3 rows(blocks_for_items(runs, schedule), shape.slices);
   spmm_rows<kKind, kLayout, T, kVec, kItems>
       <<<rows, row_threads(schedule), 0, stream>>>(work, operands, shape.shape, output);
   PG_LAUNCH_CHECK("spmm_rows");

@@ -40,6 +40,35 @@ __device__ __forceinline__ Pack<T, kVec> load_pack(const T* at) {
   return pack;
 }
 
+/// As load_pack, but the load stays where it is written: nvcc would move it to the first use,
+/// behind a branch, and loads that should be under way together would wait for each other.
+template <typename T, int kVec>
+__device__ __forceinline__ Pack<T, kVec> load_pack_here(const T* at) {
+  constexpr int kBytes = sizeof(T) * kVec;
+  static_assert(kBytes == 16 || kBytes == 8 || kBytes == 4 || kBytes == 2);
+  Pack<T, kVec> pack;
+  if constexpr (kBytes == 16) {
+    uint4 raw;
+    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(raw.x), "=r"(raw.y), "=r"(raw.z), "=r"(raw.w)
+                 : "l"(at));
+    memcpy(&pack, &raw, sizeof(pack));
+  } else if constexpr (kBytes == 8) {
+    unsigned long long raw;
+    asm volatile("ld.global.cg.u64 %0, [%1];" : "=l"(raw) : "l"(at));
+    memcpy(&pack, &raw, sizeof(pack));
+  } else if constexpr (kBytes == 4) {
+    unsigned raw;
+    asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(raw) : "l"(at));
+    memcpy(&pack, &raw, sizeof(pack));
+  } else {
+    unsigned short raw;
+    asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(raw) : "l"(at));
+    memcpy(&pack, &raw, sizeof(pack));
+  }
+  return pack;
+}
+
 /// By way of the L1 cache, for what neighbouring edges share.
 template <typename T, int kVec>
 __device__ __forceinline__ Pack<T, kVec> load_shared_pack(const T* at) {

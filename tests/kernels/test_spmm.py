@@ -130,6 +130,24 @@ def test_rows_that_no_vector_divides(
     torch.testing.assert_close(out, sums.to(dtype), **TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize(("width", "message"), [(4, "copy_u"), (20, "mul"), (17, "copy_u")])
+def test_short_rows_in_runs(width: int, message: str, device: torch.device) -> None:
+    """A warp of a GPU sums some of these rows one after the other, past long and empty ones."""
+    generator = torch.Generator().manual_seed(3)
+    num_rows, num_columns = 60_000, 5_000
+    degrees = torch.randint(0, 20, (num_rows,), generator=generator)
+    degrees[torch.rand(num_rows, generator=generator) < 0.3] = 0
+    degrees[:: num_rows // 7] = 1_000
+    rows = torch.arange(num_rows).repeat_interleave(degrees)
+    columns = torch.randint(num_columns, (rows.numel(),), generator=generator)
+    graph = Graph(torch.stack([columns, rows]).to(device), num_columns, num_rows)
+    x = features(num_columns, (width,), device, grad=False)
+    e = None if message == "copy_u" else features(graph.num_edges, (1,), device, grad=False)
+    out = spmm(x, e, matrix_of(graph).tensors, message, False)
+    expected = expected_sums(graph, message, x, e).float()
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-3)
+
+
 def test_tiles_add_up(device: torch.device) -> None:
     """The sums of two column blocks of a matrix are those of the matrix."""
     graph = random_graph(device)
