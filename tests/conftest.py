@@ -21,7 +21,7 @@ NUM_GPUS = num_gpus()
 # What most tests of ranks take seconds to import; optimizers import the compiler.
 preload("pytest", "torch._dynamo")
 if NUM_GPUS == 0:  # importing PyG prints torch's configuration, which initialises CUDA
-    preload("torch_geometric.loader", "peergraph_pyg")
+    preload("torch_geometric.loader", "peergraph_pyg", "peergraph_dgl")
 
 REQUIRED_GPUS = int(os.environ.get("PEERGRAPH_REQUIRE_GPUS", "0"))
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.benchmarks.test_smoke import BENCHMARKS
+from tests.scripts import run_python
 
 pytest.importorskip("peergraph_dgl", exc_type=ImportError)
 
@@ -60,7 +59,6 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.timeout(420)
 def test_every_kind_is_measured(data: Path) -> None:
     kinds = ["nodes", "ddp", "links", "types"]
     dgl = pytest.importorskip("dgl", exc_type=ImportError)
@@ -68,12 +66,10 @@ def test_every_kind_is_measured(data: Path) -> None:
         kinds.append("graphbolt")
     page, rows = data / "page.md", data / "rows.json"
     page.write_text("# Accuracy\n\n## DGL\n\nold\n\n## Another\n\nstays\n")
-    command = [sys.executable, str(BENCHMARKS / "accuracy_dgl.py"), "--data", str(data)]
+    command = [BENCHMARKS / "accuracy_dgl.py", "--data", data]
     more = ["--seeds", "2", "--hidden", "16", "--fanout", "4", "--epochs", "2"]
-    given = ["--kinds", ",".join(kinds), "--records", str(rows), "--out", str(page)]
-    done = subprocess.run(
-        [*command, *more, *given], capture_output=True, text=True, timeout=400, check=False
-    )
+    given = ["--kinds", ",".join(kinds), "--records", rows, "--out", page]
+    done = run_python(*command, *more, *given)
     assert done.returncode == 0, done.stderr[-3000:]
     measured = json.loads(rows.read_text())
     assert len(measured) == 2 * len(kinds)
@@ -84,10 +80,8 @@ def test_every_kind_is_measured(data: Path) -> None:
     # The easiest case is learned in the few steps that there are.
     assert max(measured["nodes cora 1"]["store"]) > 60
 
-    known = ["--plain", str(rows), "--kinds", "nodes"]
-    done = subprocess.run(
-        [*command, *more, *known], capture_output=True, text=True, timeout=400, check=False
-    )
+    known = ["--plain", rows, "--kinds", "nodes"]
+    done = run_python(*command, *more, *known)
     assert done.returncode == 0, done.stderr[-3000:]
     score = measured["nodes cora 1"]["plain"]
     assert f"{sum(score) / 2:.2f}" in done.stdout

@@ -34,7 +34,7 @@ def run(tmp_path: Path, *tools: str) -> tuple[int, dict[str, list[str]]]:
     environment = os.environ | {
         "SANITIZER": str(stand_in),
         "PYTHON": sys.executable,
-        "LIMIT": "6",
+        "LIMIT": "3",
         "LOGS": str(tmp_path / "logs"),
     }
     done = subprocess.run(
@@ -62,7 +62,7 @@ def test_what_each_tool_said(tmp_path: Path) -> None:
         "memcheck": ["passed", "0", "1", "0"],
         "racecheck": ["**found something**", "2", "1", "0"],
         "initcheck": ["**failed** (1)", "?", "0", "0"],
-        "synccheck": ["**cut off after 6 s**", "?", "1", "0"],
+        "synccheck": ["**cut off after 3 s**", "?", "1", "0"],
     }
 
 

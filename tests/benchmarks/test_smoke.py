@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.scripts import run_python
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SMALL = ["--device", "cpu", "--iterations", "3", "--warmup", "1", "--budget", "0.1"]
@@ -26,10 +25,8 @@ PLACEMENT_ROWS = {
 
 def run(bench: str, out: Path, *arguments: str) -> tuple[list[dict[str, object]], str]:
     """The records that a benchmark wrote, and what it printed."""
-    command = [sys.executable, str(BENCHMARKS / f"{bench}.py"), *SMALL, *arguments]
-    done = subprocess.run(
-        [*command, "--out", str(out)], capture_output=True, text=True, timeout=300, check=False
-    )
+    script = BENCHMARKS / f"{bench}.py"
+    done = run_python(script, *SMALL, *arguments, "--out", out)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in out.read_text().splitlines()], done.stdout
 
@@ -160,7 +157,6 @@ def test_dgl_layers(tmp_path: Path) -> None:
     assert "copy_u_sum" in table
 
 
-@pytest.mark.timeout(400)
 def test_epoch(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
     pytest.importorskip("peergraph_dgl", exc_type=ImportError)
@@ -245,7 +241,6 @@ def test_placement(tmp_path: Path) -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    command = [sys.executable, str(BENCHMARKS / "sampling.py"), *SMALL, "--peers", "torch"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = run_python(BENCHMARKS / "sampling.py", *SMALL, "--peers", "torch")
     assert done.returncode == 2
     assert "--peers: unknown torch; there are wholegraph" in done.stderr

@@ -19,6 +19,7 @@ from torch_geometric.sampler import NeighborSampler
 import peergraph_pyg
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
+from peergraph.testing.starting import context_of
 from peergraph_pyg import StoreTensor
 from tests.adapters.pyg.graphs import check_batch, check_fanouts, random_data, random_hetero
 
@@ -273,6 +274,7 @@ def test_handles_go_to_spawned_processes(tmp_path: Path) -> None:
     data = random_data()
     data.mailbox = torch.zeros(60)
     shared = peergraph_pyg.share(data, device="cpu")
-    mp.spawn(_spawned, args=(shared, tmp_path), nprocs=2)
+    context_of("forked")  # The server of forks has PyG imported.
+    mp.start_processes(_spawned, (shared, tmp_path), nprocs=2, start_method="forkserver")
     assert sorted(os.listdir(tmp_path)) == ["0", "1"]
     assert shared.mailbox[:3].tolist() == [77, 77, 0]

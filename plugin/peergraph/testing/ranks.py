@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import signal
@@ -33,8 +34,8 @@ def run_ranks(
     """Calls `fn(*args)` in `world_size` new processes and returns their results by rank.
 
     torch.distributed is initialised in each: Gloo for "cpu"; Gloo and NCCL for "cuda", where rank r
-    has GPU r modulo their number. Working directory and environment are the caller's. Every process
-    is ended before this returns.
+    has GPU r modulo their number. Working directory, environment and the start method of
+    `multiprocessing` are the caller's. Every process is ended before this returns.
 
     Args:
         fn: a function of a module's top level; its result and arguments are pickled.
@@ -58,6 +59,7 @@ def run_ranks(
     # Not by multiprocessing: the environment is set before the function's module is imported, and
     # tensors are not file descriptors of a process that may end.
     task = pickle.dumps((fn, args))
+    start_method = multiprocessing.get_start_method()
     processes: list[BaseProcess] = []
     pipes: list[Connection] = []
     try:
@@ -65,7 +67,16 @@ def run_ranks(
             receiver, sender = context.Pipe(duplex=False)
             process: BaseProcess = context.Process(
                 target=_run,
-                args=(sender, dict(os.environ), task, rank, world_size, store.path, device),
+                args=(
+                    sender,
+                    dict(os.environ),
+                    start_method,
+                    task,
+                    rank,
+                    world_size,
+                    store.path,
+                    device,
+                ),
             )
             process.start()
             sender.close()
@@ -85,6 +96,7 @@ def run_ranks(
 def _run(
     sender: Connection,
     environment: dict[str, str],
+    start_method: str,
     task: bytes,
     rank: int,
     world_size: int,
@@ -95,6 +107,8 @@ def _run(
     try:
         os.environ.clear()
         os.environ.update(environment)
+        # Of the rank's own processes, such as workers of a DataLoader; else it is the rank's.
+        multiprocessing.set_start_method(start_method, force=True)
         torch.set_num_threads(1)
         if device == "cuda":
             torch.cuda.set_device(rank % torch.cuda.device_count())

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,12 @@ import numpy as np
 import pytest
 
 from peergraph.cli.__main__ import main
+from tests.scripts import run_python
 
 pytest.importorskip("torch_geometric", reason="the demo needs torch-geometric")
 
 NODES, CLASSES = 400, 4
+DEMO = ["-m", "peergraph.cli", "demo"]
 # Of 101 training nodes a rank, the last batch has a single one.
 SMALL = ["--device", "cpu", "--ranks", "2", "--epochs", "1", "--batch-size", "20", "--hidden", "16"]
 SMALL += ["--fanouts", "4,3", "--lr", "0.01"]
@@ -81,19 +82,15 @@ def check_output(out: str, result: dict[str, Any], ranks: int) -> None:
     assert min(epoch["sampling"], epoch["gathering"], epoch["training"]) > 0
 
 
-def environment(**changes: str) -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", **changes}
-
-
 def test_two_ranks(tmp_path: Path) -> None:
     data, report = write_graph(tmp_path / "toy.npz"), tmp_path / "out.json"
-    command = [sys.executable, "-m", "peergraph.cli", "demo", "--data", str(data), *SMALL]
+    command = [sys.executable, *DEMO, "--data", str(data), *SMALL]
     done = subprocess.run(
         [*command, "--json", str(report), "--measure"],
         capture_output=True,
         text=True,
         timeout=200,
-        env=environment(),
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr
     check_output(done.stdout, json.loads(report.read_text()), ranks=2)
@@ -105,19 +102,17 @@ def test_two_ranks(tmp_path: Path) -> None:
 @pytest.mark.gpus(1)
 def test_on_gpu(tmp_path: Path) -> None:
     data, report = write_graph(tmp_path / "toy.npz"), tmp_path / "out.json"
-    command = [sys.executable, "-m", "peergraph.cli", "demo", "--data", str(data), *SMALL]
-    command += ["--device", "cuda", "--ranks", "1", "--json", str(report)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    command = [*DEMO, "--data", data, *SMALL]
+    done = run_python(*command, "--device", "cuda", "--ranks", "1", "--json", report)
     assert done.returncode == 0, done.stderr
     check_output(done.stdout, json.loads(report.read_text()), ranks=1)
 
 
 def test_torchrun_with_workers(tmp_path: Path) -> None:
     data, report = write_graph(tmp_path / "toy.npz"), tmp_path / "out.json"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "peergraph.cli", "demo", "--data", str(data)]
-    command += [*SMALL, "--num-workers", "1", "--plan", "sharded", "--json", str(report)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment())
+    command = [*DEMO, "--data", data, *SMALL]
+    command += ["--num-workers", "1", "--plan", "sharded", "--json", report]
+    done = run_python(*command, ranks=2)
     assert done.returncode == 0, done.stderr
     result = json.loads(report.read_text())
     assert result["ranks"] == 2
@@ -125,46 +120,32 @@ def test_torchrun_with_workers(tmp_path: Path) -> None:
     assert result["test_accuracy"] > 1.5 / CLASSES
 
 
-def test_failure_of_a_rank_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failure_of_a_rank_is_shown(tmp_path: Path) -> None:
     # The names of the arrays are right: only the rank that reads them finds out.
     data = write_graph(tmp_path / "bad.npz", val_mask=np.zeros(NODES, bool))
-    assert main(["demo", "--data", str(data), *SMALL]) == 1
-    error = capsys.readouterr().err
-    assert "Traceback" in error
-    assert "masks must be bool [400], each with a node in it" in error
+    done = run_python(*DEMO, "--data", data, *SMALL)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "masks must be bool [400], each with a node in it" in done.stderr
 
 
 def test_interrupt_ends_all_processes(tmp_path: Path) -> None:
     data = write_graph(tmp_path / "toy.npz")
-    command = [sys.executable, "-m", "peergraph.cli", "demo", "--data", str(data), *SMALL]
-    command += ["--epochs", "100000"]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env=environment(),
-        # A shell's background jobs, and what they start, ignore the signal.
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
-    )
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("epoch 1/"):
-                break
-        os.killpg(process.pid, signal.SIGINT)
-        _, error = process.communicate(timeout=120)
-        assert process.returncode == 130, error
-        assert "peergraph demo: interrupted" in error
-        deadline = time.monotonic() + 30
-        while group_lives(process.pid) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert not group_lives(process.pid)
-    finally:
-        if group_lives(process.pid):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    interrupted: list[int] = []
+
+    def interrupt(pid: int, output: str) -> None:
+        if "\nepoch 1/" in output and not interrupted:
+            interrupted.append(pid)
+            os.killpg(pid, signal.SIGINT)
+
+    command = [*DEMO, "--data", data, *SMALL, "--epochs", "100000"]
+    done = run_python(*command, watch=interrupt)
+    assert done.returncode == 130, done.stderr
+    assert "peergraph demo: interrupted" in done.stderr
+    deadline = time.monotonic() + 30
+    while group_lives(*interrupted) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not group_lives(*interrupted)
 
 
 def group_lives(group: int) -> bool:

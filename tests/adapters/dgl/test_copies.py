@@ -56,7 +56,7 @@ def assert_plain(g: Any) -> None:
 
 
 def test_files_outlive_the_process(tmp_path: Path) -> None:
-    run_ranks(save_all, 1, tmp_path, start="fresh")
+    run_ranks(save_all, 1, tmp_path)
     g = random_graph()
     loaded = torch.load(tmp_path / "graph.pt", weights_only=False)
     assert_plain(loaded)

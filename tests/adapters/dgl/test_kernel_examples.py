@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+
+from tests.scripts import run_python
 
 if importlib.util.find_spec("dgl") is None:
     pytest.skip("DGL is not installed", allow_module_level=True)
@@ -17,13 +17,11 @@ if importlib.util.find_spec("dgl") is None:
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", ["dgl_rgcn_hetero", "dgl_graphbolt"])
 def test_example(name: str, device: torch.device) -> None:
     if name == "dgl_graphbolt":
         pytest.importorskip("peergraph_dgl.graphbolt", exc_type=ImportError)
-    command = [sys.executable, str(EXAMPLES / f"{name}.py"), "--device", device.type]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    done = run_python(EXAMPLES / f"{name}.py", "--device", device.type)
     assert done.returncode == 0, done.stderr
     accuracies = [float(value) for value in re.findall(r"test accuracy (\S+)", done.stdout)]
     assert len(accuracies) == 5

@@ -20,6 +20,7 @@ import torch.multiprocessing as mp
 
 import peergraph_dgl
 from peergraph.store import StoreTensor
+from peergraph.testing.starting import context_of
 from peergraph_dgl import StoreColumn
 from tests.named_case import named_case
 
@@ -325,8 +326,9 @@ def _child(rank: int, graph: Any, queue: Any) -> None:
 
 def test_spawned_children_map_the_same_memory() -> None:
     """`mp.spawn(run, args=(g,))`, as in DGL's own examples; nothing is copied."""
-    queue = mp.get_context("spawn").SimpleQueue()
-    mp.spawn(_child, args=(shared(random_graph()), queue), nprocs=2)
+    queue = context_of("forked").SimpleQueue()
+    given = (shared(random_graph()), queue)
+    mp.start_processes(_child, given, nprocs=2, start_method="forkserver")
     assert [queue.get() for _ in range(2)] == [("SharedArray", 400)] * 2
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import multiprocessing
 import pickle
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 
 import peergraph_pyg
+from peergraph.testing.starting import context_of
 from tests.in_one_case import in_one_case
 
 NO_EDGES = torch.empty(2, 0, dtype=torch.int64)
@@ -126,7 +126,7 @@ def test_copies_keep_the_store(tmp_path: Path) -> None:
     shared = peergraph_pyg.share(PLAIN["only a number of nodes"], device="cpu")
     for other in (copy.copy(shared), copy.deepcopy(shared), shared.clone(), shared.to("cpu")):
         assert peergraph_pyg.store_of(other) is peergraph_pyg.store_of(shared)
-    context = multiprocessing.get_context("spawn")
+    context = context_of("forked")
     numbers = context.SimpleQueue()
     child = context.Process(target=_count, args=(shared, numbers))
     child.start()

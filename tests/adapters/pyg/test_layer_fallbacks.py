@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +16,7 @@ from peergraph_pyg import accelerate, explain, revert
 from peergraph_pyg import nn as fast
 from peergraph_pyg.nn import csc_cache
 from tests.in_one_case import in_one_case
+from tests.scripts import run_python
 
 from .layer_cases import NAMES, WIDTH, arguments, edge_inputs, edges, is_fast, pair, x_and_edges
 
@@ -86,8 +85,7 @@ for layer in (SAGEConv(4, 3, aggr="softmax"), GATConv(4, 3, flow="target_to_sour
 
 def test_fallback_after_a_plain_message_passing() -> None:
     # PyG changes the class for the whole process.
-    command = [sys.executable, "-c", PLAIN_MESSAGE_PASSING]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    done = run_python("-c", PLAIN_MESSAGE_PASSING)
     assert done.returncode == 0, done.stderr
 
 

@@ -20,6 +20,7 @@ from torch_geometric.sampler.base import NumNeighbors
 from torch_geometric.utils import k_hop_subgraph, trim_to_layer
 
 import peergraph_pyg
+from peergraph.testing.starting import context_of
 from tests.adapters.pyg.graphs import check_batch, check_fanouts, full_hops, random_data
 
 
@@ -110,9 +111,10 @@ def test_workers_draw_different_samples() -> None:
 
 
 @pytest.mark.parametrize(
-    ("context", "filter_per_worker"), [("fork", True), ("fork", False), ("spawn", None)]
+    ("context", "filter_per_worker"), [("fork", True), ("fork", False), ("forkserver", None)]
 )
 def test_worker_options(context: str, filter_per_worker: bool | None) -> None:
+    context_of("forked")  # The server of forks has PyG imported.
     data = random_data()
     shared = peergraph_pyg.share(data, device="cpu")
     loader = NeighborLoader(

@@ -19,6 +19,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from torch_geometric.data import Data
 from torch_geometric.loader import LinkLoader, LinkNeighborLoader, NeighborLoader, NodeLoader
 from torch_geometric.sampler import BaseSampler, NeighborSampler
@@ -44,6 +45,13 @@ def _no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def node_loader(device: torch.device | str, **options: Any) -> NeighborLoader:
     shared = peergraph_pyg.share(random_data(), device=device)
     return NeighborLoader(shared, [3, 2], **{"batch_size": 7, "shuffle": True, **options})
+
+
+def end_workers() -> None:
+    """Ends workers that persist; collected with their queues, each would be waited for 5 s."""
+    for each in gc.get_objects():
+        if type(each) is _MultiProcessingDataLoaderIter:
+            each._shutdown_workers()
 
 
 def contents(batch: Any) -> dict[str, Any]:
@@ -155,12 +163,15 @@ def test_workers(filter_per_worker: bool, persistent: bool) -> None:
 
     def batches(depth: int) -> list[Any]:
         # Workers that persist remember their random state: new ones for each run.
-        return epochs(node_loader("cpu", num_workers=2, **options), depth)[0]
+        found = epochs(node_loader("cpu", num_workers=2, **options), depth)[0]
+        end_workers()
+        return found
 
     assert_equal(batches(0), batches(2))
     for batch in peergraph_pyg.prefetch(node_loader("cpu", num_workers=2, **options), 2):
         assert batch.num_nodes > 0
         break
+    end_workers()
 
 
 def test_persistent_workers_start_again() -> None:
@@ -173,6 +184,7 @@ def test_persistent_workers_start_again() -> None:
     assert torch.equal(ids, torch.arange(60))
     with pytest.raises(StopIteration):
         next(unfinished)
+    end_workers()
 
 
 def test_random_transform(device: torch.device) -> None:

@@ -21,6 +21,7 @@ from torch_geometric.loader import NeighborLoader
 
 import peergraph_pyg
 from peergraph.testing import run_ranks
+from peergraph.testing.starting import context_of
 from peergraph_pyg import AdjacencyTensor, EdgeIndexTensor, LazyRows, StoreTensor, TableTensor
 from tests.adapters.pyg.graphs import random_data, random_hetero
 from tests.in_one_case import in_one_case
@@ -123,7 +124,7 @@ def assert_same_data(loaded: Any, data: Any) -> None:
 
 
 def test_files_outlive_the_process(tmp_path: Path) -> None:
-    run_ranks(save_all, 1, tmp_path, start="fresh")
+    run_ranks(save_all, 1, tmp_path)
     options = {"weights_only": False}
     assert_same_data(torch.load(tmp_path / "data.pt", **options), random_data())
     assert_same_data(pickle.loads((tmp_path / "data.pickle").read_bytes()), random_data())
@@ -220,7 +221,7 @@ def test_queues_and_spawned_children() -> None:
     """`multiprocessing` gives handles in arguments and in queues, both ways."""
     shared = peergraph_pyg.share(random_data(), device="cpu")
     (batch,) = NeighborLoader(peergraph_pyg.lazy(shared), [-1], batch_size=60)
-    context = torch.multiprocessing.get_context("spawn")
+    context = context_of("forked")
     queue, back = context.Queue(), context.Queue()
     process = context.Process(target=talk, args=(queue, back, shared, batch))
     process.start()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +15,7 @@ import peergraph_pyg
 from peergraph_pyg import TableTensor
 from tests.adapters.pyg.graphs import random_data
 from tests.in_one_case import in_one_case
+from tests.scripts import run_python
 
 ROWS, WIDTH = 60, 5
 IN_PLACE = "writes in place to a tensor that is shared by all ranks; use x"
@@ -181,9 +180,7 @@ except RuntimeError as error:
 )
 def test_addresses_are_refused_in_cpp() -> None:
     """What does not ask Python for the address gets an error, and no null pointer to read from."""
-    done = subprocess.run(
-        [sys.executable, "-c", TO_DLPACK], capture_output=True, text=True, timeout=120
-    )
+    done = run_python("-c", TO_DLPACK)
     assert done.returncode == 0, done.stderr
     assert "refused: Cannot access data pointer" in done.stdout
 
