@@ -17,6 +17,7 @@ from .data.lazy_features import LazyRows
 from .data.share import share
 from .data.sparse_adjacency import AdjacencyTensor
 from .data.store_of import store_of
+from .fullgraph.full_graph import full_graph
 from .loader import patches
 from .loader.exclude_targets import ExcludeTargets
 from .loader.lazy import lazy
@@ -36,6 +37,7 @@ __all__ = [
     "TableTensor",
     "accelerate",
     "explain",
+    "full_graph",
     "lazy",
     "nn",
     "prefetch",

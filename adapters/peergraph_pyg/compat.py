@@ -13,20 +13,26 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.modules import module as nn_module
+from torch_geometric import utils
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.nn.conv import MessagePassing
+from torch_geometric.nn.aggr import Aggregation
+from torch_geometric.nn.conv import MessagePassing, gcn_conv
 from torch_geometric.nn.models.basic_gnn import BasicGNN
+from torch_geometric.utils import num_nodes
 from torch_geometric.utils._trim_to_layer import TrimToLayer, trim_adj, trim_feat
 
 from peergraph.integration import Patches
 
-__all__ = ["TrimToLayer", "trim_adj", "trim_feat"]
+__all__ = ["Aggregation", "TrimToLayer", "trim_adj", "trim_feat"]
 
 PYG = "2.8"
 """The newest version of PyG that the adapter was written for."""
 
 patches = Patches("torch_geometric", PYG)
 """The functions of PyG that :mod:`.loader.patches` replaces."""
+
+full_graph_patches = Patches("torch_geometric", PYG)
+"""The functions of PyG that :mod:`.fullgraph.utilities` replaces."""
 
 # Where torch keeps the hooks of all modules; torch 2.4 has no function that looks there.
 _GLOBAL_HOOKS = tuple(
@@ -36,6 +42,19 @@ _STEP_HOOKS = tuple(
     f"_{step}_forward{kind}_hooks"
     for step in ("propagate", "message", "aggregate", "message_and_aggregate", "edge_update")
     for kind in ("_pre", "")
+)
+
+
+# Functions of torch_geometric.utils that take edges and are not exact on rows of one rank.
+UNSERVED_FUNCTIONS = (
+    *("add_random_edge", "assortativity", "batched_negative_sampling", "bipartite_subgraph"),
+    *("coalesce", "contains_isolated_nodes", "dropout_adj", "dropout_edge", "dropout_node"),
+    *("dropout_path", "get_ppr", "get_self_loop_attr", "homophily", "index_sort", "is_undirected"),
+    *("k_hop_subgraph", "lexsort", "negative_sampling", "normalized_cut"),
+    *("remove_isolated_nodes", "segregate_self_loops", "sort_edge_index"),
+    *("structured_negative_sampling", "subgraph", "to_dense_adj", "to_dense_batch", "to_networkx"),
+    *("to_scipy_sparse_matrix", "to_torch_coo_tensor", "to_torch_csc_tensor"),
+    *("to_torch_csr_tensor", "to_torch_sparse_tensor", "to_undirected", "unbatch"),
 )
 
 
@@ -139,6 +158,16 @@ def keep_version(tensor: Tensor) -> AbstractContextManager[None]:
     """A context in which changes of a tensor do not count for autograd."""
     context: AbstractContextManager[None] = torch.autograd._unsafe_preserve_version_counter(tensor)  # type: ignore[attr-defined]
     return context
+
+
+# torch_geometric.utils
+
+
+def edge_function(name: str) -> Any:
+    """A function of PyG that takes edges, by its name, as it is at the moment."""
+    if name == "gcn_norm":
+        return gcn_conv.gcn_norm
+    return getattr(num_nodes if name == "maybe_num_nodes" else utils, name)
 
 
 # torch_geometric.nn

@@ -100,8 +100,8 @@ def is_shared(data: Data | HeteroData) -> bool:
     """Whether a store has the structure and all node and edge attributes of the data."""
     if not has_shared_structure(data):
         return False
-    values = [value for s in data.node_stores for _, value in _row_attributes(s, s.is_node_attr)]
-    values += [value for s in data.edge_stores for _, value in _row_attributes(s, s.is_edge_attr)]
+    values = [value for s in data.node_stores for _, value in row_attributes(s, s.is_node_attr)]
+    values += [value for s in data.edge_stores for _, value in row_attributes(s, s.is_edge_attr)]
     return all(isinstance(value, StoreTensor) for value in values)
 
 
@@ -113,7 +113,7 @@ def _read_other_tensors(outline: Any) -> None:
                 storage[key] = value.materialize(torch.device("cpu"))
 
 
-def _row_attributes(storage: Any, is_of: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
+def row_attributes(storage: Any, is_of: Callable[[str], bool]) -> Iterator[tuple[str, Any]]:
     """The attributes with a row for each node or each edge, without the edges themselves."""
     for key, value in storage.items():
         # PyG 2.6 cannot ask this of a matrix.
@@ -133,7 +133,7 @@ def _split_nodes(storage: Any, outline: Any, node_type: NodeType, contents: _Con
         # PyG would infer it from the whole edge_index every time it is asked for.
         outline.num_nodes = int(num_nodes)
     tables = contents.node_tables.setdefault(node_type, {})
-    for key, value in _row_attributes(storage, storage.is_node_attr):
+    for key, value in row_attributes(storage, storage.is_node_attr):
         tables[key] = _row_source(key, value)
         storage_values(outline)[key] = _Placeholder(node_type, key)
 
@@ -153,7 +153,7 @@ def _split_edges(storage: Any, outline: Any, edge_type: EdgeType, contents: _Con
         else:
             check_same_edges(key, contents.edges[edge_type], edge_index)
         storage_values(outline)["edge_index"] = _Placeholder(edge_type)
-    edge_attributes = list(_row_attributes(storage, storage.is_edge_attr))
+    edge_attributes = list(row_attributes(storage, storage.is_edge_attr))
     if edge_type not in contents.edges:
         if edge_attributes and edge_type != EDGE:
             raise ValueError(f"{edge_type} has {edge_attributes[0][0]!r}, but no edge_index")

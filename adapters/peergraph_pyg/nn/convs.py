@@ -17,8 +17,9 @@ from torch import Tensor
 from torch_geometric.nn import conv as pyg
 from torch_geometric.nn.dense.linear import Linear
 
-from peergraph.aggregate import Csc, layers
+from peergraph.aggregate import Structure, layers
 from peergraph.aggregate.layers import without_autocast
+from peergraph.fullgraph import PartitionedEdgeIndex
 from peergraph.integration import Unsupported, note, require
 
 from ..compat import has_hooks
@@ -29,11 +30,13 @@ from .features import (
     are_first_rows,
     ends_of,
     is_plain,
+    is_rows,
     kind_of,
     self_rows,
     table_rows_or_tensor,
 )
 from .layer import FastLayer, Size
+from .partitioned import relation_structures
 
 
 class SAGEConv(FastLayer, pyg.SAGEConv):  # type: ignore[misc]
@@ -138,7 +141,7 @@ class GINEConv(FastLayer, pyg.GINEConv):  # type: ignore[misc]
     ) -> Any:
         """As PyG's; the self term is added in one pass."""
         pair = (x, x) if isinstance(x, Tensor) else x
-        if torch.compiler.is_compiling() or not is_plain(pair[1]):
+        if torch.compiler.is_compiling() or not is_rows(pair[1]):
             return super().forward(x, edge_index, edge_attr, size)
         out = self.propagate(edge_index, x=pair, edge_attr=edge_attr, size=size)
         return self.nn(torch.addcmul(out, pair[1], 1 + self.eps))
@@ -148,7 +151,7 @@ class GINEConv(FastLayer, pyg.GINEConv):  # type: ignore[misc]
         require(edge_attr is not None and x.x_src.dim() == 2, "there are no edge features")
         return x, edge_attr
 
-    def _aggregate(self, csc: Csc, reduce: str, x: Tensor, e: Tensor | None) -> Tensor:
+    def _aggregate(self, csc: Structure, reduce: str, x: Tensor, e: Tensor | None) -> Tensor:
         assert e is not None
         width = self.lin.out_channels if self.lin is not None else e.shape[-1]
         if e.dim() != 2 or width != x.shape[-1]:  # PyG raises the error.
@@ -191,7 +194,8 @@ class RGCNConv(FastLayer, pyg.RGCNConv):  # type: ignore[misc]
 
     def forward(self, x: Any, edge_index: Any, edge_type: Tensor | None = None) -> Any:
         """As PyG's. Structures are kept for as long as `edge_index` and `edge_type` live."""
-        if edge_type is not None and can_be_cached(edge_index, edge_type):
+        partitioned = isinstance(edge_index, PartitionedEdgeIndex)
+        if edge_type is not None and (partitioned or can_be_cached(edge_index, edge_type)):
             with cache_key("RGCNConv", edge_index, edge_type):
                 return self._fused_or_fallback(
                     lambda: self._by_relation(x, edge_index, edge_type),
@@ -222,10 +226,15 @@ class RGCNConv(FastLayer, pyg.RGCNConv):  # type: ignore[misc]
         fits = edge_index.dim() == 2 and edge_type.shape == edge_index.shape[1:]
         require(fits, "types do not fit")
         size = (pair[0].shape[0], pair[1].shape[0])
-        structures = [
-            self._structure(edge_index[:, edge_type == relation], size, ends, None)
-            for relation in range(self.num_relations)
-        ]
+        structures: list[Structure]
+        if isinstance(edge_index, PartitionedEdgeIndex):
+            self._structure(edge_index, size, ends, None)
+            structures = [*relation_structures(edge_index, edge_type, self.num_relations)]
+        else:
+            structures = [
+                self._structure(edge_index[:, edge_type == relation], size, ends, None)
+                for relation in range(self.num_relations)
+            ]
         typed = sum(csc.num_edges for csc in structures)
         require(typed == edge_index.shape[1], "there are types of no relation")
         weight = self.weight
@@ -408,7 +417,7 @@ def _weighted(kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
     x, weight = ends_of(kwargs["x"]), kwargs["edge_weight"]
     if weight is None:
         return x, None
-    fits = is_plain(weight) and x.x_src.dim() == 2
+    fits = is_rows(weight) and x.x_src.dim() == 2
     require(fits, "there are weights and more than features")
     return x, weight.reshape(-1)
 
@@ -471,7 +480,7 @@ def _aggregate_and_project(
 
 def _structure_of_one_pass(
     layer: FastLayer, x: Ends, edge_index: Any, size: Size, parameter_dtype: torch.dtype
-) -> Csc:
+) -> Structure:
     """Returns the structure; raises Unsupported unless attention runs in one pass over it."""
     require(layer._require_settings() == "sum", f"aggr is {layer.aggr}")
     layer._require_steps("propagate", "edge_updater")
@@ -482,7 +491,11 @@ def _structure_of_one_pass(
     if reason is not None:
         raise Unsupported(reason)
     require(size is None or None not in size, "size is not all given")
-    return layer._structure(edge_index, size, x, None)
+    csc = layer._structure(edge_index, size, x, None)
+    square = not layer.add_self_loops or csc.num_sources == csc.num_destinations
+    bipartite = isinstance(edge_index, PartitionedEdgeIndex) and not square
+    require(not bipartite, "self loops of two types of nodes are added to the structure")
+    return csc
 
 
 def _combine_heads(layer: FastLayer, out: Tensor, target: Tensor | None) -> Tensor:

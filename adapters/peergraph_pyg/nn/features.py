@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from peergraph.fullgraph import PartitionedTensor
 from peergraph.integration import note, require
 from peergraph.memory import TableRows
 
@@ -32,6 +33,16 @@ def is_plain(value: Any) -> bool:
     return type(value) in (Tensor, torch.nn.Parameter) and value.layout == torch.strided
 
 
+def is_rows(value: Any) -> bool:
+    """Returns whether `value` is a plain tensor, or one whose first dimension is partitioned."""
+    return is_plain(value) or is_partitioned(value)
+
+
+def is_partitioned(value: Any) -> bool:
+    """Returns whether `value` is a tensor whose first dimension is partitioned over the ranks."""
+    return isinstance(value, PartitionedTensor) and value.partitioned_dim == 0
+
+
 def first_rows(x: Tensor, count: int) -> Tensor:
     """Returns the first rows of `x`, marked so that :func:`are_first_rows` knows them."""
     rows: Tensor = x.narrow(0, 0, count)
@@ -44,7 +55,7 @@ def are_first_rows(rows: Tensor | None, x: Tensor) -> bool:
 
     Slices that users made do not count: users may ask for their gradients.
     """
-    if rows is None or type(x) is not Tensor:
+    if rows is None or (type(x) is not Tensor and not isinstance(x, PartitionedTensor)):
         return False
     return rows is x or getattr(rows, "peergraph_first_of", None) is x
 

@@ -16,15 +16,17 @@ from torch_geometric.nn.aggr import (
 )
 from torch_geometric.nn.conv import MessagePassing
 
-from peergraph.aggregate import FEATURE_DTYPES, Csc, supports
+from peergraph.aggregate import FEATURE_DTYPES, Structure, supports
 from peergraph.aggregate.layers import without_autocast
+from peergraph.fullgraph import PartitionedEdgeIndex
 from peergraph.integration import Unsupported, note, require
 
 from .. import compat
 from ..data.lazy_features import LazyRows, rows_or_tensor
 from .csc_cache import csc_of
-from .features import Ends, ends_of, is_plain, kind_of, table_rows_or_tensor
+from .features import Ends, ends_of, is_partitioned, is_plain, kind_of, table_rows_or_tensor
 from .message_arguments import collect
+from .partitioned import partitioned_structure
 
 _REDUCE = {
     SumAggregation: "sum",
@@ -92,7 +94,7 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         """Returns features of nodes and weights of edges from the arguments of `propagate`."""
         return ends_of(kwargs["x"]), None
 
-    def _aggregate(self, csc: Csc, reduce: str, x: Tensor, e: Tensor | None) -> Tensor:
+    def _aggregate(self, csc: Structure, reduce: str, x: Tensor, e: Tensor | None) -> Tensor:
         if e is None:
             rows = table_rows_or_tensor(x, csc.num_edges)
             return without_autocast(lambda: csc.spmm("copy_u", reduce, rows))
@@ -155,8 +157,13 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
             code = getattr(getattr(self, name), "__code__", None)
             require(code is getattr(fused, name).__code__, f"{name} is overridden")
 
-    def _structure(self, edge_index: Any, size: Size, x: Ends, e: Tensor | None) -> Csc:
+    def _structure(self, edge_index: Any, size: Size, x: Ends, e: Tensor | None) -> Structure:
         """Returns the structure; raises Unsupported for input of another kind or a wrong one."""
+        if isinstance(edge_index, PartitionedEdgeIndex):
+            for features in x:
+                if features is not None:
+                    self._require_features(features, edge_index)
+            return partitioned_structure(edge_index, size, x, e)
         plain = type(edge_index) is Tensor and edge_index.layout == torch.strided
         if not plain and not isinstance(edge_index, EdgeIndex):
             raise Unsupported(f"edge_index is a {kind_of(edge_index)}")
@@ -185,7 +192,10 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         return csc_of(edge_index, sources if sizes[1] is None else sizes[1], sources)
 
     def _require_features(self, x: Tensor, edge_index: Tensor) -> None:
-        require(is_plain(x) or type(x) is LazyRows, f"x is a {kind_of(x)}")
+        if isinstance(edge_index, PartitionedEdgeIndex):
+            require(is_partitioned(x), f"x is a {kind_of(x)}")
+        else:
+            require(is_plain(x) or type(x) is LazyRows, f"x is a {kind_of(x)}")
         require(x.dtype in FEATURE_DTYPES, f"x is {x.dtype}")
         require(x.dim() >= 2 and self.node_dim in (0, -x.dim()), f"x is {list(x.shape)}")
         require(x.device == edge_index.device and supports(x.device), f"x is on {x.device}")

@@ -1,0 +1,1 @@
+"""PyG's models on a graph whose rows are partitioned over all ranks."""

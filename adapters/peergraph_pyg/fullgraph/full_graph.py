@@ -1,0 +1,215 @@
+"""`full_graph`: PyG data whose rows are partitioned over all ranks, for full-graph training."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric import EdgeIndex
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.index import ptr2index
+
+from peergraph.fullgraph import (
+    FullGraph,
+    PartitionedEdgeIndex,
+    PartitionedTensor,
+    RowLayout,
+    distribute,
+    from_local,
+)
+from peergraph.memory import Group
+from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store, StoreTensor, TableTensor
+
+from ..compat import data_storage, graph_storage
+from ..data.edge_index_tensor import EdgeIndexTensor
+from ..data.read_adjacency import matrix_key, read_matrix
+from ..data.sparse_adjacency import ADJACENCY_KEYS
+from ..data.split import row_attributes
+from ..data.store_of import find_store, has_shared_structure, pair_store
+from . import utilities
+
+_MARK = "_peergraph_partition"
+
+
+def full_graph(
+    data: Any,
+    memory_budget: int | None = None,
+    *,
+    order: Any = "auto",
+    device: Any = None,
+    group: Group | None = None,
+) -> Any:
+    """Partitions a graph over all ranks, for training and inference on all of it. Collective.
+
+    Every rank runs the script that one process would run: models, losses and masks see global
+    tensors of which each rank holds some rows (:class:`peergraph.fullgraph.PartitionedTensor`), and
+    results and gradients are those of one process (MG-GCN 4.1). Pass models through
+    :func:`peergraph_pyg.accelerate` for Peergraph's kernels.
+
+    Args:
+        data: ``Data`` or ``HeteroData``, equal on all ranks, or that :func:`share` returned, whose
+            rows each rank reads for itself; or the stores of :func:`stores`, or a ``Store``.
+        memory_budget: bytes for each rank's device; None: what is free.
+        order: how nodes are numbered before they are cut in blocks: ``"auto"``, ``"random"``,
+            ``"communities"``, ``"original"``, ``"metis"``, or the rank of each node, [nodes]; also
+            by node type. See :meth:`peergraph.fullgraph.FullGraph.build`.
+        device: of this rank, as ``peergraph.memory.Group.current`` takes it; for data without a
+            store.
+        group: the ranks, for data without a store; None: ``Group.current(device)``.
+
+    Returns:
+        A copy of the data. Tensors with a row for each node or edge are partitioned tensors, on the
+        device of the group; ``edge_index`` (or ``adj_t``, ``adj``) is a
+        :class:`peergraph.fullgraph.PartitionedEdgeIndex`, which layers of PyG take. Lists of ids,
+        such as ``train_idx``, and all else stay as they are.
+
+    Raises:
+        TypeError: `data` is none of these.
+        ValueError: a number of nodes is unknown, or ranks have data of other sizes.
+        NotImplementedError: a matrix of edges has values, where ``edge_index`` and
+            ``edge_weight`` are needed; the graph does not fit into the budget.
+    """
+    utilities.install()
+    data = _as_data(data)
+    options = {"order": order, "memory_budget": memory_budget}
+    store = find_store(data)
+    if store is not None and has_shared_structure(data):
+        if group is not None and group is not store.group:
+            raise ValueError("group: the graph is in a store, whose ranks hold it; pass None")
+        graph = FullGraph.from_store(store, **options)
+    else:
+        group = Group.current(device) if group is None else group
+        graph = _build(group, data, options)
+    result = copy.copy(data)
+    for node_type, storage in _node_storages(result):
+        layout = graph.node_layouts[node_type]
+        for key, value in list(row_attributes(storage, storage.is_node_attr)):
+            storage[key] = _rows(value, layout)
+        # PyG would infer it from the edges.
+        storage.num_nodes = layout.size
+    for edge_type, storage in _edge_storages(result):
+        structure = graph.structures[edge_type]
+        for key, value in list(row_attributes(storage, storage.is_edge_attr)):
+            storage[key] = _rows(value, structure.edge_layout)
+        for name in ("edge_index", *ADJACENCY_KEYS):
+            if name in storage:
+                storage[name] = PartitionedEdgeIndex(structure)
+    graph_storage(result).__dict__[_MARK] = graph
+    return result
+
+
+def partition_of(data: Data | HeteroData) -> FullGraph:
+    """The partition behind data that :func:`full_graph` returned: layouts, structures, plan.
+
+    Raises:
+        ValueError: the data is not partitioned.
+    """
+    found = graph_storage(data).__dict__.get(_MARK)
+    if not isinstance(found, FullGraph):
+        raise ValueError("expected data returned by peergraph_pyg.full_graph()")
+    return found
+
+
+def _build(group: Group, data: Data | HeteroData, options: dict[str, Any]) -> FullGraph:
+    counts = _num_nodes(data)
+    edges = {key: _edges(key, storage, counts) for key, storage in _edge_storages(data)}
+    return FullGraph.build(
+        group,
+        counts,
+        edges,
+        row_bytes={key: _row_bytes(s, s.is_node_attr) for key, s in _node_storages(data)},
+        edge_row_bytes={key: _row_bytes(s, s.is_edge_attr) for key, s in _edge_storages(data)},
+        **options,
+    )
+
+
+def _row_bytes(storage: Any, is_of: Callable[[str], bool]) -> int:
+    """Bytes of all attributes of one node or edge."""
+    return sum(
+        math.prod(value.shape[1:]) * value.dtype.itemsize
+        for _, value in row_attributes(storage, is_of)
+    )
+
+
+def _as_data(data: Any) -> Data | HeteroData:
+    """Data as given, or made of the tables of a store."""
+    if isinstance(data, (Data, HeteroData)):
+        return data
+    store = data if isinstance(data, Store) else pair_store(data)
+    if store is None:
+        raise TypeError(
+            "data must be Data, HeteroData, a Store or the stores of peergraph_pyg.stores(), got "
+            f"{type(data).__name__}"
+        )
+    found = Data() if store.is_homogeneous else HeteroData()
+    for node_type in store.node_types:
+        storage = found if isinstance(found, Data) else found[node_type]
+        storage.num_nodes = store.num_nodes(node_type)
+        for name in store.node_table_names(node_type):
+            storage[name] = TableTensor(store, node_type, name)
+    for edge_type in store.edge_types:
+        storage = found if isinstance(found, Data) else found[edge_type]
+        storage.edge_index = EdgeIndexTensor(store, edge_type)
+        for name in store.edge_table_names(edge_type):
+            storage[name] = TableTensor(store, edge_type, name)
+    return found
+
+
+def _node_storages(data: Data | HeteroData) -> list[tuple[NodeType, Any]]:
+    if isinstance(data, Data):
+        return [(NODE, data_storage(data))]
+    return list(data.node_items())
+
+
+def _edge_storages(data: Data | HeteroData) -> list[tuple[EdgeType, Any]]:
+    """The parts of the data that have edges."""
+    items = [(EDGE, data_storage(data))] if isinstance(data, Data) else list(data.edge_items())
+    return [(key, s) for key, s in items if "edge_index" in s or matrix_key(s) is not None]
+
+
+def _num_nodes(data: Data | HeteroData) -> dict[NodeType, int]:
+    found = {}
+    for node_type, storage in _node_storages(data):
+        if storage.num_nodes is None:
+            raise ValueError(f"num_nodes of {node_type!r} is not set and cannot be inferred")
+        found[node_type] = int(storage.num_nodes)
+    return found
+
+
+def _edges(edge_type: EdgeType, storage: Any, num_nodes: dict[NodeType, int]) -> Tensor:
+    """[2, edges] on any device, in the order of edge attributes."""
+    if "edge_index" in storage:
+        edge_index = storage["edge_index"]
+        if isinstance(edge_index, StoreTensor):
+            return edge_index.materialize(torch.device("cpu"))
+        plain: Tensor = edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index
+        return plain
+    key = matrix_key(storage)
+    assert key is not None
+    parts = read_matrix(storage, key, edge_type, num_nodes)
+    if parts.tables:
+        raise NotImplementedError(
+            f"'{key}' with values on a partitioned graph; keep edge_index and edge_weight instead"
+        )
+    if parts.edges.coo is not None:
+        return parts.edges.coo
+    assert parts.edges.csc is not None
+    indptr, indices = parts.edges.csc
+    return torch.stack([indices.long(), ptr2index(indptr)])
+
+
+def _rows(value: Any, layout: RowLayout) -> PartitionedTensor:
+    """This rank's rows of an attribute; of a store, nothing else is read."""
+    if isinstance(value, np.ndarray):
+        value = torch.from_numpy(value)
+    if isinstance(value, TableTensor):
+        ids = layout.positions.to(value.device)
+        return from_local(value.index_select(0, ids).to(layout.group.device), layout)
+    found = distribute(value.detach(), layout)
+    found.requires_grad_(value.requires_grad)
+    return found

@@ -1,0 +1,293 @@
+"""PyG's functions of edges on partitioned graphs.
+
+Layers and users call them with ``edge_index`` or one of its rows. Those below are exact on a
+partitioned graph; the others raise. Each replacement treats plain tensors as PyG does.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph import (
+    NodeIndex,
+    PartitionedCsc,
+    PartitionedEdgeIndex,
+    PartitionedTensor,
+    from_local,
+    self_loop_mask,
+    with_self_loops,
+    without_self_loops,
+)
+
+from .. import compat
+from .aggregation import aggregate
+
+Original = Callable[..., Any]
+
+
+def install() -> None:
+    """Replaces PyG's functions wherever they were imported. The first call does."""
+    if compat.full_graph_patches:
+        return
+    served: dict[str, Callable[..., Any]] = {
+        "scatter": _scatter,
+        "degree": _degree,
+        "maybe_num_nodes": _maybe_num_nodes,
+        "contains_self_loops": _contains_self_loops,
+        "remove_self_loops": _remove_self_loops,
+        "add_self_loops": _add_self_loops,
+        "add_remaining_self_loops": _add_remaining_self_loops,
+        "get_laplacian": _get_laplacian,
+        "gcn_norm": _gcn_norm,
+    }
+    replacements: dict[Any, Callable[..., Any]] = {
+        compat.edge_function(name): function for name, function in served.items()
+    }
+    for name in compat.UNSERVED_FUNCTIONS:
+        replacements[compat.edge_function(name)] = functools.partial(_refuse, name)
+    by_id = {id(original): original for original in replacements}
+    for module in list(sys.modules.values()):
+        for name, value in list(getattr(module, "__dict__", {}).items()):
+            if id(value) in by_id and by_id[id(value)] is value:
+                compat.full_graph_patches.replace(module, name, replacements[value])
+    compat.full_graph_patches.replace(compat.Aggregation, "__call__", aggregate)
+
+
+def _scatter(
+    original: Original,
+    src: Any,
+    index: Any,
+    dim: int = 0,
+    dim_size: int | None = None,
+    reduce: str = "sum",
+) -> Any:
+    if not isinstance(index, NodeIndex):
+        return original(src, index, dim, dim_size, reduce)
+    rows = _edge_rows("src", src, index.structure, dim)
+    _check_size(index, dim_size)
+    if index.end == "source" and reduce == "mean":
+        count = index.structure.out_degrees().to(src.dtype).clamp(min=1)
+        sums = _scatter(original, src, index, dim, dim_size, "sum")
+        return sums / count.view(-1, *[1] * (sums.dim() - 1 - dim % sums.dim()))
+    if index.end == "source" and reduce not in ("sum", "add"):
+        raise NotImplementedError(
+            f"scatter(reduce={reduce!r}) to the sources of a partitioned edge_index: a source's "
+            "edges are on several ranks; reduce 'sum' or 'mean', or pass "
+            "full_graph the reversed edges"
+        )
+    found = original(rows, index.local_rows, dim, index.num_local_rows, reduce)
+    return index.add_to_nodes(found, dim)
+
+
+def _degree(original: Original, index: Any, num_nodes: int | None = None, dtype: Any = None) -> Any:
+    if not isinstance(index, NodeIndex):
+        return original(index, num_nodes, dtype)
+    _check_size(index, num_nodes)
+    structure = index.structure
+    degrees = structure.out_degrees() if index.end == "source" else structure.in_degrees()
+    return degrees.to(torch.get_default_dtype() if dtype is None else dtype)
+
+
+def _maybe_num_nodes(original: Original, edge_index: Any, num_nodes: int | None = None) -> Any:
+    if num_nodes is None and isinstance(edge_index, NodeIndex):
+        return edge_index.nodes.size
+    if num_nodes is None and isinstance(edge_index, PartitionedEdgeIndex):
+        return _most_nodes(edge_index.structure)
+    return original(edge_index, num_nodes)
+
+
+def _contains_self_loops(original: Original, edge_index: Any) -> Any:
+    if not isinstance(edge_index, PartitionedEdgeIndex):
+        return original(edge_index)
+    return without_self_loops(edge_index.structure) is not edge_index.structure
+
+
+def _remove_self_loops(original: Original, edge_index: Any, edge_attr: Any = None) -> Any:
+    if not isinstance(edge_index, PartitionedEdgeIndex):
+        return original(edge_index, edge_attr)
+    structure = edge_index.structure
+    rest = without_self_loops(structure)
+    if rest is structure:
+        return edge_index, edge_attr
+    if edge_attr is not None:
+        edge_attr = _select(edge_attr, structure, rest)
+    return PartitionedEdgeIndex(rest), edge_attr
+
+
+def _add_self_loops(
+    original: Original,
+    edge_index: Any,
+    edge_attr: Any = None,
+    fill_value: Any = None,
+    num_nodes: Any = None,
+) -> Any:
+    if not isinstance(edge_index, PartitionedEdgeIndex):
+        return original(edge_index, edge_attr, fill_value, num_nodes)
+    structure = edge_index.structure
+    loops = with_self_loops(structure, _num_loops(structure, num_nodes))
+    if edge_attr is not None:
+        rows = _loop_rows(edge_index, edge_attr, fill_value)
+        edge_attr = loops.append(_edge_tensor("edge_attr", edge_attr, structure), rows)
+    return PartitionedEdgeIndex(loops.structure), edge_attr
+
+
+def _add_remaining_self_loops(
+    original: Original,
+    edge_index: Any,
+    edge_attr: Any = None,
+    fill_value: Any = None,
+    num_nodes: Any = None,
+) -> Any:
+    if not isinstance(edge_index, PartitionedEdgeIndex):
+        return original(edge_index, edge_attr, fill_value, num_nodes)
+    structure = edge_index.structure
+    rest = without_self_loops(structure)
+    loops = with_self_loops(rest, _num_loops(structure, num_nodes))
+    if edge_attr is not None:
+        # A loop keeps its attribute, the last of several, as in PyG on the CPU.
+        rows = _loop_rows(edge_index, edge_attr, fill_value)
+        is_loop = self_loop_mask(structure).to_local()
+        destinations = edge_index[1].local_rows[is_loop]
+        own = _edge_tensor("edge_attr", edge_attr, structure).to_local()[is_loop]
+        local = rows.to_local().clone()
+        local[destinations] = own
+        edge_attr = loops.append(
+            _select(edge_attr, structure, rest), from_local(local, structure.destination_layout)
+        )
+    return PartitionedEdgeIndex(loops.structure), edge_attr
+
+
+def _get_laplacian(
+    original: Original,
+    edge_index: Any,
+    edge_weight: Any = None,
+    normalization: str | None = None,
+    dtype: Any = None,
+    num_nodes: int | None = None,
+) -> Any:
+    if isinstance(edge_index, PartitionedEdgeIndex):
+        edge_index, edge_weight = _remove_self_loops(original, edge_index, edge_weight)
+        if edge_weight is None:
+            edge_weight = _ones(edge_index.structure, dtype)
+    return original(edge_index, edge_weight, normalization, dtype, num_nodes)
+
+
+def _gcn_norm(
+    original: Original,
+    edge_index: Any,
+    edge_weight: Any = None,
+    num_nodes: int | None = None,
+    improved: bool = False,
+    add_self_loops: bool = True,
+    flow: str = "source_to_target",
+    dtype: Any = None,
+) -> Any:
+    if isinstance(edge_index, PartitionedEdgeIndex):
+        if add_self_loops:
+            edge_index, edge_weight = _add_remaining_self_loops(
+                original, edge_index, edge_weight, 2.0 if improved else 1.0, num_nodes
+            )
+        if edge_weight is None:
+            edge_weight = _ones(edge_index.structure, dtype)
+        add_self_loops = False
+    return original(edge_index, edge_weight, num_nodes, improved, add_self_loops, flow, dtype)
+
+
+def _refuse(name: str, original: Original, *args: Any, **kwargs: Any) -> Any:
+    given = [*args, *kwargs.values()]
+    if any(isinstance(value, (PartitionedEdgeIndex, NodeIndex)) for value in given):
+        raise NotImplementedError(
+            f"torch_geometric's {name} on a partitioned edge_index: call it before "
+            "peergraph_pyg.full_graph, on the data's own edge_index"
+        )
+    return original(*args, **kwargs)
+
+
+def _loop_rows(
+    edge_index: PartitionedEdgeIndex, edge_attr: Any, fill_value: Any
+) -> PartitionedTensor:
+    """Returns [destinations, *features], PyG's attribute for a new loop of each destination."""
+    structure = edge_index.structure
+    edges = _edge_tensor("edge_attr", edge_attr, structure)
+    if isinstance(fill_value, str):
+        found: PartitionedTensor = compat.edge_function("scatter")(
+            edges, edge_index[1], 0, structure.num_destinations, fill_value
+        )
+        return found
+    layout = structure.destination_layout
+    shape = (layout.local_count, *edges.shape[1:])
+    if isinstance(fill_value, Tensor):
+        value = fill_value.to(edges.device, edges.dtype)
+        if value.dim() != edges.dim():
+            value = value.unsqueeze(0)
+        if value.requires_grad:
+            raise NotImplementedError("fill_value that requires gradients, on a partitioned graph")
+        return from_local(value.expand(shape).contiguous(), layout)
+    number = 1.0 if fill_value is None else fill_value
+    return from_local(edges.to_local().detach().new_full(shape, number), layout)
+
+
+def _select(edge_attr: Any, structure: PartitionedCsc, rest: PartitionedCsc) -> PartitionedTensor:
+    """Returns the rows of the edges of `rest`, which :func:`select_edges` took of `structure`."""
+    edges = _edge_tensor("edge_attr", edge_attr, structure)
+    rows = rest.edge_layout.parent_rows
+    if rest is structure or rows is None:
+        return edges
+    return from_local(edges.to_local().index_select(0, rows), rest.edge_layout)
+
+
+def _ones(structure: PartitionedCsc, dtype: Any) -> PartitionedTensor:
+    layout = structure.edge_layout
+    return from_local(torch.ones(layout.local_count, dtype=dtype, device=structure.device), layout)
+
+
+def _edge_tensor(name: str, value: Any, structure: PartitionedCsc) -> PartitionedTensor:
+    _edge_rows(name, value, structure, 0)
+    assert isinstance(value, PartitionedTensor)
+    return value
+
+
+def _edge_rows(name: str, value: Any, structure: PartitionedCsc, dim: int) -> Tensor:
+    """Returns this rank's rows of a tensor by edge."""
+    if not isinstance(value, PartitionedTensor):
+        raise TypeError(
+            f"{name} must be a partitioned tensor with a row for each edge, got "
+            f"{type(value).__name__} {list(getattr(value, 'shape', []))}; "
+            "peergraph.fullgraph.distribute takes this rank's rows of a tensor equal on all ranks"
+        )
+    found = value.partitioned_dim == dim % value.dim()
+    if not found or not structure.edge_layout.same_rows(value.layout):
+        raise ValueError(
+            f"{name} must have the rows of the edges, {structure.edge_layout}, in dimension {dim}, "
+            f"got {value.layout} in dimension {value.partitioned_dim}"
+        )
+    return value.to_local()
+
+
+def _check_size(index: NodeIndex, size: int | None) -> None:
+    """Raises ValueError unless a result for all nodes is what the caller wants."""
+    if size is None:  # PyG returns rows up to the last node that has an edge.
+        size = int(index.max()) + 1 if index.numel() > 0 else 0
+    if size != index.nodes.size:
+        raise ValueError(
+            f"the number of nodes must be {index.nodes.size} as the {index.end}s of the "
+            f"partitioned edge_index, got {size}; pass dim_size or num_nodes"
+        )
+
+
+def _num_loops(structure: PartitionedCsc, num_nodes: Any) -> int:
+    if isinstance(num_nodes, (tuple, list)):
+        return int(min(num_nodes))
+    if num_nodes is None:
+        return _most_nodes(structure)
+    return int(num_nodes)
+
+
+def _most_nodes(structure: PartitionedCsc) -> int:
+    return max(structure.num_sources, structure.num_destinations)

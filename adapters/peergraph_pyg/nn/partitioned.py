@@ -1,0 +1,84 @@
+"""Structures of edges that are partitioned over ranks, for Peergraph's layers."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, MutableMapping
+from typing import Any
+
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from peergraph.aggregate import FEATURE_DTYPES
+from peergraph.fullgraph import (
+    PartitionedCsc,
+    PartitionedEdgeIndex,
+    PartitionedTensor,
+    RowLayout,
+    select_edges,
+)
+from peergraph.integration import note, require
+
+from ..compat import version_of
+from .features import Ends, is_partitioned
+
+# The structures of each relation, by the tensor of relations, as long as that lives.
+_by_relation: MutableMapping[Tensor, Any] = WeakIdKeyDictionary()
+
+
+def partitioned_structure(
+    edge_index: PartitionedEdgeIndex, size: Any, x: Ends, e: Tensor | None
+) -> PartitionedCsc:
+    """Returns the structure of a partitioned edge index; raises Unsupported for other operands.
+
+    Args:
+        edge_index: the edges.
+        size: of the call, or None.
+        x: features of nodes.
+        e: a value for each edge, or None.
+    """
+    structure = edge_index.structure
+    nodes = (structure.source_layout, structure.destination_layout)
+    for end, features in enumerate(x):
+        if features is not None:
+            _require_rows("x", features, nodes[end])
+    given = (None, None) if size is None else tuple(size)
+    fits = all(wanted in (None, layout.size) for wanted, layout in zip(given, nodes, strict=True))
+    require(fits, f"size is {given}")
+    if x.x_dst is None:
+        require(nodes[0].same_rows(nodes[1]), "there are no features of destinations")
+    if e is not None:
+        _require_rows("edge weights", e, structure.edge_layout)
+    note(f"structure: partitioned, {structure.plan.num_extended} rows of sources on this rank")
+    return structure
+
+
+def relation_structures(
+    edge_index: PartitionedEdgeIndex, edge_type: Tensor, num_relations: int
+) -> list[PartitionedCsc]:
+    """Returns the structure of each relation, made once for a tensor of relations. Collective.
+
+    Args:
+        edge_index: all edges.
+        edge_type: [edges] partitioned, the relation of each.
+        num_relations: numbers of relations that are looked for.
+    """
+    structure = edge_index.structure
+    _require_rows("edge types", edge_type, structure.edge_layout, dtypes=None)
+    state: Hashable = (version_of(edge_type), num_relations)
+    kept = _by_relation.get(edge_type)
+    if kept is not None and kept[0] == state and kept[1] is structure:
+        found: list[PartitionedCsc] = kept[2]
+        return found
+    made = []
+    for relation in range(num_relations):
+        mask = edge_type == relation
+        assert isinstance(mask, PartitionedTensor)
+        made.append(select_edges(structure, mask))
+    _by_relation[edge_type] = (state, structure, made)
+    return made
+
+
+def _require_rows(name: str, value: Any, layout: RowLayout, dtypes: Any = FEATURE_DTYPES) -> None:
+    require(is_partitioned(value), f"{name} are not partitioned")
+    require(layout.same_rows(value.layout), f"{name} have other rows")
+    require(dtypes is None or value.dtype in dtypes, f"{name} are {value.dtype}")
