@@ -7,7 +7,6 @@ gets the gradient, where PyG divides it among them on some devices.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,25 +14,31 @@ import torch.nn.functional as F
 import torch_geometric
 from torch import Tensor
 from torch_geometric.nn import conv as pyg
-from torch_geometric.nn.dense.linear import Linear
 
 from peergraph.aggregate import Structure, layers
 from peergraph.aggregate.layers import without_autocast
 from peergraph.fullgraph import PartitionedEdgeIndex
-from peergraph.integration import Unsupported, note, require
+from peergraph.integration import note, require
 
-from ..compat import has_hooks
 from ..data.lazy_features import gathered
 from .csc_cache import cache_key, can_be_cached
 from .features import (
     Ends,
     are_first_rows,
     ends_of,
-    is_plain,
     is_rows,
     kind_of,
     self_rows,
     table_rows_or_tensor,
+)
+from .fused_steps import (
+    aggregate_and_project,
+    combine_heads,
+    require_projection,
+    require_weight,
+    structure_of_one_pass,
+    weighted_operands,
+    with_attention_weights,
 )
 from .layer import FastLayer, Size
 from .partitioned import relation_structures
@@ -51,7 +56,7 @@ class SAGEConv(FastLayer, pyg.SAGEConv):  # type: ignore[misc]
             require(not self.project, "features are projected before")
             require(self.root_weight, "there is no root weight")
             ends = ends_of((x, x) if isinstance(x, Tensor) else x)
-            out = _aggregate_and_project(self, ends, edge_index, size, self.lin_l, self.lin_r)
+            out = aggregate_and_project(self, ends, edge_index, size, self.lin_l, self.lin_r)
             return F.normalize(out, p=2.0, dim=-1) if self.normalize else out
 
         return self._fused_or_fallback(
@@ -101,7 +106,7 @@ class GCNConv(FastLayer, pyg.GCNConv):  # type: ignore[misc]
             return super().forward(x, edge_index, edge_weight)
 
     def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
-        return _weighted(kwargs)
+        return weighted_operands(kwargs)
 
 
 class GINConv(FastLayer, pyg.GINConv):  # type: ignore[misc]
@@ -177,14 +182,14 @@ class GraphConv(FastLayer, pyg.GraphConv):  # type: ignore[misc]
         def fused() -> Tensor:
             require(edge_weight is None, "there are weights")
             ends = ends_of((x, x) if isinstance(x, Tensor) else x)
-            return _aggregate_and_project(self, ends, edge_index, size, self.lin_rel, self.lin_root)
+            return aggregate_and_project(self, ends, edge_index, size, self.lin_rel, self.lin_root)
 
         return self._fused_or_fallback(
             fused, lambda: pyg.GraphConv.forward(self, x, edge_index, edge_weight, size)
         )
 
     def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
-        return _weighted(kwargs)
+        return weighted_operands(kwargs)
 
 
 class RGCNConv(FastLayer, pyg.RGCNConv):  # type: ignore[misc]
@@ -213,15 +218,15 @@ class RGCNConv(FastLayer, pyg.RGCNConv):  # type: ignore[misc]
         both = len(pair) == 2 and all(isinstance(end, Tensor) for end in pair)
         require(both, "x is not given")
         ends = Ends(*pair)
-        reduce = _require_projection(self, ends, edge_index)
+        reduce = require_projection(self, ends, edge_index)
         # PyG starts with zeros of torch's default dtype.
         dtype = ends.x_src.dtype
         wide = torch.promote_types(dtype, torch.get_default_dtype()) == dtype
         require(dtype.is_floating_point and wide, f"x is {dtype}")
-        _require_weight(self.weight, ends.x_src, 1)
+        require_weight(self.weight, ends.x_src, 1)
         self_weight = None
         if self.root is not None:
-            _require_weight(self.root, pair[1], 0)
+            require_weight(self.root, pair[1], 0)
             self_weight = self.root.t()
         fits = edge_index.dim() == 2 and edge_type.shape == edge_index.shape[1:]
         require(fits, "types do not fit")
@@ -239,7 +244,7 @@ class RGCNConv(FastLayer, pyg.RGCNConv):  # type: ignore[misc]
         require(typed == edge_index.shape[1], "there are types of no relation")
         weight = self.weight
         if self.num_bases is not None:
-            _require_weight(self.comp, self.comp, 1)
+            require_weight(self.comp, self.comp, 1)
             flat = self.comp @ weight.view(self.num_bases, -1)
             weight = flat.view(self.num_relations, self.in_channels_l, self.out_channels)
         weights = [each.t() for each in weight.unbind()]
@@ -287,7 +292,7 @@ class GATConv(FastLayer, pyg.GATConv):  # type: ignore[misc]
         if edge_attr is not None:
             return by_edges()
         return self._fused_or_fallback(
-            lambda: _with_weights(
+            lambda: with_attention_weights(
                 self._in_one_pass(x, edge_index, size), by_edges, return_attention_weights
             ),
             by_edges,
@@ -296,7 +301,7 @@ class GATConv(FastLayer, pyg.GATConv):  # type: ignore[misc]
 
     def _in_one_pass(self, x: Any, edge_index: Any, size: Size) -> Tensor:
         pair = ends_of(x)
-        csc = _structure_of_one_pass(self, pair, edge_index, size, self.att_src.dtype)
+        csc = structure_of_one_pass(self, pair, edge_index, size, self.att_src.dtype)
         source, target, heads = pair.x_src, pair.x_dst, (self.heads, self.out_channels)
         if not isinstance(x, (tuple, list)):
             target = source
@@ -317,7 +322,7 @@ class GATConv(FastLayer, pyg.GATConv):  # type: ignore[misc]
             add_self_loops=self.add_self_loops,
         )
         note(f"forward: peergraph, attention in one pass over {csc}")
-        return _combine_heads(self, out, target)
+        return combine_heads(self, out, target)
 
     def edge_updater(self, edge_index: Any, size: Size = None, **kwargs: Any) -> Tensor:
         """Attention weights of edges [edges, heads], as PyG's."""
@@ -381,7 +386,7 @@ class GATv2Conv(FastLayer, pyg.GATv2Conv):  # type: ignore[misc]
         if edge_attr is not None:
             return by_edges()
         return self._fused_or_fallback(
-            lambda: _with_weights(
+            lambda: with_attention_weights(
                 self._in_one_pass(x, edge_index), by_edges, return_attention_weights
             ),
             by_edges,
@@ -392,7 +397,7 @@ class GATv2Conv(FastLayer, pyg.GATv2Conv):  # type: ignore[misc]
         single = not isinstance(x, (tuple, list))
         pair = ends_of((x, x) if single else x)
         require(pair.x_dst is not None, "there are no features of destinations")
-        csc = _structure_of_one_pass(self, pair, edge_index, None, self.att.dtype)
+        csc = structure_of_one_pass(self, pair, edge_index, None, self.att.dtype)
         source, target, heads = pair.x_src, pair.x_dst, (self.heads, self.out_channels)
         left = self.lin_l(source).view(-1, *heads)
         same = single and self.share_weights
@@ -406,108 +411,7 @@ class GATv2Conv(FastLayer, pyg.GATv2Conv):  # type: ignore[misc]
             add_self_loops=self.add_self_loops,
         )
         note(f"forward: peergraph, attention in one pass over {csc}")
-        return _combine_heads(self, out, target)
+        return combine_heads(self, out, target)
 
     def _operands(self, kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
         return ends_of(kwargs["x"]), kwargs["alpha"]
-
-
-def _weighted(kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
-    """Returns features and weights of edges, which PyG takes as [edges] or as [edges, 1]."""
-    x, weight = ends_of(kwargs["x"]), kwargs["edge_weight"]
-    if weight is None:
-        return x, None
-    fits = is_rows(weight) and x.x_src.dim() == 2
-    require(fits, "there are weights and more than features")
-    return x, weight.reshape(-1)
-
-
-def _require_projection(layer: FastLayer, x: Ends, edge_index: Any) -> str:
-    """Returns the reduction; raises Unsupported unless sums and products can be one step."""
-    reduce = layer._require_settings()
-    layer._require_steps("propagate")
-    require(isinstance(edge_index, Tensor), f"edge_index is a {kind_of(edge_index)}")
-    for end in x:
-        if end is not None:
-            layer._require_features(end, edge_index)
-            require(end.dim() == 2, f"x is {list(end.shape)}")
-    require(not torch.is_autocast_enabled(x.x_src.device.type), "there is autocast")
-    return reduce
-
-
-def _require_weight(weight: Any, x: Tensor, width: int) -> None:
-    """Raises Unsupported unless `weight` is a plain tensor that multiplies rows of `x`."""
-    require(is_plain(weight) and weight.dtype == x.dtype, "weights are of another kind")
-    fits = weight.device == x.device and weight.shape[width] == x.shape[1]
-    require(fits, "weights do not fit")
-
-
-def _aggregate_and_project(
-    layer: FastLayer, x: Ends, edge_index: Any, size: Size, to_rows: Any, to_self: Any
-) -> Tensor:
-    """Returns ``to_rows(propagate(x)) + to_self(x of destinations)``; raises Unsupported.
-
-    Args:
-        layer: reduces features without weights of edges.
-        x: its features.
-        edge_index, size: as for ``propagate``.
-        to_rows, to_self: PyG's linear maps; the second has no bias.
-    """
-    reduce = _require_projection(layer, x, edge_index)
-    source, target = x
-    maps = [(to_rows, source)] + ([] if target is None else [(to_self, target)])
-    for linear, rows in maps:
-        plain = type(linear) is Linear and "forward" not in linear.__dict__
-        require(plain, "a map is the user's")
-        require(not has_hooks(linear), "there are hooks of a map")
-        _require_weight(linear.weight, rows, 1)
-    bias = to_rows.bias
-    require(bias is None or is_plain(bias), "a bias is of another kind")
-    require(target is None or to_self.bias is None, "a map is the user's")
-    csc = layer._structure(edge_index, size, x, None)
-    out = layers.sage(
-        csc,
-        table_rows_or_tensor(source, csc.num_edges),
-        to_rows.weight,
-        reduce=reduce,
-        self_weight=None if target is None else to_self.weight,
-        self_x=self_rows(x),
-        bias=bias,
-    )
-    note(f"propagate: peergraph, {reduce} over {csc}")
-    return out
-
-
-def _structure_of_one_pass(
-    layer: FastLayer, x: Ends, edge_index: Any, size: Size, parameter_dtype: torch.dtype
-) -> Structure:
-    """Returns the structure; raises Unsupported unless attention runs in one pass over it."""
-    require(layer._require_settings() == "sum", f"aggr is {layer.aggr}")
-    layer._require_steps("propagate", "edge_updater")
-    layer._require_features(x.x_src, edge_index)
-    dropout = layer.dropout if layer.training else 0.0
-    heads, depth = layer.heads, layer.out_channels
-    reason = layers.why_not_one_pass(x.x_src, heads, depth, parameter_dtype, dropout)
-    if reason is not None:
-        raise Unsupported(reason)
-    require(size is None or None not in size, "size is not all given")
-    csc = layer._structure(edge_index, size, x, None)
-    square = not layer.add_self_loops or csc.num_sources == csc.num_destinations
-    bipartite = isinstance(edge_index, PartitionedEdgeIndex) and not square
-    require(not bipartite, "self loops of two types of nodes are added to the structure")
-    return csc
-
-
-def _combine_heads(layer: FastLayer, out: Tensor, target: Tensor | None) -> Tensor:
-    residual = None
-    if layer.res is not None and target is not None:
-        residual = layer.res(target)
-    return layers.combine_heads(out, concat=layer.concat, residual=residual, bias=layer.bias)
-
-
-def _with_weights(out: Tensor, by_edges: Callable[[], Any], wanted: bool | None) -> Any:
-    """Returns the result, with the weights of edges if they are wanted.
-
-    PyG's code computes the weights beside it, so that asking for them does not change the result.
-    """
-    return (out, by_edges()[1]) if wanted else out
