@@ -145,6 +145,22 @@ def test_spmm(tmp_path: Path) -> None:
     assert "edge_floor_ms" in table
 
 
+def test_fullgraph(tmp_path: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    pytest.importorskip("peergraph_pyg.fullgraph")
+    pytest.importorskip("peergraph.fullgraph.tensor.along_columns")
+    small = ["--graphs", "tiny/200", "--models", "GCN:2x8", "--worlds", "1,2"]
+    records, table = run("fullgraph", tmp_path / "out.jsonl", *small, "--peers", "csr,broadcast")
+    assert not [r for r in records if "error" in r]
+    assert [(r["world"], r["system"]) for r in records] == [
+        (1, "peergraph"), (1, "broadcast"), (1, "pyg csr"), (2, "peergraph"), (2, "broadcast"),
+    ]  # fmt: skip
+    for r in records:
+        assert r["loss"] == pytest.approx(records[0]["loss"], rel=1e-5)
+        assert r["last_loss"] == pytest.approx(records[0]["last_loss"], rel=1e-4)
+    assert "edge_floor_ms" in table
+
+
 def test_dgl_layers(tmp_path: Path) -> None:
     pytest.importorskip("peergraph_dgl", exc_type=ImportError)
     more = ["--graph", "tiny/200", "--dims", "8", "--layers", "copy_u_sum,u_add_v,SAGE,GATv2"]

@@ -1,0 +1,251 @@
+"""Epochs of full-graph training: PyG's models through `peergraph_pyg.full_graph`, and their peers.
+
+    python benchmarks/fullgraph.py --graphs products,reddit --models GCN:2x512,GCN:3x256
+        --worlds 1,2,4 --peers csr,broadcast
+
+An epoch is forward, cross entropy over all nodes, backward and Adam, in float32 without TF32.
+Peers: `csr`, PyG's layers on a CSR matrix on one GPU; `broadcast`, GCN in plain torch with
+overlapped NCCL broadcasts and cuSPARSE (`systems/overlapped_broadcast.py`). All of a model begin
+with the same parameters; `loss` and `last_loss` are the first and the last epoch's. `ms_spmm`,
+`ms_exchange`, `ms_gemm` and `ms_rest` are kernels and copies of one epoch on rank 0: what overlaps
+is counted in each. `peak_gib` is the most that torch allocates on a rank. `edge_floor_ms` is the
+time of memory if each edge reads its row of features, with matrices at 60 TFLOP/s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import itertools
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from harness.common import integers, is_out_of_memory, main, measure, parser, words
+from harness.ranks import Session
+from inputs.arrays import fill_features, label_rows
+from inputs.gcn_graph import GcnGraph, make_gcn_graph
+from inputs.graphs import GraphSpec, get_spec
+from systems.overlapped_broadcast import BroadcastGcn, SplitProduct, sums_first
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.nn import models as pyg_models
+
+import peergraph_pyg
+
+_RATE = 1e-2
+_HEADS = 4
+_MEMORY_RATE = 4.0e12
+_ARITHMETIC_RATE = 60e12
+_KINDS = {"GCN": "GCN", "SAGE": "GraphSAGE", "GAT": "GAT"}
+_PARTS = {
+    "spmm": ("spmm", "csrmm", "sddmm", "attention", "copy_to_padded", "rows_kernel"),
+    "exchange": ("nccl", "ptop", "peer"),
+    "gemm": ("gemm", "cutlass", "xmma", "splitk", "cublas"),
+}
+
+Epoch = Callable[[], Tensor]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of PyG, such as GCN:2x512: two layers, hidden features of 512 columns."""
+
+    kind: str
+    layers: int
+    hidden: int
+
+    @staticmethod
+    def parse(text: str) -> Model:
+        kind, _, size = text.partition(":")
+        layers, _, hidden = size.partition("x")
+        if kind not in _KINDS or not layers.isdigit() or not hidden.isdigit():
+            known = ", ".join(_KINDS)
+            raise argparse.ArgumentTypeError(f"{text!r} is not KIND:LAYERSxHIDDEN, of {known}")
+        return Model(kind, int(layers), int(hidden))
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.layers} x {self.hidden}"
+
+    def widths(self, spec: GraphSpec) -> list[int]:
+        return [spec.feature_dim] + [self.hidden] * (self.layers - 1) + [spec.num_classes]
+
+    def make(self, spec: GraphSpec, device: torch.device, **options: object) -> torch.nn.Module:
+        """PyG's model, with the same parameters at each call."""
+        torch.manual_seed(7)
+        if self.kind == "GAT":
+            options["heads"] = _HEADS
+        made = getattr(pyg_models, _KINDS[self.kind])(
+            spec.feature_dim, self.hidden, self.layers, spec.num_classes, **options
+        )
+        return made.to(device)
+
+
+def models(text: str) -> list[Model]:
+    return [Model.parse(word) for word in words(text)]
+
+
+def training(model: torch.nn.Module, x: Tensor, edges: Tensor, y: Tensor) -> Epoch:
+    optimizer = torch.optim.Adam(model.parameters(), lr=_RATE)
+
+    def epoch() -> Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        loss = F.cross_entropy(model(x, edges), y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return epoch
+
+
+class Case:
+    """A graph on this rank's device, its features and labels."""
+
+    def __init__(self, session: Session, spec: GraphSpec) -> None:
+        self.session, self.spec, self.device = session, spec, session.device
+        self.graph = make_gcn_graph(spec, session.device)
+        self.nodes = self.graph.num_nodes
+
+    def rows(self, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """Features and labels of some nodes."""
+        x = torch.empty(last - first, self.spec.feature_dim, device=self.device)
+        ids = torch.arange(first, last, device=self.device)
+        return fill_features(first, x), label_rows(ids, self.spec.num_classes)
+
+    def edge_index(self, with_loops: bool) -> Tensor:
+        """Sources and destinations, int64."""
+        graph = self.graph
+        nodes = torch.arange(self.nodes, device=self.device)
+        degrees = graph.indptr.diff()
+        target = nodes.repeat_interleave(degrees, output_size=graph.num_edges)
+        edges = torch.stack([graph.indices.long(), target])
+        return edges if with_loops else edges[:, edges[0] != edges[1]]
+
+    def by_peergraph(self, model: Model) -> Epoch:
+        x, y = self.rows(0, self.nodes)
+        data = Data(x=x, y=y, edge_index=self.edge_index(False), num_nodes=self.nodes)
+        del x, y
+        data = peergraph_pyg.full_graph(data, group=self.session.group)
+        made = peergraph_pyg.accelerate(model.make(self.spec, self.device))
+        return training(made, data.x, data.edge_index, data.y)
+
+    def by_csr(self, model: Model) -> Epoch:
+        options = {"normalize": False} if model.kind == "GCN" else {}
+        x, y = self.rows(0, self.nodes)
+        made = model.make(self.spec, self.device, **options)
+        return training(made, x, _matrix(self.graph, model.kind), y)
+
+    def by_broadcast(self, model: Model) -> Epoch:
+        product = SplitProduct(self.graph, self.session.group)
+        x, y = self.rows(product.rank * product.rows, (product.rank + 1) * product.rows)
+        state = model.make(self.spec, self.device).state_dict()
+        layers = range(model.layers)
+        matrices = [state[f"convs.{i}.lin.weight"].t().contiguous() for i in layers]
+        biases = [state[f"convs.{i}.bias"] for i in layers]
+        return BroadcastGcn(product, x, y, matrices, biases, _RATE).epoch
+
+
+def _matrix(graph: GcnGraph, kind: str) -> Tensor:
+    """PyG's CSR matrix: GCN's weights and self loops, or ones."""
+    values = graph.weights if kind == "GCN" else torch.ones_like(graph.weights)
+    size = (graph.num_nodes, graph.num_nodes)
+    return torch.sparse_csr_tensor(
+        graph.indptr.int(), graph.indices, values, size=size, check_invariants=False
+    )
+
+
+def edge_floor_ms(model: Model, spec: GraphSpec, graph: GcnGraph, world: int) -> float:
+    """Of an epoch of a GCN, each layer in the cheaper of its exact orders."""
+    widths, nodes, edges = model.widths(spec), graph.num_nodes, graph.num_edges
+    pairs = list(itertools.pairwise(widths))
+    moved = operations = 0
+    for i, ((first, second), sums) in enumerate(zip(pairs, sums_first(widths), strict=True)):
+        for width in ([first] * (1 + (i > 0))) if sums else [second] * 2:
+            moved += 8 * edges + 4 * (edges + nodes) * width
+        operations += (2 + (i > 0)) * 2 * nodes * first * second
+    return (moved / _MEMORY_RATE + operations / _ARITHMETIC_RATE) / world * 1e3
+
+
+def parts_of(epoch: Epoch) -> dict[str, float]:
+    """Milliseconds of the GPU's work in one epoch, by what it is."""
+    activity = torch.profiler.ProfilerActivity.CUDA
+    with torch.profiler.profile(activities=[activity]) as profile:
+        epoch()
+        torch.cuda.synchronize()
+    parts = dict.fromkeys((*_PARTS, "rest"), 0.0)
+    for event in profile.key_averages():
+        name = event.key.lower()
+        kind = next((k for k, found in _PARTS.items() if any(f in name for f in found)), "rest")
+        parts[kind] += event.self_device_time_total / 1e3
+    return {f"ms_{kind}": milliseconds for kind, milliseconds in parts.items()}
+
+
+def time_epochs(case: Case, system: str, model: Model, make: Callable[[Model], Epoch]) -> None:
+    session, cuda = case.session, case.device.type == "cuda"
+    fields = {"system": system, "graph": case.spec.name, "layers": str(model)}
+    if cuda:
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    with session.section(" ".join(fields.values()), **fields):
+        try:
+            session.note(f"{system}: {model} on {case.spec.name}")
+            epoch = session.together(lambda: make(model))
+            losses: list[Tensor] = []
+            timing = measure(session, lambda *_: losses.append(epoch()))
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            session.recorder.failure(system, "out of memory", **fields)
+            return
+        peaks = session.group.all_gather(torch.cuda.max_memory_allocated() if cuda else 0)
+        floor = edge_floor_ms(model, case.spec, case.graph, session.world)
+        session.recorder.add(
+            timing,
+            peak_gib=max(peaks) / 2**30 if cuda else None,
+            edge_floor_ms=floor if model.kind == "GCN" else None,
+            loss=float(losses[0]),
+            last_loss=float(losses[-1]),
+            **fields,
+            **(parts_of(epoch) if cuda else {}),
+        )
+
+
+def run(session: Session) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    for name in session.args.graphs:
+        with session.stage(f"graph {name}"):
+            case = Case(session, get_spec(name))
+        for model in session.args.models:
+            time_epochs(case, "peergraph", model, case.by_peergraph)
+            if session.wants("broadcast") and model.kind == "GCN":
+                time_epochs(case, "broadcast", model, case.by_broadcast)
+            if session.wants("csr") and session.world == 1:
+                time_epochs(case, "pyg csr", model, case.by_csr)
+        del case
+
+
+def launches(args: argparse.Namespace) -> Iterable[argparse.Namespace]:
+    """One for each number of ranks."""
+    for world in args.worlds:
+        given = copy.copy(args)
+        given.world = world
+        yield given
+
+
+def arguments() -> argparse.ArgumentParser:
+    result = parser(__doc__.splitlines()[0], (), "")
+    gpus = torch.cuda.device_count()
+    worlds = ",".join(str(world) for world in (1, 2, 4) if world <= max(gpus, 1))
+    result.add_argument("--graphs", type=words, default="products,reddit")
+    result.add_argument("--models", type=models, default="GCN:2x512,GCN:3x256")
+    result.add_argument("--worlds", type=integers, default=worlds, help="ranks of each launch")
+    result.set_defaults(world=1, iterations=8, warmup=2)
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main("fullgraph", run, arguments(), ("csr", "broadcast"), launches))
