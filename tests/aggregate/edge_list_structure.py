@@ -24,6 +24,7 @@ class EdgeListStructure:
     """Edges [2, edges] from sources to destinations; writes every message."""
 
     transient = False
+    orders_products = False
 
     def __init__(self, edge_index: Tensor, num_destinations: int, num_sources: int) -> None:
         self.edge_index = edge_index
@@ -47,6 +48,12 @@ class EdgeListStructure:
             self._cache[key] = make()
         result: _Result = self._cache[key]
         return result
+
+    def keeps(self, x: Tensor | TableRows) -> bool:
+        return False
+
+    def kept(self, x: Tensor, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+        return make()
 
     def spmm(
         self,

@@ -307,6 +307,16 @@ class Csc:
         result: _Result = self._cache[key]
         return result
 
+    orders_products = False
+
+    def keeps(self, x: Tensor | TableRows) -> bool:
+        """Returns False: nothing is kept of features."""
+        return False
+
+    def kept(self, x: Tensor, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+        """Returns ``make()``."""
+        return make()
+
     def in_degrees(self) -> Tensor:
         """Returns the number of edges to each destination, [destinations]."""
         return self.matrix.degrees()
@@ -316,10 +326,7 @@ class Csc:
         return self.matrix.column_degrees()
 
     def count_self_loops(self, dtype: torch.dtype) -> Tensor:
-        """Returns the number of edges from source i to destination i, [destinations].
-
-        Does not synchronise.
-        """
+        """Returns the number of edges from source i to destination i. Does not synchronise."""
         return self.matrix.count_self_loops(dtype)
 
     def edge_ends(self) -> tuple[Tensor, Tensor]:
@@ -357,16 +364,13 @@ class Csc:
         backward: Backward = "auto",
         deterministic: bool | None = None,
     ) -> Tensor:
-        """Sums messages at sources.
+        """Sums messages at sources, [sources, *features].
 
         Args:
             message: ``copy_u`` (x of the destination), ``copy_e`` (e of the edge) or ``mul``.
             x: [destinations, *features].
             e: [edges, *features], as for :func:`peergraph.aggregate.g_spmm`.
             backward, deterministic: whether the sum itself uses the transpose or atomics.
-
-        Returns:
-            [sources, *features].
         """
         return spmm_transposed(
             self.matrix, message, x, e, backward=backward, deterministic=deterministic

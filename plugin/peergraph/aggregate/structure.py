@@ -49,6 +49,25 @@ class Structure(Protocol):
         """Whether the structure serves one forward and one backward pass."""
         ...
 
+    @property
+    def orders_products(self) -> bool:
+        """Whether :meth:`spmm_linear` multiplies first where that is narrower."""
+        ...
+
+    def keeps(self, x: Tensor | TableRows) -> bool:
+        """Returns whether results of `x` are kept: it came before, unchanged, without gradient.
+
+        A layer asks once for each call, since the call is remembered.
+        """
+        ...
+
+    def kept(self, x: Tensor, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+        """Returns what `make` returned at the first call for `x`, of which :meth:`keeps` is true.
+
+        The result must not be changed.
+        """
+        ...
+
     def in_degrees(self) -> Tensor:
         """Returns the number of edges to each destination, [destinations] int32 or int64."""
         ...

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from peergraph.aggregate.layers.autocast import without_autocast
+from peergraph.aggregate.ops.product_order import multiplies_first
 from peergraph.aggregate.structure import Structure
 
 NORMS = ("both", "left", "right", "none")
@@ -62,7 +63,8 @@ def gcn(
     Args:
         structure: the edges.
         x: [sources, in], or [sources, out] if it was multiplied by the weight before.
-        weight: [out, in], multiplied first if out is less than in; None: not at all.
+        weight: [out, in], multiplied before or after the sum, whichever sums fewer columns; None:
+            not at all.
         bias: [out].
         norm: ``both``; ``left``: divide sources by their degree; ``right``: divide destinations;
             ``none``.
@@ -94,15 +96,23 @@ def gcn(
     if not same_nodes and (add_self_loops or (norm in ("both", "left") and not out_degrees)):
         raise ValueError(f"norm {norm!r} by in-degrees needs as many sources as destinations, got "
                          f"{structure.num_sources} and {structure.num_destinations}")  # fmt: skip
-    if weight is None:
-        return _aggregate(structure, x, bias, norm, add_self_loops, out_degrees, edge_weight,
-                          norm_dtype or x.dtype)  # fmt: skip
     dtype = norm_dtype or x.dtype
-    if weight.shape[0] < weight.shape[1]:
-        h = F.linear(x, weight)
-        return _aggregate(structure, h, bias, norm, add_self_loops, out_degrees, edge_weight, dtype)
-    h = _aggregate(structure, x, None, norm, add_self_loops, out_degrees, edge_weight, dtype)
-    return F.linear(h, weight, bias)
+
+    def aggregate(rows: Tensor, offset: Tensor | None) -> Tensor:
+        return _aggregate(
+            structure, rows, offset, norm, add_self_loops, out_degrees, edge_weight, dtype
+        )
+
+    if weight is None:
+        return aggregate(x, bias)
+    # Without factors the structure keeps the sums itself.
+    scales = norm == "both" or norm == "left"
+    if scales and edge_weight is None and structure.keeps(x):
+        key = ("gcn", norm, add_self_loops, out_degrees, dtype)
+        return F.linear(structure.kept(x, key, lambda: aggregate(x, None)), weight, bias)
+    if multiplies_first(x, [weight]):
+        return aggregate(F.linear(x, weight), bias)
+    return F.linear(aggregate(x, None), weight, bias)
 
 
 def weights_edges(structure: Structure, dtype: torch.dtype) -> bool:

@@ -42,7 +42,7 @@ def sage(
         bias: [out].
         edge_weight: [edges], by which messages are multiplied.
         project_first: multiply by `weight` before aggregating, which pays if out is less than in;
-            for ``mean``, ``sum`` and ``gcn`` only.
+            for ``mean``, ``sum`` and ``gcn`` only. A structure may choose the order itself.
 
     Returns:
         [destinations, out].
@@ -59,7 +59,7 @@ def sage(
         if self_weight is not None:
             raise ValueError("reduce 'gcn' has no self_weight")
         return _mean_with_self(structure, x, weight, self_x, bias, edge_weight, project_first)
-    if edge_weight is None and not project_first:
+    if edge_weight is None and (not project_first or structure.orders_products):
         return structure.spmm_linear(reduce, x, weight, self_weight, bias, self_x=self_x)
     message = "copy_u" if edge_weight is None else "mul"
     if self_weight is not None and self_x is None:

@@ -62,8 +62,10 @@ def attention(
     if wide and right is not None and right.dtype != x.dtype:
         raise TypeError(f"x and right must have one dtype, got {x.dtype} and {right.dtype}")
     if x.numel() == 0 or matrix.num_rows == 0:
-        # No kernel runs, but the result must be part of the graph of gradients.
-        return x.new_zeros(matrix.num_rows, heads, depth) + 0 * x.sum()
+        # No kernel runs, but all operands must be part of the graph of gradients.
+        operands = [t for t in (x, left, right, att) if t is not None]
+        nothing = torch.stack([t[:0].sum().to(x.dtype) for t in operands]).sum()
+        return nothing.expand(matrix.num_rows, heads, depth)
     if not is_traced() and not attention_fits(x):
         raise NotImplementedError(
             f"attention over {heads} heads of {depth} does not fit {x.device}"

@@ -46,6 +46,8 @@ class PartitionedCsc:
 
     transient = False
     """Partitioned structures serve many passes."""
+    orders_products = True
+    """:meth:`spmm_linear` multiplies first where that is narrower (MG-GCN 4.4)."""
 
     def __init__(
         self,
