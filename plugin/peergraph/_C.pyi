@@ -345,6 +345,19 @@ class Attention:
         slope: float,
     ) -> None: ...
 
+class Distribution:
+    __members__: typing.ClassVar[dict[str, Distribution]]
+    exponential: typing.ClassVar[Distribution]
+    normal: typing.ClassVar[Distribution]
+    uniform: typing.ClassVar[Distribution]
+
+    def __init__(self, value: int) -> None: ...
+    def __int__(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
+
 def alignment_bits(table: TableView) -> int: ...
 def ask_for_huge_pages(address: int, bytes: int) -> None: ...
 def attention(
@@ -388,6 +401,16 @@ def crc32c(address: int, num_bytes: int, previous: int) -> int: ...
 def degrees(
     view: CscView, first: int, count: int, destinations: IdMapView, out: int, launch: Launch
 ) -> None: ...
+def dropout_rows(
+    *,
+    seed: int,
+    row_ids: torch.Tensor,
+    p: float,
+    scale: float,
+    x: torch.Tensor | None,
+    out: torch.Tensor,
+    launch: Launch,
+) -> None: ...
 def edge_softmax(
     matrix: CsrMatrix,
     *,
@@ -396,6 +419,14 @@ def edge_softmax(
     out: torch.Tensor,
     launch: Launch,
     allocate: collections.abc.Callable[[int], int],
+) -> None: ...
+def fill_random(
+    *,
+    seed: int,
+    row_ids: torch.Tensor,
+    distribution: Distribution,
+    out: torch.Tensor,
+    launch: Launch,
 ) -> None: ...
 def gather(table: TableView, ids: IdList, out: int, launch: Launch) -> None: ...
 def gather_lists(

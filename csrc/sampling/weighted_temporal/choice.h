@@ -6,12 +6,12 @@
 
 #include <cstdint>
 
+#include "common/exponential.h"
 #include "common/host_device.h"
 #include "common/ids.h"
 #include "memory/row_map.h"
 #include "memory/table_view.h"
 #include "sampling/neighbor/without_replacement.h"
-#include "sampling/weighted_temporal/exponential.h"
 #include "store/csc_view.h"
 
 namespace peergraph {

@@ -1,0 +1,62 @@
+"""Seeds of random operations, equal on all ranks."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from weakref import WeakKeyDictionary
+
+import torch
+
+from peergraph.memory import Group
+from peergraph.sampling import next_seed
+
+_checked: WeakKeyDictionary[Group, dict[int, int]] = WeakKeyDictionary()
+
+
+def shared_seed(group: Group | None, generator: torch.Generator | None = None) -> int:
+    """Draws a seed for one random operation from a generator that all ranks have in the same state.
+
+    The first draw of a group from a generator, and the first one after the generator was seeded
+    again, is collective: it compares the generator's state between ranks. If states differ, all
+    ranks take rank 0's, with a warning. Runs on the CPU; does not synchronise the GPU otherwise.
+
+    Args:
+        group: the ranks; None for a plain tensor of one process.
+        generator: of the CPU; None: torch's default generator of the CPU.
+
+    Raises:
+        NotImplementedError: a generator of a GPU.
+    """
+    if generator is not None and generator.device.type != "cpu":
+        raise NotImplementedError(
+            f"generator must be of the CPU for partitioned tensors, got one of {generator.device}"
+        )
+    source = torch.default_generator if generator is None else generator
+    if group is not None and group.world_size > 1:
+        checked = _checked.setdefault(group, {})
+        if checked.get(id(source)) != source.initial_seed():
+            _agree(group, source)
+            checked[id(source)] = source.initial_seed()
+    return next_seed(source)
+
+
+def _agree(group: Group, generator: torch.Generator) -> None:
+    """Gives all ranks rank 0's state of `generator`; of the default one on the GPU, too."""
+    states = [generator.get_state()]
+    has_gpu = group.device.type == "cuda" and generator is torch.default_generator
+    if has_gpu:
+        states.append(torch.cuda.get_rng_state(group.device))
+    digest = hashlib.blake2b(b"".join(state.numpy().tobytes() for state in states)).digest()
+    if len(set(group.all_gather(digest))) == 1:
+        return
+    if group.rank == 0:
+        warnings.warn(
+            "the random generators of the ranks differ, so rank 0's is taken on all ranks; call "
+            "torch.manual_seed with the same seed on every rank",
+            stacklevel=3,
+        )
+    states = group.broadcast(states)
+    generator.set_state(states[0])
+    if has_gpu:
+        torch.cuda.set_rng_state(states[1], group.device)
