@@ -9,7 +9,12 @@ import torch
 
 import peergraph
 from tests.aggregate.graphs import assert_same
-from tests.kernels import aggregate_cases, memory_cases, sampling_cases  # noqa: F401
+from tests.kernels import (  # noqa: F401
+    aggregate_cases,
+    fullgraph_cases,
+    memory_cases,
+    sampling_cases,
+)
 from tests.kernels.cases import CASES
 from tests.kernels.sources import kernels
 

@@ -1,0 +1,161 @@
+"""Dropout keyed by (seed, row, column): no mask is kept, backward makes it again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+
+from peergraph.fullgraph.random.registry import random_function, random_op
+from peergraph.fullgraph.random.rows import Rows
+from peergraph.fullgraph.tensor.conversions import take_rows
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+
+aten = torch.ops.aten
+
+_ALPHA = 1.7580993408473766  # of SELU: its scale times its alpha
+
+
+class _Dropout(Function):
+    """Dropout of the rows of a partitioned or a plain tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, p: float, seed: int) -> Tensor:
+        ctx.p, ctx.seed = p, seed
+        ctx.layout = (x.layout, x.partitioned_dim) if isinstance(x, PartitionedTensor) else None
+        rows = Rows(x)
+        return rows.wrap(rows.dropout(p, seed))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        if ctx.layout is not None:
+            grad = take_rows(grad, *ctx.layout)
+        return _Dropout.apply(grad, ctx.p, ctx.seed), None, None
+
+
+@random_function(F.dropout)
+def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """As ``torch.nn.functional.dropout``, keyed by the user's row; plain tensors, too.
+
+    Element (r, c) is kept or dropped by (seed, r, c) alone: equal at every number of ranks, on the
+    CPU and on the GPU and in every floating-point type. The seed is drawn from torch's default
+    generator of the CPU at each call. A dropped element is 0, even if it was NaN.
+    """
+    _check_probability(p)
+    if not training or p == 0:
+        return x
+    result: Tensor = _Dropout.apply(x, p, Rows(x).seed())
+    return x.copy_(result) if inplace else result
+
+
+@random_function(torch.dropout)
+def _dropout(input: Tensor, p: float, train: bool) -> Tensor:
+    return dropout(input, p, train)
+
+
+@random_function(torch.dropout_)
+def _dropout_(input: Tensor, p: float, train: bool) -> Tensor:
+    return dropout(input, p, train, inplace=True)
+
+
+@random_function(F.dropout1d, F.dropout2d, F.dropout3d, torch.feature_dropout)
+def feature_dropout(
+    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, **old: bool
+) -> Tensor:
+    """As ``torch.nn.functional.dropout1d``, ..., keyed by the user's row and the channel.
+
+    Channels are dimension 1; a tensor [channels, length] loses whole rows.
+    """
+    _check_probability(p)
+    if not old.get("train", training) or p == 0:
+        return input
+    mask = _channel_mask(input, p)
+    mask = mask * (1 / (1 - p)) if p < 1 else mask
+    return input.mul_(mask) if inplace else input * mask
+
+
+@random_function(torch.feature_dropout_)
+def _feature_dropout_(input: Tensor, p: float, train: bool) -> Tensor:
+    return feature_dropout(input, p, train, inplace=True)
+
+
+@random_function(F.alpha_dropout)
+def alpha_dropout(
+    input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+) -> Tensor:
+    """As ``torch.nn.functional.alpha_dropout``, keyed by the user's row."""
+    _check_probability(p)
+    if not training or p == 0:
+        return input
+    rows = Rows(input)
+    return _with_alpha(input, rows.wrap(rows.keep(p, rows.seed())), p, inplace)
+
+
+@random_function(F.feature_alpha_dropout)
+def feature_alpha_dropout(
+    input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+) -> Tensor:
+    """As ``torch.nn.functional.feature_alpha_dropout``, keyed by the user's row and the channel."""
+    _check_probability(p)
+    if not training or p == 0:
+        return input
+    return _with_alpha(input, _channel_mask(input, p), p, inplace)
+
+
+@random_function(torch.alpha_dropout)
+def _alpha_dropout(input: Tensor, p: float, train: bool) -> Tensor:
+    return alpha_dropout(input, p, train)
+
+
+@random_function(torch.alpha_dropout_)
+def _alpha_dropout_(input: Tensor, p: float, train: bool) -> Tensor:
+    return alpha_dropout(input, p, train, inplace=True)
+
+
+@random_function(torch.feature_alpha_dropout)
+def _feature_alpha_dropout(input: Tensor, p: float, train: bool) -> Tensor:
+    return feature_alpha_dropout(input, p, train)
+
+
+@random_function(torch.feature_alpha_dropout_)
+def _feature_alpha_dropout_(input: Tensor, p: float, train: bool) -> Tensor:
+    return feature_alpha_dropout(input, p, train, inplace=True)
+
+
+@random_op(aten.native_dropout.default)
+def _native_dropout(input: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
+    rows = Rows(input)
+    if train is False:
+        mask = torch.ones_like(rows.local, dtype=torch.bool)
+        return rows.wrap(rows.local.clone()), rows.wrap(mask)
+    seed = rows.seed()
+    return rows.wrap(rows.dropout(p, seed)), rows.wrap(rows.keep(p, seed, torch.bool))
+
+
+@random_op(aten.native_dropout_backward.default)
+def _native_dropout_backward(grad_output: Tensor, mask: Tensor, scale: float) -> Tensor:
+    return grad_output * mask * scale
+
+
+def _channel_mask(x: Tensor, p: float) -> Tensor:
+    rows = Rows(x)
+    if x.dim() < 2:
+        raise RuntimeError(f"feature dropout needs at least 2 dimensions, got {x.dim()}")
+    return rows.keep_channels(p, rows.seed(), 2 if x.dim() > 2 else 1)
+
+
+def _with_alpha(x: Tensor, keep: Tensor, p: float, inplace: bool) -> Tensor:
+    """Keeps mean and variance of SELU's outputs (Klambauer et al. 2017)."""
+    if p == 1:
+        return x.mul_(0.0) if inplace else x * 0.0
+    scale = ((_ALPHA**2 * p + 1) * (1 - p)) ** -0.5
+    shift = (keep - 1) * (_ALPHA * scale) + _ALPHA * scale * p
+    return x.mul_(keep * scale).add_(shift) if inplace else x * (keep * scale) + shift
+
+
+def _check_probability(p: float) -> None:
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")

@@ -1,0 +1,43 @@
+"""The same random numbers on plain tensors in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from peergraph.fullgraph.random import draws, dropout  # noqa: F401  (they register operations)
+from peergraph.fullgraph.random.registry import RANDOM_FUNCTIONS, RANDOM_OPS
+
+
+@contextmanager
+def keyed_random() -> Iterator[None]:
+    """Within this, plain tensors get the random numbers that partitioned tensors get.
+
+    Dropout and the other random operations of torch draw a seed from torch's default generator of
+    the CPU and key their numbers by row and column: row r of a plain tensor gets what the user's
+    row r of a partitioned tensor gets. A model that runs in one process on plain tensors then has
+    the masks that it has on partitioned tensors, at any number of ranks. Factory functions such as
+    ``torch.rand`` are unchanged.
+    """
+    with _Functions(), _Ops():
+        yield
+
+
+class _Functions(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return RANDOM_FUNCTIONS.get(func, func)(*args, **(kwargs or {}))
+
+
+class _Ops(TorchDispatchMode):
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        rule = RANDOM_OPS.get(func, func) if any(isinstance(a, Tensor) for a in args) else func
+        return rule(*args, **(kwargs or {}))

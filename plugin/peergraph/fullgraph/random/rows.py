@@ -1,0 +1,87 @@
+"""The rows of a tensor with the user's row numbers, for operations that draw numbers by row."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.random.kernels import dropout_rows, fill_random, keep_rows
+from peergraph.fullgraph.random.seeds import shared_seed
+from peergraph.fullgraph.tensor.arguments import not_implemented
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+
+_KERNEL_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+class Rows:
+    """A tensor as rows, the partitioned dimension first. A plain tensor has rows 0 .. n-1.
+
+    So a plain tensor of one process gets the numbers that a partitioned tensor of the same values
+    gets at any number of ranks. All results are without autograd's history.
+    """
+
+    def __init__(self, x: Tensor) -> None:
+        self._x = x
+        if isinstance(x, PartitionedTensor):
+            self.group, self.dim, local = x.layout.group, x.partitioned_dim, x._local
+            self.ids = x.layout.positions
+        else:
+            self.group, self.dim = None, 0
+            local = x if x.dim() else x.view(1)
+            self.ids = torch.arange(local.shape[0], device=x.device)
+        self.local = local
+        self._shape = local.movedim(self.dim, 0).shape
+
+    def seed(self, generator: torch.Generator | None = None) -> int:
+        """Draws the seed of an operation: see :func:`shared_seed`."""
+        return shared_seed(self.group, generator)
+
+    def draw(self, distribution: str, seed: int, dtype: torch.dtype | None = None) -> Tensor:
+        """One number for each element, laid out as the local rows are: see :func:`fill_random`.
+
+        Args:
+            dtype: a floating-point one; by default the tensor's, or float32 for integers.
+        """
+        made = dtype or self._x.dtype
+        made = made if made in _KERNEL_DTYPES else torch.float32
+        return self._back(fill_random(distribution, seed, self.ids, self._columns(), made))
+
+    def keep(self, p: float, seed: int, dtype: torch.dtype | None = None) -> Tensor:
+        """0 with probability `p`, else 1, for each element, laid out as the local rows are."""
+        made = dtype or self._x.dtype
+        kept = keep_rows(
+            p, seed, self.ids, self._columns(), made if made in _KERNEL_DTYPES else torch.float32
+        )
+        return self._back(kept).to(made)
+
+    def keep_channels(self, p: float, seed: int, dims: int) -> Tensor:
+        """As :meth:`keep`, with one value for elements that agree in the first `dims` dimensions.
+
+        The result broadcasts with the tensor and is partitioned as it is.
+        """
+        if self.dim >= dims:
+            not_implemented("feature dropout", f"rows are partitioned along dimension {self.dim}")
+        kept_shape = list(self.local.shape[:dims])
+        columns = prod(kept_shape) // max(kept_shape.pop(self.dim), 1)
+        kept = keep_rows(p, seed, self.ids, columns, self._x.dtype)
+        kept = kept.view(-1, *kept_shape).movedim(0, self.dim)
+        return self.wrap(kept.reshape(*kept.shape, *[1] * (self.local.dim() - dims)))
+
+    def dropout(self, p: float, seed: int) -> Tensor:
+        """The local rows with elements dropped out: see :func:`dropout_rows`."""
+        rows = self.local.movedim(self.dim, 0).contiguous()
+        return dropout_rows(rows, p, seed, self.ids).movedim(0, self.dim)
+
+    def wrap(self, local: Tensor) -> Tensor:
+        """Returns local rows as a tensor of the same kind."""
+        if isinstance(self._x, PartitionedTensor):
+            return wrap(local, self._x.layout, self.dim)
+        return local if self._x.dim() else local.view(())
+
+    def _columns(self) -> int:
+        return prod(self._shape[1:])
+
+    def _back(self, rows: Tensor) -> Tensor:
+        return rows.view(self._shape).movedim(0, self.dim)
