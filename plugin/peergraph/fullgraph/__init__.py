@@ -10,6 +10,7 @@ from peergraph.fullgraph.structure.edge_changes import (
     with_self_loops,
     without_self_loops,
 )
+from peergraph.fullgraph.random.plain_tensors import keyed_random
 from peergraph.fullgraph.structure.edge_index import PartitionedEdgeIndex
 from peergraph.fullgraph.structure.node_index import NodeIndex
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
@@ -27,6 +28,7 @@ __all__ = [
     "RowLayout",
     "distribute",
     "from_local",
+    "keyed_random",
     "like",
     "replicated",
     "select_edges",

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from peergraph.fullgraph.random.registry import random_function, random_op
+from peergraph.fullgraph.random.registry import overloads, random_function, random_op
 from peergraph.fullgraph.random.rows import Rows
 from peergraph.fullgraph.tensor.arguments import not_implemented
 from peergraph.fullgraph.tensor.pointwise import localize
@@ -26,12 +26,12 @@ def _like(x: Tensor, distribution: str, options: dict[str, Any]) -> Tensor:
     return rows.wrap(made.to(dtype or x.dtype))
 
 
-@random_op(aten.rand_like.default)
+@random_op(*overloads(aten.rand_like, "default", "generator"))
 def _rand_like(self: Tensor, **options: Any) -> Tensor:
     return _like(self, "uniform", options)
 
 
-@random_op(aten.randn_like.default)
+@random_op(*overloads(aten.randn_like, "default", "generator"))
 def _randn_like(self: Tensor, **options: Any) -> Tensor:
     return _like(self, "normal", options)
 
@@ -44,12 +44,12 @@ def _integers(rows: Rows, low: int, high: int, generator: Generator | None) -> T
     return made.mul_(high - low).floor_().add_(low)
 
 
-@random_op(aten.randint_like.default)
+@random_op(*overloads(aten.randint_like, "default", "generator"))
 def _randint_like(self: Tensor, high: int, **options: Any) -> Tensor:
     return _randint_like_from(self, 0, high, **options)
 
 
-@random_op(aten.randint_like.low_dtype)
+@random_op(*overloads(aten.randint_like, "low_dtype", "low_generator_dtype"))
 def _randint_like_from(self: Tensor, low: int, high: int, **options: Any) -> Tensor:
     rows = Rows(self)
     made = _integers(rows, low, high, options.get("generator"))
@@ -61,7 +61,7 @@ def _random_to(self: Tensor, to: int, generator: Generator | None = None) -> Ten
     return _random_from(self, 0, to, generator)
 
 
-@random_op(getattr(aten.random_, "from"))
+@random_op(*overloads(aten.random_, "from"))
 def _random_from(
     self: Tensor, start: int, to: int | None, generator: Generator | None = None
 ) -> Tensor:

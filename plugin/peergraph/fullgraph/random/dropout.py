@@ -33,7 +33,8 @@ class _Dropout(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         if ctx.layout is not None:
             grad = take_rows(grad, *ctx.layout)
-        return _Dropout.apply(grad, ctx.p, ctx.seed), None, None
+        result: Tensor = _Dropout.apply(grad, ctx.p, ctx.seed)  # type: ignore[no-untyped-call]
+        return result, None, None
 
 
 @random_function(F.dropout)
@@ -47,7 +48,7 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = Fa
     _check_probability(p)
     if not training or p == 0:
         return x
-    result: Tensor = _Dropout.apply(x, p, Rows(x).seed())
+    result: Tensor = _Dropout.apply(x, p, Rows(x).seed())  # type: ignore[no-untyped-call]
     return x.copy_(result) if inplace else result
 
 
@@ -133,11 +134,6 @@ def _native_dropout(input: Tensor, p: float, train: bool | None) -> tuple[Tensor
         return rows.wrap(rows.local.clone()), rows.wrap(mask)
     seed = rows.seed()
     return rows.wrap(rows.dropout(p, seed)), rows.wrap(rows.keep(p, seed, torch.bool))
-
-
-@random_op(aten.native_dropout_backward.default)
-def _native_dropout_backward(grad_output: Tensor, mask: Tensor, scale: float) -> Tensor:
-    return grad_output * mask * scale
 
 
 def _channel_mask(x: Tensor, p: float) -> Tensor:

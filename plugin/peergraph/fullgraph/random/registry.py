@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from torch._ops import OpOverload
+from torch._ops import OpOverload, OpOverloadPacket
 
 from peergraph.fullgraph.tensor.registry import Rule, function_rule, rule
 
@@ -36,3 +36,8 @@ def random_op(*overloads: OpOverload) -> Callable[[_Function], _Function]:
         return rule(*overloads)(replacement)
 
     return register
+
+
+def overloads(packet: OpOverloadPacket, *names: str) -> list[OpOverload]:
+    """Returns the overloads of an operation that the installed torch has."""
+    return [getattr(packet, name) for name in names if name in packet.overloads()]  # type: ignore[no-untyped-call]

@@ -11,6 +11,7 @@ from peergraph.fullgraph.random.kernels import dropout_rows, fill_random, keep_r
 from peergraph.fullgraph.random.seeds import shared_seed
 from peergraph.fullgraph.tensor.arguments import not_implemented
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+from peergraph.memory import Group
 
 _KERNEL_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -25,7 +26,8 @@ class Rows:
     def __init__(self, x: Tensor) -> None:
         self._x = x
         if isinstance(x, PartitionedTensor):
-            self.group, self.dim, local = x.layout.group, x.partitioned_dim, x._local
+            self.group: Group | None = x.layout.group
+            self.dim, local = x.partitioned_dim, x._local
             self.ids = x.layout.positions
         else:
             self.group, self.dim = None, 0

@@ -24,7 +24,7 @@ def keyed_random() -> Iterator[None]:
     the masks that it has on partitioned tensors, at any number of ranks. Factory functions such as
     ``torch.rand`` are unchanged.
     """
-    with _Functions(), _Ops():
+    with _Functions(), _Ops():  # type: ignore[no-untyped-call]
         yield
 
 
@@ -35,7 +35,7 @@ class _Functions(TorchFunctionMode):
         return RANDOM_FUNCTIONS.get(func, func)(*args, **(kwargs or {}))
 
 
-class _Ops(TorchDispatchMode):
+class _Ops(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
