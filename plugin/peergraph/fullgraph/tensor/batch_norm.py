@@ -1,0 +1,324 @@
+"""Batch normalisation with the statistics of all ranks' rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from peergraph.fullgraph.exchange.transport import Transport
+from peergraph.fullgraph.tensor.arguments import not_implemented
+from peergraph.fullgraph.tensor.conversions import from_local, replicated, take_rows
+from peergraph.fullgraph.tensor.parameters import check_parameters
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+from peergraph.fullgraph.tensor.registry import function_rule, rule
+
+aten = torch.ops.aten
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+class NormalizeChannels(Function):
+    """Normalises channels (dimension 1) over all other dimensions and all ranks.
+
+    Returns the result, and the mean, the variance (biased) and 1 / sqrt(variance + eps) by channel,
+    which are plain, equal on all ranks and not differentiable.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: PartitionedTensor, weight: Tensor | None, bias: Tensor | None, eps: float
+    ) -> tuple[PartitionedTensor, Tensor, Tensor, Tensor]:
+        mean, variance = channel_statistics(x)
+        invstd = (variance + eps).rsqrt()
+        ctx.save_for_backward(x, weight, mean, invstd)
+        ctx.mark_non_differentiable(mean, variance, invstd)
+        ctx.set_materialize_grads(False)
+        local = normalized(x._local, weight, bias, mean, variance, eps)
+        return wrap(local, x.layout, x.partitioned_dim), mean, variance, invstd
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return None, None, None, None
+        x, weight, mean, invstd = ctx.saved_tensors
+        grad = take_rows(grad, x.layout, x.partitioned_dim)
+        grad_x, grad_weight, grad_bias = channel_gradients(
+            grad, x, weight, mean, invstd, ctx.needs_input_grad[0]
+        )
+        if weight is not None:
+            grad_weight = grad_weight.to(weight.dtype)
+        return grad_x, grad_weight if ctx.needs_input_grad[1] else None, (
+            grad_bias.to(mean.dtype if weight is None else weight.dtype)
+            if ctx.needs_input_grad[2]
+            else None
+        ), None
+
+
+def channel_statistics(x: PartitionedTensor) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance of each channel over all ranks. Collective: one reduction.
+
+    Each rank's mean and sum of squared deviations are combined in rank order (Chan et al. 1979), so
+    all ranks get the same bits. float64 for float64, else float32.
+    """
+    _check_channels("batch_norm", x)
+    group, local = x.layout.group, x._local
+    if local.dtype in _HALF:
+        local = local.float()
+    parts = local.new_zeros(group.world_size, 2, local.shape[1])
+    if local.numel():
+        variance, mean = torch.var_mean(local, _other_dims(local), correction=0)
+        parts[group.rank, 0], parts[group.rank, 1] = mean, variance
+    parts = Transport.of(group).all_reduce(parts)
+    shares = parts.new_tensor(x.layout.counts).div_(max(x.layout.size, 1)).unsqueeze(1)
+    means, variances = parts.unbind(1)
+    mean = (shares * means).sum(0)
+    return mean, (shares * (variances + (means - mean).square())).sum(0)
+
+
+def normalized(
+    local: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor,
+    variance: Tensor,
+    eps: float,
+) -> Tensor:
+    """The local rows, normalised with given statistics."""
+    if weight is not None and weight.dtype != mean.dtype:
+        weight, bias = weight.to(mean.dtype), None if bias is None else bias.to(mean.dtype)
+    enabled = torch.backends.cudnn.enabled
+    return torch.batch_norm(local, weight, bias, mean, variance, False, 0.0, eps, enabled)
+
+
+def channel_gradients(
+    grad: PartitionedTensor,
+    x: PartitionedTensor,
+    weight: Tensor | None,
+    mean: Tensor,
+    invstd: Tensor,
+    needs_x: bool,
+) -> tuple[PartitionedTensor | None, Tensor, Tensor]:
+    """The gradients of input, weight and bias. Collective: one reduction."""
+    dims = _other_dims(x._local)
+    centered = x._local - _by_channel(mean, x)
+    grad_local = grad._local
+    sums = torch.stack(
+        [grad_local.sum(dims, dtype=mean.dtype), (grad_local * centered).sum(dims, dtype=mean.dtype)]
+    )
+    grad_bias, products = Transport.of(x.layout.group).all_reduce(sums).unbind()
+    grad_weight = products * invstd
+    if not needs_x:
+        return None, grad_weight, grad_bias
+    count = values_by_channel(x)
+    slope = grad_weight * invstd / count
+    scale = invstd if weight is None else invstd * weight
+    made = centered.mul_(_by_channel(-slope, x)).add_(grad_local)
+    made = made.sub_(_by_channel(grad_bias / count, x)).mul_(_by_channel(scale, x))
+    return wrap(made.to(x.dtype), x.layout, x.partitioned_dim), grad_weight, grad_bias
+
+
+@function_rule(F.batch_norm)
+def batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Batch normalisation; the running statistics are equal on all ranks.
+
+    In training it is collective, twice with its gradient. ValueError if all ranks together have one
+    value per channel.
+    """
+    if not isinstance(input, PartitionedTensor):
+        not_implemented("batch_norm", "parameters or statistics are partitioned, the input is not")
+    _check_channels("batch_norm", input)
+    group = input.layout.group
+    if not training:
+        local = F.batch_norm(
+            input.to_local(),
+            running_mean,
+            running_var,
+            None if weight is None else replicated(weight, group),
+            None if bias is None else replicated(bias, group),
+            False,
+            momentum,
+            eps,
+        )
+        return from_local(local, input.layout, input.partitioned_dim)
+    check_parameters((weight, bias), group)
+    count = values_by_channel(input)
+    if count == 1:
+        raise ValueError(
+            "Expected more than 1 value per channel when training, got input size "
+            f"{tuple(input.shape)}"
+        )
+    out, mean, variance, _ = NormalizeChannels.apply(input, weight, bias, eps)  # type: ignore[no-untyped-call]
+    update_running(running_mean, running_var, mean, variance, count, momentum)
+    result: Tensor = out
+    return result
+
+
+def update_running(
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    mean: Tensor,
+    variance: Tensor,
+    count: int,
+    momentum: float,
+) -> None:
+    """Moves running statistics, where there are any, towards those of a batch of `count` values."""
+    with torch.no_grad():
+        if running_mean is not None:
+            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+        if running_var is not None:
+            unbiased = variance * (count / max(count - 1, 1))
+            running_var.lerp_(unbiased.to(running_var.dtype), momentum)
+
+
+@function_rule(torch.batch_norm)
+def _torch_batch_norm(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Tensor:
+    return batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+@rule(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
+def _native_batch_norm(
+    input: PartitionedTensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    if not training:
+        local = batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+        return local, input._local.new_empty(0), input._local.new_empty(0)
+    mean, variance = channel_statistics(input)
+    local = normalized(input._local, weight, bias, mean, variance, eps)
+    count = values_by_channel(input)
+    update_running(running_mean, running_var, mean, variance, count, momentum)
+    return wrap(local, input.layout, input.partitioned_dim), mean, (variance + eps).rsqrt()
+
+
+@rule(aten._native_batch_norm_legit.no_stats)
+def _native_batch_norm_without_statistics(
+    input: PartitionedTensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _native_batch_norm(input, weight, bias, None, None, training, momentum, eps)
+
+
+@rule(aten.native_batch_norm_backward.default)
+def _native_batch_norm_backward(
+    grad_out: PartitionedTensor,
+    input: PartitionedTensor,
+    weight: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    save_mean: Tensor | None,
+    save_invstd: Tensor | None,
+    train: bool,
+    eps: float,
+    output_mask: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    if train:
+        assert save_mean is not None
+        assert save_invstd is not None
+        found = channel_gradients(
+            grad_out, input, weight, save_mean, save_invstd, bool(output_mask[0])
+        )
+        return tuple(part if wanted else None for part, wanted in zip(found, output_mask, strict=True))
+    local, *parts = torch.ops.aten.native_batch_norm_backward(
+        *(grad_out._local, input._local, weight, running_mean, running_var),
+        *(save_mean, save_invstd, False, eps, list(output_mask)),
+    )
+    transport = Transport.of(input.layout.group)
+    summed = (None if part is None else transport.all_reduce(part) for part in parts)
+    grad_x = None if local is None else wrap(local, input.layout, input.partitioned_dim)
+    return grad_x, *summed
+
+
+@rule(aten.cudnn_batch_norm.default)
+def _cudnn_batch_norm(
+    input: PartitionedTensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    exponential_average_factor: float,
+    epsilon: float,
+) -> tuple[Tensor, ...]:
+    found = _native_batch_norm(
+        *(input, weight, bias, running_mean, running_var),
+        *(training, exponential_average_factor, epsilon),
+    )
+    return *found, input._local.new_empty(0, dtype=torch.uint8)
+
+
+@rule(aten.cudnn_batch_norm_backward.default)
+def _cudnn_batch_norm_backward(
+    input: PartitionedTensor,
+    grad_output: PartitionedTensor,
+    weight: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    save_mean: Tensor,
+    save_var: Tensor,
+    epsilon: float,
+    reserveSpace: Tensor,
+) -> tuple[Tensor | None, ...]:
+    return channel_gradients(grad_output, input, weight, save_mean, save_var, needs_x=True)
+
+
+@rule(aten.batch_norm_stats.default)
+def _sync_batch_norm(*_: Any) -> NoReturn:
+    raise NotImplementedError(
+        "SyncBatchNorm is not implemented for partitioned tensors and not needed: nn.BatchNorm1d has "
+        "the statistics of all ranks' rows; leave out convert_sync_batchnorm"
+    )
+
+
+def _other_dims(local: Tensor) -> list[int]:
+    return [dim for dim in range(local.dim()) if dim != 1]
+
+
+def _by_channel(values: Tensor, x: PartitionedTensor) -> Tensor:
+    return values.view(-1, *[1] * (x.dim() - 2))
+
+
+def values_by_channel(x: PartitionedTensor) -> int:
+    return x.numel() // max(x.shape[1], 1)
+
+
+def _check_channels(name: str, x: PartitionedTensor) -> None:
+    if x.dim() < 2 or x.partitioned_dim == 1:
+        not_implemented(
+            name, f"channels are dimension 1, rows are partitioned along {x.partitioned_dim}"
+        )
