@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.tensor.arguments import not_implemented
-from peergraph.fullgraph.tensor.conversions import from_local, replicated, take_rows
+from peergraph.fullgraph.tensor.conversions import take_rows
 from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import function_rule, rule
@@ -43,22 +43,45 @@ class NormalizeChannels(Function):
         return wrap(local, x.layout, x.partitioned_dim), mean, variance, invstd
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         if grad is None:
             return None, None, None, None
-        x, weight, mean, invstd = ctx.saved_tensors
-        grad = take_rows(grad, x.layout, x.partitioned_dim)
-        grad_x, grad_weight, grad_bias = channel_gradients(
-            grad, x, weight, mean, invstd, ctx.needs_input_grad[0]
-        )
-        if weight is not None:
-            grad_weight = grad_weight.to(weight.dtype)
-        return grad_x, grad_weight if ctx.needs_input_grad[1] else None, (
-            grad_bias.to(mean.dtype if weight is None else weight.dtype)
-            if ctx.needs_input_grad[2]
-            else None
-        ), None
+        return *_gradients(ctx, grad, constant=False), None
+
+
+class NormalizeWithConstants(Function):
+    """Normalises channels with given statistics."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: PartitionedTensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        mean: Tensor,
+        variance: Tensor,
+        eps: float,
+    ) -> PartitionedTensor:
+        ctx.save_for_backward(x, weight, mean, (variance + eps).rsqrt())
+        local = normalized(x._local, weight, bias, mean, variance, eps)
+        return wrap(local, x.layout, x.partitioned_dim)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return *_gradients(ctx, grad, constant=True), None, None, None
+
+
+def _gradients(ctx: Any, grad: Tensor, constant: bool) -> tuple[Tensor | None, ...]:
+    x, weight, mean, invstd = ctx.saved_tensors
+    grad = take_rows(grad, x.layout, x.partitioned_dim)
+    found = channel_gradients(grad, x, weight, mean, invstd, ctx.needs_input_grad[0], constant)
+    dtype = mean.dtype if weight is None else weight.dtype
+    grad_x, *parts = (
+        part if wanted else None for part, wanted in zip(found, ctx.needs_input_grad, strict=False)
+    )
+    return grad_x, *(None if part is None else part.to(dtype) for part in parts)
 
 
 def channel_statistics(x: PartitionedTensor) -> tuple[Tensor, Tensor]:
@@ -93,6 +116,7 @@ def normalized(
     """The local rows, normalised with given statistics."""
     if weight is not None and weight.dtype != mean.dtype:
         weight, bias = weight.to(mean.dtype), None if bias is None else bias.to(mean.dtype)
+    mean, variance = mean.contiguous(), variance.contiguous()
     enabled = torch.backends.cudnn.enabled
     return torch.batch_norm(local, weight, bias, mean, variance, False, 0.0, eps, enabled)
 
@@ -104,23 +128,34 @@ def channel_gradients(
     mean: Tensor,
     invstd: Tensor,
     needs_x: bool,
+    constant: bool = False,
 ) -> tuple[PartitionedTensor | None, Tensor, Tensor]:
-    """The gradients of input, weight and bias. Collective: one reduction."""
+    """The gradients of input, weight and bias. Collective: one reduction.
+
+    Args:
+        constant: the statistics do not depend on the input.
+    """
     dims = _other_dims(x._local)
     centered = x._local - _by_channel(mean, x)
     grad_local = grad._local
     sums = torch.stack(
-        [grad_local.sum(dims, dtype=mean.dtype), (grad_local * centered).sum(dims, dtype=mean.dtype)]
+        [
+            grad_local.sum(dims, dtype=mean.dtype),
+            (grad_local * centered).sum(dims, dtype=mean.dtype),
+        ]
     )
     grad_bias, products = Transport.of(x.layout.group).all_reduce(sums).unbind()
     grad_weight = products * invstd
     if not needs_x:
         return None, grad_weight, grad_bias
-    count = values_by_channel(x)
-    slope = grad_weight * invstd / count
     scale = invstd if weight is None else invstd * weight
-    made = centered.mul_(_by_channel(-slope, x)).add_(grad_local)
-    made = made.sub_(_by_channel(grad_bias / count, x)).mul_(_by_channel(scale, x))
+    if constant:
+        made = grad_local
+    else:
+        count = values_by_channel(x)
+        made = centered.mul_(_by_channel(-grad_weight * invstd / count, x)).add_(grad_local)
+        made = made.sub_(_by_channel(grad_bias / count, x))
+    made = made * _by_channel(scale, x)
     return wrap(made.to(x.dtype), x.layout, x.partitioned_dim), grad_weight, grad_bias
 
 
@@ -143,20 +178,14 @@ def batch_norm(
     if not isinstance(input, PartitionedTensor):
         not_implemented("batch_norm", "parameters or statistics are partitioned, the input is not")
     _check_channels("batch_norm", input)
-    group = input.layout.group
+    check_parameters((weight, bias), input.layout.group)
     if not training:
-        local = F.batch_norm(
-            input.to_local(),
-            running_mean,
-            running_var,
-            None if weight is None else replicated(weight, group),
-            None if bias is None else replicated(bias, group),
-            False,
-            momentum,
-            eps,
+        if running_mean is None or running_var is None:
+            raise ValueError("running_mean and running_var must be given in evaluation")
+        frozen: Tensor = NormalizeWithConstants.apply(  # type: ignore[no-untyped-call]
+            input, weight, bias, running_mean, running_var, eps
         )
-        return from_local(local, input.layout, input.partitioned_dim)
-    check_parameters((weight, bias), group)
+        return frozen
     count = values_by_channel(input)
     if count == 1:
         raise ValueError(
@@ -213,8 +242,8 @@ def _native_batch_norm(
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     if not training:
-        local = batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
-        return local, input._local.new_empty(0), input._local.new_empty(0)
+        out = batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+        return out, input._local.new_empty(0), input._local.new_empty(0)
     mean, variance = channel_statistics(input)
     local = normalized(input._local, weight, bias, mean, variance, eps)
     count = values_by_channel(input)
@@ -248,20 +277,15 @@ def _native_batch_norm_backward(
     output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, ...]:
     if train:
-        assert save_mean is not None
-        assert save_invstd is not None
-        found = channel_gradients(
-            grad_out, input, weight, save_mean, save_invstd, bool(output_mask[0])
-        )
-        return tuple(part if wanted else None for part, wanted in zip(found, output_mask, strict=True))
-    local, *parts = torch.ops.aten.native_batch_norm_backward(
-        *(grad_out._local, input._local, weight, running_mean, running_var),
-        *(save_mean, save_invstd, False, eps, list(output_mask)),
-    )
-    transport = Transport.of(input.layout.group)
-    summed = (None if part is None else transport.all_reduce(part) for part in parts)
-    grad_x = None if local is None else wrap(local, input.layout, input.partitioned_dim)
-    return grad_x, *summed
+        mean, invstd = save_mean, save_invstd
+    else:
+        mean = running_mean
+        invstd = None if running_var is None else (running_var + eps).rsqrt()
+    assert mean is not None
+    assert invstd is not None
+    needs_x = bool(output_mask[0])
+    found = channel_gradients(grad_out, input, weight, mean, invstd, needs_x, constant=not train)
+    return tuple(part if wanted else None for part, wanted in zip(found, output_mask, strict=True))
 
 
 @rule(aten.cudnn_batch_norm.default)
@@ -300,8 +324,8 @@ def _cudnn_batch_norm_backward(
 @rule(aten.batch_norm_stats.default)
 def _sync_batch_norm(*_: Any) -> NoReturn:
     raise NotImplementedError(
-        "SyncBatchNorm is not implemented for partitioned tensors and not needed: nn.BatchNorm1d has "
-        "the statistics of all ranks' rows; leave out convert_sync_batchnorm"
+        "SyncBatchNorm is not implemented for partitioned tensors and not needed: nn.BatchNorm1d "
+        "has the statistics of all ranks' rows; leave out convert_sync_batchnorm"
     )
 
 
@@ -313,7 +337,7 @@ def _by_channel(values: Tensor, x: PartitionedTensor) -> Tensor:
     return values.view(-1, *[1] * (x.dim() - 2))
 
 
-def values_by_channel(x: PartitionedTensor) -> int:
+def values_by_channel(x: Tensor) -> int:
     return x.numel() // max(x.shape[1], 1)
 
 

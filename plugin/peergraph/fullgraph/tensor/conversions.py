@@ -84,6 +84,20 @@ def replicated(tensor: Tensor, group: Group) -> Tensor:
     return result
 
 
+def replicated_together(group: Group, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Returns each tensor as :func:`replicated` does; their gradients are added up at once.
+
+    Then the ranks' collectives are in the same order even where one rank's local operations differ,
+    as torch's do for no rows.
+    """
+    check_parameters(tensors, group)
+    given = [tensor for tensor in tensors if tensor is not None]
+    if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)):
+        return tensors
+    entered = iter(ReplicatedTogether.apply(group, *given))  # type: ignore[no-untyped-call]
+    return tuple(None if tensor is None else next(entered) for tensor in tensors)
+
+
 class ToLocal(Function):
     """The local rows of a partitioned tensor."""
 
@@ -150,6 +164,25 @@ class Replicated(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return SumOverRanks.apply(grad, ctx.group), None  # type: ignore[no-untyped-call]
+
+
+class ReplicatedTogether(Function):
+    """Identity of several tensors; their gradients are added up over the ranks in one step."""
+
+    @staticmethod
+    def forward(ctx: Any, group: Group, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.group = group
+        return tuple(tensor.view_as(tensor) for tensor in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if any(grad.dtype != grads[0].dtype for grad in grads):
+            sums = [SumOverRanks.apply(grad, ctx.group) for grad in grads]  # type: ignore[no-untyped-call]
+            return None, *sums
+        flat = torch.cat([grad.reshape(-1) for grad in grads])
+        total: Tensor = SumOverRanks.apply(flat, ctx.group)  # type: ignore[no-untyped-call]
+        parts = torch.split(total, [grad.numel() for grad in grads])
+        return None, *(part.view(grad.shape) for part, grad in zip(parts, grads, strict=True))
 
 
 class SumOverRanks(Function):

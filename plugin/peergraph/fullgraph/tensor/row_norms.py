@@ -16,17 +16,15 @@ from peergraph.fullgraph.tensor.batch_norm import (
     update_running,
     values_by_channel,
 )
-from peergraph.fullgraph.tensor.conversions import from_local, replicated
-from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+from peergraph.fullgraph.tensor.conversions import from_local, replicated_together
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import function_rule
 from peergraph.memory import Group
 
 
-def _enter(tensor: Tensor | None, group: Group) -> Tensor | None:
-    return None if tensor is None else replicated(tensor, group)
-
-
-def _on_rows(name: str, x: Tensor, first_dim: int, run: Callable[[Tensor, Group], Tensor]) -> Tensor:
+def _on_rows(
+    name: str, x: Tensor, first_dim: int, run: Callable[[Tensor, Group], Tensor]
+) -> Tensor:
     """`run` on the local rows of `x`; it takes together elements of dimensions from `first_dim`."""
     if not isinstance(x, PartitionedTensor):
         not_implemented(name, "parameters are partitioned, the input is not")
@@ -47,9 +45,8 @@ def layer_norm(
     """As ``torch.nn.functional.layer_norm``, over dimensions that are not partitioned."""
 
     def run(local: Tensor, group: Group) -> Tensor:
-        return F.layer_norm(
-            local, normalized_shape, _enter(weight, group), _enter(bias, group), eps
-        )
+        scale, shift = replicated_together(group, weight, bias)
+        return F.layer_norm(local, normalized_shape, scale, shift, eps)
 
     return _on_rows("layer_norm", input, -len(normalized_shape), run)
 
@@ -64,7 +61,8 @@ def rms_norm(
     """As ``torch.nn.functional.rms_norm``, over dimensions that are not partitioned."""
 
     def run(local: Tensor, group: Group) -> Tensor:
-        return F.rms_norm(local, normalized_shape, _enter(weight, group), eps)
+        (scale,) = replicated_together(group, weight)
+        return F.rms_norm(local, normalized_shape, scale, eps)
 
     return _on_rows("rms_norm", input, -len(normalized_shape), run)
 
@@ -81,8 +79,9 @@ def group_norm(
     """As ``torch.nn.functional.group_norm``, of rows along dimension 0."""
 
     def run(local: Tensor, group: Group) -> Tensor:
+        scale, shift = replicated_together(group, weight, bias)
         # Not F.group_norm: its check of the number of values would see local ones.
-        return torch.group_norm(local, num_groups, _enter(weight, group), _enter(bias, group), eps)
+        return torch.group_norm(local, num_groups, scale, shift, eps)
 
     return _on_rows("group_norm", input, 1, run)
 
@@ -120,14 +119,11 @@ def instance_norm(
             not_implemented("instance_norm", "channels are partitioned, its parameters are not")
         return layer_norm(input, input.shape[2:], eps=eps)
     if running_mean is not None or running_var is not None:
-        with torch.no_grad():
-            by_row = input.detach().flatten(2)
-            variances = by_row.var(2, correction=0)
-            means = by_row.mean(2)
-            update_running(
-                *(running_mean, running_var, means.mean(0), variances.mean(0)),
-                *(positions, momentum),
-            )
+        layout, by_channel = input.layout, input._local.flatten(2)
+        means = by_channel.mean(2)
+        variances = (by_channel - means.unsqueeze(2)).square().mean(2)
+        mean, variance = (wrap(part, layout, 0).mean(0) for part in (means, variances))
+        update_running(running_mean, running_var, mean, variance, positions, momentum)
     return group_norm(input, input.shape[1], weight, bias, eps)
 
 
