@@ -120,6 +120,7 @@ KNOWN: dict[str, Callable[[], Any]] = {
     "_is_view": TENSOR,
     "_len_torch_dispatch_stack": _torch("torch._C"),
     "_make_wrapper_subclass": TENSOR,
+    "_native_batch_norm_legit": _torch("torch.ops.aten"),
     "_ops": _torch("torch"),
     "_python_dispatch": _torch("torch.utils"),
     "_pytree": _torch("torch.utils"),

@@ -3,6 +3,7 @@
 from peergraph.fullgraph.graph import FullGraph
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
+from peergraph.fullgraph.random.plain_tensors import keyed_random
 from peergraph.fullgraph.structure.edge_changes import (
     LoopStructure,
     select_edges,
@@ -10,7 +11,6 @@ from peergraph.fullgraph.structure.edge_changes import (
     with_self_loops,
     without_self_loops,
 )
-from peergraph.fullgraph.random.plain_tensors import keyed_random
 from peergraph.fullgraph.structure.edge_index import PartitionedEdgeIndex
 from peergraph.fullgraph.structure.node_index import NodeIndex
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from peergraph.fullgraph.random.registry import overloads, random_function, random_op
+from peergraph.fullgraph.random.registry import overloads, random_op
 from peergraph.fullgraph.random.rows import Rows
 from peergraph.fullgraph.tensor.arguments import not_implemented
 from peergraph.fullgraph.tensor.pointwise import localize
@@ -186,38 +186,31 @@ def _below(rows: Rows, chances: Tensor, generator: Generator | None) -> Tensor:
     return rows.draw("uniform", rows.seed(generator), made) < chances
 
 
-@random_function(F.rrelu)
-def rrelu(
-    input: Tensor,
-    lower: float = 1 / 8,
-    upper: float = 1 / 3,
-    training: bool = False,
-    inplace: bool = False,
-) -> Tensor:
-    """As ``torch.nn.functional.rrelu``, with slopes keyed by the user's row and the column."""
-    if not training:
-        return F.leaky_relu(input, (lower + upper) / 2, inplace)
-    rows = Rows(input)
-    slopes = rows.draw("uniform", rows.seed()) * (upper - lower) + lower
-    factor = rows.wrap(slopes.masked_fill_(rows.local > 0, 1))
-    return input.mul_(factor) if inplace else input * factor
-
-
-@random_function(torch.rrelu)
+@random_op(aten.rrelu_with_noise.default)
 def _rrelu(
-    input: Tensor,
+    self: Tensor,
+    noise: Tensor,
     lower: float = 1 / 8,
     upper: float = 1 / 3,
     training: bool = False,
     generator: Generator | None = None,
 ) -> Tensor:
-    if generator is not None:
-        not_implemented("torch.rrelu", "a generator of one's own is not supported")
-    return rrelu(input, lower, upper, training)
+    """Writes the slopes into `noise`: 1 for positive elements."""
+    if not training:
+        return F.leaky_relu(self, (lower + upper) / 2)
+    rows = Rows(noise)
+    slopes = rows.draw("uniform", rows.seed(generator)) * (upper - lower) + lower
+    _fill(noise, rows, slopes.masked_fill_(Rows(self).local > 0, 1))
+    return self * noise
 
 
-@random_function(torch.rrelu_)
+@random_op(aten.rrelu_with_noise_.default)
 def _rrelu_(
-    input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False
+    self: Tensor,
+    noise: Tensor,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: Generator | None = None,
 ) -> Tensor:
-    return rrelu(input, lower, upper, training, inplace=True)
+    return self.copy_(_rrelu(self, noise, lower, upper, training, generator))

@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from peergraph.fullgraph.random.registry import random_function, random_op
+from peergraph.fullgraph.random.registry import random_op
 from peergraph.fullgraph.random.rows import Rows
 from peergraph.fullgraph.tensor.conversions import take_rows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+from peergraph.fullgraph.tensor.registry import function_rule
 
 aten = torch.ops.aten
 
@@ -37,32 +38,33 @@ class _Dropout(Function):
         return result, None, None
 
 
-@random_function(F.dropout)
+@function_rule(F.dropout)
 def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """As ``torch.nn.functional.dropout``, keyed by the user's row; plain tensors, too.
+    """As ``torch.nn.functional.dropout``, keyed by the user's row.
 
     Element (r, c) is kept or dropped by (seed, r, c) alone: equal at every number of ranks, on the
     CPU and on the GPU and in every floating-point type. The seed is drawn from torch's default
     generator of the CPU at each call. A dropped element is 0, even if it was NaN.
     """
     _check_probability(p)
-    if not training or p == 0:
+    if not training or p == 0 or x.numel() == 0:
         return x
-    result: Tensor = _Dropout.apply(x, p, Rows(x).seed())  # type: ignore[no-untyped-call]
+    seed = Rows(x).seed() if p < 1 else 0
+    result: Tensor = _Dropout.apply(x, p, seed)  # type: ignore[no-untyped-call]
     return x.copy_(result) if inplace else result
 
 
-@random_function(torch.dropout)
+@function_rule(torch.dropout)
 def _dropout(input: Tensor, p: float, train: bool) -> Tensor:
     return dropout(input, p, train)
 
 
-@random_function(torch.dropout_)
+@function_rule(torch.dropout_)
 def _dropout_(input: Tensor, p: float, train: bool) -> Tensor:
     return dropout(input, p, train, inplace=True)
 
 
-@random_function(F.dropout1d, F.dropout2d, F.dropout3d, torch.feature_dropout)
+@function_rule(F.dropout1d, F.dropout2d, F.dropout3d, torch.feature_dropout)
 def feature_dropout(
     input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, **old: bool
 ) -> Tensor:
@@ -71,57 +73,58 @@ def feature_dropout(
     Channels are dimension 1; a tensor [channels, length] loses whole rows.
     """
     _check_probability(p)
-    if not old.get("train", training) or p == 0:
+    if not old.get("train", training) or p == 0 or input.numel() == 0:
         return input
     mask = _channel_mask(input, p)
     mask = mask * (1 / (1 - p)) if p < 1 else mask
     return input.mul_(mask) if inplace else input * mask
 
 
-@random_function(torch.feature_dropout_)
+@function_rule(torch.feature_dropout_)
 def _feature_dropout_(input: Tensor, p: float, train: bool) -> Tensor:
     return feature_dropout(input, p, train, inplace=True)
 
 
-@random_function(F.alpha_dropout)
+@function_rule(F.alpha_dropout)
 def alpha_dropout(
     input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
 ) -> Tensor:
     """As ``torch.nn.functional.alpha_dropout``, keyed by the user's row."""
     _check_probability(p)
-    if not training or p == 0:
+    if not training or p == 0 or input.numel() == 0:
         return input
     rows = Rows(input)
-    return _with_alpha(input, rows.wrap(rows.keep(p, rows.seed())), p, inplace)
+    kept = rows.keep(p, rows.seed() if p < 1 else 0)
+    return _with_alpha(input, rows.wrap(kept), p, inplace)
 
 
-@random_function(F.feature_alpha_dropout)
+@function_rule(F.feature_alpha_dropout)
 def feature_alpha_dropout(
     input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
 ) -> Tensor:
     """As ``torch.nn.functional.feature_alpha_dropout``, keyed by the user's row and the channel."""
     _check_probability(p)
-    if not training or p == 0:
+    if not training or p == 0 or input.numel() == 0:
         return input
     return _with_alpha(input, _channel_mask(input, p), p, inplace)
 
 
-@random_function(torch.alpha_dropout)
+@function_rule(torch.alpha_dropout)
 def _alpha_dropout(input: Tensor, p: float, train: bool) -> Tensor:
     return alpha_dropout(input, p, train)
 
 
-@random_function(torch.alpha_dropout_)
+@function_rule(torch.alpha_dropout_)
 def _alpha_dropout_(input: Tensor, p: float, train: bool) -> Tensor:
     return alpha_dropout(input, p, train, inplace=True)
 
 
-@random_function(torch.feature_alpha_dropout)
+@function_rule(torch.feature_alpha_dropout)
 def _feature_alpha_dropout(input: Tensor, p: float, train: bool) -> Tensor:
     return feature_alpha_dropout(input, p, train)
 
 
-@random_function(torch.feature_alpha_dropout_)
+@function_rule(torch.feature_alpha_dropout_)
 def _feature_alpha_dropout_(input: Tensor, p: float, train: bool) -> Tensor:
     return feature_alpha_dropout(input, p, train, inplace=True)
 
@@ -137,10 +140,10 @@ def _native_dropout(input: Tensor, p: float, train: bool | None) -> tuple[Tensor
 
 
 def _channel_mask(x: Tensor, p: float) -> Tensor:
-    rows = Rows(x)
     if x.dim() < 2:
         raise RuntimeError(f"feature dropout needs at least 2 dimensions, got {x.dim()}")
-    return rows.keep_channels(p, rows.seed(), 2 if x.dim() > 2 else 1)
+    rows = Rows(x)
+    return rows.keep_channels(p, rows.seed() if p < 1 else 0, 2 if x.dim() > 2 else 1)
 
 
 def _with_alpha(x: Tensor, keep: Tensor, p: float, inplace: bool) -> Tensor:

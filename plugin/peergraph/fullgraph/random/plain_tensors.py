@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from peergraph.fullgraph.random import draws, dropout  # noqa: F401  (they register operations)
-from peergraph.fullgraph.random.registry import RANDOM_FUNCTIONS, RANDOM_OPS
+from peergraph.fullgraph.random import draws  # noqa: F401  (registers operations)
+from peergraph.fullgraph.random.dropout import feature_dropout
+from peergraph.fullgraph.random.registry import RANDOM_OPS
 
 
 @contextmanager
@@ -19,23 +21,26 @@ def keyed_random() -> Iterator[None]:
     """Within this, plain tensors get the random numbers that partitioned tensors get.
 
     Dropout and the other random operations of torch draw a seed from torch's default generator of
-    the CPU and key their numbers by row and column: row r of a plain tensor gets what the user's
-    row r of a partitioned tensor gets. A model that runs in one process on plain tensors then has
-    the masks that it has on partitioned tensors, at any number of ranks. Factory functions such as
-    ``torch.rand`` are unchanged.
+    the CPU and key their numbers by row and column: row r of a plain tensor, along its first
+    dimension, gets what the user's row r of a partitioned tensor gets. A model that runs in one
+    process on plain tensors then has the masks that it has on partitioned tensors, at any number of
+    ranks. Factory functions such as ``torch.rand`` are unchanged.
     """
-    with _Functions(), _Ops():  # type: ignore[no-untyped-call]
+    with _Functions(), _Operations():  # type: ignore[no-untyped-call]
         yield
 
 
 class _Functions(TorchFunctionMode):
+    """Dropout of rows, whose mask has its only row along dimension 1."""
+
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return RANDOM_FUNCTIONS.get(func, func)(*args, **(kwargs or {}))
+        drops_rows = func is F.dropout1d and isinstance(args[0], Tensor) and args[0].dim() == 2
+        return (feature_dropout if drops_rows else func)(*args, **(kwargs or {}))
 
 
-class _Ops(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from torch._ops import OpOverload, OpOverloadPacket
 
-from peergraph.fullgraph.tensor.registry import Rule, function_rule, rule
+from peergraph.fullgraph.tensor.registry import Rule, rule
 
 _Function = TypeVar("_Function", bound=Rule)
 
-RANDOM_FUNCTIONS: dict[Callable[..., Any], Rule] = {}
-"""Functions of torch, and what replaces them on partitioned tensors and in `keyed_random`."""
-
 RANDOM_OPS: dict[OpOverload, Rule] = {}
-"""The same for ATen overloads, below autograd."""
-
-
-def random_function(*functions: Callable[..., Any]) -> Callable[[_Function], _Function]:
-    """Registers the decorated function, which serves partitioned and plain tensors."""
-
-    def register(replacement: _Function) -> _Function:
-        RANDOM_FUNCTIONS.update(dict.fromkeys(functions, replacement))
-        return function_rule(*functions)(replacement)
-
-    return register
+"""ATen overloads, and the rules that serve them on partitioned tensors and in `keyed_random`."""
 
 
 def random_op(*overloads: OpOverload) -> Callable[[_Function], _Function]:

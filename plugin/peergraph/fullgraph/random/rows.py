@@ -48,13 +48,13 @@ class Rows:
         """
         made = dtype or self._x.dtype
         made = made if made in _KERNEL_DTYPES else torch.float32
-        return self._back(fill_random(distribution, seed, self.ids, self._columns(), made))
+        return self._back(fill_random(distribution, seed, self.ids, self._width(), made))
 
     def keep(self, p: float, seed: int, dtype: torch.dtype | None = None) -> Tensor:
         """0 with probability `p`, else 1, for each element, laid out as the local rows are."""
         made = dtype or self._x.dtype
         kept = keep_rows(
-            p, seed, self.ids, self._columns(), made if made in _KERNEL_DTYPES else torch.float32
+            p, seed, self.ids, self._width(), made if made in _KERNEL_DTYPES else torch.float32
         )
         return self._back(kept).to(made)
 
@@ -82,7 +82,7 @@ class Rows:
             return wrap(local, self._x.layout, self.dim)
         return local if self._x.dim() else local.view(())
 
-    def _columns(self) -> int:
+    def _width(self) -> int:
         return prod(self._shape[1:])
 
     def _back(self, rows: Tensor) -> Tensor:

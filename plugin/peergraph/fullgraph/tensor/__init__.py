@@ -12,12 +12,12 @@ from peergraph.fullgraph.tensor import (  # rules register themselves
     views,
 )
 
-__all__ = ["pointwise", "products", "recurrent", "selection", "sums", "views"]
 __all__ = [
     "batch_norm",
     "factories",
     "pointwise",
     "products",
+    "recurrent",
     "row_norms",
     "selection",
     "sums",

@@ -30,6 +30,7 @@ UNTAGGED = {
         *("hardshrink_backward", "_prelu_kernel", "_prelu_kernel_backward", "nan_to_num"),
         *("elu", "leaky_relu", "hardtanh", "softplus", "hardswish", "softshrink", "hardshrink"),
         *("isin", "bucketize", "heaviside", "masked_fill", "masked_fill_", "threshold"),
+        "rrelu_with_noise_backward",
     )
 }
 
