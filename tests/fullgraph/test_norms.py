@@ -13,7 +13,10 @@ from torch import Tensor, nn
 
 from peergraph.fullgraph import distribute
 from peergraph.memory import Group
+from tests.fullgraph.gpu_numbers import GPU_NUMBERS
 from tests.fullgraph.partitioned_cases import Case, Inputs, check_cases, make_inputs, make_layout
+
+CPU = torch.device("cpu")
 
 
 def prepared(module: nn.Module) -> nn.Module:
@@ -31,7 +34,7 @@ def norm(
     """Two steps of training, then evaluation; with the parameters' gradients and the buffers."""
 
     def run(i: Inputs) -> Any:
-        layer = prepared(module)
+        layer = prepared(module).to(i.b.device)
         x = getattr(i, rows)
         x = change(x) if change else x
         trained = [layer(x), layer(x * 2 - 1)]
@@ -46,14 +49,20 @@ def norm(
 
 def native(x: Tensor, i: Inputs, training: bool) -> list[Tensor]:
     """The operation below ``F.batch_norm``, with its own gradient."""
-    mean, variance = torch.zeros(6).double(), torch.ones(6).double()
+    mean, variance = (
+        torch.zeros(6, device=i.b.device).double(),
+        torch.ones(6, device=i.b.device).double(),
+    )
     with torch._C.DisableTorchFunctionSubclass():
         out = torch.native_batch_norm(x, i.b, i.g, mean, variance, training, 0.1, 1e-5)[0]
     return [out, mean, variance]
 
 
 def legit(i: Inputs) -> list[Tensor]:
-    mean, variance = torch.zeros(6).double(), torch.ones(6).double()
+    mean, variance = (
+        torch.zeros(6, device=i.b.device).double(),
+        torch.ones(6, device=i.b.device).double(),
+    )
     op = torch.ops.aten._native_batch_norm_legit
     return [
         op.default(i.x, i.b, i.g, mean, variance, True, 0.1, 1e-5)[0],
@@ -116,6 +125,11 @@ def test_equal_to_one_process(world_size: int) -> None:
     check_cases(__name__, world_size)
 
 
+@pytest.mark.parametrize("world_size", GPU_NUMBERS)
+def test_equal_to_one_process_on_gpus(world_size: int) -> None:
+    check_cases(__name__, world_size, "cuda")
+
+
 class _Sync(nn.SyncBatchNorm):
     """As on GPUs of several ranks, where the operations of its gradient run."""
 
@@ -125,14 +139,20 @@ class _Sync(nn.SyncBatchNorm):
 
 def test_cudnn_operations() -> None:
     """What torch calls on GPUs where no function of torch is seen, for instance in scripts."""
-    i = make_inputs()
-    x = distribute(i.x, make_layout(Group.current(device="cpu")))
-    statistics = [torch.zeros(6).double(), torch.ones(6).double()]
+    i = make_inputs(CPU)
+    x = distribute(i.x, make_layout(Group.current(device=CPU)))
+    statistics = [
+        torch.zeros(6, device=i.b.device).double(),
+        torch.ones(6, device=i.b.device).double(),
+    ]
     out, mean, invstd, reserve = torch.ops.aten.cudnn_batch_norm(
         x, i.b, i.g, *statistics, True, 0.1, 1e-5
     )
     plain = i.x.clone().requires_grad_()
-    running = [torch.zeros(6).double(), torch.ones(6).double()]
+    running = [
+        torch.zeros(6, device=i.b.device).double(),
+        torch.ones(6, device=i.b.device).double(),
+    ]
     expected = F.batch_norm(plain, *running, i.b, i.g, True)
     torch.testing.assert_close(out.full_tensor(), expected.detach())
     torch.testing.assert_close(statistics, running)
@@ -146,8 +166,8 @@ def test_cudnn_operations() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_narrow_types(dtype: torch.dtype) -> None:
     """Statistics are in float32 at least; parameters may be of either type."""
-    i = make_inputs()
-    x = distribute(i.x.to(dtype), make_layout(Group.current(device="cpu"))).requires_grad_()
+    i = make_inputs(CPU)
+    x = distribute(i.x.to(dtype), make_layout(Group.current(device=CPU))).requires_grad_()
     for parameter_dtype in (torch.float32, dtype):
         layer = nn.BatchNorm1d(6).to(parameter_dtype)
         out = layer(x)
@@ -163,16 +183,16 @@ def test_narrow_types(dtype: torch.dtype) -> None:
 
 def test_large_means_lose_nothing() -> None:
     """Deviations are summed, not squares."""
-    i = make_inputs()
+    i = make_inputs(CPU)
     x = (i.x + 1e4).float()
-    found = nn.BatchNorm1d(6)(distribute(x, make_layout(Group.current(device="cpu"))))
+    found = nn.BatchNorm1d(6)(distribute(x, make_layout(Group.current(device=CPU))))
     expected = nn.BatchNorm1d(6).double()(x.double()).float()
     torch.testing.assert_close(found.full_tensor(), expected, rtol=1e-3, atol=2e-3)
 
 
 def test_rejects() -> None:
-    i = make_inputs()
-    x = distribute(i.x, make_layout(Group.current(device="cpu")))
+    i = make_inputs(CPU)
+    x = distribute(i.x, make_layout(Group.current(device=CPU)))
     with pytest.raises(ValueError, match="Expected more than 1 value per channel"):
         F.batch_norm(x[torch.tensor([4])], None, None, training=True)
     with pytest.raises(NotImplementedError, match="rows are partitioned along 1"):

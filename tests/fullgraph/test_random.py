@@ -18,7 +18,10 @@ from peergraph.fullgraph import PartitionedTensor, distribute, keyed_random
 from peergraph.fullgraph.random import seeds
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
+from tests.fullgraph.gpu_numbers import GPU_NUMBERS
 from tests.fullgraph.partitioned_cases import Case, Inputs, check_cases, make_inputs, make_layout
+
+CPU = torch.device("cpu")
 
 
 def seeded(case: Case) -> Case:
@@ -133,6 +136,11 @@ def test_equal_to_one_process(world_size: int) -> None:
     check_cases(__name__, world_size)
 
 
+@pytest.mark.parametrize("world_size", GPU_NUMBERS)
+def test_equal_to_one_process_on_gpus(world_size: int) -> None:
+    check_cases(__name__, world_size, "cuda")
+
+
 def _masks_and_warnings(seed_by_rank: bool) -> tuple[Tensor, Tensor, int, str]:
     layout = make_layout(Group.current(timeout=60))
     torch.manual_seed(5 + layout.group.rank * seed_by_rank)
@@ -161,7 +169,7 @@ def test_ranks_take_the_generator_of_rank_0(seed_by_rank: bool) -> None:
 
 
 def test_calls_differ_and_seeds_repeat() -> None:
-    x = distribute(make_inputs().x, make_layout(Group.current(device="cpu")))
+    x = distribute(make_inputs(CPU).x, make_layout(Group.current(device=CPU)))
     torch.manual_seed(1)
     first, second = (F.dropout(x).full_tensor() for _ in range(2))
     torch.manual_seed(1)
@@ -171,7 +179,7 @@ def test_calls_differ_and_seeds_repeat() -> None:
 
 def test_no_mask_is_kept() -> None:
     """Forward saves nothing for backward."""
-    x = distribute(make_inputs().x, make_layout(Group.current(device="cpu"))).requires_grad_()
+    x = distribute(make_inputs(CPU).x, make_layout(Group.current(device=CPU))).requires_grad_()
     saved: list[Any] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
         F.dropout(x)
@@ -179,7 +187,7 @@ def test_no_mask_is_kept() -> None:
 
 
 def test_second_derivative() -> None:
-    x = distribute(make_inputs().x, make_layout(Group.current(device="cpu"))).requires_grad_()
+    x = distribute(make_inputs(CPU).x, make_layout(Group.current(device=CPU))).requires_grad_()
     out = F.dropout(x * x, 0.5)
     (gradient,) = torch.autograd.grad(out.sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(gradient.sum(), x)
@@ -187,14 +195,14 @@ def test_second_derivative() -> None:
 
 
 def test_a_dropped_nan_is_zero() -> None:
-    x = distribute(torch.full((13, 50), float("nan")), make_layout(Group.current(device="cpu")))
+    x = distribute(torch.full((13, 50), float("nan")), make_layout(Group.current(device=CPU)))
     found = F.dropout(x).to_local()
     assert bool((found[~found.isnan()] == 0).all())
     assert 200 < int(found.isnan().sum()) < 450
 
 
 def test_rejects() -> None:
-    x = distribute(make_inputs().x, make_layout(Group.current(device="cpu")))
+    x = distribute(make_inputs(CPU).x, make_layout(Group.current(device=CPU)))
     with pytest.raises(ValueError, match=r"between 0 and 1, but got 1\.5"):
         F.dropout(x, 1.5)
     with pytest.raises(NotImplementedError, match="rows are partitioned along dimension 1"):
