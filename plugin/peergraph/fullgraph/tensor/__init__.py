@@ -2,11 +2,10 @@
 
 from peergraph.fullgraph.tensor import (  # rules register themselves
     batch_norm,
-    factories,
+    instance_norm,
     pointwise,
     products,
     recurrent,
-    row_norms,
     selection,
     sums,
     views,
@@ -14,11 +13,10 @@ from peergraph.fullgraph.tensor import (  # rules register themselves
 
 __all__ = [
     "batch_norm",
-    "factories",
+    "instance_norm",
     "pointwise",
     "products",
     "recurrent",
-    "row_norms",
     "selection",
     "sums",
     "views",
