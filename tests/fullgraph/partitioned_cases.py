@@ -126,10 +126,19 @@ def compare(case: Case, layout: RowLayout) -> None:
     inputs = make_inputs(layout.group.device)
     results, gradients = run_case(case, inputs)
     found, found_gradients = run_case(case, partition(inputs, layout))
-    torch.testing.assert_close(found, results)
+    assert len(found) == len(results)
+    for place, (value, expected) in enumerate(zip(found, results, strict=True)):
+        if isinstance(expected, Tensor):
+            torch.testing.assert_close(value, expected, msg=lambda m, p=place: f"result {p}: {m}")
+        elif isinstance(expected, float):
+            assert abs(value - expected) < 1e-12, f"result {place}: {value} in place of {expected}"
+        else:
+            assert value == expected, f"result {place}: {value} in place of {expected}"
     assert found_gradients.keys() == gradients.keys()
     for name, gradient in gradients.items():
-        torch.testing.assert_close(found_gradients[name], gradient, msg=lambda m, n=name: n + m)
+        torch.testing.assert_close(
+            found_gradients[name], gradient, msg=lambda m, n=name: f"gradient of {n}: {m}"
+        )
 
 
 def failures_on_rank(module: str) -> dict[str, str]:

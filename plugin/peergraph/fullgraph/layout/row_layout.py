@@ -44,6 +44,10 @@ class RowLayout:
     """For :meth:`repeat`: rows for each row of `parent`; else 1."""
     tiles: int
     """For :meth:`tile`: copies of the rows of `parent`; else 1."""
+    parts: tuple[RowLayout, ...]
+    """For :meth:`concatenate`: the layouts one after the other; else empty."""
+    by_ids: bool
+    """Whether the rows were named by a plain list of ids, which every rank holds."""
 
     def __init__(
         self,
@@ -57,6 +61,8 @@ class RowLayout:
         unique: bool = True,
         repeats: int = 1,
         tiles: int = 1,
+        parts: tuple[RowLayout, ...] = (),
+        by_ids: bool = False,
     ) -> None:
         self.group = group
         self.counts = tuple(int(count) for count in counts)
@@ -73,9 +79,13 @@ class RowLayout:
         self.unique = unique
         self.repeats = repeats
         self.tiles = tiles
+        self.parts = parts
+        self.by_ids = by_ids or (parent is not None and parent.by_ids)
         self._positions = positions
         self._internal_rows = internal_rows
         self._derived: dict[tuple[str, int], RowLayout] = {}
+        self._concatenated: WeakKeyDictionary[RowLayout, RowLayout] = WeakKeyDictionary()
+        self._ranges: dict[tuple[int, int, int], Tensor] = {}
         self._by_tensor = WeakIdKeyDictionary()
         self._by_content: WeakValueDictionary[object, RowLayout] = WeakValueDictionary()
         self._compared: WeakKeyDictionary[RowLayout, bool] = WeakKeyDictionary()
@@ -167,7 +177,7 @@ class RowLayout:
         Args:
             local_mask: [local_count] bool on the group's device: this rank's rows of the mask.
         """
-        known = self._known(local_mask)
+        known = self.known_selection(local_mask)
         if known is not None:
             return known
         if local_mask.shape != (self.local_count,) or local_mask.dtype != torch.bool:
@@ -188,12 +198,13 @@ class RowLayout:
                 parent_rows=rows,
             )
             self._by_content[key] = layout
-        return self._remember(local_mask, layout)
+        return self.remember_selection(local_mask, layout)
 
     def select_ids(self, ids: Tensor) -> RowLayout:
         """Returns the layout of the rows `ids`, in their order; ids may repeat. Collective.
 
-        The same tensor, unchanged, gives the same object without communication.
+        The same tensor, unchanged, gives the same object without communication; all rows in the
+        user's order give this layout.
 
         Args:
             ids: [k] integers, the user's rows, equal on all ranks; negative ones count from the
@@ -203,7 +214,7 @@ class RowLayout:
             ValueError: the ids differ between ranks.
             IndexError: an id is not one of -size..size - 1.
         """
-        known = self._known(ids)
+        known = self.known_selection(ids)
         if known is not None:
             return known
         if ids.dim() != 1 or ids.dtype.is_floating_point or ids.dtype == torch.bool:
@@ -219,9 +230,32 @@ class RowLayout:
             )
         key = ("ids", digest)
         layout = self._by_content.get(key)
+        if layout is None and torch.equal(ids_on_cpu, torch.arange(self.size)):
+            layout = self
         if layout is None:
             layout = self._by_content[key] = self._make_selection(ids_on_cpu)
-        return self._remember(ids, layout)
+        return self.remember_selection(ids, layout)
+
+    def range_ids(self, start: int, stop: int, step: int) -> Tensor:
+        """Returns the row numbers of a range, always the same tensor. Not collective."""
+        key = (start, stop, step)
+        if key not in self._ranges:
+            self._ranges[key] = torch.arange(start, stop, step)
+        return self._ranges[key]
+
+    def known_selection(self, tensor: Tensor) -> RowLayout | None:
+        """Returns the layout that a mask or ids, unchanged since, have given, or None."""
+        entry = self._by_tensor.get(tensor)  # type: ignore[no-untyped-call]
+        if entry is None or tensor.is_inference() or entry[0] != tensor._version:
+            return None
+        layout: RowLayout = entry[1]
+        return layout
+
+    def remember_selection(self, tensor: Tensor, layout: RowLayout) -> RowLayout:
+        """Keeps the layout that a mask or ids give, for as long as the tensor lives."""
+        if not tensor.is_inference():
+            self._by_tensor[tensor] = (tensor._version, layout)
+        return layout
 
     def repeat(self, count: int) -> RowLayout:
         """Returns the layout in which each row becomes `count` consecutive rows."""
@@ -266,6 +300,25 @@ class RowLayout:
             )
         return self._derived[key]
 
+    def concatenate(self, other: RowLayout) -> RowLayout:
+        """Returns the layout of these rows and then those of `other`, without communication."""
+        result = self._concatenated.get(other)
+        if result is None:
+            first, second = self.parts or (self,), other.parts or (other,)
+
+            def positions() -> Tensor:
+                return torch.cat([self.positions, other.positions + self.size])
+
+            result = RowLayout(
+                self.group,
+                [a + b for a, b in zip(self.counts, other.counts, strict=True)],
+                positions,
+                parts=(*first, *second),
+                by_ids=self.by_ids and other.by_ids,
+            )
+            self._concatenated[other] = result
+        return result
+
     def same_rows(self, other: RowLayout) -> bool:
         """Whether each rank holds the same of the user's rows in the same order.
 
@@ -285,18 +338,6 @@ class RowLayout:
     def __repr__(self) -> str:
         return f"RowLayout(size={self.size}, counts={self.counts}, rank={self.group.rank})"
 
-    def _known(self, tensor: Tensor) -> RowLayout | None:
-        entry = self._by_tensor.get(tensor)  # type: ignore[no-untyped-call]
-        if entry is None or tensor.is_inference() or entry[0] != tensor._version:
-            return None
-        layout: RowLayout = entry[1]
-        return layout
-
-    def _remember(self, tensor: Tensor, layout: RowLayout) -> RowLayout:
-        if not tensor.is_inference():
-            self._by_tensor[tensor] = (tensor._version, layout)
-        return layout
-
     def _make_selection(self, ids: Tensor) -> RowLayout:
         owner, local_rows = self.locate(ids)
         chosen = (owner == self.group.rank).nonzero().squeeze(1)
@@ -313,6 +354,7 @@ class RowLayout:
             internal_rows,
             parent=self,
             parent_rows=local_rows[chosen].to(self.group.device),
+            by_ids=True,
             unique=ids.numel() < 2 or int(torch.bincount(ids % max(self.size, 1)).max()) == 1,
         )
 

@@ -2,21 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
+import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from peergraph.fullgraph.exchange.row_requests import RowRequests
 from peergraph.fullgraph.layout.row_layout import RowLayout
 
 
 def require_same_rows(name: OpOverload | str, first: RowLayout, second: RowLayout) -> None:
     """Raises ValueError where two tensors of an operation hold other rows."""
-    if first is not second and not first.same_rows(second):
+    if not have_same_rows(first, second):
         raise ValueError(
             f"{name}: the tensors are partitioned by different layouts, {first} and {second}: "
             "select both with the same mask or ids"
         )
+
+
+def have_same_rows(first: RowLayout, second: RowLayout) -> bool:
+    """Whether two layouts give each rank the same rows in the same order."""
+    return first is second or first.same_rows(second)
+
+
+def rows_in_layout(
+    name: OpOverload | str, local: Tensor, dim: int, layout: RowLayout, wanted: RowLayout
+) -> Tensor:
+    """Returns local rows of `layout` as those of `wanted`. Collective where they differ.
+
+    Rows travel only where one of the layouts names rows by ids: `z[source] * z[target]`.
+
+    Raises:
+        ValueError: other layouts differ.
+    """
+    if have_same_rows(layout, wanted):
+        return local
+    if layout.size != wanted.size or not (layout.by_ids or wanted.by_ids):
+        require_same_rows(name, wanted, layout)
+    rows = RowRequests.of(layout, wanted.positions).fetch(local.movedim(dim, 0))
+    return rows.movedim(0, dim)
 
 
 def local_rows_of_plain(
@@ -24,7 +49,10 @@ def local_rows_of_plain(
 ) -> Tensor:
     """Returns the part of a plain tensor that meets the local rows along `dim`.
 
-    A tensor with one row, or with equal rows in the same memory (expanded), serves all ranks.
+    A tensor with one row, or with equal rows in the same memory (expanded), serves all ranks. In a
+    backward pass other tensors of all rows are taken, too: some gradients of autograd are plain.
+    Values for rows that a list of ids named are taken as the list was. Others are refused: they
+    are made by mistake, and as large as all ranks' rows.
 
     Args:
         dim: where the partitioned dimension meets `tensor`'s; may be negative. A tensor with fewer
@@ -37,6 +65,9 @@ def local_rows_of_plain(
         return tensor
     if rows == layout.size and (rows <= 1 or tensor.stride(dim) == 0):
         return tensor.narrow(dim, 0, layout.local_count)
+    is_backward = torch._C._current_graph_task_id() != -1
+    if rows == layout.size and (is_backward or (layout.by_ids and not tensor.requires_grad)):
+        return tensor.index_select(dim, layout.positions.to(tensor.device))
     refuse_plain(name, tensor, layout, dim)
 
 
@@ -61,10 +92,3 @@ def not_implemented(name: OpOverload | str, reason: str) -> NoReturn:
         f"{name}: {reason}; compute on this rank's rows, x.to_local(), or gather all rows with "
         "x.full_tensor()"
     )
-
-
-def bind_names(overload: OpOverload) -> tuple[list[str], dict[str, Any]]:
-    """The names of an overload's arguments in order, and their default values."""
-    arguments = overload._schema.arguments
-    defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
-    return [argument.name for argument in arguments], defaults

@@ -10,6 +10,7 @@ from torch.autograd import Function
 
 from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.tensor.arguments import rows_in_layout
 from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.memory import Group
@@ -208,8 +209,33 @@ def gather_rows(local: Tensor, layout: RowLayout, dim: int) -> Tensor:
 
 
 def take_rows(grad: Tensor, layout: RowLayout, dim: int) -> PartitionedTensor:
-    """A gradient of a partitioned tensor, which may have come as a plain one of all rows."""
-    return grad if isinstance(grad, PartitionedTensor) else distribute(grad, layout, dim)
+    """A gradient in the layout of its tensor; it may come plain, or in a layout by other ids."""
+    if not isinstance(grad, PartitionedTensor):
+        return distribute(grad, layout, dim)
+    if grad.layout is layout:
+        return grad
+    return redistribute(grad, layout)
+
+
+def redistribute(x: PartitionedTensor, layout: RowLayout) -> PartitionedTensor:
+    """Returns `x` with its rows in another layout of as many rows. Differentiable; collective."""
+    result: PartitionedTensor = Redistribute.apply(x, layout)  # type: ignore[no-untyped-call]
+    return result
+
+
+class Redistribute(Function):
+    """The same rows in another layout."""
+
+    @staticmethod
+    def forward(ctx: Any, x: PartitionedTensor, layout: RowLayout) -> PartitionedTensor:
+        ctx.layout = x.layout
+        dim = x.partitioned_dim
+        return wrap(rows_in_layout("gradient", x._local, dim, x.layout, layout), layout, dim)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        dim = grad.partitioned_dim if isinstance(grad, PartitionedTensor) else 0
+        return take_rows(grad, ctx.layout, dim), None
 
 
 def _check_dim(dim: int, dims: int) -> int:

@@ -101,7 +101,9 @@ def wrap(local: Tensor, layout: RowLayout, dim: int) -> PartitionedTensor:
     """
     shape = list(local.shape)
     shape[dim] = layout.size
-    strides = None if local.is_contiguous() else _global_strides(local, layout, dim)
+    # Of one row or none, any strides are contiguous; ranks must not differ in theirs.
+    is_contiguous = local.is_contiguous() and layout.local_count > 1
+    strides = None if is_contiguous else _global_strides(local, layout, dim)
     result: PartitionedTensor = _make_wrapper(
         PartitionedTensor,
         shape,
@@ -120,4 +122,11 @@ def _global_strides(local: Tensor, layout: RowLayout, dim: int) -> list[int]:
     strides = list(local.stride())
     rows = max(layout.local_count, 1)
     step = strides[dim]
-    return [stride * layout.size // rows if stride > step else stride for stride in strides]
+    if step == 0:
+        return strides
+    return [
+        stride * layout.size // rows
+        if stride > step or (stride == step and place < dim)
+        else stride
+        for place, stride in enumerate(strides)
+    ]

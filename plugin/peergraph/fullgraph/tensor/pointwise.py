@@ -12,6 +12,7 @@ from peergraph.fullgraph.tensor.arguments import (
     local_rows_of_plain,
     not_implemented,
     require_same_rows,
+    rows_in_layout,
 )
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import Rule, family
@@ -29,7 +30,7 @@ UNTAGGED = {
         *("logit_backward", "log_sigmoid_forward", "log_sigmoid_backward", "softshrink_backward"),
         *("hardshrink_backward", "_prelu_kernel", "_prelu_kernel_backward", "nan_to_num"),
         *("elu", "leaky_relu", "hardtanh", "softplus", "hardswish", "softshrink", "hardshrink"),
-        *("isin", "bucketize", "heaviside", "masked_fill", "masked_fill_", "threshold"),
+        *("floor_divide", "floor_divide_", "heaviside", "masked_fill", "masked_fill_", "threshold"),
         "rrelu_with_noise_backward",
     )
 }
@@ -80,7 +81,8 @@ def localize(overload: OpOverload | str, args: tuple[Any, ...]) -> tuple[Any, li
             elif arg.partitioned_dim - local.dim() != from_end:
                 not_implemented(overload, "the tensors' rows meet other dimensions")
             elif arg.layout is not first.layout:
-                require_same_rows(overload, first.layout, arg.layout)
+                dim = arg.partitioned_dim
+                local = rows_in_layout(overload, local, dim, arg.layout, first.layout)
             result[place] = local
         elif isinstance(arg, Tensor) and arg.dim():
             tensors += 1

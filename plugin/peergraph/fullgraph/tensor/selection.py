@@ -1,4 +1,4 @@
-"""Selected rows: by mask, by ids of the user's numbering, by ranges."""
+"""Selected rows: by mask, by ids of the user's numbering, by ranges; and written rows."""
 
 from __future__ import annotations
 
@@ -9,108 +9,200 @@ from torch import Tensor
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.arguments import not_implemented, require_same_rows
-from peergraph.fullgraph.tensor.conversions import distribute, from_local
+from peergraph.fullgraph.tensor.conversions import distribute, from_local, replicated
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.fullgraph.tensor.registry import function_rule
+from peergraph.fullgraph.tensor.row_functions import FetchRows, PutRows, TakeRows
+
+_DisableTorchFunction = torch._C.DisableTorchFunctionSubclass
 
 
 @function_rule(Tensor.__getitem__)
 def getitem(x: Any, index: Any) -> Tensor:
     """Rows of the partitioned dimension, and columns as for plain tensors."""
     if not isinstance(x, PartitionedTensor):
-        not_implemented("indexing", "a plain tensor is indexed by a partitioned one")
-    parts = _expand_index(index, x)
-    dim = x.partitioned_dim
-    # Dimensions that indices before the partitioned one add or remove.
-    place = consumed = 0
-    while consumed < dim or (place < len(parts) and parts[place] is None):
-        consumed += _dims_of(parts[place])
-        place += 1
+        return _rows_of_plain(x, index)
+    if _is_mask_of(index, x):
+        return getitem(x.reshape(-1), index.reshape(-1))
+    parts, place = split_index(index, x)
     rows = parts[place]
-    if isinstance(rows, slice) and rows.indices(x.layout.size) == (0, x.layout.size, 1):
-        rows = parts[place] = slice(None)
-    if not _is_all(rows):
-        selected = select_rows(x, rows)
-        if isinstance(rows, int):
-            parts = [*parts[:place], *parts[place + 1 :]]
-        else:
-            parts[place] = slice(None)
+    if _is_all(rows):
+        selected: Tensor = x
+    elif isinstance(rows, int) and not isinstance(rows, bool):
+        selected = select_row(x, rows)
+        del parts[place]
     else:
-        selected = x
+        selected = select_rows(x, rows)
+        parts[place : place + 1] = [slice(None)] * (selected.dim() - x._local.dim() + 1)
+        columns = [p for p in parts if isinstance(p, PartitionedTensor)]
+        if columns:  # x[torch.arange(n), labels]
+            return _pick(selected, parts, place)
     if all(_is_all(part) for part in parts):
-        return selected
-    with torch._C.DisableTorchFunctionSubclass():
+        return selected if selected is not x else x.view(x.shape)
+    if any(isinstance(part, PartitionedTensor) for part in parts):
+        not_implemented("indexing", "columns are indexed by a partitioned tensor")
+    with _DisableTorchFunction():
         return selected[tuple(parts)]
 
 
 @function_rule(torch.index_select, Tensor.index_select)
 def index_select(input: Any, dim: int, index: Tensor) -> Tensor:
     """Rows by ids, or columns."""
-    if isinstance(input, PartitionedTensor) and dim % input._local.dim() == input.partitioned_dim:
+    if not isinstance(input, PartitionedTensor):
+        return _rows_of_plain(input, (*[slice(None)] * (dim % input.dim()), index))
+    if dim % input._local.dim() == input.partitioned_dim:
         return select_rows(input, index)
-    with torch._C.DisableTorchFunctionSubclass():
+    with _DisableTorchFunction():
         result: Tensor = torch.index_select(input, dim, index)
     return result
 
 
-def select_rows(x: PartitionedTensor, rows: Any) -> Tensor:
-    """Returns rows of the partitioned dimension; plain for one row. Collective.
+@function_rule(Tensor.__setitem__)
+def setitem(x: Any, index: Any, value: Any) -> None:
+    """Writes rows and columns in place."""
+    if not isinstance(x, PartitionedTensor):
+        not_implemented("assignment", "a plain tensor is indexed by or set to a partitioned one")
+    if _is_mask_of(index, x):
+        fill = value if isinstance(value, Tensor) else x.new_full((), value)
+        if fill.dim():
+            not_implemented("assignment", "a mask of elements is set to a tensor")
+        x.copy_(torch.where(index, fill, x))
+        return
+    parts, place = split_index(index, x)
+    rows = parts[place]
+    if _is_all(rows):
+        with _DisableTorchFunction():
+            x[tuple(parts)] = value
+        return
+    columns = parts[:place] + parts[place + 1 :]
+    if isinstance(rows, int) and not isinstance(rows, bool):
+        rows = torch.tensor([rows])
+    chosen = selection(x.layout, rows) if not _are_ids(rows) else None
+    if chosen is None:
+        not_implemented("assignment", "rows are written by partitioned ids")
+    if not all(_is_all(part) for part in columns):
+        # Columns of selected rows: the rows are read, changed, and written as a whole.
+        written = take(x, chosen).clone()
+        parts[place] = slice(None)
+        with _DisableTorchFunction():
+            written[tuple(parts)] = value
+        value = written
+    x.copy_(_with_rows(x, chosen, value))
+
+
+def _with_rows(x: PartitionedTensor, chosen: RowLayout, value: Any) -> Tensor:
+    dim, dims = x.partitioned_dim, x._local.dim()
+    if isinstance(value, PartitionedTensor):
+        require_same_rows("assignment", chosen, value.layout)
+        rows = value.to_local()
+    elif isinstance(value, Tensor):
+        if value.dim() >= dims - dim and value.shape[dim - dims] not in (1, chosen.size):
+            raise ValueError(
+                f"cannot assign shape {tuple(value.shape)} to {chosen.size} selected rows"
+            )
+        if value.dim() >= dims - dim and value.shape[dim - dims] == chosen.size > 1:
+            rows = distribute(value, chosen, dim - dims).to_local()
+        else:
+            rows = replicated(value.to(x._local.device), chosen.group)
+    else:
+        rows = torch.as_tensor(value, device=x._local.device)
+    shape = list(x._local.shape)
+    shape[dim] = chosen.local_count
+    rows = rows.to(x._local.dtype).expand(shape)
+    if chosen is x.layout:
+        return from_local(rows, chosen, dim)
+    result: Tensor = PutRows.apply(x, from_local(rows, chosen, dim))  # type: ignore[no-untyped-call]
+    return result
+
+
+def select_row(x: PartitionedTensor, row: int) -> Tensor:
+    """Returns one of the user's rows as a plain tensor. Collective."""
+    size = x.layout.size
+    if not -size <= row < size:
+        raise IndexError(f"index {row} is out of bounds for {size} rows")
+    ids = x.layout.range_ids(row % size, row % size + 1, 1)
+    return take(x, x.layout.select_ids(ids)).full_tensor().squeeze(x.partitioned_dim)
+
+
+def select_rows(x: PartitionedTensor, rows: Any) -> PartitionedTensor:
+    """Returns rows of the partitioned dimension. Collective where the selection is new.
 
     Args:
-        rows: a bool mask, partitioned as `x` or plain of all rows; plain ids equal on all ranks; a
-            range; or one id.
+        rows: a bool mask, partitioned as `x` or plain of all rows; plain ids equal on all ranks;
+            partitioned ids; or a range.
     """
-    if isinstance(rows, int):
-        row = select_rows(x, torch.tensor([rows])).full_tensor()  # type: ignore[attr-defined]
-        selected: Tensor = row.squeeze(x.partitioned_dim)
-        return selected
-    if isinstance(rows, slice) and rows.indices(x.layout.size) == (0, x.layout.size, 1):
-        return x  # Such as the rows of destinations among those of sources, x[:num_nodes].
+    if _are_ids(rows):
+        return fetch(x, rows)
     return take(x, selection(x.layout, rows))
 
 
 def selection(layout: RowLayout, rows: Any) -> RowLayout:
     """Returns the layout of selected rows: see :func:`select_rows`."""
     if isinstance(rows, slice):
-        return layout.select_ids(torch.arange(*rows.indices(layout.size)))
-    if isinstance(rows, (list, tuple, range)):
-        rows = torch.tensor(rows)
+        return layout.select_ids(layout.range_ids(*rows.indices(layout.size)))
     if isinstance(rows, PartitionedTensor):
-        if rows._local.dtype != torch.bool or rows._local.dim() != 1:
-            not_implemented("indexing", "rows are selected by partitioned ids")
         require_same_rows("indexing", layout, rows.layout)
         return layout.select_mask(rows._local)
     if not isinstance(rows, Tensor):
-        raise TypeError(f"rows are selected by masks, ids and ranges, got {type(rows).__name__}")
-    if rows.dtype == torch.bool:
-        if rows.shape != (layout.size,):
-            raise IndexError(
-                f"the mask must have one element for each of {layout.size} rows, "
-                f"got shape {tuple(rows.shape)}"
-            )
-        known = layout._known(rows)
-        if known is not None:
-            return known
-        return layout._remember(rows, layout.select_mask(distribute(rows, layout)._local))
-    return layout.select_ids(rows)
+        rows = torch.as_tensor(rows)
+    if rows.dtype not in (torch.bool, torch.uint8):
+        if rows.dim() == 0:
+            rows = rows.view(1)
+        return layout.select_ids(rows)
+    if rows.shape != (layout.size,):
+        raise IndexError(
+            f"the mask must have one element for each of {layout.size} rows, "
+            f"got shape {tuple(rows.shape)}"
+        )
+    known = layout.known_selection(rows)
+    if known is None:
+        local_mask = distribute(rows.bool(), layout)._local
+        known = layout.remember_selection(rows, layout.select_mask(local_mask))
+    return known
 
 
 def take(x: PartitionedTensor, layout: RowLayout) -> PartitionedTensor:
     """Returns the rows of `layout`, a selection of rows of `x`'s layout. Differentiable."""
-    assert layout.parent_rows is not None
-    result = x.to_local().index_select(x.partitioned_dim, layout.parent_rows)
-    return from_local(result, layout, x.partitioned_dim)
+    if layout is x.layout:
+        return x.view(x.shape)  # type: ignore[return-value]
+    result: PartitionedTensor = TakeRows.apply(x, layout)  # type: ignore[no-untyped-call]
+    return result
 
 
-def _expand_index(index: Any, x: PartitionedTensor) -> list[Any]:
-    """One index for each dimension of `x`, and None for new dimensions."""
+def fetch(x: PartitionedTensor, ids: PartitionedTensor) -> PartitionedTensor:
+    """Returns the rows that partitioned ids name, in the layout of the ids. Collective.
+
+    Args:
+        x: partitioned along its first dimension.
+        ids: integers, partitioned along their first dimension; the user's rows of `x`.
+    """
+    if x.partitioned_dim != 0 or ids.partitioned_dim != 0:
+        not_implemented("indexing", "rows are not the first dimension")
+    result: PartitionedTensor = FetchRows.apply(x, ids)  # type: ignore[no-untyped-call]
+    return result
+
+
+def split_index(index: Any, x: PartitionedTensor) -> tuple[list[Any], int]:
+    """One index for each dimension of `x`, None for new ones, and the place of the rows' index."""
     parts = list(index) if isinstance(index, tuple) else [index]
     missing = x._local.dim() - sum(_dims_of(part) for part in parts if part is not Ellipsis)
+    if missing < 0:
+        raise IndexError(f"too many indices for a tensor of {x._local.dim()} dimensions")
     fill = [slice(None)] * missing
-    for place, part in enumerate(parts):
-        if part is Ellipsis:
-            return [*parts[:place], *fill, *parts[place + 1 :]]
-    return [*parts, *fill]
+    ellipsis = next((i for i, part in enumerate(parts) if part is Ellipsis), len(parts))
+    parts = [*parts[:ellipsis], *fill, *parts[ellipsis + 1 :]]
+    place = consumed = 0
+    while consumed < x.partitioned_dim or parts[place] is None:
+        consumed += _dims_of(parts[place])
+        place += 1
+    if consumed > x.partitioned_dim:
+        not_implemented("indexing", "a mask spans rows and columns")
+    rows = parts[place]
+    if isinstance(rows, Tensor) and rows.dim() > 1 and rows.dtype == torch.bool:
+        not_implemented("indexing", "a mask spans rows and columns")
+    if isinstance(rows, slice) and rows.indices(x.layout.size) == (0, x.layout.size, 1):
+        parts[place] = slice(None)
+    return parts, place
 
 
 def _dims_of(part: Any) -> int:
@@ -121,5 +213,47 @@ def _dims_of(part: Any) -> int:
     return 1
 
 
+def _is_mask_of(index: Any, x: PartitionedTensor) -> bool:
+    """Whether an index is a mask of single elements."""
+    return (
+        isinstance(index, PartitionedTensor)
+        and index._local.dtype == torch.bool
+        and index._local.dim() == x._local.dim() > 1
+    )
+
+
 def _is_all(part: Any) -> bool:
     return isinstance(part, slice) and part == slice(None)
+
+
+def _are_ids(rows: Any) -> bool:
+    return isinstance(rows, PartitionedTensor) and rows._local.dtype != torch.bool
+
+
+def _rows_of_plain(table: Tensor, index: Any) -> Tensor:
+    """Rows of a plain tensor that partitioned ids name."""
+    parts = list(index) if isinstance(index, tuple) else [index]
+    ids = [part for part in parts if isinstance(part, PartitionedTensor)]
+    if len(ids) != 1 or not all(_is_all(p) for p in parts if not isinstance(p, PartitionedTensor)):
+        not_implemented("indexing", "a plain tensor is indexed by several tensors")
+    place = next(i for i, part in enumerate(parts) if part is ids[0])
+    if not _are_ids(ids[0]):
+        raise ValueError(
+            "indexing: a plain tensor of all rows is indexed by a partitioned mask: partition it "
+            "with peergraph.fullgraph.like(mask, plain)"
+        )
+    parts[place] = ids[0]._local
+    local = replicated(table, ids[0].layout.group)[tuple(parts)]
+    return from_local(local, ids[0].layout, place + ids[0].partitioned_dim)
+
+
+def _pick(rows: PartitionedTensor, parts: list[Any], place: int) -> Tensor:
+    """One element of each row, named by a column for each row."""
+    column = parts[place + 1] if len(parts) > place + 1 else None
+    others = [p for i, p in enumerate(parts) if i not in (place, place + 1)]
+    if place or not isinstance(column, PartitionedTensor) or not all(map(_is_all, others)):
+        not_implemented("indexing", "several tensors index other dimensions than the first two")
+    require_same_rows("indexing", rows.layout, column.layout)
+    local = rows.to_local()
+    picked = local[torch.arange(local.shape[0], device=local.device), column._local]
+    return from_local(picked, rows.layout, 0)

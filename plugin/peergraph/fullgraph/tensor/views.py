@@ -154,6 +154,12 @@ def slice_columns(
     if dim % x._local.dim() == x.partitioned_dim:
         if slice(start, end, step).indices(x.layout.size) == (0, x.layout.size, 1):
             return wrap(x._local.view(x._local.shape), x.layout, x.partitioned_dim)
+        first = local_first = 0
+        for part in x.layout.parts:  # of concatenated rows
+            if slice(start, end, step).indices(x.layout.size) == (first, first + part.size, 1):
+                local = x._local.narrow(dim, local_first, part.local_count)
+                return wrap(local, part, x.partitioned_dim)
+            first, local_first = first + part.size, local_first + part.local_count
         not_implemented("slice", "it runs along the partitioned dimension")
     return wrap(aten.slice.Tensor(x._local, dim, start, end, step), x.layout, x.partitioned_dim)
 
@@ -204,10 +210,25 @@ def select_backward(
 @rule(aten.cat.default)
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> PartitionedTensor:
     """Columns side by side."""
+    along_rows = _cat_rows(tensors, dim)
+    if along_rows is not None:
+        return along_rows
     locals_, first, dim = _locals(tensors, "cat", dim, 0)
     if dim == first.partitioned_dim:
-        not_implemented("cat", "it runs along the partitioned dimension")
+        not_implemented("cat", "a plain tensor follows partitioned rows")
     return wrap(torch.cat(locals_, dim), first.layout, first.partitioned_dim)
+
+
+def _cat_rows(tensors: Sequence[Tensor], dim: int) -> PartitionedTensor | None:
+    """Rows after rows, where all tensors are partitioned along `dim`; else None."""
+    parts = [tensor for tensor in tensors if type(tensor) is PartitionedTensor]
+    dims = parts[0]._local.dim()
+    if len(parts) < len(tensors) or any(p.partitioned_dim != dim % dims for p in parts):
+        return None
+    layout = parts[0].layout
+    for part in parts[1:]:
+        layout = layout.concatenate(part.layout)
+    return wrap(torch.cat([part._local for part in parts], dim), layout, dim % dims)
 
 
 @rule(aten.stack.default)
@@ -227,11 +248,19 @@ def _locals(
     return locals_, first, dim % (first._local.dim() + new_dims)
 
 
-@rule(aten.new_empty_strided.default)
-def new_empty_strided(
-    x: PartitionedTensor, size: Sequence[int], stride: Sequence[int], **options: Any
-) -> PartitionedTensor:
-    """A tensor for rows of the shape of `x`, contiguous whatever strides are asked for."""
-    if list(size) != list(x.shape):
-        not_implemented("new_empty_strided", "the new tensor has another shape")
-    return wrap(torch.empty_like(x._local, **options), x.layout, x.partitioned_dim)
+@rule(aten.repeat.default)
+def repeat(x: PartitionedTensor, repeats: Sequence[int]) -> PartitionedTensor:
+    """Columns again and again."""
+    dim = x.partitioned_dim + len(repeats) - x._local.dim()
+    if repeats[dim] != 1:
+        not_implemented("repeat", "it repeats rows")
+    return wrap(x._local.repeat(*repeats), x.layout, dim)
+
+
+@rule(aten.constant_pad_nd.default)
+def constant_pad(x: PartitionedTensor, pad: Sequence[int], value: float = 0) -> PartitionedTensor:
+    """Further columns of a constant."""
+    place = 2 * (x._local.dim() - 1 - x.partitioned_dim)
+    if any(pad[place : place + 2]):
+        not_implemented("pad", "it pads rows")
+    return wrap(aten.constant_pad_nd.default(x._local, pad, value), x.layout, x.partitioned_dim)

@@ -1,0 +1,55 @@
+"""New tensors that are partitioned as a given one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+from peergraph.fullgraph.tensor.registry import RULES
+
+aten = torch.ops.aten
+
+
+def _register(overload: OpOverload) -> None:
+    def run(x: PartitionedTensor, size: Sequence[int], *args: Any, **kwargs: Any) -> Tensor:
+        dim = partitioned_dim_of(x, size)
+        if dim is None:
+            plain: Tensor = overload(x._local, size, *args, **kwargs)
+            return plain
+        local_size = list(size)
+        local_size[dim] = x.layout.local_count
+        return wrap(overload(x._local, local_size, *args, **kwargs), x.layout, dim)
+
+    RULES[overload] = run
+
+
+def partitioned_dim_of(x: PartitionedTensor, size: Sequence[int]) -> int | None:
+    """The dimension along which a new tensor of shape `size` has the rows of `x`, or None.
+
+    It is the partitioned dimension of `x` where the size there is the number of rows; else the
+    first dimension of that size.
+    """
+    rows = x.layout.size
+    if len(size) > x.partitioned_dim and size[x.partitioned_dim] == rows:
+        return x.partitioned_dim
+    return next((dim for dim, count in enumerate(size) if count == rows), None)
+
+
+for _op in (aten.new_zeros, aten.new_ones, aten.new_full, aten.new_empty):
+    _register(_op.default)
+
+
+def new_empty_strided(
+    x: PartitionedTensor, size: Sequence[int], stride: Sequence[int], **kwargs: Any
+) -> Tensor:
+    """As `new_empty`: in memory, local rows are contiguous."""
+    result: Tensor = RULES[aten.new_empty.default](x, size, **kwargs)
+    return result
+
+
+RULES[aten.new_empty_strided.default] = new_empty_strided

@@ -1,0 +1,185 @@
+"""Losses over partitioned rows: local sums, added up over the ranks, divided by global counts."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn import _reduction
+
+from peergraph.fullgraph.tensor.arguments import require_same_rows
+from peergraph.fullgraph.tensor.conversions import (
+    SumOverRanks,
+    distribute,
+    from_local,
+    redistribute,
+    replicated,
+)
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+from peergraph.fullgraph.tensor.pointwise import localize
+from peergraph.fullgraph.tensor.registry import FUNCTION_RULES, function_rule
+
+_ELEMENTWISE = (
+    *(F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.kl_div),
+    *(F.binary_cross_entropy, F.binary_cross_entropy_with_logits, F.soft_margin_loss),
+    *(F.poisson_nll_loss, F.gaussian_nll_loss, F.hinge_embedding_loss, F.margin_ranking_loss),
+)
+
+
+def sum_over_ranks(local: Tensor, like: PartitionedTensor) -> Tensor:
+    """Returns the sum of each rank's plain tensor. Differentiable; collective."""
+    result: Tensor = SumOverRanks.apply(local, like.layout.group)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _register_elementwise(loss: Callable[..., Tensor]) -> None:
+    signature = inspect.signature(loss)
+
+    def run(*args: Any, **kwargs: Any) -> Tensor:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        reduction = _reduction_of(given)
+        names = [name for name, value in given.items() if isinstance(value, Tensor)]
+        first, locals_ = localize(loss.__name__, tuple(given[name] for name in names))
+        assert isinstance(first, PartitionedTensor)
+        shape = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
+            *(given[name].shape for name in names if name in _SHAPES)
+        )
+        for name, local in zip(names, locals_, strict=True):
+            given[name] = _enter(given[name], local, first)
+        given["reduction"] = "none" if reduction == "none" else "sum"
+        result = loss(*bound.args, **bound.kwargs)
+        if reduction == "none":
+            dim = first.partitioned_dim - first._local.dim() + len(shape)
+            return from_local(result, first.layout, dim)
+        total = sum_over_ranks(result, first)
+        if reduction == "mean":
+            return total / torch.Size(shape).numel()
+        return total / shape[0] if reduction == "batchmean" else total
+
+    FUNCTION_RULES[loss] = run
+
+
+# Arguments that decide the number of elements of a loss.
+_SHAPES = ("input", "target", "input1", "input2", "var")
+for _loss in _ELEMENTWISE:
+    _register_elementwise(_loss)
+
+
+def _enter(value: Tensor, local: Tensor, like: PartitionedTensor) -> Tensor:
+    """An argument of a local computation, with its gradient."""
+    if isinstance(value, PartitionedTensor):
+        if value.layout is not like.layout:
+            value = redistribute(value, like.layout)
+        return value.to_local()
+    # A plain tensor is equal on all ranks, or this rank's rows of one that follows a list of ids.
+    return replicated(value, like.layout.group) if value is local else local
+
+
+def _reduction_of(given: dict[str, Any]) -> str:
+    size_average, reduce = given.pop("size_average", None), given.pop("reduce", None)
+    if size_average is not None or reduce is not None:
+        legacy: str = _reduction.legacy_get_string(size_average, reduce)
+        return legacy
+    reduction: str = given["reduction"]
+    if reduction not in ("none", "mean", "sum", "batchmean"):
+        raise ValueError(f'reduction must be "none", "mean" or "sum", got {reduction!r}')
+    return reduction
+
+
+@function_rule(F.cross_entropy)
+def cross_entropy(
+    input: Any,
+    target: Any,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """As `F.cross_entropy`, for rows of classes; the mean is over all ranks' rows."""
+
+    def loss(rows: Tensor, labels: Tensor, weights: Tensor | None, how: str) -> Tensor:
+        return F.cross_entropy(
+            rows,
+            labels,
+            weights,
+            ignore_index=ignore_index,
+            reduction=how,
+            label_smoothing=label_smoothing,
+        )
+
+    reduction = _reduction_of(
+        {"size_average": size_average, "reduce": reduce, "reduction": reduction}
+    )
+    return _class_loss("cross_entropy", loss, input, target, weight, ignore_index, reduction)
+
+
+@function_rule(F.nll_loss)
+def nll_loss(
+    input: Any,
+    target: Any,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """As `F.nll_loss`, for rows of classes; the mean is over all ranks' rows."""
+
+    def loss(rows: Tensor, labels: Tensor, weights: Tensor | None, how: str) -> Tensor:
+        return F.nll_loss(rows, labels, weights, ignore_index=ignore_index, reduction=how)
+
+    reduction = _reduction_of(
+        {"size_average": size_average, "reduce": reduce, "reduction": reduction}
+    )
+    return _class_loss("nll_loss", loss, input, target, weight, ignore_index, reduction)
+
+
+def _class_loss(
+    name: str,
+    loss: Callable[[Tensor, Tensor, Tensor | None, str], Tensor],
+    input: Any,
+    target: Any,
+    weight: Tensor | None,
+    ignore_index: int,
+    reduction: str,
+) -> Tensor:
+    if isinstance(input, PartitionedTensor) and input.layout.by_ids:
+        if not isinstance(target, PartitionedTensor):  # it follows the list of ids
+            target = distribute(target, input.layout)
+        elif target.layout is not input.layout:
+            target = redistribute(target, input.layout)
+    for argument, value in (("input", input), ("target", target)):
+        if not isinstance(value, PartitionedTensor) or value.partitioned_dim != 0:
+            raise ValueError(
+                f"{name}: {argument} must be partitioned along its rows as the other is, got "
+                f"{type(value).__name__} of shape {tuple(value.shape)}: "
+                "see peergraph.fullgraph.like"
+            )
+    require_same_rows(name, input.layout, target.layout)
+    rows, labels = input.to_local(), target.to_local()
+    group = input.layout.group
+    if weight is not None:
+        weight = replicated(weight, group)
+    if reduction == "none":
+        return from_local(loss(rows, labels, weight, "none"), input.layout, 0)
+    total = loss(rows, labels, weight, "sum")
+    if reduction == "sum":
+        return sum_over_ranks(total, input)
+    if labels.is_floating_point():
+        return sum_over_ranks(total, input) / int(target.shape[0])
+    counted = labels != ignore_index
+    if weight is None:
+        divisor = counted.sum().to(total.dtype)
+    else:
+        divisor = (weight[torch.where(counted, labels, 0)] * counted).sum()
+    both = sum_over_ranks(torch.stack([total, divisor]), input)
+    mean: Tensor = both[0] / both[1]
+    return mean

@@ -1,0 +1,114 @@
+"""Differentiable selection of rows and its reverse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from peergraph.fullgraph.exchange.row_requests import RowRequests
+from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.tensor.conversions import take_rows
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+
+
+class TakeRows(Function):
+    """The rows of a selection."""
+
+    @staticmethod
+    def forward(ctx: Any, x: PartitionedTensor, layout: RowLayout) -> PartitionedTensor:
+        ctx.layout, ctx.dim = layout, x.partitioned_dim
+        rows = layout.parent_rows
+        assert rows is not None
+        return wrap(x._local.index_select(x.partitioned_dim, rows), layout, x.partitioned_dim)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return AddRows.apply(take_rows(grad, ctx.layout, ctx.dim)), None  # type: ignore[no-untyped-call]
+
+
+class AddRows(Function):
+    """Zeros in the layout of which rows were selected, with the selected rows added."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: PartitionedTensor) -> PartitionedTensor:
+        layout, dim = rows.layout, rows.partitioned_dim
+        ctx.layout, ctx.dim = layout, dim
+        assert layout.parent is not None
+        assert layout.parent_rows is not None
+        shape = list(rows._local.shape)
+        shape[dim] = layout.parent.local_count
+        result = rows._local.new_zeros(shape)
+        if layout.unique:
+            result.index_copy_(dim, layout.parent_rows, rows._local)
+        else:  # sums in a fixed order on GPUs, too
+            result.movedim(dim, 0).index_put_(
+                (layout.parent_rows,), rows._local.movedim(dim, 0), accumulate=True
+            )
+        return wrap(result, layout.parent, dim)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        parent = ctx.layout.parent
+        grad = take_rows(grad, parent, ctx.dim)
+        result: Tensor = TakeRows.apply(grad, ctx.layout)  # type: ignore[no-untyped-call]
+        return result
+
+
+class PutRows(Function):
+    """A copy of a tensor in which selected rows have other values."""
+
+    @staticmethod
+    def forward(ctx: Any, x: PartitionedTensor, rows: PartitionedTensor) -> PartitionedTensor:
+        ctx.layout, ctx.dim = rows.layout, x.partitioned_dim
+        assert rows.layout.parent_rows is not None
+        local = x._local.index_copy(x.partitioned_dim, rows.layout.parent_rows, rows._local)
+        return wrap(local, x.layout, x.partitioned_dim)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        layout: RowLayout = ctx.layout
+        assert layout.parent is not None
+        grad = take_rows(grad, layout.parent, ctx.dim)
+        taken = TakeRows.apply(grad, layout)  # type: ignore[no-untyped-call]
+        kept = PutRows.apply(grad, torch.zeros_like(taken))  # type: ignore[no-untyped-call]
+        return kept, taken
+
+
+class FetchRows(Function):
+    """The rows that partitioned ids name."""
+
+    @staticmethod
+    def forward(ctx: Any, x: PartitionedTensor, ids: PartitionedTensor) -> PartitionedTensor:
+        ctx.layout, ctx.ids = x.layout, ids
+        requests = RowRequests.of(x.layout, ids._local)
+        rows = requests.fetch(x._local)
+        return wrap(rows.view(*ids._local.shape, *rows.shape[1:]), ids.layout, 0)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        grad = take_rows(grad, ctx.ids.layout, 0)
+        return SendRows.apply(grad, ctx.ids, ctx.layout), None  # type: ignore[no-untyped-call]
+
+
+class SendRows(Function):
+    """Zeros with rows added at the ids that partitioned ids name."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: PartitionedTensor, ids: PartitionedTensor, layout: RowLayout
+    ) -> PartitionedTensor:
+        ctx.ids, ctx.layout = ids, layout
+        local = rows._local
+        features = local.shape[ids._local.dim() :]
+        result = local.new_zeros((layout.local_count, *features))
+        values = local.reshape(ids._local.numel(), *features)
+        RowRequests.of(layout, ids._local).reduce(values, result)
+        return wrap(result, layout, 0)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        grad = take_rows(grad, ctx.layout, 0)
+        return FetchRows.apply(grad, ctx.ids), None, None  # type: ignore[no-untyped-call]

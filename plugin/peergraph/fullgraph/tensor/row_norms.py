@@ -1,0 +1,151 @@
+"""Normalisation of each row by its own statistics: gradients of weights add up over the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.exchange.transport import Transport
+from peergraph.fullgraph.tensor.arguments import not_implemented, require_same_rows
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+from peergraph.fullgraph.tensor.registry import RULES, rule
+
+aten = torch.ops.aten
+
+
+def _wrap_like(x: PartitionedTensor, results: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return tuple(wrap(result, x.layout, x.partitioned_dim) for result in results)
+
+
+def _finish(x: PartitionedTensor, results: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The gradient of the input, partitioned, and those of weights, plain."""
+    input_grad, *others = results
+    return [
+        None if input_grad is None else wrap(input_grad, x.layout, x.partitioned_dim),
+        *(None if g is None else Transport.of(x.layout.group).all_reduce(g) for g in others),
+    ]
+
+
+def _check_columns(name: str, x: Any, shape: Sequence[int]) -> None:
+    if type(x) is not PartitionedTensor or x.partitioned_dim >= x._local.dim() - len(shape):
+        not_implemented(name, "it runs along the partitioned dimension")
+
+
+@rule(aten.native_layer_norm.default)
+def layer_norm(
+    x: Any, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, ...]:
+    """Layer norm over trailing dimensions: output, mean, reciprocal standard deviation."""
+    _check_columns("layer_norm", x, shape)
+    return _wrap_like(x, aten.native_layer_norm.default(x._local, shape, weight, bias, eps))
+
+
+@rule(aten.native_layer_norm_backward.default)
+def layer_norm_backward(
+    grad: Any,
+    x: Any,
+    shape: Sequence[int],
+    mean: Any,
+    rstd: Any,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mask: list[bool],
+) -> list[Tensor | None]:
+    """The gradient of :func:`layer_norm`."""
+    require_same_rows("layer_norm", grad.layout, x.layout)
+    results = aten.native_layer_norm_backward.default(
+        grad._local, x._local, shape, mean._local, rstd._local, weight, bias, mask
+    )
+    return _finish(x, _kept(results, mask))
+
+
+def _kept(results: Sequence[Tensor], mask: Sequence[bool]) -> list[Tensor | None]:
+    return [result if kept else None for result, kept in zip(results, mask, strict=True)]
+
+
+def rms_norm(
+    x: Any, shape: Sequence[int], weight: Tensor | None, eps: float | None
+) -> tuple[Tensor, ...]:
+    """RMS norm over trailing dimensions: output, reciprocal root mean square."""
+    _check_columns("rms_norm", x, shape)
+    return _wrap_like(x, aten._fused_rms_norm.default(x._local, shape, weight, eps))
+
+
+def rms_norm_backward(
+    grad: Any,
+    x: Any,
+    shape: Sequence[int],
+    rstd: Any,
+    weight: Tensor | None,
+    mask: list[bool],
+) -> list[Tensor | None]:
+    """The gradient of :func:`rms_norm`."""
+    require_same_rows("rms_norm", grad.layout, x.layout)
+    results = aten._fused_rms_norm_backward.default(
+        grad._local, x._local, shape, rstd._local, weight, mask
+    )
+    return _finish(x, _kept(results, mask))
+
+
+if hasattr(aten, "_fused_rms_norm"):  # from torch 2.9 on; composed of other operations before
+    RULES[aten._fused_rms_norm.default] = rms_norm
+    RULES[aten._fused_rms_norm_backward.default] = rms_norm_backward
+
+
+@rule(aten.native_group_norm.default)
+def group_norm(
+    x: Any,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    n: int,
+    channels: int,
+    pixels: int,
+    groups: int,
+    eps: float,
+) -> tuple[Tensor, ...]:
+    """Group norm of rows: output, mean, reciprocal standard deviation."""
+    _check_columns("group_norm", x, x._local.shape[1:])
+    if not x.layout.local_count:
+        empty = x._local.new_empty(0, groups)
+        return _wrap_like(x, (torch.empty_like(x._local), empty, empty))
+    results = aten.native_group_norm.default(
+        x._local, weight, bias, x.layout.local_count, channels, pixels, groups, eps
+    )
+    return _wrap_like(x, results)
+
+
+@rule(aten.native_group_norm_backward.default)
+def group_norm_backward(
+    grad: Any,
+    x: Any,
+    mean: Any,
+    rstd: Any,
+    weight: Tensor | None,
+    n: int,
+    channels: int,
+    pixels: int,
+    groups: int,
+    mask: list[bool],
+) -> list[Tensor | None]:
+    """The gradient of :func:`group_norm`."""
+    require_same_rows("group_norm", grad.layout, x.layout)
+    local = x._local
+    if not x.layout.local_count:
+        zeros = [local.new_zeros(local.shape), local.new_zeros(channels), local.new_zeros(channels)]
+        return _finish(x, _kept(zeros, mask))
+    results = aten.native_group_norm_backward.default(
+        grad._local.contiguous(),
+        local,
+        mean._local,
+        rstd._local,
+        weight,
+        x.layout.local_count,
+        channels,
+        pixels,
+        groups,
+        mask,
+    )
+    return _finish(x, _kept(results, mask))

@@ -1,0 +1,91 @@
+"""Functions that compute each row from the same row: called on local rows and plain weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from peergraph.fullgraph.tensor.arguments import not_implemented, require_same_rows
+from peergraph.fullgraph.tensor.conversions import from_local, replicated
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+from peergraph.fullgraph.tensor.registry import FUNCTION_RULES, function_rule
+
+_DisableTorchFunction = torch._C.DisableTorchFunctionSubclass
+
+
+def row_wise(*functions: Callable[..., Any]) -> None:
+    """Registers functions that map rows [n, ...] to rows [n, ...], with plain weights.
+
+    Partitioned arguments must be partitioned along their first dimension.
+    """
+    for function in functions:
+        FUNCTION_RULES[function] = _on_local_rows(function)
+
+
+def _on_local_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        first = first_partitioned([*args, *kwargs.values()])
+        local_args = [enter(function.__name__, arg, first) for arg in args]
+        local_kwargs = {name: enter(function.__name__, v, first) for name, v in kwargs.items()}
+        result = function(*local_args, **local_kwargs)
+        if isinstance(result, Tensor):
+            return from_local(result, first.layout)
+        return tuple(from_local(part, first.layout) for part in result)
+
+    return run
+
+
+def first_partitioned(args: list[Any]) -> PartitionedTensor:
+    """Returns the first partitioned tensor of arguments, of which some are lists."""
+    for arg in args:
+        if isinstance(arg, PartitionedTensor):
+            return arg
+        if isinstance(arg, (list, tuple)):
+            for part in arg:
+                if isinstance(part, PartitionedTensor):
+                    return part
+    raise TypeError("no argument is partitioned")
+
+
+def enter(name: str, arg: Any, first: PartitionedTensor) -> Any:
+    """Returns an argument as it enters a computation on the local rows of `first`."""
+    if isinstance(arg, PartitionedTensor):
+        require_same_rows(name, first.layout, arg.layout)
+        if arg.partitioned_dim != 0:
+            not_implemented(name, "rows are not the first dimension")
+        return arg.to_local()
+    if isinstance(arg, Tensor):
+        return replicated(arg, first.layout.group)
+    if isinstance(arg, (list, tuple)):
+        return type(arg)(enter(name, part, first) for part in arg)
+    return arg
+
+
+row_wise(F.bilinear, torch.bilinear)
+
+
+@function_rule(torch.matmul, Tensor.matmul, Tensor.__matmul__)
+def matmul(input: Any, other: Any) -> Tensor:
+    """As `torch.matmul`; batches of plain matrices are not spread over all rows."""
+    if input.dim() == 1 and other.dim() == 2:
+        return torch.mv(other.t(), input)
+    if isinstance(input, PartitionedTensor) and not isinstance(other, PartitionedTensor):
+        rows, dims = input.partitioned_dim, input.dim()
+        if other.dim() > 2 and rows < dims - 2 and other.dim() < dims - rows:
+            local = input.to_local() @ replicated(other, input.layout.group)
+            return from_local(local, input.layout, rows)
+    with _DisableTorchFunction():
+        return torch.matmul(input, other)
+
+
+@function_rule(torch.isin)
+def isin(elements: Any, test_elements: Any, **kwargs: Any) -> Tensor:
+    """Whether elements are among plain ones."""
+    if isinstance(test_elements, PartitionedTensor):
+        not_implemented("isin", "the elements to look for are partitioned")
+    local = torch.isin(elements._local, test_elements, **kwargs)
+    return from_local(local, elements.layout, elements.partitioned_dim)

@@ -1,0 +1,305 @@
+"""Gathering and scattering by partitioned indices, along columns and along rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._ops import OpOverload
+
+from peergraph.fullgraph.exchange.transport import ReduceOp, Transport
+from peergraph.fullgraph.tensor.arguments import (
+    local_rows_of_plain,
+    not_implemented,
+    require_same_rows,
+)
+from peergraph.fullgraph.tensor.conversions import from_local, replicated
+from peergraph.fullgraph.tensor.losses import sum_over_ranks
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+from peergraph.fullgraph.tensor.registry import RULES, function_rule
+from peergraph.fullgraph.tensor.row_functions import SendRows
+from peergraph.fullgraph.tensor.selection import fetch, select_rows
+
+aten = torch.ops.aten
+_DisableTorchFunction = torch._C.DisableTorchFunctionSubclass
+_REDUCE_OPS: dict[str, ReduceOp] = {"amax": "max", "amin": "min", "prod": "prod"}
+
+
+def _register_along_columns(overload: OpOverload) -> None:
+    """All tensors have the same rows, and `dim` is another dimension."""
+
+    def run(x: Any, dim: int, *args: Any, **kwargs: Any) -> Any:
+        if type(x) is not PartitionedTensor:
+            x = _rows_of_zeros(overload, x, args)
+        if dim % x._local.dim() == x.partitioned_dim:
+            not_implemented(overload, "it runs along the partitioned dimension")
+        locals_ = []
+        for arg in args:
+            if type(arg) is PartitionedTensor:
+                require_same_rows(overload, x.layout, arg.layout)
+                if arg.partitioned_dim != x.partitioned_dim:
+                    not_implemented(overload, "the tensors' rows meet other dimensions")
+                arg = arg._local
+            elif isinstance(arg, Tensor) and arg.dim() == x._local.dim() > 1:
+                not_implemented(overload, "a plain tensor meets partitioned rows")
+            locals_.append(arg)
+        result = overload(x._local, dim, *locals_, **kwargs)
+        return x if result is x._local else wrap(result, x.layout, x.partitioned_dim)
+
+    RULES[overload] = run
+
+
+def _rows_of_zeros(overload: OpOverload, x: Tensor, args: tuple[Any, ...]) -> PartitionedTensor:
+    """Plain zeros of all rows, to which autograd adds the gradients of partitioned rows."""
+    first = next(arg for arg in args if type(arg) is PartitionedTensor)
+    local = local_rows_of_plain(overload, x, first.layout, first.partitioned_dim)
+    return wrap(local, first.layout, first.partitioned_dim)
+
+
+for _op in (
+    *(aten.gather.default, aten.scatter_add.default, aten.scatter_add_.default),
+    *(aten.scatter.src, aten.scatter.value, aten.scatter_.src, aten.scatter_.value),
+    *(aten.scatter_reduce.two, aten.scatter_reduce_.two, aten.index_select.default),
+    *(aten.index_add.default, aten.index_add_.default, aten.index_fill.int_Scalar),
+):
+    _register_along_columns(_op)
+
+
+@function_rule(torch.gather, Tensor.gather)
+def gather(input: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Tensor:
+    """As `torch.gather`; rows are gathered by an index that is equal along columns."""
+    dim %= input.dim()
+    if not isinstance(input, PartitionedTensor):
+        if index.partitioned_dim != dim:
+            not_implemented("gather", "the rows of a plain tensor meet partitioned ones")
+        local = replicated(input, index.layout.group).gather(dim, index._local)
+        return from_local(local, index.layout, index.partitioned_dim)
+    if dim != input.partitioned_dim:
+        with _DisableTorchFunction():
+            return torch.gather(input, dim, index)
+    ids = _ids_of(index, dim, "gather")
+    if index.shape[:dim] + index.shape[dim + 1 :] != input.shape[:dim] + input.shape[dim + 1 :]:
+        not_implemented("gather", "the index has other columns")
+    return fetch(input, ids) if isinstance(ids, PartitionedTensor) else select_rows(input, ids)
+
+
+def _ids_of(index: Tensor, dim: int, name: str) -> Tensor:
+    """The row ids of an index that was expanded along all other dimensions."""
+    local = index._local if isinstance(index, PartitionedTensor) else index
+    for place in reversed(range(local.dim())):
+        if place != dim:
+            if local.stride(place) and local.shape[place] != 1:
+                not_implemented(
+                    name, "the index names other rows in each column; expand one column"
+                )
+            index = index.select(place, 0)
+    return index
+
+
+@function_rule(torch.scatter_add, Tensor.scatter_add)
+def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Tensor:
+    """As `torch.scatter_add`; rows go to the user's rows or to places in a plain tensor."""
+    dim %= input.dim()
+    if not _scatters_rows(input, dim, index):
+        with _DisableTorchFunction():
+            return torch.scatter_add(input, dim, index, src)
+    _check_source("scatter_add", dim, index, src)
+    if isinstance(input, PartitionedTensor):
+        ids = _ids_of(index, dim, "scatter_add")
+        return input + _send(src, ids, input)
+    local = torch.zeros_like(input).scatter_add(dim, index._local, src.to_local())
+    result: Tensor = input + sum_over_ranks(local, index)
+    return result
+
+
+@function_rule(Tensor.scatter_add_)
+def scatter_add_(input: Any, dim: int, index: Any, src: Any) -> Tensor:
+    """:func:`scatter_add` in place."""
+    if not _scatters_rows(input, dim % input.dim(), index):
+        with _DisableTorchFunction():
+            return Tensor.scatter_add_(input, dim, index, src)
+    return Tensor.copy_(input, scatter_add(input, dim, index, src))
+
+
+@function_rule(torch.index_add, Tensor.index_add)
+def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: float = 1) -> Tensor:
+    """As `torch.index_add`."""
+    dim %= input.dim()
+    if not isinstance(index, PartitionedTensor):
+        with _DisableTorchFunction():
+            return torch.index_add(input, dim, index, source, alpha=alpha)
+    _check_source("index_add", dim, index, source)
+    if alpha != 1:
+        source = source * alpha
+    if isinstance(input, PartitionedTensor):
+        return input + _send(source, index, input)
+    local = torch.zeros_like(input).index_add(dim, index._local, source.to_local())
+    result: Tensor = input + sum_over_ranks(local, index)
+    return result
+
+
+@function_rule(Tensor.index_add_)
+def index_add_(input: Any, dim: int, index: Any, source: Any, *, alpha: float = 1) -> Tensor:
+    """:func:`index_add` in place."""
+    return Tensor.copy_(input, index_add(input, dim, index, source, alpha=alpha))
+
+
+@function_rule(torch.scatter_reduce, Tensor.scatter_reduce)
+def scatter_reduce(
+    input: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    """As `torch.scatter_reduce` into a plain tensor, as pooling of graphs does."""
+    dim %= input.dim()
+    if not _scatters_rows(input, dim, index):
+        with _DisableTorchFunction():
+            return torch.scatter_reduce(input, dim, index, src, reduce, include_self=include_self)
+    _check_source("scatter_reduce", dim, index, src)
+    if isinstance(input, PartitionedTensor):
+        if reduce == "sum" and include_self:
+            return scatter_add(input, dim, index, src)
+        not_implemented("scatter_reduce", f"values are reduced by {reduce} into partitioned rows")
+    rows, places = src.to_local(), index._local
+    counts = torch.zeros_like(input).scatter_add(dim, places, torch.ones_like(rows))
+    counts = sum_over_ranks(counts, index)
+    base = input if include_self else torch.where(counts > 0, torch.zeros_like(input), input)
+    if reduce in ("sum", "mean"):
+        total = base + sum_over_ranks(torch.zeros_like(input).scatter_add(dim, places, rows), index)
+        if reduce == "sum":
+            return total
+        return total / (counts + 1 if include_self else counts.clamp(min=1))
+    if reduce not in ("amax", "amin") or (include_self and input.requires_grad):
+        not_implemented("scatter_reduce", f"values are reduced by {reduce}")
+    return _extreme_by_group(input, dim, index, rows, counts, reduce, include_self)
+
+
+def _extreme_by_group(
+    input: Tensor,
+    dim: int,
+    index: PartitionedTensor,
+    rows: Tensor,
+    counts: Tensor,
+    reduce: str,
+    include_self: bool,
+) -> Tensor:
+    """The maximum or minimum of each group; ties share the gradient, as in torch."""
+    places = index._local
+    with torch.no_grad():
+        worst = -torch.inf if reduce == "amax" else torch.inf
+        if not input.is_floating_point():
+            info = torch.iinfo(input.dtype)
+            worst = info.min if reduce == "amax" else info.max
+        start = torch.full_like(input, worst)
+        found = start.scatter_reduce(dim, places, rows, reduce)
+        found = Transport.of(index.layout.group).all_reduce(found, _REDUCE_OPS[reduce])
+        if include_self:
+            found = torch.maximum(found, input) if reduce == "amax" else torch.minimum(found, input)
+        result = torch.where(counts > 0, found, input)
+        if not rows.requires_grad:
+            return result
+        is_extreme = (rows == found.gather(dim, places)).to(rows.dtype)
+        ties = torch.zeros_like(found).scatter_add(dim, places, is_extreme)
+        if include_self:
+            ties = ties + (found == input)
+        share = is_extreme / sum_over_ranks(ties, index).gather(dim, places)
+    with torch.enable_grad():
+        taken = torch.where(is_extreme > 0, rows, 0) * share
+        total = sum_over_ranks(torch.zeros_like(found).scatter_add(dim, places, taken), index)
+        return result + (total - total.detach())
+
+
+@function_rule(Tensor.scatter_reduce_)
+def scatter_reduce_(
+    input: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    """:func:`scatter_reduce` in place."""
+    return Tensor.copy_(
+        input, scatter_reduce(input, dim, index, src, reduce, include_self=include_self)
+    )
+
+
+def _scatters_rows(input: Any, dim: int, index: Any) -> bool:
+    """Whether an index names rows for rows, rather than columns within each row."""
+    return isinstance(index, PartitionedTensor) and index.partitioned_dim == dim
+
+
+def _check_source(name: str, dim: int, index: PartitionedTensor, src: Any) -> None:
+    if not isinstance(src, PartitionedTensor) or src.partitioned_dim != dim:
+        not_implemented(name, "the values are not partitioned along the scattered dimension")
+    require_same_rows(name, index.layout, src.layout)
+
+
+def _send(src: Tensor, ids: Tensor, like: PartitionedTensor) -> Tensor:
+    if like.partitioned_dim != 0 or src.shape[1:] != like.shape[1:]:
+        not_implemented("scatter", "rows are not the first dimension, or columns differ")
+    result: Tensor = SendRows.apply(src, ids, like.layout)  # type: ignore[no-untyped-call]
+    return result
+
+
+@function_rule(F.embedding)
+def embedding(
+    input: Any,
+    weight: Any,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    """Rows of a plain table by partitioned ids, or of a partitioned table."""
+    if max_norm is not None or scale_grad_by_freq:
+        not_implemented("embedding", "max_norm or scale_grad_by_freq is given")
+    if isinstance(weight, PartitionedTensor):
+        return select_rows(weight, input)
+    rows = replicated(weight, input.layout.group)
+    return from_local(
+        F.embedding(input._local, rows, padding_idx), input.layout, input.partitioned_dim
+    )
+
+
+@function_rule(F.one_hot)
+def one_hot(tensor: PartitionedTensor, num_classes: int = -1) -> PartitionedTensor:
+    """As `F.one_hot`; the number of classes is that of all rows."""
+    if num_classes < 0:
+        num_classes = int(tensor.max()) + 1
+    local = F.one_hot(tensor._local, num_classes)
+    return from_local(local, tensor.layout, tensor.partitioned_dim)
+
+
+@function_rule(torch.bincount, Tensor.bincount)
+def bincount(input: PartitionedTensor, weights: Any = None, minlength: int = 0) -> Tensor:
+    """As `torch.bincount` over all rows; plain."""
+    minlength = max(minlength, int(input.max()) + 1 if input.layout.size else 0)
+    local = torch.bincount(
+        input._local, None if weights is None else weights._local, minlength=minlength
+    )
+    return Transport.of(input.layout.group).all_reduce(local)
+
+
+@function_rule(torch.nonzero, Tensor.nonzero)
+def nonzero(input: PartitionedTensor, *, as_tuple: bool = False) -> Any:
+    """The user's rows where a vector is not zero, in ascending order: plain ids."""
+    if input._local.dim() != 1:
+        not_implemented("nonzero", "the tensor is no vector")
+    layout = input.layout
+    mine = layout.positions[input._local != 0].cpu()
+    rows = torch.cat(layout.group.all_gather(mine)).sort().values.to(input._local.device)
+    return (rows,) if as_tuple else rows.unsqueeze(1)
+
+
+@function_rule(torch.unique, Tensor.unique)
+def unique(
+    input: PartitionedTensor,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> Tensor:
+    """The distinct values of all rows; plain."""
+    if return_inverse or return_counts or dim is not None:
+        not_implemented("unique", "more than the values are returned")
+    mine = torch.unique(input._local).cpu()
+    values = torch.cat(input.layout.group.all_gather(mine))
+    distinct: Tensor = torch.unique(values).to(input._local.device)
+    return distinct

@@ -1,0 +1,129 @@
+"""Losses of partitioned rows: all reductions, ignored rows, ranks without rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tests.fullgraph.partitioned_cases import Case, Inputs, check_cases
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def classes(**options: object) -> Case:
+    def case(i: Inputs) -> list[Tensor]:
+        found = []
+        for reduction in REDUCTIONS:
+            for rows in (slice(None), i.mask, i.few, i.ids):
+                arguments = {"reduction": reduction, **options}
+                if options.get("weight") == "b":
+                    arguments["weight"] = i.b.detach().abs()
+                found.append(F.cross_entropy(i.x[rows], i.labels[rows], **arguments))
+        return found
+
+    return case
+
+
+def likelihood(i: Inputs) -> list[Tensor]:
+    p = F.log_softmax(i.x, dim=-1)
+    return [
+        *(F.nll_loss(p, i.labels, reduction=reduction) for reduction in REDUCTIONS),
+        F.nll_loss(p[i.few], i.labels[i.few], weight=i.b.detach() ** 2, ignore_index=1),
+        nn.NLLLoss()(p[i.mask], i.labels[i.mask]),
+    ]
+
+
+def elementwise(name: str) -> Case:
+    def case(i: Inputs) -> list[Tensor]:
+        loss = getattr(F, name)
+        return [
+            *(loss(i.x, i.y, reduction=reduction) for reduction in REDUCTIONS),
+            *(loss(i.x[i.few], i.y[i.few]), loss(i.v, i.s.squeeze(1)), loss(i.x, i.y.detach())),
+            *(loss(i.h.transpose(0, 1), i.h.transpose(0, 1) * 2), loss(i.x[i.ids], i.y[i.ids])),
+        ]
+
+    return case
+
+
+def binary(i: Inputs) -> list[Tensor]:
+    p = i.x.sigmoid()
+    return [
+        *(F.binary_cross_entropy(p, i.targets, reduction=r) for r in REDUCTIONS),
+        *(F.binary_cross_entropy_with_logits(i.x, i.targets, reduction=r) for r in REDUCTIONS),
+        F.binary_cross_entropy_with_logits(
+            i.x[i.few], i.targets[i.few], pos_weight=i.b.detach().abs()
+        ),
+        F.binary_cross_entropy_with_logits(i.x, i.targets, weight=i.b.detach() ** 2),
+        F.binary_cross_entropy(p, i.targets, weight=i.s.detach().abs()),
+        nn.BCEWithLogitsLoss()(i.x[i.mask], i.targets[i.mask]),
+    ]
+
+
+def divergence(i: Inputs) -> list[Tensor]:
+    p, q = i.x.log_softmax(1), i.y.softmax(1)
+    return [
+        *(F.kl_div(p, q, reduction=r) for r in (*REDUCTIONS, "batchmean")),
+        F.kl_div(p[i.few], i.y.log_softmax(1)[i.few], log_target=True, reduction="batchmean"),
+    ]
+
+
+def ignored(i: Inputs) -> list[Tensor]:
+    labels = torch.where(i.few, i.labels, -1)
+    return [
+        F.cross_entropy(i.x, labels, ignore_index=-1),
+        F.cross_entropy(i.x, labels, ignore_index=-1, reduction="none"),
+        nn.CrossEntropyLoss(ignore_index=-1, label_smoothing=0.2)(i.x, labels),
+    ]
+
+
+def nothing(i: Inputs) -> list[Tensor]:
+    nobody = i.few & (i.labels < 0)
+    loss = F.cross_entropy(i.x[nobody], i.labels[nobody], reduction="sum")
+    return [loss, torch.isnan(F.mse_loss(i.x[nobody], i.y[nobody]).detach())]
+
+
+def smoothed(i: Inputs) -> Tensor:
+    return F.cross_entropy(
+        i.x[i.mask], i.labels[i.mask], i.b.detach().abs(), ignore_index=2, label_smoothing=0.3
+    )
+
+
+def labelled_elements(i: Inputs) -> Tensor:
+    known = i.targets > 0
+    return F.mse_loss(i.x[known], i.y[known]) + (i.x[known] * i.y[known]).sum()
+
+
+CASES: dict[str, Case] = {
+    "cross_entropy": classes(),
+    "with weights": classes(weight="b"),
+    "with an ignored class": classes(ignore_index=3),
+    "with smoothing": classes(label_smoothing=0.1),
+    "with all": smoothed,
+    "module": lambda i: nn.CrossEntropyLoss(weight=i.b.detach() ** 2)(i.x, i.labels),
+    "ignored rows": ignored,
+    "no rows at all": nothing,
+    "class probabilities": lambda i: [
+        F.cross_entropy(i.x, i.y.softmax(1), reduction=r) for r in REDUCTIONS
+    ],
+    "class probabilities of few rows": lambda i: F.cross_entropy(
+        i.x[i.few], i.y.softmax(1)[i.few], i.b.detach().abs(), label_smoothing=0.1
+    ),
+    "nll_loss": likelihood,
+    **{name: elementwise(name) for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")},
+    "soft_margin_loss": lambda i: F.soft_margin_loss(i.x, i.targets.detach() * 2 - 1),
+    "binary": binary,
+    "kl_div": divergence,
+    "margin ranking": lambda i: F.margin_ranking_loss(i.v, i.x[:, 0], i.x[:, 1].sign(), 0.1),
+    "by hand": lambda i: -(F.logsigmoid(i.v).mean() + F.logsigmoid(-i.x).mean()),
+    "picked": lambda i: -i.x.log_softmax(1)[torch.arange(13), i.labels].mean(),
+    "gathered": lambda i: -i.x.log_softmax(1).gather(1, i.labels.unsqueeze(1)).mean(),
+    "labelled elements": labelled_elements,
+    "with penalty": lambda i: F.cross_entropy(i.x @ i.w, i.labels % 4) + i.w.pow(2).sum() * 0.1,
+}
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_losses(world_size: int) -> None:
+    check_cases(__name__, world_size)
