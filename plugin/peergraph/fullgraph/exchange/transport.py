@@ -162,4 +162,7 @@ class _Works:
 
 def _as_bytes(tensor: Tensor) -> Tensor:
     """The bytes of a contiguous tensor, as a view."""
-    return tensor.view(-1).view(torch.uint8) if tensor.numel() else tensor.new_empty(0)
+    if not tensor.numel():
+        return tensor.new_empty(0)
+    # A contiguous tensor of one element may have any stride, which `view` refuses.
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)

@@ -45,7 +45,8 @@ def getitem(x: Any, index: Any) -> Tensor:
         return selected[tuple(parts)]
 
 
-@function_rule(torch.index_select, Tensor.index_select)
+# PyG replaces torch.index_select by a function that calls the built-in one.
+@function_rule(torch._C._VariableFunctions.index_select, Tensor.index_select)
 def index_select(input: Any, dim: int, index: Tensor) -> Tensor:
     """Rows by ids, or columns."""
     if not isinstance(input, PartitionedTensor):
