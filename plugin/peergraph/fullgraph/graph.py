@@ -99,7 +99,7 @@ class FullGraph:
 
         Besides the arguments, a rank takes at most about 150 bytes for each edge of the largest
         relation divided by the number of ranks, plus (2 P + 40) bytes for each node on P ranks.
-        With the orders "communities" and "metis", rank 0 takes about 200 bytes for each edge of the
+        With the orders "communities" and "metis", rank 0 takes about 350 bytes for each edge of the
         whole graph; "auto" tries communities only where that fits easily.
 
         Args:

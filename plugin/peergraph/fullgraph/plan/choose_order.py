@@ -37,8 +37,8 @@ Parts = dict[NodeType, tuple[Tensor, tuple[int, ...]]]
 # the rows, and has at most this multiple of the edges.
 _LEAST_GAIN, _MOST_IMBALANCE = 0.8, 1.25
 # Communities are tried without being asked for where all edges fit into half of the memory that is
-# free on rank 0; on the CPU, where that takes at most about a minute.
-_BYTES_PER_EDGE, _MOST_EDGES_ON_CPU = 200, 1 << 25
+# free on rank 0; on the CPU, where that takes at most about half a minute.
+_BYTES_PER_EDGE, _MOST_EDGES_ON_CPU = 350, 1 << 23
 _PARTITIONERS = {"communities": community_parts, "metis": metis_parts}
 
 
