@@ -39,7 +39,7 @@ from peergraph.progress import progress_bar
 from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store
 
 _EDGE_BYTES = 24  # of an edge in a share: source, destination, id
-_PASSES = 6  # over the edges, at most, as the progress bar counts them
+_PASSES, _MORE_PASSES = 4, 2  # over the edges, as the progress bar counts them; more for "auto"
 _CPU_RATE = 10e9  # bytes per second, assumed of ranks without a GPU that were not measured
 
 
@@ -246,7 +246,9 @@ def _build(
         seed=seed,
     )
     share_bytes = _EDGE_BYTES * sum(r.num_edges for r in readers.values()) // group.world_size
-    with progress_bar("partitioning", _PASSES * share_bytes, progress and group.rank == 0) as bar:
+    is_auto = any(isinstance(given, str) and given == "auto" for given in orders.values())
+    total = (_PASSES + _MORE_PASSES * (is_auto and group.world_size > 1)) * share_bytes
+    with progress_bar("partitioning", total, progress if group.rank == 0 else False) as bar:
 
         def step(edges: int) -> None:
             bar(edges * _EDGE_BYTES)
