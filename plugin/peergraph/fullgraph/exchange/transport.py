@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Literal, Protocol
 from weakref import WeakKeyDictionary
 
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from peergraph.errors import PeerLostError
 from peergraph.memory import Group
 
 ReduceOp = Literal["sum", "max", "min", "prod"]
@@ -35,7 +37,8 @@ class Pending(Protocol):
 class Transport:
     """Collectives over plain tensors on the group's device. This one serves a group of one rank.
 
-    All methods are collective, and none is differentiable.
+    All methods are collective, and none is differentiable. Where a rank is gone they raise
+    PeerLostError.
     """
 
     def __init__(self, group: Group) -> None:
@@ -88,7 +91,7 @@ class Transport:
             outputs, inputs: contiguous tensors by rank, without this rank; empty ones do not
                 travel.
         """
-        return _Works([], ())
+        return _Works(self.group, [], ())
 
     def broadcast(self, tensor: Tensor, src: int = 0) -> None:
         """Overwrites `tensor`, which is contiguous, with that of rank `src`."""
@@ -105,7 +108,8 @@ class DistributedTransport(Transport):
             logical: ReduceOp = "max" if op in ("sum", "max") else "min"
             return self.all_reduce(tensor.to(torch.uint8), logical).bool()
         tensor = tensor.contiguous()
-        dist.all_reduce(tensor, _REDUCE_OPS[op])
+        with _naming_the_lost(self.group):
+            dist.all_reduce(tensor, _REDUCE_OPS[op])
         return tensor
 
     def all_gather_rows(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
@@ -132,13 +136,17 @@ class DistributedTransport(Transport):
             for peer, tensor in tensors.items()
             if tensor.numel()
         ]
-        works = dist.batch_isend_irecv(calls) if calls else []
-        return _Works(works, (*inputs.values(), *outputs.values()))
+        works: list[dist.Work] = []
+        if calls:
+            with _naming_the_lost(self.group):
+                works = dist.batch_isend_irecv(calls)
+        return _Works(self.group, works, (*inputs.values(), *outputs.values()))
 
     def broadcast(self, tensor: Tensor, src: int = 0) -> None:
         """See :meth:`Transport.broadcast`."""
         if tensor.numel():
-            dist.broadcast(_as_bytes(tensor), src)
+            with _naming_the_lost(self.group):
+                dist.broadcast(_as_bytes(tensor), src)
 
 
 def split_rows(rows: Tensor, counts: Sequence[int]) -> list[Tensor]:
@@ -149,15 +157,29 @@ def split_rows(rows: Tensor, counts: Sequence[int]) -> list[Tensor]:
 class _Works:
     """Calls of torch.distributed that run, and the tensors that they use."""
 
-    def __init__(self, works: list[dist.Work], tensors: tuple[Tensor, ...]) -> None:
+    def __init__(self, group: Group, works: list[dist.Work], tensors: tuple[Tensor, ...]) -> None:
+        self._group = group
         self._works = works
         self._tensors = tensors
 
     def wait(self) -> None:
         """Waits for all calls."""
-        for work in self._works:
-            work.wait()
+        with _naming_the_lost(self._group):
+            for work in self._works:
+                work.wait()
         self._works, self._tensors = [], ()
+
+
+@contextmanager
+def _naming_the_lost(group: Group) -> Iterator[None]:
+    """Raises PeerLostError in place of an error of torch, where a rank is gone."""
+    try:
+        yield
+    except PeerLostError:
+        raise
+    except RuntimeError:
+        group.all_gather(None)  # Raises PeerLostError, which names the rank.
+        raise
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:
