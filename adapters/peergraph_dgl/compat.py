@@ -32,6 +32,8 @@ REPLACED = (
     "dgl:DGLGraph.add_edges",
     "dgl:DGLGraph.remove_nodes",
     "dgl:DGLGraph.remove_edges",
+    # The constructor of graphs, for those over partitioned edges (fullgraph/graph.py).
+    "dgl:DGLGraph.__init__",
     # Functions that call users' functions (fullgraph/user_functions.py).
     "dgl.core:invoke_edge_udf",
     "dgl.core:invoke_udf_reduce",

@@ -24,6 +24,7 @@ from torch import Tensor
 from peergraph.fullgraph import PartitionedTensor
 
 from ..compat import new_patches
+from ..fullgraph.readout import reduce_all_rows
 from . import kernels
 from .device_index import DeviceIndex, is_device_index
 from .edge_list import EdgeList, Edges, edge_list_of
@@ -169,6 +170,8 @@ def _edge_softmax_hetero(original: Any, gidx: Any, eids: Any, norm_by: str, *log
 
 
 def _segment_reduce(original: Any, op: str, x: Tensor, offsets: Tensor) -> Any:
+    if isinstance(x, PartitionedTensor):
+        return reduce_all_rows(op, x, offsets)
     return kernels.segment_reduce(op, x, offsets) if _serves(x) else original(op, x, offsets)
 
 

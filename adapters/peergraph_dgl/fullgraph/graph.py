@@ -17,13 +17,14 @@ from torch import Tensor
 
 from peergraph.fullgraph import PartitionedTensor, RowLayout, distribute, from_local
 
-from ..compat import frame_columns
+from ..compat import frame_columns, new_patches
 from .partitioned_edges import PartitionedEdges
+from .partitioned_index import PartitionedIndex
 
 _REFUSED = (
     *("add_nodes", "add_edges", "remove_nodes", "remove_edges", "add_self_loop"),
     *("remove_self_loop", "subgraph", "edge_subgraph", "in_subgraph", "out_subgraph"),
-    *("khop_in_subgraph", "khop_out_subgraph", "line_graph", "reverse", "to_simple"),
+    *("khop_in_subgraph", "khop_out_subgraph", "line_graph", "to_simple"),
     *("reorder_graph", "sample_neighbors", "sample_etype_neighbors", "sample_labors"),
     *("sample_neighbors_fused", "sample_neighbors_biased", "select_topk"),
     *("global_uniform_negative_sampling", "find_edges", "has_edges_between", "edge_ids"),
@@ -32,6 +33,23 @@ _REFUSED = (
     *("prop_edges", "filter_nodes", "filter_edges", "pin_memory_", "shared_memory"),
     *("to_networkx", "to_cugraph", "is_multigraph"),
 )
+
+
+_patches = new_patches()
+
+
+def install() -> None:
+    """Makes graphs that DGL's functions derive from a partitioned one of its class. Idempotent."""
+    if not _patches:
+        _patches.replace(DGLGraph, "__init__", _init)
+
+
+def _init(
+    original: Callable[..., None], graph: Any, gidx: Any = (), *args: Any, **kwargs: Any
+) -> None:
+    original(graph, gidx, *args, **kwargs)
+    if type(gidx) is PartitionedIndex and type(graph) is DGLGraph:
+        graph.__class__ = PartitionedGraph
 
 
 class PartitionedGraph(DGLGraph):  # type: ignore[misc]

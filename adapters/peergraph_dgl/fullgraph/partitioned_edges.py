@@ -7,7 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from peergraph.aggregate import Structure
 from peergraph.fullgraph import PartitionedCsc, PartitionedTensor, from_local
+
+from .reversed_csc import ReversedCsc
+
+PartitionedStructure = PartitionedCsc | ReversedCsc
 
 _WAY_OUT = "do it on the DGLGraph before peergraph_dgl.full_graph()"
 
@@ -22,7 +27,7 @@ class PartitionedEdges:
         idtype: dtype of node ids and degrees: int32 or int64.
     """
 
-    def __init__(self, structure: PartitionedCsc, idtype: torch.dtype = torch.int64) -> None:
+    def __init__(self, structure: PartitionedStructure, idtype: torch.dtype) -> None:
         self.structure = structure
         self.idtype = idtype
         self._has_zero_in_degrees: bool | None = None
@@ -43,8 +48,8 @@ class PartitionedEdges:
     def device(self) -> torch.device:
         return self.structure.device
 
-    def csc(self) -> PartitionedCsc:
-        return self.structure
+    def csc(self) -> Structure:
+        return self.structure  # type: ignore[return-value]
 
     def in_degrees(self) -> Tensor:
         """[num_dst] number of edges of each destination."""
@@ -66,10 +71,10 @@ class PartitionedEdges:
         return values.masked_fill(empty.reshape(-1, *[1] * (values.dim() - 1)), value)
 
     def reverse(self) -> PartitionedEdges:
-        raise NotImplementedError(
-            "reversed edges of a partitioned graph (norm_by='src', dgl.reverse): a rank holds all "
-            f"in-edges of its nodes but not all out-edges; {_WAY_OUT}"
-        )
+        """The same edges from destinations to sources; see :class:`ReversedCsc`."""
+        structure = self.structure
+        back = structure.original if isinstance(structure, ReversedCsc) else ReversedCsc(structure)
+        return PartitionedEdges(back, self.idtype)
 
     def select(self, edge_ids: Tensor) -> PartitionedEdges:
         raise NotImplementedError(
@@ -118,7 +123,7 @@ class PartitionedEdges:
         )
 
 
-def features_of_ends(structure: PartitionedCsc, x: Tensor, end: str) -> Tensor:
+def features_of_ends(structure: PartitionedStructure, x: Tensor, end: str) -> Tensor:
     """Returns the features of each edge's source or destination, [edges, *features].
 
     Differentiable for floating-point features. Collective for sources.
@@ -130,6 +135,8 @@ def features_of_ends(structure: PartitionedCsc, x: Tensor, end: str) -> Tensor:
     """
     if x.is_floating_point():
         return structure.sddmm("copy", x, None, end)
+    if isinstance(structure, ReversedCsc):
+        return features_of_ends(structure.original, x, "v" if end == "u" else "u")
     assert isinstance(x, PartitionedTensor)
     rows = x.to_local()
     sources, destinations = structure.local.edge_ends()
@@ -137,5 +144,5 @@ def features_of_ends(structure: PartitionedCsc, x: Tensor, end: str) -> Tensor:
     return from_local(at_edges, structure.edge_layout)
 
 
-def _at_edges(structure: PartitionedCsc, x: Tensor) -> Tensor:
+def _at_edges(structure: PartitionedStructure, x: Tensor) -> Tensor:
     return structure.sddmm("copy", x, None, "v")

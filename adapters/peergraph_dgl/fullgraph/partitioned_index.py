@@ -7,6 +7,7 @@ from typing import Any
 
 import dgl.backend as F
 import torch
+from dgl.graph_index import from_coo
 from torch import Tensor
 
 from peergraph.fullgraph import RowLayout, from_local
@@ -86,6 +87,16 @@ class PartitionedIndex(GraphIndex[PartitionedEdges]):
             unit_metagraph(len(ends)),
             [self.layouts[end] for end in ends],
             [self.edge_lists[etype]],
+            self._device,
+            self.idtype,
+        )
+
+    def reverse(self) -> PartitionedIndex:
+        sources, destinations = self._ends()
+        return PartitionedIndex(
+            from_coo(len(self.layouts), destinations, sources, True),
+            self.layouts,
+            [edges.reverse() for edges in self.edge_lists],
             self._device,
             self.idtype,
         )

@@ -19,7 +19,7 @@ from peergraph.fullgraph import PartitionedCsc, PartitionedTensor, RowLayout, di
 
 from ..compat import new_patches
 from .graph import PartitionedGraph
-from .partitioned_edges import features_of_ends
+from .partitioned_edges import PartitionedStructure, features_of_ends
 
 _patches = new_patches()
 
@@ -76,7 +76,7 @@ class _EdgeBatch(EdgeBatch):  # type: ignore[misc]
 class _FeaturesOfEnds(Mapping[str, Tensor]):
     """The data of each edge's source or destination; a column is gathered at its first use."""
 
-    def __init__(self, structure: PartitionedCsc, frame: Any, end: str) -> None:
+    def __init__(self, structure: PartitionedStructure, frame: Any, end: str) -> None:
         self._structure = structure
         self._frame = frame
         self._end = end
@@ -108,6 +108,8 @@ def _invoke_reduce_function(
     if frame._initializers or frame._default_initializer is not None:
         raise NotImplementedError("initializers of node data with a reduce function of the user's")
     structure = graph._graph.edge_lists[0].structure
+    if not isinstance(structure, PartitionedCsc):
+        raise NotImplementedError("reduce functions of the user's over reversed partitioned edges")
     buckets: list[_Bucket] = structure.cached(("dgl degrees",), lambda: _make_buckets(structure))
     layout = structure.destination_layout
     messages = {name: rows.to_local() for name, rows in dict(msgdata).items()}

@@ -15,7 +15,7 @@ import dgl
 
 from peergraph_dgl import compat
 from peergraph_dgl.backend import message_passing
-from peergraph_dgl.fullgraph import user_functions
+from peergraph_dgl.fullgraph import graph, user_functions
 
 MESSAGE = f"DGL {version('dgl')} changed it; the adapter was tested with {compat.WRITTEN_FOR}"
 
@@ -75,6 +75,7 @@ def test_every_replaced_function_is_listed() -> None:
     """A wrapper of the adapter hides each listed function, and no other."""
     message_passing.install()
     user_functions.install()
+    graph.install()
     for name in compat.REPLACED:
         function = inspect.getattr_static(*compat.find(name))
         assert function.__code__.co_filename.endswith("patching.py"), f"{name} is not replaced"
