@@ -37,6 +37,7 @@ from .fused_steps import (
     require_projection,
     require_weight,
     structure_of_one_pass,
+    weight_to_reorder,
     weighted_operands,
     with_attention_weights,
 )
@@ -88,9 +89,11 @@ class GCNConv(FastLayer, pyg.GCNConv):  # type: ignore[misc]
         require(isinstance(x, Tensor), f"x is a {kind_of(x)}")
         csc = self._structure(edge_index, None, Ends(x, None), None)
         require(csc.num_destinations == csc.num_sources, f"there is {csc}")
+        weight = weight_to_reorder(self.lin, x)
         out = layers.gcn(
             csc,
-            self.lin(x),
+            self.lin(x) if weight is None else x,
+            weight=weight,
             bias=self.bias,
             add_self_loops=self.add_self_loops,
             norm_dtype=x.dtype,

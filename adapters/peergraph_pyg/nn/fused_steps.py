@@ -48,6 +48,21 @@ def require_weight(weight: Any, x: Tensor, width: int) -> None:
     require(fits, "weights do not fit")
 
 
+def is_plain_map(linear: Any) -> bool:
+    """Returns whether a map is PyG's linear map as it is, without hooks."""
+    plain = type(linear) is Linear and "forward" not in linear.__dict__
+    return plain and not has_hooks(linear)
+
+
+def weight_to_reorder(linear: Any, x: Tensor) -> Tensor | None:
+    """Returns the weight of a map that may also run after the sum over neighbours, else None."""
+    if not is_plain_map(linear) or linear.bias is not None or x.dim() != 2:
+        return None
+    weight = linear.weight
+    fits = is_plain(weight) and weight.dtype == x.dtype and weight.shape[1:] == x.shape[1:]
+    return weight if fits and not torch.is_autocast_enabled(x.device.type) else None
+
+
 def aggregate_and_project(
     layer: FastLayer, x: Ends, edge_index: Any, size: Size, to_rows: Any, to_self: Any
 ) -> Tensor:
@@ -63,9 +78,7 @@ def aggregate_and_project(
     source, target = x
     maps = [(to_rows, source)] + ([] if target is None else [(to_self, target)])
     for linear, rows in maps:
-        plain = type(linear) is Linear and "forward" not in linear.__dict__
-        require(plain, "a map is the user's")
-        require(not has_hooks(linear), "there are hooks of a map")
+        require(is_plain_map(linear), "a map is the user's, or there are hooks of a map")
         require_weight(linear.weight, rows, 1)
     bias = to_rows.bias
     require(bias is None or is_plain(bias), "a bias is of another kind")
