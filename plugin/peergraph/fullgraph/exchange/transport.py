@@ -100,6 +100,10 @@ class Transport:
 class DistributedTransport(Transport):
     """Collectives of the default process group of torch.distributed: NCCL on GPUs, else Gloo."""
 
+    def __init__(self, group: Group) -> None:
+        super().__init__(group)
+        self._is_connected = group.device.type != "cuda"
+
     def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> Tensor:
         """See :meth:`Transport.all_reduce`."""
         if tensor.dtype in _HALF:
@@ -124,6 +128,10 @@ class DistributedTransport(Transport):
     def all_to_all(self, outputs: list[Tensor], inputs: list[Tensor]) -> None:
         """See :meth:`Transport.all_to_all`."""
         rank, world_size = self.group.rank, self.group.world_size
+        if not self._is_connected:
+            # NCCL connects at a first call that all ranks make; some may have no rows to send.
+            self.all_reduce(torch.zeros(1, device=self.group.device))
+            self._is_connected = True
         outputs[rank].copy_(inputs[rank])
         peers = [(rank + step) % world_size for step in range(1, world_size)]
         self.start({r: outputs[r] for r in reversed(peers)}, {r: inputs[r] for r in peers}).wait()

@@ -108,7 +108,7 @@ def _columns(matrix: CsrMatrix, first: int, last: int) -> CsrMatrix:
     indices = matrix.indices
     chosen = (indices >= first) & (indices < last)
     before = torch.zeros(len(indices) + 1, dtype=matrix.indptr.dtype, device=matrix.device)
-    torch.cumsum(chosen, 0, out=before[1:])
+    torch.cumsum(chosen, 0, dtype=before.dtype, out=before[1:])
     positions = chosen.nonzero().squeeze(1)
     edge_ids = positions if matrix.edge_ids is None else matrix.edge_ids[positions]
     return CsrMatrix(
