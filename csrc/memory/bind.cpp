@@ -13,6 +13,7 @@
 #include "memory/cuda_region.h"
 #include "memory/dlpack.h"
 #include "memory/error_slot.h"
+#include "memory/flags.h"
 #include "memory/gather.h"
 #include "memory/host_region.h"
 #include "memory/huge_pages.h"
@@ -116,6 +117,19 @@ py::object bytes_as_dlpack(uintptr_t address, int64_t num_bytes, int device, py:
   return py::reinterpret_steal<py::object>(capsule);
 }
 
+void signal_flag(uintptr_t flag, uint32_t value, const Launch& launch) {
+  auto* word = reinterpret_cast<uint32_t*>(flag);
+  PG_ON_DEVICE(launch.device, signal_flag_cpu(word, value), signal_flag_cuda(word, value, launch));
+}
+
+/// `given_up` is the address of an int32 that the host and the device reach.
+void wait_for_flag(uintptr_t flag, uint32_t value, double timeout, uintptr_t given_up,
+                   const Launch& launch) {
+  const FlagWait wait{reinterpret_cast<const uint32_t*>(flag), value,
+                      static_cast<int64_t>(timeout * 1e9), reinterpret_cast<int32_t*>(given_up)};
+  PG_ON_DEVICE(launch.device, wait_for_flag_cpu(wait), wait_for_flag_cuda(wait, launch));
+}
+
 void register_ops(py::module_& m) {
   m.def("map_shared", &map_shared, py::arg("fd"), py::arg("bytes"), py::arg("on_disk"),
         ReleaseGil());
@@ -124,6 +138,10 @@ void register_ops(py::module_& m) {
   m.def("make_huge_pages", &make_huge_pages, py::arg("address"), py::arg("bytes"), ReleaseGil());
   m.def("bytes_as_dlpack", &bytes_as_dlpack, py::arg("address"), py::arg("num_bytes"),
         py::arg("device"), py::arg("owner"));
+  m.def("signal_flag", &signal_flag, py::arg("flag"), py::arg("value"), py::arg("launch"),
+        ReleaseGil());
+  m.def("wait_for_flag", &wait_for_flag, py::arg("flag"), py::arg("value"), py::arg("timeout"),
+        py::arg("given_up"), py::arg("launch"), ReleaseGil());
   m.def("check_ids", &check_ids, py::arg("ids"), py::arg("limit"), py::arg("num_threads"),
         ReleaseGil());
   m.def(

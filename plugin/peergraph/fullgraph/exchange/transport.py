@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from peergraph.environment import read_variable
 from peergraph.errors import PeerLostError
 from peergraph.memory import Group
 
@@ -46,11 +47,14 @@ class Transport:
 
     @staticmethod
     def of(group: Group) -> Transport:
-        """Returns the transport of a group, always the same object. Not collective."""
+        """Returns the transport of a group, always the same object. Not collective.
+
+        Several ranks exchange rows by torch.distributed, or by copies between GPUs
+        (:class:`CopyTransport`) where the environment variable PEERGRAPH_TRANSPORT is ``copy``.
+        """
         transport = _transports.get(group)
         if transport is None:
-            kind = Transport if group.world_size == 1 else DistributedTransport
-            transport = _transports[group] = kind(group)
+            transport = _transports[group] = _kind_for(group)(group)
         return transport
 
     def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> Tensor:
@@ -139,7 +143,7 @@ class DistributedTransport(Transport):
     def start(self, outputs: Mapping[int, Tensor], inputs: Mapping[int, Tensor]) -> Pending:
         """See :meth:`Transport.start`."""
         calls = [
-            dist.P2POp(kind, _as_bytes(tensor), peer)
+            dist.P2POp(kind, as_bytes(tensor), peer)
             for kind, tensors in ((dist.isend, inputs), (dist.irecv, outputs))
             for peer, tensor in tensors.items()
             if tensor.numel()
@@ -154,7 +158,18 @@ class DistributedTransport(Transport):
         """See :meth:`Transport.broadcast`."""
         if tensor.numel():
             with _naming_the_lost(self.group):
-                dist.broadcast(_as_bytes(tensor), src)
+                dist.broadcast(as_bytes(tensor), src)
+
+
+def _kind_for(group: Group) -> type[Transport]:
+    if group.world_size == 1:
+        return Transport
+    # It is made of this module's classes.
+    from peergraph.fullgraph.exchange.copy_transport import CopyTransport
+
+    kinds: dict[str, type[Transport]] = {"torch": DistributedTransport, "copy": CopyTransport}
+    default = kinds["torch"]
+    return read_variable("PEERGRAPH_TRANSPORT", kinds.__getitem__, "torch or copy", default)
 
 
 def split_rows(rows: Tensor, counts: Sequence[int]) -> list[Tensor]:
@@ -190,8 +205,8 @@ def _naming_the_lost(group: Group) -> Iterator[None]:
         raise
 
 
-def _as_bytes(tensor: Tensor) -> Tensor:
-    """The bytes of a contiguous tensor, as a view."""
+def as_bytes(tensor: Tensor) -> Tensor:
+    """Returns the bytes of a contiguous tensor, as a view."""
     if not tensor.numel():
         return tensor.new_empty(0)
     # A contiguous tensor of one element may have any stride, which `view` refuses.

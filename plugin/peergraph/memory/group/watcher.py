@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from peergraph.errors import PeerLostError
+from peergraph.memory.group.device_waits import give_up_waits
 from peergraph.memory.group.interrupt import Interrupt
 from peergraph.memory.group.peers import Peers
 from peergraph.memory.group.torch_waits import abort_communicators, close_connections
@@ -63,6 +64,7 @@ class Watcher:
                     self._peers.give_up(PeerLostError(cause))
                     if tell:
                         self._interrupt.arm(str(self._peers.lost))
+                give_up_waits()
                 if self._is_current():
                     abort_communicators()
                 if tell:

@@ -1,0 +1,267 @@
+"""Rows travel by copies into shared memory of the rank that reads them (MG-GCN 4.3).
+
+On GPUs copy engines move the rows over NVLink and take no multiprocessors. Each rank has, for every
+other, two buffers and two counts in its shared memory: chunks that have arrived, and chunks that
+were taken. A sender waits for a buffer to be taken, copies a chunk into it, and raises the
+reader's count; the reader copies the chunk out, and raises the sender's count. All of this is in
+the order of two streams, one that sends and one that receives: the host waits for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+import peergraph._C as _C
+from peergraph.errors import PeerLostError
+from peergraph.fullgraph.exchange.transport import DistributedTransport, Pending, as_bytes
+from peergraph.memory import Group, SharedRegion
+from peergraph.memory.device.launching import Launch, launch_on
+from peergraph.memory.group.device_waits import register_wait
+
+CHUNK_BYTES = 32 << 20
+"""Bytes of a buffer."""
+
+_SLOTS = 2
+# Counts are this far apart, so that two ranks do not write to the same line of a cache.
+_FLAG_BYTES = 128
+
+Work = Callable[[Launch], None]
+
+
+class CopyTransport(DistributedTransport):
+    """Exchanges rows by copies between GPUs that reach each other's memory, or by host memory.
+
+    Sums over ranks are torch.distributed's. The shared memory is made at the first
+    :meth:`all_to_all`, which is collective; where it cannot be made, and before, rows travel by
+    torch.distributed, too.
+
+    Args:
+        group: the ranks.
+        chunk_bytes: of a buffer, a multiple of 16; each rank has two for every other rank. None:
+            :data:`CHUNK_BYTES`.
+    """
+
+    def __init__(self, group: Group, chunk_bytes: int | None = None) -> None:
+        super().__init__(group)
+        self._chunk_bytes = CHUNK_BYTES if chunk_bytes is None else chunk_bytes
+        self._was_opened = False
+        self._memory: _Buffers | None = None
+
+    def all_to_all(self, outputs: list[Tensor], inputs: list[Tensor]) -> None:
+        """See :meth:`Transport.all_to_all`."""
+        if not self._was_opened:
+            self._was_opened = True
+            try:
+                self._memory = _Buffers(self.group, self._chunk_bytes)
+            except (MemoryError, OSError, RuntimeError):
+                self._memory = None  # on all ranks: the memory is made on all or on none
+        super().all_to_all(outputs, inputs)
+
+    def start(self, outputs: Mapping[int, Tensor], inputs: Mapping[int, Tensor]) -> Pending:
+        """See :meth:`Transport.start`.
+
+        In step s every rank sends to the rank s before and reads from the rank s after, so that
+        no rank serves two at once and no wait depends on itself.
+        """
+        if self._memory is None:
+            return super().start(outputs, inputs)
+        return self._memory.start(outputs, inputs)
+
+
+class _Buffers:
+    """The shared memory of all ranks, and the queues that use it. Collective."""
+
+    def __init__(self, group: Group, chunk_bytes: int) -> None:
+        self._group = group
+        self._chunk = chunk_bytes
+        self._others = group.world_size - 1
+        self._flags_at = self._others * _SLOTS * chunk_bytes
+        size = self._flags_at + 2 * self._others * _FLAG_BYTES
+        self._region = SharedRegion.create(size, group)
+        sizes = self._region.sizes
+        self._parts = [
+            self._region.part(rank, torch.uint8, [sizes[rank]]) for rank in range(group.world_size)
+        ]
+        self._parts[group.rank][self._flags_at :].zero_()
+        on_gpu = group.device.type == "cuda"
+        self._given_up = torch.zeros(1, dtype=torch.int32, pin_memory=on_gpu)
+        register_wait(self._given_up)
+        self._sent = [0] * group.world_size
+        self._received = [0] * group.world_size
+        make: Callable[[torch.device], _Queue] = _StreamQueue if on_gpu else _ThreadQueue
+        self._sending, self._receiving = make(group.device), make(group.device)
+        group.barrier()
+
+    def start(self, outputs: Mapping[int, Tensor], inputs: Mapping[int, Tensor]) -> Pending:
+        self._check()
+        rank, world_size = self._group.rank, self._group.world_size
+        self._sending.begin()
+        self._receiving.begin()
+        for step in range(1, world_size):
+            reader, source = (rank - step) % world_size, (rank + step) % world_size
+            if reader in inputs:
+                for chunk in self._chunks(inputs[reader]):
+                    self._sending.run(self._send(reader, chunk))
+            if source in outputs:
+                for chunk in self._chunks(outputs[source]):
+                    self._receiving.run(self._receive(source, chunk))
+        marks = [self._sending.mark(), self._receiving.mark()]
+        return _Exchange(marks, self._check, (*inputs.values(), *outputs.values()))
+
+    def _chunks(self, tensor: Tensor) -> Iterator[Tensor]:
+        yield from torch.split(as_bytes(tensor), self._chunk) if tensor.numel() else ()
+
+    def _send(self, reader: int, chunk: Tensor) -> Work:
+        number = self._sent[reader]
+        self._sent[reader] += 1
+        rank = self._group.rank
+        buffer = self._buffer(reader, rank, number)[: chunk.numel()]
+        taken = self._flag(rank, reader, of_taken=True)
+        arrived = self._flag(reader, rank, of_taken=False)
+
+        def work(launch: Launch) -> None:
+            if number >= _SLOTS:
+                self._wait(taken, number - _SLOTS + 1, launch)
+            buffer.copy_(chunk, non_blocking=True)
+            _C.signal_flag(arrived, _count(number + 1), launch)
+
+        return work
+
+    def _receive(self, source: int, chunk: Tensor) -> Work:
+        number = self._received[source]
+        self._received[source] += 1
+        rank = self._group.rank
+        buffer = self._buffer(rank, source, number)[: chunk.numel()]
+        arrived = self._flag(rank, source, of_taken=False)
+        taken = self._flag(source, rank, of_taken=True)
+
+        def work(launch: Launch) -> None:
+            self._wait(arrived, number + 1, launch)
+            chunk.copy_(buffer, non_blocking=True)
+            _C.signal_flag(taken, _count(number + 1), launch)
+
+        return work
+
+    def _wait(self, flag: int, value: int, launch: Launch) -> None:
+        given_up = self._given_up.data_ptr()
+        _C.wait_for_flag(flag, _count(value), self._group.timeout, given_up, launch)
+
+    def _index(self, owner: int, other: int) -> int:
+        """Which of the places that `owner` has for other ranks is that of `other`."""
+        return (other - owner - 1) % self._group.world_size
+
+    def _buffer(self, reader: int, sender: int, number: int) -> Tensor:
+        """The buffer of `reader` that chunk `number` from `sender` comes to."""
+        first = (self._index(reader, sender) * _SLOTS + number % _SLOTS) * self._chunk
+        return self._parts[reader][first : first + self._chunk]
+
+    def _flag(self, owner: int, other: int, *, of_taken: bool) -> int:
+        """Address of a count that `other` raises and `owner` waits for."""
+        index = self._index(owner, other) + self._others * of_taken
+        return self._region.addresses[owner] + self._flags_at + index * _FLAG_BYTES
+
+    def _check(self) -> None:
+        if int(self._given_up[0]):
+            raise PeerLostError(
+                "an exchange of rows was given up: a rank was lost, or took no part within "
+                f"{self._group.timeout:g} s"
+            )
+
+
+class _Exchange:
+    """An exchange that has been queued, and the tensors that it uses."""
+
+    def __init__(
+        self, marks: list[_Mark], check: Callable[[], None], tensors: tuple[Tensor, ...]
+    ) -> None:
+        self._marks = marks
+        self._check = check
+        self._tensors = tensors
+
+    def wait(self) -> None:
+        """Waits for the exchange; raises PeerLostError where it is known to have been given up."""
+        for mark in self._marks:
+            mark.wait()
+        self._marks, self._tensors = [], ()
+        self._check()
+
+
+class _Mark(Protocol):
+    """The end of what was queued before."""
+
+    def wait(self) -> object: ...
+
+
+class _Queue(Protocol):
+    """Runs one work after the other, beside this thread and the current stream."""
+
+    def begin(self) -> None:
+        """Lets later work wait for the current stream."""
+
+    def run(self, work: Work) -> None: ...
+
+    def mark(self) -> _Mark: ...
+
+
+class _StreamQueue:
+    """A stream of a GPU."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+        self._launch = launch_on(device, self._stream)
+
+    def begin(self) -> None:
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+
+    def run(self, work: Work) -> None:
+        with torch.cuda.stream(self._stream):
+            work(self._launch)
+
+    def mark(self) -> _Mark:
+        mark: _Mark = self._stream.record_event()
+        return mark
+
+
+class _ThreadQueue:
+    """A thread of the CPU. After a work that failed it runs no other."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._thread = ThreadPoolExecutor(1, "peergraph exchange")
+        self._launch = launch_on(device, num_threads=1)
+        self._last: Future[None] | None = None
+
+    def begin(self) -> None:
+        """Work of this thread has been done."""
+
+    def run(self, work: Work) -> None:
+        before = self._last
+
+        def run_after() -> None:
+            if before is None or before.exception() is None:
+                work(self._launch)
+            else:
+                before.result()
+
+        self._last = self._thread.submit(run_after)
+
+    def mark(self) -> _Mark:
+        return _Submitted(self._last)
+
+
+class _Submitted:
+    def __init__(self, last: Future[None] | None) -> None:
+        self._last = last
+
+    def wait(self) -> None:
+        if self._last is not None:
+            self._last.result()
+
+
+def _count(number: int) -> int:
+    """Counts wrap around at 2^32."""
+    return number & 0xFFFFFFFF

@@ -1,0 +1,27 @@
+"""Waits of devices and threads for other ranks, which end where a rank is lost."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+
+from torch import Tensor
+
+_lock = threading.Lock()
+_given_up: list[weakref.ref[Tensor]] = []
+
+
+def register_wait(given_up: Tensor) -> None:
+    """Has `given_up` [1] int32 set to 1, where a rank is lost, while the tensor lives."""
+    with _lock:
+        _given_up[:] = [known for known in _given_up if known() is not None]
+        _given_up.append(weakref.ref(given_up))
+
+
+def give_up_waits() -> None:
+    """Sets all registered tensors to 1."""
+    with _lock:
+        known = [reference() for reference in _given_up]
+    for given_up in known:
+        if given_up is not None:
+            given_up.numpy()[0] = 1
