@@ -9,11 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from peergraph.fullgraph import distribute, like
+from peergraph.fullgraph import like
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
-from peergraph.memory import Group
 from tests.fullgraph.gpu_numbers import GPU_NUMBERS
-from tests.fullgraph.partitioned_cases import Case, Inputs, check_cases, make_inputs, make_layout
+from tests.fullgraph.partitioned_cases import Case, Inputs, check_cases
 from tests.fullgraph.test_norms import norm, prepared
 
 pyg = pytest.importorskip("torch_geometric.nn")
@@ -59,6 +58,7 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
         6, affine=True, track_running_stats=True
     ),
     "MeanSubtractionNorm": lambda: pyg.MeanSubtractionNorm(),
+    "GraphSizeNorm": lambda: pyg.GraphSizeNorm(),
     "DiffGroupNorm": lambda: pyg.DiffGroupNorm(6, groups=3),
 }
 BATCHED = (
@@ -82,15 +82,3 @@ def test_equal_to_one_process(world_size: int) -> None:
 @pytest.mark.parametrize("world_size", GPU_NUMBERS)
 def test_equal_to_one_process_on_gpus(world_size: int) -> None:
     check_cases(__name__, world_size, "cuda")
-
-
-def test_graph_size_norm_says_what_is_missing() -> None:
-    """Without `batch`, PyG makes a plain one of all nodes."""
-    device = torch.device("cpu")
-    x = distribute(make_inputs(device).x, make_layout(Group.current(device=device)))
-    with pytest.raises(ValueError, match=r"peergraph\.fullgraph\.like"):
-        pyg.GraphSizeNorm()(x)
-    batch = x.new_zeros(x.size(0), dtype=torch.long)
-    torch.testing.assert_close(
-        pyg.GraphSizeNorm()(x, batch).full_tensor(), x.full_tensor() / 13**0.5
-    )

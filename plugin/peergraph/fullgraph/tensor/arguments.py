@@ -49,7 +49,8 @@ def local_rows_of_plain(
 ) -> Tensor:
     """Returns the part of a plain tensor that meets the local rows along `dim`.
 
-    A tensor with one row, or with equal rows in the same memory (expanded), serves all ranks. In a
+    A tensor with one row, or with equal rows, as ``torch.zeros`` and ``torch.ones`` make them,
+    serves all ranks; where such rows are not the same memory, this synchronises the GPU. In a
     backward pass other tensors of all rows are taken, too: some gradients of autograd are plain.
     Values for rows that a list of ids named are taken as the list was. Others are refused: they
     are made by mistake, and as large as all ranks' rows.
@@ -68,6 +69,10 @@ def local_rows_of_plain(
     is_backward = torch._C._current_graph_task_id() != -1
     if rows == layout.size and (is_backward or (layout.by_ids and not tensor.requires_grad)):
         return tensor.index_select(dim, layout.positions.to(tensor.device))
+    if rows == layout.size and not tensor.requires_grad:
+        first = tensor.narrow(dim, 0, 1)
+        if bool((tensor == first).all()):
+            return tensor.narrow(dim, 0, layout.local_count)
     refuse_plain(name, tensor, layout, dim)
 
 

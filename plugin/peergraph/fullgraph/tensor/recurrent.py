@@ -11,7 +11,7 @@ from torch import Tensor
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.arguments import not_implemented, require_same_rows
-from peergraph.fullgraph.tensor.conversions import distribute, from_local, replicated
+from peergraph.fullgraph.tensor.conversions import distribute, from_local, replicated_together
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.fullgraph.tensor.registry import FUNCTION_RULES
 
@@ -45,7 +45,7 @@ def _network(
     found = function(
         input.to_local(),
         local_states if isinstance(hx, tuple) else local_states[0],
-        [replicated(parameter, layout.group) for parameter in params],
+        list(replicated_together(layout.group, *params)),
         has_biases,
         num_layers,
         dropout,
@@ -72,7 +72,7 @@ def _cell(function: Callable[..., Any], input: Any, hx: Any, *params: Tensor | N
     found = function(
         _local(name, input, layout, 0),
         local_states if isinstance(hx, (list, tuple)) else local_states[0],
-        *(None if p is None else replicated(p, layout.group) for p in params),
+        *replicated_together(layout.group, *params),
     )
     if isinstance(found, Tensor):
         return from_local(found, layout)

@@ -105,7 +105,7 @@ def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Tensor:
     if not _scatters_rows(input, dim, index):
         with _DisableTorchFunction():
             return torch.scatter_add(input, dim, index, src)
-    _check_source("scatter_add", dim, index, src)
+    src = _source("scatter_add", dim, index, src)
     if isinstance(input, PartitionedTensor):
         ids = _ids_of(index, dim, "scatter_add")
         return input + _send(src, ids, input)
@@ -130,7 +130,7 @@ def index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: float = 1
     if not isinstance(index, PartitionedTensor):
         with _DisableTorchFunction():
             return torch.index_add(input, dim, index, source, alpha=alpha)
-    _check_source("index_add", dim, index, source)
+    source = _source("index_add", dim, index, source)
     if alpha != 1:
         source = source * alpha
     if isinstance(input, PartitionedTensor):
@@ -155,7 +155,7 @@ def scatter_reduce(
     if not _scatters_rows(input, dim, index):
         with _DisableTorchFunction():
             return torch.scatter_reduce(input, dim, index, src, reduce, include_self=include_self)
-    _check_source("scatter_reduce", dim, index, src)
+    src = _source("scatter_reduce", dim, index, src)
     if isinstance(input, PartitionedTensor):
         if reduce == "sum" and include_self:
             return scatter_add(input, dim, index, src)
@@ -224,9 +224,14 @@ def _scatters_rows(input: Any, dim: int, index: Any) -> bool:
     return isinstance(index, PartitionedTensor) and index.partitioned_dim == dim
 
 
-def _check_source(name: str, dim: int, index: PartitionedTensor, src: Any) -> None:
-    if not isinstance(src, PartitionedTensor) or src.partitioned_dim != dim:
-        not_implemented(name, "the values are not partitioned along the scattered dimension")
+def _source(name: str, dim: int, index: PartitionedTensor, src: Any) -> PartitionedTensor:
+    """The values for an index; plain ones that are equal in all rows become partitioned."""
+    if isinstance(src, PartitionedTensor):
+        if src.partitioned_dim != dim:
+            not_implemented(name, "the values are not partitioned along the scattered dimension")
+        return src
+    rows = local_rows_of_plain(name, src, index.layout, dim - src.dim())
+    return from_local(rows, index.layout, dim)
     require_same_rows(name, index.layout, src.layout)
 
 
