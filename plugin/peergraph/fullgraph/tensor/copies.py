@@ -106,14 +106,6 @@ def cuda(x: PartitionedTensor, device: Any = None, *args: Any, **kwargs: Any) ->
     return to(x, torch.device("cuda") if device is None else torch.device("cuda", device))
 
 
-@function_rule(Tensor.__iter__)
-def iterate(x: PartitionedTensor) -> Any:
-    """Iterates over columns; rows are refused."""
-    if x.partitioned_dim == 0:
-        not_implemented("iteration", "it runs over partitioned rows")
-    return iter(x.unbind(0))
-
-
 @rule(aten._local_scalar_dense.default)
 def item(x: PartitionedTensor) -> Any:
     """The only element."""

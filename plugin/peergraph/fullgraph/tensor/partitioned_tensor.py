@@ -99,17 +99,13 @@ def wrap(local: Tensor, layout: RowLayout, dim: int) -> PartitionedTensor:
         local: this rank's rows: `layout.local_count` along `dim`; not copied.
         dim: not negative.
     """
-    shape = list(local.shape)
-    shape[dim] = layout.size
+    shape = local.shape
+    size = (*shape[:dim], layout.size, *shape[dim + 1 :]) if dim else (layout.size, *shape[1:])
     # Of one row or none, any strides are contiguous; ranks must not differ in theirs.
-    is_contiguous = local.is_contiguous() and layout.local_count > 1
+    is_contiguous = layout.local_count > 1 and local.is_contiguous()
     strides = None if is_contiguous else _global_strides(local, layout, dim)
     result: PartitionedTensor = _make_wrapper(
-        PartitionedTensor,
-        shape,
-        strides=strides,
-        dtype=local.dtype,
-        device=local.device,
+        PartitionedTensor, size, strides=strides, dtype=local.dtype, device=local.device
     )
     result._local = local
     result.layout = layout

@@ -17,6 +17,8 @@ from peergraph.fullgraph.tensor.arguments import (
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import Rule, family
 
+_SCALARS = (int, float, bool, type(None), str)
+
 # Pointwise operations without the tag, or tagged only in later versions of torch.
 UNTAGGED = {
     f"aten::{name}"
@@ -71,10 +73,11 @@ def localize(overload: OpOverload | str, args: tuple[Any, ...]) -> tuple[Any, li
     """
     first: PartitionedTensor | None = None
     from_end = 0
-    tensors = 0
+    has_plain = False
     result = list(args)
     for place, arg in enumerate(args):
-        if type(arg) is PartitionedTensor:
+        kind = type(arg)
+        if kind is PartitionedTensor:
             local = arg._local
             if first is None:
                 first, from_end = arg, arg.partitioned_dim - local.dim()
@@ -84,9 +87,9 @@ def localize(overload: OpOverload | str, args: tuple[Any, ...]) -> tuple[Any, li
                 dim = arg.partitioned_dim
                 local = rows_in_layout(overload, local, dim, arg.layout, first.layout)
             result[place] = local
-        elif isinstance(arg, Tensor) and arg.dim():
-            tensors += 1
-    if tensors and first is not None:
+        elif kind not in _SCALARS and isinstance(arg, Tensor):
+            has_plain = True
+    if has_plain and first is not None:
         for place, arg in enumerate(args):
             if isinstance(arg, Tensor) and type(arg) is not PartitionedTensor:
                 result[place] = local_rows_of_plain(overload, arg, first.layout, from_end)

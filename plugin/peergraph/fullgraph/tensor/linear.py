@@ -1,0 +1,82 @@
+"""Linear layers of rows: one local product, and one sum over the ranks for all parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+
+from peergraph.fullgraph.exchange.transport import Transport
+from peergraph.fullgraph.tensor.conversions import take_rows
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+from peergraph.fullgraph.tensor.registry import function_rule
+
+
+@function_rule(F.linear)
+def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
+    """As `F.linear`; other layouts than rows and plain parameters go through their products."""
+    if (
+        not isinstance(input, PartitionedTensor)
+        or input.partitioned_dim == input._local.dim() - 1
+        or isinstance(weight, PartitionedTensor)
+        or isinstance(bias, PartitionedTensor)
+        or weight.dim() != 2
+        or torch.is_autocast_enabled(input._local.device.type)
+    ):
+        with torch._C.DisableTorchFunctionSubclass():
+            return F.linear(input, weight, bias)
+    if torch.is_grad_enabled() and (
+        weight.requires_grad or input.requires_grad or (bias is not None and bias.requires_grad)
+    ):
+        result: Tensor = Linear.apply(input, weight, bias)  # type: ignore[no-untyped-call]
+        return result
+    return wrap(F.linear(input._local, weight, bias), input.layout, input.partitioned_dim)
+
+
+class Linear(Function):
+    """`x @ weight.T + bias`; backward adds up the parameters' gradients in one collective."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: PartitionedTensor, weight: Tensor, bias: Tensor | None
+    ) -> PartitionedTensor:
+        ctx.save_for_backward(x, weight)
+        ctx.layout, ctx.dim = x.layout, x.partitioned_dim
+        return wrap(F.linear(x._local, weight, bias), x.layout, x.partitioned_dim)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        for_x, for_weight, for_bias = ctx.needs_input_grad
+        grad = take_rows(grad, ctx.layout, ctx.dim)
+        if torch.is_grad_enabled():  # to be differentiated again
+            rows, outputs = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
+            return (
+                grad @ weight if for_x else None,
+                rows.t() @ outputs if for_weight else None,
+                rows.sum(0) if for_bias else None,
+            )
+        local = grad._local
+        x_grad = wrap(local @ weight, ctx.layout, ctx.dim) if for_x else None
+        rows = local.reshape(-1, local.shape[-1])
+        weight_grad = bias_grad = None
+        if for_weight:
+            weight_grad = rows.t() @ x._local.reshape(-1, x._local.shape[-1])
+        if for_bias:
+            bias_grad = rows.sum(0)
+        return x_grad, *_sum_over_ranks(Transport.of(ctx.layout.group), weight_grad, bias_grad)
+
+
+def _sum_over_ranks(
+    transport: Transport, weight: Tensor | None, bias: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
+    if weight is None or bias is None or transport.group.world_size == 1:
+        return (
+            None if weight is None else transport.all_reduce(weight),
+            None if bias is None else transport.all_reduce(bias),
+        )
+    both = transport.all_reduce(torch.cat([weight.view(-1), bias]))
+    return both[: weight.numel()].view(weight.shape), both[weight.numel() :]
