@@ -277,3 +277,26 @@ def test_own_term_of_edge_features(device: torch.device) -> None:
         args = ((x, None), edges(9, 5, device=device), *inputs)
         expected, found = (gradients(layer, *args, size=(9, 5)) for layer in (theirs, ours))
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("out", [WIDTH - 1, WIDTH + 1])
+def test_gcn_multiplies_where_that_is_narrower(
+    out: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums have the fewer columns; a hook of the map sees what PyG's map gets."""
+    widths: list[int] = []
+    spmm_add_self = Csc.spmm_add_self
+
+    def recorded(csc: Csc, x: Tensor, *args: Any, **more: Any) -> Tensor:
+        widths.append(x.shape[1])
+        return spmm_add_self(csc, x, *args, **more)
+
+    monkeypatch.setattr(Csc, "spmm_add_self", recorded)
+    theirs, ours = (layer.to(device) for layer in pair("GCNConv", WIDTH, out))
+    args = (features(9, device=device), edges(device=device))
+    assert_same(theirs, ours, *args)
+    assert widths == [min(WIDTH, out)]
+    seen: list[Any] = []
+    ours.lin.register_forward_hook(lambda _, inputs, result: seen.append(result.shape[1]))
+    assert_same(theirs, ours, *args)
+    assert seen == [out] and widths == [min(WIDTH, out), out]
