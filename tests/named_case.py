@@ -1,11 +1,16 @@
-"""Names what a test compares where one case goes through many kinds of data."""
+"""Many kinds of data within one case of pytest, each of them named where it fails."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
+
+Param = type(pytest.param())
 
 
 @contextmanager
@@ -23,3 +28,46 @@ def named_case(*values: object) -> Iterator[None]:
         note = f"in the case {', '.join(map(str, values))}"
         vars(error).setdefault("__notes__", []).append(note)
         raise
+
+
+def named_cases(names: str | tuple[str, ...], values: Iterable[Any]) -> Callable[..., Any]:
+    """Decorates a test, which runs in a `named_case` of every value, one after the other.
+
+        @named_cases("name", LAYERS)
+        def test_layer(name: str, device: torch.device) -> None: ...
+
+    This saves the cost of a case of pytest for values that differ only in data. Fixtures are made
+    once for all values, so a test that changes one must be parametrised instead.
+
+    Args:
+        names: the argument, or a tuple of the arguments.
+        values: its values, or a tuple or `pytest.param` of one value for each of the arguments.
+    """
+    arguments = (names,) if isinstance(names, str) else names
+    rows = [_row(arguments, value, isinstance(names, str)) for value in values]
+    assert rows, f"{names}: expected at least one value, got none"
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def run(**fixtures: Any) -> None:
+            for row in rows:
+                with named_case(*(f"{name}={value!r}" for name, value in row.items())):
+                    test(**row, **fixtures)
+
+        signature = inspect.signature(test)
+        missing = [name for name in arguments if name not in signature.parameters]
+        assert not missing, f"{test.__name__} has no argument {missing}"
+        kept = [p for name, p in signature.parameters.items() if name not in arguments]
+        run.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def _row(arguments: tuple[str, ...], value: Any, single: bool) -> dict[str, Any]:
+    if isinstance(value, Param):
+        assert not value.marks, "values that have marks must be parametrised"
+        value = value.values
+    elif single:
+        value = (value,)
+    return dict(zip(arguments, value, strict=True))

@@ -1,10 +1,13 @@
-"""A failure in a loop of cases names its case."""
+"""Several cases within one of pytest: all of them run, and a failure names its case."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.named_case import named_case
+from tests.named_case import named_case, named_cases
+from tests.pairwise import pairwise
+
+RAN: list[tuple[int, str]] = []
 
 
 def test_failures_name_the_case() -> None:
@@ -20,3 +23,45 @@ def test_failures_name_the_case() -> None:
     assert failure.value.__notes__ == ["in the case x"]
     with pytest.raises(pytest.skip.Exception), named_case("x"):
         pytest.skip("no device")
+
+
+@named_cases(("number", "letter"), pairwise([1, 2], ["a", "b"]))
+def add(number: int, letter: str, more: str) -> None:
+    RAN.append((number, letter + more))
+
+
+@named_cases(("number", "word"), [(1, "one"), (4, "four")])
+def only_odd(number: int, word: str) -> None:
+    if number % 2 == 0:
+        pytest.fail(f"even {word}")
+
+
+def test_all_values_run_with_the_fixtures() -> None:
+    RAN.clear()
+    add(more="c")
+    assert sorted(RAN) == [(1, "ac"), (1, "bc"), (2, "ac"), (2, "bc")]
+
+
+def test_a_failure_names_the_values() -> None:
+    with pytest.raises(pytest.fail.Exception, match="even four") as failure:
+        only_odd()
+    assert failure.value.__notes__ == ["in the case number=4, word='four'"]
+
+
+@named_cases("word", ["a", "b"])
+@pytest.mark.parametrize("number", [1, 2])
+def test_with_parameters_and_fixtures(
+    word: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert word in "ab"
+    assert number in (1, 2)
+    monkeypatch.setenv("PEERGRAPH_WORD", word)
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(AssertionError, match="has no argument"):
+        named_cases("other", [1])(only_odd)
+    with pytest.raises(AssertionError, match="expected at least one value"):
+        named_cases("number", [])
+    with pytest.raises(AssertionError, match="marks"):
+        named_cases("number", [pytest.param(1, marks=pytest.mark.gpus(1))])

@@ -11,10 +11,11 @@ from peergraph.aggregate import Csc, g_spmm
 from peergraph.aggregate.sparse.conversion import indptr_if_sorted, is_arange
 from peergraph.sampling import Block
 from tests.aggregate.graphs import features, random_graph
+from tests.named_case import named_cases
 from tests.pairwise import pairwise
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@named_cases("dtype", [torch.int32, torch.int64])
 def test_edges_that_are_grouped_stay_where_they_are(
     device: torch.device, dtype: torch.dtype
 ) -> None:
@@ -36,8 +37,8 @@ def test_other_edges_are_sorted_stably(device: torch.device) -> None:
     assert torch.equal(rows.indices, graph.edge_index[0][order])
 
 
-@pytest.mark.parametrize("grouped", [False, True])
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@named_cases("grouped", [False, True])
+@named_cases("dtype", [torch.int32, torch.int64])
 def test_transpose(device: torch.device, grouped: bool, dtype: torch.dtype) -> None:
     graph = random_graph(device, grouped=grouped, dtype=dtype)
     csc = graph.csc()
@@ -54,7 +55,7 @@ def test_transpose(device: torch.device, grouped: bool, dtype: torch.dtype) -> N
     assert torch.equal(rows.edge_ids, positions if order is None else order[positions.long()])
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@named_cases("dtype", [torch.int32, torch.int64])
 def test_block(device: torch.device, dtype: torch.dtype) -> None:
     indptr = torch.tensor([0, 2, 2, 3], device=device, dtype=dtype)
     block = Block(indptr, torch.tensor([3, 1, 3], device=device, dtype=dtype), None, 0)
@@ -123,7 +124,7 @@ INDPTR = torch.tensor([0, 2, 3])
 INDICES = torch.tensor([0, 1, 1])
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("changes", "error", "text"),
     [
         ({"indptr": INDPTR.float()}, TypeError, "indptr must be int32 or int64, got torch.float32"),
@@ -181,7 +182,7 @@ def test_bad_edge_index(device: torch.device) -> None:
 ID_TYPES = [torch.int32, torch.int64]
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("offsets", "ids", "edges"),
     pairwise(ID_TYPES, ID_TYPES, [0, 1, 300]),
 )
@@ -200,7 +201,7 @@ def test_transpose_of_any_id_types(
     assert torch.equal(indptr.diff().long(), degrees)
 
 
-@pytest.mark.parametrize("dtype", ID_TYPES)
+@named_cases("dtype", ID_TYPES)
 def test_indptr_of_sorted_keys_only(device: torch.device, dtype: torch.dtype) -> None:
     def found(*keys: int) -> list[int] | None:
         indptr = indptr_if_sorted(torch.tensor(keys, dtype=dtype, device=device), 4)
@@ -215,7 +216,7 @@ def test_indptr_of_sorted_keys_only(device: torch.device, dtype: torch.dtype) ->
     assert found(0, 2, 2, 1, 3) is None
 
 
-@pytest.mark.parametrize("key", [-1, 4])
+@named_cases("key", [-1, 4])
 def test_keys_out_of_range(key: int) -> None:
     with pytest.raises(IndexError, match=f"destination id {key} is out of range for 4 nodes"):
         indptr_if_sorted(torch.tensor([key]), 4)
@@ -227,7 +228,7 @@ def test_sources_out_of_range_without_check() -> None:
         csc.matrix.transpose()
 
 
-@pytest.mark.parametrize("dtype", ID_TYPES)
+@named_cases("dtype", ID_TYPES)
 def test_is_arange(device: torch.device, dtype: torch.dtype) -> None:
     for count in (0, 1, 1023, 1024, 1025, 5000):
         ids = torch.arange(count, dtype=dtype, device=device)

@@ -25,7 +25,7 @@ from tests.aggregate.graphs import (
     hub_graph,
     random_graph,
 )
-from tests.named_case import named_case
+from tests.named_case import named_case, named_cases
 
 ROWS = {"u": "u", "v": "v", "e": "e", "w": "e"}
 EXPRESSIONS = [
@@ -125,12 +125,12 @@ def check(
     assert_same_with_gradients(found, expected, list(given.values()), list(twins.values()))
 
 
-@pytest.mark.parametrize("expression", EXPRESSIONS)
+@named_cases("expression", EXPRESSIONS)
 def test_expressions(where: torch.device, expression: str) -> None:
     check(random_graph(where, num_edges=120), message(expression, "sum"), {})
 
 
-@pytest.mark.parametrize("reduce", REDUCTIONS)
+@named_cases("reduce", REDUCTIONS)
 def test_reductions(where: torch.device, reduce: str) -> None:
     for grouped in (False, True):
         with named_case("grouped", grouped):
@@ -138,7 +138,7 @@ def test_reductions(where: torch.device, reduce: str) -> None:
             check(graph, message("relu(u * w + v)", reduce), {"w": ()})
 
 
-@pytest.mark.parametrize(
+@named_cases(
     "shapes",
     [
         {"u": (), "v": (), "w": ()},
@@ -148,7 +148,6 @@ def test_reductions(where: torch.device, reduce: str) -> None:
         {"u": (), "v": (5,), "w": (1,)},
         {"u": (70,), "v": (70,), "w": ()},
     ],
-    ids=str,
 )
 def test_shapes(where: torch.device, shapes: dict[str, tuple[int, ...]]) -> None:
     for reduce in ("mean", "max"):
@@ -156,7 +155,7 @@ def test_shapes(where: torch.device, shapes: dict[str, tuple[int, ...]]) -> None
             check(random_graph(where, num_edges=90), message("tanh(u * w + v)", reduce), shapes)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@named_cases("dtype", DTYPES)
 def test_dtypes(where: torch.device, dtype: torch.dtype) -> None:
     check(random_graph(where, num_edges=60), message("relu(u * w + v)", "mean"), {}, dtype)
 

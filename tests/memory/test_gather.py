@@ -20,6 +20,7 @@ from tests.memory.tables import (
     split,
     table_of,
 )
+from tests.named_case import named_cases
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def gather_and_wait(table: Table, ids: torch.Tensor, padded: bool = False) -> No
     peergraph.synchronize()
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@named_cases("dtype", DTYPES)
 def test_every_dtype(group: Group, dtype: torch.dtype) -> None:
     rows = random_rows((50, 5), dtype)
     table = table_of(rows, split(50, "mixed"), group)
@@ -48,7 +49,7 @@ def test_every_dtype(group: Group, dtype: torch.dtype) -> None:
     table.close()
 
 
-@pytest.mark.parametrize("kind", TIER_KINDS)
+@named_cases("kind", TIER_KINDS)
 def test_every_tier(group: Group, kind: str) -> None:
     rows = random_rows((101, 8), torch.float32)
     table = table_of(rows, split(101, kind), group)
@@ -58,8 +59,8 @@ def test_every_tier(group: Group, kind: str) -> None:
     table.close()
 
 
-@pytest.mark.parametrize("renumbered", [False, True])
-@pytest.mark.parametrize("kind", ["host", "mixed", "disk", "all"])
+@named_cases("renumbered", [False, True])
+@named_cases("kind", ["host", "mixed", "disk", "all"])
 def test_many_ids(group: Group, kind: str, renumbered: bool) -> None:
     """So many that rows on the host are read in order of address."""
     rows = random_rows((3001, 5), torch.int32)
@@ -73,7 +74,7 @@ def test_many_ids(group: Group, kind: str, renumbered: bool) -> None:
     table.close()
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("kind", "width"),
     [(kind, 3) for kind in TIER_KINDS] + [("all", width) for width in (1, 64, 200)],
 )
@@ -95,7 +96,7 @@ def test_padding(group: Group, kind: str, width: int) -> None:
     table.close()
 
 
-@pytest.mark.parametrize("kind", TIER_KINDS)
+@named_cases("kind", TIER_KINDS)
 def test_few_blocks(group: Group, kind: str) -> None:
     rows = random_rows((6000, 40), torch.float32)
     table = table_of(rows, split(6000, kind), group)
@@ -120,7 +121,7 @@ def test_out_index(group: Group) -> None:
     table.close()
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 4, 8, 12, 16, 31, 512, 528, 4100, 9000])
+@named_cases("width", [1, 2, 3, 4, 8, 12, 16, 31, 512, 528, 4100, 9000])
 def test_widths_in_bytes(group: Group, width: int) -> None:
     rows = random_rows((40, width), torch.uint8)
     table = table_of(rows, split(40, "mixed"), group)
@@ -128,7 +129,7 @@ def test_widths_in_bytes(group: Group, width: int) -> None:
     table.close()
 
 
-@pytest.mark.parametrize("shape", [(9,), (9, 0), (9, 3, 2), (9, 2, 1, 3), (1, 4), (0, 4), (0,)])
+@named_cases("shape", [(9,), (9, 0), (9, 3, 2), (9, 2, 1, 3), (1, 4), (0, 4), (0,)])
 def test_shapes(group: Group, shape: tuple[int, ...]) -> None:
     rows = random_rows(shape, torch.float32)
     table = table_of(rows, split(shape[0], "mixed"), group)
@@ -154,7 +155,7 @@ def test_many_ids_in_several_threads(group: Group) -> None:
     table.close()
 
 
-@pytest.mark.parametrize("order_dtype", [torch.int32, torch.int64])
+@named_cases("order_dtype", [torch.int32, torch.int64])
 def test_order(group: Group, order_dtype: torch.dtype) -> None:
     rows = random_rows((60, 3), torch.float32)
     order = torch.randperm(60, generator=torch.Generator().manual_seed(1)).to(order_dtype)
@@ -204,8 +205,8 @@ def test_bad_ids(group: Group) -> None:
     table.close()
 
 
-@pytest.mark.parametrize("id_dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("bad", [-1, 20, 2**31 - 1, -(2**31)])
+@named_cases("id_dtype", [torch.int32, torch.int64])
+@named_cases("bad", [-1, 20, 2**31 - 1, -(2**31)])
 def test_ids_out_of_range(group: Group, bad: int, id_dtype: torch.dtype) -> None:
     rows = random_rows((20, 3), torch.float32)
     table = table_of(rows, split(20, "mixed"), group)

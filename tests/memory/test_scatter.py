@@ -11,6 +11,7 @@ import torch
 import peergraph
 from peergraph.memory import Group, Table, Tiers
 from tests.memory.tables import DTYPES, TIER_KINDS, random_rows, same_bits, split, table_of
+from tests.named_case import named_cases
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def scatter_and_wait(table: Table, ids: torch.Tensor, values: torch.Tensor) -> N
     peergraph.synchronize()
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("kind", "width"),
     [(kind, 31) for kind in TIER_KINDS] + [("all", width) for width in (1, 8, 64, 513)],
 )
@@ -75,7 +76,7 @@ def test_bad_scatter(group: Group) -> None:
     table.close()
 
 
-@pytest.mark.parametrize("dtype", DTYPES[::2], ids=str)
+@named_cases("dtype", DTYPES[::2])
 def test_load_and_read_in_chunks(group: Group, dtype: torch.dtype) -> None:
     rows = random_rows((53, 3), dtype)
     table = Table.create((53, 3), dtype, split(53, "mixed"), group)
@@ -134,7 +135,7 @@ def test_bad_load(group: Group) -> None:
     table.close()
 
 
-@pytest.mark.parametrize("kind", ["replicated", "sharded", "host"])
+@named_cases("kind", ["replicated", "sharded", "host"])
 def test_as_tensor(group: Group, kind: str) -> None:
     rows = random_rows((20, 3), torch.bfloat16)
     table = table_of(rows, split(20, kind), group)

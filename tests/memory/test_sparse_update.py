@@ -14,6 +14,7 @@ from peergraph.memory.device.launching import DTYPES
 from peergraph.memory.training.coalesce import SparseRows, accumulator, coalesce
 from peergraph.memory.training.trained_table import TrainedTable
 from tests.memory.tables import MEMORY_KINDS, same_bits, split, table_of
+from tests.named_case import named_cases
 from tests.pairwise import pairwise
 
 ROWS = 23
@@ -62,9 +63,7 @@ def updated(
     return result
 
 
-@pytest.mark.parametrize(
-    ("rule", "dtype", "width"), pairwise(list(RULES), list(DTYPES), [1, 2, 3, 8, 33])
-)
+@named_cases(("rule", "dtype", "width"), pairwise(list(RULES), list(DTYPES), [1, 2, 3, 8, 33]))
 def test_update(rule: str, dtype: torch.dtype, width: int, device: torch.device) -> None:
     weight, *states = updated(rule, dtype, width, "mixed", device)
     expected = normal((ROWS, width), dtype, 0).double()
@@ -105,7 +104,7 @@ def coalesced(
     return coalesce(SparseRows(chosen.to(device), values.to(device)))
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("dtype", "count", "keys"),
     [(torch.float32, *size) for size in [(0, 5), (1, 5), (50, 1000), (300, 7), (1000, 2)]]
     + [(dtype, 300, 7) for dtype in DTYPES if dtype != torch.float32]

@@ -18,7 +18,7 @@ from torch_geometric.nn.conv import MessagePassing
 
 import peergraph_pyg
 from peergraph_pyg import accelerate, explain, revert
-from tests.in_one_case import in_one_case
+from tests.named_case import named_cases
 
 from .graphs import random_data
 from .layer_cases import WIDTH, assert_same, edges, x_and_edges
@@ -49,7 +49,7 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int) 
         optimizer.step()
 
 
-@in_one_case("kind", MODELS)
+@named_cases("kind", MODELS)
 def test_models_and_back(kind: str, device: torch.device) -> None:
     torch.manual_seed(0)
     theirs = MODELS[kind]().to(device)

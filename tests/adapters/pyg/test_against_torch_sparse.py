@@ -23,7 +23,7 @@ from torch_geometric.transforms import ToSparseTensor
 
 import peergraph_pyg
 from tests.adapters.pyg.graphs import random_data, random_hetero
-from tests.in_one_case import in_one_case
+from tests.named_case import named_cases
 
 pytestmark = [
     pytest.mark.skipif(
@@ -111,12 +111,12 @@ NODES = {
 }
 
 
-@in_one_case("name", NODES)
+@named_cases("name", NODES)
 def test_nodes(name: str, device: torch.device) -> None:
     both(random_data(), NeighborLoader, device, **NODES[name])
 
 
-@in_one_case("subgraph_type", ["directional", "induced", "bidirectional"])
+@named_cases("subgraph_type", ["directional", "induced", "bidirectional"])
 @pytest.mark.parametrize("start", ["paper", "author"])
 def test_typed_nodes(start: str, subgraph_type: str, device: torch.device) -> None:
     options = {"input_nodes": (start, torch.arange(24)), "subgraph_type": subgraph_type}
@@ -135,14 +135,14 @@ LINKS: dict[str, dict[str, Any]] = {
 }
 
 
-@in_one_case("name", LINKS)
+@named_cases("name", LINKS)
 def test_links(name: str, device: torch.device) -> None:
     data = random_data()
     both(data, LinkNeighborLoader, device, edge_label_index=data.edge_index, **LINKS[name])
 
 
 @pytest.mark.parametrize("links", [WRITES, CITES])
-@in_one_case("neg_sampling", [None, "binary", "triplet"])
+@named_cases("neg_sampling", [None, "binary", "triplet"])
 def test_typed_links(links: Any, neg_sampling: Any, device: torch.device) -> None:
     options = {"edge_label_index": links, "neg_sampling": neg_sampling}
     both(random_hetero(), LinkNeighborLoader, device, **options)

@@ -18,7 +18,7 @@ from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 import peergraph_pyg
 from peergraph_pyg import StoreTensor
 from tests.adapters.pyg.graphs import random_data, random_hetero
-from tests.in_one_case import in_one_case
+from tests.named_case import named_cases
 
 CITES = ("paper", "cites", "paper")
 WRITES = ("author", "writes", "paper")
@@ -129,7 +129,7 @@ def changed(data: Any, change: Callable[[Any], Any]) -> Any:
     return change(data)
 
 
-@in_one_case("change", KEPT)
+@named_cases("change", KEPT)
 def test_data_with_the_edges_of_its_store_is_loaded(change: str, device: torch.device) -> None:
     expected = changed(random_data(), KEPT[change])
     data = changed(peergraph_pyg.share(random_data(), device=device), KEPT[change])
@@ -137,7 +137,7 @@ def test_data_with_the_edges_of_its_store_is_loaded(change: str, device: torch.d
     assert_same_batches(data, peergraph_pyg.share(expected, device="cpu"))
 
 
-@in_one_case("change", CHANGED)
+@named_cases("change", CHANGED)
 def test_data_with_other_edges_is_shared_again(change: str, device: torch.device) -> None:
     given = random_data()
     if device.type == "cuda":  # where PyG takes equal edges in any order
@@ -156,7 +156,7 @@ def test_data_with_other_edges_is_shared_again(change: str, device: torch.device
     assert_same_batches(second, peergraph_pyg.share(on_cpu(expected), device="cpu"))
 
 
-@in_one_case("change", HETERO_KEPT)
+@named_cases("change", HETERO_KEPT)
 def test_types_with_the_edges_of_the_store_are_loaded(change: str, device: torch.device) -> None:
     expected = changed(random_hetero(), HETERO_KEPT[change])
     data = changed(peergraph_pyg.share(random_hetero(), device=device), HETERO_KEPT[change])
@@ -165,7 +165,7 @@ def test_types_with_the_edges_of_the_store_are_loaded(change: str, device: torch
     assert all(batch.node_types == expected.node_types for batch in loader(data))
 
 
-@in_one_case("change", HETERO_CHANGED)
+@named_cases("change", HETERO_CHANGED)
 def test_types_with_other_edges_are_shared_again(change: str, device: torch.device) -> None:
     expected = changed(random_hetero().to(device), HETERO_CHANGED[change])
     first = peergraph_pyg.share(random_hetero(), device=device)

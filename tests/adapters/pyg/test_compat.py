@@ -25,7 +25,7 @@ from torch_geometric.sampler import NeighborSampler
 from peergraph_pyg import compat
 from peergraph_pyg import nn as fast
 from peergraph_pyg.loader import patches
-from tests.in_one_case import in_one_case
+from tests.named_case import named_cases
 
 EDGES = torch.tensor([[0, 1, 2], [1, 2, 0]])
 
@@ -47,7 +47,7 @@ def test_a_change_names_the_version(package: str) -> None:
         _ = Data()._no_such_storage
 
 
-@in_one_case(
+@named_cases(
     ("owner", "name"),
     [
         (NeighborSampler, "__init__"),

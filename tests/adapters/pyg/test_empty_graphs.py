@@ -14,7 +14,7 @@ from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 
 import peergraph_pyg
 from peergraph.testing.starting import context_of
-from tests.in_one_case import in_one_case
+from tests.named_case import named_cases
 
 NO_EDGES = torch.empty(2, 0, dtype=torch.int64)
 TO = ("a", "to", "b")
@@ -50,7 +50,7 @@ TYPED = {
 }
 
 
-@in_one_case(
+@named_cases(
     ("kind", "workers"), [(kind, 0) for kind in PLAIN] + [(kind, 2) for kind in [*PLAIN][::4]]
 )
 def test_batches(kind: str, workers: int, device: torch.device) -> None:
@@ -70,7 +70,7 @@ def test_batches(kind: str, workers: int, device: torch.device) -> None:
     assert seen == list(range(data.num_nodes))
 
 
-@in_one_case("kind", TYPED)
+@named_cases("kind", TYPED)
 def test_batches_of_types(kind: str, device: torch.device) -> None:
     data = TYPED[kind]
     shared = peergraph_pyg.share(data, device=device)

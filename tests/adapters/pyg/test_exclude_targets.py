@@ -13,7 +13,7 @@ from torch_geometric.sampler import NegativeSampling
 import peergraph_pyg
 from peergraph_pyg import ExcludeTargets
 from tests.adapters.pyg.graphs import random_data, random_hetero
-from tests.in_one_case import in_one_case
+from tests.named_case import named_cases
 from tests.pairwise import pairwise
 
 WRITES = ("author", "writes", "paper")
@@ -90,7 +90,7 @@ def test_one_type(neg_sampling: Any, disjoint: bool, reverse: bool, device: torc
     assert taken >= 400 * (1 + reverse)
 
 
-@in_one_case("neg_sampling", NEGATIVES)
+@named_cases("neg_sampling", NEGATIVES)
 @pytest.mark.parametrize("disjoint", [False, True])
 def test_types(neg_sampling: Any, disjoint: bool, device: torch.device) -> None:
     data = random_hetero()

@@ -15,7 +15,7 @@ import peergraph
 from peergraph_pyg import accelerate, explain, revert
 from peergraph_pyg import nn as fast
 from peergraph_pyg.nn import csc_cache
-from tests.in_one_case import in_one_case
+from tests.named_case import named_cases
 from tests.scripts import run_python
 
 from .layer_cases import NAMES, WIDTH, arguments, edge_inputs, edges, is_fast, pair, x_and_edges
@@ -54,7 +54,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], Callable[[Any], Any]]] = {
 }
 
 
-@in_one_case("why", REFUSED)
+@named_cases("why", REFUSED)
 def test_layers_that_stay_with_pyg(why: str) -> None:
     name, options, change = REFUSED[why]
     theirs, ours = pair(name, *arguments(name), **options)
@@ -141,7 +141,7 @@ def test_explanations_of_pyg() -> None:
     assert "PyG" not in explain(ours, x, edge_index)
 
 
-@in_one_case("name", NAMES)
+@named_cases("name", NAMES)
 def test_changed_edges_are_seen(name: str) -> None:
     theirs, ours = pair(name, *arguments(name))
     x, edge_index = x_and_edges()

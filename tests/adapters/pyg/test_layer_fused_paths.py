@@ -14,7 +14,7 @@ from peergraph.aggregate.layers.node_scores import node_scores
 from peergraph_pyg import explain
 from peergraph_pyg import nn as fast
 from peergraph_pyg.nn.features import first_rows
-from tests.in_one_case import in_one_case
+from tests.named_case import named_cases
 from tests.pairwise import pairwise
 
 from .layer_cases import (
@@ -54,7 +54,7 @@ def inputs_of(name: str, device: torch.device) -> tuple[Any, ...]:
     return edge_inputs(name, 40, device) if name == "RGCNConv" else ()
 
 
-@in_one_case(
+@named_cases(
     ("shape", "count", "rows"),
     [((1, 5), 1, 0), *pairwise([(1, 1), (1, 5), (3, 2), (4, 8), (9, 3)], [1, 2], [7])],
 )
@@ -84,7 +84,7 @@ def test_scores(device: torch.device, shape: tuple[int, int], count: int, rows: 
     torch.testing.assert_close(only, h.sum(0).detach())
 
 
-@in_one_case(("heads", "channels"), [(1, 1), (1, 8), (4, 1), (4, 16), (8, 4)])
+@named_cases(("heads", "channels"), [(1, 1), (1, 8), (4, 1), (4, 16), (8, 4)])
 @pytest.mark.parametrize("self_loops", [True, False])
 def test_widths_of_attention(
     device: torch.device, heads: int, channels: int, self_loops: bool
@@ -118,7 +118,7 @@ def test_frozen_attention(device: torch.device) -> None:
         torch.testing.assert_close(ours(x, edges(device=device)), theirs(x, edges(device=device)))
 
 
-@in_one_case("options", [{}, {"add_self_loops": False}, {"bias": False}])
+@named_cases("options", [{}, {"add_self_loops": False}, {"bias": False}])
 @pytest.mark.parametrize("edges_a_node", [0, 100])
 def test_both_ways_of_gcn(
     device: torch.device,

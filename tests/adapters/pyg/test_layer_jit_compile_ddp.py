@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
-from tests.in_one_case import in_one_case
+from tests.named_case import named_cases
 
 from .layer_cases import NAMES, arguments, assert_same, edge_inputs, edges, pair, x_and_edges
 
@@ -30,7 +30,7 @@ def replica(module: Any) -> Any:
     return found
 
 
-@in_one_case("name", NAMES)
+@named_cases("name", NAMES)
 def test_replicas(name: str) -> None:
     theirs, ours = pair(name, *arguments(name))
     inputs = (*x_and_edges(), *edge_inputs(name, 40))
@@ -45,7 +45,7 @@ def test_replicas(name: str) -> None:
     )
 
 
-@in_one_case("name", NAMES)
+@named_cases("name", NAMES)
 def test_copies_and_checkpoints(name: str) -> None:
     theirs, ours = pair(name, *arguments(name))
     inputs = (*x_and_edges(), *edge_inputs(name, 40))
@@ -56,7 +56,7 @@ def test_copies_and_checkpoints(name: str) -> None:
         torch.testing.assert_close(call(*inputs), expected, rtol=1e-5, atol=1e-5)
 
 
-@in_one_case("name", [name for name in NAMES if name != "RGCNConv"])
+@named_cases("name", [name for name in NAMES if name != "RGCNConv"])
 def test_traces_by_make_fx(name: str) -> None:
     theirs, ours = pair(name, *arguments(name))
     x, *inputs = *x_and_edges(), *edge_inputs(name, 40)
@@ -70,7 +70,7 @@ def test_traces_by_make_fx(name: str) -> None:
     torch.testing.assert_close(traced(x + 1), theirs(x + 1, *inputs), rtol=1e-5, atol=1e-5)
 
 
-@in_one_case("name", ["GATConv", "GATv2Conv", "SAGEConv", "GraphConv"])
+@named_cases("name", ["GATConv", "GATv2Conv", "SAGEConv", "GraphConv"])
 @pytest.mark.parametrize("layout", ["coo", "csr"])
 def test_gradients_over_sparse_matrices(name: str, layout: str) -> None:
     theirs, ours = pair(name, *arguments(name))
@@ -92,7 +92,7 @@ def test_types_of_no_relation_are_pygs_to_report() -> None:
             layer(*x_and_edges(), edge_type + 3)
 
 
-@in_one_case("name", NAMES)
+@named_cases("name", NAMES)
 def test_messages_the_other_way(name: str) -> None:
     theirs, ours = pair(name, *arguments(name), flow="target_to_source")
     inputs = (*x_and_edges(), *edge_inputs(name, 40))
@@ -105,7 +105,7 @@ def test_messages_the_other_way(name: str) -> None:
         assert_same(theirs, ours, (x, x + 1), *inputs[1:])
 
 
-@in_one_case("name", NAMES)
+@named_cases("name", NAMES)
 def test_hooks_of_the_aggregation(name: str) -> None:
     theirs, ours = pair(name, *arguments(name))
     inputs = (*x_and_edges(), *edge_inputs(name, 40))
@@ -120,7 +120,7 @@ def test_hooks_of_the_aggregation(name: str) -> None:
     assert seen(ours) == seen(theirs)
 
 
-@in_one_case("name", NAMES)
+@named_cases("name", NAMES)
 def test_hooks_of_all_modules(name: str) -> None:
     theirs, ours = pair(name, *arguments(name))
     inputs = (*x_and_edges(), *edge_inputs(name, 40))
@@ -134,7 +134,7 @@ def test_hooks_of_all_modules(name: str) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-@in_one_case("name", NAMES)
+@named_cases("name", NAMES)
 def test_torch_without_a_function_that_finds_such_hooks(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,7 +148,7 @@ def test_torch_without_a_function_that_finds_such_hooks(
 WITH_SELF_LOOPS = [name for name in NAMES if name.startswith(("GCN", "GAT"))]
 
 
-@in_one_case(
+@named_cases(
     ("name", "options", "count"),
     [(name, {}, (20, 200)[i % 2]) for i, name in enumerate(NAMES)]
     + [(name, {"add_self_loops": False}, count) for name in WITH_SELF_LOOPS for count in (20, 200)],

@@ -15,7 +15,7 @@ from torch_geometric.utils import to_torch_csc_tensor
 
 from peergraph_pyg import accelerate
 from peergraph_pyg import nn as fast
-from tests.in_one_case import in_one_case
+from tests.named_case import named_cases
 
 from .layer_cases import (
     CHANNELS,
@@ -65,7 +65,7 @@ def test_model_in_a_script(kind: Any) -> None:
     assert is_fast(model, *args)
 
 
-@in_one_case("name", NAMES)
+@named_cases("name", NAMES)
 def test_forward_mode_autograd_stays_with_pyg(name: str) -> None:
     theirs, ours = pair(name, *arguments(name))
     x, edge_index = x_and_edges()
@@ -80,7 +80,7 @@ def test_forward_mode_autograd_stays_with_pyg(name: str) -> None:
     torch.testing.assert_close(tangent(ours), tangent(theirs))
 
 
-@in_one_case("name", ["SAGEConv", "GATConv", "GATv2Conv", "GINEConv"])
+@named_cases("name", ["SAGEConv", "GATConv", "GATv2Conv", "GINEConv"])
 def test_shapes_without_data(name: str) -> None:
     options = {"add_self_loops": False} if name.startswith("GAT") else {}
     _, ours = pair(name, *arguments(name), **options)
@@ -88,7 +88,7 @@ def test_shapes_without_data(name: str) -> None:
     assert ours.to("meta")(*(arg.to("meta") for arg in args)).shape == (9, CHANNELS)
 
 
-@in_one_case("name", ["GATConv", "GATv2Conv", "GCNConv", "GraphConv"])
+@named_cases("name", ["GATConv", "GATv2Conv", "GCNConv", "GraphConv"])
 def test_steps_that_users_wrote(name: str) -> None:
     class Mine(getattr(fast, name)):  # type: ignore[misc]
         def propagate(self, edge_index: Any, size: Size = None, **kwargs: Any) -> Tensor:
@@ -107,7 +107,7 @@ def test_steps_that_users_wrote(name: str) -> None:
     torch.testing.assert_close(layer(*args), expected)
 
 
-@in_one_case("name", ["SAGEConv", "GCNConv", "GATConv", "GINConv", "GraphConv"])
+@named_cases("name", ["SAGEConv", "GCNConv", "GATConv", "GINConv", "GraphConv"])
 def test_sparse_matrix(name: str) -> None:
     theirs, ours = pair(name, *arguments(name))
     x = x_and_edges()[0]
@@ -119,7 +119,7 @@ def test_sparse_matrix(name: str) -> None:
         torch.testing.assert_close(ours(x, matrix.t()), ours(x, edge_index))
 
 
-@in_one_case("name", ["SAGEConv", "GCNConv", "GraphConv", "GINConv", "GINEConv"])
+@named_cases("name", ["SAGEConv", "GCNConv", "GraphConv", "GINConv", "GINEConv"])
 def test_several_features_of_one_graph(name: str) -> None:
     theirs, ours = pair(name, *arguments(name))
     x, edge_index = x_and_edges()

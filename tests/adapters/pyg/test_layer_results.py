@@ -13,7 +13,7 @@ from torch_geometric import EdgeIndex
 
 from peergraph_pyg import explain
 from peergraph_pyg import nn as fast
-from tests.in_one_case import in_one_case
+from tests.named_case import named_cases
 
 from .layer_cases import (
     CHANNELS,
@@ -65,7 +65,7 @@ def features(
     return torch.randn(rows, width, generator=random).to(device, dtype)
 
 
-@in_one_case("grouped", [False, True])
+@named_cases("grouped", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_homogeneous(name: str, grouped: bool, device: torch.device) -> None:
     theirs, ours = (layer.to(device) for layer in pair(name, *arguments(name)))
@@ -89,7 +89,7 @@ def test_attention_in_one_pass(name: str, device: torch.device) -> None:
     assert fits in explain(uneven.to(device), *args)
 
 
-@in_one_case("name", NAMES)
+@named_cases("name", NAMES)
 def test_float64_and_int32(name: str, device: torch.device) -> None:
     theirs, ours = (layer.double().to(device) for layer in pair(name, *arguments(name)))
     inputs = edge_inputs(name, 40, device, torch.float64)
@@ -103,7 +103,7 @@ def test_float64_and_int32(name: str, device: torch.device) -> None:
         assert is_fast(ours, x, narrow, *inputs)
 
 
-@in_one_case("name", NAMES)
+@named_cases("name", NAMES)
 def test_autocast(name: str, device: torch.device) -> None:
     theirs, ours = (layer.to(device) for layer in pair(name, *arguments(name)))
     args = (features(9, device=device), edges(device=device), *edge_inputs(name, 40, device))
@@ -111,7 +111,7 @@ def test_autocast(name: str, device: torch.device) -> None:
         assert_same(theirs, ours, *args, tolerance=3e-2)
 
 
-@in_one_case(("name", "options"), OPTIONS)
+@named_cases(("name", "options"), OPTIONS)
 def test_options(name: str, options: dict[str, Any], device: torch.device) -> None:
     theirs, ours = (layer.to(device) for layer in pair(name, *arguments(name), **options))
     args = (features(9, device=device), edges(device=device), *edge_inputs(name, 40, device))
@@ -122,7 +122,7 @@ def test_options(name: str, options: dict[str, Any], device: torch.device) -> No
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "GCNConv"])
-@in_one_case("grouped", [False, True])
+@named_cases("grouped", [False, True])
 def test_bipartite(name: str, grouped: bool, device: torch.device) -> None:
     sizes = (9, 5)
     edge_index = edges(*sizes, grouped=grouped, device=device)
@@ -142,7 +142,7 @@ def test_bipartite(name: str, grouped: bool, device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@in_one_case(("nodes", "count"), [(0, 0), (4, 0), (1, 3)])
+@named_cases(("nodes", "count"), [(0, 0), (4, 0), (1, 3)])
 def test_few_edges(name: str, nodes: int, count: int) -> None:
     theirs, ours = pair(name, *arguments(name))
     args = (features(nodes), edges(nodes, nodes, count), *edge_inputs(name, count))
@@ -193,7 +193,7 @@ def test_relations_of_embeddings_and_blocks() -> None:
     assert_same(theirs, ours, features(9, 8), edges(), edge_type)
 
 
-@in_one_case("name", NAMES)
+@named_cases("name", NAMES)
 @pytest.mark.parametrize("options", [{"sparse_size": (9, 9), "sort_order": "col"}, {}])
 def test_edge_index_of_pyg(name: str, options: dict[str, Any]) -> None:
     theirs, ours = pair(name, *arguments(name))
@@ -207,7 +207,7 @@ def test_edge_index_of_pyg(name: str, options: dict[str, Any]) -> None:
         assert "forward: peergraph" in explain(ours, *args[:2])
 
 
-@in_one_case("name", [name for name in NAMES if name not in ("GINConv", "GINEConv")])
+@named_cases("name", [name for name in NAMES if name not in ("GINConv", "GINEConv")])
 def test_lazy_sizes(name: str) -> None:
     if name == "RGCNConv":
         return
@@ -222,7 +222,7 @@ def test_lazy_sizes(name: str) -> None:
     torch.testing.assert_close(again(*args), first)
 
 
-@in_one_case("name", NAMES)
+@named_cases("name", NAMES)
 def test_looks_like_pyg(name: str) -> None:
     theirs, ours = pair(name, *arguments(name))
     assert repr(ours) == repr(theirs)

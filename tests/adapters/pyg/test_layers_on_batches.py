@@ -17,7 +17,7 @@ import peergraph_pyg
 from peergraph_pyg import accelerate, explain, revert
 from peergraph_pyg.loader import batch_csc
 from peergraph_pyg.nn import csc_cache
-from tests.in_one_case import in_one_case
+from tests.named_case import named_cases
 
 from .graphs import random_data, random_hetero
 from .layer_cases import NAMES, arguments, assert_same, edge_inputs, pair
@@ -56,7 +56,7 @@ def no_sorting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csc_cache.Csc, "from_edge_index", refuse)
 
 
-@in_one_case("name", ["SAGEConv", "GINConv", "GraphConv", "GINEConv"])
+@named_cases("name", ["SAGEConv", "GINConv", "GraphConv", "GINEConv"])
 @pytest.mark.parametrize("disjoint", [False, True])
 @pytest.mark.usefixtures("no_sorting")
 def test_blocks_serve_layers(name: str, disjoint: bool, device: torch.device) -> None:
@@ -108,7 +108,7 @@ def test_nothing_waits_for_the_gpu(name: str) -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
-@in_one_case("name", NAMES)
+@named_cases("name", NAMES)
 def test_all_layers_on_batches(name: str, device: torch.device) -> None:
     batch = batch_of(device)
     theirs, ours = (layer.to(device) for layer in pair(name, *arguments(name)))
@@ -117,7 +117,7 @@ def test_all_layers_on_batches(name: str, device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-@in_one_case("norm", [None, "batch_norm"])
+@named_cases("norm", [None, "batch_norm"])
 def test_models_on_batches(kind: Any, norm: str | None, device: torch.device) -> None:
     batch = batch_of(device)
     torch.manual_seed(1)

@@ -17,7 +17,7 @@ import peergraph_pyg
 from peergraph.memory import TableRows
 from peergraph_pyg import LazyRows, accelerate, explain
 from peergraph_pyg.prefetching.thread_state import record_stream
-from tests.in_one_case import in_one_case
+from tests.named_case import named_cases
 
 from .graphs import random_data, random_hetero
 from .layer_cases import NAMES, arguments, edge_inputs, gradients, pair
@@ -55,7 +55,7 @@ def no_gathering(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # The plan decides where a row is read, not which layer reads it.
-@in_one_case(
+@named_cases(
     ("name", "plan"),
     [(name, PLANS[i % len(PLANS)]) for i, name in enumerate(NAMES)]
     + [(NAMES[0], plan) for plan in PLANS[1:]],
@@ -190,7 +190,7 @@ def test_errors() -> None:
         peergraph_pyg.lazy(stores, "z")
 
 
-@in_one_case("name", NAMES)
+@named_cases("name", NAMES)
 def test_gradients_of_features(name: str, device: torch.device) -> None:
     plain, lazy = batches(device)
     theirs, ours = (layer.to(device) for layer in pair(name, *arguments(name)))

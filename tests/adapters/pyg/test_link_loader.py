@@ -14,7 +14,7 @@ from torch_geometric.sampler import NegativeSampling, NeighborSampler
 import peergraph_pyg
 from peergraph_pyg.loader.negative_sampling import CpuNegativeSampling
 from tests.adapters.pyg.graphs import check_batch, check_fanouts, random_data, random_hetero
-from tests.in_one_case import in_one_case
+from tests.named_case import named_cases
 from tests.pairwise import pairwise
 
 WRITES = ("author", "writes", "paper")
@@ -139,7 +139,7 @@ def expected_negatives(sampling: NegativeSampling, size: int, ends: tuple[int, i
     return torch.stack(drawn)
 
 
-@in_one_case(
+@named_cases(
     ("mode", "amount", "weights", "typed"),
     pairwise(
         ["binary", "triplet"],

@@ -17,7 +17,7 @@ from torch_geometric.loader import DataLoader, ImbalancedSampler, NeighborLoader
 import peergraph_pyg
 from peergraph_pyg import EdgeIndexTensor, StoreTensor, TableTensor
 from tests.adapters.pyg.graphs import check_batch, random_data, random_hetero
-from tests.in_one_case import in_one_case
+from tests.named_case import named_cases
 
 DTYPES = [
     torch.bool,
@@ -71,7 +71,7 @@ def test_source_is_untouched() -> None:
     assert not any(isinstance(value, StoreTensor) for value in data.to_dict().values())
 
 
-@in_one_case("dtype", DTYPES)
+@named_cases("dtype", DTYPES)
 def test_dtypes_and_shapes(dtype: torch.dtype, device: torch.device) -> None:
     index = torch.tensor([[0, 1, 2, 3], [3, 3, 0, 6]])
     data = Data(x=torch.rand(7, 1), edge_index=index)

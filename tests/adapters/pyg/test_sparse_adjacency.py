@@ -17,7 +17,7 @@ from torch_geometric.nn import GCNConv, GraphConv, SAGEConv
 import peergraph_pyg
 from peergraph_pyg import AdjacencyTensor
 from tests.adapters.pyg.graphs import random_data, random_hetero
-from tests.in_one_case import in_one_case
+from tests.named_case import named_cases
 from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.filterwarnings(
@@ -91,7 +91,7 @@ def dense(edge_index: Tensor, values: Tensor, sizes: tuple[int, int]) -> Tensor:
     return result.index_put_((edge_index[1].cpu(), edge_index[0].cpu()), values, accumulate=True)
 
 
-@in_one_case(("key", "layout", "weights"), pairwise(["adj_t", "adj"], LAYOUTS, [False, True]))
+@named_cases(("key", "layout", "weights"), pairwise(["adj_t", "adj"], LAYOUTS, [False, True]))
 def test_shared(key: str, layout: torch.layout, weights: bool, device: torch.device) -> None:
     plain = without_edge_index(as_matrix(simple_data(), key, layout, weights))
     shared = peergraph_pyg.share(plain, device=device)
@@ -146,7 +146,7 @@ def test_batches(key: str, layout: torch.layout, workers: int, device: torch.dev
         assert torch.equal(torch.stack([first, second]).cpu(), expected_order.nonzero().t())
 
 
-@in_one_case("layout", LAYOUTS)
+@named_cases("layout", LAYOUTS)
 def test_prefetched(layout: torch.layout, device: torch.device) -> None:
     plain = without_edge_index(as_matrix(simple_data(), "adj_t", layout))
     loader = NeighborLoader(peergraph_pyg.share(plain, device=device), [3, 2], batch_size=16)
@@ -206,7 +206,7 @@ def test_parallel_edges_and_wide_values(layout: torch.layout, device: torch.devi
     torch.testing.assert_close(drawn.adj_t.to_dense().cpu(), want)
 
 
-@in_one_case("layer", [GCNConv, SAGEConv, GraphConv])
+@named_cases("layer", [GCNConv, SAGEConv, GraphConv])
 @pytest.mark.parametrize("accelerated", [False, True])
 def test_layers(layer: Any, accelerated: bool, device: torch.device) -> None:
     data = simple_data()

@@ -12,7 +12,7 @@ from torch import Tensor
 import peergraph_pyg
 from peergraph_pyg import EdgeIndexTensor, TableTensor
 from tests.adapters.pyg.graphs import random_data
-from tests.in_one_case import in_one_case
+from tests.named_case import named_cases
 
 ROWS = 60
 
@@ -75,7 +75,7 @@ OPERATIONS: dict[str, Callable[[Tensor], object]] = {
 }
 
 
-@in_one_case("name", OPERATIONS)
+@named_cases("name", OPERATIONS)
 def test_operation(name: str, device: torch.device) -> None:
     shared, plain = tensors(device)
     result, expected = OPERATIONS[name](shared), OPERATIONS[name](plain)
@@ -158,7 +158,7 @@ WRITES: dict[str, Callable[[Tensor], object]] = {
 }
 
 
-@in_one_case("name", WRITES)
+@named_cases("name", WRITES)
 def test_write(name: str, device: torch.device) -> None:
     shared, plain = tensors(device)
     handle = shared.detach()

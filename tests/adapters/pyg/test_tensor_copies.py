@@ -24,7 +24,7 @@ from peergraph.testing import run_ranks
 from peergraph.testing.starting import context_of
 from peergraph_pyg import AdjacencyTensor, EdgeIndexTensor, LazyRows, StoreTensor, TableTensor
 from tests.adapters.pyg.graphs import random_data, random_hetero
-from tests.in_one_case import in_one_case
+from tests.named_case import named_cases
 
 WRITES: dict[str, Callable[[Any], object]] = {
     "row": lambda x: x.__setitem__(0, 1.0),
@@ -57,7 +57,7 @@ def with_matrix() -> Data:
     return Data(x=data.x, adj_t=torch.sparse_coo_tensor(rows, values, (60, 60)))
 
 
-@in_one_case("name", WRITES)
+@named_cases("name", WRITES)
 def test_deep_copies_are_read_only(name: str, device: torch.device) -> None:
     data = random_data()
     shared = peergraph_pyg.share(data, device=device)

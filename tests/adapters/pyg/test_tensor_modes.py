@@ -15,7 +15,7 @@ from torch_geometric.loader import NeighborLoader
 import peergraph_pyg
 from peergraph_pyg import LazyRows, StoreTensor
 from tests.adapters.pyg.graphs import random_data, random_hetero
-from tests.in_one_case import in_one_case
+from tests.named_case import named_cases
 from tests.pairwise import pairwise
 
 MODES = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}
@@ -61,7 +61,7 @@ def value(tensor: Tensor) -> Tensor:
     return tensor if type(tensor) is Tensor else tensor.clone()
 
 
-@in_one_case("name", VIEWS)
+@named_cases("name", VIEWS)
 def test_views(name: str, device: torch.device) -> None:
     """Views are as those of plain tensors in each mode, and serve gradients after it."""
     data = random_data()
@@ -101,7 +101,7 @@ def test_edges(mode: str, device: torch.device) -> None:
 CONVS = ("GCNConv", "SAGEConv", "GATConv", "GATv2Conv", "GraphConv", "TransformerConv", "GENConv")
 
 
-@in_one_case(("name", "accelerated", "mode"), pairwise(CONVS, [False, True], list(MODES)))
+@named_cases(("name", "accelerated", "mode"), pairwise(CONVS, [False, True], list(MODES)))
 def test_models_of_whole_graphs(
     name: str, accelerated: bool, mode: str, device: torch.device
 ) -> None:

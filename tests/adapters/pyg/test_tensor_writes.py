@@ -14,7 +14,7 @@ from torch import Tensor
 import peergraph_pyg
 from peergraph_pyg import TableTensor
 from tests.adapters.pyg.graphs import random_data
-from tests.in_one_case import in_one_case
+from tests.named_case import named_cases
 from tests.scripts import run_python
 
 ROWS, WIDTH = 60, 5
@@ -112,7 +112,7 @@ REFUSED: dict[str, tuple[Callable[[Any], object], type[Exception], str]] = {
 }
 
 
-@in_one_case("name", FOR_ALL)
+@named_cases("name", FOR_ALL)
 def test_written_for_all(name: str, device: torch.device) -> None:
     shared, plain = tensors(device)
     handle = shared.detach()
@@ -121,7 +121,7 @@ def test_written_for_all(name: str, device: torch.device) -> None:
     assert torch.equal(handle.clone(), plain)
 
 
-@in_one_case("name", OF_ONES_OWN)
+@named_cases("name", OF_ONES_OWN)
 def test_written_to_values_of_ones_own(name: str, device: torch.device) -> None:
     shared, plain = tensors(device)
     mine, expected = OF_ONES_OWN[name](shared), OF_ONES_OWN[name](plain.clone())
@@ -138,7 +138,7 @@ def test_written_to_values_of_ones_own(name: str, device: torch.device) -> None:
         assert not shared.requires_grad
 
 
-@in_one_case("name", REFUSED)
+@named_cases("name", REFUSED)
 def test_refused(name: str, device: torch.device) -> None:
     shared, plain = tensors(device)
     write, error, match = REFUSED[name]

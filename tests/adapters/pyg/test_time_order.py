@@ -18,7 +18,7 @@ from torch_geometric.loader import NeighborLoader
 
 import peergraph_pyg
 from tests.adapters.pyg.graphs import random_data
-from tests.in_one_case import in_one_case
+from tests.named_case import named_cases
 
 
 def timed_data(attribute: str) -> Data:
@@ -66,7 +66,7 @@ def pyg_lib_hops(data: Data, seeds: Tensor, latest: Tensor, fanouts: list[int]) 
 
 
 @pytest.mark.parametrize("attribute", ["stamp", "edge_stamp"])
-@in_one_case("fanouts", [[-1, -1], [3, 2], [1], [20, 20], [7, -1]])
+@named_cases("fanouts", [[-1, -1], [3, 2], [1], [20, 20], [7, -1]])
 def test_the_most_recent(attribute: str, fanouts: list[int], device: torch.device) -> None:
     data = timed_data(attribute)
     shared = peergraph_pyg.share(data, device=device)
