@@ -90,7 +90,7 @@ PRIVATE_NAMES = (
     "dgl.utils:toindex",
     "dgl.base:is_all",
     "dgl.ndarray:gpu",
-    # Frames, columns and loaders.
+    # Node and edge features (frames and their columns), and data loaders.
     "dgl.frame:Column",
     "dgl.frame:Frame.subframe",
     "dgl.frame:_LazyIndex",

@@ -14,7 +14,7 @@ from torch import Tensor
 from peergraph.aggregate import Csc, edge_softmax, g_sddmm, g_spmm, message
 from peergraph.aggregate import attention as in_one_pass
 from tests.aggregate.graphs import Graph, assert_same, features, random_graph
-from tests.named_case import named_case
+from tests.named_case import named_case, named_cases
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def double(graph: Graph, target: str, *shape: int, seed: int = 3) -> Tensor:
     return features(graph.rows(target), shape, device, torch.float64, seed)
 
 
-@pytest.mark.parametrize("message", ["add", "sub", "mul", "div", "dot"])
+@named_cases("message", ["add", "sub", "mul", "div", "dot"])
 def test_gradcheck_spmm(graph: Graph, message: str) -> None:
     csc = graph.csc()
     operands = double(graph, "u", 2, 3), double(graph, "e", 2, 3, seed=4)
@@ -165,7 +165,7 @@ def test_backward_is_checked_without_gradients(device: torch.device) -> None:
         g_sddmm(csc, "copy", x, backward="other")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("arguments", "error", "text"),
     [
         (("copy_u", "median", X), ValueError, "reduce must be one of sum, mean, max, min"),
@@ -195,7 +195,7 @@ def test_bad_arguments_of_spmm(
         g_spmm(CPU.csc(), *arguments)
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("arguments", "error", "text"),
     [
         (("max", X, V), ValueError, "op must be one of copy, add, sub, mul, div, dot, got 'max'"),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate import Csc, Structure, layers
-from tests.named_case import named_case
+from tests.named_case import named_case, named_cases
 from tests.pairwise import pairwise
 
 from .edge_list_structure import EdgeListStructure
@@ -254,7 +254,7 @@ def test_dropout_of_attention(device: torch.device) -> None:
     assert layers.gat(graph.csc(), x, given["att_source"], dropout=0.5).shape == x.shape
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("change", "message"),
     [
         ({"norm": "up"}, "norm must be one of both, left, right, none, got 'up'"),
@@ -281,7 +281,7 @@ def test_bad_arguments(device: torch.device) -> None:
         layers.rgcn_by_basis(csc, x, features(EDGES, (2,), device), weight)
 
 
-@pytest.mark.parametrize(("message", "backward"), pairwise(["copy_u", "copy_e", "mul"],
+@named_cases(("message", "backward"), pairwise(["copy_u", "copy_e", "mul"],
                                                            ["transpose", "atomic"]))  # fmt: skip
 def test_spmm_transposed(message: str, backward: Any, device: torch.device) -> None:
     if backward == "atomic" and device.type == "cpu" and message == "copy_e":

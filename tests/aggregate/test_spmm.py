@@ -18,7 +18,7 @@ from tests.aggregate.graphs import (
     hub_graph,
     random_graph,
 )
-from tests.named_case import named_case
+from tests.named_case import named_case, named_cases
 from tests.pairwise import pairwise
 
 MESSAGES = ["copy_u", "copy_e", "add", "sub", "mul", "div", "dot"]
@@ -58,7 +58,7 @@ def check(
     assert_same_with_gradients(found, expected, operands, twins)
 
 
-@pytest.mark.parametrize("message", MESSAGES)
+@named_cases("message", MESSAGES)
 def test_messages_and_reductions(device: torch.device, message: str) -> None:
     for reduce in REDUCTIONS:
         with named_case(reduce):
@@ -138,7 +138,7 @@ def test_structures(device: torch.device, dtype: torch.dtype, grouped: bool, red
     check(graph, "mul", reduce, (8,), ())
 
 
-@pytest.mark.parametrize("message", ["copy_u", "copy_e", "mul", "div"])
+@named_cases("message", ["copy_u", "copy_e", "mul", "div"])
 def test_hubs(device: torch.device, message: str) -> None:
     for reduce in REDUCTIONS:
         with named_case(reduce):
@@ -162,7 +162,7 @@ def test_small_graphs(device: torch.device, sizes: tuple[int, int, int]) -> None
             check(random_graph(device, *sizes), message, reduce, (4,), (4,))
 
 
-@pytest.mark.parametrize("message", MESSAGES)
+@named_cases("message", MESSAGES)
 def test_no_columns(device: torch.device, message: str) -> None:
     e_shapes: list[tuple[int, ...]] = [(0,)] if message in ("dot", "copy_e") else [(), (0,)]
     for e_shape, reduce in product(e_shapes, REDUCTIONS):
@@ -183,7 +183,7 @@ def test_unaligned_and_strided_inputs(device: torch.device, offset: int) -> None
         assert_same_with_gradients(found, expected, [given], [twin])
 
 
-@pytest.mark.parametrize("message", ["copy_u", "mul", "div"])
+@named_cases("message", ["copy_u", "mul", "div"])
 def test_backward_choices(device: torch.device, message: str) -> None:
     shapes: list[tuple[int, ...]] = [(8,), (3,), (2, 80)]
     for backward, shape in product(["transpose", "atomic"], shapes):

@@ -8,6 +8,7 @@ import torch
 from peergraph.memory import Group, Table, Tiers
 from peergraph.memory.table.partitions import Partitions
 from peergraph.store import IdMap
+from tests.named_case import named_cases
 
 NO_ORDERS = [
     ([0, 1, 1], ValueError, r"order\[2\] = 1 repeats an earlier id"),
@@ -16,7 +17,7 @@ NO_ORDERS = [
 ]
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("order", "error", "message", "dtype"),
     [(*case, torch.int64) for case in NO_ORDERS] + [(*NO_ORDERS[0], torch.int32)],
 )
@@ -53,7 +54,7 @@ def test_an_id_map_is_made_of_a_permutation() -> None:
         IdMap.from_order(torch.tensor([0, 0]), Group.current(device="cpu"))
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("stored", "source", "message"),
     [
         (((0, 2), (1,)), ((0, 1), (0, 1)), r"stored\[0\] must be different partitions of 0\.\.1"),

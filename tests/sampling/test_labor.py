@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from peergraph.sampling import NeighborSampler
+from tests.named_case import named_cases
 from tests.sampling.plain_store import EDGE, NODE, PlainStore, csc_with_degrees, random_csc
 from tests.sampling.uniformity import assert_uniform
 
@@ -39,7 +40,7 @@ def test_fewer_nodes_than_without(device: torch.device) -> None:
     assert nodes(labor=True, layer_dependency=True) < nodes(labor=True) < nodes()
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("options", "message"),
     [
         ({"layer_dependency": True}, "layer_dependency: needs labor"),
@@ -49,7 +50,6 @@ def test_fewer_nodes_than_without(device: torch.device) -> None:
             "labor: not with temporal_strategy",
         ),
     ],
-    ids=str,
 )
 def test_errors(device: torch.device, options: dict[str, object], message: str) -> None:
     store = PlainStore.homogeneous(csc_with_degrees([2, 1]), device=device)

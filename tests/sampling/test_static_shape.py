@@ -17,7 +17,7 @@ from peergraph.sampling import (
     StaticShapeSampler,
     sample_bounds,
 )
-from tests.named_case import named_case
+from tests.named_case import named_case, named_cases
 from tests.sampling.plain_store import (
     EDGE,
     INDEX_DTYPES,
@@ -185,7 +185,7 @@ def sample_and_wait(
     return sample
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("bounds", "match"),
     [
         ({"max_nodes": [2]}, r"max_nodes: hop 0 found 3 new nodes of a type, there is room for 2"),
@@ -223,7 +223,7 @@ def test_bad_seeds(device: torch.device) -> None:
             )
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("call", "error", "match"),
     [
         (lambda s: StaticShapeSampler(s, -1), ValueError, "num_seeds"),

@@ -16,7 +16,8 @@ from tests.sampling.weighted_temporal_kinds import prepare
 from tests.vector_width import running
 
 
-# Few draws, which are compared, many, which are shuffled; lists that are much longer and not.
+# A small fanout compares each draw with those before, a large one shuffles; and lists of neighbours
+# are much longer than the fanout, or not.
 @pytest.mark.parametrize(
     ("kind", "fanouts"),
     [

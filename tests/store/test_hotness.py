@@ -48,7 +48,7 @@ def test_in_degree_adds_relations() -> None:
         assert hottest(store, "user") == by_falling(degrees)
 
 
-def test_by_values() -> None:
+def test_hotness_given_as_values() -> None:
     for dtype in (torch.int32, torch.int64, torch.float32):
         with named_case(dtype):
             source = homogeneous_source()

@@ -74,7 +74,7 @@ COPIES = [
 ]
 
 
-def test_copies() -> None:
+def test_partitions_with_copies_of_hot_rows() -> None:
     for name, copies, total in COPIES:
         with named_case(name):
             partitions = solve(machine(name))

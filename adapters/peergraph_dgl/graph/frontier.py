@@ -39,7 +39,7 @@ class FrontierSampler:
         excluded: Mapping[EdgeType, Tensor] | None,
     ) -> Edges:
         """Samples in-edges, as the user's ids; see ``StoreGraph.sample_neighbors``."""
-        weighted, masked = self._weights(prob)
+        weighted, masked = self._weight_and_mask_names(prob)
         # A mask is applied to all in-edges before the choice.
         core_fanouts = {t: -1 if t in masked and k > 0 else k for t, k in fanouts.items()}
         core = self._core(tuple(core_fanouts.items()), tuple(weighted.items()), replace)
@@ -101,7 +101,9 @@ class FrontierSampler:
             seeds[node_type] = ids if ids.numel() else ids.to(torch.int64)
         return seeds
 
-    def _weights(self, prob: str | None) -> tuple[dict[EdgeType, str], dict[EdgeType, str]]:
+    def _weight_and_mask_names(
+        self, prob: str | None
+    ) -> tuple[dict[EdgeType, str], dict[EdgeType, str]]:
         """The relations where ``prob`` is a weight, and the relations where it is a mask."""
         weighted: dict[EdgeType, str] = {}
         masked: dict[EdgeType, str] = {}

@@ -134,13 +134,13 @@ class HopSampler:
             if times is not None:
                 edges = self._before_seed_time(sample, edges, edge_type, times)
             if edge_type in weighted:
-                weight = self._weights(edge_type, weighted[edge_type], edges)
+                weight = self._edge_weights(edge_type, weighted[edge_type], edges)
                 positive = weight.nonzero().view(-1)
                 edges, values[edge_type] = edges.select(positive), weight[positive]
             in_edges[edge_type] = edges
         return in_edges, values
 
-    def _weights(self, edge_type: EdgeType, name: str, edges: InEdges) -> Tensor:
+    def _edge_weights(self, edge_type: EdgeType, name: str, edges: InEdges) -> Tensor:
         values = self._store.edge_table(name, edge_type).gather(edges.edge_ids).reshape(-1)
         weights = values.to(edges.row.device, torch.float64)
         if not bool(((weights >= 0) & weights.isfinite()).all()):

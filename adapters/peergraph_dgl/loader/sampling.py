@@ -67,7 +67,7 @@ def uninstall() -> None:
 def _neighbor_blocks(
     original: Any, sampler: Any, g: Any, seed_nodes: Any, exclude_eids: Any = None
 ) -> tuple[Any, Any, list[DGLBlock]]:
-    weights = _weights(g, sampler.prob)
+    weights = _weight_names(g, sampler.prob)
     if find_store(g) is None or sampler.edge_dir != "in" or weights is None:
         _check_seeds(g, seed_nodes)
         result: tuple[Any, Any, list[DGLBlock]] = original(sampler, g, seed_nodes, exclude_eids)
@@ -170,7 +170,7 @@ def _fanouts(g: Any, fanouts: Any) -> Fanouts:
     return {edge_type: tuple(counts) for edge_type, counts in by_type.items()}
 
 
-def _weights(g: Any, name: str | None) -> dict[EdgeType, str] | None:
+def _weight_names(g: Any, name: str | None) -> dict[EdgeType, str] | None:
     """Edge tables with the weights `name`, by relation; None if the store has other values."""
     store = find_store(g)
     if name is None or store is None:

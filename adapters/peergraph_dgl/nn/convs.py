@@ -56,7 +56,7 @@ class SAGEConv(FastLayer, dgl_nn.SAGEConv):  # type: ignore[misc]
     dgl_class = dgl_nn.SAGEConv
 
     def check_steps(self) -> None:
-        # Before dropout draws random numbers, which DGL's code would draw again.
+        # This must be checked before dropout: the fall-back to DGL draws its random numbers anew.
         require(self._aggre_type != "lstm", "the reduce function is a network")
 
     def fused(self, graph: KernelGraph, feat: Features, edge_weight: Any = None) -> Tensor:

@@ -52,7 +52,7 @@ class BatchCsc:
         if key not in self._by_size:
             if not self._fit(edges, num_destinations, num_sources):
                 return None
-            # All offsets after the last target that is left are the number of edges.
+            # Destinations whose edges were trimmed get no edges: their offsets are `edges`.
             indptr = self._all_offsets()[: num_destinations + 1].clamp(max=edges)
             self._by_size[key] = Csc(
                 indptr.to(edge_index.dtype),

@@ -277,14 +277,14 @@ def _stay_in_process(options: dict[str, Any], store: Store) -> None:
 
 
 def _adjacencies(storage: Any) -> Iterator[tuple[str, Any]]:
-    """Names and values of an edge storage's matrices that are over a store."""
+    """Yields the name and value of each adjacency matrix of an edge storage that reads a store."""
     for key in ADJACENCY_KEYS:
         if isinstance(storage.get(key), ADJACENCY_TYPES):
             yield key, storage[key]
 
 
 def _drop_keys(storage: Any, names: Collection[str]) -> Any:
-    """A copy of a storage without some of its matrices and with the same number of edges."""
+    """Copies a storage without some of its matrices; keeps its number of edges."""
     if not names:
         return storage
     rest = copy.copy(storage)

@@ -13,7 +13,7 @@
 
 namespace peergraph {
 
-/// The test with one thread.
+/// Tells whether a row of a CSC contains a node; each thread looks for a node of its own.
 struct ContainsInTurn {
   PG_HD bool operator()(const CscView& csc, int64_t row, int64_t node) const {
     const Neighbors list = csc.neighbors(row);

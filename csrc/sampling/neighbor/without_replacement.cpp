@@ -7,7 +7,7 @@
 namespace peergraph {
 namespace {
 
-// More lanes than compilers unroll before they vectorise.
+// With fewer lanes, compilers unroll the loops over lanes completely and do not vectorise them.
 constexpr int64_t kLanes = 32;
 
 /// Computes kLanes blocks of philox(), one lane after the other in each round.

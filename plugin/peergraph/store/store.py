@@ -188,7 +188,7 @@ class Store:
 
     @property
     def is_homogeneous(self) -> bool:
-        """Whether the graph was given without types."""
+        """Whether the graph has one node type and at most one edge type, without names."""
         return self.node_types == [NODE] and self.edge_types in ([EDGE], [])
 
     def num_nodes(self, node_type: NodeType = NODE) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from peergraph.cli.__main__ import main
+from tests.named_case import named_cases
 from tests.scripts import run_python
 
 pytest.importorskip("torch_geometric", reason="the demo needs torch-geometric")
@@ -196,7 +197,7 @@ def test_unreadable_options(
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("text", "expected"),
     [("123", 123), ("4k", 4096), ("1.5G", 3 << 29), ("2MiB", 2 << 20), ("1TB", 1 << 40)],
 )

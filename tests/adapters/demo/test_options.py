@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from peergraph_demo.options import DemoOptions
+from tests.named_case import named_cases
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("changes", "message"),
     [
         ({"ranks": 0}, "--ranks must be at least 1, got 0"),

@@ -140,7 +140,7 @@ def test_edges_with_all_nodes(played_by: int, device: torch.device) -> None:
             assert ours.num_nodes(ntype) == g.num_nodes(ntype)
 
 
-def test_copies(device: torch.device) -> None:
+def test_copied_and_pickled_graphs(device: torch.device) -> None:
     moved = served(block(), device)
     moved.edata["w"] = torch.rand(70, device=device)
     for other in (copy.deepcopy(moved), pickle.loads(pickle.dumps(moved)), moved.clone()):

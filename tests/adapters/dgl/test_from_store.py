@@ -13,7 +13,7 @@ import pytest
 
 # First: it skips where there is no DGL.
 from tests.adapters.dgl.graphs import edges_by_id, random_graph, random_hetero
-from tests.named_case import named_case
+from tests.named_case import named_case, named_cases
 
 # isort: split
 
@@ -325,7 +325,7 @@ def test_everything_else_says_the_way_out() -> None:
         typed.num_edges("sells")
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("mode", "budget", "match"),
     [
         ("node", 20, "does not implement DGLGraph.out_degrees"),

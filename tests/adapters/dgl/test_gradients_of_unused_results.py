@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tests.adapters.dgl.served import assert_close, grads, leaf, served, typed_graph
-from tests.named_case import named_case
+from tests.named_case import named_case, named_cases
 
 MESSAGES = {
     "copy_u": fn.copy_u("h", "m"),
@@ -71,7 +71,7 @@ def test_edge_softmax(norm_by: str, device: torch.device) -> None:
             compare(partial(run, used=used), device)
 
 
-@pytest.mark.parametrize("message", ["copy_u", "copy_e", "u_mul_e", "u_add_v"])
+@named_cases("message", ["copy_u", "copy_e", "u_mul_e", "u_add_v"])
 def test_update_all(message: str, device: torch.device) -> None:
     def run(g: Any, used: str) -> Tensor:
         g.update_all(MESSAGES[message], fn.sum("m", "out"))
@@ -83,7 +83,7 @@ def test_update_all(message: str, device: torch.device) -> None:
             compare(partial(run, used=used), device)
 
 
-@pytest.mark.parametrize("message", list(MESSAGES))
+@named_cases("message", list(MESSAGES))
 def test_apply_edges(message: str, device: torch.device) -> None:
     def run(g: Any, used: int) -> Tensor:
         g.apply_edges(MESSAGES[message])

@@ -26,7 +26,7 @@ from tests.adapters.dgl.served import (
     served,
     typed_graph,
 )
-from tests.named_case import named_case
+from tests.named_case import named_case, named_cases
 
 OPS = ("add", "sub", "mul", "div")
 SHAPES = [
@@ -62,7 +62,7 @@ def values(rows: int, *shape: int) -> Tensor:
     return torch.rand(rows, *shape, generator=generator) + 0.5
 
 
-@pytest.mark.parametrize("message", ["copy_u", "copy_e", *OPS])
+@named_cases("message", ["copy_u", "copy_e", *OPS])
 def test_spmm(message: str, device: torch.device) -> None:
     for graph, reduce in itertools.product([plain_graph, block], ["sum", "mean", "max", "min"]):
         g = graph()
@@ -110,7 +110,7 @@ def test_dot_of_different_widths(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("target", ["u", "v"])
-def test_copies(target: str, device: torch.device) -> None:
+def test_copy_u_and_copy_v(target: str, device: torch.device) -> None:
     g = block()
     rows = g.num_src_nodes() if target == "u" else g.num_dst_nodes()
     check(getattr(dgl.ops, f"copy_{target}"), g, device, values(rows, 3))

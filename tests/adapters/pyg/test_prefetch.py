@@ -30,6 +30,7 @@ from peergraph_pyg.prefetching import prefetcher
 from peergraph_pyg.prefetching.prefetcher import PrefetchIterator, PrefetchOptions, plain_iterator
 from peergraph_pyg.prefetching.thread_state import _idle_streams, record_stream
 from tests.adapters.pyg.graphs import check_batch, random_data, random_hetero
+from tests.named_case import named_cases
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +106,7 @@ def test_priority_and_blocks_change_no_batch(
     assert_equal([batch for _ in range(2) for batch in ahead], wanted)
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("options", "error", "match"),
     [
         ({"priority": 1}, ValueError, "priority must be -1 or 0, got 1"),
@@ -418,7 +419,7 @@ def test_a_loop_that_waits_for_a_batch_is_told_of_closing() -> None:
     assert errors == ["this store has been closed: there are no more batches of it"]
 
 
-def test_copies() -> None:
+def test_copied_and_pickled_prefetchers() -> None:
     ahead = peergraph_pyg.prefetch(node_loader("cpu"), 4)
     list(ahead)
     for other in (copy.copy(ahead), pickle.loads(pickle.dumps(ahead))):

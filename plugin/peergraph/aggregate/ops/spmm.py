@@ -138,7 +138,7 @@ def _grad_of_edges(
 
 
 class _MinMax(torch.autograd.Function):
-    """Largest or smallest message."""
+    """Maximum or minimum of the messages of each destination, with gradients."""
 
     @staticmethod
     def forward(

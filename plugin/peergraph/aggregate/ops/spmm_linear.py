@@ -121,9 +121,10 @@ def products(
     self_weight: Tensor | None,
     bias: Tensor | None,
 ) -> Tensor:
-    """Returns the sum of products, [count, out]; sums may have only the first rows.
+    """Adds the products of sums and weights; returns [count, out].
 
-    Each sum is made just before its product, so that it can be freed after it.
+    A sum may have fewer than `count` rows; the product is zero in the others. Each sum is computed
+    just before its product and can be freed after it.
     """
     out = None if self_x is None or self_weight is None else F.linear(self_x, self_weight, bias)
     for rows, weight in zip(sums, weights, strict=True):

@@ -35,7 +35,7 @@ def host_reads_file(device: torch.device, world_size: int) -> Path:
 
 
 def keep(path: Path, text: str) -> None:
-    """Keeps a measurement. If it cannot be written, warns; it is then measured again next time."""
+    """Writes a measurement to a file of the cache; warns if the file cannot be written."""
     try:
         write_atomically(path, text)
     except OSError as error:

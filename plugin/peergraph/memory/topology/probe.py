@@ -138,7 +138,7 @@ class Probe:
     def _host_seconds(
         self, ids: torch.Tensor, out: torch.Tensor, *, by_address: bool = False
     ) -> float:
-        """The time of a gather from the host in the order of `ids`; Table.gather would sort."""
+        """Returns the seconds of one gather from host memory; the ids are not sorted before it."""
         out_index = torch.arange(ids.numel(), device=ids.device) if by_address else None
         host_begin = ids.new_zeros(1) if by_address else None
         rows = self.host_size // out.shape[1]

@@ -60,7 +60,7 @@ class Padding:
             for t, counts in sample.num_sampled_edges.items()
         }
 
-    def padded(self) -> StaticShapeSample:
+    def pad(self) -> StaticShapeSample:
         """Returns the padded sample."""
         sample, by_row, by_edge = self.sample, self._by_row, self._by_edge
         num_hops = sample.num_hops

@@ -193,7 +193,7 @@ class StaticShapeSampler:
         sample = self._sampler.sample(used, number, seed_time=times)
         check_capacity(sample, self.shape)
         expand_all = self._sampler.frontier == "all"
-        return Padding(sample, self.shape, expand_all, first_seeds).padded()
+        return Padding(sample, self.shape, expand_all, first_seeds).pad()
 
     def _on_gpu(
         self,
