@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import torch.distributed as dist
 import torch.multiprocessing
 
 from peergraph.memory import Group
+from tests.scripts import run_python
 
 PROGRAM = """
 import sys, torch
@@ -27,20 +27,21 @@ open(f"{sys.argv[1]}/rank{group.rank}of{group.world_size}", "w")
 """
 
 
-@pytest.mark.parametrize(
-    ("launcher", "ranks"),
-    [([], 1), (["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"], 2)],
-    ids=["alone", "torchrun"],
-)
-def test_program(tmp_path: Path, launcher: list[str], ranks: int) -> None:
+def test_program(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     results = tmp_path / "results"
     results.mkdir()
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *launcher, str(program), str(results)]
-    subprocess.run(command, check=True, timeout=120, env=environment)
-    expected = [f"rank{rank}of{ranks}" for rank in range(ranks)]
+    done = run_python(program, results)
+    assert done.returncode == 0, done.stderr
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    subprocess.run(
+        [sys.executable, *command, str(program), str(results)],
+        check=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    expected = ["rank0of1", "rank0of2", "rank1of2"]
     assert sorted(path.name for path in results.iterdir()) == expected
 
 
@@ -67,8 +68,8 @@ def test_no_thread_of_gloo_outlives_its_process_group(tmp_path: Path) -> None:
     """Such a thread aborts the process where it works while the interpreter shuts down."""
     program = tmp_path / "training.py"
     program.write_text(TRAINING)
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", str(program)]
-    subprocess.run([sys.executable, *command], check=True, timeout=120)
+    done = run_python(program, ranks=1)
+    assert done.returncode == 0, done.stderr
 
 
 def _spawned(rank: int, store: str) -> None:
