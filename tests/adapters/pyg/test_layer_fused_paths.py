@@ -299,4 +299,5 @@ def test_gcn_multiplies_where_that_is_narrower(
     seen: list[Any] = []
     ours.lin.register_forward_hook(lambda _, inputs, result: seen.append(result.shape[1]))
     assert_same(theirs, ours, *args)
-    assert seen == [out] and widths == [min(WIDTH, out), out]
+    assert seen == [out]
+    assert widths == [min(WIDTH, out), out]
