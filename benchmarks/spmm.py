@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 from harness.common import integers, main, measure, parser, words
@@ -32,6 +33,7 @@ from systems import cusparse
 from torch import Tensor
 
 from peergraph.aggregate import Csc
+from peergraph.aggregate.sparse.column_blocks import add_in_blocks, take_columns
 from peergraph.aggregate.sparse.csr import CsrMatrix
 
 # Bytes per second that an H200's memory gives to a kernel.
@@ -40,21 +42,10 @@ _ROW_BYTES = 64
 _NAMES = {"copy_u": "sum", "mul": "weighted sum"}
 
 
-def column_blocks(graph: GcnGraph, count: int) -> list[tuple[CsrMatrix, Tensor, slice]]:
-    """Cuts the sources into blocks: matrix, weights and sources of each."""
-    nodes, device = graph.num_nodes, graph.indices.device
-    degrees = graph.indptr.diff()
-    destination = torch.arange(nodes, device=device, dtype=torch.int32)
-    destination = destination.repeat_interleave(degrees, output_size=graph.num_edges)
-    blocks = []
-    for block in range(count):
-        begin, end = nodes * block // count, nodes * (block + 1) // count
-        chosen = (graph.indices >= begin) & (graph.indices < end)
-        indptr = torch.zeros(nodes + 1, dtype=torch.int32, device=device)
-        torch.cumsum(torch.bincount(destination[chosen], minlength=nodes), 0, out=indptr[1:])
-        csc = Csc(indptr, graph.indices[chosen] - begin, end - begin)
-        blocks.append((csc.matrix, graph.weights[chosen][:, None], slice(begin, end)))
-    return blocks
+def column_blocks(matrix: CsrMatrix, count: int) -> list[CsrMatrix]:
+    """Cuts the sources into blocks."""
+    cuts = [matrix.num_columns * block // count for block in range(count + 1)]
+    return [take_columns(matrix, first, last) for first, last in pairwise(cuts)]
 
 
 class Products:
@@ -107,18 +98,9 @@ class Products:
 
         return run
 
-    def in_blocks(
-        self, message: str, blocks: list[tuple[CsrMatrix, Tensor, slice]]
-    ) -> Callable[[], Tensor]:
-        def run() -> Tensor:
-            out = torch.zeros_like(self.x)
-            for matrix, weights, sources in blocks:
-                matrix.add_spmm(
-                    out, self.x[sources], weights if message == "mul" else None, message
-                )
-            return out
-
-        return run
+    def in_blocks(self, message: str, blocks: list[CsrMatrix]) -> Callable[[], Tensor]:
+        e = self.weights if message == "mul" else None
+        return lambda: add_in_blocks(None, blocks, self.x, e, message)
 
     def peers(self) -> None:
         graph, session = self.graph, self.session
@@ -139,7 +121,7 @@ def run_graph(session: Session, name: str) -> None:
         csc = Csc(graph.indptr.int(), graph.indices, graph.num_nodes)
     session.note(f"  {graph.num_nodes} nodes, {graph.num_edges} edges")
     with session.stage("blocks of columns"):
-        blocks = {count: column_blocks(graph, count) for count in args.blocks}
+        blocks = {count: column_blocks(csc.matrix, count) for count in args.blocks}
     for dim in args.dims:
         products = Products(session, name, graph, csc, dim)
         for message in args.messages:

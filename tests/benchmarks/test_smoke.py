@@ -147,8 +147,6 @@ def test_spmm(tmp_path: Path) -> None:
 
 def test_fullgraph(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
-    pytest.importorskip("peergraph_pyg.fullgraph")
-    pytest.importorskip("peergraph.fullgraph.tensor.along_columns")
     small = ["--graphs", "tiny/200", "--models", "GCN:2x8", "--worlds", "1,2"]
     records, table = run("fullgraph", tmp_path / "out.jsonl", *small, "--peers", "csr,broadcast")
     assert not [r for r in records if "error" in r]

@@ -10,6 +10,8 @@ import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import Schedule
 from peergraph.aggregate.kernels.spmm import add_spmm, spmm, spmm_transposed_atomic
 from peergraph.aggregate.kernels.spmm_minmax import spmm_minmax
+from peergraph.aggregate.sparse import csr
+from peergraph.aggregate.sparse.column_blocks import column_block_count
 from peergraph.aggregate.sparse.csr import CsrMatrix
 from tests.aggregate.graphs import TOLERANCE, Graph, features, hub_graph, random_graph
 from tests.pairwise import pairwise
@@ -159,6 +161,39 @@ def test_tiles_add_up(device: torch.device) -> None:
         add_spmm(out, x, None, matrix_of(tile).tensors, "copy_u")
     expected = spmm(x, None, matrix_of(graph).tensors, "copy_u", False)
     torch.testing.assert_close(out, expected, **TOLERANCE[torch.float32])
+
+
+@pytest.mark.parametrize("message", ["copy_u", "mul"])
+def test_sums_in_blocks_of_columns(
+    message: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csr, "column_block_count", lambda matrix, x: 3)
+    graph = hub_graph(device, 1100)
+    x = features(graph.num_sources, (20,), device, grad=False)
+    e = None if message == "copy_u" else features(graph.num_edges, (1,), device, grad=False)
+    whole = matrix_of(graph)
+    blocked = matrix_of(graph)
+    blocked.blocks_columns = True
+    for mean in (False, True):
+        expected, found = whole.spmm(x, e, message, mean), blocked.spmm(x, e, message, mean)
+        torch.testing.assert_close(found, expected, **TOLERANCE[torch.float32])
+    twice = blocked.spmm(x, e, message)
+    blocked.add_spmm(twice, x, e, message)
+    torch.testing.assert_close(twice, 2 * whole.spmm(x, e, message), rtol=1e-4, atol=1e-3)
+    assert blocked.transpose().blocks_columns
+    y = features(graph.num_destinations, (20,), device, grad=False)
+    torch.testing.assert_close(
+        blocked.transpose().spmm(y, e, message),
+        whole.transpose().spmm(y, e, message),
+        **TOLERANCE[torch.float32],
+    )
+    assert len(blocked._column_blocks) == 1
+
+
+def test_number_of_blocks_of_columns(device: torch.device) -> None:
+    graph = random_graph(device)
+    x = features(graph.num_sources, (20,), device, grad=False)
+    assert column_block_count(matrix_of(graph), x) == 1  # which any cache holds
 
 
 def test_rows_without_edges_stay(device: torch.device) -> None:

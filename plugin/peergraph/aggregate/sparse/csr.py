@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -29,7 +30,13 @@ from peergraph.aggregate.kernels.spmm import (
     spmm_transposed_atomic,
 )
 from peergraph.aggregate.kernels.spmm_minmax import spmm_minmax, spmm_minmax_backward
+from peergraph.aggregate.kernels.torch_operator import is_traced
 from peergraph.aggregate.sparse.checks import check_backward
+from peergraph.aggregate.sparse.column_blocks import (
+    add_in_blocks,
+    column_block_count,
+    take_columns,
+)
 from peergraph.aggregate.sparse.conversion import row_of_edges, transpose_rows
 
 Backward = Literal["auto", "transpose", "atomic"]
@@ -37,6 +44,8 @@ Backward = Literal["auto", "transpose", "atomic"]
 # The isolated tail is trimmed if at most this share of the rows is left. A few isolated rows at the
 # end are not worth a matrix of their own.
 _TRIMMED_SHARE = 0.75
+# Sums of other dtypes would be rounded after each block.
+_WIDE = (torch.float32, torch.float64)
 
 
 class CsrMatrix:
@@ -84,6 +93,10 @@ class CsrMatrix:
         self.duplicate_counts = duplicate_counts
         self.num_nonisolated = self.num_rows if num_nonisolated is None else num_nonisolated
         self.transient = transient
+        self.blocks_columns = False
+        """Whether sums may run in blocks of columns, which are kept and take as much memory as the
+        edges: for matrices that serve many passes."""
+        self._column_blocks: dict[tuple[int, bool], list[CsrMatrix]] = {}
         self._trimmed: CsrMatrix | None = None
         self._transpose: CsrMatrix | None = None
         self._positions: Tensor | None = None
@@ -152,6 +165,7 @@ class CsrMatrix:
                 schedule=self.schedule,
             )
         self._trimmed.transient = self.transient
+        self._trimmed.blocks_columns = self.blocks_columns
         return self._trimmed
 
     def transpose(self) -> CsrMatrix:
@@ -162,6 +176,7 @@ class CsrMatrix:
             keeps = not compiling and type(self.indptr) is Tensor and type(self.indices) is Tensor
             with _disable_current_modes() if keeps else nullcontext():
                 self._transpose, self._positions = self._make_transpose(compiling)
+            self._transpose.blocks_columns = self.blocks_columns
         return self._transpose
 
     def _make_transpose(self, compiling: bool) -> tuple[CsrMatrix, Tensor]:
@@ -215,13 +230,44 @@ class CsrMatrix:
 
     def spmm(self, x: Tensor | None, e: Tensor | None, message: str, mean: bool = False) -> Tensor:
         """Returns the sum or mean of the messages of each row, [rows, columns of the operands]."""
-        return spmm(x, e, self.tensors, message, mean)
+        blocks = self._blocks_for(x, e, message)
+        if x is None or blocks is None:
+            return spmm(x, e, self.tensors, message, mean)
+        out = add_in_blocks(None, blocks, x, e, message)
+        if mean:
+            out.div_(self.degrees().clamp(min=1).to(out.dtype).unsqueeze(1))
+        return out
+
+    def _blocks_for(
+        self, x: Tensor | None, e: Tensor | None, message: str
+    ) -> list[CsrMatrix] | None:
+        """Returns the blocks of columns in which `x` is summed, or None for all at once."""
+        if not self.blocks_columns or x is None or message not in ("copy_u", "mul"):
+            return None
+        if is_traced() or x.dtype not in _WIDE:
+            return None
+        count = column_block_count(self, x)
+        return None if count == 1 else self._blocks_of_columns(count, e is not None)
+
+    def _blocks_of_columns(self, count: int, with_edge_ids: bool) -> list[CsrMatrix]:
+        key = count, with_edge_ids
+        if key not in self._column_blocks:
+            cuts = [self.num_columns * block // count for block in range(count + 1)]
+            self._column_blocks[key] = [
+                take_columns(self, first, last, edge_ids=with_edge_ids)
+                for first, last in pairwise(cuts)
+            ]
+        return self._column_blocks[key]
 
     def add_spmm(
         self, out: Tensor, x: Tensor | None, e: Tensor | None, message: str, mean: bool = False
     ) -> None:
         """Adds the sum or mean of the messages of each row to `out`; no operator of torch."""
-        add_spmm(out, x, e, self.tensors, message, mean)
+        blocks = None if mean else self._blocks_for(x, e, message)
+        if x is None or blocks is None:
+            add_spmm(out, x, e, self.tensors, message, mean)
+        else:
+            add_in_blocks(out, blocks, x, e, message)
 
     def spmm_transposed_atomic(self, x: Tensor | None, e: Tensor | None, message: str) -> Tensor:
         """Returns the sum of the messages to each column by atomics; `x` is by row."""

@@ -34,6 +34,7 @@ class NeighborSums:
     def __init__(self, plan: HaloPlan, local: Csc, mode: str | None) -> None:
         self.plan = plan
         self.local = local
+        local.matrix.blocks_columns = True
         self.mode = default_mode(plan) if mode is None else mode
         if self.mode not in MODES:
             raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from peergraph.aggregate.ops.once_differentiable import once_differentiable
 from peergraph.aggregate.ops.source_gradients import divide_by_degrees
+from peergraph.aggregate.sparse.column_blocks import take_columns
 from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.fullgraph.exchange.block_stages import BlockStages
 
@@ -32,13 +33,13 @@ class SourceBlocks:
         plan = stages.plan
         layout = plan.layout
         self.rank = layout.group.rank
-        self.blocks = {self.rank: _columns(matrix, 0, plan.num_local)}
+        self.blocks = {self.rank: take_columns(matrix, 0, plan.num_local)}
         """By rank, the edges from the rows that :class:`BlockStages` brings from it."""
         first = plan.num_local
         for source, count in enumerate(plan.halo_counts):
             if count == 0:
                 continue
-            block = _columns(matrix, first, first + count)
+            block = take_columns(matrix, first, first + count)
             if stages.mode == "blocks":
                 rows = plan.halo_rows[first - plan.num_local :][:count] - layout.offsets[source]
                 columns = rows[block.indices.long()].to(block.indices.dtype)
@@ -47,6 +48,8 @@ class SourceBlocks:
                 )
             self.blocks[source] = block
             first += count
+        for block in self.blocks.values():
+            block.blocks_columns = True
 
 
 def staged_sum(blocks: SourceBlocks, x: Tensor, e: Tensor | None, mean: bool) -> Tensor:
@@ -101,20 +104,3 @@ class _StagedSum(torch.autograd.Function):
 
 def _divisors(matrix: CsrMatrix, dtype: torch.dtype) -> Tensor:
     return matrix.degrees().clamp(min=1).to(dtype).unsqueeze(1)
-
-
-def _columns(matrix: CsrMatrix, first: int, last: int) -> CsrMatrix:
-    """Returns the edges from the columns `first` to `last` - 1, renumbered from 0."""
-    indices = matrix.indices
-    chosen = (indices >= first) & (indices < last)
-    before = torch.zeros(len(indices) + 1, dtype=matrix.indptr.dtype, device=matrix.device)
-    torch.cumsum(chosen, 0, dtype=before.dtype, out=before[1:])
-    positions = chosen.nonzero().squeeze(1)
-    edge_ids = positions if matrix.edge_ids is None else matrix.edge_ids[positions]
-    return CsrMatrix(
-        before[matrix.indptr.long()],
-        indices[positions] - first,
-        last - first,
-        edge_ids=edge_ids.to(indices.dtype),
-        max_chunks=matrix.max_chunks,
-    )
