@@ -84,8 +84,8 @@ def test_ranks_choose_the_same_counted_order(world_size: int) -> None:
     if world_size == 1:
         assert (name, reason) == ("original", "one rank has all rows")
         return
-    assert name == "communities"
-    assert candidates["communities"] < 0.6 * candidates["random"]
+    assert name in ("communities", "metis")  # METIS where it is installed
+    assert candidates[name] < 0.6 * candidates["random"]
     assert f"{candidates['random']:,}" in reason
     # A uniform graph has nothing to gain.
     assert found["uniform, auto"][0] == "random"
@@ -93,7 +93,7 @@ def test_ranks_choose_the_same_counted_order(world_size: int) -> None:
     # The user's order of a path is as good as it gets.
     path = found["path, auto"]
     assert path[3]["original"] == 1
-    assert path[0] in ("original", "communities")
+    assert path[0] in ("original", "communities", "metis")
 
 
 def test_orders_by_type() -> None:

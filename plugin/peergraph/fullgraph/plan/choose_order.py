@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from peergraph.fullgraph.exchange.transport import Transport
-from peergraph.fullgraph.layout.blocks import balance_cost, cut_blocks, imbalance
+from peergraph.fullgraph.layout.blocks import balance_cost, balance_costs, cut_blocks, imbalance
 from peergraph.fullgraph.layout.clusters import community_parts
 from peergraph.fullgraph.layout.digest import digest_rows
 from peergraph.fullgraph.layout.edge_share import EdgeShare
-from peergraph.fullgraph.layout.metis import metis_parts
+from peergraph.fullgraph.layout.metis import has_metis, metis_parts
 from peergraph.fullgraph.layout.numbering import (
     ORDERS,
     check_part,
@@ -37,8 +37,8 @@ Parts = dict[NodeType, tuple[Tensor, tuple[int, ...]]]
 # the rows, and has at most this multiple of the edges.
 _LEAST_GAIN, _MOST_IMBALANCE = 0.8, 1.25
 # Communities are tried without being asked for where all edges fit into half of the memory that is
-# free on rank 0; on the CPU, where that takes at most about half a minute.
-_BYTES_PER_EDGE, _MOST_EDGES_ON_CPU = 350, 1 << 23
+# free on rank 0; METIS where it is installed. On the CPU either takes at most about half a minute.
+_BYTES_PER_EDGE, _MOST_EDGES_ON_CPU, _MOST_EDGES_OF_METIS = 350, 1 << 23, 1 << 24
 _PARTITIONERS = {"communities": community_parts, "metis": metis_parts}
 
 
@@ -140,7 +140,8 @@ class OrderChooser:
         self.shares = shares
         self.seed = seed
         self.step = step
-        self.cost = {t: balance_cost(d) for t, d in self._degrees().items()}
+        self.degrees = self._degrees()
+        self.cost = {t: balance_cost(d) for t, d in self.degrees.items()}
         self._joint: dict[str, dict[NodeType, Tensor]] = {}
 
     def choose(self, given: Mapping[NodeType, str | Tensor]) -> ChosenOrder:
@@ -149,9 +150,7 @@ class OrderChooser:
             return self._try(given, "as asked for")
         if self.blocks == 1:
             return self._try(self._with(given, "original"), "one rank has all rows")
-        names = ["random", "original"]
-        if self._tries_communities():
-            names.append("communities")
+        names = ["random", "original", *self._partitioners_to_try()]
         tried = {name: self._try(self._with(given, name), "") for name in names}
         return _best(tried)
 
@@ -213,14 +212,19 @@ class OrderChooser:
         edges = self.transport.all_reduce(counter.edges)
         return Volume(tuple(rows), tuple(map(tuple, edges.tolist())))
 
-    def _tries_communities(self) -> bool:
-        """Whether "auto" looks for communities: the same on all ranks. Collective."""
+    def _partitioners_to_try(self) -> list[str]:
+        """The partitioners that "auto" tries: the same on all ranks. Collective."""
         on_gpu = self.group.device.type == "cuda"
-        everyone = self.group.all_gather(sum(s.num_edges for s in self.shares.values()))
-        edges = sum(everyone)
+        edges = sum(self.group.all_gather(sum(s.num_edges for s in self.shares.values())))
         free = free_gpu_memory(self.group.device) if on_gpu else free_host_memory()
-        fits = _BYTES_PER_EDGE * edges <= free // 2
-        found: bool = self.group.broadcast(fits and (on_gpu or edges <= _MOST_EDGES_ON_CPU))
+        names = []
+        if _BYTES_PER_EDGE * edges <= free // 2:
+            if edges <= _MOST_EDGES_OF_METIS and has_metis():
+                names.append("metis")
+            # On the CPU METIS is faster, and better.
+            if on_gpu or (edges <= _MOST_EDGES_ON_CPU and not names):
+                names.append("communities")
+        found: list[str] = self.group.broadcast(names)
         return found
 
     def _partitioned(self, name: str) -> dict[NodeType, Tensor]:
@@ -240,7 +244,7 @@ class OrderChooser:
 
             def partition() -> None:
                 if self.group.rank == 0:
-                    cost = torch.cat([self.cost[t] for t in self.num_nodes])
+                    cost = balance_costs([self.degrees[t] for t in self.num_nodes])
                     parts = _PARTITIONERS[name]
                     found = parts(source, destination, cost, self.blocks, self.seed)
                     part.copy_(found)
