@@ -13,6 +13,7 @@ from peergraph.memory import Group
 from peergraph.testing import run_ranks
 from tests.aggregate.graphs import features, random_graph
 from tests.aggregate.test_layers import EDGES, IN, LAYERS, NODES, ON_ALL_NODES, parameters
+from tests.named_case import named_case
 
 from .gpu_numbers import GPU_NUMBERS
 from .partitioned import leaf, partition, shuffled_layout
@@ -87,3 +88,33 @@ def test_layers_equal_those_on_a_plain_structure(ranks: int) -> None:
 @pytest.mark.parametrize("ranks", GPU_NUMBERS)
 def test_layers_on_gpus(ranks: int) -> None:
     compare_layers(ranks, "cuda")
+
+
+def check_autocast() -> None:
+    """Results and gradients under autocast, up to the rounding of bfloat16."""
+    group = Group.current()
+    graph = random_graph(group.device, NODES, NODES, EDGES)
+    nodes = shuffled_layout(group, NODES)
+    structures = graph.csc(), partition(graph.edge_index, nodes, nodes)
+    for name in ("sage", "sage with max", "gcn", "gcn with edge weights", "gin", "rgcn", "gat"):
+        with named_case(name):
+            found = []
+            for structure in structures:
+                x = features(NODES, (IN,), group.device, torch.float32)
+                given = parameters(group.device, torch.float32, EDGES)
+                given = {key: value.detach().requires_grad_() for key, value in given.items()}
+                if structure is structures[1]:
+                    x = leaf(x, nodes)
+                    edges = structures[1].edge_layout
+                    given |= {key: leaf(given[key], edges) for key in OF_EDGES}
+                with torch.autocast(group.device.type, torch.bfloat16):
+                    found.append(run(LAYERS[name], structure, x, given))
+            assert found[0].keys() == found[1].keys()
+            for key, value in found[0].items():
+                error = (found[1][key].float() - value.float()).abs().max()
+                assert found[1][key].dtype == value.dtype
+                assert error <= 0.05 * value.abs().max(), key
+
+
+def test_layers_under_autocast() -> None:
+    run_ranks(check_autocast, 2)

@@ -18,9 +18,9 @@ from peergraph.testing import run_ranks
 from tests.aggregate.graphs import TOLERANCE, Graph, features, hub_graph, random_graph
 from tests.named_case import named_case
 
+from .gpu_numbers import GPU_NUMBERS
 from .partitioned import leaf, partition, shuffled_layout
 
-CPU = torch.device("cpu")
 MODES = ("halo", "blocks")
 
 Verb = Callable[[Any, dict[str, Tensor]], Tensor]
@@ -59,19 +59,20 @@ def operands(graph: Graph, dtype: torch.dtype) -> dict[str, Tensor]:
 
     def make(name: str, *shape: int) -> Tensor:
         rows = [graph.rows(name[0])] if name[0] in "uve" else []
-        values = features(*([*rows, *shape][:1]), tuple([*rows, *shape][1:]), CPU, dtype)
+        count, *sizes = [*rows, *shape]
+        values = features(count, tuple(sizes), graph.edge_index.device, dtype)
         return (values / 2).detach().requires_grad_()
 
     shapes: dict[str, tuple[int, ...]] = {
-        **{"u": (5,), "u1": (), "u3": (2, 3), "uh": (2,), "u0": (2, 0)},
-        **{"v": (5,), "v3": (2, 3), "vh": (2,), "v1": (1,)},
-        **{"e": (5,), "e1": (), "eh": (2,), "e3": (2, 3), "ec": (1,)},
+        **{"u": (5,), "u1": (), "u3": (2, 4), "uh": (2,), "u0": (2, 0)},
+        **{"v": (5,), "v3": (2, 4), "vh": (2,), "v1": (1,)},
+        **{"e": (5,), "e1": (), "eh": (2,), "e3": (2, 4), "ec": (1,)},
         **{
             "p1": (1,),
             "pb": (5,),
             "pw": (3, 5),
             "pW": (8, 5),
-            "pa": (2, 3),
+            "pa": (2, 4),
             "po": (3,),
             "pO": (8,),
         },
@@ -182,7 +183,7 @@ def run(verb: Verb, structure: Any, given: dict[str, Tensor]) -> dict[str, Tenso
     """Returns the result and all gradients, as plain tensors of all rows."""
     out = verb(structure, given)
     shape = tuple(out.shape)
-    weight = features(shape[0], shape[1:], CPU, out.dtype, 9, grad=False)
+    weight = features(shape[0], shape[1:], out.device, out.dtype, 9, grad=False)
     if isinstance(out, PartitionedTensor):
         weight = leaf(weight, out.layout)
     (out * weight).sum().backward()
@@ -217,23 +218,32 @@ def check_all(pair: Both, verbs: dict[str, Verb], failed: list[str], case: objec
 
 
 def check_verbs() -> list[str]:
-    group, failed = Group.current("cpu"), []
+    group, failed = Group.current(), []
     for mode in MODES:
-        pair = both(group, random_graph(CPU, 40, 30, 300), mode=mode)
+        pair = both(group, random_graph(group.device, 40, 30, 300), mode=mode)
         check_all(pair, VERBS, failed, mode)
-        square = both(group, random_graph(CPU, 30, 30, 200), same_nodes=True, mode=mode)
+        square = both(group, random_graph(group.device, 30, 30, 200), same_nodes=True, mode=mode)
         check_all(square, VERBS_OF_SAME_NODES, failed, mode)
     return failed
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_verbs(ranks: int) -> None:
-    for rank, failed in enumerate(run_ranks(check_verbs, ranks)):
+def run_cases(cases: Callable[[], list[str]], ranks: int, device: str) -> None:
+    for rank, failed in enumerate(run_ranks(cases, ranks, device=device)):
         assert not failed, f"rank {rank}, {len(failed)} cases:\n" + "\n".join(failed)
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_verbs(ranks: int) -> None:
+    run_cases(check_verbs, ranks, "cpu")
+
+
+@pytest.mark.parametrize("ranks", GPU_NUMBERS)
+def test_verbs_on_gpus(ranks: int) -> None:
+    run_cases(check_verbs, ranks, "cuda")
+
+
 GRAPHS = {
-    "a hub": lambda: hub_graph(CPU, 1500),
+    "a hub": lambda: hub_graph(torch.device("cpu"), 1500),
     "all edges from and to one node": lambda: Graph(torch.zeros(2, 50).long(), 20, 20),
     "no edges": lambda: Graph(torch.zeros(2, 0).long(), 20, 10),
     "fewer nodes than ranks": lambda: Graph(torch.tensor([[0, 1, 1], [0, 0, 0]]), 2, 1),
@@ -246,24 +256,30 @@ FEW = ("copy_u sum u", "copy_u mean u3", "copy_u max u", "mul sum u3 eh", "linea
 
 
 def check_graphs() -> list[str]:
-    group, failed = Group.current("cpu"), []
+    group, failed = Group.current(), []
     for name, make in GRAPHS.items():
         for ids, grouped, mode in ((torch.int32, True, "halo"), (torch.int64, False, "blocks")):
-            pair = both(group, make(), ids=ids, grouped=grouped, mode=mode)
+            graph = make()
+            graph.edge_index = graph.edge_index.to(group.device)
+            pair = both(group, graph, ids=ids, grouped=grouped, mode=mode)
             check_all(pair, {few: VERBS[few] for few in FEW}, failed, (name, mode))
     return failed
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 4])
 def test_graphs_at_the_edge(ranks: int) -> None:
-    for rank, failed in enumerate(run_ranks(check_graphs, ranks)):
-        assert not failed, f"rank {rank}, {len(failed)} cases:\n" + "\n".join(failed)
+    run_cases(check_graphs, ranks, "cpu")
+
+
+@pytest.mark.parametrize("ranks", GPU_NUMBERS)
+def test_graphs_at_the_edge_on_gpus(ranks: int) -> None:
+    run_cases(check_graphs, ranks, "cuda")
 
 
 def check_dtypes() -> None:
-    group = Group.current("cpu")
+    group = Group.current()
     for mode in MODES:
-        pair = both(group, random_graph(CPU, 30, 30, 200), same_nodes=True, mode=mode)
+        pair = both(group, random_graph(group.device, 30, 30, 200), same_nodes=True, mode=mode)
         for dtype in (torch.float32, torch.float16, torch.bfloat16):
             for name in OF_HALF_TYPES:
                 with named_case(mode, dtype, name):
@@ -274,9 +290,14 @@ def test_dtypes() -> None:
     run_ranks(check_dtypes, 2)
 
 
+@pytest.mark.gpus(2)
+def test_dtypes_on_gpus() -> None:
+    run_ranks(check_dtypes, 2, device="cuda")
+
+
 def check_counts() -> None:
-    group = Group.current("cpu")
-    graph = random_graph(CPU, 30, 30, 400)
+    group = Group.current()
+    graph = random_graph(group.device, 30, 30, 400)
     pair = both(group, graph, same_nodes=True)
     plain, mine = pair.plain, pair.partitioned
     assert torch.equal(full(mine.in_degrees()), plain.in_degrees())
@@ -287,7 +308,7 @@ def check_counts() -> None:
     loops = full(mine.count_self_loops(torch.float32))
     assert torch.equal(loops, plain.count_self_loops(torch.float32))
     assert (mine.num_sources, mine.num_destinations, mine.num_edges) == (30, 30, 400)
-    assert mine.supports_attention(leaf(torch.zeros(30, 2, 3), mine.source_layout))
+    assert mine.supports_attention(leaf(torch.zeros(30, 2, 4), mine.source_layout))
     assert not mine.supports_attention(leaf(torch.zeros(30, 2), mine.source_layout))
     assert repr(mine).startswith("PartitionedCsc(30 sources, 30 destinations, 400 edges, ")
     source, destination = mine.edge_ends()
@@ -302,35 +323,44 @@ def test_degrees_and_ends(ranks: int) -> None:
 
 def check_bits() -> list[bytes]:
     """Results and gradients of rows of random size, as bytes."""
-    group, found = Group.current("cpu"), []
+    group, found = Group.current(), []
     for mode in MODES:
-        pair = both(group, random_graph(CPU, 30, 30, 400), same_nodes=True, mode=mode)
+        pair = both(group, random_graph(group.device, 30, 30, 400), same_nodes=True, mode=mode)
         for name in ("copy_u mean u", "copy_u max u", "attention", "mul sum u3 eh"):
             given = {
                 key: leaf(value, layout) if (layout := pair.layout(key)) else value
                 for key, value in operands(pair.graph, torch.float32).items()
             }
             result = run(VERBS[name], pair.partitioned, given)
-            found += [value.numpy().tobytes() for value in result.values()]
+            found += [value.cpu().numpy().tobytes() for value in result.values()]
     return found
 
 
-def test_two_runs_are_equal_bit_for_bit() -> None:
-    first, second = (run_ranks(check_bits, 3) for _ in range(2))
+def compare_bits(ranks: int, device: str) -> None:
+    first, second = (run_ranks(check_bits, ranks, device=device) for _ in range(2))
     assert first == second
-    assert first[0] == first[1] == first[2]
+    assert all(other == first[0] for other in first)
+
+
+def test_two_runs_are_equal_bit_for_bit() -> None:
+    compare_bits(3, "cpu")
+
+
+@pytest.mark.parametrize("ranks", GPU_NUMBERS)
+def test_two_runs_on_gpus_are_equal_bit_for_bit(ranks: int) -> None:
+    compare_bits(ranks, "cuda")
 
 
 def check_errors() -> None:
-    group = Group.current("cpu")
-    pair = both(group, random_graph(CPU, 40, 30, 300))
+    group = Group.current()
+    pair = both(group, random_graph(group.device, 40, 30, 300))
     csc = pair.partitioned
     given = {
         name: leaf(t, layout) if (layout := pair.layout(name)) else t
         for name, t in operands(pair.graph, torch.float32).items()
     }
     x, v, e = given["u"], given["v"], given["e"]
-    plain = torch.zeros(40, 5)
+    plain = torch.zeros(40, 5, device=group.device)
     for call, error, text in (
         (lambda: csc.spmm("copy_u", "sum", plain), TypeError, r"x must be a PartitionedTensor"),
         (lambda: csc.spmm("copy_u", "sum", v), ValueError, "x must have the rows of the sources"),

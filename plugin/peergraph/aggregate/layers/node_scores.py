@@ -55,8 +55,11 @@ class _Scores(torch.autograd.Function):
             return grad_h, *([None] * len(grad_scores))
         flat, matrix = ctx.saved_tensors
         heads, depth = ctx.shape
-        zeros = torch.zeros_like(given[0][:, :1])
-        parts = [zeros.expand(-1, heads) if part is None else part for part in grad_scores]
+        # Autocast makes scores of another dtype.
+        zeros = torch.zeros_like(given[0][:, :1], dtype=flat.dtype)
+        parts = [
+            zeros.expand(-1, heads) if part is None else part.to(flat.dtype) for part in grad_scores
+        ]
         padding = matrix.shape[1] - heads * len(parts)
         grad = torch.cat([*parts, zeros.expand(-1, padding)], dim=1)
         grad_vectors: list[Tensor | None] = [None] * len(grad_scores)
