@@ -126,6 +126,7 @@ FUNCTIONS: dict[str, Case] = {
         torch.rrelu_(i.x * 1),
         F.rrelu(i.x),
     ],
+    "gumbel_softmax": lambda i: [F.gumbel_softmax(i.x), F.gumbel_softmax(i.x, 0.5, hard=True)],
     "own generator": lambda i: torch.rand_like(i.x, generator=torch.Generator().manual_seed(8)),
 }
 CASES = {name: seeded(case) for name, case in FUNCTIONS.items()}
