@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tests.fullgraph.gpu_numbers import GPU_NUMBERS
 from tests.fullgraph.partitioned_cases import Case, Inputs, check_cases
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -127,3 +128,8 @@ CASES: dict[str, Case] = {
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_losses(world_size: int) -> None:
     check_cases(__name__, world_size)
+
+
+@pytest.mark.parametrize("world_size", GPU_NUMBERS)
+def test_losses_on_gpus(world_size: int) -> None:
+    check_cases(__name__, world_size, "cuda")

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.fullgraph.gpu_numbers import GPU_NUMBERS
 from tests.fullgraph.partitioned_cases import Case, Inputs, check_cases
 
 
@@ -51,7 +52,7 @@ def no_grad_update(i: Inputs) -> Tensor:
 
 
 def autocast(i: Inputs) -> list[Tensor]:
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(i.w.device.type, dtype=torch.bfloat16):
         h = i.x.float() @ i.w.float()
         total = h.sum(0)
     assert h.dtype == torch.bfloat16
@@ -90,7 +91,7 @@ CASES: dict[str, Case] = {
     "vector as column": lambda i: i.x * i.v.view(-1, 1) + i.v[:, None],
     "more dimensions": lambda i: i.h * i.b.view(2, 3) + i.s.unsqueeze(2),
     "plain in front": lambda i: (i.x.t() + i.c) * i.b.unsqueeze(1),
-    "expanded plain": lambda i: i.x + i.b.expand(13, 6) + torch.ones(1, 1, dtype=torch.float64),
+    "expanded plain": lambda i: i.x + i.b.expand(13, 6) + i.w.new_ones(1, 1),
     "where": lambda i: torch.where(i.x > i.y, i.x, i.y * 2) + torch.where(i.x > 0, i.x, 0.0),
     "where column": lambda i: torch.where(i.mask.unsqueeze(1), i.x, i.b),
     "clamp": lambda i: i.x.clamp(-0.5, 0.7) + i.y.clamp(min=0) + i.y.clip(max=i.x),
@@ -116,7 +117,7 @@ CASES: dict[str, Case] = {
     "detach": lambda i: i.x.detach() * i.y,
     "data": lambda i: i.x.data * i.y,
     "clone": lambda i: i.x.clone() + i.x.contiguous(),
-    "isin": lambda i: torch.isin(i.labels, torch.tensor([1, 3])),
+    "isin": lambda i: torch.isin(i.labels, torch.tensor([1, 3]).to(i.w.device)),
     "glu": lambda i: F.glu(i.x, dim=-1),
     "complex chain": lambda i: (
         torch.sigmoid(i.x) * torch.tanh(i.y) + F.gelu(i.x, approximate="tanh")
@@ -127,3 +128,8 @@ CASES: dict[str, Case] = {
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_pointwise(world_size: int) -> None:
     check_cases(__name__, world_size)
+
+
+@pytest.mark.parametrize("world_size", GPU_NUMBERS)
+def test_pointwise_on_gpus(world_size: int) -> None:
+    check_cases(__name__, world_size, "cuda")

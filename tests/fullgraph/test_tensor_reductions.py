@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.fullgraph.gpu_numbers import GPU_NUMBERS
 from tests.fullgraph.partitioned_cases import Case, Inputs, check_cases
 
 
@@ -23,6 +24,7 @@ def values_of(i: Inputs) -> list[object]:
         torch.allclose(i.x, i.x + 1e-12),
         int(i.labels.max()) + 1,
         i.mask.nonzero().view(-1),
+        torch.where(i.mask)[0],
         i.labels.unique().numel(),
         i.labels.bincount(),
     ]
@@ -116,3 +118,8 @@ CASES: dict[str, Case] = {
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_reductions(world_size: int) -> None:
     check_cases(__name__, world_size)
+
+
+@pytest.mark.parametrize("world_size", GPU_NUMBERS)
+def test_reductions_on_gpus(world_size: int) -> None:
+    check_cases(__name__, world_size, "cuda")

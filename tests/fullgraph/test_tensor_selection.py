@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.fullgraph.gpu_numbers import GPU_NUMBERS
 from tests.fullgraph.partitioned_cases import Case, Inputs, check_cases
 
 
@@ -55,7 +56,7 @@ def scatters(i: Inputs) -> list[Tensor]:
     zeros = i.x.new_zeros(3, 6)
     return [
         i.x.new_zeros(3, 6).scatter_add_(0, column, i.x),
-        torch.zeros(3, dtype=torch.float64).index_add(0, groups, i.v),
+        i.w.new_zeros(3).index_add(0, groups, i.v),
         zeros.index_add(0, groups, i.x, alpha=2.0),
         zeros.scatter_reduce(0, column, i.x, "mean", include_self=False),
         zeros.scatter_reduce(0, column, i.x, "amax", include_self=False),
@@ -76,10 +77,10 @@ def link_prediction(i: Inputs) -> list[Tensor]:
     edges = torch.tensor([[0, 4, 4, 12, 7], [3, 3, 12, 0, 7]])
     z = (i.x @ i.w).relu()
     score = (z[edges[0]] * z[edges[1]]).sum(dim=-1)
-    label = torch.tensor([1.0, 0, 1, 1, 0], dtype=torch.float64)
+    label = i.w.new_tensor([1.0, 0, 1, 1, 0])
     both = torch.cat([score, (z[edges[1]] * z[edges[0]]).sum(-1)])
     loss = F.binary_cross_entropy_with_logits(score, label)
-    labels = torch.cat([torch.ones(5), torch.zeros(5)])
+    labels = torch.cat([i.w.new_ones(5), i.w.new_zeros(5)]).float()
     accuracy = ((both > 0).float() == labels).float().mean()
     pairs = torch.cat([z[edges[0]], z[edges[1]]], dim=1)
     return [loss, both, pairs, accuracy, F.mse_loss(both, labels.double())]
@@ -149,3 +150,8 @@ CASES: dict[str, Case] = {
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_selection(world_size: int) -> None:
     check_cases(__name__, world_size)
+
+
+@pytest.mark.parametrize("world_size", GPU_NUMBERS)
+def test_selection_on_gpus(world_size: int) -> None:
+    check_cases(__name__, world_size, "cuda")

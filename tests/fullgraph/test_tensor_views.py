@@ -6,9 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.fullgraph.partitioned_cases import Case, Inputs, check_cases, weights_of
-
-_ = weights_of
+from tests.fullgraph.gpu_numbers import GPU_NUMBERS
+from tests.fullgraph.partitioned_cases import Case, Inputs, check_cases
 
 
 def shapes(i: Inputs) -> list[object]:
@@ -79,7 +78,9 @@ CASES: dict[str, Case] = {
     "ellipsis": lambda i: [i.x[...], i.x[:], i.x[:, :], i.x[..., None], i.h[..., :2]],
     "columns by list": lambda i: [i.x[:, [0, 2]], i.x[:, torch.tensor([1, 1])], i.x[:, i.ids % 6]],
     "columns by mask": lambda i: i.x[:, torch.tensor([True, False, True, True, False, False])],
-    "columns by index_select": lambda i: i.x.index_select(1, torch.tensor([5, 0, 5])),
+    "columns by index_select": lambda i: i.x.index_select(
+        1, torch.tensor([5, 0, 5]).to(i.w.device)
+    ),
     "repeat": lambda i: [i.x.repeat(1, 2), i.s.repeat(1, 3), i.x.repeat(2, 1, 1), i.x.tile(1, 2)],
     "repeat_interleave": lambda i: i.x.repeat_interleave(2, dim=1),
     "pad": lambda i: [F.pad(i.x, (0, 2)), F.pad(i.x, (1, 1), value=3.0), F.pad(i.h, (0, 1, 1, 0))],
@@ -96,3 +97,8 @@ CASES: dict[str, Case] = {
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_views(world_size: int) -> None:
     check_cases(__name__, world_size)
+
+
+@pytest.mark.parametrize("world_size", GPU_NUMBERS)
+def test_views_on_gpus(world_size: int) -> None:
+    check_cases(__name__, world_size, "cuda")

@@ -32,7 +32,6 @@ class RowRequests:
 
     def __init__(self, layout: RowLayout, ids: Tensor) -> None:
         group = layout.group
-        self.layout = layout
         self._transport = Transport.of(group)
         owner, local_rows = layout.locate(ids.detach().reshape(-1))
         offsets = torch.tensor(layout.offsets)

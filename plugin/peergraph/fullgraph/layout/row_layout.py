@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from peergraph.fullgraph.layout.digest import digest_rows
 from peergraph.memory import Group
 
 _Lazy = Callable[[], Tensor]
+_MIN_KEPT = 4  # selections that a layout keeps, however large
 
 
 class RowLayout:
@@ -84,10 +85,10 @@ class RowLayout:
         self._positions = positions
         self._internal_rows = internal_rows
         self._derived: dict[tuple[str, int], RowLayout] = {}
-        self._concatenated: WeakKeyDictionary[RowLayout, RowLayout] = WeakKeyDictionary()
+        self._concatenated: RowLayout | None = None
         self._ranges: dict[tuple[int, int, int], Tensor] = {}
         self._by_tensor = WeakIdKeyDictionary()
-        self._by_content: WeakValueDictionary[object, RowLayout] = WeakValueDictionary()
+        self._by_content: dict[object, RowLayout] = {}
         self._compared: WeakKeyDictionary[RowLayout, bool] = WeakKeyDictionary()
 
     @classmethod
@@ -197,7 +198,7 @@ class RowLayout:
                 parent=self,
                 parent_rows=rows,
             )
-            self._by_content[key] = layout
+            self._keep(key, layout)
         return self.remember_selection(local_mask, layout)
 
     def select_ids(self, ids: Tensor) -> RowLayout:
@@ -233,7 +234,8 @@ class RowLayout:
         if layout is None and torch.equal(ids_on_cpu, torch.arange(self.size)):
             layout = self
         if layout is None:
-            layout = self._by_content[key] = self._make_selection(ids_on_cpu)
+            layout = self._make_selection(ids_on_cpu)
+            self._keep(key, layout)
         return self.remember_selection(ids, layout)
 
     def range_ids(self, start: int, stop: int, step: int) -> Tensor:
@@ -302,21 +304,17 @@ class RowLayout:
 
     def concatenate(self, other: RowLayout) -> RowLayout:
         """Returns the layout of these rows and then those of `other`, without communication."""
-        result = self._concatenated.get(other)
-        if result is None:
-            first, second = self.parts or (self,), other.parts or (other,)
-
-            def positions() -> Tensor:
-                return torch.cat([self.positions, other.positions + self.size])
-
+        first, second = self.parts or (self,), other.parts or (other,)
+        result = self._concatenated
+        if result is None or result.parts != (*first, *second):
             result = RowLayout(
                 self.group,
                 [a + b for a, b in zip(self.counts, other.counts, strict=True)],
-                positions,
+                lambda: torch.cat([self.positions, other.positions + self.size]),
                 parts=(*first, *second),
                 by_ids=self.by_ids and other.by_ids,
             )
-            self._concatenated[other] = result
+            self._concatenated = result
         return result
 
     def same_rows(self, other: RowLayout) -> bool:
@@ -337,6 +335,18 @@ class RowLayout:
 
     def __repr__(self) -> str:
         return f"RowLayout(size={self.size}, counts={self.counts}, rank={self.group.rank})"
+
+    def _keep(self, key: object, layout: RowLayout) -> None:
+        """Keeps a selection, and of the older ones no more than twice this layout's rows.
+
+        All ranks keep the same: they would wait for each other where one has it and another not.
+        """
+        self._by_content[key] = layout
+        rows = sum(kept.size for kept in self._by_content.values())
+        for old in list(self._by_content)[:-_MIN_KEPT]:
+            if rows <= 2 * self.size:
+                break
+            rows -= self._by_content.pop(old).size
 
     def _make_selection(self, ids: Tensor) -> RowLayout:
         owner, local_rows = self.locate(ids)

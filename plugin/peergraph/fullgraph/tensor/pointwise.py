@@ -97,18 +97,18 @@ def localize(overload: OpOverload | str, args: tuple[Any, ...]) -> tuple[Any, li
 
 
 def _in_place(overload: OpOverload) -> Rule:
+    has_out = any(argument.is_out for argument in overload._schema.arguments)
+
     def run(*args: Any, **kwargs: Any) -> Any:
         first, local_args = localize(overload, args)
         target = kwargs.pop("out", args[0])
         if type(target) is not PartitionedTensor:
             not_implemented(overload, "a plain tensor cannot take partitioned values in place")
-        if first is None:
-            return overload(*args, out=target._local, **kwargs) and target
-        if "out" in overload._schema.arguments[-1].name:
-            require_same_rows(overload, first.layout, target.layout)
-            overload(*local_args, out=target._local, **kwargs)
-        else:
-            overload(*local_args, **kwargs)
+        if first is not None:
+            require_same_rows(overload, target.layout, first.layout)
+        if has_out:
+            kwargs["out"] = target._local
+        overload(*local_args, **kwargs)
         return target
 
     return run

@@ -18,7 +18,7 @@ from peergraph.fullgraph.tensor.arguments import (
 from peergraph.fullgraph.tensor.conversions import from_local, replicated
 from peergraph.fullgraph.tensor.losses import sum_over_ranks
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
-from peergraph.fullgraph.tensor.registry import RULES, function_rule
+from peergraph.fullgraph.tensor.registry import RULES, function_rule, rule
 from peergraph.fullgraph.tensor.row_functions import SendRows
 from peergraph.fullgraph.tensor.selection import fetch, select_rows
 
@@ -282,15 +282,14 @@ def bincount(input: PartitionedTensor, weights: Any = None, minlength: int = 0) 
     return Transport.of(input.layout.group).all_reduce(local)
 
 
-@function_rule(torch.nonzero, Tensor.nonzero)
-def nonzero(input: PartitionedTensor, *, as_tuple: bool = False) -> Any:
+@rule(aten.nonzero.default)
+def nonzero(x: PartitionedTensor) -> Tensor:
     """The user's rows where a vector is not zero, in ascending order: plain ids."""
-    if input._local.dim() != 1:
+    if x._local.dim() != 1:
         not_implemented("nonzero", "the tensor is no vector")
-    layout = input.layout
-    mine = layout.positions[input._local != 0].cpu()
-    rows = torch.cat(layout.group.all_gather(mine)).sort().values.to(input._local.device)
-    return (rows,) if as_tuple else rows.unsqueeze(1)
+    mine = x.layout.positions[x._local != 0].cpu()
+    rows = torch.cat(x.layout.group.all_gather(mine)).sort().values
+    return rows.to(x._local.device).unsqueeze(1)
 
 
 @function_rule(torch.unique, Tensor.unique)
