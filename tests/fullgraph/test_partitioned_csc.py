@@ -21,7 +21,7 @@ from tests.named_case import named_case
 from .gpu_numbers import GPU_NUMBERS
 from .partitioned import leaf, partition, shuffled_layout
 
-MODES = ("halo", "blocks")
+MODES = ("halo", "blocks", "in_kernel")
 
 Verb = Callable[[Any, dict[str, Tensor]], Tensor]
 
@@ -388,10 +388,6 @@ def check_errors() -> None:
     ):
         with pytest.raises(error, match=text):
             call()
-    csc.mode = "in_kernel"
-    if group.world_size > 1:
-        with pytest.raises(NotImplementedError, match="mode 'in_kernel'"):
-            csc.spmm("copy_u", "sum", x)
     with pytest.raises(ValueError, match="mode must be one of halo, blocks, in_kernel, got 'ring'"):
         csc.mode = "ring"
     layout = csc.edge_layout

@@ -12,6 +12,7 @@ from peergraph.fullgraph.exchange.block_stages import BlockStages
 from peergraph.fullgraph.exchange.halo import HaloPlan
 from peergraph.fullgraph.exchange.local_operands import local_operands
 from peergraph.fullgraph.exchange.mode_cost import MODES
+from peergraph.fullgraph.structure.in_kernel_sum import InKernelSums
 from peergraph.fullgraph.structure.staged_sum import SourceBlocks, staged_sum
 
 # Whole blocks need no packing, which costs about as much as this share of their rows' copies.
@@ -21,7 +22,8 @@ _PACKING = 0.17
 class NeighborSums:
     """Reduces messages of the edges of this rank.
 
-    Sums and means run in stages (:func:`staged_sum`) in the chosen mode; other reductions, half
+    Sums and means run in stages (:func:`staged_sum`) or, in mode ``in_kernel``, in one kernel that
+    reads rows of other ranks (:class:`InKernelSums`); other reductions, half
     types, whose sums are kept in float32, and weights of edges that need gradients gather the whole
     halo at once.
 
@@ -39,15 +41,21 @@ class NeighborSums:
         if self.mode not in MODES:
             raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
         self._blocks: SourceBlocks | None = None
+        self._in_kernel: InKernelSums | None = None
 
     @property
     def blocks(self) -> SourceBlocks:
         """The edges by the rank of their source, made at the first use."""
         if self._blocks is None:
-            if self.mode != "halo" and self.mode != "blocks":
-                raise NotImplementedError(f"sums in mode {self.mode!r} are not implemented")
             self._blocks = SourceBlocks(self.local.matrix, BlockStages(self.plan, self.mode))
         return self._blocks
+
+    @property
+    def in_kernel(self) -> InKernelSums:
+        """Sums by a kernel that reads rows of other ranks, made at the first use."""
+        if self._in_kernel is None:
+            self._in_kernel = InKernelSums(self.plan, self.local.matrix)
+        return self._in_kernel
 
     def __call__(self, message: str, reduce: str, x: Tensor | None, e: Tensor | None) -> Tensor:
         """Returns reduced messages, [local destinations, *features]. Collective, differentiable.
@@ -61,7 +69,10 @@ class NeighborSums:
         if x is not None and self._runs_staged(message, reduce, x, e):
             rows, weights, features = align(x, e)
             assert rows is not None
-            sums = staged_sum(self.blocks, rows, weights, reduce == "mean")
+            if self.mode == "in_kernel":
+                sums = self.in_kernel(rows, weights, reduce == "mean")
+            else:
+                sums = staged_sum(self.blocks, rows, weights, reduce == "mean")
             return sums.reshape(sums.shape[0], *features)
         [sources], _ = local_operands(self.plan, [x])
         # Gradients of maxima, too, are added in a fixed order.

@@ -1,0 +1,149 @@
+"""Rows of all ranks in memory that every rank maps, for kernels that read them there (MGG 3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import peergraph._C as _C
+from peergraph.errors import PeerLostError
+from peergraph.fullgraph.exchange.halo import HaloPlan
+from peergraph.memory import SharedRegion
+from peergraph.memory.device.launching import launch_on
+from peergraph.memory.group.device_waits import register_wait
+
+# Counts are this far apart, so that two ranks do not write to the same line of a cache.
+_FLAG_BYTES = 128
+# Rows begin at multiples of this, so that kernels read them in vectors.
+_ROW_UNIT = 32
+
+
+@dataclass(frozen=True)
+class RowAddresses:
+    """Where the extended rows of a plan lie.
+
+    Args:
+        addresses: [extended rows] int64.
+        bits: that are set in any address.
+        columns: of the rows, padding included, which is zeros.
+        leases: of the memory.
+    """
+
+    addresses: Tensor
+    bits: int
+    columns: int
+    leases: list[_C.Lease]
+
+
+class MappedRows:
+    """The rows of a plan's layout, published by their owners to all ranks.
+
+    The memory is made at the first use and made anew for wider rows. Ranks wait for each other by
+    flags, on GPUs in the order of the current stream.
+
+    Args:
+        plan: which rows this rank reads.
+    """
+
+    def __init__(self, plan: HaloPlan) -> None:
+        self._plan = plan
+        self._group = plan.layout.group
+        self._region: SharedRegion | None = None
+        self._capacity = 0
+        self._round = 0
+        self._addresses: dict[int, Tensor] = {}
+        on_gpu = self._group.device.type == "cuda"
+        self._given_up = torch.zeros(1, dtype=torch.int32, pin_memory=on_gpu)
+        register_wait(self._given_up)
+
+    def publish(self, x: Tensor) -> RowAddresses:
+        """Copies this rank's rows to where all ranks read them; returns where the others are.
+
+        Collective, asynchronous on a GPU. Rows stay until :meth:`release`, which must follow.
+
+        Args:
+            x: [local rows, columns].
+
+        Raises:
+            PeerLostError: a rank was lost before.
+        """
+        unit = _ROW_UNIT // x.itemsize
+        columns = -(-x.shape[1] // unit) * unit
+        row_bytes = columns * x.itemsize
+        region = self._region_for(max(self._plan.layout.counts) * row_bytes)
+        self._check()
+        if self._round:
+            self._wait_for_all(region, of_release=True)
+        rows = region.local(x.dtype, [x.shape[0], columns])
+        rows[:, : x.shape[1]].copy_(x)
+        rows[:, x.shape[1] :].zero_()
+        self._round += 1
+        self._signal_all(region, of_release=False)
+        self._wait_for_all(region, of_release=False)
+        if row_bytes not in self._addresses:
+            self._addresses[row_bytes] = self._make_addresses(region, row_bytes)
+        bits = row_bytes
+        for address in region.addresses:
+            bits |= address
+        return RowAddresses(self._addresses[row_bytes], bits, columns, [region.lease])
+
+    def release(self) -> None:
+        """Tells the other ranks that this one has read their rows. Collective."""
+        assert self._region is not None
+        self._signal_all(self._region, of_release=True)
+
+    def _region_for(self, num_bytes: int) -> SharedRegion:
+        """Returns memory of as many bytes on each rank; all ranks ask for the same number."""
+        if self._region is None or num_bytes > self._capacity:
+            if self._region is not None:
+                self._region.close()
+            self._capacity = -(-num_bytes // _FLAG_BYTES) * _FLAG_BYTES
+            flags = 2 * self._group.world_size * _FLAG_BYTES
+            self._region = SharedRegion.create(self._capacity + flags, self._group)
+            self._region.local(torch.uint8, [self._capacity + flags])[self._capacity :].zero_()
+            self._addresses, self._round = {}, 0
+            self._group.barrier()
+        return self._region
+
+    def _make_addresses(self, region: SharedRegion, row_bytes: int) -> Tensor:
+        plan, layout = self._plan, self._plan.layout
+        device = self._group.device
+        starts = torch.tensor(region.addresses, device=device)
+        own = torch.arange(plan.num_local, device=device) * row_bytes + starts[self._group.rank]
+        counts = torch.tensor(plan.halo_counts, device=device)
+        owner = torch.arange(len(counts), device=device).repeat_interleave(counts)
+        first_rows = torch.tensor(layout.offsets[: len(counts)], device=device)
+        halo = (plan.halo_rows - first_rows[owner]) * row_bytes + starts[owner]
+        return torch.cat([own, halo])
+
+    def _flag(self, region: SharedRegion, owner: int, other: int, *, of_release: bool) -> int:
+        index = other + self._group.world_size * of_release
+        return region.addresses[owner] + self._capacity + index * _FLAG_BYTES
+
+    def _signal_all(self, region: SharedRegion, *, of_release: bool) -> None:
+        launch = launch_on(self._group.device)
+        for peer in self._others():
+            flag = self._flag(region, peer, self._group.rank, of_release=of_release)
+            _C.signal_flag(flag, self._round & 0xFFFFFFFF, launch)
+
+    def _wait_for_all(self, region: SharedRegion, *, of_release: bool) -> None:
+        launch, given_up = launch_on(self._group.device), self._given_up.data_ptr()
+        for peer in self._others():
+            flag = self._flag(region, self._group.rank, peer, of_release=of_release)
+            value = self._round & 0xFFFFFFFF
+            _C.wait_for_flag(flag, value, self._group.timeout, given_up, launch)
+        if self._group.device.type == "cpu":
+            self._check()
+
+    def _others(self) -> list[int]:
+        rank, world_size = self._group.rank, self._group.world_size
+        return [(rank + step) % world_size for step in range(1, world_size)]
+
+    def _check(self) -> None:
+        if int(self._given_up[0]):
+            raise PeerLostError(
+                "a wait for the rows of other ranks was given up: a rank was lost, or took no part "
+                f"within {self._group.timeout:g} s"
+            )
