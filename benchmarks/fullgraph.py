@@ -8,7 +8,8 @@ Peers: `csr`, PyG's layers on a CSR matrix on one GPU; `broadcast`, GCN in plain
 overlapped NCCL broadcasts and cuSPARSE (`systems/overlapped_broadcast.py`). All of a model begin
 with the same parameters; `loss` and `last_loss` are the first and the last epoch's. `ms_spmm`,
 `ms_exchange`, `ms_gemm` and `ms_rest` are kernels and copies of one epoch on rank 0: what overlaps
-is counted in each. `peak_gib` is the most that torch allocates on a rank. `edge_floor_ms` is the
+is counted in each. `peak_gib` is the most that torch allocates on a rank while it trains,
+`build_peak_gib` before the second epoch. `edge_floor_ms` is the
 time of memory if each edge reads its row of features, with matrices at 60 TFLOP/s.
 """
 
@@ -194,18 +195,24 @@ def time_epochs(case: Case, system: str, model: Model, make: Callable[[Model], E
         try:
             session.note(f"{system}: {model} on {case.spec.name}")
             epoch = session.together(lambda: make(model))
-            losses: list[Tensor] = []
+            losses = [epoch()]
+            session.barrier()
+            build_peak = torch.cuda.max_memory_allocated() if cuda else 0
+            if cuda:
+                torch.cuda.reset_peak_memory_stats()
             timing = measure(session, lambda *_: losses.append(epoch()))
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
             session.recorder.failure(system, "out of memory", **fields)
             return
-        peaks = session.group.all_gather(torch.cuda.max_memory_allocated() if cuda else 0)
+        peak = torch.cuda.max_memory_allocated() if cuda else 0
+        peaks = session.group.all_gather((peak, build_peak))
         floor = edge_floor_ms(model, case.spec, case.graph, session.world)
         session.recorder.add(
             timing,
-            peak_gib=max(peaks) / 2**30 if cuda else None,
+            peak_gib=max(of for of, _ in peaks) / 2**30 if cuda else None,
+            build_peak_gib=max(of for _, of in peaks) / 2**30 if cuda else None,
             edge_floor_ms=floor if model.kind == "GCN" else None,
             loss=float(losses[0]),
             last_loss=float(losses[-1]),

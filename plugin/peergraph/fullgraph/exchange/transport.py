@@ -49,8 +49,9 @@ class Transport:
     def of(group: Group) -> Transport:
         """Returns the transport of a group, always the same object. Not collective.
 
-        Several ranks exchange rows by torch.distributed, or by copies between GPUs
-        (:class:`CopyTransport`) where the environment variable PEERGRAPH_TRANSPORT is ``copy``.
+        Several ranks exchange rows by copies between GPUs (:class:`CopyTransport`) and, on CPUs
+        and where GPUs do not reach each other's memory, by torch.distributed. The environment
+        variable PEERGRAPH_TRANSPORT, ``copy`` or ``torch``, chooses one of them.
         """
         transport = _transports.get(group)
         if transport is None:
@@ -168,7 +169,7 @@ def _kind_for(group: Group) -> type[Transport]:
     from peergraph.fullgraph.exchange.copy_transport import CopyTransport
 
     kinds: dict[str, type[Transport]] = {"torch": DistributedTransport, "copy": CopyTransport}
-    default = kinds["torch"]
+    default = kinds["copy" if group.device.type == "cuda" else "torch"]
     return read_variable("PEERGRAPH_TRANSPORT", kinds.__getitem__, "torch or copy", default)
 
 
