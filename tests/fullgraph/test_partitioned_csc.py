@@ -228,7 +228,7 @@ def check_verbs() -> list[str]:
 
 
 def run_cases(cases: Callable[[], list[str]], ranks: int, device: str) -> None:
-    for rank, failed in enumerate(run_ranks(cases, ranks, device=device)):
+    for rank, failed in enumerate(run_ranks(cases, ranks, device=device, timeout_s=280)):
         assert not failed, f"rank {rank}, {len(failed)} cases:\n" + "\n".join(failed)
 
 
