@@ -18,14 +18,14 @@ def balance_cost(degrees: Tensor) -> Tensor:
         degrees: [nodes] in-degrees, of any dtype and device.
 
     Returns:
-        [nodes] float64; the costs add up to 1.
+        [nodes] float64; the costs add up to 1. Synchronises.
     """
-    nodes = degrees.numel()
-    edges = degrees.sum(dtype=torch.float64).clamp_(min=1.0)
+    nodes, edges = degrees.numel(), int(degrees.sum())
     if nodes == 0:
         return degrees.double()
-    cost = degrees.double() / edges + 1.0 / nodes
-    return cost / cost.sum()
+    if edges == 0:
+        return torch.full_like(degrees, 1.0 / nodes, dtype=torch.float64)
+    return degrees.double() / (2.0 * edges) + 0.5 / nodes
 
 
 def balance_costs(degrees: Sequence[Tensor]) -> Tensor:
@@ -62,7 +62,9 @@ def cut_blocks(cost: Tensor, world_size: int) -> tuple[int, ...]:
     Returns:
         The number of rows in each block.
     """
-    before = torch.cat([cost.new_zeros(1), cost.cumsum(0)]).double().cpu()
+    # On the CPU, where all ranks round alike.
+    cost = cost.double().cpu()
+    before = torch.cat([cost.new_zeros(1), cost.cumsum(0)])
     rows = cost.numel()
     total = float(before[-1])
     ends = [0]

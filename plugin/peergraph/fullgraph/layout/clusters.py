@@ -19,8 +19,8 @@ _SLACK, _REFINED_SLACK = 0.15, 0.2
 _PER_PART = 4
 _LARGEST = 4096
 _PASSES = 3
+_COST_UNITS = 1 << 40
 _REFINEMENTS = 16
-_LEAVING = 0.5  # the share of the nodes that want to leave a part and are taken to do so
 
 
 def community_parts(
@@ -47,6 +47,8 @@ def community_parts(
     nodes = cost.shape[0]
     if nodes == 0:
         return torch.zeros(0, dtype=torch.int64, device=source.device)
+    # As integers, whose sums are the same in any order.
+    cost = (cost * _COST_UNITS).round().long()
     if not is_symmetric(source, destination):
         source, destination = torch.cat([source, destination]), torch.cat([destination, source])
     csc = Csc.from_coo(source, destination, nodes, nodes)
@@ -60,7 +62,7 @@ def community_parts(
     links, weights = torch.unique(pairs[between], return_counts=True)
     degrees = torch.bincount(links // clusters, minlength=clusters)
     indptr = torch.cat([degrees.new_zeros(1), degrees.cumsum(0)])
-    links, cost_of = links % clusters, total.cpu().numpy()
+    links, cost_of = links % clusters, total.double().cpu().numpy()
     graph = indptr.cpu().numpy(), links.cpu().numpy(), weights.cpu().numpy()
     packed = torch.from_numpy(_pack(cost_of, *graph, world_size)).to(cluster.device)
     return _refine(packed[cluster], source, destination, cost, world_size)
@@ -137,11 +139,11 @@ def _refine(
     Args:
         part: [nodes] int64.
         source, destination: edges in both directions.
-        cost: [nodes, costs].
+        cost: [nodes, costs] int64.
     """
     nodes, costs = cost.shape
-    largest = cost.max(0).values.cpu().numpy()
-    limit = _capacity(cost.sum(0).cpu().numpy(), largest, world_size, _REFINED_SLACK)
+    largest = cost.max(0).values.double().cpu().numpy()
+    limit = _capacity(cost.sum(0).double().cpu().numpy(), largest, world_size, _REFINED_SLACK)
     capacity = torch.from_numpy(limit).to(cost.device)
     ids = torch.arange(nodes, device=part.device)
     for turn in range(_REFINEMENTS):
@@ -157,7 +159,9 @@ def _refine(
         into, order = torch.sort(best[moving], stable=True)
         moving = moving[order]
         load = cost.new_zeros(world_size, costs).index_add_(0, part, cost)
-        load.index_add_(0, part[moving], cost[moving], alpha=-_LEAVING)
+        leaving = torch.zeros_like(load).index_add_(0, part[moving], cost[moving])
+        # Half of the nodes that want to leave a part are taken to do so.
+        load -= leaving // 2
         taken = cost[moving].cumsum(0)
         before = taken - cost[moving]
         start = torch.searchsorted(into, into)
