@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from peergraph.aggregate import Csc, attention, attention_fits
+from peergraph.aggregate.ops import attention as ops
 from tests.named_case import named_case
 from tests.pairwise import pairwise
 
@@ -103,6 +104,21 @@ def check(
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_shapes(shape: tuple[int, int], device: torch.device) -> None:
+    assert attention_fits(torch.empty(0, *shape, device=device))
+    for kind, loops in product(["gat", "gatv2", "left"], [None, 30]):
+        with named_case(kind, loops):
+            check(random_graph(device), kind, shape, device, self_loops=loops)
+
+
+@pytest.mark.parametrize("shape", [(4, 41), (1, 5), (3, 7)], ids=str)
+def test_padded_depth(
+    shape: tuple[int, int], device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def has_kernel(dtype: torch.dtype, heads: int, depth: int, device: torch.device) -> bool:
+        return depth & (depth - 1) == 0
+
+    if device.type == "cpu":
+        monkeypatch.setattr(ops, "has_kernel", has_kernel)
     assert attention_fits(torch.empty(0, *shape, device=device))
     for kind, loops in product(["gat", "gatv2", "left"], [None, 30]):
         with named_case(kind, loops):
@@ -225,5 +241,5 @@ def test_errors(device: torch.device) -> None:
     with pytest.raises(TypeError, match="x and right must have one dtype"):
         attention(csc, x, None, right.double(), att=att)
     if device.type == "cuda":
-        with pytest.raises(NotImplementedError, match="attention over 1 heads of 5 does not fit"):
-            attention(csc, torch.zeros(40, 1, 5, device=device), left[:, :1])
+        with pytest.raises(NotImplementedError, match="over 1 heads of 300 does not fit"):
+            attention(csc, torch.zeros(40, 1, 300, device=device), left[:, :1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import peergraph._C as _C
@@ -21,13 +22,26 @@ _PIECE = 1 << 26
 def attention_fits(x: Tensor) -> bool:
     """Returns whether :func:`attention` takes `x` [sources, heads, depth].
 
-    On the CPU any; on a GPU heads whose depth is a power of two, as a number of 16-byte vectors and
-    up to 1024 bytes for all heads, or as a number of values and up to 128 for all heads.
+    On the CPU any. A GPU has kernels for heads whose depth is a power of two, as a number of
+    16-byte vectors and up to 1024 bytes for all heads, or as a number of values and up to 128 for
+    all heads. It takes others where they fit once each head is padded with zeros to a power of two.
     """
-    if x.dim() != 3 or x.dtype not in DTYPES:
-        return False
+    return x.dim() == 3 and x.dtype in DTYPES and _depth_for(x) is not None
+
+
+def _depth_for(x: Tensor) -> int | None:
+    """Returns the depth of heads that a kernel takes, padding included, or None."""
     heads, depth = x.shape[1:]
-    return bool(_C.attention_fits(DTYPES[x.dtype], heads, depth, launch_on(x.device).device))
+    if has_kernel(x.dtype, heads, depth, x.device):
+        return depth
+    vector = 16 // x.itemsize
+    padded = vector << max(0, -(-depth // vector) - 1).bit_length()
+    return padded if has_kernel(x.dtype, heads, padded, x.device) else None
+
+
+def has_kernel(dtype: torch.dtype, heads: int, depth: int, device: torch.device) -> bool:
+    """Returns whether there is a kernel for heads of exactly this depth."""
+    return bool(_C.attention_fits(DTYPES[dtype], heads, depth, launch_on(device).device))
 
 
 def attention(
@@ -66,10 +80,27 @@ def attention(
         operands = [t for t in (x, left, right, att) if t is not None]
         nothing = torch.stack([t[:0].sum().to(x.dtype) for t in operands]).sum()
         return nothing.expand(matrix.num_rows, heads, depth)
-    if not is_traced() and not attention_fits(x):
+    fitting = depth if is_traced() else _depth_for(x)
+    if fitting is None:
         raise NotImplementedError(
             f"attention over {heads} heads of {depth} does not fit {x.device}"
         )
+    if fitting != depth:
+
+        def padded(tensor: Tensor) -> Tensor:
+            return F.pad(tensor, (0, fitting - depth))
+
+        out = attention(
+            matrix,
+            padded(x),
+            left,
+            padded(right) if wide and right is not None else right,
+            att=None if att is None else padded(att),
+            negative_slope=negative_slope,
+            self_loops=self_loops,
+            deterministic=deterministic,
+        )
+        return out[..., :depth].contiguous()
     kept = sum_dtype(x.dtype)
     left = None if left is None else left.to(kept)
     if right is not None:
