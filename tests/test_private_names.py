@@ -11,6 +11,7 @@ import multiprocessing.util
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -103,36 +104,56 @@ def _torch(path: str) -> Callable[[], Any]:
     return find
 
 
+def _of_newer_torch(name: str) -> Callable[[], Any]:
+    """An operation that is used where there is one."""
+    return lambda: (
+        torch.ops.aten if hasattr(torch.ops.aten, name) else SimpleNamespace(**{name: None})
+    )
+
+
 TENSOR, MODULE = _torch("torch.Tensor"), lambda: torch.nn.Linear(1, 1)
 KNOWN: dict[str, Callable[[], Any]] = {
+    "_BatchNorm": _torch("torch.nn.modules.batchnorm"),
     "_C": _torch("torch"),
+    "_DropoutNd": _torch("torch.nn.modules.dropout"),
+    "_VariableFunctions": _torch("torch._C"),
     "_are_functorch_transforms_active": _torch("torch._C"),
     "_backward_hooks": MODULE,
     "_backward_pre_hooks": MODULE,
     "_base": TENSOR,
+    "_current_graph_task_id": _torch("torch._C"),
     "_current_level": _torch("torch.autograd.forward_ad"),
     "_disable_current_modes": _torch("torch.utils._python_dispatch"),
     "_disabled_torch_function_impl": _torch("torch._C"),
+    "_flush_std_streams": lambda: multiprocessing.util,
     "_forward_hooks": MODULE,
     "_forward_pre_hooks": MODULE,
     "_functorch": _torch("torch._C"),
+    "_fused_rms_norm": _of_newer_torch("_fused_rms_norm"),
+    "_fused_rms_norm_backward": _of_newer_torch("_fused_rms_norm_backward"),
     "_get_backend": _torch("torch.distributed.ProcessGroup"),
     "_get_default_store": _torch("torch.distributed.distributed_c10d"),
     "_has_storage": _torch("torch._C"),
+    "_index_put_impl_": _torch("torch.ops.aten"),
     "_indices": TENSOR,
     "_is_view": TENSOR,
     "_len_torch_dispatch_stack": _torch("torch._C"),
+    "_local_scalar_dense": _torch("torch.ops.aten"),
+    "_log_softmax": _torch("torch.ops.aten"),
+    "_log_softmax_backward_data": _torch("torch.ops.aten"),
     "_make_wrapper_subclass": TENSOR,
     "_native_batch_norm_legit": _torch("torch.ops.aten"),
     "_ops": _torch("torch"),
     "_python_dispatch": _torch("torch.utils"),
     "_pytree": _torch("torch.utils"),
+    "_reduction": _torch("torch.nn"),
     "_reshape_alias": lambda: torch.ops.aten,
     "_schema": lambda: torch.ops.aten.add.Tensor,
-    "_unsafe_view": lambda: torch.ops.aten,
+    "_softmax": _torch("torch.ops.aten"),
+    "_softmax_backward_data": _torch("torch.ops.aten"),
     "_unsafe_preserve_version_counter": _torch("torch.autograd"),
+    "_unsafe_view": lambda: torch.ops.aten,
     "_version": TENSOR,
-    "_flush_std_streams": lambda: multiprocessing.util,
     "_edge_attr_cls": _geometric("graph store"),
     "_global_store": _geometric("hetero"),
     "_lift": _geometric("layer"),
@@ -157,6 +178,7 @@ KNOWN: dict[str, Callable[[], Any]] = {
     "_batch_num_edges": _dgl("graph"),
     "_batch_num_nodes": _dgl("graph"),
     "_default_initializer": _dgl("frame"),
+    "_columns": _dgl("frame"),
     "_in_feats": _dgl("convolution"),
     "_in_src_feats": _dgl("sage"),
     "_initializers": _dgl("frame"),
