@@ -18,9 +18,14 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def accuracies(name: str, *arguments: str, ranks: int | None = None) -> list[float]:
+    printed = output(name, *arguments, ranks=ranks)
+    return [float(value) for value in re.findall(r"accuracy (\S+)", printed)]
+
+
+def output(name: str, *arguments: str, ranks: int | None = None) -> str:
     done = run_python(EXAMPLES / f"{name}.py", *arguments, ranks=ranks)
     assert done.returncode == 0, done.stderr
-    return [float(value) for value in re.findall(r"accuracy (\S+)", done.stdout)]
+    return done.stdout
 
 
 @pytest.mark.parametrize("ranks", [None, 2])
@@ -40,3 +45,14 @@ def test_link_prediction(option: list[str], device: torch.device) -> None:
     scores = accuracies("dgl_link_prediction", *options)
     assert len(scores) == 3
     assert scores[-1] > 0.65
+
+
+def test_full_graph(device: torch.device) -> None:
+    """Two ranks print what one process prints, although they drop out."""
+    options = ["--device", device.type, "--epochs", "10"]
+    ranks = [None, 2] if device.type == "cpu" or torch.cuda.device_count() > 1 else [None]
+    printed = [output("dgl_full_graph", *options, ranks=count) for count in ranks]
+    losses = [[float(value) for value in re.findall(r"loss (\S+),", text)] for text in printed]
+    assert len(losses[0]) == 10
+    assert losses[-1] == pytest.approx(losses[0], abs=1e-3)
+    assert float(re.findall(r"accuracy (\S+)", printed[-1])[-1]) > 0.9

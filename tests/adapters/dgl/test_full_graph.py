@@ -1,0 +1,52 @@
+"""Full-graph training of DGL models on several ranks is training in one process."""
+
+from __future__ import annotations
+
+import pytest
+
+# First: it skips where there is no DGL.
+from tests.adapters.dgl.full_graph_models import GRAPHS, MODELS, train  # isort: split
+
+import torch
+
+import peergraph_dgl
+from peergraph.testing import run_ranks
+from tests.named_case import named_case
+
+EPOCHS = 50
+FEW = 4
+# Trained for all epochs with accelerated layers; DGL's own layers, and other models, for a few.
+LONG = ("GCN", "SAGE mean", "GAT", "GIN", "R-GCN", "deep, BatchNorm", "hetero")
+KINDS = [
+    *((name, True, EPOCHS) for name in LONG),
+    *((name, False, FEW) for name in MODELS),
+    *((name, True, FEW) for name in ("GCN weighted", "SAGE pool", "GATv2", "hetero, max")),
+]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torchrun has it: DGL's threads spin, and the ranks' would wait for each other."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def _curves() -> list[list[float]]:
+    graphs = {name: peergraph_dgl.full_graph(make()) for name, make in GRAPHS.items()}
+    return [
+        train(MODELS[name][0], graphs[MODELS[name][1]], epochs, fast)
+        for name, fast, epochs in KINDS
+    ]
+
+
+@pytest.fixture(scope="module")
+def wanted() -> list[list[float]]:
+    """Of DGL's layers on DGL's graph, in one process."""
+    return [train(MODELS[name][0], GRAPHS[MODELS[name][1]](), epochs) for name, _, epochs in KINDS]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_losses_are_those_of_one_process(world_size: int, wanted: list[list[float]]) -> None:
+    for rank, curves in enumerate(run_ranks(_curves, world_size, timeout_s=400)):
+        for kind, got, losses in zip(KINDS, curves, wanted, strict=True):
+            with named_case(*kind, "rank", rank):
+                torch.testing.assert_close(got, losses, rtol=1e-6, atol=1e-6)

@@ -1,0 +1,94 @@
+"""Each layer and each operation of DGL computes on partitions what it computes on the graph."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import pytest
+
+# First: it skips where there is no DGL.
+from tests.adapters.dgl.full_graph_models import GRAPHS  # isort: split
+
+import torch
+from torch import Tensor
+
+import peergraph_dgl
+from peergraph.testing import run_ranks
+from tests.adapters.dgl.full_graph_operations import (
+    LAYERS,
+    ON_LOOPS,
+    OPERATIONS,
+    compare,
+    is_missing,
+)
+
+Results = dict[str, list[Tensor | None] | str]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torchrun has it: DGL's threads spin, and the ranks' would wait for each other."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def _layer(name: str, graphs: dict[str, Any], fast: bool) -> list[Tensor | None]:
+    make, call = LAYERS[name]
+    torch.manual_seed(0)
+    layer = make().double().eval()
+    if fast:
+        peergraph_dgl.accelerate(layer)
+    graph = graphs["loops" if name in ON_LOOPS else "plain"]
+    return compare(lambda *given: call(layer, *given), graph, list(layer.parameters()))
+
+
+def _on_ranks() -> Results:
+    graphs = {name: peergraph_dgl.full_graph(GRAPHS[name]()) for name in ("plain", "loops")}
+    found: Results = {}
+    for name in (name for name in LAYERS if not is_missing(name)):
+        for fast in (False, True):
+            kind = f"{name}{', accelerated' * fast}"
+            try:
+                found[kind] = _layer(name, graphs, fast)
+            except NotImplementedError:  # It is raised on all ranks, before any exchange.
+                found[kind] = traceback.format_exc()
+    for name, operation in OPERATIONS.items():
+        try:
+            found[name] = compare(operation, graphs["plain"], [])
+        except NotImplementedError:
+            found[name] = traceback.format_exc()
+    return found
+
+
+@pytest.fixture(scope="module")
+def wanted() -> Results:
+    graphs = {name: GRAPHS[name]() for name in ("plain", "loops")}
+    names = [name for name in LAYERS if not is_missing(name)]
+    found: Results = {name: _layer(name, graphs, False) for name in names}
+    found.update({f"{name}, accelerated": found[name] for name in names})
+    plain = graphs["plain"]
+    found.update({name: compare(run, plain, []) for name, run in OPERATIONS.items()})
+    return found
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_results_and_gradients_are_dgls(world_size: int, wanted: Results) -> None:
+    wrong: list[str] = []
+    for rank, found in enumerate(run_ranks(_on_ranks, world_size, timeout_s=300)):
+        assert found.keys() == wanted.keys()
+        for name, tensors in wanted.items():
+            got = found[name]
+            if isinstance(got, str):
+                wrong.append(f"{name}: {got}")
+                continue
+            for number, (ours, theirs) in enumerate(zip(got, tensors, strict=True)):
+                if not _close(ours, theirs):
+                    wrong.append(f"{name}, tensor {number}, rank {rank}")
+    assert not wrong, "\n".join(wrong)
+
+
+def _close(ours: Tensor | None, theirs: Tensor | None) -> bool:
+    if ours is None or theirs is None:
+        return ours is theirs
+    # DGL's EGNNConv has no gradient at self loops.
+    return torch.allclose(ours, theirs, rtol=1e-9, atol=1e-9, equal_nan=True)
