@@ -17,7 +17,7 @@ from .data.lazy_features import LazyRows
 from .data.share import share
 from .data.sparse_adjacency import AdjacencyTensor
 from .data.store_of import store_of
-from .fullgraph.full_graph import full_graph
+from .fullgraph.full_graph import full_graph, partition_of
 from .loader import patches
 from .loader.exclude_targets import ExcludeTargets
 from .loader.lazy import lazy
@@ -40,6 +40,7 @@ __all__ = [
     "full_graph",
     "lazy",
     "nn",
+    "partition_of",
     "prefetch",
     "revert",
     "share",

@@ -13,12 +13,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch_geometric.nn.conv import RGCNConv
 
 from peergraph.fullgraph import (
     NodeIndex,
     PartitionedCsc,
     PartitionedEdgeIndex,
     PartitionedTensor,
+    RowLayout,
     from_local,
     self_loop_mask,
     with_self_loops,
@@ -45,6 +48,7 @@ def install() -> None:
         "add_remaining_self_loops": _add_remaining_self_loops,
         "get_laplacian": _get_laplacian,
         "gcn_norm": _gcn_norm,
+        "one_hot": _one_hot,
     }
     replacements: dict[Any, Callable[..., Any]] = {
         compat.edge_function(name): function for name, function in served.items()
@@ -57,6 +61,7 @@ def install() -> None:
             if id(value) in by_id and by_id[id(value)] is value:
                 compat.full_graph_patches.replace(module, name, replacements[value])
     compat.full_graph_patches.replace(compat.Aggregation, "__call__", aggregate)
+    compat.full_graph_patches.replace(RGCNConv, "forward", _rgcn)
 
 
 def _scatter(
@@ -197,6 +202,46 @@ def _gcn_norm(
             edge_weight = _ones(edge_index.structure, dtype)
         add_self_loops = False
     return original(edge_index, edge_weight, num_nodes, improved, add_self_loops, flow, dtype)
+
+
+def _one_hot(
+    original: Original, index: Any, num_classes: int | None = None, dtype: Any = None
+) -> Any:
+    if not isinstance(index, PartitionedTensor):
+        return original(index, num_classes, dtype)
+    classes = int(index.max()) + 1 if num_classes is None else num_classes
+    found = index.unsqueeze(1) == torch.arange(classes, device=index.device)
+    return found.to(torch.get_default_dtype() if dtype is None else dtype)
+
+
+def _rgcn(original: Original, layer: Any, x: Any, edge_index: Any, edge_type: Any = None) -> Any:
+    if not isinstance(edge_index, PartitionedEdgeIndex):
+        return original(layer, x, edge_index, edge_type)
+    nodes = edge_index.structure.destination_layout
+    if x is None or (isinstance(x, tuple) and x[0] is None):  # Embeddings of nodes, by their ids.
+        sources = edge_index.structure.source_layout
+        ids = from_local(sources.positions, sources)
+        x = ids if x is None else (ids, x[1])
+    with _PartitionedZeros(nodes, layer.out_channels):
+        return original(layer, x, edge_index, edge_type)
+
+
+class _PartitionedZeros(TorchFunctionMode):
+    """Makes zeros [nodes, columns], to which PyG's RGCNConv adds, partitioned as nodes are."""
+
+    def __init__(self, nodes: RowLayout, columns: int) -> None:
+        super().__init__()
+        self.nodes, self.columns = nodes, columns
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.zeros and args == (self.nodes.size, self.columns):
+            return from_local(
+                torch.zeros(self.nodes.local_count, self.columns, **kwargs), self.nodes
+            )
+        return func(*args, **kwargs)
 
 
 def _refuse(name: str, original: Original, *args: Any, **kwargs: Any) -> Any:

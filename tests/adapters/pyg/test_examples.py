@@ -47,3 +47,15 @@ def test_cuda_graph(device: torch.device) -> None:
     accuracies = [float(value) for value in re.findall(r"steps (\S+)", out)]
     assert len(accuracies) == 2
     assert accuracies[1] > 0.8
+
+
+def test_full_graph(device: torch.device) -> None:
+    outputs = [
+        run("pyg_full_graph", "--device", device.type, "--epochs", "10", ranks=ranks)
+        for ranks in ((1, 2) if device.type == "cpu" else (1,))
+    ]
+    accuracies = [float(value) for value in re.findall(r"test accuracy (\S+)", outputs[0])]
+    assert len(accuracies) == 2
+    assert accuracies[-1] > 0.9
+    # Dropout included, ranks change nothing.
+    assert len(set(outputs)) == 1

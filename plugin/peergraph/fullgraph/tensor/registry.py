@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
 from torch._ops import OpOverload
 
 Rule = Callable[..., Any]
@@ -62,6 +63,8 @@ def family(
 def find_rule(overload: OpOverload) -> Rule:
     """Returns the rule of an overload, made by its family where it is no rule of its own.
 
+    An operation that torch defines by others is computed by these.
+
     Raises:
         NotImplementedError: there is none.
     """
@@ -70,6 +73,13 @@ def find_rule(overload: OpOverload) -> Rule:
         if made is not None:
             RULES[overload] = made
             return made
+    if torch._C._dispatch_has_kernel_for_dispatch_key(
+        str(overload.name()),  # type: ignore[no-untyped-call]
+        torch._C.DispatchKey.CompositeImplicitAutograd,
+    ):
+        # Outside of inference mode, autograd takes these apart before.
+        RULES[overload] = overload.decompose
+        return overload.decompose
     raise NotImplementedError(
         f"{overload} is not implemented for partitioned tensors: compute on this rank's rows, "
         "x.to_local(), and wrap them with peergraph.fullgraph.from_local, or gather all rows with "

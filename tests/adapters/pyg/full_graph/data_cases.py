@@ -1,0 +1,211 @@
+"""`full_graph`: which attributes are partitioned, from which data, and what raises."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch_geometric import EdgeIndex
+from torch_geometric import nn as pyg
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.utils import (
+    add_remaining_self_loops,
+    add_self_loops,
+    coalesce,
+    contains_self_loops,
+    degree,
+    remove_self_loops,
+    scatter,
+    softmax,
+    to_dense_adj,
+    to_undirected,
+)
+
+import peergraph_pyg
+from peergraph.fullgraph import PartitionedEdgeIndex, PartitionedTensor
+from peergraph.memory import Group
+from peergraph.store import NODE
+
+from .graphs import WIDTH, small_graph, small_hetero
+from .ranks import assert_close
+
+PARTITIONED = ("x", "y", "train_mask", "edge_weight", "edge_attr", "edge_type", "scale")
+
+
+def check_data(found: Any, data: Data) -> None:
+    """Checks all attributes of partitioned data against the data that it was made of."""
+    for name in PARTITIONED:
+        assert isinstance(found[name], PartitionedTensor), name
+        assert_close(found[name], data[name], name=name)
+    assert isinstance(found.edge_index, PartitionedEdgeIndex)
+    ends = torch.stack([found.edge_index[0].full_tensor(), found.edge_index[1].full_tensor()])
+    assert torch.equal(ends, data.edge_index)
+
+
+def attributes() -> None:
+    """Nodes, edges, ids, sizes, copies, devices, gradients, printing."""
+    data = small_graph()
+    before = copy.copy(data)
+    found = peergraph_pyg.full_graph(data)
+    check_data(found, data)
+    assert torch.equal(found.train_idx, data.train_idx)
+    assert found.name == "small"
+    assert found.num_nodes == data.num_nodes
+    assert found.num_edges == data.num_edges
+    assert found.num_features == found.num_node_features == WIDTH
+    assert found.num_edge_features == data.num_edge_features
+    assert len(found) == len(data) + 1  # num_nodes
+    assert set(found.keys()) == {*data.keys(), "num_nodes"}
+    assert f"x=[{data.num_nodes}, {WIDTH}]" in repr(found)
+    moved = copy.copy(found).to("cpu")
+    assert moved.edge_index.structure is found.edge_index.structure
+    assert_close(moved.x, data.x)
+    assert found.x.requires_grad_().requires_grad
+    assert data.edge_index is before.edge_index
+    assert data.x is before.x
+    assert "peergraph" not in repr(found.to_dict().keys())
+    partition = peergraph_pyg.partition_of(found)
+    assert partition.plan is not None
+    assert sum(partition.node_layouts[NODE].counts) == data.num_nodes
+
+
+def heterogeneous() -> None:
+    """One layout for each type of nodes."""
+    data = small_hetero()
+    found = peergraph_pyg.full_graph(data)
+    assert isinstance(found, HeteroData)
+    assert found.metadata() == data.metadata()
+    for name in data.node_types:
+        assert_close(found[name].x, data[name].x)
+        assert found[name].num_nodes == data[name].num_nodes
+    for name in data.edge_types:
+        assert isinstance(found[name].edge_index, PartitionedEdgeIndex)
+        assert found[name].edge_index.shape == data[name].edge_index.shape
+    assert_close(
+        found["author", "writes", "paper"].edge_weight,
+        data["author", "writes", "paper"].edge_weight,
+    )
+    assert found.title == "library"
+    assert found["paper"].train_mask.layout.same_rows(found["paper"].x.layout)
+
+
+def matrices() -> None:
+    """Edges as PyG's EdgeIndex and as matrices; those with values raise."""
+    data = small_graph()
+    out = pyg.GCNConv(WIDTH, 4)
+    expected = out(data.x, data.edge_index)
+    with_type = copy.copy(data)
+    with_type.edge_index = EdgeIndex(data.edge_index, sparse_size=(data.num_nodes, data.num_nodes))
+    found = peergraph_pyg.full_graph(with_type)
+    assert_close(out(found.x, found.edge_index), expected)
+    row, col = data.edge_index
+    size = (data.num_nodes, data.num_nodes)
+    unique = coalesce(data.edge_index)
+    for layout in (torch.sparse_csr, torch.sparse_coo):
+        matrix = torch.sparse_coo_tensor(unique.flip(0), torch.ones(unique.shape[1]), size)
+        given = Data(x=data.x, adj_t=matrix.coalesce().to_sparse(layout=layout))
+        found = peergraph_pyg.full_graph(given)
+        assert_close(out(found.x, found.adj_t), out(data.x, unique))
+    weighted = torch.sparse_coo_tensor(torch.stack([col, row]), data.edge_weight, size).coalesce()
+    with pytest.raises(NotImplementedError, match="'adj_t' with values"):
+        peergraph_pyg.full_graph(Data(x=data.x, adj_t=weighted))
+
+
+def shared() -> None:
+    """Shared data, its stores and its store; each rank reads its rows."""
+    data = small_graph()
+    given = peergraph_pyg.share(data)
+    store = peergraph_pyg.store_of(given)
+    for source in (given, peergraph_pyg.stores(store), store):
+        check_data(peergraph_pyg.full_graph(source), data)
+    hetero = small_hetero()
+    given = peergraph_pyg.share(hetero)
+    found = peergraph_pyg.full_graph(peergraph_pyg.store_of(given))
+    assert_close(found["paper"].x, hetero["paper"].x)
+    assert found.edge_types == hetero.edge_types
+
+
+def orders() -> None:
+    """Numbering of nodes does not change results."""
+    data = small_graph()
+    group = Group.current("cpu")
+    part = torch.arange(data.num_nodes) % group.world_size
+    for order in ("random", "original", "communities", part):
+        check_data(peergraph_pyg.full_graph(data, order=order), data)
+    with pytest.raises(ValueError, match="order"):
+        peergraph_pyg.full_graph(data, order="alphabetical")
+
+
+def utilities() -> None:
+    """PyG's functions of edges."""
+    data = small_graph()
+    found = peergraph_pyg.full_graph(data)
+    n = data.num_nodes
+
+    def compare(run: Callable[[Any], Any]) -> None:
+        for ours, theirs in zip(run(found), run(data), strict=True):
+            if isinstance(ours, PartitionedEdgeIndex):
+                ends = torch.stack([ours[0].full_tensor(), ours[1].full_tensor()])
+                assert torch.equal(ends, theirs)
+            elif isinstance(theirs, Tensor):
+                assert_close(ours, theirs)
+            else:
+                assert ours == theirs
+
+    compare(lambda d: remove_self_loops(d.edge_index, d.edge_attr))
+    for fill in (None, 2.0, "mean"):
+        compare(lambda d, f=fill: add_self_loops(d.edge_index, d.edge_attr, f, n))
+    compare(lambda d: add_remaining_self_loops(d.edge_index, d.edge_attr, 3.0, n))
+    compare(lambda d: add_self_loops(d.edge_index, num_nodes=n))
+    compare(lambda d: [contains_self_loops(d.edge_index)])
+    for end in (0, 1):
+        compare(lambda d, e=end: [degree(d.edge_index[e], n, torch.long)])
+        for reduce in ("sum", "mean"):
+            compare(
+                lambda d, e=end, r=reduce: [scatter(d.edge_attr, d.edge_index[e], 0, n, reduce=r)]
+            )
+    for reduce in ("max", "min", "mul"):
+        compare(lambda d, r=reduce: [scatter(d.edge_attr, d.edge_index[1], 0, n, reduce=r)])
+    compare(lambda d: [softmax(d.edge_attr, d.edge_index[1], num_nodes=n)])
+
+
+def refusals() -> None:
+    """What is not exact on the rows of one rank raises, and says what to do."""
+    data = small_graph()
+    found = peergraph_pyg.full_graph(data)
+    for function in (coalesce, to_undirected, to_dense_adj):
+        with pytest.raises(NotImplementedError, match=f"{function.__name__} on a partitioned"):
+            function(found.edge_index)
+    with pytest.raises(NotImplementedError, match="to the sources"):
+        scatter(found.edge_attr, found.edge_index[0], 0, data.num_nodes, reduce="max")
+    with pytest.raises(NotImplementedError, match="target_to_source"):
+        pyg.SAGEConv(WIDTH, 4, aggr="max", flow="target_to_source")(found.x, found.edge_index)
+    conv = pyg.SAGEConv(WIDTH, 4, aggr=pyg.DeepSetsAggregation(pyg.MLP([WIDTH, 8, WIDTH])))
+    with pytest.raises(NotImplementedError, match="within"):
+        conv(found.x, found.edge_index)
+    with pytest.raises(ValueError, match="pass dim_size"):
+        scatter(found.edge_attr, found.edge_index[1])
+    with pytest.raises(NotImplementedError):
+        pyg.MFConv(WIDTH, 4)(found.x, found.edge_index)
+    with pytest.raises(TypeError, match="data must be Data"):
+        peergraph_pyg.full_graph([1])
+    with pytest.raises(ValueError, match="expected data returned by"):
+        peergraph_pyg.partition_of(data)
+
+
+CASES: dict[str, Callable[[], None]] = {
+    case.__name__: case
+    for case in (
+        attributes,
+        heterogeneous,
+        matrices,
+        shared,
+        orders,
+        utilities,
+        refusals,
+    )
+}

@@ -1,0 +1,145 @@
+"""Runs named cases on several ranks with one launch, and compares with PyG in one process."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import traceback
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import peergraph_pyg
+from peergraph.memory import Group
+from peergraph.testing import run_ranks
+
+# Of float64: sums in another order.
+TOLERANCE = 1e-9
+
+
+def check_cases(module: str, names: Iterable[str], world_size: int) -> None:
+    """Runs cases of a module on `world_size` ranks; the failure names each case that failed.
+
+    Args:
+        module: imported on every rank; its ``CASES`` are functions without arguments, by name.
+        names: of the cases.
+        world_size: number of ranks.
+    """
+    names = list(names)
+    found = run_ranks(_run, world_size, module, names, timeout_s=360)
+    failures = [
+        f"{name} on rank {rank} of {world_size}:\n{error}"
+        for rank, errors in enumerate(found)
+        for name, error in errors.items()
+    ]
+    assert not failures, "\n".join(failures)
+
+
+def _run(module: str, names: list[str]) -> dict[str, str]:
+    cases: dict[str, Callable[[], Any]] = importlib.import_module(module).CASES
+    default = torch.get_default_dtype()
+    errors: dict[str, str] = {}
+    group = Group.current("cpu")
+    try:
+        torch.set_default_dtype(torch.float64)
+        for name in names:
+            torch.manual_seed(0)
+            try:
+                cases[name]()
+            except (Exception, pytest.fail.Exception):
+                errors[name] = traceback.format_exc()
+            # After a failure of some ranks alone, collectives of the others would meet no partner.
+            if len(set(group.all_gather(name in errors))) == 2:
+                break
+    finally:
+        torch.set_default_dtype(default)
+    return errors
+
+
+def run_case(module: str, name: str) -> Any:
+    """Returns the result of one case, on a rank."""
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
+    return importlib.import_module(module).CASES[name]()
+
+
+def full(value: Any) -> Any:
+    """Values of all ranks, in the order of the user's ids; a plain tensor is one already."""
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+
+def check_model(
+    model: torch.nn.Module,
+    data: Any,
+    call: Callable[[torch.nn.Module, Any], Tensor] = lambda m, d: m(d.x, d.edge_index),
+    *,
+    inputs: Iterable[str] = ("x",),
+    accelerated: bool = True,
+    tolerance: float = TOLERANCE,
+) -> None:
+    """Checks result, gradients of parameters and of inputs, and the result without gradients.
+
+    Args:
+        model: a model or layer of PyG.
+        data: a graph with the node attribute ``scale``; stays as it is.
+        call: returns the result for the data, [nodes, columns] or with further dimensions.
+        inputs: attributes whose gradients are compared too; of a heterogeneous graph
+            ``"type/name"``, and the result is for nodes of the first type.
+        accelerated: whether Peergraph's layers are tried as well as PyG's own.
+        tolerance: relative and absolute.
+    """
+    reference = copy.deepcopy(model)
+    expected, expected_grads = _gradients(reference, copy.copy(data), call, inputs)
+    ours = peergraph_pyg.full_graph(data)
+    for swap in (False, True) if accelerated else (False,):
+        candidate = copy.deepcopy(model)
+        if swap:
+            peergraph_pyg.accelerate(candidate)
+        found, found_grads = _gradients(candidate, copy.copy(ours), call, inputs)
+        assert type(found) is not Tensor, "the result is not partitioned"
+        assert_close(found, expected, tolerance, f"result, accelerated={swap}")
+        assert found_grads.keys() == expected_grads.keys()
+        for name, grad in expected_grads.items():
+            assert_close(found_grads[name], grad, tolerance, f"gradient of {name}, {swap}")
+        with torch.no_grad():
+            assert_close(
+                call(candidate.eval(), ours), call(reference.eval(), data), tolerance, "eval"
+            )
+        reference.train()
+
+
+def assert_close(found: Any, expected: Any, tolerance: float = TOLERANCE, name: str = "") -> None:
+    """Checks that values are equal on all ranks together."""
+    torch.testing.assert_close(
+        full(found), expected, rtol=tolerance, atol=tolerance, msg=lambda text: f"{name}: {text}"
+    )
+
+
+def _gradients(
+    model: torch.nn.Module,
+    data: Any,
+    call: Callable[[torch.nn.Module, Any], Tensor],
+    inputs: Iterable[str],
+) -> tuple[Tensor, dict[str, Any]]:
+    leaves = {}
+    for path in inputs:
+        storage, name = _storage(data, path)
+        leaves[path] = storage[name].detach().clone().requires_grad_()
+        storage[name] = leaves[path]
+    out = call(model, data)
+    rows = out if out.dim() == 2 else out.flatten(1)
+    scale = _storage(data, next(iter(inputs)))[0]["scale"]
+    loss = (rows * scale[:, : rows.shape[1]]).sum()
+    assert type(loss) is Tensor, "the loss is not plain"
+    loss.backward()
+    leaves.update(dict(model.named_parameters()))
+    return out.detach(), {name: full(leaf.grad) for name, leaf in leaves.items()}
+
+
+def _storage(data: Any, path: str) -> tuple[Any, str]:
+    """The part of the data that has an attribute, and the attribute's name."""
+    node_type, _, name = path.rpartition("/")
+    return (data[node_type] if node_type else data), name

@@ -1,0 +1,212 @@
+"""Training on partitioned graphs follows PyG's training in one process, step by step."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric import nn as pyg
+from torch_geometric.data import Data
+from torch_geometric.loader import NeighborLoader
+
+import peergraph_pyg
+from tests.adapters.pyg.test_real_data import SHARED_DATA, edge_index, features
+
+from .graphs import CLASSES, RELATIONS, WIDTH, small_graph, small_hetero
+from .model_cases import DeepGCN, Hetero, ToHetero
+from .ranks import assert_close
+
+EPOCHS = 50
+
+
+class RGCN(nn.Module):
+    """Two layers with bases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = pyg.RGCNConv(WIDTH, 8, RELATIONS, num_bases=2)
+        self.second = pyg.RGCNConv(8, CLASSES, RELATIONS)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
+        h = self.first(x, edge_index, edge_type).relu()
+        found: Tensor = self.second(h, edge_index, edge_type)
+        return found
+
+
+def curve(
+    model: nn.Module,
+    data: Any,
+    call: Callable[[nn.Module, Any], Tensor],
+    *,
+    node_type: str | None = None,
+    epochs: int = EPOCHS,
+    seed: int = 7,
+) -> tuple[list[float], float]:
+    """Losses of all epochs, and the share of training nodes that are right in the end."""
+    nodes = data if node_type is None else data[node_type]
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
+    losses = []
+    torch.manual_seed(seed)
+    for _ in range(epochs):
+        model.train()
+        optimizer.zero_grad()
+        out = call(model, data)
+        loss = F.cross_entropy(out[nodes.train_mask], nodes.y[nodes.train_mask])
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        optimizer.step()
+        losses.append(loss.item())
+    model.eval()
+    with torch.no_grad():
+        right = call(model, data).argmax(dim=-1) == nodes.y
+    return losses, int(right[nodes.train_mask].sum()) / int(nodes.train_mask.sum())
+
+
+def check_curve(
+    model: nn.Module,
+    data: Any,
+    call: Callable[[nn.Module, Any], Tensor] = lambda m, d: m(d.x, d.edge_index),
+    *,
+    tolerance: float = 1e-8,
+    **options: Any,
+) -> None:
+    """Checks that losses are PyG's in one process."""
+    expected, expected_share = curve(copy.deepcopy(model), data, call, **options)
+    assert expected[-1] < expected[0], "the reference does not learn"
+    partitioned = peergraph_pyg.full_graph(data)
+    ours = peergraph_pyg.accelerate(copy.deepcopy(model))
+    found, share = curve(ours, partitioned, call, **options)
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+    assert share == expected_share
+    # PyG's own layers are compared step by step by other tests.
+    found, _ = curve(copy.deepcopy(model), partitioned, call, **{**options, "epochs": 2})
+    np.testing.assert_allclose(found, expected[:2], rtol=tolerance, atol=tolerance)
+
+
+def cora() -> Data | None:
+    """The real graph; None where the file is not there."""
+    path = SHARED_DATA / "cora.npz"
+    if not path.exists():
+        return None
+    arrays = np.load(path, allow_pickle=False)
+    return Data(
+        x=features(arrays),
+        edge_index=edge_index(arrays),
+        y=torch.from_numpy(arrays["y"]).long(),
+        train_mask=torch.from_numpy(arrays["train_mask"]),
+    )
+
+
+def on_cora() -> None:
+    """Float32 on Cora: another order of sums alone makes a difference."""
+    data = cora()
+    if data is None:
+        return
+    torch.set_default_dtype(torch.float32)
+    try:
+        model = pyg.GCN(data.num_features, 16, 2, 7, norm="batch_norm")
+        check_curve(model, data, tolerance=3e-4, epochs=12)
+    finally:
+        torch.set_default_dtype(torch.float64)
+
+
+def by_ids() -> None:
+    """Training nodes as a list of ids, in another order than the rows."""
+
+    def run(data: Any) -> float:
+        torch.manual_seed(0)
+        model = pyg.GraphSAGE(WIDTH, 8, 2, CLASSES)
+        ids = data.train_idx.flip(0)
+        out = model(data.x, data.edge_index)
+        loss = F.cross_entropy(out[ids], data.y[ids])
+        loss.backward()
+        grads = [p.grad.abs().sum() for p in model.parameters()]
+        return loss.item() + torch.stack(grads).sum().item()
+
+    data = small_graph()
+    np.testing.assert_allclose(run(peergraph_pyg.full_graph(data)), run(data), rtol=1e-10)
+
+
+def few_nodes() -> None:
+    """Graphs with fewer nodes than ranks, without edges, and with one training node."""
+    for num_nodes, num_edges in ((1, 0), (2, 3), (4, 5), (9, 0)):
+        data = small_graph(num_nodes, num_edges, seed=num_nodes)
+        data.train_mask = torch.zeros(num_nodes, dtype=torch.bool)
+        data.train_mask[0] = True
+        del data.train_idx
+        # PyG cannot tell attributes of edges from those of nodes if there are as many.
+        for name in ("edge_weight", "edge_attr", "edge_type"):
+            del data[name]
+        # With one node, [1, heads, depth] of a parameter may be rows of nodes: GAT's step raises.
+        for make in (pyg.GCN, pyg.GraphSAGE, pyg.GIN, *([pyg.GAT] if num_nodes > 1 else [])):
+            check_curve(make(WIDTH, 8, 2, CLASSES), data, epochs=3)
+
+
+def dropout() -> list[float]:
+    """Losses with dropout of features and attention, which do not depend on the ranks."""
+    data = peergraph_pyg.full_graph(small_graph())
+    losses: list[float] = []
+    for make, options in ((pyg.GCN, {}), (pyg.GAT, {"heads": 2}), (pyg.GraphSAGE, {})):
+        torch.manual_seed(3)
+        model = peergraph_pyg.accelerate(make(WIDTH, 8, 2, CLASSES, dropout=0.5, **options))
+        losses += curve(model, data, lambda m, d: m(d.x, d.edge_index), epochs=8)[0]
+    torch.manual_seed(3)
+    layer = pyg.TransformerConv(WIDTH, CLASSES, dropout=0.4)
+    losses += curve(layer, data, lambda m, d: m(d.x, d.edge_index), epochs=4)[0]
+    return losses
+
+
+def trained_on_batches() -> None:
+    """A model that was trained on mini-batches is evaluated on the whole graph, exactly."""
+    data = small_graph()
+    data.x = data.x.float()
+    model = pyg.GraphSAGE(WIDTH, 8, 2, CLASSES).float()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    shared = peergraph_pyg.share(data)
+    for batch in NeighborLoader(shared, [3, 3], batch_size=8, input_nodes=data.train_mask):
+        optimizer.zero_grad()
+        out = model(batch.x, batch.edge_index)[: batch.batch_size]
+        F.cross_entropy(out, batch.y[: batch.batch_size]).backward()
+        optimizer.step()
+    model.eval()
+    with torch.inference_mode():
+        # Each rank reads its rows. Ranks that sampled otherwise take rank 0's parameters.
+        full = peergraph_pyg.full_graph(shared)
+        found = model(full.x, full.edge_index)
+        assert_close(found, model(data.x, data.edge_index), 1e-5)
+    peergraph_pyg.store_of(shared).close()
+
+
+def _homogeneous(make: Callable[[], nn.Module]) -> Callable[[], None]:
+    return lambda: check_curve(make(), small_graph())
+
+
+HIDDEN = 8
+
+CASES: dict[str, Callable[[], Any]] = {
+    "GCN": _homogeneous(lambda: pyg.GCN(WIDTH, HIDDEN, 2, CLASSES, norm="batch_norm")),
+    "SAGE": _homogeneous(lambda: pyg.GraphSAGE(WIDTH, HIDDEN, 2, CLASSES, jk="cat")),
+    "GAT": _homogeneous(lambda: pyg.GAT(WIDTH, HIDDEN, 2, CLASSES, heads=2)),
+    "GIN": _homogeneous(lambda: pyg.GIN(WIDTH, HIDDEN, 2, CLASSES, norm="batch_norm")),
+    "RGCN": lambda: check_curve(
+        RGCN(), small_graph(), lambda m, d: m(d.x, d.edge_index, d.edge_type)
+    ),
+    "deep": _homogeneous(DeepGCN),
+    "HeteroConv": lambda: check_curve(
+        Hetero(), small_hetero(), lambda m, d: m(d.x_dict, d.edge_index_dict), node_type="paper"
+    ),
+    "to_hetero": lambda: check_curve(
+        ToHetero(), small_hetero(), lambda m, d: m(d.x_dict, d.edge_index_dict), node_type="paper"
+    ),
+    "Cora": on_cora,
+    "ids": by_ids,
+    "few nodes": few_nodes,
+    "trained on batches": trained_on_batches,
+    "dropout": functools.partial(dropout),
+}

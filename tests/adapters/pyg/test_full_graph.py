@@ -1,0 +1,48 @@
+"""Models of PyG on partitioned graphs: results, gradients and training equal PyG's in one process.
+
+A launch of ranks goes through all cases of a module; the failure names each case that failed.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from peergraph.testing import run_ranks
+
+from .full_graph import conv_cases, data_cases, model_cases, training_cases
+from .full_graph.ranks import check_cases, run_case
+
+RANKS = [1, 2, 3]
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("ranks", RANKS)
+def test_layers(ranks: int) -> None:
+    check_cases(conv_cases.__name__, conv_cases.CASES, ranks)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("ranks", RANKS)
+def test_models(ranks: int) -> None:
+    check_cases(model_cases.__name__, model_cases.CASES, ranks)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("ranks", RANKS)
+def test_training(ranks: int) -> None:
+    check_cases(training_cases.__name__, training_cases.CASES, ranks)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("ranks", RANKS)
+def test_data(ranks: int) -> None:
+    check_cases(data_cases.__name__, data_cases.CASES, ranks)
+
+
+@pytest.mark.timeout(400)
+def test_dropout_does_not_depend_on_the_number_of_ranks() -> None:
+    losses = [
+        run_ranks(run_case, ranks, training_cases.__name__, "dropout")[0] for ranks in (1, 2, 3)
+    ]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-9)
+    assert losses[2] == pytest.approx(losses[0], rel=1e-9)
