@@ -4,8 +4,9 @@
 #   bash benchmarks/run_gpu.sh [STEP...]
 #
 # STEP is BENCH[:GRAPH][@RANKS]: gather, sampling, minibatch, training, embedding, aggregate, layers,
-# dgl_layers, kinds, end_to_end, epoch or placement; graphs are listed by `python
-# benchmarks/sampling.py --help`; as many ranks as GPUs by default, on aggregate and the layers one.
+# dgl_layers, kinds, end_to_end, epoch, placement, spmm or fullgraph; graphs are listed by `python
+# benchmarks/sampling.py --help`; as many ranks as GPUs by default, on aggregate, spmm and the layers
+# one, on fullgraph 1, 2 and 4.
 # Without steps: the first four, on products. A step that fails or takes too long is reported, and
 # the next one runs.
 #
@@ -17,7 +18,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 PYTHON=${PYTHON:-python3}
 LIMIT=${LIMIT:-3600}
 STEP_LIMIT=${STEP_LIMIT:-400}
-PEERS=${PEERS-wholegraph,nccl,torch,coo,csr}
+PEERS=${PEERS-wholegraph,nccl,torch,coo,csr,broadcast}
 export PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-8}
 # NVLink multicast is of no use here, and on machines shared with others it can do harm.
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
@@ -44,6 +45,8 @@ peers_of() {
   if [ "$1" = kinds ]; then known="torch"; fi
   case $1 in end_to_end|epoch|dgl_layers) known="";; esac
   if [ "$1" = aggregate ]; then known="torch scatter cupy cusparse"; fi
+  if [ "$1" = spmm ]; then known="torch cusparse"; fi
+  if [ "$1" = fullgraph ]; then known="csr broadcast"; fi
   if [ "$1" = layers ]; then known="coo csr cusparse dgl"; fi
   for peer in $known; do
     case ",$PEERS," in *",$peer,"*) echo "$peer";; esac
@@ -56,7 +59,7 @@ run_step() {
   case $step in *@*) ranks=${step##*@}; step=${step%@*};; esac
   case $step in *:*) graph=${step#*:}; step=${step%%:*};; esac
   bench=$step
-  case $bench in aggregate|layers|dgl_layers) case $1 in *@*) ;; *) ranks=1;; esac;; esac
+  case $bench in aggregate|spmm|layers|dgl_layers) case $1 in *@*) ;; *) ranks=1;; esac;; esac
   local more_name=ARGS_$bench
   local command="benchmarks/$bench.py --world $ranks${graph:+ --graph $graph}"
   local peers; peers=$(peers_of "$bench")
