@@ -23,7 +23,7 @@ _SCALARS = (int, float, bool, type(None), str)
 UNTAGGED = {
     f"aten::{name}"
     for name in (
-        *("clone", "alias", "detach", "detach_", "lift_fresh", "positive", "_to_copy"),
+        *("clone", "alias", "detach", "lift_fresh", "positive", "_to_copy"),
         *("copy_", "fill_", "zero_", "fill", "zero", "copy", "_conj", "conj_physical"),
         *("zeros_like", "ones_like", "empty_like", "full_like"),
         *("threshold_backward", "gelu_backward", "silu_backward", "mish_backward"),
@@ -32,8 +32,8 @@ UNTAGGED = {
         *("logit_backward", "log_sigmoid_forward", "log_sigmoid_backward", "softshrink_backward"),
         *("hardshrink_backward", "_prelu_kernel", "_prelu_kernel_backward", "nan_to_num"),
         *("elu", "leaky_relu", "hardtanh", "softplus", "hardswish", "softshrink", "hardshrink"),
-        *("floor_divide", "floor_divide_", "heaviside", "masked_fill", "masked_fill_", "threshold"),
-        "rrelu_with_noise_backward",
+        *("floor_divide", "heaviside", "masked_fill", "threshold"),
+        *("celu", "hardsigmoid", "mish", "rrelu_with_noise_backward"),
     )
 }
 
@@ -42,8 +42,9 @@ UNTAGGED = {
 def pointwise(overload: OpOverload) -> Rule | None:
     """The rule of a pointwise operation, in place or not; of random ones there is none here."""
     random = torch.Tag.nondeterministic_seeded in overload.tags
-    tagged = torch.Tag.pointwise in overload.tags
-    if random or not (tagged or overload._schema.name in UNTAGGED):
+    name = overload._schema.name
+    listed = name in UNTAGGED or name.removesuffix("_") in UNTAGGED
+    if random or not (listed or torch.Tag.pointwise in overload.tags):
         return None
     if overload._schema.is_mutable:
         return _in_place(overload)
