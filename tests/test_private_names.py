@@ -154,6 +154,7 @@ KNOWN: dict[str, Callable[[], Any]] = {
     "_unsafe_preserve_version_counter": _torch("torch.autograd"),
     "_unsafe_view": lambda: torch.ops.aten,
     "_version": TENSOR,
+    "_dispatch_has_kernel_for_dispatch_key": _torch("torch._C"),
     "_edge_attr_cls": _geometric("graph store"),
     "_global_store": _geometric("hetero"),
     "_lift": _geometric("layer"),
