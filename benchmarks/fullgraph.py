@@ -44,7 +44,7 @@ _ARITHMETIC_RATE = 60e12
 _KINDS = {"GCN": "GCN", "SAGE": "GraphSAGE", "GAT": "GAT"}
 _PARTS = {
     "spmm": ("spmm", "csrmm", "sddmm", "attention", "copy_to_padded", "rows_kernel"),
-    "exchange": ("nccl", "ptop", "peer"),
+    "exchange": ("nccl", "ptop", "peer", "flag"),
     "gemm": ("gemm", "cutlass", "xmma", "splitk", "cublas"),
 }
 

@@ -47,11 +47,22 @@ def lose(victim: int, mode: str, backward: bool) -> tuple[str, float]:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "victim", "mode", "backward"), [(2, 0, "halo", False), (3, 1, "blocks", True)]
+    ("ranks", "victim", "mode", "backward", "transport"),
+    [
+        (2, 0, "halo", False, "torch"),
+        (3, 1, "blocks", True, "torch"),
+        (2, 1, "blocks", False, "copy"),
+    ],
 )
 def test_a_death_in_an_exchange_is_named(
-    ranks: int, victim: int, mode: str, backward: bool
+    ranks: int,
+    victim: int,
+    mode: str,
+    backward: bool,
+    transport: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("PEERGRAPH_TRANSPORT", transport)
     results = run_ranks(lose, ranks, victim, mode, backward, may_die=[victim])
     for rank, result in enumerate(results):
         if rank != victim:

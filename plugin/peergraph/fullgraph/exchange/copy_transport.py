@@ -167,6 +167,7 @@ class _Buffers:
 
     def _check(self) -> None:
         if int(self._given_up[0]):
+            self._group.all_gather(None)  # Raises PeerLostError, which names the rank.
             raise PeerLostError(
                 "an exchange of rows was given up: a rank was lost, or took no part within "
                 f"{self._group.timeout:g} s"

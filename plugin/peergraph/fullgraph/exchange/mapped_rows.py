@@ -143,6 +143,7 @@ class MappedRows:
 
     def _check(self) -> None:
         if int(self._given_up[0]):
+            self._group.all_gather(None)  # Raises PeerLostError, which names the rank.
             raise PeerLostError(
                 "a wait for the rows of other ranks was given up: a rank was lost, or took no part "
                 f"within {self._group.timeout:g} s"
