@@ -48,6 +48,7 @@ REPLACED = (
     "dgl.ops.edge_softmax:edge_softmax_internal",
     "dgl.ops.edge_softmax:edge_softmax_hetero_internal",
     "dgl.backend:segment_reduce",
+    "dgl.ops.segment:segment_softmax",
     "dgl.backend:segment_mm",
     "dgl.backend:gather_mm",
     "dgl.frame:gather_pinned_tensor_rows",

@@ -24,7 +24,7 @@ from torch import Tensor
 from peergraph.fullgraph import PartitionedTensor
 
 from ..compat import new_patches
-from ..fullgraph.readout import reduce_all_rows
+from ..fullgraph.readout import reduce_all_rows, softmax_all_rows
 from . import kernels
 from .device_index import DeviceIndex, is_device_index
 from .edge_list import EdgeList, Edges, edge_list_of
@@ -175,6 +175,12 @@ def _segment_reduce(original: Any, op: str, x: Tensor, offsets: Tensor) -> Any:
     return kernels.segment_reduce(op, x, offsets) if _serves(x) else original(op, x, offsets)
 
 
+def _segment_softmax(original: Any, seglen: Tensor, value: Tensor) -> Any:
+    if isinstance(value, PartitionedTensor):
+        return softmax_all_rows(seglen, value)
+    return original(seglen, value)
+
+
 def _segment_mm(original: Any, a: Tensor, b: Tensor, seglen_a: Tensor) -> Any:
     return kernels.segment_mm(a, b, seglen_a) if _serves(a) else original(a, b, seglen_a)
 
@@ -268,6 +274,7 @@ _REPLACEMENTS: list[tuple[str, str, Callable[..., Any]]] = [
     ("dgl.ops.edge_softmax", "edge_softmax_internal", _edge_softmax),
     ("dgl.ops.edge_softmax", "edge_softmax_hetero_internal", _edge_softmax_hetero),
     ("dgl.backend", "segment_reduce", _segment_reduce),
+    ("dgl.ops.segment", "segment_softmax", _segment_softmax),
     ("dgl.backend", "segment_mm", _segment_mm),
     ("dgl.backend", "gather_mm", _gather_mm),
     ("dgl.frame", "gather_pinned_tensor_rows", _gather_pinned),

@@ -48,7 +48,7 @@ def plain(num_nodes: int = 50, num_edges: int = 220, loops: bool = False) -> Any
 
 
 def typed() -> Any:
-    """Three node types, four relations, one of them without edges."""
+    """Three node types and four relations."""
     random = torch.Generator().manual_seed(5)
     counts = {"user": 23, "item": 31, "tag": 2}
 

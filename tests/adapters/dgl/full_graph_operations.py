@@ -94,6 +94,14 @@ LAYERS: dict[str, tuple[Make, Operation]] = {
     "SG": (lambda: dglnn.SGConv(WIDTH, 5, k=2, **_LOOSE), _on("x")),
     "APPNP": (lambda: dglnn.APPNPConv(k=3, alpha=0.2), _keyword(edge_weight="w")),
     "Gated": (lambda: dglnn.GatedGraphConv(WIDTH, 7, 2, 1), _on("x")),
+    "PNA": (
+        lambda: dglnn.PNAConv(WIDTH, 5, ["mean", "max"], ["amplification"], 2.0),
+        _on("x"),
+    ),
+    "Cheb": (
+        lambda: dglnn.ChebConv(WIDTH, 5, 2),
+        lambda layer, g, x, w, f, t: layer(g, x, [2.0]),
+    ),
     "AGNN": (lambda: dglnn.AGNNConv(**_LOOSE), _on("x")),
     "CF": (lambda: dglnn.CFConv(WIDTH, WIDTH, 5, 4), _on("x f")),
     "GMM": (lambda: dglnn.GMMConv(WIDTH, 5, WIDTH, 2, **_LOOSE), _on("x f")),
@@ -197,12 +205,49 @@ def _reversed(g: Any, x: Tensor, f: Tensor, message: Any, reduce: Any) -> Tensor
     return out
 
 
+def several_types(g: Any) -> dict[str, Any]:
+    """Operations over all relations of a graph of several node and edge types at once."""
+    x = {t: g.nodes[t].data["feat"].detach().requires_grad_() for t in g.ntypes}
+    found: dict[str, Any] = {}
+    with g.local_scope():
+        for ntype, rows in x.items():
+            g.nodes[ntype].data["x"] = rows
+        for name, reduce in (("sum", fn.sum("m", "h")), ("max", fn.max("m", "h"))):
+            g.update_all(fn.copy_u("x", "m"), reduce)
+            found.update({f"{name} {t}": g.nodes[t].data["h"] for t in ("item", "user")})
+        g.apply_edges(fn.u_dot_v("x", "x", "e"))
+        scores = {etype: g.edges[etype].data["e"] for etype in g.canonical_etypes}
+        found.update({f"dot {key[1]}": rows for key, rows in scores.items()})
+        weights = dgl.ops.edge_softmax(g, scores)
+        found.update({f"softmax {key[1]}": weights[key] for key in scores})
+        functions = {key: (fn.copy_u("x", "m"), fn.mean("m", "h")) for key in g.etypes}
+        for name in ("sum", "mean", "max", "min", "stack"):
+            g.multi_update_all(functions, name)
+            found[f"relations {name}"] = g.nodes["item"].data["h"]
+        found["reduce"] = _reduced(g["buys"])
+    total = sum(weighted_sum(rows) for rows in found.values())
+    total.backward()  # type: ignore[union-attr]
+    found.update({f"gradient {ntype}": rows.grad for ntype, rows in x.items()})
+    return {name: whole(rows) for name, rows in found.items()}
+
+
+def _reduced(g: Any) -> Tensor:
+    g.update_all(lambda edges: {"m": edges.src["x"] - edges.dst["x"]}, _squares)
+    out: Tensor = g.dstdata["h"]
+    return out
+
+
+def _squares(nodes: Any) -> dict[str, Tensor]:
+    return {"h": nodes.mailbox["m"].square().sum(1)}
+
+
 def _read_out(g: Any, x: Tensor, f: Tensor) -> Any:
     with g.local_scope():
         g.ndata["x"], g.edata["f"] = x, f
         yield dgl.mean_nodes(g, "x")
         yield dgl.max_nodes(g, "x")
         yield dgl.sum_edges(g, "f")
+        yield dgl.softmax_nodes(g, "x")
 
 
 def _apply_nodes(g: Any, x: Tensor) -> Tensor:

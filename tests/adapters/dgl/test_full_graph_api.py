@@ -19,6 +19,8 @@ import peergraph_dgl
 from peergraph.fullgraph import PartitionedTensor
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
+from tests.adapters.dgl.full_graph_operations import several_types
+from tests.named_case import named_case
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +77,13 @@ def _check_heterogeneous() -> None:
     assert buys.srctypes == ["user"]
     assert torch.equal(buys.srcdata["feat"].full_tensor(), g.nodes["user"].data["feat"])
     assert torch.equal(buys.dstdata["feat"].full_tensor(), g.nodes["item"].data["feat"])
+
+
+def _check_several_types() -> None:
+    wanted = several_types(typed())
+    for name, rows in several_types(peergraph_dgl.full_graph(typed())).items():
+        with named_case(name):
+            torch.testing.assert_close(rows, wanted[name])
 
 
 def _check_data() -> None:
@@ -183,6 +192,7 @@ def _all_checks() -> None:
     for check in (
         _check_homogeneous,
         _check_heterogeneous,
+        _check_several_types,
         _check_data,
         _check_refusals,
         _check_stores,
