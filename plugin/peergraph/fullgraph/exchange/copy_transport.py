@@ -9,8 +9,9 @@ the order of two streams, one that sends and one that receives: the host waits f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import zip_longest
 from typing import Protocol
 
 import torch
@@ -104,17 +105,22 @@ class _Buffers:
         self._receiving.begin()
         for step in range(1, world_size):
             reader, source = (rank - step) % world_size, (rank + step) % world_size
-            if reader in inputs:
-                for chunk in self._chunks(inputs[reader]):
-                    self._sending.run(self._send(reader, chunk))
-            if source in outputs:
-                for chunk in self._chunks(outputs[source]):
-                    self._receiving.run(self._receive(source, chunk))
+            sent = self._chunks(inputs.get(reader))
+            received = self._chunks(outputs.get(source))
+            # In turns, so that no wait depends on work behind it where a GPU has one queue for
+            # both streams.
+            for out_chunk, in_chunk in zip_longest(sent, received):
+                if out_chunk is not None:
+                    self._sending.run(self._send(reader, out_chunk))
+                if in_chunk is not None:
+                    self._receiving.run(self._receive(source, in_chunk))
         marks = [self._sending.mark(), self._receiving.mark()]
         return _Exchange(marks, self._check, (*inputs.values(), *outputs.values()))
 
-    def _chunks(self, tensor: Tensor) -> Iterator[Tensor]:
-        yield from torch.split(as_bytes(tensor), self._chunk) if tensor.numel() else ()
+    def _chunks(self, tensor: Tensor | None) -> Sequence[Tensor]:
+        if tensor is None or tensor.numel() == 0:
+            return ()
+        return torch.split(as_bytes(tensor), self._chunk)
 
     def _send(self, reader: int, chunk: Tensor) -> Work:
         number = self._sent[reader]
