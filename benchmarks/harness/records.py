@@ -137,6 +137,7 @@ _COLUMNS = {
     "spmm": ["system", *_TIMES, "gbs", "floor_ms", "edge_floor_ms", "ratio"],
     "fullgraph": ["system", *_TIMES, "ms_spmm", "ms_exchange", "ms_gemm", "ms_rest", "peak_gib",
                   "build_peak_gib", "edge_floor_ms", "loss", "last_loss", "ratio"],
+    "fullgraph_modes": ["system", *_TIMES],
     "layers": ["system", *_TIMES, "peak_gib", "against", "ratio"],
     "dgl_layers": ["kind", "threads", "system", *_TIMES, "against", "ratio"],
     "gather": ["system", "plan", *_TIMES, "ms_host", "gbs", "against", "ratio"],

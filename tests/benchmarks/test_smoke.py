@@ -159,6 +159,15 @@ def test_fullgraph(tmp_path: Path) -> None:
     assert "edge_floor_ms" in table
 
 
+def test_fullgraph_modes(tmp_path: Path) -> None:
+    small = ["--graphs", "tiny/200", "--dims", "8", "--worlds", "2"]
+    records, table = run("fullgraph_modes", tmp_path / "out.jsonl", *small)
+    assert not [r for r in records if "error" in r]
+    systems = ["halo", "blocks", "in_kernel", "no overlap"]
+    assert [r["system"] for r in records] == systems
+    assert "in_kernel" in table
+
+
 def test_dgl_layers(tmp_path: Path) -> None:
     pytest.importorskip("peergraph_dgl", exc_type=ImportError)
     more = ["--graph", "tiny/200", "--dims", "8", "--layers", "copy_u_sum,u_add_v,SAGE,GATv2"]
