@@ -216,3 +216,11 @@ def test_trimming() -> None:
         assert isinstance(compat.model_trim(GraphSAGE(2, 2, 2)), compat.TrimToLayer)
         assert compat.trim_feat(torch.zeros(5, 1), 1, [2, 2, 1]).shape[0] == 4
         assert compat.trim_adj(EDGES, 1, [1, 1, 1], [1, 1, 1], [2, 1]).shape[1] == 2
+
+
+def test_functions_of_edges() -> None:
+    with changed_by("torch_geometric", "functions of edges"):
+        served = ("scatter", "degree", "one_hot", "maybe_num_nodes", "gcn_norm", "get_laplacian")
+        for name in (*served, *compat.UNSERVED_FUNCTIONS):
+            assert callable(compat.edge_function(name)), name
+        assert "__call__" in vars(compat.Aggregation)
