@@ -32,7 +32,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="GPU memory a rank may use for the graph with --plan auto, for example 10G",
     )
-    add("--epochs", type=int, metavar="N", help="default 3, more for small graphs")
+    add(
+        "--full-graph",
+        action="store_true",
+        help="train on the whole graph in every step, partitioned over the ranks, without sampling",
+    )
+    add(
+        "--epochs",
+        type=int,
+        metavar="N",
+        help="default 3, more for small graphs; 100 with --full-graph",
+    )
     add(
         "--batch-size", type=int, metavar="N", help="per rank (default 1024, less for small graphs)"
     )

@@ -10,6 +10,7 @@ CODE = "code"
 PRODUCTS = "products"
 _STEPS_PER_EPOCH = 16
 _STEPS = 45
+_FULL_GRAPH_EPOCHS = 100
 PLANS = ("auto", "replicated", "sharded", "host")
 
 
@@ -38,6 +39,7 @@ class DemoOptions:
     seed: int = 0
     num_workers: int = 0
     measure: bool = False
+    full_graph: bool = False
     json: str | None = None
 
     def check(self) -> None:
@@ -51,6 +53,8 @@ class DemoOptions:
             raise ValueError(f"--num-workers must not be negative, got {self.num_workers}")
         if self.measure and self.num_workers:
             raise ValueError("--measure counts no reads of workers: leave --num-workers at 0")
+        if self.measure and self.full_graph:
+            raise ValueError("--measure counts reads of batches: --full-graph has none")
         if self.plan not in PLANS:
             raise ValueError(f"--plan must be one of {', '.join(PLANS)}, got {self.plan!r}")
         if self.memory_budget is not None and self.plan != "auto":
@@ -101,13 +105,15 @@ class DemoOptions:
         """How to train on a graph with `num_train` training nodes.
 
         By default batches have 1024 seeds a rank and there are 3 epochs; on smaller graphs the
-        batches are smaller, then the epochs more, so that training takes enough steps.
+        batches are smaller, then the epochs more, so that training takes enough steps. With the
+        full graph an epoch is one step.
         """
         share = -(-num_train // ranks)
         batch_size = self.batch_size or min(max(share // _STEPS_PER_EPOCH, 16), 1024)
         steps_per_epoch = -(-share // batch_size)
         return Training(
-            epochs=self.epochs or max(3, -(-_STEPS // steps_per_epoch)),
+            epochs=self.epochs
+            or (_FULL_GRAPH_EPOCHS if self.full_graph else max(3, -(-_STEPS // steps_per_epoch))),
             batch_size=batch_size,
             fanouts=list(self.fanouts),
             hidden=self.hidden,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
 import torch
 
 from peergraph.memory import Group
+from peergraph_demo.full_graph import train_full_graph
 from peergraph_demo.inputs import load_graph, to_pyg
 from peergraph_demo.mlp import train_mlp
 from peergraph_demo.options import DemoOptions
@@ -17,6 +19,7 @@ from peergraph_demo.sage import train_sage
 from peergraph_demo.team import Team
 
 _SPLITS = ("train", "val", "test")
+_MLP_EPOCHS = 10  # of the network without the graph, which trains on batches, beside a full graph
 
 
 def train(options: DemoOptions, device: torch.device) -> DemoResult:
@@ -30,6 +33,14 @@ def train(options: DemoOptions, device: torch.device) -> DemoResult:
     team = Team(device)
     data, result = _share(team, options)
     splits = {name: data[f"{name}_mask"].nonzero().view(-1).cpu() for name in _SPLITS}
+    if options.full_graph:
+        training = options.training(len(splits["train"]), team.ranks)
+        train_full_graph(team, training, data, result)
+        for name in _SPLITS:
+            del data[f"{name}_mask"]
+        train_mlp(team, replace(training, epochs=_MLP_EPOCHS), data, splits, result)
+        peergraph_pyg.store_of(data).close()
+        return result
     for name in _SPLITS:
         del data[f"{name}_mask"]  # else the loaders would gather them for every batch
     training = options.training(len(splits["train"]), team.ranks)

@@ -121,6 +121,23 @@ def test_torchrun_with_workers(tmp_path: Path) -> None:
     assert result["test_accuracy"] > 1.5 / CLASSES
 
 
+def test_full_graph(tmp_path: Path) -> None:
+    data = write_graph(tmp_path / "toy.npz")
+    results = []
+    for ranks in (1, 2):
+        report = tmp_path / f"{ranks}.json"
+        command = [*DEMO, "--data", data, *SMALL, "--full-graph", "--epochs", "12"]
+        command += ["--ranks", str(ranks), "--dropout", "0.5", "--json", report]
+        done = run_python(*command, ranks=ranks)
+        assert done.returncode == 0, done.stderr
+        results.append(json.loads(report.read_text()))
+        assert "exchange: halo" in done.stdout  # The plan.
+        assert "full graph" in done.stderr  # The progress bar.
+    losses = [[epoch["loss"] for epoch in result["epochs"]] for result in results]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert results[1]["test_accuracy"] > 1.5 / CLASSES
+
+
 def test_failure_of_a_rank_is_shown(tmp_path: Path) -> None:
     # The names of the arrays are right: only the rank that reads them finds out.
     data = write_graph(tmp_path / "bad.npz", val_mask=np.zeros(NODES, bool))

@@ -22,6 +22,7 @@ from tests.named_case import named_cases
         ({"memory_budget": 9, "plan": "host"}, "--memory-budget is for --plan auto, not host"),
         ({"num_workers": -1}, "--num-workers must not be negative"),
         ({"num_workers": 1, "measure": True}, "--measure counts no reads of workers"),
+        ({"full_graph": True, "measure": True}, "--full-graph has none"),
         ({"plan": "magic"}, "--plan must be one of auto, replicated, sharded, host, got 'magic'"),
         ({"fanouts": ()}, "--fanouts must be positive"),
         ({"fanouts": (5, 0)}, "got 5,0"),
