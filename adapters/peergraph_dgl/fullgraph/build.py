@@ -150,7 +150,7 @@ def _copy_columns(frame: Frame, data: Any, rows: Callable[[Any], Tensor]) -> Non
         if isinstance(values, Tensor) and values.requires_grad:
             raise NotImplementedError(
                 f"data {name!r} requires gradients: leave it out of the graph, and give the model "
-                "peergraph.fullgraph.distribute(parameter, rows) in each forward pass"
+                "peergraph.fullgraph.distribute(parameter, g.ndata[...]) in each forward pass"
             )
         data[name] = rows(values)
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 import peergraph_dgl
-from peergraph.fullgraph import PartitionedTensor
+from peergraph.fullgraph import PartitionedTensor, distribute
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
 from tests.adapters.dgl.full_graph_operations import several_types
@@ -111,6 +111,23 @@ def _check_data() -> None:
             part.ndata["h"] = part.ndata["feat"][torch.arange(49, -1, -1)]
 
 
+def _check_trainable_features() -> None:
+    """A whole embedding on each rank gets the gradients of one process."""
+    gradients = []
+    for g in (plain(), peergraph_dgl.full_graph(plain())):
+        torch.manual_seed(0)
+        embedding = torch.nn.Embedding(50, 6).double()
+        extra = torch.nn.Parameter(torch.randn(50, 6, dtype=torch.float64))
+        layer = peergraph_dgl.accelerate(dgl.nn.SAGEConv(6, 4, "mean").double())
+        rows = extra
+        if isinstance(g.ndata["feat"], PartitionedTensor):
+            rows = distribute(extra, g.ndata["feat"])
+        out = layer(g, embedding(g.nodes()) + rows)
+        F.cross_entropy(out, g.ndata["label"]).backward()
+        gradients.append([embedding.weight.grad, extra.grad, layer.fc_neigh.weight.grad])
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
 def _check_refusals() -> None:
     part = peergraph_dgl.full_graph(plain())
     way_out = r"before peergraph_dgl\.full_graph"
@@ -194,6 +211,7 @@ def _all_checks() -> None:
         _check_heterogeneous,
         _check_several_types,
         _check_data,
+        _check_trainable_features,
         _check_refusals,
         _check_stores,
         _check_tiny,
