@@ -87,7 +87,7 @@ CASES: dict[str, Case] = {
     "BatchNorm1d of a selection": lambda i: norm(nn.BatchNorm1d(6))(
         Inputs(**{**vars(i), "x": i.x[i.mask]})
     ),
-    "BatchNorm1d of few rows": lambda i: nn.BatchNorm1d(6).double()(i.x[i.few]),
+    "BatchNorm1d of few rows": lambda i: nn.BatchNorm1d(6).to(i.x)(i.x[i.few]),
     "batch_norm with gradients of its parameters": lambda i: F.batch_norm(
         i.x, None, None, i.b, i.g, True
     ),
