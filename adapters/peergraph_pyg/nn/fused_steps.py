@@ -63,14 +63,6 @@ def weight_to_reorder(linear: Any, x: Tensor) -> Tensor | None:
     return weight if fits and not torch.is_autocast_enabled(x.device.type) else None
 
 
-def is_joint_map(linear: Any, x: Tensor) -> bool:
-    """Returns whether a linear map of `x` without bias may run after a sum instead of before."""
-    plain = type(linear) is Linear and "forward" not in linear.__dict__ and not has_hooks(linear)
-    if not plain or linear.bias is not None or torch.is_autocast_enabled(x.device.type):
-        return False
-    return is_plain(linear.weight) and linear.weight.dtype == x.dtype and x.dim() == 2
-
-
 def aggregate_and_project(
     layer: FastLayer, x: Ends, edge_index: Any, size: Size, to_rows: Any, to_self: Any
 ) -> Tensor:

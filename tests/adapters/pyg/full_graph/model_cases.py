@@ -69,6 +69,19 @@ class Hetero(nn.Module):
         return found
 
 
+class Attention(nn.Module):
+    """Attention over the relations of each type of nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = {"paper": 4, "author": 3, "venue": 2}
+        self.conv = pyg.HANConv(widths, HIDDEN, small_hetero().metadata(), heads=2)
+
+    def forward(self, x_dict: Any, edge_index_dict: Any) -> Tensor:
+        found: Tensor = self.conv(x_dict, edge_index_dict)["paper"]
+        return found
+
+
 class ToHetero(nn.Module):
     """`to_hetero` of a model of SAGE layers, which gets pairs of features."""
 
@@ -124,6 +137,7 @@ HETERO: dict[str, Callable[[], nn.Module]] = {
     "HeteroConv sum": Hetero,
     "HeteroConv max": lambda: Hetero("max"),
     "HeteroConv mean": lambda: Hetero("mean"),
+    "HANConv": Attention,
     "to_hetero SAGE": ToHetero,
     "to_hetero GAT mean": lambda: ToHetero("GATConv", "mean"),
     "to_hetero Graph": lambda: ToHetero("GraphConv"),
