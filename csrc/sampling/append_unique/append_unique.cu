@@ -9,7 +9,6 @@
 #include "common/warp.cuh"
 #include "sampling/append_unique/append_unique.h"
 #include "sampling/append_unique/node_index.cuh"
-#include "sampling/neighbor/without_replacement.cuh"
 
 namespace peergraph {
 namespace {

@@ -72,4 +72,23 @@ struct ThreadGroup {
 using WarpGroup = ThreadGroup<kWarpSize>;
 using BlockGroup = ThreadGroup<kBlockThreads>;
 
+/// Bitonic sort by the threads of a block.
+__device__ inline void sort_by_block(uint64_t* keys, int64_t count) {
+  for (int64_t size = 2; size <= count; size *= 2) {
+    for (int64_t half = size / 2; half > 0; half /= 2) {
+      __syncthreads();
+      for (int64_t pair = threadIdx.x; pair < count / 2; pair += blockDim.x) {
+        const int64_t low = 2 * pair - (pair & (half - 1));
+        const uint64_t a = keys[low], b = keys[low + half];
+        const bool ascending = (low & size) == 0;
+        if ((a > b) == ascending) {
+          keys[low] = b;
+          keys[low + half] = a;
+        }
+      }
+    }
+  }
+  __syncthreads();
+}
+
 }  // namespace peergraph

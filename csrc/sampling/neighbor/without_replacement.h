@@ -1,7 +1,6 @@
 // Drawing without replacement (WholeGraph III-C1): draw i picks element r[i] of the degree - i
 // remaining elements, and the last remaining element moves to its place. The CPU draws
-// sequentially; the GPU computes the same picks in parallel by Algorithm 1
-// (without_replacement.cuh).
+// sequentially; the GPU computes the same picks in parallel by Algorithm 1 (neighbor.cu).
 #pragma once
 
 #include <algorithm>

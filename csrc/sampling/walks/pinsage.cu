@@ -2,7 +2,7 @@
 
 #include "common/cuda_check.cuh"
 #include "sampling/append_unique/node_index.cuh"
-#include "sampling/neighbor/without_replacement.cuh"
+#include "sampling/common/thread_group.cuh"
 #include "sampling/walks/pinsage.h"
 
 namespace peergraph {
