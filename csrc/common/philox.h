@@ -87,4 +87,21 @@ PG_HD uint64_t random_below(uint64_t range, uint64_t seed, uint64_t stream, uint
   return scale_draw(draw_block(seed, stream, position, draw), draw, range);
 }
 
+/// The random numbers of one operation, such as one hop by one relation.
+struct RandomStream {
+  uint64_t seed = 0;
+  uint64_t stream = 0;
+  const uint64_t* seed_at = nullptr;  // address of the seed in device memory; null: `seed`
+
+  PG_HD uint64_t key() const { return seed_at == nullptr ? seed : *seed_at; }
+
+  /// A draw from 0 .. degree-draw-1 for the item at `position`: draw number `draw` out of `degree`
+  /// elements without replacement.
+  PG_HD int64_t draw(int64_t degree, int64_t position, int64_t draw) const {
+    return static_cast<int64_t>(random_below(static_cast<uint64_t>(degree - draw), key(), stream,
+                                             static_cast<uint64_t>(position),
+                                             static_cast<uint32_t>(draw)));
+  }
+};
+
 }  // namespace peergraph

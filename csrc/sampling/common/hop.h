@@ -5,9 +5,9 @@
 
 #include "common/host_device.h"
 #include "common/ids.h"
+#include "common/philox.h"
 #include "memory/row_map.h"
 #include "sampling/append_unique/node_index.h"
-#include "sampling/neighbor/without_replacement.h"
 #include "store/csc_view.h"
 
 namespace peergraph {

@@ -7,26 +7,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/host_device.h"
 #include "common/philox.h"
 
 namespace peergraph {
-
-/// The random numbers of one hop by one relation.
-struct RandomStream {
-  uint64_t seed = 0;
-  uint64_t stream = 0;
-  const uint64_t* seed_at = nullptr;  // address of the seed in device memory; null: `seed`
-
-  PG_HD uint64_t key() const { return seed_at == nullptr ? seed : *seed_at; }
-
-  /// r[draw] of the target at `position` of the hop's target list.
-  PG_HD int64_t draw(int64_t degree, int64_t position, int64_t draw) const {
-    return static_cast<int64_t>(random_below(static_cast<uint64_t>(degree - draw), key(), stream,
-                                             static_cast<uint64_t>(position),
-                                             static_cast<uint32_t>(draw)));
-  }
-};
 
 /// The sequential method without an array of `degree` elements: a small open-addressing map
 /// holds only the positions whose element has changed. Reused from target to target.
