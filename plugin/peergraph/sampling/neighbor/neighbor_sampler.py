@@ -189,7 +189,10 @@ class NeighborSampler:
         seed = check_seed(seed)
         checked = self._check_seeds(seeds)
         by_type = [(self._node_types[node_type], ids) for node_type, ids in checked]
-        times = self.options.seed_times(self.store, by_type, seed_time, self._workspaces.device)
+        times = None
+        if self.options.timed or seed_time is not None:
+            device = self._workspaces.device
+            times = self.options.seed_times(self.store, by_type, seed_time, device)
 
         def draw(native: _C.KHopSampler) -> Sample:
             return self._draw(native, checked, seed, times)

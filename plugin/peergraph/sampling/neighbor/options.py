@@ -26,7 +26,10 @@ _valid_weights: WeakSet[Table] = WeakSet()
 
 
 class NeighborOptions:
-    """The options of :class:`NeighborSampler` with these names; errors as there."""
+    """The options of :class:`NeighborSampler` with these names; errors as there.
+
+    `timed` tells whether any relation is temporal.
+    """
 
     def __init__(
         self,
@@ -49,6 +52,7 @@ class NeighborOptions:
         self.weights = _names("weights", weights, store.edge_types, store.edge_table_names)
         self.node_time = _names("node_time", node_time, store.node_types, store.node_table_names)
         self.edge_time = _names("edge_time", edge_time, store.edge_types, store.edge_table_names)
+        self.timed = bool(self.node_time or self.edge_time)
         self.last = temporal_strategy == "last"
         if self.last and not self.timed:
             raise ValueError("temporal_strategy: 'last' needs node_time or edge_time")
@@ -74,11 +78,6 @@ class NeighborOptions:
     def reads_edges(self) -> bool:
         """Whether sampling looks up values of edges by their ids."""
         return bool(self.weights or self.edge_time)
-
-    @property
-    def timed(self) -> bool:
-        """Whether any relation is temporal."""
-        return bool(self.node_time or self.edge_time)
 
     def native(self, store: Store, edge_type: EdgeType) -> _C.Choice:
         """Converts the options of one relation for the compiled sampler."""
