@@ -8,7 +8,7 @@
 #include "common/ids.h"
 #include "common/warp.cuh"
 #include "sampling/append_unique/append_unique.h"
-#include "sampling/append_unique/node_index.cuh"
+#include "sampling/append_unique/node_index.h"
 
 namespace peergraph {
 namespace {

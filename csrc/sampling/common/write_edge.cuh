@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "common/ids.h"
-#include "sampling/append_unique/node_index.cuh"
+#include "sampling/append_unique/node_index.h"
 #include "sampling/common/hop.h"
 #include "store/csc_view.h"
 

@@ -1,7 +1,7 @@
 #include "common/cuda_check.cuh"
 #include "common/ids.h"
 #include "memory/error_slot.h"
-#include "sampling/append_unique/node_index.cuh"
+#include "sampling/append_unique/node_index.h"
 #include "sampling/static_shape/static_shape_kernels.h"
 
 namespace peergraph {

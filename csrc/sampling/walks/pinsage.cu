@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "common/cuda_check.cuh"
-#include "sampling/append_unique/node_index.cuh"
+#include "sampling/append_unique/node_index.h"
 #include "sampling/common/thread_group.cuh"
 #include "sampling/walks/pinsage.h"
 
