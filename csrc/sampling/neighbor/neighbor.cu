@@ -10,8 +10,8 @@
 #include "common/cuda_check.cuh"
 #include "common/ids.h"
 #include "common/warp.cuh"
+#include "sampling/common/hop.h"
 #include "sampling/common/thread_group.cuh"
-#include "sampling/common/write_edge.cuh"
 #include "sampling/neighbor/neighbor.h"
 
 namespace peergraph {

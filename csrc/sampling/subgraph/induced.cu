@@ -1,6 +1,6 @@
 #include "common/cuda_check.cuh"
 #include "sampling/common/for_each_target.cuh"
-#include "sampling/common/write_edge.cuh"
+#include "sampling/common/hop.h"
 #include "sampling/subgraph/induced.h"
 #include "sampling/weighted_temporal/choose.h"
 

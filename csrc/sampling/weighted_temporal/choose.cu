@@ -1,5 +1,5 @@
 #include "common/cuda_check.cuh"
-#include "sampling/common/write_edge.cuh"
+#include "sampling/common/hop.h"
 #include "sampling/weighted_temporal/choose.cuh"
 #include "sampling/weighted_temporal/choose.h"
 
