@@ -11,7 +11,7 @@
 #include "common/check.h"
 #include "common/on_device.h"
 #include "memory/lease.h"
-#include "memory/row_map.h"
+#include "memory/table_view.h"
 #include "store/coo_to_csc.h"
 #include "store/crc32c.h"
 #include "store/csc_view.h"

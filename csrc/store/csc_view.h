@@ -3,7 +3,6 @@
 #pragma once
 
 #include "common/fixed_width.h"
-#include "memory/row_map.h"
 #include "memory/table_view.h"
 
 namespace peergraph {

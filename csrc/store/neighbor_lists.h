@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "memory/row_map.h"
+#include "memory/table_view.h"
 #include "store/csc_view.h"
 #include "store/peergraph.cuh"
 

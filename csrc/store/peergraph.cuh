@@ -10,7 +10,6 @@
 #include "common/fixed_width.h"
 #include "common/host_device.h"
 #include "common/ids.h"
-#include "memory/row_map.h"
 #include "memory/table_view.h"
 #include "store/csc_view.h"
 

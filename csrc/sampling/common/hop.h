@@ -6,7 +6,6 @@
 #include "common/host_device.h"
 #include "common/ids.h"
 #include "common/philox.h"
-#include "memory/row_map.h"
 #include "sampling/append_unique/node_index.h"
 #include "store/csc_view.h"
 

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "memory/row_map.h"
+#include "memory/table_view.h"
 #include "sampling/common/probability.h"
 #include "store/csc_view.h"
 

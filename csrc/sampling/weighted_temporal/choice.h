@@ -9,7 +9,6 @@
 #include "common/exponential.h"
 #include "common/host_device.h"
 #include "common/ids.h"
-#include "memory/row_map.h"
 #include "memory/table_view.h"
 #include "sampling/neighbor/without_replacement.h"
 #include "store/csc_view.h"
