@@ -10,7 +10,7 @@ import torch
 
 from peergraph import _C
 from peergraph.memory import Group, SharedRegion
-from peergraph.memory.device.allocate import empty
+from peergraph.memory.device.launching import empty
 
 HUGE_PAGE = 2 << 20
 SIZES = [1, 4096, HUGE_PAGE - 1, HUGE_PAGE, 2 * HUGE_PAGE + 4097]

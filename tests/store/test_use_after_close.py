@@ -14,7 +14,7 @@ import peergraph._C as _C
 from peergraph import Embedding, optim
 from peergraph.aggregate import Csc, g_spmm
 from peergraph.memory import Group, Table, TableRows, Tiers, table_argument
-from peergraph.memory.device import allocate
+from peergraph.memory.device import launching
 from peergraph.sampling import (
     NegativeSampler,
     NeighborSampler,
@@ -230,7 +230,7 @@ def _close_in_the_midst() -> None:
         return torch.empty(*args[:1], dtype=args[1], device=args[2])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(allocate, "empty", close_and_allocate)
+        patch.setattr(launching, "empty", close_and_allocate)
         found = sampler.sample(seeds, 1)
     assert torch.equal(found.nodes["_N"], wanted.nodes["_N"])
     assert errors == ["memory cannot be closed within an operation that uses it"]

@@ -9,7 +9,7 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import CsrTensors, launch_on, sum_dtype
 from peergraph.aggregate.kernels.torch_operator import kernel
-from peergraph.memory.device.allocate import Buffers
+from peergraph.memory.device.launching import Buffers
 
 
 @dataclass(frozen=True)

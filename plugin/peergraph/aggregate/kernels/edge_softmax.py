@@ -7,7 +7,7 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import CsrTensors, contiguous, launch_on
 from peergraph.aggregate.kernels.torch_operator import kernel
-from peergraph.memory.device.allocate import Buffers
+from peergraph.memory.device.launching import Buffers
 
 
 def _empty_like_values(values: Tensor, grad: Tensor | None, matrix: CsrTensors) -> Tensor:

@@ -19,7 +19,7 @@ from peergraph.aggregate.kernels.arguments import (
     sum_dtype,
 )
 from peergraph.aggregate.kernels.torch_operator import kernel
-from peergraph.memory.device.allocate import Buffers
+from peergraph.memory.device.launching import Buffers
 
 
 def _empty_sums(

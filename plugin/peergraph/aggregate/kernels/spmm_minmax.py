@@ -15,7 +15,7 @@ from peergraph.aggregate.kernels.arguments import (
     sum_dtype,
 )
 from peergraph.aggregate.kernels.torch_operator import kernel
-from peergraph.memory.device.allocate import Buffers
+from peergraph.memory.device.launching import Buffers
 
 _MAX_INT32 = torch.iinfo(torch.int32).max
 

@@ -10,7 +10,7 @@ from peergraph.aggregate.kernels.arguments import DTYPES, MESSAGES, launch_on
 from peergraph.aggregate.ops.operands import check_operand, columns, flat, is_prefix, runs_plainly
 from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.memory import TableRows
-from peergraph.memory.device.allocate import Buffers
+from peergraph.memory.device.launching import Buffers
 
 _MESSAGES = ("copy_u", "mul")
 

@@ -18,7 +18,7 @@ from peergraph.aggregate.ops.source_gradients import divide_by_degrees
 from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.fullgraph.exchange.halo import HaloPlan
 from peergraph.fullgraph.exchange.mapped_rows import MappedRows
-from peergraph.memory.device.allocate import Buffers
+from peergraph.memory.device.launching import Buffers
 
 
 class InKernelSums:

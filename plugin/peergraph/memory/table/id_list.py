@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import peergraph._C as _C
-from peergraph.memory.device.allocate import empty
+from peergraph.memory.device.launching import empty
 
 
 def id_list(

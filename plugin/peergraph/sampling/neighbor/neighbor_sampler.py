@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from peergraph import _C
-from peergraph.memory.device.allocate import Buffers
+from peergraph.memory.device.launching import Buffers
 from peergraph.sampling.arguments import check_integer_vector, check_seed
 from peergraph.sampling.csc_reads import csc_rows, edge_ids_at
 from peergraph.sampling.neighbor.fanouts import Fanouts, check_fanouts

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 import torch
 
 from peergraph import _C
-from peergraph.memory.device.allocate import empty
-from peergraph.memory.device.launching import Launch, launch_on, stream_address, with_index
+from peergraph.memory.device.launching import Launch, empty, launch_on, stream_address, with_index
 
 # Bits of a word of a direct map that a sample writes. The other 8 bits are the epoch, so the map
 # is cleared every 256 samples. Samples of more than 2**23 edges a hop use more bits.

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.memory.device.allocate import Buffers
-from peergraph.memory.device.launching import launch_on
+from peergraph.memory.device.launching import Buffers, launch_on
 from peergraph.memory.device.pending_errors import raise_pending
 from peergraph.memory.table.id_list import integers
 from peergraph.memory.table.read_counter import capturing
