@@ -19,6 +19,7 @@ from peergraph.aggregate.ops.spmm_linear import spmm_linear
 from peergraph.aggregate.ops.spmm_transposed import spmm_transposed
 from peergraph.aggregate.sparse.checks import (
     check_counts,
+    check_enough_counts,
     check_ids,
     check_offsets,
     check_range,
@@ -58,8 +59,8 @@ class Csc:
             transient until :meth:`count_use` has been called more than four times.
         num_nonisolated: destinations from this number on have no edges, such as the nodes that the
             last hop added to a mini-batch; None: not known.
-        check: verify offsets, ids and counts; synchronises with a GPU. Wrong ones that are not
-            checked are undefined behaviour.
+        check: verify all arguments; synchronises with a GPU. Wrong ones that are not checked, of
+            another dtype or device included, are undefined behaviour.
 
     Raises:
         TypeError, ValueError: an argument of another dtype, shape or device; bad offsets; the first
@@ -79,29 +80,25 @@ class Csc:
         num_nonisolated: int | None = None,
         check: bool = True,
     ) -> None:
-        indices = check_ids("indices", indices)
-        check_ids("indptr", indptr, indices.device)
-        if indptr.numel() == 0:
-            raise ValueError("indptr must have at least one offset, got none")
-        check_size("num_sources", num_sources)
-        if edge_ids is not None:
-            edge_ids = check_ids("edge_ids", edge_ids, indices.device, indices.numel())
-        if duplicate_counts is not None:
-            check_ids("duplicate_counts", duplicate_counts, indices.device, num_sources)
-            if duplicate_counts.dtype != torch.int32:
-                raise TypeError(f"duplicate_counts must be int32, got {duplicate_counts.dtype}")
-        count = indptr.numel() - 1
-        if num_nonisolated is not None and not 0 <= num_nonisolated <= count:
-            raise ValueError(
-                f"num_nonisolated must be 0 to {count} destinations, got {num_nonisolated}"
-            )
         if check:
+            indices = check_ids("indices", indices)
+            check_ids("indptr", indptr, indices.device)
+            if indptr.numel() == 0:
+                raise ValueError("indptr must have at least one offset, got none")
+            check_size("num_sources", num_sources)
+            count = indptr.numel() - 1
+            if num_nonisolated is not None and not 0 <= num_nonisolated <= count:
+                raise ValueError(
+                    f"num_nonisolated must be 0 to {count} destinations, got {num_nonisolated}"
+                )
             check_offsets(indptr, indices.numel(), num_nonisolated)
             check_range("indices", indices, num_sources, "sources")
             if edge_ids is not None:
+                edge_ids = check_ids("edge_ids", edge_ids, indices.device, indices.numel())
                 check_distinct("edge_ids", edge_ids, indices.numel(), "edges")
             if duplicate_counts is not None:
-                check_counts(duplicate_counts, indices)
+                check_counts(duplicate_counts, num_sources, indices.device)
+                check_enough_counts(duplicate_counts, indices)
         exact = check and not transient
         self._init(
             CsrMatrix(
@@ -219,9 +216,12 @@ class Csc:
 
         Raises:
             IndexError: on the CPU, the first source that is not below `num_sources`.
+            TypeError, ValueError: `duplicate_counts` of another dtype, length or device.
         """
         if block.row.device.type == "cpu" and not torch.compiler.is_compiling():
             check_range("block.row", block.row, num_sources, "sources")
+        if duplicate_counts is not None:
+            check_counts(duplicate_counts, num_sources, block.row.device)
         return cls(
             block.indptr,
             block.row,

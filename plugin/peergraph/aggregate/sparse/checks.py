@@ -65,7 +65,14 @@ def check_offsets(indptr: Tensor, num_edges: int, num_nonisolated: int | None) -
         )
 
 
-def check_counts(duplicate_counts: Tensor, indices: Tensor) -> None:
+def check_counts(duplicate_counts: Tensor, num_sources: int, device: torch.device) -> None:
+    """Raises TypeError or ValueError unless these are int32 [num_sources] on `device`."""
+    check_ids("duplicate_counts", duplicate_counts, device, num_sources)
+    if duplicate_counts.dtype != torch.int32:
+        raise TypeError(f"duplicate_counts must be int32, got {duplicate_counts.dtype}")
+
+
+def check_enough_counts(duplicate_counts: Tensor, indices: Tensor) -> None:
     """Raises ValueError for the first source that occurs more often than its count."""
     found = torch.bincount(indices, minlength=duplicate_counts.numel())
     more = (found > duplicate_counts).nonzero()
