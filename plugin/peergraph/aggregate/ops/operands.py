@@ -55,6 +55,19 @@ def runs_plainly(x: Tensor | TableRows) -> bool:
     )
 
 
+def pays_to_fuse(x: Tensor) -> bool:
+    """Returns whether a fused function that is differentiable once saves passes for `x`."""
+    return x.requires_grad and torch.is_grad_enabled() and x.numel() > 0 and runs_plainly(x)
+
+
+def check_first_rows(matrix: CsrMatrix, x: Tensor | TableRows) -> None:
+    """Raises ValueError unless the destinations of `matrix` can be the first rows of `x`."""
+    if len(x.shape) != 2 or x.shape[0] != matrix.num_columns:
+        raise ValueError(f"x must be [{matrix.num_columns}, columns], got {list(x.shape)}")
+    if matrix.num_columns < matrix.num_rows:
+        raise ValueError(f"destinations must be the first sources, got {matrix}")
+
+
 def check_same_dtype(**operands: Tensor | None) -> None:
     """Raises TypeError unless all operands have one dtype."""
     given = {name: tensor.dtype for name, tensor in operands.items() if tensor is not None}

@@ -8,7 +8,12 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate.ops.once_differentiable import once_differentiable
-from peergraph.aggregate.ops.operands import as_tensor, runs_plainly, use_deterministic
+from peergraph.aggregate.ops.operands import (
+    as_tensor,
+    check_first_rows,
+    pays_to_fuse,
+    use_deterministic,
+)
 from peergraph.aggregate.ops.source_gradients import (
     accumulates_in,
     add_sum_to_sources_,
@@ -55,19 +60,6 @@ def spmm_add_self(
         x, weight, self_weight, bias, count, matrix, transpose
     )
     return result
-
-
-def check_first_rows(matrix: CsrMatrix, x: Tensor | TableRows) -> None:
-    """Raises ValueError unless the destinations of `matrix` can be the first rows of `x`."""
-    if len(x.shape) != 2 or x.shape[0] != matrix.num_columns:
-        raise ValueError(f"x must be [{matrix.num_columns}, columns], got {list(x.shape)}")
-    if matrix.num_columns < matrix.num_rows:
-        raise ValueError(f"destinations must be the first sources, got {matrix}")
-
-
-def pays_to_fuse(x: Tensor) -> bool:
-    """Returns whether a fused function that is differentiable once saves passes for `x`."""
-    return x.requires_grad and torch.is_grad_enabled() and x.numel() > 0 and runs_plainly(x)
 
 
 class _SpmmAddSelf(torch.autograd.Function):

@@ -10,7 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from peergraph.aggregate.ops.once_differentiable import once_differentiable
-from peergraph.aggregate.ops.operands import as_tensor, runs_plainly, use_deterministic
+from peergraph.aggregate.ops.operands import (
+    as_tensor,
+    check_first_rows,
+    pays_to_fuse,
+    runs_plainly,
+    use_deterministic,
+)
 from peergraph.aggregate.ops.source_gradients import (
     accumulates_in,
     add_sum_to_sources_,
@@ -18,7 +24,6 @@ from peergraph.aggregate.ops.source_gradients import (
     sum_to_sources,
 )
 from peergraph.aggregate.ops.spmm import REDUCTIONS, spmm
-from peergraph.aggregate.ops.spmm_add_self import check_first_rows, pays_to_fuse
 from peergraph.aggregate.sparse.csr import Backward, CsrMatrix
 from peergraph.memory import TableRows
 
