@@ -98,6 +98,22 @@ def test_exchange_on_gpus(ranks: int) -> None:
     run_ranks(check_exchange, ranks, device="cuda")
 
 
+def check_order_of_sums() -> None:
+    group = Group.current()
+    with group.device:
+        layout = layout_of(group, "even")
+        plan, extended = HaloPlan.make(layout, torch.zeros(1, dtype=torch.int64))
+        given = torch.zeros(plan.num_extended, 1)
+        given[extended] = [0.0, 1e8, -1e8, 1.0][group.rank]
+        total = plan.add_to_owners(given)
+    if group.rank == 0:
+        assert total[0].item() == 1.0  # 0.0 if 1.0 were added before -1e8
+
+
+def test_peers_are_added_in_rank_order() -> None:
+    run_ranks(check_order_of_sums, 4)
+
+
 def check_bad_rows() -> None:
     layout = layout_of(Group.current(), "even")
     with pytest.raises(IndexError, match="internal_rows must be in 0..22, got 0 to 23"):
