@@ -48,7 +48,10 @@ def partitioned_structure(
         require(nodes[0].same_rows(nodes[1]), "there are no features of destinations")
     if e is not None:
         _require_rows("edge weights", e, structure.edge_layout)
-    note(f"structure: partitioned, {structure.plan.num_extended} rows of sources on this rank")
+    note(
+        f"structure: partitioned, rows are exchanged in mode {structure.mode}, "
+        f"{structure.plan.num_extended} rows of sources on this rank"
+    )
     return structure
 
 
