@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,10 @@ from tests.gpu_turns import turn
 
 # Helpers of tests say what they compared, as tests do.
 pytest.register_assert_rewrite(*(f"tests.{p.name}" for p in Path(__file__).parent.iterdir()))
+
+# A shell that runs the tests in the background has them, and all that they start, ignore Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NUM_GPUS = num_gpus()
 # What most tests of ranks take seconds to import; optimizers import the compiler.

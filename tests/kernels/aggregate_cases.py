@@ -39,6 +39,16 @@ def sums(device: torch.device) -> Iterator[Tensor]:
                 yield from with_gradients(g_spmm(graph.csc(), "add", "sum", x, e, **options), x, e)
 
 
+@case("copy_to_padded_rows", "spmm_rows", exact=False)
+def sums_of_odd_rows(device: torch.device) -> Iterator[Tensor]:
+    """Rows that vectors do not divide, each read by many edges."""
+    graph = random_graph(device, 30, 40, 2000)
+    for dtype in DTYPES:
+        for columns in (33, 47, 602):
+            x = features(graph.num_sources, (columns,), device, dtype)
+            yield from with_gradients(g_spmm(graph.csc(), "copy_u", "sum", x), x)
+
+
 @case("spmm_rows", "scatter_add_rows", exact=False)
 def sums_of_each_dtype(device: torch.device) -> Iterator[Tensor]:
     for dtype in DTYPES:

@@ -10,6 +10,7 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.aggregate import g_spmm
 from peergraph.memory import Group, TableRows
+from peergraph.memory.device.launching import launch_on
 from peergraph.memory.training.coalesce import SparseRows, coalesce
 from peergraph.memory.training.trained_table import TrainedTable
 from tests.aggregate.graphs import random_graph
@@ -89,3 +90,16 @@ def store(device: torch.device) -> Iterator[Tensor]:
         yield built.edge_index()
         yield from built.read_csc(start=7, stop=41)
         yield built.node_table("x").gather(torch.arange(60, device=device))
+
+
+@case("signal_flag", "wait_for_flag")
+def flags(device: torch.device) -> Iterator[Tensor]:
+    """A flag that is waited for after it was raised, as counts that pass 2^31, too."""
+    given_up = torch.zeros(1, dtype=torch.int32, pin_memory=device.type == "cuda")
+    launch = launch_on(device)
+    for value in (1, 3, 2**31 + 5):
+        flag = torch.zeros(1, dtype=torch.int32, device=device)
+        _C.signal_flag(flag.data_ptr(), value, launch)
+        _C.wait_for_flag(flag.data_ptr(), value, 20.0, given_up.data_ptr(), launch)
+        yield flag
+    yield given_up
