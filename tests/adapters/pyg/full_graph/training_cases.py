@@ -62,10 +62,17 @@ def curve(
         nn.utils.clip_grad_norm_(model.parameters(), 5.0)
         optimizer.step()
         losses.append(loss.item())
+    return losses, share_right(model, data, call, nodes)
+
+
+def share_right(
+    model: nn.Module, data: Any, call: Callable[[nn.Module, Any], Tensor], nodes: Any
+) -> float:
+    """Evaluates a model on the training nodes."""
     model.eval()
     with torch.no_grad():
         right = call(model, data).argmax(dim=-1) == nodes.y
-    return losses, int(right[nodes.train_mask].sum()) / int(nodes.train_mask.sum())
+    return int(right[nodes.train_mask].sum()) / int(nodes.train_mask.sum())
 
 
 def check_curve(
@@ -83,7 +90,14 @@ def check_curve(
     ours = peergraph_pyg.accelerate(copy.deepcopy(model))
     found, share = curve(ours, partitioned, call, **options)
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
-    assert share == expected_share
+    if tolerance < 1e-6:
+        assert share == expected_share
+    else:
+        # Adam makes steps of rounding in gradients that are zero, of biases before BatchNorm, which
+        # show in evaluation alone: evaluation is compared with equal parameters.
+        model_of_ours = copy.deepcopy(model)
+        model_of_ours.load_state_dict(ours.state_dict())
+        assert share == share_right(model_of_ours, data, call, data)
     # PyG's own layers are compared step by step by other tests.
     found, _ = curve(copy.deepcopy(model), partitioned, call, **{**options, "epochs": 2})
     np.testing.assert_allclose(found, expected[:2], rtol=tolerance, atol=tolerance)
