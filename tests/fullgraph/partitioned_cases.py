@@ -106,7 +106,7 @@ def run_case(case: Case, inputs: Inputs) -> tuple[list[Tensor], dict[str, Tensor
 
 
 def weights_of(result: Tensor) -> Tensor:
-    """Some number for each element, equal for a plain and a partitioned result."""
+    """Returns a weight for each element, the same for a plain and a partitioned result."""
     shape = tuple(result.shape)
     count = torch.Size(shape).numel()
     steps = torch.arange(count, dtype=torch.float64, device=result.device)

@@ -122,7 +122,7 @@ class Deep(nn.Module):
 
 
 class BuiltIn(nn.Module):
-    """Message passing of the user's with functions of DGL: attention by products."""
+    """A user's own message passing with DGL's built-in functions: dot-product attention."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -100,7 +100,7 @@ def _buffers(rows: Sequence[Sequence[int]], row_bytes: int, *, packed: bool) -> 
 
 
 class _Model:
-    """Seconds of one rank, all ranks doing the same at once."""
+    """Seconds that a rank takes while all ranks do the same."""
 
     def __init__(
         self, volume: Volume, destinations: Sequence[int], row_bytes: int, topology: Topology

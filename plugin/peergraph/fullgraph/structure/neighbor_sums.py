@@ -23,9 +23,8 @@ class NeighborSums:
     """Reduces messages of the edges of this rank.
 
     Sums and means run in stages (:func:`staged_sum`) or, in mode ``in_kernel``, in one kernel that
-    reads rows of other ranks (:class:`InKernelSums`); other reductions, half
-    types, whose sums are kept in float32, and weights of edges that need gradients gather the whole
-    halo at once.
+    reads rows of other ranks (:class:`InKernelSums`). Other reductions, half types (whose sums are
+    kept in float32), and weights of edges that need gradients gather the whole halo at once.
 
     Args:
         plan: which rows of sources are exchanged.

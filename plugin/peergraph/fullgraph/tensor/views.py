@@ -250,7 +250,7 @@ def _locals(
 
 @rule(aten.repeat.default)
 def repeat(x: PartitionedTensor, repeats: Sequence[int]) -> PartitionedTensor:
-    """Columns again and again."""
+    """Repeats columns, as `Tensor.repeat` does."""
     dim = x.partitioned_dim + len(repeats) - x._local.dim()
     if repeats[dim] != 1:
         not_implemented("repeat", "it repeats rows")
