@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from peergraph.aggregate import Structure
-from peergraph.fullgraph import PartitionedCsc, PartitionedTensor, from_local
+from peergraph.aggregate import Csc, Structure
+from peergraph.fullgraph import PartitionedStructure, from_local, kept_ends
 
 from .reversed_csc import ReversedCsc
 
-PartitionedStructure = PartitionedCsc | ReversedCsc
+EdgeStructure = PartitionedStructure | ReversedCsc
 
 _WAY_OUT = "do it on the DGLGraph before peergraph_dgl.full_graph()"
 
@@ -27,7 +27,7 @@ class PartitionedEdges:
         idtype: dtype of node ids and degrees: int32 or int64.
     """
 
-    def __init__(self, structure: PartitionedStructure, idtype: torch.dtype) -> None:
+    def __init__(self, structure: EdgeStructure, idtype: torch.dtype) -> None:
         self.structure = structure
         self.idtype = idtype
         self._has_zero_in_degrees: bool | None = None
@@ -123,7 +123,7 @@ class PartitionedEdges:
         )
 
 
-def features_of_ends(structure: PartitionedStructure, x: Tensor, end: str) -> Tensor:
+def features_of_ends(structure: EdgeStructure, x: Tensor, end: str) -> Tensor:
     """Returns the features of each edge's source or destination, [edges, *features].
 
     Differentiable for floating-point features. Collective for sources.
@@ -137,12 +137,18 @@ def features_of_ends(structure: PartitionedStructure, x: Tensor, end: str) -> Te
         return structure.sddmm("copy", x, None, end)
     if isinstance(structure, ReversedCsc):
         return features_of_ends(structure.original, x, "v" if end == "u" else "u")
-    assert isinstance(x, PartitionedTensor)
-    rows = x.to_local()
-    sources, destinations = structure.local.edge_ends()
-    at_edges = structure.plan.gather(rows)[sources] if end == "u" else rows[destinations]
-    return from_local(at_edges, structure.edge_layout)
+    if end == "u":
+        return structure.on_edges(_rows_of_sources, sources={"x": x}, result="edge")
+    return structure.on_edges(_rows_of_destinations, destinations={"x": x}, result="edge")
 
 
-def _at_edges(structure: PartitionedStructure, x: Tensor) -> Tensor:
+def _rows_of_sources(csc: Csc, x: Tensor) -> Tensor:
+    return x[kept_ends(csc)[0]]
+
+
+def _rows_of_destinations(csc: Csc, x: Tensor) -> Tensor:
+    return x[kept_ends(csc)[1]]
+
+
+def _at_edges(structure: EdgeStructure, x: Tensor) -> Tensor:
     return structure.sddmm("copy", x, None, "v")

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from torch import Tensor
 
-from peergraph.fullgraph import PartitionedCsc, RowLayout
+from peergraph.fullgraph import PartitionedStructure, RowLayout
 
 _SWAPPED = {"u": "v", "v": "u", "e": "e"}
 _MESSAGES = ("copy_u", "copy_e", "mul")
@@ -26,7 +26,7 @@ class ReversedCsc:
         original: the edges in their own direction.
     """
 
-    def __init__(self, original: PartitionedCsc) -> None:
+    def __init__(self, original: PartitionedStructure) -> None:
         self.original = original
         self.source_layout: RowLayout = original.destination_layout
         self.destination_layout: RowLayout = original.source_layout
@@ -83,7 +83,7 @@ class ReversedCsc:
         self._refuse("edge_softmax (norm_by='src')")
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or not hasattr(PartitionedCsc, name):
+        if name.startswith("_") or not hasattr(PartitionedStructure, name):
             raise AttributeError(name)
         self._refuse(name)
 

@@ -15,11 +15,17 @@ from dgl.base import NID, is_all
 from dgl.udf import EdgeBatch, NodeBatch
 from torch import Tensor
 
-from peergraph.fullgraph import PartitionedCsc, PartitionedTensor, RowLayout, distribute, from_local
+from peergraph.fullgraph import (
+    PartitionedStructure,
+    PartitionedTensor,
+    RowLayout,
+    distribute,
+    from_local,
+)
 
 from ..compat import new_patches
 from .graph import PartitionedGraph
-from .partitioned_edges import PartitionedStructure, features_of_ends
+from .partitioned_edges import EdgeStructure, features_of_ends
 
 _patches = new_patches()
 
@@ -76,7 +82,7 @@ class _EdgeBatch(EdgeBatch):  # type: ignore[misc]
 class _FeaturesOfEnds(Mapping[str, Tensor]):
     """The data of each edge's source or destination; a column is gathered at its first use."""
 
-    def __init__(self, structure: PartitionedStructure, frame: Any, end: str) -> None:
+    def __init__(self, structure: EdgeStructure, frame: Any, end: str) -> None:
         self._structure = structure
         self._frame = frame
         self._end = end
@@ -108,7 +114,7 @@ def _invoke_reduce_function(
     if frame._initializers or frame._default_initializer is not None:
         raise NotImplementedError("initializers of node data with a reduce function of the user's")
     structure = graph._graph.edge_lists[0].structure
-    if not isinstance(structure, PartitionedCsc):
+    if not isinstance(structure, PartitionedStructure):
         raise NotImplementedError("reduce functions of the user's over reversed partitioned edges")
     buckets: list[_Bucket] = structure.cached(("dgl degrees",), lambda: _make_buckets(structure))
     layout = structure.destination_layout
@@ -145,11 +151,12 @@ class _Bucket:
         self.edges = edges
 
 
-def _make_buckets(structure: PartitionedCsc) -> list[_Bucket]:
+def _make_buckets(structure: PartitionedStructure) -> list[_Bucket]:
     """Groups destinations by in-degree, in ascending order, without those of degree 0."""
-    _, destinations = structure.local.edge_ends()
+    local = structure.resident.local
+    _, destinations = local.edge_ends()
     layout = structure.destination_layout
-    degrees = structure.local.in_degrees().long()
+    degrees = local.in_degrees().long()
     by_id = torch.argsort(structure.edge_layout.positions, stable=True)
     order = by_id[torch.argsort(destinations[by_id], stable=True)]
     first = degrees.cumsum(0) - degrees

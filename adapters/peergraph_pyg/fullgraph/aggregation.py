@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn.aggr import MeanAggregation, SumAggregation
 
-from peergraph.fullgraph import NodeIndex, PartitionedTensor, replicated
+from peergraph.fullgraph import NodeIndex, PartitionedTensor
 
 # Modules whose results depend on rows of other destinations, or on random numbers.
 _BATCH_NORMS = nn.modules.batchnorm._BatchNorm
@@ -42,20 +42,24 @@ def aggregate(
             f"messages must be a partitioned tensor with a row for each edge in dimension {dim}, "
             f"got {type(x).__name__} {list(x.shape)}"
         )
-    nodes = index.nodes
-    if dim_size is not None and dim_size != nodes.size:
-        raise ValueError(f"dim_size must be {nodes.size} as the {index.end}s, got {dim_size}")
+    size = index.nodes.size
+    if dim_size is not None and dim_size != size:
+        raise ValueError(f"dim_size must be {size} as the {index.end}s, got {dim_size}")
     _check(module, index)
-    group = nodes.group
-    parameters = {name: replicated(value, group) for name, value in module.named_parameters()}
-    rows = x.to_local()
-    call = {"index": index.local_rows, "dim_size": index.num_local_rows, "dim": dim, **kwargs}
+    # With a dot in their names, parameters are none of the other arguments.
+    parameters = {f"module.{name}": value for name, value in module.named_parameters()}
     if index.end == "source" and isinstance(module, MeanAggregation):
-        sums: PartitionedTensor = index.add_to_nodes(SumAggregation()(rows, **call), dim)
+        sums = aggregate(original, SumAggregation(), x, index, ptr, dim_size, dim)
         degree = index.structure.out_degrees().to(x.dtype).clamp(min=1)
         return sums / degree.view(-1, *[1] * (sums.dim() - 1 - dim % sums.dim()))
-    found: Tensor = torch.func.functional_call(module, parameters, (rows,), call)
-    return index.add_to_nodes(found, dim)
+
+    def run(rows: Tensor, index: Tensor, dim_size: int, dim: int, **parameters: Tensor) -> Tensor:
+        call = {"index": index, "dim_size": dim_size, "dim": dim - rows.dim(), **kwargs}
+        values = {name.removeprefix("module."): value for name, value in parameters.items()}
+        found: Tensor = torch.func.functional_call(module, values, (rows,), call)
+        return found
+
+    return index.reduce_edges(run, x, dim, parameters=parameters)
 
 
 def _check(module: nn.Module, index: NodeIndex) -> None:

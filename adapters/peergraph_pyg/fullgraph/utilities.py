@@ -16,13 +16,16 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch_geometric.nn.conv import RGCNConv
 
+from peergraph.aggregate import Csc
 from peergraph.fullgraph import (
     NodeIndex,
-    PartitionedCsc,
     PartitionedEdgeIndex,
+    PartitionedStructure,
     PartitionedTensor,
     RowLayout,
     from_local,
+    kept_ends,
+    select_edge_rows,
     self_loop_mask,
     with_self_loops,
     without_self_loops,
@@ -74,7 +77,7 @@ def _scatter(
 ) -> Any:
     if not isinstance(index, NodeIndex):
         return original(src, index, dim, dim_size, reduce)
-    rows = _edge_rows("src", src, index.structure, dim)
+    edges = _edge_tensor("src", src, index.structure, dim)
     _check_size(index, dim_size)
     if index.end == "source" and reduce == "mean":
         count = index.structure.out_degrees().to(src.dtype).clamp(min=1)
@@ -86,8 +89,7 @@ def _scatter(
             "edges are on several ranks; reduce 'sum' or 'mean', or pass "
             "full_graph the reversed edges"
         )
-    found = original(rows, index.local_rows, dim, index.num_local_rows, reduce)
-    return index.add_to_nodes(found, dim)
+    return index.reduce_edges(functools.partial(original, reduce=reduce), edges, dim)
 
 
 def _degree(original: Original, index: Any, num_nodes: int | None = None, dtype: Any = None) -> Any:
@@ -121,7 +123,7 @@ def _remove_self_loops(original: Original, edge_index: Any, edge_attr: Any = Non
     if rest is structure:
         return edge_index, edge_attr
     if edge_attr is not None:
-        edge_attr = _select(edge_attr, structure, rest)
+        edge_attr = select_edge_rows(_edge_tensor("edge_attr", edge_attr, structure), rest)
     return PartitionedEdgeIndex(rest), edge_attr
 
 
@@ -155,17 +157,24 @@ def _add_remaining_self_loops(
     rest = without_self_loops(structure)
     loops = with_self_loops(rest, _num_loops(structure, num_nodes))
     if edge_attr is not None:
-        # A loop keeps its attribute, the last of several, as in PyG on the CPU.
-        rows = _loop_rows(edge_index, edge_attr, fill_value)
-        is_loop = self_loop_mask(structure).to_local()
-        destinations = edge_index[1].local_rows[is_loop]
-        own = _edge_tensor("edge_attr", edge_attr, structure).to_local()[is_loop]
-        local = rows.to_local().clone()
-        local[destinations] = own
-        edge_attr = loops.append(
-            _select(edge_attr, structure, rest), from_local(local, structure.destination_layout)
+        edges = _edge_tensor("edge_attr", edge_attr, structure)
+        of_loops = structure.on_edges(
+            _replace_loop_rows,
+            destinations={"rows": _loop_rows(edge_index, edge_attr, fill_value)},
+            edges={"edges": edges, "is_loop": self_loop_mask(structure)},
         )
+        edge_attr = loops.append(select_edge_rows(edges, rest), of_loops)
     return PartitionedEdgeIndex(loops.structure), edge_attr
+
+
+def _replace_loop_rows(csc: Csc, rows: Tensor, edges: Tensor, is_loop: Tensor) -> Tensor:
+    """Returns rows of destinations with the attribute of a loop, of several the last.
+
+    As PyG does on the CPU.
+    """
+    found = rows.clone()
+    found[kept_ends(csc)[1][is_loop]] = edges[is_loop]
+    return found
 
 
 def _get_laplacian(
@@ -275,31 +284,18 @@ def _loop_rows(
             raise NotImplementedError("fill_value that requires gradients, on a partitioned graph")
         return from_local(value.expand(shape).contiguous(), layout)
     number = 1.0 if fill_value is None else fill_value
-    return from_local(edges.to_local().detach().new_full(shape, number), layout)
+    return from_local(torch.full(shape, number, dtype=edges.dtype, device=edges.device), layout)
 
 
-def _select(edge_attr: Any, structure: PartitionedCsc, rest: PartitionedCsc) -> PartitionedTensor:
-    """Returns the rows of the edges of `rest`, which :func:`select_edges` took of `structure`."""
-    edges = _edge_tensor("edge_attr", edge_attr, structure)
-    rows = rest.edge_layout.parent_rows
-    if rest is structure or rows is None:
-        return edges
-    return from_local(edges.to_local().index_select(0, rows), rest.edge_layout)
-
-
-def _ones(structure: PartitionedCsc, dtype: Any) -> PartitionedTensor:
+def _ones(structure: PartitionedStructure, dtype: Any) -> PartitionedTensor:
     layout = structure.edge_layout
     return from_local(torch.ones(layout.local_count, dtype=dtype, device=structure.device), layout)
 
 
-def _edge_tensor(name: str, value: Any, structure: PartitionedCsc) -> PartitionedTensor:
-    _edge_rows(name, value, structure, 0)
-    assert isinstance(value, PartitionedTensor)
-    return value
-
-
-def _edge_rows(name: str, value: Any, structure: PartitionedCsc, dim: int) -> Tensor:
-    """Returns this rank's rows of a tensor by edge."""
+def _edge_tensor(
+    name: str, value: Any, structure: PartitionedStructure, dim: int = 0
+) -> PartitionedTensor:
+    """Returns a partitioned tensor by edge; raises for anything else."""
     if not isinstance(value, PartitionedTensor):
         raise TypeError(
             f"{name} must be a partitioned tensor with a row for each edge, got "
@@ -312,7 +308,7 @@ def _edge_rows(name: str, value: Any, structure: PartitionedCsc, dim: int) -> Te
             f"{name} must have the rows of the edges, {structure.edge_layout}, in dimension {dim}, "
             f"got {value.layout} in dimension {value.partitioned_dim}"
         )
-    return value.to_local()
+    return value
 
 
 def _check_size(index: NodeIndex, size: int | None) -> None:
@@ -326,7 +322,7 @@ def _check_size(index: NodeIndex, size: int | None) -> None:
         )
 
 
-def _num_loops(structure: PartitionedCsc, num_nodes: Any) -> int:
+def _num_loops(structure: PartitionedStructure, num_nodes: Any) -> int:
     if isinstance(num_nodes, (tuple, list)):
         return int(min(num_nodes))
     if num_nodes is None:
@@ -334,5 +330,5 @@ def _num_loops(structure: PartitionedCsc, num_nodes: Any) -> int:
     return int(num_nodes)
 
 
-def _most_nodes(structure: PartitionedCsc) -> int:
+def _most_nodes(structure: PartitionedStructure) -> int:
     return max(structure.num_sources, structure.num_destinations)

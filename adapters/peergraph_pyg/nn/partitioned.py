@@ -10,8 +10,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from peergraph.aggregate import FEATURE_DTYPES
 from peergraph.fullgraph import (
-    PartitionedCsc,
     PartitionedEdgeIndex,
+    PartitionedStructure,
     PartitionedTensor,
     RowLayout,
     select_edges,
@@ -27,7 +27,7 @@ _by_relation: MutableMapping[Tensor, Any] = WeakIdKeyDictionary()
 
 def partitioned_structure(
     edge_index: PartitionedEdgeIndex, size: Any, x: Ends, e: Tensor | None
-) -> PartitionedCsc:
+) -> PartitionedStructure:
     """Returns the structure of a partitioned edge index; raises Unsupported for other operands.
 
     Args:
@@ -49,15 +49,15 @@ def partitioned_structure(
     if e is not None:
         _require_rows("edge weights", e, structure.edge_layout)
     note(
-        f"structure: partitioned, rows are exchanged in mode {structure.mode}, "
-        f"{structure.plan.num_extended} rows of sources on this rank"
+        f"structure: partitioned, rows are exchanged in mode {structure.resident.mode}, "
+        f"{structure.resident.plan.num_extended} rows of sources on this rank"
     )
     return structure
 
 
 def relation_structures(
     edge_index: PartitionedEdgeIndex, edge_type: Tensor, num_relations: int
-) -> list[PartitionedCsc]:
+) -> list[PartitionedStructure]:
     """Returns the structure of each relation, made once for a tensor of relations. Collective.
 
     Args:
@@ -70,7 +70,7 @@ def relation_structures(
     state: Hashable = (version_of(edge_type), num_relations)
     kept = _by_relation.get(edge_type)
     if kept is not None and kept[0] == state and kept[1] is structure:
-        found: list[PartitionedCsc] = kept[2]
+        found: list[PartitionedStructure] = kept[2]
         return found
     made = []
     for relation in range(num_relations):

@@ -6,6 +6,7 @@ from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 from peergraph.fullgraph.random.plain_tensors import keyed_random
 from peergraph.fullgraph.structure.edge_changes import (
     LoopStructure,
+    select_edge_rows,
     select_edges,
     self_loop_mask,
     with_self_loops,
@@ -14,6 +15,7 @@ from peergraph.fullgraph.structure.edge_changes import (
 from peergraph.fullgraph.structure.edge_index import PartitionedEdgeIndex
 from peergraph.fullgraph.structure.node_index import NodeIndex
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
+from peergraph.fullgraph.structure.partitioned_structure import PartitionedStructure, kept_ends
 from peergraph.fullgraph.tensor.conversions import distribute, from_local, like, replicated
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 
@@ -24,13 +26,16 @@ __all__ = [
     "NodeIndex",
     "PartitionedCsc",
     "PartitionedEdgeIndex",
+    "PartitionedStructure",
     "PartitionedTensor",
     "RowLayout",
     "distribute",
     "from_local",
+    "kept_ends",
     "keyed_random",
     "like",
     "replicated",
+    "select_edge_rows",
     "select_edges",
     "self_loop_mask",
     "with_self_loops",

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
+from peergraph.fullgraph.structure.partitioned_structure import PartitionedStructure
 from peergraph.fullgraph.tensor.conversions import from_local
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 
@@ -18,7 +19,7 @@ from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 _KEPT_SELECTIONS = 32
 
 
-def self_loop_mask(structure: PartitionedCsc) -> PartitionedTensor:
+def self_loop_mask(structure: PartitionedStructure) -> PartitionedTensor:
     """Returns [edges] bool: whether the edge is a self loop, one tensor at every call.
 
     Collective at the first call.
@@ -27,16 +28,11 @@ def self_loop_mask(structure: PartitionedCsc) -> PartitionedTensor:
         ValueError: sources and destinations are different nodes.
     """
 
-    def make() -> PartitionedTensor:
-        sources, destinations = local_ends(structure)
-        ids = structure.plan.gather(structure.source_layout.positions)
-        same = ids[sources] == structure.destination_layout.positions[destinations]
-        return from_local(same, structure.edge_layout)
-
-    return structure.cached("self loop mask", make)
+    resident = structure.resident
+    return resident.cached("self loop mask", lambda: _self_loop_mask(resident))
 
 
-def select_edges(structure: PartitionedCsc, mask: PartitionedTensor) -> PartitionedCsc:
+def select_edges(structure: PartitionedStructure, mask: PartitionedTensor) -> PartitionedStructure:
     """Returns the structure of the edges that a mask selects, in their order. Collective.
 
     The structures of the last selections are kept; a mask that selects all gives the same one.
@@ -54,25 +50,29 @@ def select_edges(structure: PartitionedCsc, mask: PartitionedTensor) -> Partitio
     layout = structure.edge_layout.select_mask(mask.to_local())
     if layout.size == structure.num_edges:
         return structure
-    kept: OrderedDict[RowLayout, PartitionedCsc] = structure.cached("selections", OrderedDict)
+    kept: OrderedDict[RowLayout, PartitionedStructure]
+    kept = structure.cached("selections", OrderedDict)
     if layout not in kept:
-        rows = layout.parent_rows
-        assert rows is not None
-        sources, destinations = local_ends(structure)
-        kept[layout] = PartitionedCsc.from_local_edges(
-            structure.source_layout,
-            structure.destination_layout,
-            layout,
-            _internal_rows(structure, sources[rows]),
-            destinations[rows],
-            mode=structure.mode,
-        )
+        kept[layout] = structure.like(_select_edges(structure.resident, layout))
         if len(kept) > _KEPT_SELECTIONS:
             kept.popitem(last=False)
     return kept[layout]
 
 
-def without_self_loops(structure: PartitionedCsc) -> PartitionedCsc:
+def select_edge_rows(edges: PartitionedTensor, selected: PartitionedStructure) -> PartitionedTensor:
+    """Returns the rows of the edges of `selected`. Differentiable; not collective.
+
+    Args:
+        edges: rows of the edges of the structure that :func:`select_edges` was called with.
+        selected: what it returned.
+    """
+    rows = selected.edge_layout.parent_rows
+    if selected.edge_layout is edges.layout or rows is None:
+        return edges
+    return from_local(edges.to_local().index_select(0, rows), selected.edge_layout)
+
+
+def without_self_loops(structure: PartitionedStructure) -> PartitionedStructure:
     """Returns the structure without self loops; the same one if it has none. Collective."""
     return structure.cached(
         "without self loops",
@@ -83,7 +83,7 @@ def without_self_loops(structure: PartitionedCsc) -> PartitionedCsc:
 class LoopStructure(NamedTuple):
     """A structure with further self loops."""
 
-    structure: PartitionedCsc
+    structure: PartitionedStructure
     """The edges in their order, then the loops in the order of nodes."""
     loop_rows: Tensor
     """[loops of this rank] int64: the local row of the destination of each loop."""
@@ -100,7 +100,7 @@ class LoopStructure(NamedTuple):
         return from_local(rows, self.structure.edge_layout)
 
 
-def with_self_loops(structure: PartitionedCsc, count: int) -> LoopStructure:
+def with_self_loops(structure: PartitionedStructure, count: int) -> LoopStructure:
     """Returns the structure with further edges: node i to node i, for i below `count`.
 
     Loops that the structure has stay. Collective at the first call for a count.
@@ -118,16 +118,34 @@ def with_self_loops(structure: PartitionedCsc, count: int) -> LoopStructure:
     return structure.cached(("with self loops", count), lambda: _with_self_loops(structure, count))
 
 
-def local_ends(structure: PartitionedCsc) -> tuple[Tensor, Tensor]:
-    """Returns the ends of this rank's edges, [edges of this rank] int64 each. Not collective.
-
-    Returns:
-        The extended row of each edge's source and the local row of its destination.
-    """
-    return structure.cached("local ends", structure.local.edge_ends)
+def _self_loop_mask(structure: PartitionedCsc) -> PartitionedTensor:
+    sources, destinations = structure.local_ends()
+    ids = structure.plan.gather(structure.source_layout.positions)
+    same = ids[sources] == structure.destination_layout.positions[destinations]
+    return from_local(same, structure.edge_layout)
 
 
-def _with_self_loops(structure: PartitionedCsc, count: int) -> LoopStructure:
+def _select_edges(structure: PartitionedCsc, layout: RowLayout) -> PartitionedCsc:
+    rows = layout.parent_rows
+    assert rows is not None
+    sources, destinations = structure.local_ends()
+    return PartitionedCsc.from_local_edges(
+        structure.source_layout,
+        structure.destination_layout,
+        layout,
+        _internal_rows(structure, sources[rows]),
+        destinations[rows],
+        mode=structure.mode,
+    )
+
+
+def _with_self_loops(structure: PartitionedStructure, count: int) -> LoopStructure:
+    made, rows = _append_loops(structure.resident, count)
+    return LoopStructure(structure.like(made), rows)
+
+
+def _append_loops(structure: PartitionedCsc, count: int) -> tuple[PartitionedCsc, Tensor]:
+    """Returns the structure with loops, and the local row of each loop's destination."""
     edges, destinations = structure.edge_layout, structure.destination_layout
     ids = destinations.positions
     rows = (ids < count).nonzero().squeeze(1)
@@ -139,7 +157,7 @@ def _with_self_loops(structure: PartitionedCsc, count: int) -> LoopStructure:
         lambda: torch.cat([edges.positions, edges.size + loop_ids]),
     )
     loop_sources = structure.source_layout.internal_rows[loop_ids.cpu()].to(ids.device)
-    sources, edge_destinations = local_ends(structure)
+    sources, edge_destinations = structure.local_ends()
     made = PartitionedCsc.from_local_edges(
         structure.source_layout,
         destinations,
@@ -148,7 +166,7 @@ def _with_self_loops(structure: PartitionedCsc, count: int) -> LoopStructure:
         torch.cat([edge_destinations, rows]),
         mode=structure.mode,
     )
-    return LoopStructure(made, rows)
+    return made, rows
 
 
 def _internal_rows(structure: PartitionedCsc, extended_rows: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from peergraph.fullgraph.structure.edge_changes import select_edges
 from peergraph.fullgraph.structure.node_index import NodeIndex
-from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
+from peergraph.fullgraph.structure.partitioned_structure import PartitionedStructure
 from peergraph.fullgraph.tensor.conversions import distribute
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 
@@ -30,18 +30,18 @@ class PartitionedEdgeIndex(Tensor):
 
     __slots__ = ("structure",)
 
-    structure: PartitionedCsc
+    structure: PartitionedStructure
     """The edges, partitioned by destination."""
 
     @staticmethod
-    def __new__(cls, structure: PartitionedCsc) -> PartitionedEdgeIndex:
+    def __new__(cls, structure: PartitionedStructure) -> PartitionedEdgeIndex:
         made: PartitionedEdgeIndex = Tensor._make_wrapper_subclass(
             cls, (2, structure.num_edges), dtype=torch.int64, device=structure.device
         )
         made.structure = structure
         return made
 
-    def __init__(self, structure: PartitionedCsc) -> None:
+    def __init__(self, structure: PartitionedStructure) -> None:
         super().__init__()
 
     def __getitem__(self, index: Any) -> Any:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from peergraph.aggregate import FEATURE_DTYPES
+from peergraph.aggregate import FEATURE_DTYPES, Csc
 from peergraph.aggregate.layers import without_autocast
-from peergraph.fullgraph.exchange.halo import add_to_owners
-from peergraph.fullgraph.exchange.local_operands import local_operands
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.structure.edge_changes import local_ends
-from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
-from peergraph.fullgraph.tensor.conversions import from_local
+from peergraph.fullgraph.structure.partitioned_structure import (
+    NONE,
+    Operands,
+    PartitionedStructure,
+    kept_ends,
+)
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 
 End = Literal["source", "destination"]
@@ -31,13 +32,13 @@ class NodeIndex(PartitionedTensor):
 
     __slots__ = ("end", "structure")
 
-    structure: PartitionedCsc
+    structure: PartitionedStructure
     """The edges."""
     end: End
     """Which end of the edges."""
 
     @classmethod
-    def of(cls, structure: PartitionedCsc, end: End) -> NodeIndex:
+    def of(cls, structure: PartitionedStructure, end: End) -> NodeIndex:
         """Returns the index of one end of the edges of a structure, always the same object.
 
         Not collective.
@@ -72,12 +73,6 @@ class NodeIndex(PartitionedTensor):
             return self.structure.source_layout
         return self.structure.destination_layout
 
-    @property
-    def local_rows(self) -> Tensor:
-        """[edges of this rank]: extended rows of sources, or local rows of destinations."""
-        sources, destinations = local_ends(self.structure)
-        return sources if self.end == "source" else destinations
-
     def select_rows(self, x: PartitionedTensor, dim: int = 0) -> PartitionedTensor:
         """Returns the rows of `x` at this end of each edge. Collective; differentiable.
 
@@ -94,43 +89,50 @@ class NodeIndex(PartitionedTensor):
                 f"x must have the rows of the {self.end}s, {self.nodes}, in dimension {dim}, got "
                 f"{x.layout} in dimension {x.partitioned_dim} of {list(x.shape)}"
             )
-        rows = x.to_local() if dim == 0 else x.to_local().movedim(dim, 0)
-        selected = self._select_local(rows)
-        return from_local(
-            selected if dim == 0 else selected.movedim(0, dim), self.structure.edge_layout, dim
-        )
-
-    def _select_local(self, rows: Tensor) -> Tensor:
-        """Returns rows for this rank's edges, of this rank's rows of nodes."""
+        rows = {"x": x if dim == 0 else x.movedim(dim, 0)}
         if self.end == "source":
-            [extended], _ = local_operands(self.structure.plan, [rows])
-            assert extended is not None
-            rows = extended
-        if rows.dtype in FEATURE_DTYPES and rows.dim() >= 2:
-            # Its gradient sums rows in a fixed order.
-            target = "u" if self.end == "source" else "v"
-            return without_autocast(lambda: self.structure.local.sddmm("copy", rows, None, target))
-        return rows.index_select(0, self.local_rows)
+            selected = self.structure.on_edges(_at_sources, sources=rows, result="edge")
+        else:
+            selected = self.structure.on_edges(_at_destinations, destinations=rows, result="edge")
+        return selected if dim == 0 else selected.movedim(0, dim)  # type: ignore[return-value]
 
-    def add_to_nodes(self, rows: Tensor, dim: int = 0) -> PartitionedTensor:
-        """Returns node rows of what this rank computed for the rows of its edges' ends.
+    def reduce_edges(
+        self,
+        function: Callable[..., Tensor],
+        x: PartitionedTensor,
+        dim: int = 0,
+        *,
+        parameters: Operands = NONE,
+    ) -> PartitionedTensor:
+        """Reduces rows of edges at the nodes of this end. Collective; differentiable.
 
-        Collective for sources, where the parts of all ranks are added up. Differentiable.
+        The parts that ranks have of the result of a source are added up.
 
         Args:
-            rows: :attr:`num_local_rows` along `dim`.
-            dim: the dimension of nodes.
+            function: called with plain rows of edges, the node row of each edge as `index`, the
+                number of node rows as `dim_size`, `dim`, and the parameters by name; returns node
+                rows in the dimension `dim`.
+            x: partitioned along `dim` as the edges.
+            dim: the dimension of edges, which becomes that of nodes.
+            parameters: see :meth:`PartitionedStructure.on_edges`.
         """
-        if self.end == "source":
-            rows = add_to_owners(self.structure.plan, rows.movedim(dim, 0)).movedim(0, dim)
-        return from_local(rows, self.nodes, dim)
+        dim = dim % x.dim()
+        end = self.end
 
-    @property
-    def num_local_rows(self) -> int:
-        """Rows that :attr:`local_rows` counts."""
-        if self.end == "source":
-            return self.structure.plan.num_extended
-        return self.nodes.local_count
+        def run(csc: Csc, x: Tensor, **parameters: Tensor) -> Tensor:
+            count = csc.num_sources if end == "source" else csc.num_destinations
+            index = kept_ends(csc)[end == "destination"]
+            rows = x if dim == 0 else x.movedim(0, dim)
+            found = function(rows, index=index, dim_size=count, dim=dim, **parameters)
+            return found if dim == 0 else found.movedim(dim, 0)
+
+        found = self.structure.on_edges(
+            run,
+            edges={"x": x if dim == 0 else x.movedim(dim, 0)},
+            parameters=parameters,
+            result=end,
+        )
+        return found if dim == 0 else found.movedim(0, dim)  # type: ignore[return-value]
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"NodeIndex({self.end}s of {self.structure})"
@@ -165,6 +167,21 @@ class NodeIndex(PartitionedTensor):
             f"{func} on the ends of edges of a partitioned graph: compute with their ids, "
             "edge_index[0].ids()"
         )
+
+
+def _at_sources(csc: Csc, x: Tensor) -> Tensor:
+    return _rows_at(csc, x, "u")
+
+
+def _at_destinations(csc: Csc, x: Tensor) -> Tensor:
+    return _rows_at(csc, x, "v")
+
+
+def _rows_at(csc: Csc, x: Tensor, target: str) -> Tensor:
+    if x.dtype in FEATURE_DTYPES and x.dim() >= 2:
+        # Its gradient sums rows in a fixed order.
+        return without_autocast(lambda: csc.sddmm("copy", x, None, target))
+    return x.index_select(0, kept_ends(csc)[target == "v"])
 
 
 SHAPE_FUNCTIONS = {

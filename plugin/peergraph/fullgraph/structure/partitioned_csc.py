@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from peergraph.aggregate import Csc, Message, attention_fits
+from peergraph.aggregate import Csc
 from peergraph.aggregate.ops.operands import autocast
 from peergraph.aggregate.ops.product_order import multiplies_first
 from peergraph.aggregate.ops.spmm import REDUCTIONS
@@ -21,33 +21,28 @@ from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.structure.constant_inputs import ConstantInputs
 from peergraph.fullgraph.structure.joined_relations import join_relations
 from peergraph.fullgraph.structure.neighbor_sums import NeighborSums
-from peergraph.fullgraph.structure.operands import Operands
+from peergraph.fullgraph.structure.partitioned_structure import (
+    NONE,
+    Operands,
+    PartitionedStructure,
+    RowsOf,
+    kept_ends,
+)
 from peergraph.fullgraph.tensor.conversions import from_local
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.memory import TableRows
 
-_Result = TypeVar("_Result")
 _Rows = TypeVar("_Rows", bound=Tensor)
 
 
-class PartitionedCsc:
-    """The edges of one relation over all ranks; each rank holds the edges to its destinations.
+class PartitionedCsc(PartitionedStructure):
+    """The edges of one relation over all ranks, for features on the device.
 
-    Implements :class:`peergraph.aggregate.structure.Structure` with features that are
-    :class:`PartitionedTensor`: those of sources have the rows of `source_layout`, those of
-    destinations of `destination_layout`, those of edges of `edge_layout`. Parameters are plain
-    tensors, equal on all ranks. Rows of sources that lie on other ranks are exchanged (MG-GCN 4.1);
-    each verb then runs on the edges of this rank, and gradients of the exchanged rows are added
-    at their owners. All verbs are collective. Sums are in a fixed order, so that two runs are equal
-    bit for bit.
+    Rows of sources that lie on other ranks are exchanged (MG-GCN 4.1); each verb then runs on the
+    edges of this rank, and gradients of the exchanged rows are added at their owners.
 
     Made by :meth:`from_local_edges`.
     """
-
-    transient = False
-    """Partitioned structures serve many passes."""
-    orders_products = True
-    """:meth:`spmm_linear` multiplies first where that is narrower (MG-GCN 4.4)."""
 
     def __init__(
         self,
@@ -58,12 +53,7 @@ class PartitionedCsc:
         local: Csc,
         mode: str | None = None,
     ) -> None:
-        self.source_layout = source_layout
-        """Rows of the features of sources."""
-        self.destination_layout = destination_layout
-        """Rows of the features of destinations."""
-        self.edge_layout = edge_layout
-        """Rows of the features of edges."""
+        super().__init__(source_layout, destination_layout, edge_layout)
         self.plan = plan
         """Which rows of sources are exchanged."""
         self.local = local
@@ -71,9 +61,7 @@ class PartitionedCsc:
         self.keeps_results = True
         """Whether sums of constant features are kept; they take as much memory as the features."""
         self._sums = NeighborSums(plan, local, mode)
-        self._operands = Operands(source_layout, destination_layout, edge_layout)
         self._constants = ConstantInputs()
-        self._cache: dict[Hashable, Any] = {}
         self._out_degrees: Tensor | None = None
 
     @classmethod
@@ -127,24 +115,18 @@ class PartitionedCsc:
         return cls(source_layout, destination_layout, edge_layout, plan, local, mode)
 
     @property
-    def num_sources(self) -> int:
-        """Rows of features of sources, of all ranks."""
-        return self.source_layout.size
-
-    @property
-    def num_destinations(self) -> int:
-        """Rows of features of destinations, of all ranks."""
-        return self.destination_layout.size
-
-    @property
-    def num_edges(self) -> int:
-        """Rows of features of edges, of all ranks."""
-        return self.edge_layout.size
-
-    @property
     def device(self) -> torch.device:
         """Device of this rank's rows."""
         return self.local.device
+
+    @property
+    def resident(self) -> PartitionedCsc:
+        """This structure."""
+        return self
+
+    def like(self, resident: PartitionedCsc) -> PartitionedCsc:
+        """Returns `resident`."""
+        return resident
 
     @property
     def mode(self) -> str:
@@ -192,16 +174,13 @@ class PartitionedCsc:
             from_local(self.destination_layout.positions[destination], self.edge_layout),
         )
 
-    def cached(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
-        """Returns what `make` returned at the first call with this key.
+    def local_ends(self) -> tuple[Tensor, Tensor]:
+        """Returns the ends of this rank's edges, [edges of this rank] int64 each. Not collective.
 
-        The result is kept with the structure. Its tensors are made outside of inference mode.
+        Returns:
+            The extended row of each edge's source and the local row of its destination.
         """
-        if key not in self._cache:
-            with torch.inference_mode(False):
-                self._cache[key] = make()
-        result: _Result = self._cache[key]
-        return result
+        return kept_ends(self.local)
 
     def keeps(self, x: Tensor | TableRows, e: Tensor | None = None) -> bool:
         """Returns whether results of these features are kept: they came before, unchanged.
@@ -230,23 +209,6 @@ class PartitionedCsc:
         out = self._reduce(message, reduce, x, e, constant)
         # What is kept must not be changed with the result.
         return self._of_destinations(out.clone() if constant else out)
-
-    def spmm_transposed(
-        self, message: str, x: Tensor | None = None, e: Tensor | None = None
-    ) -> PartitionedTensor:
-        """Sums messages at sources.
-
-        Args:
-            message: ``copy_u`` (x of the destination), ``copy_e`` (e of the edge) or ``mul``.
-            x: [destinations, *features].
-            e: [edges, *features].
-
-        Returns:
-            [sources, *features].
-        """
-        rows, edges = self._operands.destination("x", x), self._operands.edge("e", e)
-        sums = self.local.spmm_transposed(message, rows, edges, backward="transpose")
-        return from_local(add_to_owners(self.plan, sums), self.source_layout)
 
     def spmm_add_self(
         self,
@@ -344,102 +306,37 @@ class PartitionedCsc:
             )
         return self._of_destinations(out)
 
-    def sddmm(
+    def on_edges(
         self,
-        op: str,
-        lhs: Tensor,
-        rhs: Tensor | None = None,
-        lhs_target: str = "u",
-        rhs_target: str = "v",
-    ) -> PartitionedTensor:
-        """Computes a value for each edge: see :func:`peergraph.aggregate.g_sddmm`."""
-        left = autocast(self._operands.at("lhs", lhs, lhs_target))
-        right = autocast(self._operands.at("rhs", rhs, rhs_target))
-        left_halo, right_halo = lhs_target == "u", rhs_target == "u"
-        [from_left, from_right], _ = local_operands(
-            self.plan, [left if left_halo else None, right if right_halo else None]
-        )
-        left = from_left if left_halo else left
-        right = from_right if right_halo else right
-        assert left is not None
-        out = self.local.sddmm(op, left, right, lhs_target, rhs_target)
-        return from_local(out, self.edge_layout)
-
-    def edge_softmax(self, scores: Tensor) -> PartitionedTensor:
-        """Normalises scores of edges: see :func:`peergraph.aggregate.edge_softmax`.
-
-        Nothing is exchanged: a rank has all edges to its destinations.
-        """
-        rows = self._operands.edge("scores", scores)
-        assert rows is not None
-        return from_local(self.local.edge_softmax(rows), self.edge_layout)
-
-    def supports_attention(self, x: Tensor) -> bool:
-        """Returns whether :meth:`attention` takes `x` [sources, heads, depth]."""
-        return attention_fits(torch.empty((0, *x.shape[1:]), dtype=x.dtype, device=self.device))
-
-    def attention(
-        self,
-        x: Tensor,
-        left: Tensor | None = None,
-        right: Tensor | None = None,
+        function: Callable[..., Tensor],
         *,
-        att: Tensor | None = None,
-        negative_slope: float = 0.2,
-        self_loops: int | None = None,
+        sources: Operands = NONE,
+        destinations: Operands = NONE,
+        edges: Operands = NONE,
+        parameters: Operands = NONE,
+        result: RowsOf = "destination",
     ) -> PartitionedTensor:
-        """Sums sources by attention in one pass: see :func:`peergraph.aggregate.attention`.
-
-        `self_loops` is None or the number of nodes.
-        """
-        loops = None
-        if self_loops is not None:
-            self._operands.check_same_nodes("self_loops")
-            if self_loops != self.num_destinations:
-                raise ValueError(f"self_loops must be None or all {self.num_destinations} "
-                                 f"destinations, got {self_loops}")  # fmt: skip
-            loops = self.destination_layout.local_count
-        rows = self._operands.destination("right", right)
-        [sources, of_sources], [vectors] = local_operands(
+        """Runs a function on this rank's edges: see :meth:`PartitionedStructure.on_edges`."""
+        checks = self._operands
+        extended, plain = local_operands(
             self.plan,
-            [self._operands.source("x", x), self._operands.source("left", left)],
-            [self._operands.parameter("att", att)],
+            [checks.source(name, x) for name, x in sources.items()],
+            [checks.parameter(name, x) for name, x in parameters.items()],
         )
-        assert sources is not None
-        out = self.local.attention(
-            sources,
-            of_sources,
-            rows,
-            att=vectors,
-            negative_slope=negative_slope,
-            self_loops=loops,
-            deterministic=True,
+        rows = function(
+            self.local,
+            **dict(zip(sources, extended, strict=True)),
+            **{name: checks.destination(name, x) for name, x in destinations.items()},
+            **{name: checks.edge(name, e) for name, e in edges.items()},
+            **dict(zip(parameters, plain, strict=True)),
         )
-        return self._of_destinations(out)
+        if result == "source":
+            return from_local(add_to_owners(self.plan, rows), self.source_layout)
+        return from_local(rows, self.edge_layout if result == "edge" else self.destination_layout)
 
     def fuses_messages(self) -> bool:
         """Returns whether :meth:`reduce_message` runs as one kernel: on a GPU, with CuPy."""
         return self.local.fuses_messages()
-
-    def reduce_message(
-        self,
-        message: Message,
-        *,
-        u: Tensor | None = None,
-        v: Tensor | None = None,
-        e: Tensor | None = None,
-        w: Tensor | None = None,
-    ) -> PartitionedTensor:
-        """Reduces messages of the user: see :func:`peergraph.aggregate.message`."""
-        [sources], _ = local_operands(self.plan, [autocast(self._operands.source("u", u))])
-        out = self.local.reduce_message(
-            message,
-            u=sources,
-            v=self._operands.destination("v", v),
-            e=self._operands.edge("e", e),
-            w=self._operands.edge("w", w),
-        )
-        return self._of_destinations(out)
 
     def _reduce(self, message: str, reduce: str, x: Any, e: Any, constant: bool) -> Tensor:
         """Returns reduced messages by local row; of constant inputs those of the first call."""

@@ -11,7 +11,7 @@ from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 
 
-class Operands:
+class OperandChecks:
     """The features that verbs of a structure take, by their rows; results are differentiable.
 
     Args:
@@ -34,13 +34,6 @@ class Operands:
     def edge(self, name: str, e: Any) -> Tensor | None:
         """Returns this rank's rows of features of edges, or None for None."""
         return _local_rows(name, e, self.edges, "edges")
-
-    def at(self, name: str, operand: Any, target: str) -> Tensor | None:
-        """Returns this rank's rows of features of sources (u), destinations (v) or edges (e)."""
-        if target not in ("u", "v", "e"):
-            raise ValueError(f"{name}_target must be 'u', 'v' or 'e', got {target!r}")
-        find = {"u": self.source, "v": self.destination, "e": self.edge}[target]
-        return find(name, operand)
 
     def parameter(self, name: str, tensor: Tensor | None) -> Tensor | None:
         """Returns a tensor that is equal on all ranks; a parameter is made so at its first use.

@@ -1,0 +1,326 @@
+"""The methods that all structures of partitioned edges have."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from peergraph.aggregate import Csc, Message, attention_fits
+from peergraph.aggregate.ops.operands import autocast
+from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.structure.operand_checks import OperandChecks
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+from peergraph.memory import TableRows
+
+if TYPE_CHECKING:
+    from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
+
+_Result = TypeVar("_Result")
+_Rows = TypeVar("_Rows", bound=Tensor)
+
+RowsOf = Literal["source", "destination", "edge"]
+"""Which rows a result has."""
+Operands = Mapping[str, Tensor | None]
+"""Operands of a function on edges, by the names of its arguments."""
+NONE: Operands = MappingProxyType({})
+
+
+class PartitionedStructure(ABC):
+    """The edges of one relation over all ranks; each rank holds the edges to its destinations.
+
+    Implements :class:`peergraph.aggregate.structure.Structure` with features that are
+    :class:`PartitionedTensor`: those of sources have the rows of `source_layout`, those of
+    destinations of `destination_layout`, those of edges of `edge_layout`. Parameters are plain
+    tensors, equal on all ranks. All verbs are collective. Sums are in a fixed order, so that two
+    runs are equal bit for bit.
+    """
+
+    transient = False
+    """Partitioned structures serve many passes."""
+    orders_products = True
+    """:meth:`spmm_linear` multiplies first where that is narrower (MG-GCN 4.4)."""
+
+    def __init__(
+        self, source_layout: RowLayout, destination_layout: RowLayout, edge_layout: RowLayout
+    ) -> None:
+        self.source_layout = source_layout
+        """Rows of the features of sources."""
+        self.destination_layout = destination_layout
+        """Rows of the features of destinations."""
+        self.edge_layout = edge_layout
+        """Rows of the features of edges."""
+        self._operands = OperandChecks(source_layout, destination_layout, edge_layout)
+        self._cache: dict[Hashable, Any] = {}
+
+    @property
+    def num_sources(self) -> int:
+        """Rows of features of sources, of all ranks."""
+        return self.source_layout.size
+
+    @property
+    def num_destinations(self) -> int:
+        """Rows of features of destinations, of all ranks."""
+        return self.destination_layout.size
+
+    @property
+    def num_edges(self) -> int:
+        """Rows of features of edges, of all ranks."""
+        return self.edge_layout.size
+
+    @property
+    @abstractmethod
+    def resident(self) -> PartitionedCsc:
+        """The same edges on the device, over features on the device."""
+
+    @abstractmethod
+    def like(self, resident: PartitionedCsc) -> PartitionedStructure:
+        """Returns a structure of this kind with other edges between the same nodes.
+
+        Args:
+            resident: these edges on the device.
+        """
+
+    def cached(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
+        """Returns what `make` returned at the first call with this key.
+
+        The result is kept with the structure. Its tensors are made outside of inference mode.
+        """
+        if key not in self._cache:
+            with torch.inference_mode(False):
+                self._cache[key] = make()
+        result: _Result = self._cache[key]
+        return result
+
+    @abstractmethod
+    def in_degrees(self) -> PartitionedTensor:
+        """Returns the number of edges to each destination, [destinations]."""
+
+    @abstractmethod
+    def out_degrees(self) -> PartitionedTensor:
+        """Returns the number of edges from each source over all ranks, [sources].
+
+        Collective at the first call.
+        """
+
+    @abstractmethod
+    def count_self_loops(self, dtype: torch.dtype) -> PartitionedTensor:
+        """Returns the number of edges from source i to destination i, [destinations].
+
+        Raises:
+            ValueError: sources and destinations are not the same rows.
+        """
+
+    @abstractmethod
+    def edge_ends(self) -> tuple[PartitionedTensor, PartitionedTensor]:
+        """Returns the user's ids of the source and of the destination of each edge, [edges] int64.
+
+        Made at the first call, which is collective, and kept; they are not to be changed.
+        """
+
+    @abstractmethod
+    def keeps(self, x: Tensor | TableRows, e: Tensor | None = None) -> bool:
+        """Returns whether results of these features are kept: they came before, unchanged.
+
+        They are leaves that need no gradient. Each call of a layer asks once, since the call notes
+        the features.
+        """
+
+    @abstractmethod
+    def kept(self, x: Tensor, key: Hashable, make: Callable[[], _Rows]) -> _Rows:
+        """Returns what `make` returned at the first call for `x`, of which :meth:`keeps` is true.
+
+        The result must not be changed.
+        """
+
+    @abstractmethod
+    def spmm(
+        self,
+        message: str,
+        reduce: str,
+        x: Tensor | TableRows | None = None,
+        e: Tensor | None = None,
+    ) -> PartitionedTensor:
+        """Reduces messages at destinations: see :func:`peergraph.aggregate.g_spmm`."""
+
+    @abstractmethod
+    def spmm_add_self(
+        self,
+        x: Tensor | TableRows,
+        self_weight: Tensor,
+        e: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> PartitionedTensor:
+        """Sums messages and weighted self rows: :func:`peergraph.aggregate.spmm_add_self`.
+
+        `self_weight` is [] or [1] plain, or [destinations, 1] partitioned.
+        """
+
+    @abstractmethod
+    def spmm_linear(
+        self,
+        reduce: str,
+        x: Tensor | TableRows,
+        weight: Tensor,
+        self_weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        self_x: Tensor | None = None,
+        others: Sequence[tuple[Any, Tensor]] = (),
+    ) -> PartitionedTensor:
+        """Aggregates and multiplies: see :func:`peergraph.aggregate.spmm_linear`.
+
+        Args:
+            others: further structures of this kind over the same nodes, with their weights.
+        """
+
+    @abstractmethod
+    def fuses_messages(self) -> bool:
+        """Returns whether :meth:`reduce_message` runs as one kernel: on a GPU, with CuPy."""
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Device of rows that are computed."""
+
+    @abstractmethod
+    def on_edges(
+        self,
+        function: Callable[..., Tensor],
+        *,
+        sources: Operands = NONE,
+        destinations: Operands = NONE,
+        edges: Operands = NONE,
+        parameters: Operands = NONE,
+        result: RowsOf = "destination",
+    ) -> PartitionedTensor:
+        """Runs a function on the edges of each rank. Collective; differentiable.
+
+        The function must be the same on all ranks. It computes the rows of a destination, or of the
+        edges into it, from these edges alone: it may be called with the edges into some of the
+        destinations at a time.
+
+        Args:
+            function: called with a :class:`peergraph.aggregate.Csc`, and by name with plain tensors
+                that have the rows of its sources, destinations and edges.
+            sources, destinations, edges: partitioned tensors with these rows in dimension 0; None
+                is passed on.
+            parameters: plain tensors that are equal on all ranks. Others that the function uses get
+                no gradient.
+            result: the rows that the function returns; those of a source are added up.
+
+        Raises:
+            TypeError, ValueError: an operand with other rows.
+        """
+
+    def sddmm(
+        self,
+        op: str,
+        lhs: Tensor,
+        rhs: Tensor | None = None,
+        lhs_target: str = "u",
+        rhs_target: str = "v",
+    ) -> PartitionedTensor:
+        """Computes a value for each edge: see :func:`peergraph.aggregate.g_sddmm`."""
+        run = functools.partial(Csc.sddmm, op=op, lhs_target=lhs_target, rhs_target=rhs_target)
+        by_rows: dict[str, dict[str, Tensor | None]] = {"u": {}, "v": {}, "e": {}}
+        for name, operand, target in (("lhs", lhs, lhs_target), ("rhs", rhs, rhs_target)):
+            if target not in by_rows:
+                raise ValueError(f"{name}_target must be 'u', 'v' or 'e', got {target!r}")
+            by_rows[target][name] = autocast(operand)
+        sources, destinations, edges = by_rows.values()
+        return self.on_edges(
+            run, sources=sources, destinations=destinations, edges=edges, result="edge"
+        )
+
+    def edge_softmax(self, scores: Tensor) -> PartitionedTensor:
+        """Normalises scores of edges: see :func:`peergraph.aggregate.edge_softmax`.
+
+        Nothing is exchanged: a rank has all edges to its destinations.
+        """
+        return self.on_edges(Csc.edge_softmax, edges={"scores": scores}, result="edge")
+
+    def spmm_transposed(
+        self, message: str, x: Tensor | None = None, e: Tensor | None = None
+    ) -> PartitionedTensor:
+        """Sums messages at sources.
+
+        Args:
+            message: ``copy_u`` (x of the destination), ``copy_e`` (e of the edge) or ``mul``.
+            x: [destinations, *features].
+            e: [edges, *features].
+
+        Returns:
+            [sources, *features].
+        """
+        run = functools.partial(Csc.spmm_transposed, message=message, backward="transpose")
+        return self.on_edges(run, destinations={"x": x}, edges={"e": e}, result="source")
+
+    def supports_attention(self, x: Tensor) -> bool:
+        """Returns whether :meth:`attention` takes `x` [sources, heads, depth]."""
+        return attention_fits(torch.empty((0, *x.shape[1:]), dtype=x.dtype, device=self.device))
+
+    def attention(
+        self,
+        x: Tensor,
+        left: Tensor | None = None,
+        right: Tensor | None = None,
+        *,
+        att: Tensor | None = None,
+        negative_slope: float = 0.2,
+        self_loops: int | None = None,
+    ) -> PartitionedTensor:
+        """Sums sources by attention in one pass: see :func:`peergraph.aggregate.attention`.
+
+        `self_loops` is None or the number of nodes.
+        """
+        if self_loops is not None:
+            self._operands.check_same_nodes("self_loops")
+            size = self.destination_layout.size
+            if self_loops != size:
+                raise ValueError(
+                    f"self_loops must be None or all {size} destinations, got {self_loops}"
+                )
+
+        def run(csc: Csc, **operands: Tensor) -> Tensor:
+            return csc.attention(
+                **operands,
+                negative_slope=negative_slope,
+                # The first sources are the destinations.
+                self_loops=None if self_loops is None else csc.num_destinations,
+                deterministic=True,
+            )
+
+        return self.on_edges(
+            run,
+            sources={"x": x, "left": left},
+            destinations={"right": right},
+            parameters={"att": att},
+        )
+
+    def reduce_message(
+        self,
+        message: Message,
+        *,
+        u: Tensor | None = None,
+        v: Tensor | None = None,
+        e: Tensor | None = None,
+        w: Tensor | None = None,
+    ) -> PartitionedTensor:
+        """Reduces messages of the user: see :func:`peergraph.aggregate.message`."""
+        return self.on_edges(
+            functools.partial(Csc.reduce_message, message=message),
+            sources={"u": autocast(u)},
+            destinations={"v": v},
+            edges={"e": e, "w": w},
+        )
+
+
+def kept_ends(csc: Csc) -> tuple[Tensor, Tensor]:
+    """Returns the source and the destination of each edge, [edges] int64, kept with the edges."""
+    return csc.cached("edge ends", csc.edge_ends)
