@@ -25,7 +25,16 @@ PARTS = {  # of an area, in the order in which they may import each other
         *("kernels", "sparse", "ops", "messages", "structure", "csc", "communities"),
         *("functions", "layers"),
     ],
-    "fullgraph": ["layout", "exchange", "tensor", "random", "structure", "plan", "graph"],
+    "fullgraph": [
+        "layout",
+        "exchange",
+        "tensor",
+        "random",
+        "structure",
+        "plan",
+        "graph",
+        "captured_step",
+    ],
 }
 TOP = ["integration", "reference", "testing", "cli"]  # used by no area
 LAYERS = AREAS + TOP

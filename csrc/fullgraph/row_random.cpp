@@ -49,7 +49,7 @@ class BlockCursor {
         ++row_;
       }
     }
-    PhiloxKey key(rows_.seed);
+    PhiloxKey key(rows_.key());
     for (int round = 0; round < kPhiloxRounds; ++round, key.next())
       for (int l = 0; l < kLanes; ++l) philox_round(c0[l], c1[l], c2[l], c3[l], key);
     for (int l = 0; l < kLanes; ++l) {

@@ -65,9 +65,10 @@ template <typename Number, typename T, typename Index, bool kVectors>
 __global__ void __launch_bounds__(kBlockThreads)
     fill_random_rows(const __grid_constant__ RandomRows rows, int64_t per_row, T* out) {
   const int64_t blocks = rows.num_rows * per_row;
+  const uint64_t key = rows.key();
   for (int64_t i = global_thread(); i < blocks; i += grid_threads()) {
     const BlockPlace place = place_of<Index>(i, per_row);
-    const Philox4x32 block = philox(rows.seed, static_cast<uint64_t>(rows.row_ids[place.row]),
+    const Philox4x32 block = philox(key, static_cast<uint64_t>(rows.row_ids[place.row]),
                                     static_cast<uint64_t>(place.block));
     Vector<T, kColumnsOf64> made;
     Number::write(join_words(block.v[0], block.v[1]), &made.values[0]);
@@ -83,12 +84,13 @@ __global__ void __launch_bounds__(kBlockThreads)
   const auto* x = static_cast<const T*>(op.x);
   const auto scale = static_cast<Value>(op.scale);
   const int64_t blocks = op.rows.num_rows * per_row;
+  const uint64_t key = op.rows.key();
   for (int64_t i = global_thread(); i < blocks; i += grid_threads()) {
     const BlockPlace place = place_of<Index>(i, per_row);
     const Elements<T, kColumnsOf32, kVectors> elements(op.rows, place);
     Vector<T, kColumnsOf32> values;
     if (x != nullptr) values = elements.load(x);
-    const Philox4x32 block = philox(op.rows.seed, static_cast<uint64_t>(op.rows.row_ids[place.row]),
+    const Philox4x32 block = philox(key, static_cast<uint64_t>(op.rows.row_ids[place.row]),
                                     static_cast<uint64_t>(place.block));
 #pragma unroll
     for (int c = 0; c < kColumnsOf32; ++c) {

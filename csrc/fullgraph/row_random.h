@@ -15,11 +15,16 @@ namespace peergraph {
 /// Rows that numbers are drawn for. Row i has the id row_ids[i]; equal ids have equal numbers.
 struct RandomRows {
   uint64_t seed = 0;
+  /// On the device that computes: where the seed lies, in place of `seed`. A CUDA graph reads it
+  /// anew at each replay.
+  const uint64_t* seed_address = nullptr;
   const int64_t* row_ids = nullptr;  // [num_rows]
   int64_t num_rows = 0;
   int64_t columns = 0;
 
   int64_t num_elements() const { return num_rows * columns; }
+
+  PG_HD uint64_t key() const { return seed_address == nullptr ? seed : *seed_address; }
 };
 
 /// Uniform numbers in [0, 1), standard normal ones, or exponential ones of rate 1.

@@ -406,6 +406,7 @@ def degrees(
 def dropout_rows(
     *,
     seed: int,
+    device_seed: torch.Tensor | None,
     row_ids: torch.Tensor,
     p: float,
     scale: float,
@@ -425,6 +426,7 @@ def edge_softmax(
 def fill_random(
     *,
     seed: int,
+    device_seed: torch.Tensor | None,
     row_ids: torch.Tensor,
     distribution: Distribution,
     out: torch.Tensor,

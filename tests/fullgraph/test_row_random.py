@@ -141,7 +141,7 @@ def test_empty(shape: tuple[int, int], device: torch.device) -> None:
 
 def test_rejects() -> None:
     ids, x, launch = torch.arange(3), torch.ones(3, 2), launch_on(torch.device("cpu"))
-    arguments = {"seed": 1, "p": 0.5, "scale": 2.0, "launch": launch}
+    arguments = {"seed": 1, "device_seed": None, "p": 0.5, "scale": 2.0, "launch": launch}
     with pytest.raises(ValueError, match="row_ids must be int64"):
         _C.dropout_rows(row_ids=ids.int(), x=x, out=x, **arguments)
     with pytest.raises(ValueError, match="a row for each of row_ids"):

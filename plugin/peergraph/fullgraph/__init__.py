@@ -1,5 +1,6 @@
 """Exact training on a whole graph over several GPUs (MG-GCN, MGG)."""
 
+from peergraph.fullgraph.captured_step import CapturedStep, capture
 from peergraph.fullgraph.graph import FullGraph
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
@@ -20,6 +21,7 @@ from peergraph.fullgraph.tensor.conversions import distribute, from_local, like,
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 
 __all__ = [
+    "CapturedStep",
     "FullGraph",
     "FullGraphPlan",
     "LoopStructure",
@@ -29,6 +31,7 @@ __all__ = [
     "PartitionedStructure",
     "PartitionedTensor",
     "RowLayout",
+    "capture",
     "distribute",
     "from_local",
     "kept_ends",

@@ -72,6 +72,11 @@ class _Parameters:
         self._result = hints.pop("return")
         self._types = hints
         self._names = list(hints)
+        self._defaults = {
+            name: parameter.default
+            for name, parameter in inspect.signature(function).parameters.items()
+            if parameter.default is not parameter.empty
+        }
         self._parts = [list(_paths(annotation)) for annotation in hints.values()]
 
     def flat_signature(self) -> inspect.Signature:
@@ -86,7 +91,8 @@ class _Parameters:
 
     def split(self, *args: Any, **kwargs: Any) -> list[Any]:
         """The operator's arguments for a call of the function. torch.compile traces it."""
-        given = [*args, *(kwargs[name] for name in self._names[len(args) :])]
+        named = {**self._defaults, **kwargs}
+        given = [*args, *(named[name] for name in self._names[len(args) :])]
         flat = []
         for value, parts in zip(given, self._parts, strict=True):
             for path, absent in parts:

@@ -11,6 +11,7 @@ from torch.autograd import Function
 
 from peergraph.fullgraph.random.registry import random_op
 from peergraph.fullgraph.random.rows import Rows
+from peergraph.fullgraph.random.seeds import Seed
 from peergraph.fullgraph.tensor.conversions import take_rows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.fullgraph.tensor.registry import function_rule
@@ -24,7 +25,7 @@ class _Dropout(Function):
     """Dropout of the rows of a partitioned or a plain tensor."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, p: float, seed: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, p: float, seed: Seed) -> Tensor:
         ctx.p, ctx.seed = p, seed
         ctx.layout = (x.layout, x.partitioned_dim) if isinstance(x, PartitionedTensor) else None
         rows = Rows(x)

@@ -1,4 +1,8 @@
-"""The compiled kernels as operators: numbers keyed by (seed, row id, column), without autograd."""
+"""The compiled kernels as operators: numbers keyed by (seed, row id, column), without autograd.
+
+All take a seed as an integer or, in `device_seed`, as a tensor [1] int64 on the device of the rows;
+then the integer is ignored.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +18,24 @@ DISTRIBUTIONS: dict[str, _C.Distribution] = dict(_C.Distribution.__members__)
 
 
 def _empty_rows(
-    distribution: str, seed: int, row_ids: Tensor, columns: int, dtype: torch.dtype
+    distribution: str,
+    seed: int,
+    row_ids: Tensor,
+    columns: int,
+    dtype: torch.dtype,
+    device_seed: Tensor | None = None,
 ) -> Tensor:
     return torch.empty(row_ids.numel(), columns, dtype=dtype, device=row_ids.device)
 
 
 @kernel(_empty_rows)
 def fill_random(
-    distribution: str, seed: int, row_ids: Tensor, columns: int, dtype: torch.dtype
+    distribution: str,
+    seed: int,
+    row_ids: Tensor,
+    columns: int,
+    dtype: torch.dtype,
+    device_seed: Tensor | None = None,
 ) -> Tensor:
     """Returns one number for each row and column: [rows, columns].
 
@@ -34,6 +48,7 @@ def fill_random(
     out = _empty_rows(distribution, seed, row_ids, columns, dtype)
     _C.fill_random(
         seed=seed,
+        device_seed=device_seed,
         row_ids=row_ids,
         distribution=DISTRIBUTIONS[distribution],
         out=out,
@@ -42,12 +57,16 @@ def fill_random(
     return out
 
 
-def _empty_like_x(x: Tensor, p: float, seed: int, row_ids: Tensor) -> Tensor:
+def _empty_like_x(
+    x: Tensor, p: float, seed: int, row_ids: Tensor, device_seed: Tensor | None = None
+) -> Tensor:
     return torch.empty_like(x)
 
 
 @kernel(_empty_like_x)
-def dropout_rows(x: Tensor, p: float, seed: int, row_ids: Tensor) -> Tensor:
+def dropout_rows(
+    x: Tensor, p: float, seed: int, row_ids: Tensor, device_seed: Tensor | None = None
+) -> Tensor:
     """Returns 0 with probability `p` and ``x / (1 - p)`` otherwise, by element.
 
     Args:
@@ -57,20 +76,48 @@ def dropout_rows(x: Tensor, p: float, seed: int, row_ids: Tensor) -> Tensor:
     out = _empty_like_x(x, p, seed, row_ids)
     scale = 1 / (1 - p) if p < 1 else 0.0
     _C.dropout_rows(
-        seed=seed, row_ids=row_ids, p=p, scale=scale, x=x, out=out, launch=launch_on(x.device)
+        seed=seed,
+        device_seed=device_seed,
+        row_ids=row_ids,
+        p=p,
+        scale=scale,
+        x=x,
+        out=out,
+        launch=launch_on(x.device),
     )
     return out
 
 
-def _empty_keep(p: float, seed: int, row_ids: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
+def _empty_keep(
+    p: float,
+    seed: int,
+    row_ids: Tensor,
+    columns: int,
+    dtype: torch.dtype,
+    device_seed: Tensor | None = None,
+) -> Tensor:
     return torch.empty(row_ids.numel(), columns, dtype=dtype, device=row_ids.device)
 
 
 @kernel(_empty_keep)
-def keep_rows(p: float, seed: int, row_ids: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
+def keep_rows(
+    p: float,
+    seed: int,
+    row_ids: Tensor,
+    columns: int,
+    dtype: torch.dtype,
+    device_seed: Tensor | None = None,
+) -> Tensor:
     """Returns the mask of :func:`dropout_rows`: 0 with probability `p`, else 1; [rows, columns]."""
     out = _empty_keep(p, seed, row_ids, columns, dtype)
     _C.dropout_rows(
-        seed=seed, row_ids=row_ids, p=p, scale=1.0, x=None, out=out, launch=launch_on(out.device)
+        seed=seed,
+        device_seed=device_seed,
+        row_ids=row_ids,
+        p=p,
+        scale=1.0,
+        x=None,
+        out=out,
+        launch=launch_on(out.device),
     )
     return out

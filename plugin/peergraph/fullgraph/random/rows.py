@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from peergraph.fullgraph.random.kernels import dropout_rows, fill_random, keep_rows
-from peergraph.fullgraph.random.seeds import shared_seed
+from peergraph.fullgraph.random.seeds import Seed, shared_seed
 from peergraph.fullgraph.tensor.arguments import not_implemented
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.memory import Group
@@ -36,11 +36,11 @@ class Rows:
         self.local = local
         self._shape = local.movedim(self.dim, 0).shape
 
-    def seed(self, generator: torch.Generator | None = None) -> int:
+    def seed(self, generator: torch.Generator | None = None) -> Seed:
         """Draws the seed of an operation: see :func:`shared_seed`."""
         return shared_seed(self.group, generator)
 
-    def draw(self, distribution: str, seed: int, dtype: torch.dtype | None = None) -> Tensor:
+    def draw(self, distribution: str, seed: Seed, dtype: torch.dtype | None = None) -> Tensor:
         """One number for each element, laid out as the local rows are: see :func:`fill_random`.
 
         Args:
@@ -48,17 +48,20 @@ class Rows:
         """
         made = dtype or self._x.dtype
         made = made if made in _KERNEL_DTYPES else torch.float32
-        return self._back(fill_random(distribution, seed, self.ids, self._width(), made))
+        number, device_seed = self._seeds(seed)
+        return self._back(
+            fill_random(distribution, number, self.ids, self._width(), made, device_seed)
+        )
 
-    def keep(self, p: float, seed: int, dtype: torch.dtype | None = None) -> Tensor:
+    def keep(self, p: float, seed: Seed, dtype: torch.dtype | None = None) -> Tensor:
         """0 with probability `p`, else 1, for each element, laid out as the local rows are."""
         made = dtype or self._x.dtype
-        kept = keep_rows(
-            p, seed, self.ids, self._width(), made if made in _KERNEL_DTYPES else torch.float32
-        )
+        number, device_seed = self._seeds(seed)
+        kernel_dtype = made if made in _KERNEL_DTYPES else torch.float32
+        kept = keep_rows(p, number, self.ids, self._width(), kernel_dtype, device_seed)
         return self._back(kept).to(made)
 
-    def keep_channels(self, p: float, seed: int, dims: int) -> Tensor:
+    def keep_channels(self, p: float, seed: Seed, dims: int) -> Tensor:
         """As :meth:`keep`, with one value for elements that agree in the first `dims` dimensions.
 
         The result broadcasts with the tensor and is partitioned as it is.
@@ -67,20 +70,32 @@ class Rows:
             not_implemented("feature dropout", f"rows are partitioned along dimension {self.dim}")
         kept_shape = list(self.local.shape[:dims])
         columns = prod(kept_shape) // max(kept_shape.pop(self.dim), 1)
-        kept = keep_rows(p, seed, self.ids, columns, self._x.dtype)
+        number, device_seed = self._seeds(seed)
+        kept = keep_rows(p, number, self.ids, columns, self._x.dtype, device_seed)
         kept = kept.view(-1, *kept_shape).movedim(0, self.dim)
         return self.wrap(kept.reshape(*kept.shape, *[1] * (self.local.dim() - dims)))
 
-    def dropout(self, p: float, seed: int) -> Tensor:
+    def dropout(self, p: float, seed: Seed) -> Tensor:
         """The local rows with elements dropped out: see :func:`dropout_rows`."""
         rows = self.local.movedim(self.dim, 0).contiguous()
-        return dropout_rows(rows, p, seed, self.ids).movedim(0, self.dim)
+        number, device_seed = self._seeds(seed)
+        return dropout_rows(rows, p, number, self.ids, device_seed).movedim(0, self.dim)
 
     def wrap(self, local: Tensor) -> Tensor:
         """Returns local rows as a tensor of the same kind."""
         if isinstance(self._x, PartitionedTensor):
             return wrap(local, self._x.layout, self.dim)
         return local if self._x.dim() else local.view(())
+
+    def _seeds(self, seed: Seed) -> tuple[int, Tensor | None]:
+        """The seed as kernels take it: a number, or a tensor on the device of the rows."""
+        if not isinstance(seed, Tensor):
+            return seed, None
+        if seed.device != self.local.device:
+            raise RuntimeError(
+                f"a random operation on {self.local.device} is in a step that {seed.device} replays"
+            )
+        return 0, seed
 
     def _width(self) -> int:
         return prod(self._shape[1:])

@@ -7,14 +7,19 @@ import warnings
 from weakref import WeakKeyDictionary
 
 import torch
+from torch import Tensor
 
+from peergraph.fullgraph.random.step_seeds import current_step
 from peergraph.memory import Group
 from peergraph.sampling import next_seed
+
+Seed = int | Tensor
+"""A number, or a tensor [1] int64 on the device while a CUDA graph is captured."""
 
 _checked: WeakKeyDictionary[Group, dict[int, int]] = WeakKeyDictionary()
 
 
-def shared_seed(group: Group | None, generator: torch.Generator | None = None) -> int:
+def shared_seed(group: Group | None, generator: torch.Generator | None = None) -> Seed:
     """Draws a seed for one random operation from a generator that all ranks have in the same state.
 
     The first draw of a group from a generator, and the first one after the generator was seeded
@@ -25,6 +30,9 @@ def shared_seed(group: Group | None, generator: torch.Generator | None = None) -
         group: the ranks; None for a plain tensor of one process.
         generator: of the CPU; None: torch's default generator of the CPU.
 
+    Returns:
+        A number; while a CUDA graph is captured, a tensor that holds one at each replay.
+
     Raises:
         NotImplementedError: a generator of a GPU.
     """
@@ -33,6 +41,11 @@ def shared_seed(group: Group | None, generator: torch.Generator | None = None) -
             f"generator must be of the CPU for partitioned tensors, got one of {generator.device}"
         )
     source = torch.default_generator if generator is None else generator
+    step = current_step()
+    return _draw(group, source) if step is None else step.take(lambda: _draw(group, source))
+
+
+def _draw(group: Group | None, source: torch.Generator) -> int:
     if group is not None and group.world_size > 1:
         checked = _checked.setdefault(group, {})
         if checked.get(id(source)) != source.initial_seed():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NoReturn
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from peergraph.fullgraph.exchange.transport import Transport
+from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.arguments import not_implemented
 from peergraph.fullgraph.tensor.conversions import take_rows
 from peergraph.fullgraph.tensor.parameters import check_parameters
@@ -21,6 +23,7 @@ from peergraph.fullgraph.tensor.registry import function_rule, rule
 aten = torch.ops.aten
 
 _HALF = (torch.float16, torch.bfloat16)
+_shares: WeakKeyDictionary[RowLayout, Tensor] = WeakKeyDictionary()
 
 
 class NormalizeChannels(Function):
@@ -94,15 +97,27 @@ def channel_statistics(x: PartitionedTensor) -> tuple[Tensor, Tensor]:
     group, local = x.layout.group, x._local
     if local.dtype in _HALF:
         local = local.float()
+    if group.world_size == 1 and local.numel():
+        variance, mean = torch.var_mean(local, _other_dims(local), correction=0)
+        return mean, variance
     parts = local.new_zeros(group.world_size, 2, local.shape[1])
     if local.numel():
         variance, mean = torch.var_mean(local, _other_dims(local), correction=0)
         parts[group.rank, 0], parts[group.rank, 1] = mean, variance
     parts = Transport.of(group).all_reduce(parts)
-    shares = parts.new_tensor(x.layout.counts).div_(max(x.layout.size, 1)).unsqueeze(1)
+    shares = _shares_of(x.layout, parts)
     means, variances = parts.unbind(1)
     mean = (shares * means).sum(0)
     return mean, (shares * (variances + (means - mean).square())).sum(0)
+
+
+def _shares_of(layout: RowLayout, like: Tensor) -> Tensor:
+    """The share of the rows that each rank has, [ranks, 1], copied to the device once."""
+    shares = _shares.get(layout)
+    if shares is None or shares.dtype != like.dtype:
+        shares = like.new_tensor(layout.counts).div_(max(layout.size, 1)).unsqueeze(1)
+        _shares[layout] = shares
+    return shares
 
 
 def normalized(

@@ -1,0 +1,243 @@
+"""Steps as CUDA graphs: the same losses, the same random numbers, nothing read on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from peergraph.aggregate import layers
+from peergraph.fullgraph import FullGraph, PartitionedTensor, capture, distribute
+from peergraph.fullgraph.random.kernels import dropout_rows, fill_random, keep_rows
+from peergraph.fullgraph.random.step_seeds import StepSeeds
+from peergraph.memory import Group
+from peergraph.testing import run_ranks
+
+NODES, EDGES, WIDTH, CLASSES = 200, 1500, 12, 5
+EDGE = ("_N", "_E", "_N")
+
+
+class Gcn(nn.Module):
+    def __init__(self, graph: FullGraph) -> None:
+        super().__init__()
+        self.structure = graph.structures[EDGE]
+        self.first, self.last = nn.Linear(WIDTH, 16), nn.Linear(16, CLASSES)
+        self.norm = nn.BatchNorm1d(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self._layer(self.first, x)
+        return self._layer(self.last, F.dropout(self.norm(h).relu(), 0.5, self.training))
+
+    def _layer(self, linear: nn.Linear, x: Tensor) -> Tensor:
+        return layers.gcn(
+            self.structure, x, weight=linear.weight, bias=linear.bias, add_self_loops=True
+        )
+
+
+def make_step(device: torch.device) -> Callable[[], Tensor]:
+    """A step of training, the same at each call of this."""
+    torch.manual_seed(3)
+    group = Group.current(device)
+    edges = torch.randint(NODES, (2, EDGES))
+    graph = FullGraph.build(group, {"_N": NODES}, {EDGE: edges})
+    layout = graph.node_layouts["_N"]
+    x = distribute(torch.randn(NODES, WIDTH), layout)
+    y = distribute(torch.randint(CLASSES, (NODES,)), layout)
+    mask = distribute(torch.rand(NODES) < 0.6, layout)
+    model = Gcn(graph).to(device)
+    on_gpu = device.type == "cuda"
+    optimizer = torch.optim.Adam(model.parameters(), 0.02, capturable=on_gpu)
+
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x)[mask], y[mask])
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    torch.manual_seed(4)
+    return step
+
+
+def test_losses_are_those_of_steps_that_are_run(device: torch.device) -> None:
+    """Dropout included: warm-up, capture and replays draw the seeds that the steps would."""
+    step = make_step(device)
+    losses = [step().detach() for _ in range(10)]
+    run = capture(make_step(device), device=device)
+    captured = []
+    for number in range(10):
+        captured.append(run())
+        assert run.is_captured == (device.type == "cuda" and number >= 3)
+    assert not any(loss.requires_grad for loss in captured)
+    torch.testing.assert_close(torch.stack(captured), torch.stack(losses), rtol=1e-5, atol=1e-6)
+    assert len({float(loss) for loss in captured}) == 10
+
+
+def test_steps_between_replays(device: torch.device) -> None:
+    """Evaluation outside of the graph sees the parameters of the replays; both draw seeds."""
+
+    def losses(captured: bool) -> list[Tensor]:
+        step = make_step(device)
+        run = capture(step, warmup=2, device=device) if captured else step
+        found = []
+        for _ in range(6):
+            found += [run().detach(), step().detach()]
+        return found
+
+    torch.testing.assert_close(losses(True), losses(False), rtol=1e-5, atol=1e-6)
+
+
+def _run_on_ranks() -> list[float]:
+    run = capture(make_step(torch.device("cpu")), device="cpu")
+    return [float(run()) for _ in range(3)]
+
+
+def test_cpu_ranks_run_the_step() -> None:
+    expected = torch.tensor([_run_on_ranks()] * 2)
+    torch.testing.assert_close(torch.tensor(run_ranks(_run_on_ranks, 2)), expected)
+
+
+def test_results_are_copies() -> None:
+    x = torch.ones(3, requires_grad=True)
+    found = capture(lambda: {"loss": (x * 2).sum(), "name": "a"}, device="cpu")()
+    assert found["name"] == "a"
+    assert not found["loss"].requires_grad
+
+
+def test_warmup_must_reach_the_second_call() -> None:
+    with pytest.raises(ValueError, match="warmup must be at least 2 calls, got 1"):
+        capture(lambda: None, warmup=1, device="cpu")
+
+
+def _capture_on_several() -> str:
+    with pytest.raises(NotImplementedError, match="capture on 2 GPUs") as error:
+        capture(lambda: None)
+    return str(error.value)
+
+
+@pytest.mark.gpus(2)
+def test_several_gpus() -> None:
+    run_ranks(_capture_on_several, 2, device="cuda")
+
+
+@contextmanager
+def no_synchronisation() -> Iterator[None]:
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.gpus(1)
+@pytest.mark.parametrize("captured", [False, True])
+def test_steps_do_not_wait_for_the_gpu(captured: bool) -> None:
+    device = torch.device("cuda", 0)
+    step = make_step(device)
+    run = capture(step, device=device) if captured else step
+    for _ in range(4):
+        run()
+    with no_synchronisation():
+        losses = [run() for _ in range(2)]
+    assert losses[0].item() != losses[1].item()
+
+
+@pytest.mark.gpus(1)
+def test_what_cannot_be_captured() -> None:
+    device = torch.device("cuda", 0)
+    step = make_step(device)
+    run = capture(lambda: step().item(), device=device)
+    for _ in range(3):
+        run()
+    with pytest.raises(RuntimeError, match="could not be captured"):
+        run()
+    assert torch.ones(3, device=device).sum() == 3
+
+
+def seed_tensor(seed: int, device: torch.device) -> Tensor:
+    return torch.tensor([seed], device=device)
+
+
+def test_kernels_read_the_seed_from_memory(device: torch.device) -> None:
+    ids, x, seed = torch.arange(40, device=device), torch.randn(40, 7, device=device), 2**63 - 2
+    placed = seed_tensor(seed, device)
+    for dtype in (torch.float32, torch.float64):
+        rows = x.to(dtype)
+        assert torch.equal(
+            dropout_rows(rows, 0.4, 0, ids, placed), dropout_rows(rows, 0.4, seed, ids)
+        )
+        assert torch.equal(
+            keep_rows(0.4, 0, ids, 7, dtype, placed), keep_rows(0.4, seed, ids, 7, dtype)
+        )
+        assert torch.equal(
+            fill_random("normal", 0, ids, 7, dtype, placed),
+            fill_random("normal", seed, ids, 7, dtype),
+        )
+    with pytest.raises(ValueError, match="device_seed must be one int64"):
+        dropout_rows(x, 0.4, 0, ids, torch.zeros(2, dtype=torch.int64, device=device))
+
+
+def random_steps(device: torch.device) -> tuple[PartitionedTensor, Callable[[], list[Tensor]]]:
+    group = Group.current(device)
+    graph = FullGraph.build(group, {"_N": NODES}, {EDGE: torch.randint(NODES, (2, EDGES))})
+    x = distribute(torch.ones(NODES, 6), graph.node_layouts["_N"])
+    own = torch.Generator().manual_seed(9)
+
+    def step() -> list[Tensor]:
+        drawn = [F.dropout(x, 0.5), torch.rand_like(x, generator=own), F.dropout1d(x)]
+        return [rows.full_tensor() for rows in drawn]
+
+    return x, step
+
+
+def test_seeds_are_drawn_in_the_order_of_the_step(device: torch.device) -> None:
+    """From the generators that the step draws from, once for each replay."""
+    torch.manual_seed(1)
+    _, step = random_steps(device)
+    torch.manual_seed(2)
+    expected = [step() for _ in range(3)]
+    torch.manual_seed(1)
+    _, step = random_steps(device)
+    torch.manual_seed(2)
+    seeds = StepSeeds(device)
+    with seeds.count_draws():
+        found = [step()]
+    state = torch.get_rng_state()
+    with seeds.capture_draws():
+        step()
+    assert torch.equal(torch.get_rng_state(), state)
+    seeds.draw_again()
+    assert seeds.values is not None
+    values = seeds.values.tolist()
+    assert len(set(values)) == 3
+    torch.set_rng_state(state)
+    assert values[0] == int(torch.randint(0, 2**63 - 1, ()))
+    assert all(torch.equal(a, b) for a, b in zip(found[0], expected[0], strict=True))
+
+
+def test_a_step_that_draws_more_than_before() -> None:
+    _, step = random_steps(torch.device("cpu"))
+    seeds = StepSeeds(torch.device("cpu"))
+    with seeds.count_draws():
+        step()
+    with seeds.capture_draws():
+        step()
+        with pytest.raises(RuntimeError, match="more random operations than the 3"):
+            step()
+
+
+def test_random_operations_in_backward() -> None:
+    """Such as torch.utils.checkpoint makes: their seed would be that of another place."""
+    x, _ = random_steps(torch.device("cpu"))
+    leaf = x.detach().requires_grad_()
+    seeds = StepSeeds(torch.device("cpu"))
+    with seeds.count_draws():
+        F.dropout(leaf, 0.5)
+    with pytest.raises(RuntimeError, match="checkpoint"), seeds.capture_draws():
+        torch.utils.checkpoint.checkpoint(
+            lambda rows: F.dropout(rows, 0.5).relu(), leaf, use_reentrant=False
+        ).sum().backward()
