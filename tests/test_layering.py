@@ -32,6 +32,7 @@ PARTS = {  # of an area, in the order in which they may import each other
         "random",
         "structure",
         "plan",
+        "offload",
         "graph",
         "captured_step",
     ],

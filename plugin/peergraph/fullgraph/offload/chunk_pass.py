@@ -1,0 +1,251 @@
+"""A pass over all chunks: rows come and go beside the work on a chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+import torch
+from torch import Tensor
+
+from peergraph.aggregate import Csc
+from peergraph.fullgraph.offload.chunked_csc import ChunkedCsc
+from peergraph.fullgraph.offload.chunks import Chunks
+from peergraph.fullgraph.offload.row_store import RowStore
+from peergraph.fullgraph.offload.source_window import GradientWindow, SourceWindow
+
+Operand = tuple[RowStore, ChunkedCsc]
+"""Rows of sources, and the edges from them."""
+
+
+@dataclass
+class TransferCounts:
+    """Bytes that a pass has moved on this rank."""
+
+    to_device: int = 0
+    """From the host or a file."""
+    from_device: int = 0
+    """To the host or a file."""
+    to_ranks: int = 0
+    """Sent to other ranks."""
+    kept: int = 0
+    """Of source rows that stayed on the device from one batch to the next."""
+
+
+class ChunkPass:
+    """Visits this rank's chunks, each with the rows that the work on it reads and writes.
+
+        with ChunkPass(chunks, reads=[x], sources=[(h, csc)], writes=[out]) as chunk_pass:
+            for chunk in chunk_pass:
+                rows, edges = chunk.sources(h)
+                sums = edges.spmm("copy_u", "sum", rows)
+                chunk.write(out, work(sums, chunk.rows(x)))
+
+    Collective where a structure has sources on other ranks: all ranks make the same pass. What it
+    wrote may be read from the device as soon as the context has ended. Where work raises an error,
+    the contents of `writes` and `gradients` mean nothing afterwards.
+
+    Args:
+        chunks: of the rows that are visited, the destinations of all structures.
+        reads: stores of the same rows as `chunks`, of which each chunk reads its own rows.
+        sources: stores that are read by the edges of a structure.
+        writes: stores of the same rows as `chunks`, of which each chunk writes its own rows.
+        gradients: stores of the rows of a structure's sources. The pass overwrites each with the
+            sums of what the chunks add: a row that no chunk adds to becomes zero.
+
+    Raises:
+        ValueError: a store or structure with other rows or chunks.
+    """
+
+    def __init__(
+        self,
+        chunks: Chunks,
+        *,
+        reads: Sequence[RowStore] = (),
+        sources: Sequence[Operand] = (),
+        writes: Sequence[RowStore] = (),
+        gradients: Sequence[Operand] = (),
+    ) -> None:
+        self.chunks = chunks
+        """Of the rows that are visited."""
+        self.counts = TransferCounts()
+        """Bytes that were moved so far."""
+        self._reads, self._writes = list(reads), list(writes)
+        for name, stores in (("reads", reads), ("writes", writes)):
+            for store in stores:
+                if store.layout is not chunks.layout:
+                    raise ValueError(f"{name} must have the rows of {chunks.layout}, got {store}")
+        for name, operands in (("sources", sources), ("gradients", gradients)):
+            for store, csc in operands:
+                if csc.chunks.offsets != chunks.offsets or csc.chunks.layout is not chunks.layout:
+                    raise ValueError(f"{name} must have {chunks} as destinations, got {csc}")
+                if store.layout is not csc.source_layout:
+                    raise ValueError(
+                        f"{name} must have the rows of {csc.source_layout}, got {store}"
+                    )
+        structures = [csc for _, csc in (*sources, *gradients)]
+        self._order = structures[0].order if structures else tuple(range(chunks.count))
+        self._sources, self._gradients = list(sources), list(gradients)
+        # Gradients need a row for each source row of the chunk alone.
+        self._is_whole = {
+            id(csc): not csc.needs_exchange
+            and all(store.in_place for store, other in sources if other is csc)
+            and all(other is not csc for _, other in gradients)
+            for csc in structures
+        }
+        self._windows: dict[tuple[int, int], SourceWindow] = {}
+        self._sums: dict[tuple[int, int], GradientWindow] = {}
+
+    def __enter__(self) -> ChunkPass:
+        for store, csc in self._sources:
+            if not self._is_whole[id(csc)]:
+                exchange = csc.exchange(self._order)
+                self._windows[id(store), id(csc)] = SourceWindow(exchange, store)
+        for store, csc in self._gradients:
+            exchange = csc.exchange(self._order)
+            self._sums[id(store), id(csc)] = GradientWindow(exchange, store)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._windows.clear()
+        self._sums.clear()
+
+    def __iter__(self) -> Iterator[PassChunk]:
+        for batch, index in enumerate(self._order):
+            for window in self._windows.values():
+                window.load(batch)
+                window.assemble(batch)
+            chunk = PassChunk(self, batch, index)
+            yield chunk
+            for key, sums in self._sums.items():
+                sums.add(batch, chunk._gradients.pop(key, None))
+                sums.flush(batch)
+            self._count(batch)
+
+    def _count(self, batch: int) -> None:
+        index = self._order[batch]
+        start, stop = self.chunks.range(index)
+        counts = self.counts
+        for store in self._reads:
+            counts.to_device += (stop - start) * store.row_bytes * (not store.in_place)
+        for store in self._writes:
+            counts.from_device += (stop - start) * store.row_bytes * (not store.in_place)
+        for window in self._windows.values():
+            store, planned = window.store, window.exchange.batches[batch]
+            sent = sum(map(len, planned.sent))
+            loaded = len(planned.loaded) + sent * (not window.exchange.deduplicate_ranks)
+            counts.to_device += loaded * store.row_bytes * (not store.in_place)
+            counts.to_ranks += sent * store.row_bytes
+            counts.kept += len(planned.kept) * store.row_bytes
+        for sums in self._sums.values():
+            store, planned = sums.store, sums.exchange.batches[batch]
+            back = sum(map(len, planned.taken_back)) * (not sums.exchange.deduplicate_ranks)
+            moved = (len(planned.leaving) + back) * store.row_bytes * (not store.in_place)
+            counts.to_device += moved
+            counts.from_device += moved
+            counts.to_ranks += len(planned.returned) * store.row_bytes
+
+
+class PassChunk:
+    """One chunk of a pass. Its rows are valid until the next chunk is asked for."""
+
+    def __init__(self, chunk_pass: ChunkPass, batch: int, index: int) -> None:
+        self._pass = chunk_pass
+        self._batch = batch
+        self.index = index
+        """Number of this rank's chunk."""
+        self.start, self.stop = chunk_pass.chunks.range(index)
+        self._gradients: dict[tuple[int, int], Tensor] = {}
+
+    start: int
+    """First local row of the chunk."""
+    stop: int
+    """Local row behind its last."""
+
+    def rows(self, store: RowStore) -> Tensor:
+        """Returns the chunk's rows of one of `reads`, [rows, *features]; not to be changed."""
+        if store not in self._pass._reads:
+            raise ValueError(f"{store} is not one of the pass's reads")
+        return store.read(self.start, self.stop)
+
+    def sources(self, store: RowStore, csc: ChunkedCsc | None = None) -> tuple[Tensor, Csc]:
+        """Returns rows of sources, and the edges from them to the chunk's rows.
+
+        The rows are those of all sources of the chunk and perhaps others, in an order of their own,
+        the same for all stores of the structure. On one rank with rows on the device they are the
+        whole store, without a copy, unless gradients are added to rows of this structure's sources.
+
+        Args:
+            store: one of `sources`.
+            csc: its structure; None: the only one that the store has in the pass.
+
+        Returns:
+            [source rows, *features], not to be changed, and the structure with these rows as
+            sources; edge tensors are the rows of the chunk's edges.
+        """
+        store, csc = _find(self._pass._sources, "sources", store, csc)
+        if self._pass._is_whole[id(csc)]:
+            return store.memory, csc.whole(self.index)
+        window = self._pass._windows[id(store), id(csc)]
+        return window.rows(self._batch), self.csc(csc)
+
+    def csc(self, csc: ChunkedCsc) -> Csc:
+        """Returns the chunk's edges of one of the pass's structures, as :meth:`sources` does."""
+        if self._pass._is_whole[id(csc)]:
+            return csc.whole(self.index)
+        return csc.of_window(self.index, self.source_rows(csc))
+
+    def source_rows(self, csc: ChunkedCsc) -> Tensor:
+        """Returns the extended rows of the rows that :meth:`sources` returns, [source rows]."""
+        if self._pass._is_whole[id(csc)]:
+            plan = csc.resident.plan
+            return torch.arange(plan.num_extended, device=plan.halo_rows.device)
+        return csc.exchange(self._pass._order).batches[self._batch].rows
+
+    def write(self, store: RowStore, rows: Tensor) -> None:
+        """Writes the chunk's rows [rows, *features] of one of `writes`."""
+        if store not in self._pass._writes:
+            raise ValueError(f"{store} is not one of the pass's writes")
+        expected = (self.stop - self.start, *store.features)
+        if tuple(rows.shape) != expected or rows.dtype != store.dtype:
+            raise ValueError(
+                f"rows must be {list(expected)} {store.dtype}, got {list(rows.shape)} {rows.dtype}"
+            )
+        store.write(self.start, rows)
+
+    def add_source_gradients(
+        self, store: RowStore, rows: Tensor, csc: ChunkedCsc | None = None
+    ) -> None:
+        """Adds gradients of the rows that :meth:`sources` returns, in a fixed order of sums.
+
+        Several calls for a chunk add up.
+
+        Args:
+            store: one of `gradients`.
+            rows: [source rows, *features].
+            csc: its structure; None: the only one that the store has in the pass.
+        """
+        store, csc = _find(self._pass._gradients, "gradients", store, csc)
+        expected = (len(self.source_rows(csc)), *store.features)
+        if tuple(rows.shape) != expected:
+            raise ValueError(f"rows must be {list(expected)}, got {list(rows.shape)}")
+        key = id(store), id(csc)
+        before = self._gradients.get(key)
+        self._gradients[key] = rows.detach() if before is None else before + rows.detach()
+
+
+def _find(
+    operands: Sequence[Operand], name: str, store: RowStore, csc: ChunkedCsc | None
+) -> Operand:
+    found = [pair for pair in operands if pair[0] is store and csc in (None, pair[1])]
+    if not found:
+        raise ValueError(f"{store} is not one of the pass's {name}")
+    if len(found) > 1:
+        raise ValueError(f"csc must say which of the {len(found)} structures of {store} is meant")
+    return found[0]

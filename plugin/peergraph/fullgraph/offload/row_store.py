@@ -1,0 +1,193 @@
+"""Rows of a partitioned tensor in the memory of the device, of the host, or in a file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+import peergraph._C as _C
+from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.offload.staged_rows import read_staged, write_staged
+from peergraph.memory.device.launching import launch_on
+from peergraph.memory.table.id_list import id_list
+from peergraph.memory.table.table_view import dense_view
+
+Tier = Literal["device", "host", "file"]
+
+# Thread blocks of a kernel that reads or writes host memory: enough for the link.
+_LINK_BLOCKS = 64
+
+
+class RowStore:
+    """This rank's rows of a partitioned tensor, [local rows, *features].
+
+    On a GPU, rows of the tier "host" are in pinned memory and the methods are queued in the current
+    stream without waiting; rows of the tier "file" pass through the host, which waits. On CPU ranks
+    all tiers are ordinary memory or a mapped file. No method is collective or differentiable.
+
+    Made by :class:`RowStores`.
+
+    Args:
+        layout: the rows of all ranks.
+        memory: [local rows, *features] contiguous: on the group's device for "device", else on the
+            CPU.
+        tier: where `memory` is.
+        release: called once with the store's memory when it is not needed any more.
+    """
+
+    def __init__(
+        self,
+        layout: RowLayout,
+        memory: Tensor,
+        tier: Tier,
+        release: Callable[[], None] | None = None,
+    ) -> None:
+        self.layout = layout
+        """The rows of all ranks."""
+        self.tier = tier
+        """Where the rows are."""
+        self.features = tuple(memory.shape[1:])
+        """Shape of a row."""
+        self.dtype = memory.dtype
+        """Of the rows."""
+        self.device = layout.group.device
+        """Of the rows that methods take and return."""
+        self.row_bytes = math.prod(self.features) * self.dtype.itemsize
+        """Bytes of a row."""
+        self.num_bytes = layout.local_count * self.row_bytes
+        """Bytes of this rank's rows."""
+        self._memory: Tensor | None = memory
+        self._release = release
+
+    @property
+    def memory(self) -> Tensor:
+        """[local rows, *features]; on a GPU, wait for queued work before the CPU reads it.
+
+        Raises:
+            RuntimeError: the store was released.
+        """
+        if self._memory is None:
+            raise RuntimeError(f"{self} was released: its memory may hold other rows")
+        return self._memory
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the device computes on the memory itself: :meth:`read` makes no copy."""
+        return self.tier == "device"
+
+    def empty(self, rows: int) -> Tensor:
+        """Returns memory for `rows` rows on the device."""
+        return torch.empty((rows, *self.features), dtype=self.dtype, device=self.device)
+
+    def read(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
+        """Returns local rows start..stop on the device.
+
+        Args:
+            start, stop: local rows.
+            out: [stop - start, *features] on the device, which takes the rows; None: new memory,
+                or of the tier "device" a view of the store, which is not to be changed.
+        """
+        rows = self.memory[start:stop]
+        if out is None:
+            if self.in_place:
+                return rows
+            out = self.empty(stop - start)
+        if self.tier == "file" and self.device.type == "cuda":
+            read_staged(self.memory, start, out)
+            return out
+        return out.copy_(rows, non_blocking=True)
+
+    def write(self, start: int, rows: Tensor) -> None:
+        """Overwrites local rows from `start` on with `rows` [count, *features] of the device."""
+        if self.tier == "file" and self.device.type == "cuda":
+            write_staged(self.memory, start, rows)
+            return
+        target = self.memory[start : start + len(rows)]
+        # Rows of another memory layout would be copied through a buffer, synchronously.
+        target.copy_(rows.contiguous(), non_blocking=True)
+
+    def gather(self, rows: Tensor, out: Tensor | None = None) -> Tensor:
+        """Returns the local rows named by `rows`, in this order.
+
+        Args:
+            rows: [k] int32 or int64 local rows on the device, in range, which is not checked;
+                ascending ones are quickest.
+            out: [k, *features] contiguous on the device, which takes the rows; None: new memory.
+        """
+        if out is None:
+            out = self.empty(len(rows))
+        if rows.numel() == 0 or self.row_bytes == 0:
+            return out
+        rows = rows.contiguous()
+        if self.tier == "file" and self.device.type == "cuda":
+            read_staged(self.memory, rows, out)
+            return out
+        view, ids = self._view(), id_list(rows, max_blocks=self._most_blocks())
+        _C.gather(view, ids, out.data_ptr(), launch_on(self.device))
+        return out
+
+    def scatter(self, rows: Tensor, values: Tensor) -> None:
+        """Overwrites local rows.
+
+        Args:
+            rows: [k] int32 or int64 distinct local rows on the device, in range.
+            values: [k, *features] on the device.
+        """
+        if rows.numel() == 0 or self.row_bytes == 0:
+            return
+        rows, values = rows.contiguous(), values.contiguous()
+        if self.tier == "file" and self.device.type == "cuda":
+            write_staged(self.memory, rows, values)
+            return
+        view, ids = self._view(), id_list(rows, max_blocks=self._most_blocks())
+        _C.scatter(view, ids, values.data_ptr(), launch_on(self.device))
+
+    def add(self, rows: Tensor, values: Tensor) -> None:
+        """Adds to local rows; sums are rounded to the store's dtype.
+
+        Args:
+            rows: [k] int32 or int64 distinct local rows on the device, in range.
+            values: [k, *features] on the device, of the store's dtype or a wider one.
+        """
+        if rows.numel():
+            self.scatter(rows, (self.gather(rows) + values).to(self.dtype))
+
+    def zero_(self) -> None:
+        """Overwrites all local rows with zeros."""
+        if self.tier == "device" or self.device.type == "cpu":
+            self.memory.zero_()
+            return
+        count = self.layout.local_count
+        step = max(1, _ZERO_BYTES // max(1, self.row_bytes))
+        zeros = self.empty(min(step, count)).zero_()
+        for start in range(0, count, step):
+            self.write(start, zeros[: min(step, count - start)])
+
+    def release(self) -> None:
+        """Returns the memory to the allocator. A second call does nothing."""
+        self._memory = None
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+
+    def _view(self) -> _C.TableView:
+        return dense_view(self.memory.data_ptr(), self.layout.local_count, self.row_bytes)
+
+    def _most_blocks(self) -> int:
+        return 0 if self.tier == "device" else _LINK_BLOCKS
+
+    def __del__(self) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return (
+            f"RowStore({self.layout.local_count} local rows of {list(self.features)} {self.dtype}, "
+            f"{self.tier})"
+        )
+
+
+_ZERO_BYTES = 64 << 20

@@ -1,0 +1,66 @@
+"""Rows of a mapped file that pass through pinned memory to and from a GPU."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+import peergraph._C as _C
+from peergraph.memory.device.pinned_pipeline import pinned_pipeline
+from peergraph.memory.table.id_list import id_list
+from peergraph.memory.table.staged_rows import disk_launch
+from peergraph.memory.table.table_view import dense_view
+
+
+def read_staged(memory: Tensor, rows: Tensor | int, out: Tensor) -> None:
+    """Copies rows of CPU memory to the GPU in the current stream. Waits for the CPU's part.
+
+    Args:
+        memory: [rows, *features] contiguous on the CPU.
+        rows: [k] int32 or int64 rows on the GPU, or the first of consecutive ones.
+        out: [k, *features] contiguous on the GPU.
+    """
+    row_bytes = out[:1].nbytes
+    if row_bytes == 0:
+        return
+    target = out.view(len(out), -1).view(torch.uint8)
+    view, ids, launch = _view(memory, row_bytes), _ids_on_cpu(rows, len(out)), disk_launch()
+    stream = torch.cuda.current_stream(out.device)
+
+    def fill(part: slice, buffer: Tensor) -> None:
+        _C.gather(view, id_list(ids[part]), buffer.data_ptr(), launch)
+
+    pipeline = pinned_pipeline(out.device)
+    for part, buffer in pipeline.pieces(len(out), row_bytes, stream):
+        fill(part, buffer)
+        target[part].copy_(buffer, non_blocking=True)
+
+
+def write_staged(memory: Tensor, rows: Tensor | int, values: Tensor) -> None:
+    """Copies rows of a GPU to rows of CPU memory. Waits until they are written.
+
+    Args:
+        memory: [rows, *features] contiguous on the CPU.
+        rows: [k] int32 or int64 distinct rows on the GPU, or the first of consecutive ones.
+        values: [k, *features] on the GPU, whose work is queued in the current stream.
+    """
+    row_bytes = values[:1].nbytes
+    if row_bytes == 0:
+        return
+    source = values.contiguous().view(len(values), -1).view(torch.uint8)
+    view, ids, launch = _view(memory, row_bytes), _ids_on_cpu(rows, len(values)), disk_launch()
+    stream = torch.cuda.current_stream(values.device)
+    for part, buffer in pinned_pipeline(values.device).pieces(len(values), row_bytes, stream):
+        buffer.copy_(source[part], non_blocking=True)
+        stream.synchronize()
+        _C.scatter(view, id_list(ids[part]), buffer.data_ptr(), launch)
+
+
+def _view(memory: Tensor, row_bytes: int) -> _C.TableView:
+    return dense_view(memory.data_ptr(), len(memory), row_bytes)
+
+
+def _ids_on_cpu(rows: Tensor | int, count: int) -> Tensor:
+    if isinstance(rows, Tensor):
+        return rows.cpu()
+    return torch.arange(rows, rows + count, device="cpu")

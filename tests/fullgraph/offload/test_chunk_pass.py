@@ -1,0 +1,206 @@
+"""Passes over chunks, compared with plain indexing of all rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.offload.chunk_pass import ChunkPass
+from peergraph.fullgraph.offload.chunked_csc import ChunkedCsc
+from peergraph.fullgraph.offload.row_store import RowStore, Tier
+from peergraph.fullgraph.offload.row_stores import RowStores
+from peergraph.memory import Group
+from peergraph.testing import run_ranks
+from tests.fullgraph.gpu_numbers import GPU_NUMBERS
+from tests.fullgraph.offload.chunked_graphs import ChunkedGraph, make_graph
+from tests.named_case import named_case
+
+TIERS: list[Tier] = ["device", "host", "file"]
+GRAPHS = {
+    "even": {"num_nodes": 40, "num_edges": 300},
+    "a hub": {"num_nodes": 23, "num_edges": 4000, "hub": True},
+    "no edges": {"num_nodes": 9, "num_edges": 0},
+    "two types": {"num_nodes": 17, "num_edges": 90, "num_sources": 31},
+}
+SWITCHES = [(True, True), (True, False), (False, True), (False, False)]
+
+
+def graphs(group: Group) -> list[tuple[str, ChunkedGraph]]:
+    found = []
+    for name, options in GRAPHS.items():
+        ranks = group.world_size
+        rows = options["num_nodes"]
+        counts = [rows // ranks + (rank < rows % ranks) for rank in range(ranks)]
+        if ranks == 3:
+            counts = [0, rows - 5, 5]
+        if "num_sources" in options:
+            sources = options["num_sources"]
+            rest = [0] * (ranks - 1)
+            options = {**options, "source_counts": [*rest[1:], sources - 4, 4][-ranks:]}
+            if ranks == 1:
+                options["source_counts"] = [sources]
+        found.append((name, make_graph(group, counts=counts, **options)))
+    return found
+
+
+def allocator(group: Group, folder: str) -> RowStores:
+    return RowStores(group, 1 << 26, 1 << 26, folder=folder)
+
+
+def filled(stores: RowStores, layout: object, rows: Tensor, tier: Tier) -> RowStore:
+    store = stores.allocate(layout, rows.shape[1:], rows.dtype, tier=tier)
+    first = layout.offsets[layout.group.rank]
+    store.write(0, rows[first : first + layout.local_count].to(store.device))
+    return store
+
+
+def own(layout: object, rows: Tensor) -> Tensor:
+    first = layout.offsets[layout.group.rank]
+    return rows[first : first + layout.local_count]
+
+
+def check_passes(folder: str) -> None:
+    group = Group.current()
+    for name, graph in graphs(group):
+        for tier in TIERS:
+            for count in (1, 3, 5):
+                with named_case(name, tier, count):
+                    check_sums(graph, graph.chunked(count), allocator(group, folder), tier)
+                    check_gradients(graph, graph.chunked(count), allocator(group, folder), tier)
+        for switches in SWITCHES:
+            with named_case(name, *switches):
+                options = dict(zip(("deduplicate_ranks", "reuse_chunks"), switches, strict=True))
+                stores = allocator(group, folder)
+                check_sums(graph, graph.chunked(4, **options), stores, "host")
+                check_gradients(graph, graph.chunked(4, **options), stores, "host")
+
+
+def check_sums(graph: ChunkedGraph, csc: ChunkedCsc, stores: RowStores, tier: Tier) -> None:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(graph.source_layout.size, 3, generator=generator, dtype=torch.float64)
+    y = torch.randn(graph.destination_layout.size, 3, generator=generator, dtype=torch.float64)
+    expected = y.index_add(0, graph.destinations, x[graph.sources])
+    source = filled(stores, graph.source_layout, x, tier)
+    added = filled(stores, graph.destination_layout, y, tier)
+    out = stores.allocate(graph.destination_layout, (3,), torch.float64, tier=tier)
+    indices = []
+    with ChunkPass(csc.chunks, reads=[added], sources=[(source, csc)], writes=[out]) as chunk_pass:
+        for chunk in chunk_pass:
+            rows, edges = chunk.sources(source)
+            assert edges.num_sources == len(rows) == len(chunk.source_rows(csc))
+            chunk.write(out, edges.spmm("copy_u", "sum", rows) + chunk.rows(added))
+            indices.append(chunk.index)
+    assert sorted(indices) == list(range(csc.chunks.count))
+    found = out.read(0, graph.destination_layout.local_count).cpu()
+    torch.testing.assert_close(found, own(graph.destination_layout, expected))
+
+
+def run_gradients(csc: ChunkedCsc, stores: RowStores, tier: Tier, grad: Tensor) -> Tensor:
+    layout = csc.source_layout
+    gradient = stores.allocate(layout, grad.shape[1:], grad.dtype, tier=tier)
+    upper = filled(stores, csc.destination_layout, grad, tier)
+    with ChunkPass(csc.chunks, reads=[upper], gradients=[(gradient, csc)]) as chunk_pass:
+        for chunk in chunk_pass:
+            edges = chunk.csc(csc)
+            x = grad.new_zeros((edges.num_sources, *grad.shape[1:]), device=csc.resident.device)
+            x.requires_grad_()
+            out = edges.spmm("copy_u", "sum", x)
+            (of_x,) = torch.autograd.grad(out, x, chunk.rows(upper))
+            chunk.add_source_gradients(gradient, of_x)
+    return gradient.read(0, layout.local_count).cpu().clone()
+
+
+def check_gradients(graph: ChunkedGraph, csc: ChunkedCsc, stores: RowStores, tier: Tier) -> None:
+    generator = torch.Generator().manual_seed(2)
+    size = graph.destination_layout.size
+    grad = torch.randn(size, 3, generator=generator, dtype=torch.float64)
+    expected = torch.zeros(graph.source_layout.size, 3, dtype=torch.float64)
+    expected.index_add_(0, graph.sources, grad[graph.destinations])
+    found = run_gradients(csc, stores, tier, grad)
+    torch.testing.assert_close(found, own(graph.source_layout, expected))
+    single = [run_gradients(csc, stores, tier, grad.float()) for _ in range(2)]
+    assert torch.equal(*single)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_sums_and_gradients_are_those_of_plain_indexing(ranks: int, tmp_path: object) -> None:
+    run_ranks(check_passes, ranks, str(tmp_path))
+
+
+@pytest.mark.parametrize("ranks", GPU_NUMBERS)
+def test_sums_and_gradients_on_gpus(ranks: int, tmp_path: object) -> None:
+    run_ranks(check_passes, ranks, str(tmp_path), device="cuda")
+
+
+def check_structures() -> None:
+    group = Group.current()
+    for name, graph in graphs(group):
+        csc = graph.chunked(4)
+        with named_case(name, "selection"):
+            check_selection(graph, csc)
+        chunks = None if graph.source_layout is graph.destination_layout else "sources"
+        with named_case(name, "reversed"):
+            check_reversed(graph, csc, chunks is not None)
+
+
+def check_selection(graph: ChunkedGraph, csc: ChunkedCsc) -> None:
+    generator = torch.Generator().manual_seed(3)
+    full = torch.rand(graph.destination_layout.size, generator=generator) < 0.4
+    x = torch.randn(graph.source_layout.size, 2, generator=generator, dtype=torch.float64)
+    w = torch.randn(len(graph.sources), generator=generator, dtype=torch.float64)
+    mask = own(graph.destination_layout, full)
+    layout = graph.destination_layout.select_mask(mask.to(csc.resident.device))
+    selected = csc.of_destinations(layout)
+    sums = torch.zeros(len(full), 2, dtype=torch.float64)
+    sums.index_add_(0, graph.destinations, x[graph.sources] * w.unsqueeze(1))
+    device = csc.resident.device
+    weights = w[graph.rank_edges(layout.group.rank)].to(device)[selected.edge_layout.parent_rows]
+    stores = RowStores(layout.group, 1 << 26, 1 << 26)
+    source = filled(stores, graph.source_layout, x, "host")
+    parts = []
+    with ChunkPass(selected.chunks, sources=[(source, selected)]) as chunk_pass:
+        for chunk in chunk_pass:
+            rows, edges = chunk.sources(source)
+            begin, end = selected.edge_chunks.range(chunk.index)
+            parts.append(edges.spmm("mul", "sum", rows, weights[begin:end]))
+    expected = own(graph.destination_layout, sums)[mask]
+    torch.testing.assert_close(torch.cat(parts).cpu(), expected)
+
+
+def check_reversed(graph: ChunkedGraph, csc: ChunkedCsc, two_types: bool) -> None:
+    from peergraph.fullgraph.offload.chunks import Chunks
+
+    chunks = Chunks.even(graph.source_layout, 3) if two_types else None
+    back = csc.reversed(chunks)
+    assert csc.reversed() is back
+    generator = torch.Generator().manual_seed(4)
+    y = torch.randn(graph.destination_layout.size, 2, generator=generator, dtype=torch.float64)
+    w = torch.randn(len(graph.sources), generator=generator, dtype=torch.float64)
+    sums = torch.zeros(graph.source_layout.size, 2, dtype=torch.float64)
+    sums.index_add_(0, graph.sources, y[graph.destinations] * w.unsqueeze(1))
+    group = graph.source_layout.group
+    mine = w[graph.rank_edges(group.rank)].to(group.device)
+    weights = csc.reverse_edge_rows(mine)
+    ids = back.edge_layout.positions.cpu()
+    assert torch.equal(weights.cpu(), w[ids])
+    stores = RowStores(group, 1 << 26, 1 << 26)
+    upper = filled(stores, graph.destination_layout, y, "device")
+    out = stores.allocate(graph.source_layout, (2,), torch.float64)
+    with ChunkPass(back.chunks, sources=[(upper, back)], writes=[out]) as chunk_pass:
+        for chunk in chunk_pass:
+            rows, edges = chunk.sources(upper)
+            begin, end = back.edge_chunks.range(chunk.index)
+            chunk.write(out, edges.spmm("mul", "sum", rows, weights[begin:end]))
+    found = out.read(0, graph.source_layout.local_count).cpu()
+    torch.testing.assert_close(found, own(graph.source_layout, sums))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_reversed_and_selected_structures(ranks: int) -> None:
+    run_ranks(check_structures, ranks)
+
+
+@pytest.mark.parametrize("ranks", GPU_NUMBERS)
+def test_structures_on_gpus(ranks: int) -> None:
+    run_ranks(check_structures, ranks, device="cuda")
