@@ -2,21 +2,30 @@
 
     python benchmarks/fullgraph.py --graphs products,reddit --models GCN:2x512,GCN:3x256
         --worlds 1,2,4 --peers csr,broadcast
+    python benchmarks/fullgraph.py --graphs products:sorted --orders random,original
+        --overlap on,off --worlds 2                          (MG-GCN's Figure 7)
+    python benchmarks/fullgraph.py --graphs products:communities --orders random,communities
 
 An epoch is forward, cross entropy over all nodes, backward and Adam, in float32 without TF32.
 Peers: `csr`, PyG's layers on a CSR matrix on one GPU; `broadcast`, GCN in plain torch with
 overlapped NCCL broadcasts and cuSPARSE (`systems/overlapped_broadcast.py`). All of a model begin
-with the same parameters; `loss` and `last_loss` are the first and the last epoch's. `ms_spmm`,
-`ms_exchange`, `ms_gemm` and `ms_rest` are kernels and copies of one epoch on rank 0: what overlaps
-is counted in each. `peak_gib` is the most that torch allocates on a rank while it trains,
-`build_peak_gib` before the second epoch. `edge_floor_ms` is the
-time of memory if each edge reads its row of features, with matrices at 60 TFLOP/s.
+with the same parameters; `loss` and `last_loss` are the first and the last epoch's. `order` is that
+of the nodes; rows with `setting` have another order than the first, or exchange rows before the
+sums instead of under them. `remote_rows` are the rows that the busiest rank needs of others, over
+the number of nodes. `ms_spmm`, `ms_exchange`, `ms_gemm` and `ms_rest` are kernels and copies of one
+epoch on rank 0: what overlaps is counted in each. `ms_sums` is the time in which sums or copies
+run, and `predicted_ms` the plan's of the same, for GCN. `peak_gib` is the most that torch allocates
+on a rank while it trains, `build_peak_gib` before the second epoch, with the first model of an
+order. `edge_floor_ms` is the time of memory if each edge reads its row of features, with matrices
+at 60 TFLOP/s.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
+import functools
 import gc
 import itertools
 import sys
@@ -25,17 +34,19 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from harness.common import integers, is_out_of_memory, main, measure, parser, words
+from harness.common import integers, is_out_of_memory, main, measure, parser, words, words_of
 from harness.ranks import Session
 from inputs.arrays import fill_features, label_rows
-from inputs.gcn_graph import GcnGraph, make_gcn_graph
-from inputs.graphs import GraphSpec, get_spec
+from inputs.gcn_graph import GcnGraph, make_gcn_graph, parse_name
+from inputs.graphs import GraphSpec
+from systems.exchange_in_turn import exchange_in_turn
 from systems.overlapped_broadcast import BroadcastGcn, SplitProduct, sums_first
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.nn import models as pyg_models
 
 import peergraph_pyg
+from peergraph.fullgraph.exchange.transport import Transport
 
 _RATE = 1e-2
 _HEADS = 4
@@ -105,10 +116,13 @@ def training(model: torch.nn.Module, x: Tensor, edges: Tensor, y: Tensor) -> Epo
 class Case:
     """A graph on this rank's device, its features and labels."""
 
-    def __init__(self, session: Session, spec: GraphSpec) -> None:
-        self.session, self.spec, self.device = session, spec, session.device
-        self.graph = make_gcn_graph(spec, session.device)
+    def __init__(self, session: Session, name: str) -> None:
+        self.session, self.name, self.device = session, name, session.device
+        self.spec, arrangement = parse_name(name)
+        self.graph = make_gcn_graph(self.spec, session.device, arrangement)
         self.nodes = self.graph.num_nodes
+        self.data: Data | None = None
+        """Partitioned in one of the orders."""
 
     def rows(self, first: int, last: int) -> tuple[Tensor, Tensor]:
         """Features and labels of some nodes."""
@@ -125,13 +139,28 @@ class Case:
         edges = torch.stack([graph.indices.long(), target])
         return edges if with_loops else edges[:, edges[0] != edges[1]]
 
-    def by_peergraph(self, model: Model) -> Epoch:
-        x, y = self.rows(0, self.nodes)
-        data = Data(x=x, y=y, edge_index=self.edge_index(False), num_nodes=self.nodes)
-        del x, y
-        data = peergraph_pyg.full_graph(data, group=self.session.group)
+    def partition(self, order: str) -> Data:
+        if self.data is None:
+            x, y = self.rows(0, self.nodes)
+            data = Data(x=x, y=y, edge_index=self.edge_index(False), num_nodes=self.nodes)
+            del x, y
+            self.data = peergraph_pyg.full_graph(data, order=order, group=self.session.group)
+        return self.data
+
+    def by_peergraph(self, model: Model, order: str) -> Epoch:
+        data = self.partition(order)
         made = peergraph_pyg.accelerate(model.make(self.spec, self.device))
         return training(made, data.x, data.edge_index, data.y)
+
+    def facts(self, model: Model) -> dict[str, object]:
+        """What the plan says of the partition."""
+        plan = peergraph_pyg.partition_of(self.data).plan.with_widths(model.widths(self.spec))
+        received = [sum(v.received[r] for v in plan.facts.volumes.values())
+                    for r in range(plan.world_size)]  # fmt: skip
+        predicted = 1e3 * plan.seconds if model.kind == "GCN" else None
+        rows = max(received) / self.nodes
+        return {"order": plan.facts.order, "remote_rows": rows, "mode": plan.mode,
+                "predicted_ms": predicted}  # fmt: skip
 
     def by_csr(self, model: Model) -> Epoch:
         options = {"normalize": False} if model.kind == "GCN" else {}
@@ -176,24 +205,41 @@ def parts_of(epoch: Epoch) -> dict[str, float]:
     with torch.profiler.profile(activities=[activity]) as profile:
         epoch()
         torch.cuda.synchronize()
-    parts = dict.fromkeys((*_PARTS, "rest"), 0.0)
-    for event in profile.key_averages():
-        name = event.key.lower()
+    spans: dict[str, list[tuple[float, float]]] = {kind: [] for kind in (*_PARTS, "rest")}
+    for event in profile.events():
+        name = event.name.lower()
         kind = next((k for k, found in _PARTS.items() if any(f in name for f in found)), "rest")
-        parts[kind] += event.self_device_time_total / 1e3
-    return {f"ms_{kind}": milliseconds for kind, milliseconds in parts.items()}
+        spans[kind].append((event.time_range.start, event.time_range.end))
+    parts = {f"ms_{kind}": sum(b - a for a, b in found) / 1e3 for kind, found in spans.items()}
+    return {**parts, "ms_sums": _length_of(spans["spmm"] + spans["exchange"]) / 1e3}
 
 
-def time_epochs(case: Case, system: str, model: Model, make: Callable[[Model], Epoch]) -> None:
+def _length_of(spans: list[tuple[float, float]]) -> float:
+    """The length of all spans together, where those that overlap count once."""
+    length, reached = 0.0, float("-inf")
+    for begin, end in sorted(spans):
+        length += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return length
+
+
+def time_epochs(
+    case: Case,
+    system: str,
+    model: Model,
+    make: Callable[[Model], Epoch],
+    setting: str | None = None,
+) -> None:
     session, cuda = case.session, case.device.type == "cuda"
-    fields = {"system": system, "graph": case.spec.name, "layers": str(model)}
+    fields = {"system": system, "graph": case.name, "layers": str(model), "setting": setting}
     if cuda:
         gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    with session.section(" ".join(fields.values()), **fields):
+    with session.section(" ".join(filter(None, fields.values())), **fields):
+        is_built = case.data is None
         try:
-            session.note(f"{system}: {model} on {case.spec.name}")
+            session.note(f"{system}: {model} on {case.name}, {setting or 'first setting'}")
             epoch = session.together(lambda: make(model))
             losses = [epoch()]
             session.barrier()
@@ -212,22 +258,44 @@ def time_epochs(case: Case, system: str, model: Model, make: Callable[[Model], E
         session.recorder.add(
             timing,
             peak_gib=max(of for of, _ in peaks) / 2**30 if cuda else None,
-            build_peak_gib=max(of for _, of in peaks) / 2**30 if cuda else None,
+            build_peak_gib=max(of for _, of in peaks) / 2**30 if cuda and is_built else None,
             edge_floor_ms=floor if model.kind == "GCN" else None,
             loss=float(losses[0]),
             last_loss=float(losses[-1]),
             **fields,
+            **(case.facts(model) if system == "peergraph" else {}),
             **(parts_of(epoch) if cuda else {}),
         )
+
+
+def time_peergraph(case: Case) -> None:
+    """All models in each order, with and without overlap; on one rank in the first setting."""
+    args = case.session.args
+    settings = list(itertools.product(args.orders, args.overlap))
+    if case.session.world == 1:
+        del settings[1:]
+    for number, (order, overlap) in enumerate(settings):
+        if overlap == args.overlap[0]:
+            case.data = None
+        setting = None
+        if number:
+            setting = order if overlap == "on" else f"{order}, no overlap"
+        with contextlib.ExitStack() as stack:
+            if overlap == "off":
+                stack.enter_context(exchange_in_turn(Transport.of(case.session.group)))
+            for model in args.models:
+                make = functools.partial(case.by_peergraph, order=order)
+                time_epochs(case, "peergraph", model, make, setting)
+    case.data = None
 
 
 def run(session: Session) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
     for name in session.args.graphs:
         with session.stage(f"graph {name}"):
-            case = Case(session, get_spec(name))
+            case = Case(session, name)
+        time_peergraph(case)
         for model in session.args.models:
-            time_epochs(case, "peergraph", model, case.by_peergraph)
             if session.wants("broadcast") and model.kind == "GCN":
                 time_epochs(case, "broadcast", model, case.by_broadcast)
             if session.wants("csr") and session.world == 1:
@@ -250,6 +318,8 @@ def arguments() -> argparse.ArgumentParser:
     result.add_argument("--graphs", type=words, default="products,reddit")
     result.add_argument("--models", type=models, default="GCN:2x512,GCN:3x256")
     result.add_argument("--worlds", type=integers, default=worlds, help="ranks of each launch")
+    result.add_argument("--orders", type=words, default="auto", help="of nodes, in turns")
+    result.add_argument("--overlap", type=words_of(("on", "off")), default="on")
     result.set_defaults(world=1, iterations=8, warmup=2)
     return result
 

@@ -3,7 +3,8 @@
     python benchmarks/fullgraph_modes.py --graphs products,reddit --dims 16,64,128 --worlds 2,4
 
 `halo` and `blocks` stage rows under the sums, `in_kernel` reads each edge's row where it lies.
-`no overlap` brings all distinct rows first. Sums run forward, features are not kept.
+`no overlap` brings all distinct rows first. `predicted_ms` is the cost model's. Sums run forward,
+features are not kept.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import torch
 from harness.common import integers, main, measure, parser, words
 from harness.ranks import Session
 from inputs.arrays import fill_features
-from inputs.gcn_graph import make_gcn_graph
-from inputs.graphs import get_spec
+from inputs.gcn_graph import make_gcn_graph, parse_name
 
 from peergraph.fullgraph import FullGraph, distribute
+from peergraph.fullgraph.plan.layer_cost import mode_costs
 
 MODES = ("halo", "blocks", "in_kernel")
 
@@ -32,11 +33,13 @@ def time_modes(session: Session, graph: FullGraph, name: str, dim: int) -> None:
     rows = distribute(fill_features(0, x), layout)
     del x
     fields = {"graph": name, "dim": dim}
+    costs = mode_costs(graph.plan.facts, 4 * dim, graph.plan.topology)
     for mode in MODES:
         with session.section(f"{mode} {name} {dim}", system=mode, **fields):
             structure.mode = mode
             timing = measure(session, lambda *_: structure.spmm("copy_u", "sum", rows))
-            session.recorder.add(timing, system=mode, **fields)
+            predicted = 1e3 * costs[mode].seconds if mode in costs else None
+            session.recorder.add(timing, system=mode, predicted_ms=predicted, **fields)
     with session.section(f"no overlap {name} {dim}", system="no overlap", **fields):
         plan, local = structure.plan, structure.local
         own = rows.to_local()
@@ -47,7 +50,8 @@ def time_modes(session: Session, graph: FullGraph, name: str, dim: int) -> None:
 def run(session: Session) -> None:
     for name in session.args.graphs:
         with session.stage(f"graph {name}"):
-            made = make_gcn_graph(get_spec(name), session.device)
+            spec, arrangement = parse_name(name)
+            made = make_gcn_graph(spec, session.device, arrangement)
             nodes = torch.arange(made.num_nodes, device=session.device)
             target = nodes.repeat_interleave(made.indptr.diff(), output_size=made.num_edges)
             edges = torch.stack([made.indices.long(), target])

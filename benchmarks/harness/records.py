@@ -135,9 +135,11 @@ _PREDICTED = ["predicted_ms", "predicted_sample", "predicted_gather", "predicted
 _COLUMNS = {
     "aggregate": ["system", *_TIMES, "gbs", "peak_gib", "ratio"],
     "spmm": ["system", *_TIMES, "gbs", "floor_ms", "edge_floor_ms", "ratio"],
-    "fullgraph": ["system", *_TIMES, "ms_spmm", "ms_exchange", "ms_gemm", "ms_rest", "peak_gib",
+    "fullgraph": ["system", "setting", "order", "mode", *_TIMES, "ms_spmm", "ms_exchange",
+                  "ms_gemm", "ms_rest", "ms_sums", "predicted_ms", "remote_rows", "peak_gib",
                   "build_peak_gib", "edge_floor_ms", "loss", "last_loss", "ratio"],
-    "fullgraph_modes": ["system", *_TIMES],
+    "fullgraph_modes": ["system", *_TIMES, "predicted_ms"],
+    "fullgraph_stages": ["setting", "way", *_TIMES, "hidden", "edge_imbalance", "predicted_ms"],
     "layers": ["system", *_TIMES, "peak_gib", "against", "ratio"],
     "dgl_layers": ["kind", "threads", "system", *_TIMES, "against", "ratio"],
     "gather": ["system", "plan", *_TIMES, "ms_host", "gbs", "against", "ratio"],

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from inputs.counter_hash import CHUNK, hash_range, stream_key
-from inputs.graphs import GraphSpec, weighted_nodes
+from inputs.counter_hash import CHUNK, hash_range, shift_right, stream_key
+from inputs.graphs import GraphSpec, coprime, get_spec, weighted_nodes
 
 # Numbers of nodes are multiples of this, so that up to eight ranks get equal blocks of rows.
 _MULTIPLE = 8
 # Pairs drawn beyond half the edges, as repeated pairs and self loops are left out.
 _OVERSAMPLING = {"reddit": 1.0084}
 _DEFAULT_OVERSAMPLING = 1.0001
+ARRANGEMENTS = ("", "sorted", "communities")
+# Of graphs with communities: nodes of one, and of how many edges one leaves its community.
+_COMMUNITY, _LEAVING = 512, 10
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,25 @@ class GcnGraph:
         return self.indices.numel()
 
 
-def _pairs(spec: GraphSpec, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def parse_name(name: str) -> tuple[GraphSpec, str]:
+    """Returns the preset of "PRESET:ARRANGEMENT" and the arrangement.
+
+    "sorted": nodes are numbered by degree, the largest first. "communities": nine of ten edges stay
+    within 512 nodes, whose numbers tell nothing about it. Without one: no communities, and nodes of
+    all degrees lie scattered.
+    """
+    preset, _, arrangement = name.partition(":")
+    if arrangement not in ARRANGEMENTS:
+        known = ", ".join(filter(None, ARRANGEMENTS))
+        raise ValueError(f"unknown arrangement {arrangement!r} of a graph; there are {known}")
+    return get_spec(preset), arrangement
+
+
+def _pairs(
+    spec: GraphSpec, count: int, device: torch.device, by_community: bool
+) -> tuple[Tensor, Tensor]:
     """Draws both ends of `count` edges by the nodes' weights, int64."""
-    ends = []
+    n, ends = spec.num_nodes, []
     for tag in (11, 12):
         nodes = torch.empty(count, dtype=torch.int64, device=device)
         for begin in range(0, count, CHUNK):
@@ -50,27 +69,46 @@ def _pairs(spec: GraphSpec, count: int, device: torch.device) -> tuple[Tensor, T
             hashed = hash_range(stream_key(spec.seed, tag), begin, end, device)
             nodes[begin:end] = weighted_nodes(spec, hashed)
         ends.append(nodes)
-    return ends[0], ends[1]
+    first, second = ends
+    if by_community:
+        for begin in range(0, count, CHUNK):
+            end = min(count, begin + CHUNK)
+            hashed = shift_right(hash_range(stream_key(spec.seed, 13), begin, end, device), 20)
+            member = first[begin:end] // _COMMUNITY * _COMMUNITY
+            member += shift_right(hashed, 20) % _COMMUNITY
+            stays = hashed % _LEAVING > 0
+            second[begin:end] = torch.where(stays, member.clamp_(max=n - 1), second[begin:end])
+        # Numbers of neighbours lie far apart.
+        multiplier = coprime(n, 0.7548776662466927)
+        first, second = first * multiplier % n, second * multiplier % n
+    return first, second
 
 
-def undirected_edges(spec: GraphSpec, device: torch.device) -> Tensor:
+def undirected_edges(spec: GraphSpec, device: torch.device, arrangement: str = "") -> Tensor:
     """Returns destination * nodes + source of both directions of each edge, ascending, int64.
 
     No edge repeats, and none is a self loop. There are about as many as the preset has.
     """
     n = spec.num_nodes
     factor = _OVERSAMPLING.get(spec.name.partition("/")[0], _DEFAULT_OVERSAMPLING)
-    first, second = _pairs(spec, int(spec.num_edges / 2 * factor), device)
+    is_clustered = arrangement == "communities"
+    first, second = _pairs(spec, int(spec.num_edges / 2 * factor), device, is_clustered)
     differ = first != second
     first, second = first[differ], second[differ]
+    if arrangement == "sorted":
+        degrees = torch.bincount(first, minlength=n) + torch.bincount(second, minlength=n)
+        place = torch.empty(n, dtype=torch.int64, device=device)
+        order = torch.sort(degrees, descending=True, stable=True).indices
+        place[order] = torch.arange(n, device=device)
+        first, second = place[first], place[second]
     keys = torch.cat([first * n + second, second * n + first])
     del first, second, differ
     return torch.unique_consecutive(torch.sort(keys)[0])
 
 
-def make_gcn_graph(spec: GraphSpec, device: torch.device) -> GcnGraph:
+def make_gcn_graph(spec: GraphSpec, device: torch.device, arrangement: str = "") -> GcnGraph:
     """Makes the graph; nodes without edges but their self loop are added up to a multiple of 8."""
-    keys, n = undirected_edges(spec, device), spec.num_nodes
+    keys, n = undirected_edges(spec, device, arrangement), spec.num_nodes
     padded = -(-n // _MULTIPLE) * _MULTIPLE
     destination = torch.div(keys, n, rounding_mode="floor")
     keys += destination * (padded - n)

@@ -77,3 +77,24 @@ def test_inputs(modules: dict[str, ModuleType]) -> None:
         for rank in range(2)
     ]
     assert torch.cat(seeds).unique().numel() == 1000
+
+
+def test_arrangements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    graphs = importlib.import_module("inputs.gcn_graph")
+    edges = {}
+    for name in ("tiny", "tiny:sorted", "tiny:communities", "tiny*2"):
+        spec, arrangement = graphs.parse_name(name)
+        made = graphs.make_gcn_graph(spec, torch.device("cpu"), arrangement)
+        edges[name], degrees = made.num_edges, made.indptr.diff()
+        nodes = torch.arange(made.num_nodes).repeat_interleave(degrees)
+        keys = nodes * made.num_nodes + made.indices
+        assert torch.equal(keys, keys.unique())
+        assert torch.equal(keys, torch.sort(made.indices * made.num_nodes + nodes)[0])
+        if arrangement == "sorted":  # Repeated pairs were counted before they were left out.
+            assert int(degrees[:100].min()) > 4 * int(degrees[1000:].median())
+            assert int(degrees[:10_000].sum()) > 3 * int(degrees[10_000:].sum())
+    assert edges["tiny:sorted"] == edges["tiny"]
+    assert edges["tiny*2"] > 1.9 * edges["tiny"]
+    with pytest.raises(ValueError, match="unknown arrangement 'tall'"):
+        graphs.parse_name("tiny:tall")

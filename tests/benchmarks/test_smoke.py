@@ -159,6 +159,41 @@ def test_fullgraph(tmp_path: Path) -> None:
     assert "edge_floor_ms" in table
 
 
+def test_fullgraph_orders(tmp_path: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    small = ["--graphs", "tiny/20:sorted", "--models", "GCN:2x8", "--worlds", "2"]
+    ways = ["--orders", "random,original", "--overlap", "on,off"]
+    records, _ = run("fullgraph", tmp_path / "out.jsonl", *small, *ways)
+    assert [(r.get("setting"), r["order"]) for r in records] == [
+        (None, "random"),
+        ("random, no overlap", "random"),
+        ("original", "original"),
+        ("original, no overlap", "original"),
+    ]
+    for r in records:
+        assert r["loss"] == pytest.approx(records[0]["loss"], rel=1e-5)
+        assert 0 < r["remote_rows"] < 1
+        assert r["predicted_ms"] > 0
+
+
+def test_fullgraph_stages(tmp_path: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    small = ["--graphs", "tiny/20:sorted", "--dims", "8", "--worlds", "3"]
+    records, table = run("fullgraph_stages", tmp_path / "out.jsonl", *small)
+    assert not [r for r in records if "error" in r]
+    ways = ["sums", "copies", "no overlap", "overlap"]
+    assert [(r["setting"], r["way"]) for r in records] == [
+        (order, way) for order in ("random", "original") for way in ways
+    ]
+    overlap = {r["setting"]: r for r in records if r["way"] == "overlap"}
+    assert overlap["original"]["edge_imbalance"] > 1.5 * overlap["random"]["edge_imbalance"]
+    for of_rank in overlap["random"]["timeline"]:
+        spans = [(what, stage) for what, stage, _, _ in of_rank]
+        assert spans == [("sum", 0), ("copy", 1), ("sum", 1), ("copy", 2), ("sum", 2)]
+        assert all(begin <= end for _, _, begin, end in of_rank)
+    assert "hidden" in table
+
+
 def test_fullgraph_modes(tmp_path: Path) -> None:
     small = ["--graphs", "tiny/200", "--dims", "8", "--worlds", "2"]
     records, table = run("fullgraph_modes", tmp_path / "out.jsonl", *small)

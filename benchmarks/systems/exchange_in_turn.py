@@ -1,0 +1,46 @@
+"""Exchanges of rows that do not run under sums, and exchanges that move nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from torch import Tensor
+
+from peergraph.fullgraph.exchange.transport import Pending, Transport
+
+
+@contextmanager
+def exchange_in_turn(transport: Transport) -> Iterator[None]:
+    """Within this, sums that follow an exchange in the program wait for its end (MG-GCN 6.3)."""
+    start = transport.start
+
+    def start_and_wait(outputs: Mapping[int, Tensor], inputs: Mapping[int, Tensor]) -> Pending:
+        pending = start(outputs, inputs)
+        pending.wait()
+        return pending
+
+    transport.start = start_and_wait  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del transport.start  # type: ignore[method-assign]
+
+
+@contextmanager
+def no_exchange(transport: Transport) -> Iterator[None]:
+    """Within this, exchanges move nothing, so that sums are timed alone; they are wrong."""
+
+    def start_nothing(outputs: Mapping[int, Tensor], inputs: Mapping[int, Tensor]) -> Pending:
+        return _Nothing()
+
+    transport.start = start_nothing  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del transport.start  # type: ignore[method-assign]
+
+
+class _Nothing:
+    def wait(self) -> None:
+        pass
