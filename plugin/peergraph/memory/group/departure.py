@@ -15,6 +15,7 @@ from multiprocessing import util
 from types import TracebackType
 
 from peergraph.errors import PeerLostError
+from peergraph.memory.group.device_waits import give_up_waits
 from peergraph.memory.group.peers import Peers, all_peers
 
 # How much later than on torch's connections the end of a process may be seen here.
@@ -89,6 +90,9 @@ def _send_farewells() -> None:
         if multiprocessing.parent_process() is not None and error is not None and _lost(error):
             print(f"peergraph: PeerLostError: {cause}", file=sys.stderr, flush=True)
         peers.leave(cause)
+    if error is not None:
+        # Nobody watches the other ranks from here on, and a GPU that waits ends no process.
+        give_up_waits()
 
 
 def _ends_with() -> BaseException | None:
