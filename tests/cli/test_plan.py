@@ -171,6 +171,28 @@ def test_full_graph(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
             assert facts["bytes"]["node rows"] != [0, 0]
 
 
+def test_offloaded_full_graph(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--topology", "full2", "--full-graph", "--widths", "100,32,8", "--memory-budget", "6M"]
+    facts = planned(capsys, *small)
+    assert facts["decision"].startswith("offloaded: resident training takes")
+    whole = facts["offload"]
+    assert sum(whole["bytes_by_tier"].values()) >= whole["rows"]["features"]["bytes"]
+    asked = planned(capsys, *small, "--num-chunks", "7")["offload"]
+    assert (asked["num_chunks"], asked["reason"]) == (7, "as asked for")
+    attention = planned(capsys, *small, "--heads", "2", "--offload", "yes")["offload"]
+    assert [p["name"] for p in attention["passes"]][-1] == "weights 1"
+    error = refused(capsys, *small, "--offload", "no")
+    assert "Offloaded training (offload=None or True)" in error
+    assert "host memory is not enough" in refused(
+        capsys, *small, "--budget", "4M", "--host-memory", "1K"
+    )
+    assert main(["plan", *SMALL, *small, "--num-chunks", "9"]) == 0
+    printed = capsys.readouterr().out
+    for expected in ("offloaded, as asked for", "chunks of a rank: 9 (as asked for)", "bound by",
+                     "rows that all chunks need"):  # fmt: skip
+        assert expected in printed
+
+
 def test_full_graph_refused(capsys: pytest.CaptureFixture[str]) -> None:
     error = refused(capsys, "--topology", "full4", "--full-graph", "--widths", "8,16,4",
                     "--budget", "100K")  # fmt: skip

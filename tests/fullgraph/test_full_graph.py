@@ -154,7 +154,9 @@ def wrong_arguments() -> None:
     )
     with pytest.raises(IndexError, match=message):
         FullGraph.build(group, num_nodes, typed)
-    with pytest.raises(NotImplementedError, match="more than memory_budget"):
+    with pytest.raises(ValueError, match="more than memory_budget"):
+        FullGraph.build(group, NUM_NODES, edges, memory_budget=100, offload=False)
+    with pytest.raises(ValueError, match="not enough for offloaded training"):
         FullGraph.build(group, NUM_NODES, edges, memory_budget=100)
     if group.world_size == 1:
         return

@@ -122,16 +122,18 @@ def test_budget_chooses_the_mode_that_fits() -> None:
     tight = FullGraphPlan.make(DENSE, machine("full4"), widths=WIDTHS, memory_budget=held)
     assert tight.mode == "in_kernel"
     assert "no room for halo, blocks" in tight.reason
-    with pytest.raises(NotImplementedError, match="more than memory_budget"):
+    with pytest.raises(ValueError, match="more than memory_budget"):
         FullGraphPlan.make(
-            DENSE, machine("full4"), widths=WIDTHS, memory_budget=held, mode="blocks"
+            DENSE, machine("full4"), widths=WIDTHS, memory_budget=held, mode="blocks", offload=False
         )
 
 
 def test_small_budget_names_bytes_and_gpus() -> None:
     needed = FullGraphPlan.make(DENSE, machine("full4"), widths=WIDTHS).bytes_by_rank[0]
-    with pytest.raises(NotImplementedError, match="Offloaded training") as error:
-        FullGraphPlan.make(DENSE, machine("full4"), widths=WIDTHS, memory_budget=needed // 3)
+    with pytest.raises(ValueError, match="Offloaded training") as error:
+        FullGraphPlan.make(
+            DENSE, machine("full4"), widths=WIDTHS, memory_budget=needed // 3, offload=False
+        )
     message = str(error.value)
     assert "structure 48.6 MiB" in message
     found = re.search(r"(\d+) GPUs with this budget would do", message)
@@ -143,8 +145,10 @@ def test_small_budget_names_bytes_and_gpus() -> None:
     enough = facts(rows, count)
     FullGraphPlan.make(enough, machine("full16").subset(range(count)), widths=WIDTHS,
                        memory_budget=int(1.05 * (needed // 3)))  # fmt: skip
-    with pytest.raises(NotImplementedError, match="no number of GPUs"):
-        FullGraphPlan.make(DENSE, machine("full4"), widths=WIDTHS, memory_budget=1000)
+    with pytest.raises(ValueError, match="no number of GPUs"):
+        FullGraphPlan.make(
+            DENSE, machine("full4"), widths=WIDTHS, memory_budget=1000, offload=False
+        )
 
 
 def test_widths_come_later() -> None:

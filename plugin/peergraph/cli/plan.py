@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--policy", choices=POLICIES, default="auto")
     add(
         "--budget",
+        "--memory-budget",
         type=byte_count,
         metavar="SIZE",
         help="of each GPU, default 60 %% of its memory (all of it for --full-graph)",
@@ -70,6 +71,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N,...",
         help="columns of the input and of each layer's output, such as 100,512,47",
     )
+    add(
+        "--offload",
+        choices=("auto", "yes", "no"),
+        default="auto",
+        help="keep rows in host memory (auto: where the budget does not suffice)",
+    )
+    add("--num-chunks", type=int, metavar="N", help="of each GPU (default: the quickest)")
+    add("--host-memory", type=byte_count, metavar="SIZE", help="for rows (the topology's)")
+    add("--file-memory", type=byte_count, default=0, metavar="SIZE", help="for rows (0)")
+    add("--heads", type=int, default=0, help="of attention, for offloaded training (0: sums)")
     add("--order", choices=ORDERS, default="auto", help="of a saved store's nodes (auto)")
     add("--mode", choices=MODES, help="how rows are exchanged (default: the quickest)")
     add = parser.add_argument_group("output").add_argument
@@ -117,6 +128,11 @@ def _plan_full_graph(args: argparse.Namespace, topology: Topology) -> int:
         widths=args.widths,
         memory_budget=args.budget or min(topology.memory),
         mode=args.mode,
+        offload={"auto": None, "yes": True, "no": False}[args.offload],
+        num_chunks=args.num_chunks,
+        host_memory=args.host_memory,
+        file_memory=args.file_memory,
+        heads=args.heads,
     )
     print(json.dumps(plan.to_dict()) if args.json else plan)
     return 0

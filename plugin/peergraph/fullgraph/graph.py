@@ -87,6 +87,9 @@ class FullGraph:
         *,
         order: GivenOrder = "auto",
         memory_budget: int | None = None,
+        offload: bool | None = None,
+        num_chunks: int | None = None,
+        host_memory: int | None = None,
         mode: str | None = None,
         topology: Topology | str | None = None,
         widths: Sequence[int] | None = None,
@@ -113,7 +116,13 @@ class FullGraph:
                 the rank of each node, as METIS or DGL give it; any of these by node type; or
                 "auto": random, unless the busiest rank exchanges a fifth fewer rows with another
                 order, by count of distinct remote rows.
-            memory_budget: bytes of each rank; None: what is free.
+            memory_budget: bytes of each rank's device; None: what is free.
+            offload: whether rows of features and layers are kept in host memory and computed chunk
+                by chunk (HongTu); None: where resident training would exceed the budget, which is
+                counted with the given widths, else with three layers of 128 columns.
+            num_chunks: of each rank's nodes, for offloaded training; None: by the shortest expected
+                epoch.
+            host_memory: bytes of the host for rows of all ranks; None: what is free.
             mode: how rows are exchanged: "halo" or "blocks"; None: the one that is expected
                 to be quicker.
             topology: whose links times are predicted for, or its name; None: this machine as it was
@@ -125,10 +134,10 @@ class FullGraph:
             progress: whether to show a bar; None: for long work, on a terminal.
 
         Raises:
-            TypeError, ValueError: arguments that do not fit, or that differ between ranks.
+            TypeError, ValueError: arguments that do not fit, or that differ between ranks; a budget
+                or host memory that is too small, with a table of what is needed.
             IndexError: the first edge with an end out of range; on every rank.
             ImportError: the order needs a package that is not installed.
-            NotImplementedError: the graph does not fit into the budget.
         """
         group = group or Group.current()
         counts = _check_num_nodes(num_nodes)
@@ -145,6 +154,9 @@ class FullGraph:
             readers,
             order=order,
             memory_budget=memory_budget,
+            offload=offload,
+            num_chunks=num_chunks,
+            host_memory=host_memory,
             mode=mode,
             topology=topology,
             widths=widths,
@@ -226,6 +238,9 @@ def _build(
     *,
     order: GivenOrder = "auto",
     memory_budget: int | None = None,
+    offload: bool | None = None,
+    num_chunks: int | None = None,
+    host_memory: int | None = None,
     mode: str | None = None,
     topology: Topology | str | None = None,
     widths: Sequence[int] | None = None,
@@ -240,6 +255,9 @@ def _build(
         **{f"edges of {t}": reader.digest() for t, reader in readers.items()},
         order={t: order_digest(given) for t, given in orders.items()},
         memory_budget=memory_budget,
+        offload=offload,
+        num_chunks=num_chunks,
+        host_memory=host_memory,
         mode=mode,
         topology=topology if isinstance(topology, str | None) else topology.name,
         widths=None if widths is None else list(widths),
@@ -274,7 +292,12 @@ def _build(
             memory_budget=_budget(group, memory_budget),
             mode=mode,
             modes=STAGED_MODES,
+            offload=offload,
+            num_chunks=num_chunks,
+            host_memory=_host_memory(group, host_memory),
         )
+        if plan.offload is not None:
+            raise NotImplementedError(f"offloaded training is being built: {plan.decision}")
         layouts = {t: RowLayout.from_order(group, *parts) for t, parts in chosen.parts.items()}
         structures = {}
         for edge_type in readers:
@@ -358,6 +381,12 @@ def _budget(group: Group, memory_budget: int | None) -> int:
         else:
             memory_budget = free_host_memory() // group.world_size
     least: int = min(group.all_gather(memory_budget))
+    return least
+
+
+def _host_memory(group: Group, given: int | None) -> int:
+    """The least bytes of the host for all ranks together. Collective."""
+    least: int = min(group.all_gather(free_host_memory() if given is None else given))
     return least
 
 

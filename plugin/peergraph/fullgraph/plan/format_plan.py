@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from peergraph.fullgraph.layout.blocks import imbalance
+from peergraph.fullgraph.plan.format_offload import format_offload
 from peergraph.fullgraph.plan.memory_items import SPARE_BUFFERS
 from peergraph.store.placement.plan import format_bytes
 from peergraph.store.placement.prediction import columns, format_seconds
@@ -17,7 +18,11 @@ _STAGES = {"blocks": 2}
 
 def format_plan(plan: FullGraphPlan) -> str:
     """Returns the lines that ``print(plan)`` shows."""
-    return "\n".join([*_head(plan), *_memory(plan), *_layers(plan), *_mode(plan)])
+    if plan.offload is not None:
+        lines = format_offload(plan.offload, plan.memory_budget)
+        return "\n".join([*_head(plan), f"  {plan.decision}", *lines])
+    decided = [f"  {plan.decision}"]
+    return "\n".join([*_head(plan), *decided, *_memory(plan), *_layers(plan), *_mode(plan)])
 
 
 def _head(plan: FullGraphPlan) -> list[str]:

@@ -1,4 +1,4 @@
-"""The plan of full-graph training: memory, exchange, expected time, and the chosen mode."""
+"""The plan of full-graph training: resident or offloaded, memory, exchange, expected time."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from peergraph.fullgraph.plan.memory_items import (
     total_bytes,
     training_items,
 )
+from peergraph.fullgraph.plan.offload_cost import DEVICE, Spread
+from peergraph.fullgraph.plan.offload_plan import OffloadPlan, make_offload_plan
 from peergraph.memory import Topology
 from peergraph.store.placement.plan import format_bytes
 
-# The width of a sum for which modes are compared where the model's widths are not known.
-_ASSUMED_WIDTH = 128
+# A model whose widths are not known is taken to have so many layers of so many columns.
+_ASSUMED_WIDTH, _ASSUMED_LAYERS = 128, 3
 _MOST_GPUS = 4096
+_UNKNOWN_MEMORY = 1 << 50
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,10 @@ class FullGraphPlan:
         layers: of the model; none where the widths are not known.
         buffers: bytes of each rank for the exchange, by mode.
         modes: that the ranks can use.
+        decision: resident or offloaded, and why.
+        offload: of training with rows in host memory; None: everything is on the devices.
+        host_memory, file_memory: bytes of the host and of files, for all ranks together.
+        heads: of attention, for offloaded training; 0: layers that sum.
     """
 
     facts: GraphFacts
@@ -52,6 +59,11 @@ class FullGraphPlan:
     layers: tuple[LayerCost, ...]
     buffers: dict[str, tuple[int, ...]]
     modes: tuple[str, ...] = MODES
+    decision: str = ""
+    offload: OffloadPlan | None = None
+    host_memory: int = _UNKNOWN_MEMORY
+    file_memory: int = 0
+    heads: int = 0
 
     @classmethod
     def make(
@@ -64,6 +76,12 @@ class FullGraphPlan:
         memory_budget: int | None = None,
         mode: str | None = None,
         modes: Sequence[str] = MODES,
+        offload: bool | None = None,
+        num_chunks: int | None = None,
+        host_memory: int | None = None,
+        file_memory: int = 0,
+        heads: int = 0,
+        spreads: Sequence[Spread] = (),
     ) -> FullGraphPlan:
         """Plans for a graph that has been counted.
 
@@ -71,14 +89,23 @@ class FullGraphPlan:
             facts, topology, widths, element_bytes, memory_budget: see the class.
             mode: to be used; None: the quickest that fits into the budget.
             modes: that the ranks can use.
+            offload: whether rows are kept in host memory (HongTu); None: where all rows do not fit
+                into the budget. A model of unknown widths is taken to have three layers of 128
+                columns.
+            num_chunks: of each rank, for offloaded training; None: see
+                :func:`make_offload_plan`.
+            host_memory, file_memory: bytes for all ranks together; None: the topology's.
+            heads: of attention, for offloaded training; 0: layers that sum.
+            spreads: counted rows of chunks, for offloaded training.
 
         Raises:
-            ValueError: an unknown mode, or widths that are not positive.
-            NotImplementedError: the graph does not fit into the budget: training with rows in host
-                memory is not implemented. The message has the counted bytes, and how many GPUs
-                would do.
+            ValueError: an unknown mode, widths that are not positive, or too little memory; the
+                message has a table of what is needed and for what.
         """
         widths = _check_widths(widths)
+        if num_chunks is not None and offload is False:
+            raise ValueError(f"num_chunks is for offloaded training, got {num_chunks} and "
+                             "offload=False")  # fmt: skip
         items, layers = graph_items(facts), list[LayerCost]()
         if widths is None:
             costs = mode_costs(facts, _ASSUMED_WIDTH * element_bytes, topology)
@@ -100,10 +127,45 @@ class FullGraphPlan:
         peak = {name: _peak(held, buffers[name]) for name in usable}
         fitting = [n for n in usable if memory_budget is None or peak[n] <= memory_budget]
         wanted = fitting if mode is None else [n for n in fitting if n == mode]
-        if not wanted:
+        if offload is False and not wanted:
             least = min(peak.values()) if mode is None else peak[mode]
             assert memory_budget is not None
-            raise NotImplementedError(_too_large(facts, items, buffers, least, memory_budget))
+            raise ValueError(_too_large(facts, items, buffers, least, memory_budget))
+        model = widths or _assumed_widths(facts, element_bytes)
+        needed = min(peak.values()) if mode is None else peak[mode]
+        if widths is None:
+            assumed = training_items(facts, model, element_bytes)
+            needed += max(total_bytes(assumed, facts.world_size))
+        too_large = memory_budget is not None and needed > memory_budget
+        if host_memory is None:
+            host_memory = topology.host_memory or _UNKNOWN_MEMORY
+        offloaded = None
+        if offload or (offload is None and (too_large or num_chunks is not None)):
+            if memory_budget is None:
+                raise ValueError("offloaded training needs a memory_budget, got None")
+            try:
+                offloaded = make_offload_plan(
+                    facts,
+                    topology,
+                    widths=model,
+                    assumed=widths is None,
+                    element_bytes=element_bytes,
+                    memory_budget=memory_budget,
+                    host_memory=host_memory,
+                    file_memory=file_memory,
+                    num_chunks=num_chunks,
+                    heads=heads,
+                    spreads=spreads,
+                )
+            except ValueError as error:
+                if offload or not too_large:
+                    raise
+                advice = _enough(facts, items, buffers, memory_budget)
+                raise ValueError(f"{error}\nResident training: {advice}") from None
+        asked = offload if num_chunks is None else True
+        decision = _decision(asked, too_large, needed, memory_budget, widths, model)
+        if offloaded is not None:
+            wanted = [n for n in usable if mode in (None, n)]
         chosen = min(wanted, key=seconds.__getitem__)
         reason = _reason(facts, chosen, mode, seconds, usable, fitting, widths)
         return cls(
@@ -118,22 +180,40 @@ class FullGraphPlan:
             tuple(layers),
             buffers,
             tuple(modes),
+            decision,
+            offloaded,
+            host_memory,
+            file_memory,
+            heads,
         )
 
     def with_widths(self, widths: Sequence[int], element_bytes: int = 4) -> FullGraphPlan:
         """Returns the plan of a model: `widths` has the input's columns and each layer's output's.
 
+        A graph that has been partitioned stays resident, or offloaded in as many chunks.
+
         Raises:
-            ValueError, NotImplementedError: as :meth:`make`.
+            ValueError: as :meth:`make`; a resident graph does not fit with this model.
         """
-        return FullGraphPlan.make(
+        plan = FullGraphPlan.make(
             self.facts,
             self.topology,
             widths=widths,
             element_bytes=element_bytes,
             memory_budget=self.memory_budget,
             modes=self.modes,
+            offload=None if self.offload is None else True,
+            num_chunks=None if self.offload is None else self.offload.num_chunks,
+            host_memory=self.host_memory,
+            file_memory=self.file_memory,
+            heads=self.heads,
         )
+        if self.offload is None and plan.offload is not None:
+            raise ValueError(
+                f"a model of widths {list(widths)} does not fit on the devices: {plan.decision}. "
+                "Partition the graph again with these widths, or with offload=True"
+            )
+        return plan
 
     @property
     def world_size(self) -> int:
@@ -142,13 +222,18 @@ class FullGraphPlan:
 
     @property
     def bytes_by_rank(self) -> tuple[int, ...]:
-        """Bytes of each rank, with the buffers of the exchange."""
+        """Bytes of each rank's device, with the buffers of the exchange or of chunks."""
+        if self.offload is not None:
+            stored = self.offload.bytes_by_tier[DEVICE]
+            return tuple(n + stored for n in total_bytes(self.offload.items, self.world_size))
         held = total_bytes(self.items, self.world_size)
         return tuple(a + b for a, b in zip(held, self.buffers[self.mode], strict=True))
 
     @property
     def seconds(self) -> float:
-        """Predicted time of all sums of an epoch, without products; 0 without widths."""
+        """Predicted time of an epoch, without products; 0 if resident without widths."""
+        if self.offload is not None:
+            return self.offload.seconds
         return sum(layer.seconds(self.mode) for layer in self.layers)
 
     def to_dict(self) -> dict[str, Any]:
@@ -163,6 +248,8 @@ class FullGraphPlan:
             ],
             "widths": self.widths,
             "memory_budget": self.memory_budget,
+            "decision": self.decision,
+            "offload": None if self.offload is None else self.offload.to_dict(),
             "mode": self.mode,
             "reason": self.reason,
             "bytes": {item.name: list(item.num_bytes) for item in self.items},
@@ -195,6 +282,33 @@ def _check_widths(widths: Sequence[int] | None) -> tuple[int, ...] | None:
             f"got {list(widths)}"
         )
     return tuple(widths)
+
+
+def _assumed_widths(facts: GraphFacts, element_bytes: int) -> tuple[int, ...]:
+    """The tables of nodes taken for features, and layers of usual widths."""
+    rows = sum(map(sum, facts.nodes.values()))
+    size = sum(sum(counts) * facts.row_bytes.get(t, 0) for t, counts in facts.nodes.items())
+    columns = max(1, round(size / max(1, rows) / element_bytes))
+    return (columns, *(_ASSUMED_WIDTH,) * _ASSUMED_LAYERS)
+
+
+def _decision(
+    asked: bool | None,
+    too_large: bool,
+    needed: int,
+    budget: int | None,
+    widths: Sequence[int] | None,
+    model: Sequence[int],
+) -> str:
+    """Resident or offloaded, and why."""
+    offloaded = too_large if asked is None else asked
+    name = "offloaded" if offloaded else "resident"
+    given = "" if widths is not None else (
+        f", if the model has widths {'-'.join(map(str, model))}, which are assumed"
+    )  # fmt: skip
+    limit = "no budget" if budget is None else f"a budget of {format_bytes(budget)}"
+    takes = f"resident training takes {format_bytes(needed)} on the busiest rank, {limit}{given}"
+    return f"{name}{', as asked for' if asked is not None else ''}: {takes}"
 
 
 def _widest_buffers(layers: Sequence[LayerCost], mode: str) -> tuple[int, ...]:
@@ -239,18 +353,24 @@ def _too_large(
     parts = ", ".join(
         f"{i.name} {format_bytes(max(i.num_bytes))}" for i in items if any(i.num_bytes)
     )
-    enough = _enough_gpus(facts, items, buffers, budget)
-    advice = (
-        f"{enough} GPUs with this budget would do"
-        if enough is not None
-        else "no number of GPUs with this budget would do"
-    )
+    advice = _enough(facts, items, buffers, budget)
     return (
         f"full-graph training takes {format_bytes(least)} ({least} bytes) on the busiest of "
         f"{ranks} rank{'s' if ranks > 1 else ''}, more than memory_budget "
-        f"{format_bytes(budget)} ({budget} bytes): {parts}. Offloaded training, with rows in host "
-        f"memory, is not implemented yet; {advice}"
+        f"{format_bytes(budget)} ({budget} bytes): {parts}. Offloaded training (offload=None or "
+        f"True) keeps rows in host memory; {advice}"
     )
+
+
+def _enough(
+    facts: GraphFacts,
+    items: Sequence[MemoryItem],
+    buffers: dict[str, tuple[int, ...]],
+    budget: int,
+) -> str:
+    """How many GPUs would do, in words."""
+    count = _enough_gpus(facts, items, buffers, budget)
+    return f"{count or 'no number of'} GPUs with this budget would do"
 
 
 def _enough_gpus(

@@ -47,13 +47,24 @@ def layer_costs(
         element_bytes: bytes of an element.
     """
     layers = []
-    for number, (before, after) in enumerate(pairwise(widths)):
-        # A product before the sum of the input would take a sum in the backward pass, too.
-        sums_first = before <= (2 if number == 0 else 1) * after
-        width = before if sums_first else after
+    for number, (width, sums_first) in enumerate(summed_widths(widths)):
         modes = mode_costs(facts, width * element_bytes, topology)
         sums = 0 if number == 0 and sums_first else 2
         layers.append(LayerCost(width, sums_first, sums, modes))
+    return layers
+
+
+def summed_widths(widths: Sequence[int]) -> list[tuple[int, bool]]:
+    """Returns the columns that each layer sums, and whether it sums before its product.
+
+    Args:
+        widths: columns of the input and of each layer's output.
+    """
+    layers = []
+    for number, (before, after) in enumerate(pairwise(widths)):
+        # A product before the sum of the input would take a sum in the backward pass, too.
+        sums_first = before <= (2 if number == 0 else 1) * after
+        layers.append((before if sums_first else after, sums_first))
     return layers
 
 

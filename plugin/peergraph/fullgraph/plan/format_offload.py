@@ -1,0 +1,81 @@
+"""A plan of offloaded training as text."""
+
+from __future__ import annotations
+
+from peergraph.fullgraph.plan.offload_cost import DEVICE, FILE, HOST
+from peergraph.fullgraph.plan.offload_plan import OffloadPlan
+from peergraph.store.placement.plan import format_bytes
+from peergraph.store.placement.prediction import columns, format_seconds
+
+_PLACES = {DEVICE: "device", HOST: "host", FILE: "files"}
+
+
+def format_offload(plan: OffloadPlan, memory_budget: int | None) -> list[str]:
+    """Returns the lines of an offloaded plan, below the decision."""
+    return [*_chunks(plan), *_memory(plan, memory_budget), *_rows(plan), *_passes(plan)]
+
+
+def _chunks(plan: OffloadPlan) -> list[str]:
+    spread = plan.spread
+    how = "counted" if spread.counted else "at most, as of a random order"
+    widths = "-".join(map(str, plan.widths))
+    model = f"attention with {plan.heads} heads" if plan.heads else "sums"
+    lines = [
+        f"  chunks of a rank: {plan.num_chunks} ({plan.chunks_reason}); rows that all chunks need: "
+        f"{spread.alpha:.2f} for each node ({how})"
+    ]
+    if plan.assumed:
+        lines.append(
+            f"  widths are not known: a model of widths {widths} is assumed; at run time rows are "
+            "placed by what is free"
+        )
+    else:
+        lines.append(f"  model: widths {widths}, {model}")
+    return lines
+
+
+def _memory(plan: OffloadPlan, memory_budget: int | None) -> list[str]:
+    ranks = range(len(plan.items[0].num_bytes))
+    table: list[tuple[str, ...]] = [("memory of the device", "", *(f"rank {r}" for r in ranks))]
+    for item in plan.items:
+        if any(item.num_bytes):
+            table.append((item.name, item.what, *map(format_bytes, item.num_bytes)))
+    held = plan.bytes_by_tier
+    table.append(("stored rows", "those on the device", *[format_bytes(held[DEVICE])] * len(ranks)))
+    lines = columns(table, 2)
+    total = f"  busiest rank: {format_bytes(plan.device_bytes)}"
+    if memory_budget is not None:
+        total += f" of a budget of {format_bytes(memory_budget)}"
+    total += f"; {format_bytes(held[HOST])} of {format_bytes(plan.host_room)} on the host"
+    if held[FILE]:
+        total += f"; {format_bytes(held[FILE])} in files"
+    return [*lines, total]
+
+
+def _rows(plan: OffloadPlan) -> list[str]:
+    table: list[tuple[str, ...]] = [("rows of a rank", "where", "columns", "bytes")]
+    for rows in plan.schedule.rows:
+        size = format_bytes(plan.row_bytes[rows.name])
+        place = _PLACES[plan.placement.tiers[rows.name]]
+        if any(name == rows.name for name, _ in plan.placement.loaded):
+            place += ", copied to the device"
+        table.append((rows.name, place, str(rows.columns), size))
+    return columns(table, 2)
+
+
+def _passes(plan: OffloadPlan) -> list[str]:
+    head = ("pass", "from the host", "to the host", "from GPUs", "time", "bound by")
+    table: list[tuple[str, ...]] = [head]
+    for p in plan.passes:
+        moved = map(format_bytes, (p.from_host, p.to_host, p.from_ranks))
+        table.append((p.name, *moved, format_seconds(p.seconds), p.bound))
+    totals = [sum(getattr(p, name) for p in plan.passes)
+              for name in ("from_host", "to_host", "from_ranks")]  # fmt: skip
+    times: dict[str, float] = {}
+    for p in plan.passes:
+        times[p.bound] = times.get(p.bound, 0.0) + p.seconds
+    longest = max(times, key=times.__getitem__)
+    table.append(
+        ("epoch", *map(format_bytes, totals), format_seconds(plan.seconds), f"mostly {longest}")
+    )
+    return columns(table, 1)

@@ -1,0 +1,255 @@
+"""The plan of offloaded training: chunks, where rows are placed, bytes over links, time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from peergraph.fullgraph.plan.memory_items import GraphFacts, MemoryItem, total_bytes
+from peergraph.fullgraph.plan.offload_cost import (
+    DEVICE,
+    FILE,
+    HOST,
+    PassCost,
+    Placement,
+    Spread,
+    expected_spread,
+    pass_cost,
+    place_rows,
+    tier_bytes,
+    working_bytes,
+)
+from peergraph.fullgraph.plan.offload_schedule import Schedule, make_schedule
+from peergraph.memory import Topology
+from peergraph.store.placement.plan import format_bytes
+
+CHUNK_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+"""Numbers of chunks of a rank that a plan chooses from."""
+_AS_QUICK = 1.02
+
+
+@dataclass(frozen=True)
+class OffloadPlan:
+    """How a graph larger than the memory of the GPUs is trained.
+
+    Args:
+        num_chunks: chunks of each rank's nodes.
+        chunks_reason: why so many.
+        widths: of the model, or those that are assumed.
+        assumed: whether the widths are assumed.
+        heads: of attention; 0: none.
+        items: memory of each rank's device, without stored rows.
+        schedule: the passes of an epoch.
+        row_bytes: of all rows of the busiest rank, by name.
+        placement: the tier of each row set.
+        spread: rows that chunks need.
+        passes: their bytes and times.
+        device_room, host_room, file_room: bytes of one rank for stored rows.
+    """
+
+    num_chunks: int
+    chunks_reason: str
+    widths: tuple[int, ...]
+    assumed: bool
+    heads: int
+    items: tuple[MemoryItem, ...]
+    schedule: Schedule
+    row_bytes: dict[str, int]
+    placement: Placement
+    spread: Spread
+    passes: tuple[PassCost, ...]
+    device_room: int
+    host_room: int
+    file_room: int
+
+    @property
+    def seconds(self) -> float:
+        """Expected time of an epoch, without products of matrices."""
+        return sum(p.seconds for p in self.passes)
+
+    @property
+    def bytes_by_tier(self) -> dict[str, int]:
+        """The most bytes of stored rows of one rank on the "device", the "host" and in "file"s."""
+        return tier_bytes(self.schedule, self.row_bytes, self.placement)
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of the busiest rank's device."""
+        ranks = len(self.items[0].num_bytes)
+        return max(total_bytes(self.items, ranks)) + self.bytes_by_tier[DEVICE]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain values, for JSON."""
+        return {
+            "num_chunks": self.num_chunks,
+            "reason": self.chunks_reason,
+            "widths": list(self.widths),
+            "assumed_widths": self.assumed,
+            "heads": self.heads,
+            "bytes": {item.name: list(item.num_bytes) for item in self.items},
+            "rows": {
+                name: {"bytes": size, "tier": self.placement.tiers[name]}
+                for name, size in self.row_bytes.items()
+            },
+            "bytes_by_tier": self.bytes_by_tier,
+            "alpha": self.spread.alpha,
+            "seconds": self.seconds,
+            "passes": [vars(p) for p in self.passes],
+        }
+
+
+def make_offload_plan(
+    facts: GraphFacts,
+    topology: Topology,
+    *,
+    widths: Sequence[int],
+    assumed: bool,
+    element_bytes: int,
+    memory_budget: int,
+    host_memory: int,
+    file_memory: int = 0,
+    num_chunks: int | None = None,
+    heads: int = 0,
+    spreads: Sequence[Spread] = (),
+) -> OffloadPlan:
+    """Plans offloaded training of a graph that has been counted.
+
+    Args:
+        facts, topology: as of :class:`FullGraphPlan`.
+        widths: columns of the input and of each layer's output.
+        assumed: whether nobody has said the widths.
+        element_bytes: bytes of an element of the layers.
+        memory_budget: bytes of each rank's device.
+        host_memory: bytes of the host for all ranks together.
+        file_memory: bytes of files for all ranks together.
+        num_chunks: of each rank; None: the number with the shortest expected epoch.
+        heads: of attention; 0: layers that sum.
+        spreads: that have been counted; others are expected of a random order.
+
+    Raises:
+        ValueError: a number of chunks that is not positive, or not enough memory; the message has
+            a table of what is needed and for what.
+    """
+    if num_chunks is not None and (isinstance(num_chunks, bool) or num_chunks < 1):
+        raise ValueError(f"num_chunks must be positive, got {num_chunks}")
+    ranks = facts.world_size
+    schedule = make_schedule(widths, heads)
+    row_bytes = {r.name: max(facts.rows) * r.columns * element_bytes for r in schedule.rows}
+    fixed = _device_items(facts, widths[0] * element_bytes)
+    host_items = max(8 * sum(v.num_edges[r] for v in facts.volumes.values()) for r in range(ranks))
+    host_room, file_room = host_memory // ranks - host_items, file_memory // ranks
+    counted = {s.chunks: s for s in spreads}
+    found: list[OffloadPlan] = []
+    refused = ""
+    for count in CHUNK_COUNTS if num_chunks is None else (num_chunks,):
+        spread = counted.get(count) or expected_spread(facts, count)
+        edge_columns = heads and 2 * heads
+        # Buffers for sources are needed where a whole row set does not fit on the device.
+        for stages in (False, True):
+            working = working_bytes(facts, schedule, spread, element_bytes, edge_columns, stages)
+            items = (*fixed, MemoryItem("chunk", "rows of a chunk, staging", working))
+            device_room = memory_budget - max(total_bytes(items, ranks))
+            rooms = (max(0, device_room), max(0, host_room), file_room)
+            placement = place_rows(schedule, row_bytes, rooms)
+            if stages or (placement is not None and placement.has_sources_on_device(schedule)):
+                break
+        if device_room < 0:
+            refused = _no_device(items, ranks, memory_budget, count)
+            continue
+        if placement is None:
+            refused = _no_host(schedule, row_bytes, rooms, host_items, count)
+            continue
+        passes = tuple(
+            pass_cost(
+                number, schedule, facts, row_bytes, placement, spread, topology, element_bytes
+            )
+            for number in range(len(schedule.passes))
+        )
+        found.append(
+            OffloadPlan(
+                count, "", tuple(widths), assumed, heads, items, schedule, row_bytes, placement,
+                spread, passes, *rooms,
+            )
+        )  # fmt: skip
+    if not found:
+        raise ValueError(refused)
+    best = min(found, key=lambda plan: plan.seconds)
+    reason = (
+        "as asked for" if num_chunks is not None
+        else f"the shortest expected epoch of {len(found)} numbers that fit"
+    )  # fmt: skip
+    return OffloadPlan(**{**vars(best), "chunks_reason": reason})
+
+
+def _device_items(facts: GraphFacts, feature_bytes: int) -> list[MemoryItem]:
+    """What each rank's device holds besides rows of features and layers.
+
+    Args:
+        feature_bytes: of a node's features; what else its tables have stays on the device.
+    """
+    structure, transposes, lists, narrow, edge_rows = ([] for _ in range(5))
+    for rank in range(facts.world_size):
+        edges = sum(v.num_edges[rank] for v in facts.volumes.values())
+        rows = facts.rows[rank]
+        # Ids of a chunk's edges have 4 bytes.
+        structure.append(4 * edges + 8 * (rows + 1))
+        transposes.append(8 * edges + 8 * (rows + 1))
+        received = sum(v.received[rank] + v.sent[rank] for v in facts.volumes.values())
+        lists.append(8 * rows + 8 * received)
+        tables = sum(c[rank] * facts.row_bytes.get(t, 0) for t, c in facts.nodes.items())
+        narrow.append(max(0, tables - feature_bytes * rows))
+        edge_rows.append(
+            sum(
+                v.num_edges[rank] * facts.edge_row_bytes.get(t, 0) for t, v in facts.volumes.items()
+            )
+        )
+    return [
+        MemoryItem("structure", "in-edges of chunks", tuple(structure)),
+        MemoryItem("transposes", "for gradients of sources", tuple(transposes)),
+        MemoryItem("numbering", "user's ids; rows to exchange", tuple(lists)),
+        MemoryItem("edge rows", "tables of edges", tuple(edge_rows)),
+        MemoryItem("node rows", "labels, masks", tuple(narrow)),
+    ]
+
+
+def _no_device(items: Sequence[MemoryItem], ranks: int, budget: int, chunks: int) -> str:
+    needed = max(total_bytes(items, ranks))
+    return (
+        f"memory_budget of {format_bytes(budget)} ({budget} bytes) is not enough for offloaded "
+        f"training in {chunks} chunks: the busiest of {ranks} rank{'s' if ranks > 1 else ''} needs "
+        f"{format_bytes(needed)} ({needed} bytes) on its device before any rows of features:\n"
+        + _table((i.name, i.what, max(i.num_bytes)) for i in items)
+    )
+
+
+def _no_host(
+    schedule: Schedule,
+    row_bytes: dict[str, int],
+    rooms: Sequence[int],
+    host_items: int,
+    chunks: int,
+) -> str:
+    everywhere = place_rows(schedule, row_bytes, (rooms[0], 1 << 62, 0))
+    assert everywhere is not None
+    needed = tier_bytes(schedule, row_bytes, everywhere)
+    missing = needed[HOST] - rooms[1] - rooms[2]
+    room = {DEVICE: rooms[0], HOST: rooms[1], FILE: rooms[2]}
+    rows = [(r.name, f"{r.columns} columns", row_bytes[r.name]) for r in schedule.rows]
+    return (
+        f"host memory is not enough for offloaded training in {chunks} chunks: each rank needs "
+        f"{format_bytes(needed[HOST])} of the host besides {format_bytes(host_items)} for ids of "
+        f"edges, and has {format_bytes(room[HOST])}, with {format_bytes(room[DEVICE])} on its "
+        f"device and {format_bytes(room[FILE])} in files; "
+        f"{format_bytes(max(0, missing))} are missing. Rows that exist at different times share "
+        "memory:\n" + _table(rows)
+    )
+
+
+def _table(rows: Any) -> str:
+    lines = [(name, what, format_bytes(size)) for name, what, size in rows if size]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)] if lines else []
+    return "\n".join(
+        "  " + f"{name:<{widths[0]}}  {what:<{widths[1]}}  {size:>{widths[2]}}"
+        for name, what, size in lines
+    )

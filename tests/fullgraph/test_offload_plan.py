@@ -1,0 +1,175 @@
+"""Plans of offloaded training: the decision, passes over chunks, tiers, bytes, and errors."""
+
+from __future__ import annotations
+
+import pytest
+
+from peergraph.fullgraph.layout.volume import Volume
+from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
+from peergraph.fullgraph.plan.memory_items import GraphFacts
+from peergraph.fullgraph.plan.offload_cost import Spread, expected_spread
+from peergraph.fullgraph.plan.offload_plan import OffloadPlan
+from peergraph.fullgraph.plan.offload_schedule import make_schedule
+from peergraph.memory import machine
+
+NODE, EDGE = "_N", ("_N", "_E", "_N")
+PAPERS = [128, 128, 128, 172]
+NODES, EDGES = 111_059_956, 3_340_000_000
+GIB = 1 << 30
+
+
+def facts(ranks: int = 1, row_bytes: int = 521) -> GraphFacts:
+    """As large as ogbn-papers100M with both directions of its edges; each rank needs half."""
+    rows, pairs = NODES // ranks, EDGES // ranks // ranks
+    volume = Volume(
+        tuple(tuple(rows if p == q else rows // 2 for q in range(ranks)) for p in range(ranks)),
+        ((pairs,) * ranks,) * ranks,
+    )
+    return GraphFacts({NODE: (rows,) * ranks}, {EDGE: volume}, {NODE: row_bytes})
+
+
+def offloaded(plan: FullGraphPlan) -> OffloadPlan:
+    assert plan.offload is not None
+    return plan.offload
+
+
+@pytest.mark.parametrize(
+    ("widths", "heads", "columns_in", "columns_out"),
+    [
+        # The sum of the input is kept; every layer's rows are written and read once in each
+        # direction. Of the last layer, labelled rows only.
+        (PAPERS, 0, [128, 128, 128, 128, 256], [128, 256, 0, 128, 0]),
+        # Products before the sums: the input is read again for the gradient of its weights.
+        ([602, 256, 41], 0, [602, 256, 41, 256, 858], [256, 297, 0, 256, 0]),
+        # Attention computes layers again and keeps no sums.
+        ([64, 32, 7], 4, [64, 32, 7, 14, 71, 96], [32, 7, 0, 7, 32, 0]),
+    ],
+)
+def test_passes(
+    widths: list[int], heads: int, columns_in: list[int], columns_out: list[int]
+) -> None:
+    schedule = make_schedule(widths, heads)
+    found_in, found_out = [], []
+    for step in schedule.passes:
+        found_in.append(sum(map(schedule.columns, (*step.reads, *step.sources, *step.adds))))
+        found_out.append(sum(map(schedule.columns, (*step.writes, *step.adds))))
+    assert (found_in, found_out) == (columns_in, columns_out)
+    for number, step in enumerate(schedule.passes):
+        for name in (*step.reads, *step.sources, *step.writes, *step.adds):
+            rows = next(r for r in schedule.rows if r.name == name)
+            assert rows.first <= number <= rows.last
+
+
+def test_streamed_papers_moves_the_bytes_of_the_floor() -> None:
+    """Every layer streamed: each stored row crosses the link once in each direction."""
+    row = NODES * 128 * 4
+    plan = offloaded(
+        FullGraphPlan.make(
+            facts(), machine("single"), widths=PAPERS, memory_budget=139 * GIB,
+            host_memory=400 * GIB, offload=True,
+        )
+    )  # fmt: skip
+    tiers = plan.placement.tiers
+    assert [tiers[f"output of layer {i}"] for i in (1, 2)] == ["device", "host"]
+    assert tiers["features"] == "host"
+    # The output of layer 2 takes the place of that of layer 1 before it is summed.
+    assert plan.placement.loaded == {("output of layer 2", 2)}
+    assert sum(p.from_host for p in plan.passes) == 4 * row
+    assert sum(p.to_host for p in plan.passes) == 2 * row
+    small = offloaded(
+        FullGraphPlan.make(
+            facts(), machine("single"), widths=PAPERS, memory_budget=60 * GIB,
+            host_memory=600 * GIB, spreads=[Spread(128, 1.0, 1.0, True)], num_chunks=128,
+        )
+    )  # fmt: skip
+    assert set(small.placement.tiers.values()) == {"host"}
+    assert sum(p.from_host for p in small.passes) == 6 * row
+    assert sum(p.to_host for p in small.passes) == 4 * row
+    assert small.passes[0].bound == "host link"
+    assert plan.seconds < small.seconds
+
+
+def test_budget_decides() -> None:
+    options = {"widths": PAPERS, "host_memory": 600 * GIB}
+    resident = FullGraphPlan.make(facts(4), machine("full4"), memory_budget=200 * GIB, **options)  # type: ignore[arg-type]
+    assert resident.offload is None
+    assert resident.decision.startswith("resident: resident training takes")
+    less = FullGraphPlan.make(facts(4), machine("full4"), memory_budget=80 * GIB, **options)  # type: ignore[arg-type]
+    assert offloaded(less).device_bytes <= 80 * GIB
+    assert less.bytes_by_rank[0] == offloaded(less).device_bytes
+    assert less.seconds == offloaded(less).seconds > 0
+    asked = FullGraphPlan.make(facts(4), machine("full4"), memory_budget=140 * GIB, offload=True,
+                               **options)  # type: ignore[arg-type] # fmt: skip
+    assert asked.decision.startswith("offloaded, as asked for")
+    assert offloaded(asked).bytes_by_tier["device"] >= offloaded(less).bytes_by_tier["device"]
+
+
+def test_less_memory_takes_more_chunks_and_time() -> None:
+    plans = [
+        offloaded(
+            FullGraphPlan.make(
+                facts(4), machine("full4"), widths=PAPERS, memory_budget=budget * GIB, offload=True
+            )
+        )
+        for budget in (120, 60, 30, 20)
+    ]
+    assert [p.seconds for p in plans] == sorted(p.seconds for p in plans)
+    assert plans[0].seconds < plans[-1].seconds
+    assert plans[0].num_chunks < plans[-1].num_chunks
+    for budget, plan in zip((120, 60, 30, 20), plans, strict=True):
+        assert plan.device_bytes <= budget * GIB
+
+
+def test_files_take_what_the_host_has_no_room_for() -> None:
+    options = {"widths": PAPERS, "memory_budget": 135 * GIB, "host_memory": 200 * GIB}
+    with pytest.raises(ValueError, match="host memory is not enough") as error:
+        FullGraphPlan.make(facts(), machine("single"), **options)  # type: ignore[arg-type]
+    assert "features" in str(error.value)
+    assert "GiB are missing" in str(error.value)
+    plan = FullGraphPlan.make(facts(), machine("single"), file_memory=60 * GIB, **options)  # type: ignore[arg-type]
+    # The input is not read after the first epoch.
+    assert offloaded(plan).placement.tiers["features"] == "file"
+    assert all(p.from_files == 0 for p in offloaded(plan).passes)
+    assert "in files" in str(plan)
+
+
+def test_widths_that_are_not_known_are_assumed() -> None:
+    plan = FullGraphPlan.make(facts(), machine("single"), memory_budget=100 * GIB,
+                              host_memory=600 * GIB)  # fmt: skip
+    assert offloaded(plan).assumed
+    assert offloaded(plan).widths == (130, 128, 128, 128)
+    assert "which are assumed" in plan.decision
+    assert "at run time rows are placed by what is free" in str(plan)
+    known = plan.with_widths(PAPERS)
+    assert not offloaded(known).assumed
+    assert offloaded(known).num_chunks == offloaded(plan).num_chunks
+
+
+def test_resident_graph_stays_resident() -> None:
+    plan = FullGraphPlan.make(facts(4), machine("full4"), memory_budget=200 * GIB)
+    assert plan.offload is None
+    assert plan.with_widths(PAPERS).offload is None
+    with pytest.raises(ValueError, match="does not fit on the devices: offloaded"):
+        plan.with_widths([128, 1024, 1024, 172])
+
+
+def test_small_budget_says_what_is_needed() -> None:
+    with pytest.raises(ValueError, match="not enough for offloaded training") as error:
+        FullGraphPlan.make(facts(), machine("single"), widths=PAPERS, memory_budget=8 * GIB)
+    for part in ("structure", "transposes", "rows of a chunk", "GPUs with this budget would do"):
+        assert part in str(error.value)
+    with pytest.raises(ValueError, match="num_chunks must be positive, got 0"):
+        FullGraphPlan.make(facts(), machine("single"), memory_budget=GIB, num_chunks=0)
+    with pytest.raises(ValueError, match="num_chunks is for offloaded training"):
+        FullGraphPlan.make(facts(), machine("single"), num_chunks=2, offload=False)
+    with pytest.raises(ValueError, match="needs a memory_budget"):
+        FullGraphPlan.make(facts(), machine("single"), offload=True)
+
+
+def test_expected_spread() -> None:
+    found = [expected_spread(facts(4), count) for count in (1, 8, 128)]
+    assert [s.counted for s in found] == [False] * 3
+    assert 1 < found[0].alpha < found[1].alpha < found[2].alpha
+    # With as many parts as ranks it is what was counted: each rank needs half of the others' rows.
+    assert found[0].alpha == pytest.approx(0.25 * (4 + 12 / 2), rel=0.01)
+    assert all(s.batches <= s.alpha for s in found)
