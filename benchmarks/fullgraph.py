@@ -166,7 +166,7 @@ class Case:
         options = {"normalize": False} if model.kind == "GCN" else {}
         x, y = self.rows(0, self.nodes)
         made = model.make(self.spec, self.device, **options)
-        return training(made, x, _matrix(self.graph, model.kind), y)
+        return training(made, x, csr_matrix(self.graph, model.kind), y)
 
     def by_broadcast(self, model: Model) -> Epoch:
         product = SplitProduct(self.graph, self.session.group)
@@ -178,7 +178,7 @@ class Case:
         return BroadcastGcn(product, x, y, matrices, biases, _RATE).epoch
 
 
-def _matrix(graph: GcnGraph, kind: str) -> Tensor:
+def csr_matrix(graph: GcnGraph, kind: str) -> Tensor:
     """PyG's CSR matrix: GCN's weights and self loops, or ones."""
     values = graph.weights if kind == "GCN" else torch.ones_like(graph.weights)
     size = (graph.num_nodes, graph.num_nodes)

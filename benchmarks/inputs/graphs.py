@@ -63,6 +63,9 @@ PRESETS = {
     spec.name: spec
     for spec in (
         GraphSpec("tiny", 20_000, 400_000, 1.15, 32, 7, 2_000),
+        GraphSpec("cora", 2_708, 10_556, 0.72, 1_433, 7, 140),
+        # ogbn-arxiv with both directions of each edge
+        GraphSpec("arxiv", 169_343, 2_315_598, 1.28, 128, 40, 90_941),
         # ogbn-products
         GraphSpec("products", 2_449_029, 123_718_280, 1.15, 100, 47, 196_615),
         # ogbn-papers100M with both directions of each edge

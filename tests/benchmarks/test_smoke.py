@@ -194,6 +194,25 @@ def test_fullgraph_stages(tmp_path: Path) -> None:
     assert "hidden" in table
 
 
+def test_fullgraph_small(tmp_path: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    small = ["--graphs", "tiny/200", "--models", "GCN:2x8+bn,GAT:2x8", "--op-seconds", "0.001"]
+    records, table = run("fullgraph_small", tmp_path / "out.jsonl", *small, "--peers", "pyg csr")
+    assert not [r for r in records if "error" in r]
+    ops = {r["op"]: r for r in records if r["part"] == "ops"}
+    assert {"linear + backward", "gat + backward", "loss of a mask + backward"} < ops.keys()
+    assert "accuracy + backward" not in ops
+    assert all(r["us"] > 0 and r["us_torch"] > 0 for r in ops.values())
+    epochs = [r for r in records if r["part"] == "epochs"]
+    assert [r["system"] for r in epochs] == ["peergraph", "peergraph captured", "pyg csr"] * 2
+    gat = [r["loss"] for r in epochs if r["layers"] == "GAT:2x8"]
+    assert gat == pytest.approx([gat[0]] * 3, rel=1e-5)
+    for model in ("GCN:2x8+bn", "GAT:2x8"):
+        run_, captured = (r for r in epochs[:2] + epochs[3:5] if r["layers"] == model)
+        assert captured["loss"] == pytest.approx(run_["loss"], rel=1e-5)
+    assert "us_torch" in table
+
+
 def test_fullgraph_modes(tmp_path: Path) -> None:
     small = ["--graphs", "tiny/200", "--dims", "8", "--worlds", "2"]
     records, table = run("fullgraph_modes", tmp_path / "out.jsonl", *small)
