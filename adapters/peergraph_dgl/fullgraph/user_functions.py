@@ -15,6 +15,7 @@ from dgl.base import NID, is_all
 from dgl.udf import EdgeBatch, NodeBatch
 from torch import Tensor
 
+from peergraph.aggregate import Csc
 from peergraph.fullgraph import (
     PartitionedStructure,
     PartitionedTensor,
@@ -117,70 +118,101 @@ def _invoke_reduce_function(
     if not isinstance(structure, PartitionedStructure):
         raise NotImplementedError("reduce functions of the user's over reversed partitioned edges")
     buckets: list[_Bucket] = structure.cached(("dgl degrees",), lambda: _make_buckets(structure))
-    layout = structure.destination_layout
-    messages = {name: rows.to_local() for name, rows in dict(msgdata).items()}
-    local: dict[str, Tensor] = {}
+    parts: dict[str, dict[str, Tensor]] = {}
     for bucket in buckets:
-        mailbox = {
-            name: from_local(rows[bucket.edges], bucket.layout) for name, rows in messages.items()
-        }
+        mailbox = {name: bucket.mail(structure, rows) for name, rows in dict(msgdata).items()}
         nodes = from_local(bucket.layout.positions.to(graph.idtype), bucket.layout)
-        data = _SelectedRows(frame, bucket)
+        data = _SelectedRows(frame, structure, bucket)
         batch = NodeBatch(graph, nodes, ntype, data, msgs=mailbox)
-        found = _with_layout(func(batch), bucket.layout, func)
-        for name, rows in found.items():
-            part = rows.to_local()
-            if name not in local:
-                local[name] = part.new_zeros(layout.local_count, *part.shape[1:])
-            local[name] = local[name].index_copy(0, bucket.rows, part)
-    return {name: from_local(rows, layout) for name, rows in local.items()}
+        for name, rows in _with_layout(func(batch), bucket.layout, func).items():
+            parts.setdefault(name, {})[str(bucket.degree)] = rows
+    return {name: structure.on_edges(_join, others=rows) for name, rows in parts.items()}
 
 
 class _Bucket:
     """The destinations of one in-degree.
 
     Args:
+        degree: their in-degree.
         layout: of these destinations, over all ranks.
-        rows: [nodes] this rank's local rows of destinations.
-        edges: [nodes, degree] local rows of their edges, by edge id.
+        steps: [nodes, degree] int64: the edges of each by edge id, as numbers within its edges.
     """
 
-    def __init__(self, layout: RowLayout, rows: Tensor, edges: Tensor) -> None:
+    def __init__(self, degree: int, layout: RowLayout, steps: PartitionedTensor) -> None:
+        self.degree = degree
         self.layout = layout
-        self.rows = rows
-        self.edges = edges
+        self.steps = steps
+
+    def mail(self, structure: PartitionedStructure, rows: Tensor) -> PartitionedTensor:
+        """Returns [nodes, degree, *features] of rows of edges."""
+
+        def run(csc: Csc, rows: Tensor, steps: Tensor) -> Tensor:
+            positions = csc.indptr[_of_degree(csc, self.degree)].unsqueeze(1) + steps
+            return rows[positions if csc.edge_ids is None else csc.edge_ids[positions].long()]
+
+        return structure.on_edges(
+            run, edges={"rows": rows}, others={"steps": self.steps}, result=self.layout
+        )
+
+    def select(self, structure: PartitionedStructure, rows: Tensor) -> PartitionedTensor:
+        """Returns [nodes, *features] of rows of destinations."""
+
+        def run(csc: Csc, rows: Tensor) -> Tensor:
+            return rows[_of_degree(csc, self.degree)]
+
+        return structure.on_edges(run, destinations={"rows": rows}, result=self.layout)
+
+
+def _join(csc: Csc, **parts: Tensor) -> Tensor:
+    """Returns rows of destinations, from those of each in-degree; others are zero."""
+    first = next(iter(parts.values()))
+    found = first.new_zeros(csc.num_destinations, *first.shape[1:])
+    for degree, rows in parts.items():
+        found = found.index_copy(0, _of_degree(csc, int(degree)), rows)
+    return found
+
+
+def _of_degree(csc: Csc, degree: int) -> Tensor:
+    """Returns the destinations of an in-degree."""
+    return csc.cached(
+        ("destinations of degree", degree),
+        lambda: (csc.in_degrees() == degree).nonzero().squeeze(1),
+    )
 
 
 def _make_buckets(structure: PartitionedStructure) -> list[_Bucket]:
     """Groups destinations by in-degree, in ascending order, without those of degree 0."""
-    local = structure.resident.local
-    _, destinations = local.edge_ends()
-    layout = structure.destination_layout
+    local, layout = structure.resident.local, structure.destination_layout
     degrees = local.in_degrees().long()
-    by_id = torch.argsort(structure.edge_layout.positions, stable=True)
+    ids = structure.edge_layout.positions
+    if local.edge_ids is not None:
+        ids = ids[local.edge_ids.long()]
+    by_id = torch.argsort(ids, stable=True)
+    destinations = torch.arange(len(degrees), device=degrees.device).repeat_interleave(degrees)
+    # The position of each edge, by destination and then by edge id.
     order = by_id[torch.argsort(destinations[by_id], stable=True)]
     first = degrees.cumsum(0) - degrees
+    steps = order - first.repeat_interleave(degrees)
     found = layout.group.all_gather(sorted(set(degrees.tolist())))
     buckets = []
     for degree in sorted({value for values in found for value in values} - {0}):
         mask = degrees == degree
-        rows = mask.nonzero().squeeze(1)
-        steps = torch.arange(degree, device=rows.device)
-        edges = order[first[rows].unsqueeze(1) + steps]
-        buckets.append(_Bucket(layout.select_mask(mask), rows, edges))
+        rows = first[mask].unsqueeze(1) + torch.arange(degree, device=first.device)
+        selected = layout.select_mask(mask)
+        buckets.append(_Bucket(degree, selected, from_local(steps[rows], selected)))
     return buckets
 
 
 class _SelectedRows(Mapping[str, Tensor]):
     """The data of a bucket's destinations; a column is selected at its first use."""
 
-    def __init__(self, frame: Any, bucket: _Bucket) -> None:
+    def __init__(self, frame: Any, structure: PartitionedStructure, bucket: _Bucket) -> None:
         self._frame = frame
+        self._structure = structure
         self._bucket = bucket
 
     def __getitem__(self, name: str) -> Tensor:
-        rows = self._frame[name].to_local()[self._bucket.rows]
-        return from_local(rows, self._bucket.layout)
+        return self._bucket.select(self._structure, self._frame[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._frame)

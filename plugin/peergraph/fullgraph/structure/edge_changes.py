@@ -8,9 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from peergraph.aggregate import Csc
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
-from peergraph.fullgraph.structure.partitioned_structure import PartitionedStructure
+from peergraph.fullgraph.structure.partitioned_structure import PartitionedStructure, kept_ends
 from peergraph.fullgraph.tensor.conversions import from_local
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 
@@ -69,7 +70,18 @@ def select_edge_rows(edges: PartitionedTensor, selected: PartitionedStructure) -
     rows = selected.edge_layout.parent_rows
     if selected.edge_layout is edges.layout or rows is None:
         return edges
-    return from_local(edges.to_local().index_select(0, rows), selected.edge_layout)
+    if selected.resident is selected:
+        return from_local(edges.to_local().index_select(0, rows), selected.edge_layout)
+
+    def make_mask() -> PartitionedTensor:
+        mask = torch.zeros(edges.layout.local_count, dtype=torch.bool, device=selected.device)
+        mask[rows] = True
+        return from_local(mask, edges.layout)
+
+    mask = selected.cached("mask of edges", make_mask)
+    return selected.on_edges(
+        lambda csc, edges, mask: edges[mask], others={"edges": edges, "mask": mask}, result="edge"
+    )
 
 
 def without_self_loops(structure: PartitionedStructure) -> PartitionedStructure:
@@ -84,9 +96,12 @@ class LoopStructure(NamedTuple):
     """A structure with further self loops."""
 
     structure: PartitionedStructure
-    """The edges in their order, then the loops in the order of nodes."""
+    """The edges and the loops. Edges keep their ids; the loops follow in the order of nodes."""
     loop_rows: Tensor
     """[loops of this rank] int64: the local row of the destination of each loop."""
+    is_loop: PartitionedTensor | None
+    """[edges] bool, where edges are sorted by destination: their order, then the loop. None: rows
+    of all edges, then those of the loops."""
 
     def append(self, edges: PartitionedTensor, loops: PartitionedTensor) -> PartitionedTensor:
         """Returns rows for the edges of the structure. Differentiable; not collective.
@@ -96,8 +111,21 @@ class LoopStructure(NamedTuple):
             loops: [destinations, *features]: a row for the loop of each; the rows of destinations
                 without a loop are left out.
         """
-        rows = torch.cat([edges.to_local(), loops.to_local().index_select(0, self.loop_rows)])
-        return from_local(rows, self.structure.edge_layout)
+        if self.is_loop is None:
+            rows = torch.cat([edges.to_local(), loops.to_local().index_select(0, self.loop_rows)])
+            return from_local(rows, self.structure.edge_layout)
+        return self.structure.on_edges(
+            _insert_loops,
+            destinations={"loops": loops},
+            edges={"is_loop": self.is_loop},
+            others={"edges": edges},
+            result="edge",
+        )
+
+
+def _insert_loops(csc: Csc, loops: Tensor, is_loop: Tensor, edges: Tensor) -> Tensor:
+    rows = loops.index_select(0, kept_ends(csc)[1])
+    return rows.index_copy(0, (~is_loop).nonzero().squeeze(1), edges)
 
 
 def with_self_loops(structure: PartitionedStructure, count: int) -> LoopStructure:
@@ -140,33 +168,42 @@ def _select_edges(structure: PartitionedCsc, layout: RowLayout) -> PartitionedCs
 
 
 def _with_self_loops(structure: PartitionedStructure, count: int) -> LoopStructure:
-    made, rows = _append_loops(structure.resident, count)
-    return LoopStructure(structure.like(made), rows)
-
-
-def _append_loops(structure: PartitionedCsc, count: int) -> tuple[PartitionedCsc, Tensor]:
-    """Returns the structure with loops, and the local row of each loop's destination."""
-    edges, destinations = structure.edge_layout, structure.destination_layout
+    resident = structure.resident
+    edges, destinations = resident.edge_layout, resident.destination_layout
     ids = destinations.positions
     rows = (ids < count).nonzero().squeeze(1)
     loop_ids = ids[rows]
     loop_counts = edges.group.all_gather(len(rows))
+    loop_sources = resident.source_layout.internal_rows[loop_ids.cpu()].to(ids.device)
+    sources, edge_destinations = resident.local_ends()
+    all_sources = torch.cat([_internal_rows(resident, sources), loop_sources])
+    all_destinations = torch.cat([edge_destinations, rows])
+    order = is_loop = None
+    if resident is not structure:
+        # Chunks need edges that are sorted by destination.
+        all_destinations, order = torch.sort(all_destinations, stable=True)
+        all_sources = all_sources[order]
+
+    def positions() -> Tensor:
+        found = torch.cat([edges.positions, edges.size + loop_ids])
+        return found if order is None else found[order]
+
     layout = RowLayout(
         edges.group,
         [old + new for old, new in zip(edges.counts, loop_counts, strict=True)],
-        lambda: torch.cat([edges.positions, edges.size + loop_ids]),
+        positions,
     )
-    loop_sources = structure.source_layout.internal_rows[loop_ids.cpu()].to(ids.device)
-    sources, edge_destinations = structure.local_ends()
     made = PartitionedCsc.from_local_edges(
-        structure.source_layout,
+        resident.source_layout,
         destinations,
         layout,
-        torch.cat([_internal_rows(structure, sources), loop_sources]),
-        torch.cat([edge_destinations, rows]),
-        mode=structure.mode,
+        all_sources,
+        all_destinations,
+        mode=resident.mode,
     )
-    return made, rows
+    if order is not None:
+        is_loop = from_local(order >= edges.local_count, layout)
+    return LoopStructure(structure.like(made), rows, is_loop)
 
 
 def _internal_rows(structure: PartitionedCsc, extended_rows: Tensor) -> Tensor:

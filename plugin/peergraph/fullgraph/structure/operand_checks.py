@@ -35,6 +35,10 @@ class OperandChecks:
         """Returns this rank's rows of features of edges, or None for None."""
         return _local_rows(name, e, self.edges, "edges")
 
+    def other(self, name: str, x: Any) -> Tensor | None:
+        """Returns this rank's rows of a partitioned tensor of any layout, or None for None."""
+        return None if x is None else _local_rows(name, x, x.layout, "rows")
+
     def parameter(self, name: str, tensor: Tensor | None) -> Tensor | None:
         """Returns a tensor that is equal on all ranks; a parameter is made so at its first use.
 

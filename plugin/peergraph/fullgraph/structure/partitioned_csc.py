@@ -313,8 +313,9 @@ class PartitionedCsc(PartitionedStructure):
         sources: Operands = NONE,
         destinations: Operands = NONE,
         edges: Operands = NONE,
+        others: Operands = NONE,
         parameters: Operands = NONE,
-        result: RowsOf = "destination",
+        result: RowsOf | RowLayout = "destination",
     ) -> PartitionedTensor:
         """Runs a function on this rank's edges: see :meth:`PartitionedStructure.on_edges`."""
         checks = self._operands
@@ -328,10 +329,13 @@ class PartitionedCsc(PartitionedStructure):
             **dict(zip(sources, extended, strict=True)),
             **{name: checks.destination(name, x) for name, x in destinations.items()},
             **{name: checks.edge(name, e) for name, e in edges.items()},
+            **{name: checks.other(name, x) for name, x in others.items()},
             **dict(zip(parameters, plain, strict=True)),
         )
         if result == "source":
             return from_local(add_to_owners(self.plan, rows), self.source_layout)
+        if isinstance(result, RowLayout):
+            return from_local(rows, result)
         return from_local(rows, self.edge_layout if result == "edge" else self.destination_layout)
 
     def fuses_messages(self) -> bool:

@@ -196,8 +196,9 @@ class PartitionedStructure(ABC):
         sources: Operands = NONE,
         destinations: Operands = NONE,
         edges: Operands = NONE,
+        others: Operands = NONE,
         parameters: Operands = NONE,
-        result: RowsOf = "destination",
+        result: RowsOf | RowLayout = "destination",
     ) -> PartitionedTensor:
         """Runs a function on the edges of each rank. Collective; differentiable.
 
@@ -210,9 +211,12 @@ class PartitionedStructure(ABC):
                 that have the rows of its sources, destinations and edges.
             sources, destinations, edges: partitioned tensors with these rows in dimension 0; None
                 is passed on.
+            others: partitioned tensors with the rows of selected destinations or edges
+                (:meth:`RowLayout.select_mask`), or of the edges that these were selected of.
             parameters: plain tensors that are equal on all ranks. Others that the function uses get
                 no gradient.
-            result: the rows that the function returns; those of a source are added up.
+            result: the rows that the function returns, or the layout of a selection of destinations
+                or edges. Rows of sources are added up over ranks.
 
         Raises:
             TypeError, ValueError: an operand with other rows.
