@@ -10,6 +10,7 @@
 #include "aggregate/attention.h"
 #include "aggregate/csr_conversion.h"
 #include "aggregate/edge_softmax.h"
+#include "aggregate/interleaved_spmm.h"
 #include "aggregate/sddmm.h"
 #include "aggregate/spmm.h"
 #include "aggregate/spmm_minmax.h"
@@ -81,6 +82,29 @@ void bind_spmm(const CsrMatrix& matrix, const LeasedOperands& operands, bool mea
   const Spmm op{matrix, *opened, out.dtype("out"), mean, accumulate, out.data};
   PG_ON_DEVICE(launch.device, spmm_cpu(op, launch.num_threads),
                spmm_cuda(op, launch, with_gil(allocate)));
+}
+
+Interleaving make_interleaving(int32_t partition, int32_t distance, int32_t warps_per_block) {
+  PG_CHECK_ARG(partition > 0, "partition must be positive");
+  PG_CHECK_ARG(distance > 0 && distance <= kMaxDistance,
+               "distance must be 1.." + std::to_string(kMaxDistance));
+  PG_CHECK_ARG(warps_per_block > 0 && warps_per_block <= kMaxInterleavedWarps,
+               "warps_per_block must be 1.." + std::to_string(kMaxInterleavedWarps));
+  return {partition, distance, warps_per_block};
+}
+
+void bind_interleaved_spmm(const CsrMatrix& local, const LeasedOperands& local_operands,
+                           const CsrMatrix& remote, const LeasedOperands& remote_operands,
+                           bool mean, const Interleaving& interleaving, const TensorRef& out,
+                           const Launch& launch, [[maybe_unused]] const py::function& allocate) {
+  const Opened own(local_operands);
+  const Opened others(remote_operands);
+  PG_CHECK_ARG(local.num_rows == remote.num_rows && own->columns == others->columns,
+               "local and remote edges must have the same rows and columns");
+  const InterleavedSpmm op{local, remote,       *own,    *others, out.dtype("out"),
+                           mean,  interleaving, out.data};
+  PG_ON_DEVICE(launch.device, interleaved_spmm_cpu(op, launch.num_threads),
+               interleaved_spmm_cuda(op, launch, with_gil(allocate)));
 }
 
 void bind_spmm_transposed(const CsrMatrix& matrix, const LeasedOperands& operands, DType dtype,
@@ -227,6 +251,13 @@ void register_types(py::module_& m) {
       .def_readonly("chunk", &Schedule::chunk)
       .def_readonly("long_row", &Schedule::long_row)
       .def_readonly("warps_per_block", &Schedule::warps_per_block);
+  const Interleaving usual;
+  py::class_<Interleaving>(m, "Interleaving")
+      .def(py::init(&make_interleaving), py::kw_only(), py::arg("partition") = usual.partition,
+           py::arg("distance") = usual.distance, py::arg("warps_per_block") = usual.warps_per_block)
+      .def_readonly("partition", &Interleaving::partition)
+      .def_readonly("distance", &Interleaving::distance)
+      .def_readonly("warps_per_block", &Interleaving::warps_per_block);
   py::class_<CsrMatrix>(m, "CsrMatrix")
       .def(py::init(&make_csr_matrix), py::kw_only(), py::arg("indptr"), py::arg("indices"),
            py::arg("edge_ids"), py::arg("num_columns"), py::arg("max_chunks"), py::arg("schedule"));
@@ -247,6 +278,10 @@ void register_aggregate(py::module_& m) {
   register_types(m);
   m.def("spmm", &bind_spmm, py::arg("matrix"), py::arg("operands"), py::kw_only(), py::arg("mean"),
         py::arg("accumulate"), py::arg("out"), py::arg("launch"), py::arg("allocate"),
+        ReleaseGil());
+  m.def("interleaved_spmm", &bind_interleaved_spmm, py::arg("local"), py::arg("local_operands"),
+        py::arg("remote"), py::arg("remote_operands"), py::kw_only(), py::arg("mean"),
+        py::arg("interleaving"), py::arg("out"), py::arg("launch"), py::arg("allocate"),
         ReleaseGil());
   m.def("spmm_transposed", &bind_spmm_transposed, py::arg("matrix"), py::arg("operands"),
         py::kw_only(), py::arg("dtype"), py::arg("counts"), py::arg("out"), py::arg("launch"),

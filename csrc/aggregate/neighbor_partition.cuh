@@ -35,6 +35,17 @@ struct ChunkQueue {
   int64_t capacity = 0;
 };
 
+/// Queues the chunks of a row next to each other. All lanes of the warp call this.
+__device__ inline void enqueue_chunks(const ChunkQueue& queue, int64_t row, int32_t parts) {
+  unsigned long long first = 0;
+  if (lane_id() == 0) first = atomicAdd(queue.count, static_cast<unsigned>(parts));
+  first = __shfl_sync(kFullMask, first, 0);
+  for (int32_t k = lane_id(); k < parts; k += kWarpSize) {
+    const int64_t slot = static_cast<int64_t>(first) + k;
+    if (slot < queue.capacity) queue.chunks[slot] = {row, k, parts};
+  }
+}
+
 /// Edges begin .. end - 1, all of a row or the chunk at `slot` of the queue (-1: all).
 struct RowPart {
   int64_t row;
@@ -129,29 +140,28 @@ struct RowWork {
  private:
   __device__ void enqueue(int64_t row, int64_t degree) const {
     const int64_t chunk = matrix.schedule.chunk;
-    const int32_t parts = static_cast<int32_t>((degree + chunk - 1) / chunk);
-    unsigned long long first = 0;
-    if (lane_id() == 0) first = atomicAdd(queue.count, static_cast<unsigned>(parts));
-    first = __shfl_sync(kFullMask, first, 0);
-    for (int32_t k = lane_id(); k < parts; k += kWarpSize) {
-      const int64_t slot = static_cast<int64_t>(first) + k;
-      if (slot < queue.capacity) queue.chunks[slot] = {row, k, parts};
-    }
+    enqueue_chunks(queue, row, static_cast<int32_t>((degree + chunk - 1) / chunk));
   }
 };
+
+/// An empty queue in scratch memory; with capacity 0 there is none.
+inline ChunkQueue make_queue(int64_t capacity, const Allocate& allocate, cudaStream_t stream) {
+  ChunkQueue queue;
+  if (capacity == 0) return queue;
+  char* scratch = static_cast<char*>(allocate((capacity + 1) * int64_t{sizeof(Chunk)}));
+  queue.count = reinterpret_cast<unsigned long long*>(scratch);
+  queue.chunks = reinterpret_cast<Chunk*>(scratch) + 1;
+  queue.capacity = capacity;
+  PG_CUDA_CHECK(cudaMemsetAsync(queue.count, 0, sizeof(*queue.count), stream));
+  return queue;
+}
 
 /// All rows of the matrix, with an empty queue for the chunks of its long rows in scratch memory.
 inline RowWork make_row_work(const CsrMatrix& matrix, const Allocate& allocate,
                              cudaStream_t stream) {
   RowWork work;
   work.matrix = matrix;
-  const int64_t capacity = matrix.schedule.max_chunks;
-  if (capacity == 0) return work;
-  char* scratch = static_cast<char*>(allocate((capacity + 1) * int64_t{sizeof(Chunk)}));
-  work.queue.count = reinterpret_cast<unsigned long long*>(scratch);
-  work.queue.chunks = reinterpret_cast<Chunk*>(scratch) + 1;
-  work.queue.capacity = capacity;
-  PG_CUDA_CHECK(cudaMemsetAsync(work.queue.count, 0, sizeof(*work.queue.count), stream));
+  work.queue = make_queue(matrix.schedule.max_chunks, allocate, stream);
   return work;
 }
 

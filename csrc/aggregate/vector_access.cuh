@@ -69,6 +69,24 @@ __device__ __forceinline__ Pack<T, kVec> load_pack_here(const T* at) {
   return pack;
 }
 
+/// As load_pack_here where `wanted`; else `pack` keeps its values. Neither a branch nor a second
+/// read stands in for what is not wanted.
+template <typename T, int kVec>
+__device__ __forceinline__ void load_pack_if(bool wanted, const T* at, Pack<T, kVec>* pack) {
+  static_assert(sizeof(*pack) == 16);
+  uint4 raw;
+  memcpy(&raw, pack, sizeof(raw));
+  asm volatile(
+      "{\n"
+      ".reg .pred wanted;\n"
+      "setp.ne.u32 wanted, %5, 0;\n"
+      "@wanted ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+      "}"
+      : "+r"(raw.x), "+r"(raw.y), "+r"(raw.z), "+r"(raw.w)
+      : "l"(at), "r"(static_cast<unsigned>(wanted)));
+  memcpy(pack, &raw, sizeof(raw));
+}
+
 /// By way of the L1 cache, for what neighbouring edges share.
 template <typename T, int kVec>
 __device__ __forceinline__ Pack<T, kVec> load_shared_pack(const T* at) {

@@ -296,6 +296,17 @@ class Schedule:
     @property
     def warps_per_block(self) -> int: ...
 
+class Interleaving:
+    def __init__(
+        self, *, partition: int = 16, distance: int = 4, warps_per_block: int = 4
+    ) -> None: ...
+    @property
+    def distance(self) -> int: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def warps_per_block(self) -> int: ...
+
 class CsrMatrix:
     def __init__(
         self,
@@ -437,6 +448,18 @@ def gather_lists(
     view: CscView, chunk: ListChunk, destinations: IdMapView, sources: IdMapView, launch: Launch
 ) -> None: ...
 def indptr_from_sorted(keys: torch.Tensor, *, num_keys: int, indptr: torch.Tensor) -> bool: ...
+def interleaved_spmm(
+    local: CsrMatrix,
+    local_operands: Operands,
+    remote: CsrMatrix,
+    remote_operands: Operands,
+    *,
+    mean: bool,
+    interleaving: Interleaving,
+    out: torch.Tensor,
+    launch: Launch,
+    allocate: collections.abc.Callable[[int], int],
+) -> None: ...
 def is_arange(ids: torch.Tensor) -> bool: ...
 def limit_vector_bytes(bytes: int) -> int: ...
 def make_huge_pages(address: int, bytes: int) -> None: ...

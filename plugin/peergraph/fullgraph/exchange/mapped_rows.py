@@ -1,4 +1,7 @@
-"""Rows of all ranks in memory that every rank maps, for kernels that read them there (MGG 3)."""
+"""Rows that other ranks need, in memory that every rank maps, for kernels that read them there.
+
+MGG 3.2 keeps all rows there; here their owner copies those that another rank needs.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.errors import PeerLostError
 from peergraph.fullgraph.exchange.halo import HaloPlan
+from peergraph.fullgraph.exchange.transport import split_rows
 from peergraph.memory import SharedRegion
 from peergraph.memory.device.launching import launch_on
 from peergraph.memory.group.device_waits import register_wait
@@ -22,10 +26,10 @@ _ROW_UNIT = 32
 
 @dataclass(frozen=True)
 class RowAddresses:
-    """Where the extended rows of a plan lie.
+    """Where the halo of a plan lies: the rows of other ranks, in their owners' memory.
 
     Args:
-        addresses: [extended rows] int64.
+        addresses: [halo rows] int64.
         bits: that are set in any address.
         columns: of the rows, padding included, which is zeros.
         leases: of the memory.
@@ -38,17 +42,19 @@ class RowAddresses:
 
 
 class MappedRows:
-    """The rows of a plan's layout, published by their owners to all ranks.
+    """The rows of a plan that other ranks need, published by their owners. Made collectively.
 
     The memory is made at the first use and made anew for wider rows. Ranks wait for each other by
     flags, on GPUs in the order of the current stream.
 
     Args:
-        plan: which rows this rank reads.
+        plan: which rows this rank reads, and which ones others read.
     """
 
     def __init__(self, plan: HaloPlan) -> None:
         self._plan = plan
+        self._sent, self._positions = _published_rows(plan)
+        self._most_rows = max(plan.layout.group.all_gather(self.num_published))
         self._group = plan.layout.group
         self._region: SharedRegion | None = None
         self._capacity = 0
@@ -58,8 +64,18 @@ class MappedRows:
         self._given_up = torch.zeros(1, dtype=torch.int32, pin_memory=on_gpu)
         register_wait(self._given_up)
 
+    @property
+    def num_published(self) -> int:
+        """Rows of this rank that any other rank needs."""
+        return self._plan.num_local if self._sent is None else len(self._sent)
+
+    def padded_columns(self, x: Tensor) -> int:
+        """Returns the columns of published rows of `x`, which begin at whole vectors."""
+        unit = _ROW_UNIT // x.itemsize
+        return -(-x.shape[1] // unit) * unit
+
     def publish(self, x: Tensor) -> RowAddresses:
-        """Copies this rank's rows to where all ranks read them; returns where the others are.
+        """Copies rows of this rank to where all ranks read them; returns where the halo is.
 
         Collective, asynchronous on a GPU. Rows stay until :meth:`release`, which must follow.
 
@@ -69,16 +85,19 @@ class MappedRows:
         Raises:
             PeerLostError: a rank was lost before.
         """
-        unit = _ROW_UNIT // x.itemsize
-        columns = -(-x.shape[1] // unit) * unit
+        columns = self.padded_columns(x)
         row_bytes = columns * x.itemsize
-        region = self._region_for(max(self._plan.layout.counts) * row_bytes)
+        region = self._region_for(self._most_rows * row_bytes)
         self._check()
         if self._round:
             self._wait_for_all(region, of_release=True)
-        rows = region.local(x.dtype, [x.shape[0], columns])
-        rows[:, : x.shape[1]].copy_(x)
-        rows[:, x.shape[1] :].zero_()
+        rows = region.local(x.dtype, [self.num_published, columns])
+        if self._sent is not None and columns == x.shape[1]:
+            torch.index_select(x, 0, self._sent, out=rows)
+        else:
+            sent = x if self._sent is None else x.index_select(0, self._sent)
+            rows[:, : x.shape[1]].copy_(sent)
+            rows[:, x.shape[1] :].zero_()
         self._round += 1
         self._signal_all(region, of_release=False)
         self._wait_for_all(region, of_release=False)
@@ -108,15 +127,10 @@ class MappedRows:
         return self._region
 
     def _make_addresses(self, region: SharedRegion, row_bytes: int) -> Tensor:
-        plan, layout = self._plan, self._plan.layout
-        device = self._group.device
+        plan, device = self._plan, self._group.device
         starts = torch.tensor(region.addresses, device=device)
-        own = torch.arange(plan.num_local, device=device) * row_bytes + starts[self._group.rank]
         counts = torch.tensor(plan.halo_counts, device=device)
-        owner = torch.arange(len(counts), device=device).repeat_interleave(counts)
-        first_rows = torch.tensor(layout.offsets[: len(counts)], device=device)
-        halo = (plan.halo_rows - first_rows[owner]) * row_bytes + starts[owner]
-        return torch.cat([own, halo])
+        return self._positions * row_bytes + starts.repeat_interleave(counts)
 
     def _flag(self, region: SharedRegion, owner: int, other: int, *, of_release: bool) -> int:
         index = other + self._group.world_size * of_release
@@ -148,3 +162,23 @@ class MappedRows:
                 "a wait for the rows of other ranks was given up: a rank was lost, or took no part "
                 f"within {self._group.timeout:g} s"
             )
+
+
+def _published_rows(plan: HaloPlan) -> tuple[Tensor | None, Tensor]:
+    """Returns which local rows are published, and where the halo is among its owners' rows.
+
+    Collective.
+
+    Returns:
+        The rows ascending, or None for all; for each row of the halo its number, int64.
+    """
+    sent = torch.unique(plan.send_rows)
+    if len(sent) == plan.num_local:
+        sent, numbers = None, plan.send_rows
+    else:
+        numbers = torch.searchsorted(sent, plan.send_rows)
+    positions = torch.empty_like(plan.halo_rows)
+    plan.transport.all_to_all(
+        split_rows(positions, plan.halo_counts), split_rows(numbers, plan.send_counts)
+    )
+    return sent, positions

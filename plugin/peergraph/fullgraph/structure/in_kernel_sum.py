@@ -1,6 +1,6 @@
 """Sums whose kernel reads rows of other ranks while it sums local edges (MGG 3).
 
-It needs no buffers and no stages, but reads a remote row for each edge: it pays where few edges
+It needs neither buffers nor stages, but reads a remote row for each edge: it pays where few edges
 share a remote row. Gradients are partial sums of the halo, which travel back to their owners.
 """
 
@@ -12,27 +12,48 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.aggregate.kernels.arguments import MESSAGES, launch_on
+from peergraph.aggregate.kernels.arguments import MESSAGES, Schedule, launch_on
 from peergraph.aggregate.ops.once_differentiable import once_differentiable
 from peergraph.aggregate.ops.source_gradients import divide_by_degrees
+from peergraph.aggregate.sparse.column_blocks import take_columns
 from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.fullgraph.exchange.halo import HaloPlan
-from peergraph.fullgraph.exchange.mapped_rows import MappedRows
+from peergraph.fullgraph.exchange.mapped_rows import MappedRows, RowAddresses
+from peergraph.fullgraph.structure.interleaving import Interleaving, tune
 from peergraph.memory.device.launching import Buffers
+
+# Launches of each setting whose time is taken, after one that is not.
+_TIMED_LAUNCHES = 2
 
 
 class InKernelSums:
-    """Sums over the edges of this rank.
+    """Sums over the edges of this rank, local and remote ones apart. Made collectively.
+
+    The first sum of each width, dtype and kind of message tunes how the kernel interleaves the two
+    on a GPU: it is run up to :data:`MOST_PROBES` times more. Results do not depend on the outcome.
 
     Args:
         plan: which rows of sources are read.
         matrix: the edges, from extended rows of sources.
+        interleaving: to be used; None: tuned.
     """
 
-    def __init__(self, plan: HaloPlan, matrix: CsrMatrix) -> None:
+    def __init__(
+        self, plan: HaloPlan, matrix: CsrMatrix, interleaving: Interleaving | None = None
+    ) -> None:
         self.plan = plan
         self.matrix = matrix
+        self.local = take_columns(matrix, 0, plan.num_local)
+        """Edges from local rows of sources."""
+        self.remote = take_columns(matrix, plan.num_local, plan.num_extended)
+        """Edges from rows of the halo."""
+        self.local.max_chunks = _count_chunks(self.local, self.remote)
         self.rows = MappedRows(plan)
+        self.interleaving = interleaving
+        """What the next sums use; None: what was or will be tuned."""
+        self.tuned: dict[tuple[int, torch.dtype, int], dict[Interleaving, float]] = {}
+        """Seconds of the settings that were tried, by columns, dtype, and values of an edge."""
+        self._best: dict[tuple[int, torch.dtype, int], Interleaving] = {}
 
     def __call__(self, x: Tensor, e: Tensor | None, mean: bool) -> Tensor:
         """Returns the sum or mean of messages at this rank's destinations. Collective.
@@ -45,36 +66,96 @@ class InKernelSums:
         found: Tensor = _InKernelSum.apply(x.contiguous(), e, self, mean)  # type: ignore[no-untyped-call]
         return found
 
+    def interleaving_for(self, x: Tensor, e: Tensor | None) -> Interleaving | None:
+        """Returns the setting that sums of `x` and `e` use; None where they have not been tuned."""
+        return self.interleaving or self._best.get(_key(self.rows.padded_columns(x), x, e))
+
     def forward(self, x: Tensor, e: Tensor | None, mean: bool) -> Tensor:
         """Returns the sums, without autograd."""
-        matrix, width = self.matrix, x.shape[1]
+        width, columns = x.shape[1], self.rows.padded_columns(x)
         if e is not None and e.shape[1] != 1:
             e = e.repeat_interleave(width // e.shape[1], 1)
-        published = self.rows.publish(x)
-        columns = published.columns
-        if e is not None and e.shape[1] != 1:
             e = torch.nn.functional.pad(e, (0, columns - width))
-        out = x.new_empty(matrix.num_rows, columns)
-        operands = _C.Operands(
-            message=MESSAGES["copy_u" if e is None else "mul"],
+        published = self.rows.publish(x)
+        own = x if columns == width else torch.nn.functional.pad(x, (0, columns - width))
+        run = _Launch(self, own, e, mean, published)
+        run(self._chosen(run))
+        self.rows.release()
+        return run.out if columns == width else run.out[:, :width].contiguous()
+
+    def _chosen(self, run: _Launch) -> Interleaving:
+        """Returns the setting for a launch. Collective where it is tuned."""
+        if self.interleaving is not None:
+            return self.interleaving
+        if run.out.device.type == "cpu":
+            return Interleaving()
+        key = _key(run.own.shape[1], run.own, run.e)
+        if key not in self._best:
+            if torch.cuda.is_current_stream_capturing():
+                return Interleaving()
+            row_bytes = run.own.shape[1] * run.own.itemsize
+            self._best[key], self.tuned[key] = tune(run.seconds, row_bytes)
+        return self._best[key]
+
+
+class _Launch:
+    """One sum, whose rows have been published; it may run several times."""
+
+    def __init__(
+        self,
+        sums: InKernelSums,
+        own: Tensor,
+        e: Tensor | None,
+        mean: bool,
+        published: RowAddresses,
+    ) -> None:
+        columns = published.columns
+        message = MESSAGES["copy_u" if e is None else "mul"]
+        self.e = None if e is None else e.contiguous()
+        self.own = own.contiguous()
+        self.out = own.new_empty(sums.local.num_rows, columns)
+        self._sums, self._mean = sums, mean
+        e_columns = 1 if e is None else e.shape[1]
+        self._local_operands = _C.Operands(
+            message=message, x=self.own, e=self.e, columns=columns, e_columns=e_columns
+        )
+        self._remote_operands = _C.Operands(
+            message=message,
             addresses=published.addresses,
             address_bits=published.bits,
-            e=None if e is None else e.contiguous(),
+            e=self.e,
             columns=columns,
-            e_columns=1 if e is None else e.shape[1],
+            e_columns=e_columns,
             leases=published.leases,
         )
-        _C.spmm(
-            matrix.tensors.native(),
-            operands,
-            mean=mean,
-            accumulate=False,
-            out=out,
-            launch=launch_on(out.device),
-            allocate=Buffers(out.device),
+
+    def __call__(self, interleaving: Interleaving) -> None:
+        """Writes the sums to `out`."""
+        _C.interleaved_spmm(
+            self._sums.local.tensors.native(),
+            self._local_operands,
+            self._sums.remote.tensors.native(),
+            self._remote_operands,
+            mean=self._mean,
+            interleaving=interleaving.native(),
+            out=self.out,
+            launch=launch_on(self.out.device),
+            allocate=Buffers(self.out.device),
         )
-        self.rows.release()
-        return out if columns == width else out[:, :width].contiguous()
+
+    def seconds(self, interleaving: Interleaving) -> float:
+        """Returns the time of a launch on the slowest rank while all do the same. Collective."""
+        self(interleaving)
+        group = self._sums.plan.layout.group
+        torch.cuda.synchronize(group.device)
+        group.barrier()
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        for _ in range(_TIMED_LAUNCHES):
+            self(interleaving)
+        last.record()
+        last.synchronize()
+        return float(max(group.all_gather(first.elapsed_time(last)))) / _TIMED_LAUNCHES / 1e3
 
 
 class _InKernelSum(torch.autograd.Function):
@@ -94,3 +175,17 @@ class _InKernelSum(torch.autograd.Function):
         grad = divide_by_degrees(matrix, grad) if ctx.mean else grad.contiguous()
         partial = matrix.transpose().spmm(grad, e, "copy_u" if e is None else "mul")
         return ctx.sums.plan.add_to_owners(partial), None, None, None
+
+
+def _key(columns: int, x: Tensor, e: Tensor | None) -> tuple[int, torch.dtype, int]:
+    return columns, x.dtype, 0 if e is None else min(e.shape[1], 2)
+
+
+def _count_chunks(local: CsrMatrix, remote: CsrMatrix) -> int:
+    """Returns how many chunks a GPU cuts long rows into, by the sum of both; 0 on the CPU."""
+    if local.device.type == "cpu":
+        return 0
+    schedule = local.schedule or Schedule()
+    locals_, remotes = local.degrees(), remote.degrees()
+    chunks = sum((d + (schedule.chunk - 1)) // schedule.chunk for d in (locals_, remotes))
+    return int((chunks * (locals_ + remotes > schedule.long_row)).sum())
