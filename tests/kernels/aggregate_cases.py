@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import peergraph._C as _C
 from peergraph.aggregate import attention, edge_softmax, g_sddmm, g_spmm
 from tests.aggregate.graphs import Graph, features, hub_graph, random_graph
+from tests.aggregate.interleaved import SplitSources
 from tests.kernels.cases import case
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
@@ -47,6 +49,21 @@ def sums_of_odd_rows(device: torch.device) -> Iterator[Tensor]:
         for columns in (33, 47, 602):
             x = features(graph.num_sources, (columns,), device, dtype)
             yield from with_gradients(g_spmm(graph.csc(), "copy_u", "sum", x), x)
+
+
+@case("interleaved_rows", "combine_interleaved", exact=False)
+def sums_of_remote_rows(device: torch.device) -> Iterator[Tensor]:
+    """Copies, and products with a value and with all values of each edge, of all partitions."""
+    for graph in graphs(device):
+        split = SplitSources(graph, graph.num_sources // 2)
+        for width, partition in ((4, 32), (16, 8), (64, 4), (64, 16), (128, 1), (128, 8), (132, 2)):
+            setting = _C.Interleaving(partition=partition, distance=3, warps_per_block=5)
+            x = features(graph.num_sources, (width,), device, grad=False)
+            yield split.sums(x, None, True, setting)
+            yield split.sums(x.double(), None, False, setting)
+            for e_columns in (1, width):
+                e = features(graph.num_edges, (e_columns,), device, seed=6, grad=False)
+                yield split.sums(x, e, True, setting)
 
 
 @case("spmm_rows", "scatter_add_rows", exact=False)

@@ -78,7 +78,7 @@ class InKernelSums:
             e = torch.nn.functional.pad(e, (0, columns - width))
         published = self.rows.publish(x)
         own = x if columns == width else torch.nn.functional.pad(x, (0, columns - width))
-        run = _Launch(self, own, e, mean, published)
+        run = _Launch(self, _aligned(own), None if e is None else _aligned(e), mean, published)
         run(self._chosen(run))
         self.rows.release()
         return run.out if columns == width else run.out[:, :width].contiguous()
@@ -91,8 +91,6 @@ class InKernelSums:
             return Interleaving()
         key = _key(run.own.shape[1], run.own, run.e)
         if key not in self._best:
-            if torch.cuda.is_current_stream_capturing():
-                return Interleaving()
             row_bytes = run.own.shape[1] * run.own.itemsize
             self._best[key], self.tuned[key] = tune(run.seconds, row_bytes)
         return self._best[key]
@@ -111,8 +109,7 @@ class _Launch:
     ) -> None:
         columns = published.columns
         message = MESSAGES["copy_u" if e is None else "mul"]
-        self.e = None if e is None else e.contiguous()
-        self.own = own.contiguous()
+        self.own, self.e = own, e
         self.out = own.new_empty(sums.local.num_rows, columns)
         self._sums, self._mean = sums, mean
         e_columns = 1 if e is None else e.shape[1]
@@ -149,7 +146,7 @@ class _Launch:
         group = self._sums.plan.layout.group
         torch.cuda.synchronize(group.device)
         group.barrier()
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first, last = _timer(), _timer()
         first.record()
         for _ in range(_TIMED_LAUNCHES):
             self(interleaving)
@@ -175,6 +172,16 @@ class _InKernelSum(torch.autograd.Function):
         grad = divide_by_degrees(matrix, grad) if ctx.mean else grad.contiguous()
         partial = matrix.transpose().spmm(grad, e, "copy_u" if e is None else "mul")
         return ctx.sums.plan.add_to_owners(partial), None, None, None
+
+
+def _timer() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
+def _aligned(rows: Tensor) -> Tensor:
+    """Returns the rows in memory that begins at a multiple of 16 bytes, as vectors need it."""
+    rows = rows.contiguous()
+    return rows if rows.data_ptr() % 16 == 0 else rows.clone()
 
 
 def _key(columns: int, x: Tensor, e: Tensor | None) -> tuple[int, torch.dtype, int]:

@@ -1,0 +1,79 @@
+"""Sums over local and remote sources, of which the remote ones lie somewhere else in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+import peergraph._C as _C
+from peergraph.aggregate.kernels.arguments import MESSAGES, Schedule, launch_on
+from peergraph.aggregate.sparse.column_blocks import take_columns
+from peergraph.memory.device.launching import Buffers
+from tests.aggregate.graphs import Graph
+
+
+@dataclass
+class SplitSources:
+    """A graph whose first `num_local` sources are local; rows of the others lie in reverse order.
+
+    Args:
+        graph: all edges.
+        num_local: sources.
+        schedule: which rows a GPU cuts in chunks.
+    """
+
+    graph: Graph
+    num_local: int
+    schedule: Schedule = field(default_factory=Schedule)
+
+    def sums(
+        self, x: Tensor, e: Tensor | None, mean: bool, interleaving: _C.Interleaving
+    ) -> Tensor:
+        """Returns the sums of `x` [sources, columns], times `e` [edges, 1 or columns] or None."""
+        matrix = self.graph.csc().matrix
+        matrix.schedule = self.schedule
+        local = take_columns(matrix, 0, self.num_local)
+        remote = take_columns(matrix, self.num_local, self.graph.num_sources)
+        local.max_chunks = self._bound() if x.is_cuda else 0
+        elsewhere = x[self.num_local :].flip(0).contiguous()
+        row_bytes = x.shape[1] * x.itemsize
+        places = torch.arange(elsewhere.shape[0], device=x.device).flip(0)
+        addresses = elsewhere.data_ptr() + places * row_bytes
+        out = x.new_empty(local.num_rows, x.shape[1])
+        message = MESSAGES["copy_u" if e is None else "mul"]
+        e_columns = 1 if e is None else e.shape[1]
+        _C.interleaved_spmm(
+            local.tensors.native(),
+            _C.Operands(
+                message=message,
+                x=x[: self.num_local].contiguous(),
+                e=e,
+                columns=x.shape[1],
+                e_columns=e_columns,
+            ),
+            remote.tensors.native(),
+            _C.Operands(
+                message=message,
+                addresses=addresses,
+                address_bits=elsewhere.data_ptr() | row_bytes,
+                e=e,
+                columns=x.shape[1],
+                e_columns=e_columns,
+                leases=[],
+            ),
+            mean=mean,
+            interleaving=interleaving,
+            out=out,
+            launch=launch_on(x.device),
+            allocate=Buffers(x.device),
+        )
+        # The operands must outlive the kernel.
+        if x.is_cuda:
+            torch.cuda.synchronize(x.device)
+        return out
+
+    def _bound(self) -> int:
+        edges = self.graph.num_edges
+        return 0 if edges <= self.schedule.long_row else 2 * (edges // self.schedule.chunk + 2) + 64
