@@ -81,13 +81,14 @@ def _open_npz(path: Path) -> Iterator[Any]:
 
 
 def _check_keys(file: Any, path: Path) -> None:
+    names = file.files
     for key, what in _OTHER_FORMATS.items():
-        if key in file:
+        if key in names:
             raise ValueError(f"{path} holds {what}; the demo takes homogeneous labelled graphs")
-    missing = [key for key in _KEYS if key not in file]
-    if "x_data" in file:
-        missing += [key for key in _SPARSE_KEYS if key not in file and "x" not in file]
-    elif "x" not in file:
+    missing = [key for key in _KEYS if key not in names]
+    if "x_data" in names:
+        missing += [key for key in _SPARSE_KEYS if key not in names and "x" not in names]
+    elif "x" not in names:
         missing.append("x")
     if missing:
         raise ValueError(f"{path} has no {', '.join(missing)}: not a homogeneous labelled graph")
@@ -97,20 +98,20 @@ def _read(file: Any, path: Path, name: str | None) -> NodeGraph:
     _check_keys(file, path)
     y = _array(file, "y", path, "iu", 1).astype(np.int64, copy=False)
     num_classes = int(y.max(initial=-1)) + 1
-    if "num_classes" in file:
+    if "num_classes" in file.files:
         num_classes = int(_array(file, "num_classes", path, "iu", 0))
     class_names = [str(c) for c in range(num_classes)]
-    if "class_names" in file:
+    if "class_names" in file.files:
         class_names = [str(c) for c in _array(file, "class_names", path, "U", 1)]
     train, val, test = (
         _array(file, f"{part}_mask", path, "b", 1) for part in ("train", "val", "test")
     )
-    directed = bool(_array(file, "directed", path, "biu", 0)) if "directed" in file else True
+    directed = bool(_array(file, "directed", path, "biu", 0)) if "directed" in file.files else True
     graph = NodeGraph(
         name=name or path.stem,
         indptr=_array(file, "indptr", path, "iu", 1),
         indices=_array(file, "indices", path, "iu", 1),
-        x=_array(file, "x", path, "biuf", 2) if "x" in file else _dense_features(file, path),
+        x=_array(file, "x", path, "biuf", 2) if "x" in file.files else _dense_features(file, path),
         y=y,
         train_mask=train,
         val_mask=val,

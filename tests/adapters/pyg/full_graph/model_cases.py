@@ -101,6 +101,8 @@ class ToHetero(nn.Module):
                 found: Tensor = self.conv2(x, edge_index)
                 return found
 
+        # Python 3.10 with torch 2.4 cannot trace annotations that are strings.
+        Net.forward.__annotations__.clear()
         data = small_hetero()
         self.net = pyg.to_hetero(Net(), data.metadata(), aggr=aggr)
         with torch.no_grad():
