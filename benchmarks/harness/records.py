@@ -143,6 +143,7 @@ _COLUMNS = {
     "fullgraph_small ops": ["op", "us", "us_torch", "us_more"],
     "fullgraph_small epochs": ["system", *_TIMES, "ms_host", "peak_gib", "loss", "last_loss",
                                "ratio"],
+    "offload_transfers": ["system", *_TIMES, "gbs_in", "gbs_out", "gb_to_ranks", "gb_kept"],
     "layers": ["system", *_TIMES, "peak_gib", "against", "ratio"],
     "dgl_layers": ["kind", "threads", "system", *_TIMES, "against", "ratio"],
     "gather": ["system", "plan", *_TIMES, "ms_host", "gbs", "against", "ratio"],

@@ -222,6 +222,18 @@ def test_fullgraph_modes(tmp_path: Path) -> None:
     assert "in_kernel" in table
 
 
+def test_offload_transfers(tmp_path: Path) -> None:
+    small = ["--rows", "300", "--dim", "4", "--chunks", "3", "--world", "2"]
+    records, table = run("offload_transfers", tmp_path / "out.jsonl", *small)
+    assert not [r for r in records if "error" in r]
+    moved = {r["system"]: (r["gbs_in"] > 0, r["gbs_out"] > 0) for r in records if "gbs_in" in r}
+    assert moved["copy both"] == moved["pass both"] == (True, True)
+    assert moved["sources"] == (True, False)
+    assert moved["pass in"] == (True, False)
+    assert moved["gradients"][1]
+    assert "pass both, products" in table
+
+
 def test_dgl_layers(tmp_path: Path) -> None:
     pytest.importorskip("peergraph_dgl", exc_type=ImportError)
     more = ["--graph", "tiny/200", "--dims", "8", "--layers", "copy_u_sum,u_add_v,SAGE,GATv2"]

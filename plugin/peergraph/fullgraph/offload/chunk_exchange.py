@@ -36,9 +36,12 @@ class ExchangeBatch:
     """For each rank, positions in the window of the rows that it is sent; without
     deduplication, local rows."""
     leaving: Tensor = field(default_factory=lambda: torch.empty(0))
-    """Positions in the window of this rank's rows that the next window has not."""
+    """Positions in the window of this rank's rows that the next window has not; first those that
+    left no window before."""
     leaving_rows: Tensor = field(default_factory=lambda: torch.empty(0))
     """Local rows at these positions."""
+    first_leaving: int = 0
+    """How many of them left no window before in the pass."""
     returned: Tensor = field(default_factory=lambda: torch.empty(0))
     """Positions in the window of other ranks' rows that the next window has not, by rank."""
     returned_counts: list[int] = field(default_factory=list)
@@ -101,12 +104,15 @@ class ChunkExchange:
         self._wanted = self._tell_owners()
         self._marks = torch.zeros(plan.num_extended, dtype=torch.bool, device=self._device)
         self._positions = torch.empty(plan.num_extended, dtype=torch.int32, device=self._device)
+        self._has_left = torch.zeros(plan.num_local, dtype=torch.bool, device=self._device)
         self.batches: list[ExchangeBatch] = []
         """By batch."""
         for batch in range(len(self._needed)):
             self._add_batch(batch)
         self._finish_batch(len(self._needed))
-        del self._needed, self._wanted, self._marks, self._positions
+        self.untouched = (~self._has_left).nonzero().squeeze(1).to(self._dtype)
+        """Local rows that no window has, ascending."""
+        del self._needed, self._wanted, self._marks, self._positions, self._has_left
 
     @property
     def capacity(self) -> int:
@@ -189,8 +195,13 @@ class ChunkExchange:
         leaving = (~stays).nonzero().squeeze(1)
         rows = batch.rows[leaving]
         is_own = rows < self.plan.num_local
-        batch.leaving = leaving[is_own].to(self._dtype)
-        batch.leaving_rows = rows[is_own]
+        own_rows = rows[is_own].long()
+        is_again = self._has_left[own_rows]
+        self._has_left[own_rows] = True
+        by_turn = torch.cat([(~is_again).nonzero(), is_again.nonzero()]).squeeze(1)
+        batch.leaving = leaving[is_own][by_turn].to(self._dtype)
+        batch.leaving_rows = own_rows[by_turn].to(self._dtype)
+        batch.first_leaving = len(own_rows) - int(is_again.sum())
         rows, order = rows[~is_own].sort()
         batch.returned = leaving[~is_own][order].to(self._dtype)
         batch.returned_counts = self._by_owner(rows)

@@ -1,9 +1,9 @@
-"""A pass over all chunks: rows come and go beside the work on a chunk."""
+"""A pass over all chunks: rows come and go beside the work on a chunk (HongTu 6)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
 from types import TracebackType
 
 import torch
@@ -12,25 +12,15 @@ from torch import Tensor
 from peergraph.aggregate import Csc
 from peergraph.fullgraph.offload.chunked_csc import ChunkedCsc
 from peergraph.fullgraph.offload.chunks import Chunks
+from peergraph.fullgraph.offload.gradient_window import GradientWindow
 from peergraph.fullgraph.offload.row_store import RowStore
-from peergraph.fullgraph.offload.source_window import GradientWindow, SourceWindow
+from peergraph.fullgraph.offload.row_window import RowWindow
+from peergraph.fullgraph.offload.source_window import SourceWindow
+from peergraph.fullgraph.offload.transfer_counts import TransferCounts
+from peergraph.fullgraph.offload.transfers import InFlight, Lane, make_lane
 
 Operand = tuple[RowStore, ChunkedCsc]
 """Rows of sources, and the edges from them."""
-
-
-@dataclass
-class TransferCounts:
-    """Bytes that a pass has moved on this rank."""
-
-    to_device: int = 0
-    """From the host or a file."""
-    from_device: int = 0
-    """To the host or a file."""
-    to_ranks: int = 0
-    """Sent to other ranks."""
-    kept: int = 0
-    """Of source rows that stayed on the device from one batch to the next."""
 
 
 class ChunkPass:
@@ -94,17 +84,25 @@ class ChunkPass:
             and all(other is not csc for _, other in gradients)
             for csc in structures
         }
+        self._device = chunks.layout.group.device
+        self._rows: dict[int, RowWindow] = {}
         self._windows: dict[tuple[int, int], SourceWindow] = {}
         self._sums: dict[tuple[int, int], GradientWindow] = {}
+        self._written = InFlight()
+        self._loading = InFlight()
 
     def __enter__(self) -> ChunkPass:
+        for store in self._reads:
+            self._rows[id(store)] = RowWindow(self.chunks, store)
         for store, csc in self._sources:
             if not self._is_whole[id(csc)]:
                 exchange = csc.exchange(self._order)
                 self._windows[id(store), id(csc)] = SourceWindow(exchange, store)
         for store, csc in self._gradients:
             exchange = csc.exchange(self._order)
-            self._sums[id(store), id(csc)] = GradientWindow(exchange, store)
+            sums = GradientWindow(exchange, store, self._lane("write", store))
+            self._sums[id(store), id(csc)] = sums
+            self.counts.add_zeros(exchange, store)
         return self
 
     def __exit__(
@@ -113,14 +111,27 @@ class ChunkPass:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # Copies that are under way use the memory of stores and buffers.
+        with suppress(Exception) if error is not None else nullcontext():
+            self._loading.wait()
+            self._written.wait()
+            for sums in self._sums.values():
+                sums.finish()
+        self._rows.clear()
         self._windows.clear()
         self._sums.clear()
 
     def __iter__(self) -> Iterator[PassChunk]:
+        loads_block = any(window.store.tier == "file" for window in self._loaded_windows())
+        lane = make_lane(self._device, "load", blocks=loads_block)
         for batch, index in enumerate(self._order):
-            for window in self._windows.values():
-                window.load(batch)
-                window.assemble(batch)
+            if batch == 0:
+                self._start_loading(lane, 0, loads_block)
+            self._loading.wait()
+            if loads_block:
+                self._assemble(batch)
+            if batch + 1 < len(self._order):
+                self._start_loading(lane, batch + 1, loads_block)
             chunk = PassChunk(self, batch, index)
             yield chunk
             for key, sums in self._sums.items():
@@ -128,28 +139,49 @@ class ChunkPass:
                 sums.flush(batch)
             self._count(batch)
 
-    def _count(self, batch: int) -> None:
-        index = self._order[batch]
-        start, stop = self.chunks.range(index)
-        counts = self.counts
-        for store in self._reads:
-            counts.to_device += (stop - start) * store.row_bytes * (not store.in_place)
-        for store in self._writes:
-            counts.from_device += (stop - start) * store.row_bytes * (not store.in_place)
+    def _start_loading(self, lane: Lane, batch: int, loads_block: bool) -> None:
+        """Starts to load a batch, beside the work on the batch before."""
+
+        def load() -> None:
+            for rows in self._rows.values():
+                rows.load(batch, self._order[batch])
+            for window in self._windows.values():
+                window.load(batch)
+            # Exchanges between ranks are started by one thread, in the same order on all ranks.
+            if not loads_block:
+                self._assemble(batch)
+
+        self._loading.add(lane.start(load), None)
+
+    def _assemble(self, batch: int) -> None:
         for window in self._windows.values():
-            store, planned = window.store, window.exchange.batches[batch]
-            sent = sum(map(len, planned.sent))
-            loaded = len(planned.loaded) + sent * (not window.exchange.deduplicate_ranks)
-            counts.to_device += loaded * store.row_bytes * (not store.in_place)
-            counts.to_ranks += sent * store.row_bytes
-            counts.kept += len(planned.kept) * store.row_bytes
+            window.assemble(batch)
+
+    def _loaded_windows(self) -> list[RowWindow | SourceWindow]:
+        return [*self._rows.values(), *self._windows.values()]
+
+    def _lane(self, name: str, store: RowStore) -> Lane:
+        return make_lane(self._device, name, blocks=store.tier == "file")
+
+    def _write(self, store: RowStore, start: int, rows: Tensor) -> None:
+        if any(window.has_memory_of(rows) for window in self._loaded_windows()):
+            rows = rows.clone()  # The buffer takes other rows before these are written.
+        if store.in_place:
+            store.write(start, rows)
+            return
+        mark = self._lane("write", store).start(lambda: store.write(start, rows))
+        self._written.add(mark, rows)
+
+    def _count(self, batch: int) -> None:
+        start, stop = self.chunks.range(self._order[batch])
+        for store in self._reads:
+            self.counts.to_device += (stop - start) * store.row_bytes * (not store.in_place)
+        for store in self._writes:
+            self.counts.from_device += (stop - start) * store.row_bytes * (not store.in_place)
+        for window in self._windows.values():
+            self.counts.add_sources(window.exchange, window.store, batch)
         for sums in self._sums.values():
-            store, planned = sums.store, sums.exchange.batches[batch]
-            back = sum(map(len, planned.taken_back)) * (not sums.exchange.deduplicate_ranks)
-            moved = (len(planned.leaving) + back) * store.row_bytes * (not store.in_place)
-            counts.to_device += moved
-            counts.from_device += moved
-            counts.to_ranks += len(planned.returned) * store.row_bytes
+            self.counts.add_gradients(sums.exchange, sums.store, batch)
 
 
 class PassChunk:
@@ -172,7 +204,7 @@ class PassChunk:
         """Returns the chunk's rows of one of `reads`, [rows, *features]; not to be changed."""
         if store not in self._pass._reads:
             raise ValueError(f"{store} is not one of the pass's reads")
-        return store.read(self.start, self.stop)
+        return self._pass._rows[id(store)].rows(self._batch, self.index)
 
     def sources(self, store: RowStore, csc: ChunkedCsc | None = None) -> tuple[Tensor, Csc]:
         """Returns rows of sources, and the edges from them to the chunk's rows.
@@ -209,7 +241,10 @@ class PassChunk:
         return csc.exchange(self._pass._order).batches[self._batch].rows
 
     def write(self, store: RowStore, rows: Tensor) -> None:
-        """Writes the chunk's rows [rows, *features] of one of `writes`."""
+        """Writes the chunk's rows [rows, *features] of one of `writes`.
+
+        The rows must not be changed until the pass has ended.
+        """
         if store not in self._pass._writes:
             raise ValueError(f"{store} is not one of the pass's writes")
         expected = (self.stop - self.start, *store.features)
@@ -217,7 +252,7 @@ class PassChunk:
             raise ValueError(
                 f"rows must be {list(expected)} {store.dtype}, got {list(rows.shape)} {rows.dtype}"
             )
-        store.write(self.start, rows)
+        self._pass._write(store, self.start, rows.detach())
 
     def add_source_gradients(
         self, store: RowStore, rows: Tensor, csc: ChunkedCsc | None = None

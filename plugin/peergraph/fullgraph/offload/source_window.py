@@ -1,11 +1,10 @@
-"""The source rows of one batch on the device, and the sums of their gradients."""
+"""The source rows of one batch on the device, loaded while the batch before is worked on."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from peergraph.aggregate.kernels.arguments import sum_dtype
 from peergraph.fullgraph.exchange.transport import split_rows
 from peergraph.fullgraph.offload.chunk_exchange import ChunkExchange
 from peergraph.fullgraph.offload.row_store import RowStore
@@ -54,55 +53,7 @@ class SourceWindow:
         """Returns the window of a batch, [window rows, *features]."""
         return self._buffers[number % 2][: len(self.exchange.batches[number].rows)]
 
-
-class GradientWindow:
-    """Sums of gradients of source rows, which are added to their owners when rows leave.
-
-    The sums of a row have a fixed order: batch by batch, in a batch this rank's and then those
-    of the other ranks in rank order. Half types are summed in float32 within a window.
-
-    Args:
-        exchange: the plan of the batches.
-        store: this rank's rows, which the sums overwrite.
-    """
-
-    def __init__(self, exchange: ChunkExchange, store: RowStore) -> None:
-        self.exchange = exchange
-        self.store = store
-        dtype = sum_dtype(store.dtype) if store.dtype.is_floating_point else store.dtype
-        shape = (exchange.capacity, *store.features)
-        self._buffers = [torch.empty(shape, dtype=dtype, device=store.device) for _ in range(2)]
-        store.zero_()
-
-    def add(self, number: int, rows: Tensor | None) -> None:
-        """Adds the gradients of a batch's window, [window rows, *features]; None: zeros."""
-        batch = self.exchange.batches[number]
-        kept, count = len(batch.kept), len(batch.rows)
-        before, buffer = self._buffers[1 - number % 2], self._buffers[number % 2]
-        if kept:
-            torch.index_select(before, 0, batch.kept, out=buffer[:kept])
-        if rows is None:
-            buffer[kept:count].zero_()
-            return
-        buffer[:kept].add_(rows[:kept])
-        buffer[kept:count].copy_(rows[kept:])
-
-    def flush(self, number: int) -> None:
-        """Adds the rows that leave the window to their owners. Collective. Follows :meth:`add`."""
-        batch, exchange = self.exchange.batches[number], self.exchange
-        buffer = self._buffers[number % 2]
-        received: list[Tensor] = []
-        if not exchange.plan.is_empty:
-            returned = buffer.index_select(0, batch.returned)
-            received = [buffer.new_empty((len(t), *self.store.features)) for t in batch.taken_back]
-            exchange.plan.transport.all_to_all(
-                received, list(split_rows(returned, batch.returned_counts))
-            )
-        if exchange.deduplicate_ranks:
-            for positions, part in zip(batch.taken_back, received, strict=bool(received)):
-                buffer.index_add_(0, positions, part)
-        leaving = buffer.index_select(0, batch.leaving)
-        self.store.add(batch.leaving_rows, leaving)
-        if not exchange.deduplicate_ranks:
-            for rows, part in zip(batch.taken_back, received, strict=bool(received)):
-                self.store.add(rows, part)
+    def has_memory_of(self, rows: Tensor) -> bool:
+        """Whether a tensor lies in one of the buffers."""
+        storage = rows.untyped_storage().data_ptr()
+        return any(storage == buffer.untyped_storage().data_ptr() for buffer in self._buffers)

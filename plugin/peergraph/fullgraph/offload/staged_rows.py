@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
 import peergraph._C as _C
-from peergraph.memory.device.pinned_pipeline import pinned_pipeline
+from peergraph.memory.device.pinned_pipeline import PinnedPipeline
 from peergraph.memory.table.id_list import id_list
 from peergraph.memory.table.staged_rows import disk_launch
 from peergraph.memory.table.table_view import dense_view
@@ -27,12 +29,8 @@ def read_staged(memory: Tensor, rows: Tensor | int, out: Tensor) -> None:
     view, ids, launch = _view(memory, row_bytes), _ids_on_cpu(rows, len(out)), disk_launch()
     stream = torch.cuda.current_stream(out.device)
 
-    def fill(part: slice, buffer: Tensor) -> None:
+    for part, buffer in _reading(out.device).pieces(len(out), row_bytes, stream):
         _C.gather(view, id_list(ids[part]), buffer.data_ptr(), launch)
-
-    pipeline = pinned_pipeline(out.device)
-    for part, buffer in pipeline.pieces(len(out), row_bytes, stream):
-        fill(part, buffer)
         target[part].copy_(buffer, non_blocking=True)
 
 
@@ -50,10 +48,21 @@ def write_staged(memory: Tensor, rows: Tensor | int, values: Tensor) -> None:
     source = values.contiguous().view(len(values), -1).view(torch.uint8)
     view, ids, launch = _view(memory, row_bytes), _ids_on_cpu(rows, len(values)), disk_launch()
     stream = torch.cuda.current_stream(values.device)
-    for part, buffer in pinned_pipeline(values.device).pieces(len(values), row_bytes, stream):
+    for part, buffer in _writing(values.device).pieces(len(values), row_bytes, stream):
         buffer.copy_(source[part], non_blocking=True)
         stream.synchronize()
         _C.scatter(view, id_list(ids[part]), buffer.data_ptr(), launch)
+
+
+@cache
+def _reading(device: torch.device) -> PinnedPipeline:
+    return PinnedPipeline(device)
+
+
+@cache
+def _writing(device: torch.device) -> PinnedPipeline:
+    """Apart from reads, which run in another thread at the same time."""
+    return PinnedPipeline(device)
 
 
 def _view(memory: Tensor, row_bytes: int) -> _C.TableView:

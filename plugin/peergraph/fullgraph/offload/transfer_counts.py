@@ -1,0 +1,62 @@
+"""Bytes that a pass over chunks moves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from peergraph.fullgraph.offload.chunk_exchange import ChunkExchange
+from peergraph.fullgraph.offload.row_store import RowStore
+
+
+@dataclass
+class TransferCounts:
+    """Bytes that this rank has moved."""
+
+    to_device: int = 0
+    """From the host or a file."""
+    from_device: int = 0
+    """To the host or a file."""
+    to_ranks: int = 0
+    """Sent to other ranks."""
+    kept: int = 0
+    """Of source rows that stayed on the device from one batch to the next."""
+
+    def __iadd__(self, other: TransferCounts) -> TransferCounts:
+        for field in fields(self):
+            total = getattr(self, field.name) + getattr(other, field.name)
+            setattr(self, field.name, total)
+        return self
+
+    def add_sources(self, exchange: ChunkExchange, store: RowStore, number: int) -> None:
+        """Counts the source rows of a batch."""
+        batch = exchange.batches[number]
+        sent = sum(map(len, batch.sent))
+        loaded = len(batch.loaded) + sent * (not exchange.deduplicate_ranks)
+        self.to_device += loaded * _moved(store)
+        self.to_ranks += sent * store.row_bytes
+        self.kept += len(batch.kept) * store.row_bytes
+
+    def add_gradients(self, exchange: ChunkExchange, store: RowStore, number: int) -> None:
+        """Counts the gradients that leave the window of a batch.
+
+        Rows that left a window before are read, summed and written again.
+        """
+        batch = exchange.batches[number]
+        written, again = len(batch.leaving), len(batch.leaving) - batch.first_leaving
+        if not exchange.deduplicate_ranks:
+            written += sum(map(len, batch.taken_back))
+            again = written
+        self.to_device += again * _moved(store)
+        self.from_device += written * _moved(store)
+        self.to_ranks += len(batch.returned) * store.row_bytes
+
+    def add_zeros(self, exchange: ChunkExchange, store: RowStore) -> None:
+        """Counts the zeros that are written before the first gradients."""
+        deduplicates = exchange.deduplicate_ranks
+        rows = len(exchange.untouched) if deduplicates else store.layout.local_count
+        self.from_device += rows * _moved(store)
+
+
+def _moved(store: RowStore) -> int:
+    """Bytes of a row that cross the link."""
+    return 0 if store.in_place else store.row_bytes
