@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 
 from peergraph.fullgraph.exchange.mode_cost import STAGED_MODES
-from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.layout.edge_share import (
+    PIECE_EDGES,
     EdgeReader,
-    EdgeShare,
     GivenEdges,
+    Share,
     StoreReader,
+    UnreadShare,
     edge_reader,
+    first_bad_edge,
 )
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.plan.choose_order import (
@@ -27,6 +29,7 @@ from peergraph.fullgraph.plan.choose_order import (
 )
 from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 from peergraph.fullgraph.plan.memory_items import GraphFacts
+from peergraph.fullgraph.structure.build_structure import build_structure
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.fullgraph.tensor.conversions import from_local
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
@@ -39,6 +42,7 @@ from peergraph.progress import progress_bar
 from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store
 
 _EDGE_BYTES = 24  # of an edge in a share: source, destination, id
+_BYTES_OF_KEPT_EDGE = 120  # free memory for each edge of a share that is read once and kept
 _PASSES, _MORE_PASSES = 4, 2  # over the edges, as the progress bar counts them; more for "auto"
 _CPU_RATE = 10e9  # bytes per second, assumed of ranks without a GPU that were not measured
 
@@ -271,9 +275,9 @@ def _build(
         def step(edges: int) -> None:
             bar(edges * _EDGE_BYTES)
 
-        shares = {}
+        shares: dict[EdgeType, Share] = {}
         for edge_type, reader in readers.items():
-            shares[edge_type] = reader.read(group.rank, group.world_size, group.device)
+            shares[edge_type] = _read(reader, group)
             step(shares[edge_type].num_edges)
         _check_ends(group, num_nodes, shares)
         chosen = OrderChooser(group, num_nodes, shares, seed, step).choose(orders)
@@ -308,41 +312,32 @@ def _build(
     return FullGraph(group, layouts, structures, chosen, plan)
 
 
+def _read(reader: EdgeReader, group: Group) -> Share:
+    """Returns this rank's share; one that takes much of the memory is read anew at each use.
+
+    Collective.
+    """
+    on_gpu = group.device.type == "cuda"
+    free = free_gpu_memory(group.device) if on_gpu else free_host_memory() // group.world_size
+    edges = -(-reader.num_edges // group.world_size)
+    if edges * _BYTES_OF_KEPT_EDGE <= min(group.all_gather(free)):
+        return reader.read(group.rank, group.world_size, group.device)
+    pieces = -(-edges // PIECE_EDGES)
+    return UnreadShare(reader, group.rank, group.world_size, group.device, pieces)
+
+
 def _structure(
-    layouts: Mapping[NodeType, RowLayout], edge_type: EdgeType, share: EdgeShare, mode: str
+    layouts: Mapping[NodeType, RowLayout], edge_type: EdgeType, share: Share, mode: str
 ) -> PartitionedCsc:
     """Sends each edge to the rank of its destination. Collective."""
-    sources, destinations = layouts[edge_type[0]], layouts[edge_type[2]]
-    group = sources.group
-    device, world_size = group.device, group.world_size
-    internal = sources.internal_rows.to(device)[share.source.long()]
-    rows = destinations.internal_rows.to(device)[share.destination.long()]
-    starts = torch.tensor(destinations.offsets, device=device)
-    # Ranks without rows start where the next one does: the last of these has the row.
-    owner = torch.searchsorted(starts, rows, right=True) - 1
-    edges = torch.stack([internal, rows - starts[owner], share.edge_ids.long()], 1)
-    if world_size > 1:
-        # Stable, so that the edges of a destination stay in the user's order.
-        edges = edges[torch.sort(owner, stable=True).indices]
-        sent = torch.bincount(owner, minlength=world_size).tolist()
-        counts = group.all_gather(sent)
-        received = [edges.new_empty((from_rank[group.rank], 3)) for from_rank in counts]
-        Transport.of(group).all_to_all(received, list(torch.split(edges, sent)))
-        edges = torch.cat(received)
-        del received
-    edges = edges[torch.sort(edges[:, 1], stable=True).indices]
-    source, destination, ids = (column.contiguous() for column in edges.unbind(1))
-    edge_counts = group.all_gather(ids.numel())
-    return PartitionedCsc.from_local_edges(
-        sources, destinations, RowLayout(group, edge_counts, ids), source, destination, mode=mode
-    )
+    return build_structure(layouts[edge_type[0]], layouts[edge_type[2]], share, mode)
 
 
 def _check_ends(
-    group: Group, num_nodes: Mapping[NodeType, int], shares: Mapping[EdgeType, EdgeShare]
+    group: Group, num_nodes: Mapping[NodeType, int], shares: Mapping[EdgeType, Share]
 ) -> None:
     """Raises IndexError on all ranks for the first edge of a relation that is out of range."""
-    mine = {t: s.first_bad_edge(num_nodes[t[0]], num_nodes[t[2]]) for t, s in shares.items()}
+    mine = {t: first_bad_edge(s, num_nodes[t[0]], num_nodes[t[2]]) for t, s in shares.items()}
     everyone = group.all_gather(mine)
     for edge_type in shares:
         found = [bad[edge_type] for bad in everyone if bad[edge_type] is not None]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -18,7 +20,41 @@ from peergraph.store import EdgeType, Store
 GivenEdges = Tensor | Csc | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor | None]
 """COO [2, edges], or a CSC: an object, or (indptr, indices[, edge_ids])."""
 
+PIECE_EDGES = 1 << 24
+"""Edges that are worked on at once: so many take about 1.5 GB while they are sorted."""
+
 _CHUNK = 1 << 24
+
+
+class Share(Protocol):
+    """A rank's edges of a relation, one piece after the other."""
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of this share."""
+        ...
+
+    @property
+    def num_pieces(self) -> int:
+        """Pieces of this share."""
+        ...
+
+    def piece(self, number: int) -> EdgeShare:
+        """Returns the edges of a piece. Synchronises."""
+        ...
+
+
+def pieces_of(share: Share) -> Iterator[EdgeShare]:
+    """Returns the pieces of a share, one after the other."""
+    return map(share.piece, range(share.num_pieces))
+
+
+def first_bad_edge(
+    share: Share, num_sources: int, num_destinations: int
+) -> tuple[int, str, int] | None:
+    """Returns the id, end and node of the first edge with an end out of range. Synchronises."""
+    found = (piece.first_bad_edge(num_sources, num_destinations) for piece in pieces_of(share))
+    return min((bad for bad in found if bad is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -33,6 +69,16 @@ class EdgeShare:
     def num_edges(self) -> int:
         """Edges of this share."""
         return self.source.numel()
+
+    @property
+    def num_pieces(self) -> int:
+        """See :attr:`Share.num_pieces`."""
+        return -(-self.num_edges // PIECE_EDGES)
+
+    def piece(self, number: int) -> EdgeShare:
+        """See :meth:`Share.piece`; without a copy."""
+        part = slice(number * PIECE_EDGES, (number + 1) * PIECE_EDGES)
+        return EdgeShare(self.source[part], self.destination[part], self.edge_ids[part])
 
     def first_bad_edge(
         self, num_sources: int, num_destinations: int
@@ -67,6 +113,35 @@ class EdgeReader(Protocol):
     def read(self, rank: int, world_size: int, device: torch.device) -> EdgeShare:
         """Returns a rank's share; shares of all ranks are all edges. Synchronises."""
         ...
+
+
+class UnreadShare:
+    """A share whose pieces are read each time they are needed.
+
+    Args:
+        reader: the edges of all ranks.
+        rank, world_size: whose share, of how many.
+        device: of the pieces.
+        num_pieces: of the share, equal on all ranks.
+    """
+
+    def __init__(
+        self, reader: EdgeReader, rank: int, world_size: int, device: torch.device, num_pieces: int
+    ) -> None:
+        self.num_pieces = num_pieces
+        self._reader = reader
+        self._first = rank * num_pieces
+        self._of = world_size * num_pieces
+        self._device = device
+
+    @cached_property
+    def num_edges(self) -> int:
+        """See :attr:`Share.num_edges`; the first use reads all pieces."""
+        return sum(piece.num_edges for piece in pieces_of(self))
+
+    def piece(self, number: int) -> EdgeShare:
+        """See :meth:`Share.piece`."""
+        return self._reader.read(self._first + number, self._of, self._device)
 
 
 class EdgeListReader:

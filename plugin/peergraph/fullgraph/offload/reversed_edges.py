@@ -5,13 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from peergraph.aggregate import row_of_edges
+from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.fullgraph.layout.edge_share import PIECE_EDGES
 from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.structure.edge_delivery import EdgeDelivery
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 
 
 class ReversedEdges:
     """Sends each edge to the rank of its source. Collective; synchronises.
+
+    It takes 4 bytes for each edge and 8 for each source, and while it is made 8 more for each
+    source and the memory of one piece of edges.
 
     Args:
         structure: edges by destination, whose edge tensors are sorted by destination.
@@ -19,28 +24,31 @@ class ReversedEdges:
 
     def __init__(self, structure: PartitionedCsc) -> None:
         sources, destinations = structure.source_layout, structure.destination_layout
-        group, plan, local = sources.group, structure.plan, structure.local
-        self._transport = plan.transport
-        rank = group.rank
-        rows = row_of_edges(local.indptr, local.num_edges) + destinations.offsets[rank]
-        own = torch.arange(plan.num_local, device=rows.device) + sources.offsets[rank]
-        internal = torch.cat([own, plan.halo_rows])[local.indices]
-        starts = torch.tensor(sources.offsets, device=rows.device)
-        # Ranks without rows start where the next one does: the last of these has the row.
-        owner = torch.searchsorted(starts, internal, right=True) - 1
-        self._order = torch.sort(owner, stable=True).indices
-        self._sent = torch.bincount(owner, minlength=group.world_size).tolist()
-        self._received = [sent[rank] for sent in group.all_gather(self._sent)]
-        edges = torch.stack([internal - starts[owner], rows], 1)
-        edges = self._exchange(edges[self._order])
-        self._place = torch.sort(edges[:, 0], stable=True).indices
-        source, destination = (column.contiguous() for column in edges[self._place].unbind(1))
-        counts = group.all_gather(len(source))
+        group, local, halo = sources.group, structure.local.matrix, structure.plan.halo_rows
+        num_local, rank = structure.plan.num_local, group.rank
+
+        def source_of_piece(number: int) -> Tensor:
+            rows = local.indices[_piece(number)]
+            if group.world_size == 1:
+                return rows
+            own = torch.where(rows < num_local, rows + sources.offsets[rank], 0)
+            is_halo = (rows >= num_local).nonzero().squeeze(1)
+            own = own.long()
+            own[is_halo] = halo[rows[is_halo].long() - num_local]
+            return own
+
+        def destination_of_piece(number: int) -> Tensor:
+            return _rows_of_piece(local, number) + destinations.offsets[rank]
+
+        num_pieces = -(-local.num_edges // PIECE_EDGES)
+        self._delivery = EdgeDelivery(sources, num_pieces, source_of_piece)
+        plan, csc = self._delivery.deliver_sources(destinations, destination_of_piece)
+        counts = group.all_gather(csc.num_edges)
         edge_layout = RowLayout(
             group, counts, lambda: self.exchange_rows(structure.edge_layout.positions)
         )
-        self.structure = PartitionedCsc.from_local_edges(
-            destinations, sources, edge_layout, destination, source, mode=structure.mode
+        self.structure = PartitionedCsc(
+            destinations, sources, edge_layout, plan, csc, structure.mode
         )
         """Edges to the sources of the given structure from its destinations."""
 
@@ -49,11 +57,20 @@ class ReversedEdges:
 
         Collective.
         """
-        return self._exchange(rows[self._order])[self._place]
+        result = rows.new_empty((self._delivery.num_edges, *rows.shape[1:]))
+        self._delivery.deliver([lambda number: rows[_piece(number)]], [result])
+        return result
 
-    def _exchange(self, rows: Tensor) -> Tensor:
-        received = rows.new_empty((sum(self._received), *rows.shape[1:]))
-        self._transport.all_to_all(
-            list(torch.split(received, self._received)), list(torch.split(rows, self._sent))
-        )
-        return received
+
+def _piece(number: int) -> slice:
+    return slice(number * PIECE_EDGES, (number + 1) * PIECE_EDGES)
+
+
+def _rows_of_piece(matrix: CsrMatrix, number: int) -> Tensor:
+    """Returns the row of each edge of a piece."""
+    begin = number * PIECE_EDGES
+    positions = torch.arange(
+        begin, min(begin + PIECE_EDGES, matrix.num_edges), device=matrix.device
+    )
+    ends = matrix.indptr[1:]
+    return torch.searchsorted(ends, positions.to(ends.dtype), right=True)

@@ -12,7 +12,7 @@ from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.layout.blocks import balance_cost, balance_costs, cut_blocks, imbalance
 from peergraph.fullgraph.layout.clusters import community_parts
 from peergraph.fullgraph.layout.digest import digest_rows
-from peergraph.fullgraph.layout.edge_share import EdgeShare
+from peergraph.fullgraph.layout.edge_share import Share, pieces_of
 from peergraph.fullgraph.layout.metis import has_metis, metis_parts
 from peergraph.fullgraph.layout.numbering import (
     ORDERS,
@@ -128,7 +128,7 @@ class OrderChooser:
         self,
         group: Group,
         num_nodes: Mapping[NodeType, int],
-        shares: Mapping[EdgeType, EdgeShare],
+        shares: Mapping[EdgeType, Share],
         seed: int,
         step: Callable[[int], object] = lambda _: None,
         blocks: int | None = None,
@@ -187,8 +187,9 @@ class OrderChooser:
         }
         for edge_type, share in self.shares.items():
             into = degrees[edge_type[2]]
-            into += torch.bincount(share.destination, minlength=into.numel())
-            self.step(share.num_edges)
+            for piece in pieces_of(share):
+                into += torch.bincount(piece.destination, minlength=into.numel())
+                self.step(piece.num_edges)
         return {t: self.transport.all_reduce(counts) for t, counts in degrees.items()}
 
     def _volume(self, edge_type: EdgeType, parts: Parts) -> Volume:
@@ -198,8 +199,9 @@ class OrderChooser:
         destination_rank = rank_of_nodes(*parts[edge_type[2]], device)
         counter = VolumeCounter(source_rank, destination_rank, self.blocks)
         share = self.shares[edge_type]
-        counter.add(share.source, share.destination)
-        self.step(share.num_edges)
+        for piece in pieces_of(share):
+            counter.add(piece.source, piece.destination)
+            self.step(piece.num_edges)
         if world_size == 1:
             return counter.volume()
         # Rank p gets what all ranks have marked for it.
@@ -236,7 +238,8 @@ class OrderChooser:
                 starts[node_type], count = count, count + nodes
             ends = [
                 torch.stack([s.source.long() + starts[t[0]], s.destination.long() + starts[t[2]]])
-                for t, s in self.shares.items()
+                for t, share in self.shares.items()
+                for s in pieces_of(share)
             ]
             mine = torch.cat(ends, 1) if ends else torch.zeros((2, 0), dtype=torch.int64)
             source, destination = self._at_rank_0(mine.to(device))

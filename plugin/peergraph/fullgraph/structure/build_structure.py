@@ -1,0 +1,85 @@
+"""The structure of a relation, from edges in the user's ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.layout.edge_share import EdgeShare, Share
+from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.structure.edge_delivery import EdgeDelivery
+from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
+
+
+def build_structure(
+    sources: RowLayout,
+    destinations: RowLayout,
+    share: Share,
+    mode: str | None = None,
+    step: Callable[[int], object] = lambda _: None,
+) -> PartitionedCsc:
+    """Sends each edge to the rank of its destination. Collective; synchronises.
+
+    The edges of a destination are in the user's order. At rest the structure takes 4 bytes for each
+    edge and 8 for each node; while it is built, 30 more for each node, and the memory of one piece
+    of edges. The user's ids of edges, 8 bytes each, are kept where the share holds its edges; those
+    of an :class:`UnreadShare` are read again when they are needed.
+
+    Args:
+        sources, destinations: the rows of nodes.
+        share: this rank's edges; shares of all ranks are all edges.
+        mode: see :class:`PartitionedCsc`.
+        step: called with the number of edges of each piece, in each of three passes over them (two
+            on one rank).
+    """
+    group = destinations.group
+    numbers = _InternalRows(sources, destinations)
+
+    def destination(number: int) -> Tensor:
+        return numbers.of(destinations, share.piece(number).destination)
+
+    def source(number: int) -> Tensor:
+        return numbers.of(sources, share.piece(number).source)
+
+    def edge_ids(number: int) -> Tensor:
+        return share.piece(number).edge_ids
+
+    def deliver_ids() -> Tensor:
+        found = torch.empty(delivery.num_edges, dtype=torch.int64, device=group.device)
+        delivery.deliver([edge_ids], [found])
+        numbers.release()
+        return found
+
+    delivery = EdgeDelivery(destinations, share.num_pieces, destination, step)
+    if isinstance(share, EdgeShare):
+        ids = torch.empty(delivery.num_edges, dtype=torch.int64, device=group.device)
+        plan, local = delivery.deliver_sources(sources, source, [(edge_ids, ids)])
+        edge_layout = RowLayout(group, group.all_gather(local.num_edges), ids)
+    else:
+        plan, local = delivery.deliver_sources(sources, source)
+        edge_layout = RowLayout(group, group.all_gather(local.num_edges), deliver_ids)
+    numbers.release()
+    return PartitionedCsc(sources, destinations, edge_layout, plan, local, mode)
+
+
+class _InternalRows:
+    """Internal rows of nodes on the device, in 4 bytes if all fit."""
+
+    def __init__(self, *layouts: RowLayout) -> None:
+        self._layouts = {id(layout): layout for layout in layouts}
+        self._rows: dict[int, Tensor] = {}
+
+    def of(self, layout: RowLayout, ids: Tensor) -> Tensor:
+        """Returns the internal rows of the user's ids."""
+        key = id(layout)
+        if key not in self._rows:
+            rows = self._layouts[key].internal_rows
+            narrow = rows.int() if layout.size < 2**31 - 1 else rows
+            self._rows[key] = narrow.to(layout.group.device)
+        return self._rows[key][ids.long()]
+
+    def release(self) -> None:
+        """Frees the rows until they are needed again."""
+        self._rows.clear()

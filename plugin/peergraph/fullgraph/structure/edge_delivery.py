@@ -1,0 +1,233 @@
+"""Edges travel to the ranks of their destinations, piece by piece, and are sorted there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from peergraph.aggregate import Csc
+from peergraph.aggregate.kernels.arguments import count_chunks
+from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.fullgraph.exchange.halo import HaloPlan
+from peergraph.fullgraph.exchange.transport import Transport, split_rows
+from peergraph.fullgraph.layout.edge_share import PIECE_EDGES
+from peergraph.fullgraph.layout.row_layout import RowLayout
+
+Column = Callable[[int], Tensor]
+"""Returns a value for each edge of a piece, [edges, ...] on the group's device."""
+
+_INT32 = (1 << 31) - 1
+
+
+class EdgeDelivery:
+    """Edges of all ranks, each given in pieces by a rank, by the rank of their destination.
+
+    On a rank the edges are sorted by destination; those of a destination are in the order of the
+    ranks that gave them, and of these ranks' pieces. Besides its results a rank takes 8 bytes for
+    each node, and the memory of a piece. All methods are collective; they synchronise.
+
+    Args:
+        layout: the rows of destinations.
+        num_pieces: of this rank; others may have other numbers.
+        destination: internal rows of the destinations of a piece's edges.
+        step: called with the number of edges of each piece, in each pass over them.
+    """
+
+    def __init__(
+        self,
+        layout: RowLayout,
+        num_pieces: int,
+        destination: Column,
+        step: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        group = layout.group
+        self.layout = layout
+        self._transport = Transport.of(group)
+        self._device = group.device
+        self._num_pieces = num_pieces
+        self._rounds = max(group.all_gather(num_pieces))
+        self._destination = destination
+        self._step = step
+        dtype = torch.int32 if max(layout.counts) < _INT32 else torch.int64
+        self._nothing = torch.empty(0, dtype=dtype, device=self._device)
+        starts = self._count()
+        total = starts[-1] if len(starts) == 1 else starts.sum(0)
+        self.indptr = torch.zeros(layout.local_count + 1, dtype=torch.int64, device=self._device)
+        """[local destinations + 1] offsets of each destination's edges, on this rank."""
+        torch.cumsum(total, 0, out=self.indptr[1:])
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of this rank's destinations."""
+        return int(self.indptr[-1])
+
+    def deliver(self, columns: Sequence[Column], outputs: Sequence[Tensor]) -> None:
+        """Writes values of edges to the ranks of their destinations, sorted by destination.
+
+        Args:
+            columns: each gives a value for each edge of a piece.
+            outputs: [num_edges, ...] for each column, which takes the values. Of another dtype
+                than the column's, the values are converted before they travel.
+        """
+        places = self._first_places()
+        for number in range(self._rounds):
+            parts, route = self._route(number)
+            found = [_take_places(places[r], part) for r, part in enumerate(parts)]
+            for column, output in zip(columns, outputs, strict=True):
+                shape = output.shape[1:]
+                values = output.new_empty((0, *shape))
+                if number < self._num_pieces:
+                    values = column(number).to(output.dtype)
+                received = route.exchange(values)
+                for (order, positions), part in zip(found, received, strict=True):
+                    output[positions] = part[order]
+            self._step(len(route.order))
+
+    def deliver_sources(
+        self, layout: RowLayout, source: Column, others: Sequence[tuple[Column, Tensor]] = ()
+    ) -> tuple[HaloPlan, Csc]:
+        """Returns which rows of sources are exchanged, and this rank's edges.
+
+        Args:
+            layout: the rows of sources.
+            source: internal rows of the sources of a piece's edges.
+            others: further columns, and the outputs that take their values.
+        """
+        rank = layout.group.rank
+        internal = torch.int32 if layout.size < _INT32 else torch.int64
+        plan, extended = HaloPlan.make(layout, self._halo_of(layout, source, internal))
+        del extended
+        dtype = torch.int32 if plan.num_extended < _INT32 else torch.int64
+        indices = torch.empty(self.num_edges, dtype=dtype, device=self._device)
+        # Internal rows become extended rows after they have travelled, in place.
+        wide = indices if internal == dtype else indices.to(internal)
+        self.deliver([source, *(c for c, _ in others)], [wide, *(o for _, o in others)])
+        if layout.group.world_size > 1:
+            extended = torch.empty(layout.size, dtype=dtype, device=self._device)
+            first = layout.offsets[rank]
+            own = torch.arange(plan.num_local, dtype=dtype, device=self._device)
+            extended[first : first + plan.num_local] = own
+            extended[plan.halo_rows] = torch.arange(
+                plan.num_local, plan.num_extended, dtype=dtype, device=self._device
+            )
+            pieces = zip(
+                torch.split(indices, PIECE_EDGES), torch.split(wide, PIECE_EDGES), strict=True
+            )
+            for part, rows in pieces:
+                part.copy_(extended[rows])
+        if self.num_edges < _INT32:
+            self.indptr = self.indptr.to(dtype)
+        matrix = CsrMatrix(
+            self.indptr,
+            indices,
+            plan.num_extended,
+            max_chunks=count_chunks(self.indptr),
+        )
+        return plan, Csc.from_matrix(matrix)
+
+    def _halo_of(self, layout: RowLayout, source: Column, dtype: torch.dtype) -> Tensor:
+        """Returns the internal rows of other ranks that this rank's edges come from."""
+        if layout.group.world_size == 1:
+            return torch.empty(0, dtype=torch.int64, device=self._device)
+        marks = torch.zeros(layout.size, dtype=torch.bool, device=self._device)
+        nothing = torch.empty(0, dtype=dtype, device=self._device)
+        for number in range(self._rounds):
+            _, route = self._route(number)
+            rows = source(number).to(dtype) if number < self._num_pieces else nothing
+            for part in route.exchange(rows):
+                marks[part] = True
+            self._step(len(route.order))
+        first = layout.offsets[layout.group.rank]
+        marks[first : first + layout.local_count] = False
+        return marks.nonzero().squeeze(1)
+
+    def _count(self) -> Tensor:
+        """Returns the edges of each destination by the rank that gives them, [ranks, rows]."""
+        world_size, rows = self.layout.group.world_size, self.layout.local_count
+        counts = torch.zeros((world_size, rows), dtype=torch.int64, device=self._device)
+        for number in range(self._rounds):
+            parts, route = self._route(number)
+            for of_rank, part in zip(counts, parts, strict=True):
+                of_rank.index_add_(0, part, torch.ones_like(part, dtype=torch.int64))
+            self._step(len(route.order))
+        return counts
+
+    def _first_places(self) -> Tensor:
+        """Returns the place of the first edge of each destination by rank, [ranks, rows]."""
+        starts = self.indptr[:-1].long()
+        if self.layout.group.world_size == 1:
+            return starts.clone().unsqueeze(0)
+        counts = self._count()
+        before = counts.cumsum(0).sub_(counts)
+        return before.add_(starts)
+
+    def _route(self, number: int) -> tuple[list[Tensor], _Route]:
+        """Returns local destinations by the rank that gave them, and how values follow them."""
+        layout = self.layout
+        world_size = layout.group.world_size
+        given = self._nothing
+        if number < self._num_pieces:
+            given = self._destination(number)
+        if world_size == 1:
+            route = _Route(self._transport, None, given, [len(given)], [len(given)])
+            return [given.to(self._nothing.dtype)], route
+        starts = torch.tensor(layout.offsets, device=self._device)
+        # Ranks without rows start where the next one does: the last of these has the row.
+        owner = torch.searchsorted(starts, given.long(), right=True) - 1
+        order = torch.sort(owner, stable=True).indices
+        sent = torch.bincount(owner, minlength=world_size).tolist()
+        received = [of_rank[layout.group.rank] for of_rank in layout.group.all_gather(sent)]
+        route = _Route(self._transport, order, given, sent, received)
+        local = (given - starts[owner]).to(self._nothing.dtype)
+        return route.exchange(local), route
+
+
+class _Route:
+    """How values of a piece's edges travel to the ranks of their destinations."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        order: Tensor | None,
+        given: Tensor,
+        sent: list[int],
+        received: list[int],
+    ) -> None:
+        self.order = given if order is None else order
+        self._transport = transport
+        self._by_rank = order
+        self._sent = sent
+        self._received = received
+
+    def exchange(self, values: Tensor) -> list[Tensor]:
+        """Returns the values of this rank's edges by the rank that gave them. Collective."""
+        if self._by_rank is None:
+            return [values]
+        received = values.new_empty((sum(self._received), *values.shape[1:]))
+        parts = split_rows(received, self._received)
+        self._transport.all_to_all(parts, split_rows(values[self._by_rank], self._sent))
+        return parts
+
+
+def _take_places(places: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Takes a place for each row, in order.
+
+    Args:
+        places: [rows] next place of each row, which advances.
+        rows: [edges].
+
+    Returns:
+        [edges] positions in `rows`, and [edges] the place of the row at each.
+    """
+    by_row, order = torch.sort(rows, stable=True)
+    numbers = torch.arange(len(rows), device=rows.device)
+    is_first = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+    torch.ne(by_row[1:], by_row[:-1], out=is_first[1:])
+    firsts = is_first.nonzero().squeeze(1)
+    counts = torch.diff(firsts, append=firsts.new_full((1,), len(rows)))
+    distinct = by_row[firsts]
+    start = (places[distinct] - firsts).repeat_interleave(counts, output_size=len(rows))
+    places.index_add_(0, distinct, counts)
+    return order, start + numbers
