@@ -144,6 +144,9 @@ _COLUMNS = {
     "fullgraph_small epochs": ["system", *_TIMES, "ms_host", "peak_gib", "loss", "last_loss",
                                "ratio"],
     "offload_transfers": ["system", *_TIMES, "gbs_in", "gbs_out", "gb_to_ranks", "gb_kept"],
+    "offload duplication": ["kind", "edges", "parts", "alpha", "published", "between_ranks",
+                            "published_between_ranks", "between_batches",
+                            "published_between_batches", "seconds", "peak_gib"],
     "layers": ["system", *_TIMES, "peak_gib", "against", "ratio"],
     "dgl_layers": ["kind", "threads", "system", *_TIMES, "against", "ratio"],
     "gather": ["system", "plan", *_TIMES, "ms_host", "gbs", "against", "ratio"],
@@ -213,7 +216,7 @@ def _kind(record: Record) -> tuple[str, int, str]:
 def tables(records: list[Record]) -> str:
     """All tables of some records: one for each benchmark and number of ranks, then what failed."""
     texts = []
-    shown = [r for r in records if "ms" in r or "predicted_ms" in r]
+    shown = [r for r in records if {"ms", "predicted_ms", "alpha"} & r.keys()]
     for kind in dict.fromkeys(map(_kind, shown)):
         rows = [r for r in shown if _kind(r) == kind]
         bench, world, device = kind

@@ -234,6 +234,16 @@ def test_offload_transfers(tmp_path: Path) -> None:
     assert "pass both, products" in table
 
 
+def test_offload_duplication(tmp_path: Path) -> None:
+    small = ["--parts", "duplication", "--graphs", "it-2004/2000,papers100m/10000"]
+    records, table = run("offload", tmp_path / "out.jsonl", *small)
+    assert not [r for r in records if "error" in r]
+    assert [r["kind"] for r in records] == ["made", *["parts"] * 3, "batches"] * 2
+    first = [r for r in records if r.get("parts") == 32]
+    assert first[0]["alpha"] == pytest.approx(first[0]["published"], rel=0.15)
+    assert "published_between_ranks" in table
+
+
 def test_dgl_layers(tmp_path: Path) -> None:
     pytest.importorskip("peergraph_dgl", exc_type=ImportError)
     more = ["--graph", "tiny/200", "--dims", "8", "--layers", "copy_u_sum,u_add_v,SAGE,GATv2"]
