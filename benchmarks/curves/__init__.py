@@ -1,0 +1,1 @@
+"""Parts of fullgraph_curves.py."""

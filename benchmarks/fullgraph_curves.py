@@ -1,0 +1,182 @@
+"""Losses of full-graph training beside those of PyG and DGL in one process, epoch by epoch.
+
+    python benchmarks/fullgraph_curves.py --data FOLDER --worlds 1,2,3,4 --device cpu
+        --graphs cora,imdb,imdb_merged --out curves.jsonl --table curves.md
+
+The script of one process trains each model with plain PyG or DGL, then on ranks, on the graph that
+`full_graph` has partitioned, with layers that `accelerate` has swapped. The table has the greatest
+difference of any epoch's loss, relative to that loss, by number of ranks. Dropout, where there is
+any, has the same masks in both: plain tensors get them within `keyed_random`. `other order` is
+plain training with its edges in another order, so what rounding alone does. A difference above
+1e-6 in float64 or 3e-4 in float32 fails. Graphs: `made` and `made_typed`, small ones of hashed
+numbers; others are files of `--data`: `NAME` of one type, `NAME` of several, and `NAME_merged`, the
+same with types of edges alone. DGL trains on the CPU where its build knows no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from curves.training import (
+    DTYPES,
+    FRAMEWORKS,
+    MODELS,
+    Curve,
+    applies,
+    partitioned_losses,
+    plain_losses,
+)
+from harness.common import integers, parser, words, words_of
+from harness.ranks import Session, launch
+from harness.records import Record, read_records
+from inputs.real_graphs import (
+    RealGraph,
+    make_labelled,
+    make_typed,
+    merge_types,
+    read_labelled,
+    read_typed,
+)
+
+TOLERANCES = {"float64": 1e-6, "float32": 3e-4}
+PLAIN, OTHER_ORDER = "plain", "plain, other order"
+_MADE = {"made": make_labelled, "made_typed": make_typed}
+
+
+def read_graph(name: str, folder: Path | None) -> RealGraph:
+    """A graph by name; see the module."""
+    if name in _MADE:
+        return _MADE[name]()
+    if folder is None:
+        raise ValueError(f"graph {name!r} needs --data; without it there are {', '.join(_MADE)}")
+    base = name.removesuffix("_merged")
+    paths = [folder / f"{base}.npz", folder / f"{base}_hetero.npz"]
+    if paths[0].exists():
+        return read_labelled(paths[0])
+    graph = read_typed(paths[1])
+    return graph if base == name else merge_types(graph)
+
+
+def cases(args: argparse.Namespace) -> list[tuple[str, RealGraph, Curve]]:
+    """All that is trained: float64 and float32 without dropout, float64 with it."""
+    found = []
+    for name in args.graphs:
+        graph = read_graph(name, args.data)
+        for framework in args.frameworks:
+            for model in args.models:
+                if not applies(model, graph):
+                    continue
+                for dtype in args.dtypes:
+                    for dropout in (0.0, args.dropout)[: 1 + (dtype == "float64")]:
+                        curve = Curve(framework, model, dtype, dropout, args.epochs)
+                        found.append((name, graph, curve))
+    return found
+
+
+def run(session: Session) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    is_plain = session.args.is_plain
+    for name, graph, curve in cases(session.args):
+        fields = {**vars(curve), "graph": name}
+        with session.section(" ".join(map(str, fields.values())), **fields):
+            if not is_plain:
+                losses = partitioned_losses(curve, graph, session.group)
+                session.recorder.note(system="peergraph", losses=losses, **fields)
+                continue
+            losses = plain_losses(curve, graph, session.device)
+            session.recorder.note(system=PLAIN, losses=losses, **fields)
+            if curve.dtype == "float32" and not graph.is_typed:
+                (edges,) = graph.edges.values()
+                generator = torch.Generator().manual_seed(1)
+                order = torch.randperm(edges.shape[1], generator=generator)
+                losses = plain_losses(curve, graph, session.device, order)
+                session.recorder.note(system=OTHER_ORDER, losses=losses, **fields)
+
+
+_CASE = ("framework", "model", "graph", "dtype", "dropout")
+
+
+def summarise(records: list[Record]) -> tuple[str, list[str]]:
+    """Returns a table in Markdown, and what is out of tolerance."""
+    curves: dict[tuple[object, ...], dict[object, list[float]]] = {}
+    for record in records:
+        case = tuple(record[key] for key in _CASE)
+        way = record["world"] if record["system"] == "peergraph" else record["system"]
+        curves.setdefault(case, {})[way] = record["losses"]
+    worlds = sorted({way for found in curves.values() for way in found if isinstance(way, int)})
+    heads = ["framework", "model", "graph", "dtype", "dropout", "loss", "other order"]
+    heads += [f"{world} rank{'s' if world > 1 else ''}" for world in worlds]
+    lines = [f"| {' | '.join(heads)} |", "| --- " * 5 + "| ---: " * (len(heads) - 5) + "|"]
+    faults = []
+    for case, found in curves.items():
+        plain = found[PLAIN]
+        cells = [*map(str, case), f"{plain[0]:.4f} to {plain[-1]:.4f}"]
+        for way in (OTHER_ORDER, *worlds):
+            losses = found.get(way)
+            if losses is None:
+                cells.append("")
+                continue
+            difference = greatest_difference(losses, plain)
+            cells.append(f"{difference:.1e}")
+            if way != OTHER_ORDER and not difference <= TOLERANCES[str(case[3])]:
+                faults.append(f"{case} on {way} ranks: {difference:.1e}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n", faults
+
+
+def greatest_difference(losses: list[float], plain: list[float]) -> float:
+    """Of any epoch, relative to plain training's loss."""
+    return max(abs(a - b) / abs(b) for a, b in zip(losses, plain, strict=True))
+
+
+def launches(args: argparse.Namespace) -> Iterable[argparse.Namespace]:
+    """Plain training, then one launch for each number of ranks."""
+    yield argparse.Namespace(**{**vars(args), "world": 1, "is_plain": True})
+    for world in args.worlds:
+        yield argparse.Namespace(**{**vars(args), "world": world, "is_plain": False})
+
+
+def arguments() -> argparse.ArgumentParser:
+    result = parser(__doc__.splitlines()[0], (), "")
+    result.add_argument("--data", type=Path, help="folder of files of labelled graphs")
+    result.add_argument("--graphs", type=words, default="made,made_typed")
+    result.add_argument("--frameworks", type=words_of(FRAMEWORKS), default="pyg,dgl")
+    result.add_argument("--models", type=words_of(MODELS), default=",".join(MODELS))
+    result.add_argument("--dtypes", type=words_of(DTYPES), default="float64,float32")
+    result.add_argument("--dropout", type=float, default=0.5)
+    result.add_argument("--epochs", type=int, default=50)
+    gpus = torch.cuda.device_count()
+    worlds = ",".join(str(world) for world in (1, 2, 3, 4) if world <= (gpus or 4))
+    result.add_argument("--worlds", type=integers, default=worlds, help="ranks of each launch")
+    result.add_argument("--table", type=Path, help="file for the table, Markdown")
+    return result
+
+
+def main() -> int:
+    args = arguments().parse_args()
+    args.bench = "fullgraph_curves"
+    if args.out is None:
+        arguments().error("--out: needed, a file for the losses")
+    out = Path(args.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.touch()
+    offset = out.stat().st_size
+    code = max(launch(run, given) for given in launches(args))
+    records = read_records(out, offset)
+    errors = [record["error"] for record in records if "error" in record]
+    table, faults = summarise([record for record in records if "losses" in record])
+    print(table)
+    if args.table is not None:
+        args.table.write_text(table)
+    for fault in (*errors, *faults):
+        print("FAILED:", fault, file=sys.stderr)
+    return code or int(bool(errors or faults))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""Losses on partitioned graphs are those of PyG and DGL: a small case of the benchmark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.scripts import run_python
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "fullgraph_curves.py"
+
+
+def check_curves(folder: Path, *arguments: str, systems: set[tuple[str, int]]) -> None:
+    """Runs the benchmark, which fails where a loss is out of tolerance."""
+    pytest.importorskip("torch_geometric")
+    out, table = folder / "out.jsonl", folder / "table.md"
+    done = run_python(SCRIPT, *arguments, "--out", out, "--table", table)
+    assert done.returncode == 0, done.stderr[-3000:]
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    assert {(r["system"], r["world"]) for r in records} == systems
+    losses = [r["losses"] for r in records]
+    assert all(found[-1] < found[0] for found in losses)
+    rows = table.read_text().splitlines()
+    assert len(rows) == 2 + len([r for r in records if r["system"] == "plain"])
+
+
+def test_on_the_cpu(tmp_path: Path) -> None:
+    few = ["--frameworks", "pyg", "--models", "GCN,to_hetero", "--epochs", "5"]
+    systems = {("plain", 1), ("plain, other order", 1), ("peergraph", 2)}
+    check_curves(tmp_path, "--device", "cpu", "--worlds", "2", *few, systems=systems)
+
+
+def test_dgl_on_the_cpu(tmp_path: Path) -> None:
+    pytest.importorskip("peergraph_dgl", exc_type=ImportError)
+    few = ["--frameworks", "dgl", "--models", "RGCN", "--dtypes", "float64", "--epochs", "5"]
+    systems = {("plain", 1), ("peergraph", 2)}
+    check_curves(tmp_path, "--device", "cpu", "--worlds", "2", *few, systems=systems)
+
+
+@pytest.mark.parametrize(
+    "ranks", [pytest.param(n, marks=pytest.mark.gpus(n), id=f"{n}-gpus") for n in (1, 2, 4)]
+)
+def test_on_gpus(tmp_path: Path, ranks: int) -> None:
+    """All models, with dropout and without, in float64."""
+    few = ["--frameworks", "pyg", "--dtypes", "float64", "--epochs", "20"]
+    systems = {("plain", 1), ("peergraph", ranks)}
+    check_curves(tmp_path, "--device", "cuda", "--worlds", str(ranks), *few, systems=systems)
