@@ -18,6 +18,8 @@ _DEFAULT_OVERSAMPLING = 1.0001
 ARRANGEMENTS = ("", "sorted", "communities")
 # Of graphs with communities: nodes of one, and of how many edges one leaves its community.
 _COMMUNITY, _LEAVING = 512, 10
+# Their nodes are numbered by multiples of about this share of the nodes.
+_SPREAD = 0.7548776662466927
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,23 @@ def _pairs(
             stays = hashed % _LEAVING > 0
             second[begin:end] = torch.where(stays, member.clamp_(max=n - 1), second[begin:end])
         # Numbers of neighbours lie far apart.
-        multiplier = coprime(n, 0.7548776662466927)
+        multiplier = coprime(n, _SPREAD)
         first, second = first * multiplier % n, second * multiplier % n
     return first, second
+
+
+def communities_of(spec: GraphSpec, num_nodes: int, device: torch.device) -> Tensor:
+    """Returns for each node its place in an order that keeps communities together, int64.
+
+    Args:
+        spec: of a graph that is arranged by "communities".
+        num_nodes: of the graph as it was made, with nodes that were added at the end.
+        device: of the result.
+    """
+    n = spec.num_nodes
+    places = torch.arange(num_nodes, device=device)
+    places[:n] = places[:n] * pow(coprime(n, _SPREAD), -1, n) % n
+    return places
 
 
 def undirected_edges(spec: GraphSpec, device: torch.device, arrangement: str = "") -> Tensor:

@@ -71,6 +71,12 @@ PRESETS = {
         # ogbn-papers100M with both directions of each edge
         GraphSpec("papers", 111_059_956, 3_228_124_712, 1.3, 128, 172, 1_207_179),
         GraphSpec("reddit", 232_965, 114_615_892, 1.0, 602, 41, 153_431),
+        # MGG's Table 3 with its counts, which are of both directions of each edge of enwiki-2013
+        # and of one direction of the others
+        GraphSpec("enwiki", 4_203_323, 202_623_226, 1.5, 96, 128, 420_332),
+        GraphSpec("mgg-products", 2_449_029, 61_859_140, 1.15, 100, 64, 196_615),
+        GraphSpec("proteins", 132_534, 39_561_252, 1.1, 128, 112, 86_619),
+        GraphSpec("orkut", 3_072_441, 117_185_083, 1.0, 128, 32, 307_244),
         # ogbn-arxiv's nodes and edges, with the features that MG-GCN 6.4 gives it
         GraphSpec("arxiv512", 169_343, 1_166_243, 1.28, 512, 40, 90_941),
     )

@@ -244,6 +244,22 @@ def test_offload_duplication(tmp_path: Path) -> None:
     assert "published_between_ranks" in table
 
 
+def test_fullgraph_mgg(tmp_path: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    small = ["--graphs", "tiny/200,tiny/100:communities", "--dims", "8", "--worlds", "2"]
+    one = [f"--{part}-graphs=tiny/200" for part in ("step", "grid", "model")]
+    records, table = run("fullgraph_mgg", tmp_path / "out.jsonl", *small, *one, "--grid-dims", "8")
+    assert not [r for r in records if "error" in r]
+    ways = ["blocks", "halo", "in_kernel", "in_kernel untuned", "per edge"]
+    assert [r["system"] for r in records if r["part"] == "sums"] == 2 * ways
+    assert len([r for r in records if r["part"] == "models"]) == 3 * 3
+    assert [r["system"] for r in records if r["part"] == "steps"][-1] == "both"
+    [found] = [r for r in records if r["part"] == "grid"]
+    assert found["over_best"] >= 1
+    assert len(found["times"]) == 2 * 5 * 5
+    assert "over_best" in table
+
+
 def test_dgl_layers(tmp_path: Path) -> None:
     pytest.importorskip("peergraph_dgl", exc_type=ImportError)
     more = ["--graph", "tiny/200", "--dims", "8", "--layers", "copy_u_sum,u_add_v,SAGE,GATv2"]

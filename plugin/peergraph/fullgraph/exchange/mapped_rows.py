@@ -113,6 +113,12 @@ class MappedRows:
         assert self._region is not None
         self._signal_all(self._region, of_release=True)
 
+    def close(self) -> None:
+        """Frees the memory. Collective."""
+        if self._region is not None:
+            self._region.close()
+            self._region, self._capacity = None, 0
+
     def _region_for(self, num_bytes: int) -> SharedRegion:
         """Returns memory of as many bytes on each rank; all ranks ask for the same number."""
         if self._region is None or num_bytes > self._capacity:

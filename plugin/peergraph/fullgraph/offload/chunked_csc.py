@@ -212,7 +212,7 @@ class ChunkedCsc:
             self.edge_layout.select_mask(is_selected),
             self.resident.plan,
             Csc.from_matrix(matrix),
-            self.resident.mode,
+            self.resident.mode_choice,
         )
         return ChunkedCsc(
             resident,

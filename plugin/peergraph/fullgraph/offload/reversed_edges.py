@@ -48,7 +48,7 @@ class ReversedEdges:
             group, counts, lambda: self.exchange_rows(structure.edge_layout.positions)
         )
         self.structure = PartitionedCsc(
-            destinations, sources, edge_layout, plan, csc, structure.mode
+            destinations, sources, edge_layout, plan, csc, structure.mode_choice
         )
         """Edges to the sources of the given structure from its destinations."""
 

@@ -163,7 +163,7 @@ def _select_edges(structure: PartitionedCsc, layout: RowLayout) -> PartitionedCs
         layout,
         _internal_rows(structure, sources[rows]),
         destinations[rows],
-        mode=structure.mode,
+        mode=structure.mode_choice,
     )
 
 
@@ -199,7 +199,7 @@ def _with_self_loops(structure: PartitionedStructure, count: int) -> LoopStructu
         layout,
         all_sources,
         all_destinations,
-        mode=resident.mode,
+        mode=resident.mode_choice,
     )
     if order is not None:
         is_loop = from_local(order >= edges.local_count, layout)

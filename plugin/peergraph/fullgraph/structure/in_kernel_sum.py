@@ -6,6 +6,8 @@ share a remote row. Gradients are partial sums of the halo, which travel back to
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -22,6 +24,8 @@ from peergraph.fullgraph.exchange.mapped_rows import MappedRows, RowAddresses
 from peergraph.fullgraph.structure.interleaving import Interleaving, tune
 from peergraph.memory.device.launching import Buffers
 
+# Columns, dtype, and values of an edge: 0, 1, or 2 for one for each column.
+_Key = tuple[int, torch.dtype, int]
 # Launches of each setting whose time is taken, after one that is not.
 _TIMED_LAUNCHES = 2
 
@@ -51,9 +55,10 @@ class InKernelSums:
         self.rows = MappedRows(plan)
         self.interleaving = interleaving
         """What the next sums use; None: what was or will be tuned."""
-        self.tuned: dict[tuple[int, torch.dtype, int], dict[Interleaving, float]] = {}
+        self.tuned: dict[_Key, dict[Interleaving, float]] = {}
         """Seconds of the settings that were tried, by columns, dtype, and values of an edge."""
-        self._best: dict[tuple[int, torch.dtype, int], Interleaving] = {}
+        self.chosen: dict[_Key, Interleaving] = {}
+        """The quickest of them."""
 
     def __call__(self, x: Tensor, e: Tensor | None, mean: bool) -> Tensor:
         """Returns the sum or mean of messages at this rank's destinations. Collective.
@@ -66,34 +71,67 @@ class InKernelSums:
         found: Tensor = _InKernelSum.apply(x.contiguous(), e, self, mean)  # type: ignore[no-untyped-call]
         return found
 
-    def interleaving_for(self, x: Tensor, e: Tensor | None) -> Interleaving | None:
-        """Returns the setting that sums of `x` and `e` use; None where they have not been tuned."""
-        return self.interleaving or self._best.get(_key(self.rows.padded_columns(x), x, e))
+    def tuning_of(
+        self, x: Tensor, e: Tensor | None
+    ) -> tuple[Interleaving, dict[Interleaving, float]] | None:
+        """Returns the setting for sums of `x` and `e` and the seconds of those that were tried.
+
+        None where sums of this width, dtype and kind of `e` have not been tuned.
+        """
+        key = _key(self.rows.padded_columns(x), x, e)
+        return (self.chosen[key], self.tuned[key]) if key in self.chosen else None
 
     def forward(self, x: Tensor, e: Tensor | None, mean: bool) -> Tensor:
         """Returns the sums, without autograd."""
+        run = self._prepare(x, e, mean)
+        run(self._setting(run))
+        self.rows.release()
+        return _without_padding(run.out, x.shape[1])
+
+    def one_after_the_other(self, x: Tensor) -> Tensor:
+        """Returns the sums of `x` by two kernels: of local edges, then of remote ones.
+
+        Without interleaving, for comparison. Collective; without autograd.
+        """
+        run = self._prepare(x.contiguous(), None, False)
+        run.one_after_the_other()
+        self.rows.release()
+        return _without_padding(run.out, x.shape[1])
+
+    def measure(self, x: Tensor, settings: Iterable[Interleaving]) -> dict[Interleaving, float]:
+        """Returns the seconds of each setting of sums of `x` on the slowest rank.
+
+        Collective; synchronises. On the CPU all settings are the same.
+        """
+        run = self._prepare(x.contiguous(), None, False)
+        found = {setting: run.seconds(setting) for setting in settings}
+        self.rows.release()
+        return found
+
+    def close(self) -> None:
+        """Releases the memory that other ranks read. Collective."""
+        self.rows.close()
+
+    def _prepare(self, x: Tensor, e: Tensor | None, mean: bool) -> _Launch:
         width, columns = x.shape[1], self.rows.padded_columns(x)
         if e is not None and e.shape[1] != 1:
             e = e.repeat_interleave(width // e.shape[1], 1)
             e = torch.nn.functional.pad(e, (0, columns - width))
         published = self.rows.publish(x)
         own = x if columns == width else torch.nn.functional.pad(x, (0, columns - width))
-        run = _Launch(self, _aligned(own), None if e is None else _aligned(e), mean, published)
-        run(self._chosen(run))
-        self.rows.release()
-        return run.out if columns == width else run.out[:, :width].contiguous()
+        return _Launch(self, _aligned(own), None if e is None else _aligned(e), mean, published)
 
-    def _chosen(self, run: _Launch) -> Interleaving:
+    def _setting(self, run: _Launch) -> Interleaving:
         """Returns the setting for a launch. Collective where it is tuned."""
         if self.interleaving is not None:
             return self.interleaving
         if run.out.device.type == "cpu":
             return Interleaving()
         key = _key(run.own.shape[1], run.own, run.e)
-        if key not in self._best:
+        if key not in self.chosen:
             row_bytes = run.own.shape[1] * run.own.itemsize
-            self._best[key], self.tuned[key] = tune(run.seconds, row_bytes)
-        return self._best[key]
+            self.chosen[key], self.tuned[key] = tune(run.seconds, row_bytes)
+        return self.chosen[key]
 
 
 class _Launch:
@@ -140,19 +178,60 @@ class _Launch:
             allocate=Buffers(self.out.device),
         )
 
+    def one_after_the_other(self) -> None:
+        """Writes the sums of local edges to `out`, then adds those of remote ones."""
+        for matrix, operands, accumulate in (
+            (self._sums.local, self._local_operands, False),
+            (self._sums.remote, self._remote_operands, True),
+        ):
+            _C.spmm(
+                matrix.tensors.native(),
+                operands,
+                mean=False,
+                accumulate=accumulate,
+                out=self.out,
+                launch=launch_on(self.out.device),
+                allocate=Buffers(self.out.device),
+            )
+
     def seconds(self, interleaving: Interleaving) -> float:
         """Returns the time of a launch on the slowest rank while all do the same. Collective."""
-        self(interleaving)
         group = self._sums.plan.layout.group
-        torch.cuda.synchronize(group.device)
+        group.synchronize()
         group.barrier()
-        first, last = _timer(), _timer()
-        first.record()
-        for _ in range(_TIMED_LAUNCHES):
-            self(interleaving)
-        last.record()
-        last.synchronize()
-        return float(max(group.all_gather(first.elapsed_time(last)))) / _TIMED_LAUNCHES / 1e3
+        # The host enqueues the launches that are timed while the GPU runs this one.
+        self(interleaving)
+        with _Timer(group.device) as timer:
+            for _ in range(_TIMED_LAUNCHES):
+                self(interleaving)
+        return float(max(group.all_gather(timer.seconds))) / _TIMED_LAUNCHES
+
+
+class _Timer:
+    """Times what is enqueued within it, or on the CPU done; synchronises at the end."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self.seconds = 0.0
+
+    def __enter__(self) -> _Timer:
+        self._begin = time.perf_counter()
+        self._first = self._record()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        last = self._record()
+        self.seconds = time.perf_counter() - self._begin
+        if self._first is not None and last is not None:
+            last.synchronize()
+            self.seconds = self._first.elapsed_time(last) / 1e3
+
+    def _record(self) -> torch.cuda.Event | None:
+        if not self._on_gpu:
+            return None
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
 
 
 class _InKernelSum(torch.autograd.Function):
@@ -174,8 +253,8 @@ class _InKernelSum(torch.autograd.Function):
         return ctx.sums.plan.add_to_owners(partial), None, None, None
 
 
-def _timer() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+def _without_padding(rows: Tensor, width: int) -> Tensor:
+    return rows if rows.shape[1] == width else rows[:, :width].contiguous()
 
 
 def _aligned(rows: Tensor) -> Tensor:
@@ -184,7 +263,7 @@ def _aligned(rows: Tensor) -> Tensor:
     return rows if rows.data_ptr() % 16 == 0 else rows.clone()
 
 
-def _key(columns: int, x: Tensor, e: Tensor | None) -> tuple[int, torch.dtype, int]:
+def _key(columns: int, x: Tensor, e: Tensor | None) -> _Key:
     return columns, x.dtype, 0 if e is None else min(e.shape[1], 2)
 
 

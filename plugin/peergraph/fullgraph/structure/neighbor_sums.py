@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,9 @@ from peergraph.fullgraph.exchange.local_operands import local_operands
 from peergraph.fullgraph.exchange.mode_cost import MODES
 from peergraph.fullgraph.structure.in_kernel_sum import InKernelSums
 from peergraph.fullgraph.structure.staged_sum import SourceBlocks, staged_sum
+
+ModeChoice = str | Callable[[int], str]
+"""The mode of all sums, or a function that returns that of rows of so many bytes."""
 
 # Whole blocks need no packing, which costs about as much as this share of their rows' copies.
 _PACKING = 0.17
@@ -29,25 +34,37 @@ class NeighborSums:
     Args:
         plan: which rows of sources are exchanged.
         local: the edges, from extended rows of sources.
-        mode: one of :data:`MODES`; None: :func:`default_mode`.
+        mode: one of :data:`MODES` for all sums; a function that returns the mode for rows of so
+            many bytes, the same on all ranks; None: :func:`default_mode`.
     """
 
-    def __init__(self, plan: HaloPlan, local: Csc, mode: str | None) -> None:
+    def __init__(self, plan: HaloPlan, local: Csc, mode: ModeChoice | None) -> None:
         self.plan = plan
         self.local = local
         local.matrix.blocks_columns = True
-        self.mode = default_mode(plan) if mode is None else mode
-        if self.mode not in MODES:
-            raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
-        self._blocks: SourceBlocks | None = None
+        self.mode: ModeChoice = default_mode(plan)
+        if mode is not None:
+            self.set_mode(mode)
+        self.last_exchange = "no sum has run"
+        """How the rows of the last reduction travelled, in words."""
+        self._blocks: dict[str, SourceBlocks] = {}
         self._in_kernel: InKernelSums | None = None
 
-    @property
-    def blocks(self) -> SourceBlocks:
-        """The edges by the rank of their source, made at the first use."""
-        if self._blocks is None:
-            self._blocks = SourceBlocks(self.local.matrix, BlockStages(self.plan, self.mode))
-        return self._blocks
+    def set_mode(self, mode: ModeChoice) -> None:
+        """Sets the mode of all sums, or by their width."""
+        if isinstance(mode, str) and mode not in MODES:
+            raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+        self.mode = mode
+
+    def mode_for(self, row_bytes: int) -> str:
+        """Returns the mode of sums of rows of so many bytes."""
+        return self.mode if isinstance(self.mode, str) else self.mode(row_bytes)
+
+    def blocks(self, mode: str) -> SourceBlocks:
+        """Returns the edges by the rank of their source, made at the first use of a mode."""
+        if mode not in self._blocks:
+            self._blocks[mode] = SourceBlocks(self.local.matrix, BlockStages(self.plan, mode))
+        return self._blocks[mode]
 
     @property
     def in_kernel(self) -> InKernelSums:
@@ -65,36 +82,56 @@ class NeighborSums:
             e: [local edges, *features], or None.
         """
         x, e = autocast(x), autocast(e)
-        if x is not None and self._runs_staged(message, reduce, x, e):
+        reason = self._why_at_once(message, reduce, x, e)
+        if x is not None and reason is None:
             rows, weights, features = align(x, e)
             assert rows is not None
-            if self.mode == "in_kernel":
-                sums = self.in_kernel(rows, weights, reduce == "mean")
+            mode = self.mode_for(rows.shape[1] * rows.itemsize)
+            mean = reduce == "mean"
+            if mode == "in_kernel":
+                sums = self.in_kernel(rows, weights, mean)
+                tuning = self.in_kernel.tuning_of(rows, weights)
+                self.last_exchange = mode if tuning is None else f"{mode} ({tuning[0]})"
             else:
-                sums = staged_sum(self.blocks, rows, weights, reduce == "mean")
+                sums = staged_sum(self.blocks(mode), rows, weights, mean)
+                self.last_exchange = f"{mode}, in stages"
             return sums.reshape(sums.shape[0], *features)
+        self.last_exchange = f"all at once: {reason}"
         [sources], _ = local_operands(self.plan, [x])
         # Gradients of maxima, too, are added in a fixed order.
         return self.local.spmm(message, reduce, sources, e, backward="transpose")
 
-    def _runs_staged(self, message: str, reduce: str, x: Tensor, e: Tensor | None) -> bool:
-        if self.plan.is_empty or reduce not in ("sum", "mean") or not accumulates_in(x.dtype):
-            return False
+    def _why_at_once(
+        self, message: str, reduce: str, x: Tensor | None, e: Tensor | None
+    ) -> str | None:
+        """Returns why neither stages nor the kernel can sum these messages, or None."""
+        if x is None or self.plan.is_empty:
+            return "no rows are exchanged"
+        if reduce not in ("sum", "mean"):
+            return f"{reduce} is no sum"
+        if not accumulates_in(x.dtype):
+            return f"sums of {x.dtype} are kept in float32"
         if columns(tuple(x.shape[1:])) == 0:
-            return False
+            return "rows have no columns"
         if e is None:
-            return message == "copy_u"
-        constant = not (e.requires_grad and torch.is_grad_enabled())
+            return None if message == "copy_u" else f"messages are {message}"
+        if message != "mul":
+            return f"messages are {message}"
+        if e.requires_grad and torch.is_grad_enabled():
+            return "values of edges need gradients"
+        if e.dtype != x.dtype:
+            return f"values of edges are {e.dtype}, features {x.dtype}"
         narrow = x.dim() >= e.dim() and all(
             size in (1, wide) for wide, size in zip(x.shape[1:], e.shape[1:], strict=False)
         )
-        return message == "mul" and constant and narrow and e.dtype == x.dtype
+        return None if narrow else "values of edges are wider than features"
 
 
 def default_mode(plan: HaloPlan) -> str:
     """Returns the mode that moves fewer rows, where packed rows cost more; equal on all ranks.
 
     Where rates are known, :func:`peergraph.fullgraph.exchange.mode_cost.sum_costs` tells better.
+    It never chooses ``in_kernel``, whose cost depends on them.
     """
     counts = plan.layout.counts
     distinct = max(map(sum, plan.needed))

@@ -19,8 +19,9 @@ from peergraph.fullgraph.exchange.halo import HaloPlan, add_to_owners
 from peergraph.fullgraph.exchange.local_operands import local_operands
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.structure.constant_inputs import ConstantInputs
+from peergraph.fullgraph.structure.in_kernel_sum import InKernelSums
 from peergraph.fullgraph.structure.joined_relations import join_relations
-from peergraph.fullgraph.structure.neighbor_sums import NeighborSums
+from peergraph.fullgraph.structure.neighbor_sums import ModeChoice, NeighborSums
 from peergraph.fullgraph.structure.partitioned_structure import (
     NONE,
     Operands,
@@ -51,7 +52,7 @@ class PartitionedCsc(PartitionedStructure):
         edge_layout: RowLayout,
         plan: HaloPlan,
         local: Csc,
-        mode: str | None = None,
+        mode: ModeChoice | None = None,
     ) -> None:
         super().__init__(source_layout, destination_layout, edge_layout)
         self.plan = plan
@@ -73,7 +74,7 @@ class PartitionedCsc(PartitionedStructure):
         source_internal_rows: Tensor,
         destination_local_rows: Tensor,
         *,
-        mode: str | None = None,
+        mode: ModeChoice | None = None,
     ) -> PartitionedCsc:
         """Returns the structure of edges that each rank gives for its destinations. Collective.
 
@@ -86,7 +87,8 @@ class PartitionedCsc(PartitionedStructure):
             destination_local_rows: [edges of this rank] int32 or int64: the local row of each
                 edge's destination. Sorted edges take less memory.
             mode: how rows are exchanged for sums: ``halo`` or ``blocks`` (see
-                :class:`BlockStages`); equal on all ranks. None: by the number of rows.
+                :class:`BlockStages`) or ``in_kernel`` (:class:`InKernelSums`), or a function that
+                chooses one by the bytes of a row; equal on all ranks. None: by the number of rows.
 
         Raises:
             ValueError: a number of edges that is not the edge layout's.
@@ -130,12 +132,39 @@ class PartitionedCsc(PartitionedStructure):
 
     @property
     def mode(self) -> str:
-        """How rows are exchanged for sums."""
-        return self._sums.mode
+        """How rows are exchanged for sums: a mode of all sums, or ``by width``.
+
+        Set it to ``halo``, ``blocks`` or ``in_kernel``, equal on all ranks, for sums to come.
+        """
+        mode = self._sums.mode
+        return mode if isinstance(mode, str) else "by width"
 
     @mode.setter
     def mode(self, mode: str) -> None:
-        self._sums = NeighborSums(self.plan, self.local, mode)
+        self._sums.set_mode(mode)
+
+    @property
+    def mode_choice(self) -> ModeChoice:
+        """The mode, or the function that chooses it by width, for structures made of this one."""
+        return self._sums.mode
+
+    def mode_for(self, row_bytes: int) -> str:
+        """Returns how rows of so many bytes are exchanged for sums."""
+        return self._sums.mode_for(row_bytes)
+
+    @property
+    def last_exchange(self) -> str:
+        """How rows of sources travelled in the last verb that exchanged any, and why so.
+
+        For example ``halo, in stages``, ``in_kernel (partition 16, distance 4, 4 warps a block)``,
+        or ``all at once: max is no sum``.
+        """
+        return self._sums.last_exchange
+
+    @property
+    def in_kernel_sums(self) -> InKernelSums:
+        """Sums by a kernel that reads rows of other ranks; made collectively at the first use."""
+        return self._sums.in_kernel
 
     def in_degrees(self) -> PartitionedTensor:
         """Returns the number of edges to each destination, [destinations]."""
@@ -290,6 +319,8 @@ class PartitionedCsc(PartitionedStructure):
             out = products(self.local.num_destinations, reduced, matrices, self_rows, own, offset)
         else:
             plan, relations = self._joined(structures)
+            reason = f"{reduce} is no sum" if not linear else "several relations share them"
+            self._sums.last_exchange = f"all at once: {reason}"
             [sources], _ = local_operands(plan, [autocast(rows)])
             assert sources is not None
             # Of the extended rows the first are this rank's.
@@ -319,6 +350,8 @@ class PartitionedCsc(PartitionedStructure):
     ) -> PartitionedTensor:
         """Runs a function on this rank's edges: see :meth:`PartitionedStructure.on_edges`."""
         checks = self._operands
+        if sources:
+            self._sums.last_exchange = "all at once: a function of edges reads them"
         extended, plain = local_operands(
             self.plan,
             [checks.source(name, x) for name, x in sources.items()],
@@ -380,7 +413,7 @@ class PartitionedCsc(PartitionedStructure):
         return (
             f"PartitionedCsc({self.num_sources} sources, {self.num_destinations} destinations, "
             f"{self.num_edges} edges, {self.local.num_edges} of them on rank {group.rank} of "
-            f"{group.world_size}, {self.device})"
+            f"{group.world_size}, {self.device}; remote rows: {self.last_exchange})"
         )
 
 
