@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,9 +12,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import ProcessRaisedException, spawn
 
-from peergraph import num_gpus
+from peergraph import PeerLostError, num_gpus
 from peergraph_demo.inputs import prepare
 from peergraph_demo.options import DemoOptions
 from peergraph_demo.report import summary
@@ -66,8 +67,31 @@ def _spawn(options: DemoOptions, device: str, ranks: int) -> None:
         try:
             while not context.join():
                 pass
+        except ProcessRaisedException as error:
+            raise _cause_of(error, context.error_files) from None
         finally:
             _stop(context.processes)
+
+
+def _cause_of(error: ProcessRaisedException, error_files: list[str]) -> ProcessRaisedException:
+    """Returns the error of the rank that failed first, where another only lost that rank.
+
+    A rank that waits for the failed one may end before it, and is then the one that is reported.
+
+    Args:
+        error: what was reported.
+        error_files: of the ranks, each with its pickled traceback if it failed.
+    """
+    if PeerLostError.__name__ not in error.msg:
+        return error
+    for rank, path in enumerate(error_files):
+        if os.path.exists(path):
+            with open(path, "rb") as file:
+                trace = pickle.load(file)
+            if PeerLostError.__name__ not in trace:
+                text = f"\n\n-- Process {rank} terminated with the following error:\n{trace}"
+                return ProcessRaisedException(text, rank, error.error_pid)
+    return error
 
 
 def _child(rank: int, options: DemoOptions, device: str, ranks: int, init_method: str) -> None:

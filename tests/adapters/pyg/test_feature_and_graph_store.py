@@ -57,7 +57,8 @@ def test_views_and_indexing() -> None:
     view = store.view(group_name="A")
     view.attr_name = "feat"
     view["index"] = index
-    assert view == AttrView(store, TensorAttr("A", "feat", index))
+    # On Python 3.13 PyG cannot compare attributes that hold tensors.
+    assert repr(view) == repr(AttrView(store, TensorAttr("A", "feat", index)))
 
     store["A", "feat", index] = tensor
     assert torch.equal(store[TensorAttr("A", "feat", index)], tensor)
