@@ -65,7 +65,7 @@ def test_streamed_papers_moves_the_bytes_of_the_floor() -> None:
     row = NODES * 128 * 4
     plan = offloaded(
         FullGraphPlan.make(
-            facts(), machine("single"), widths=PAPERS, memory_budget=139 * GIB,
+            facts(), machine("single"), widths=PAPERS, memory_budget=125 * GIB,
             host_memory=400 * GIB, offload=True,
         )
     )  # fmt: skip
@@ -121,7 +121,7 @@ def test_less_memory_takes_more_chunks_and_time() -> None:
 
 
 def test_files_take_what_the_host_has_no_room_for() -> None:
-    options = {"widths": PAPERS, "memory_budget": 135 * GIB, "host_memory": 200 * GIB}
+    options = {"widths": PAPERS, "memory_budget": 120 * GIB, "host_memory": 175 * GIB}
     with pytest.raises(ValueError, match="host memory is not enough") as error:
         FullGraphPlan.make(facts(), machine("single"), **options)  # type: ignore[arg-type]
     assert "features" in str(error.value)
@@ -134,7 +134,7 @@ def test_files_take_what_the_host_has_no_room_for() -> None:
 
 
 def test_widths_that_are_not_known_are_assumed() -> None:
-    plan = FullGraphPlan.make(facts(), machine("single"), memory_budget=100 * GIB,
+    plan = FullGraphPlan.make(facts(), machine("single"), memory_budget=110 * GIB,
                               host_memory=600 * GIB)  # fmt: skip
     assert offloaded(plan).assumed
     assert offloaded(plan).widths == (130, 128, 128, 128)

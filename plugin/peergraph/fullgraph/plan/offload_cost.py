@@ -13,10 +13,11 @@ from peergraph.memory import Topology
 DEVICE, HOST, FILE = TIERS = ("device", "host", "file")
 # Of files nothing is measured: one NVMe drive, shared by the ranks.
 FILE_RATE = 3e9
-# Launches of a chunk, which nothing hides if the chunk is small.
-_CHUNK_SECONDS = 5e-4
+# What the host takes for the operations of a chunk, which nothing hides if the chunk is small.
+_CHUNK_SECONDS = 2e-3
 # Rows of the widest layer that the recomputation of a chunk holds: as of a layer and its gradients.
 _WORKING_ROWS = 4
+_LIST_BYTES = 16  # of a row that a chunk needs: in four lists
 _STAGES = 2  # buffers of each transfer: one is filled while the other is used
 
 
@@ -124,6 +125,18 @@ def working_bytes(
         held += _WORKING_ROWS * -(-edges[rank] // chunks) * edge_columns
         found.append(held * element_bytes)
     return tuple(found)
+
+
+def row_list_bytes(facts: GraphFacts, spread: Spread, stages_own_sources: bool) -> tuple[int, ...]:
+    """Returns the bytes of each rank for the lists of rows that chunks load, keep and send.
+
+    Args:
+        stages_own_sources: as of :func:`working_bytes`.
+    """
+    ranks = facts.world_size
+    if not stages_own_sources and ranks == 1:
+        return (0,)
+    return tuple(math.ceil(_LIST_BYTES * spread.alpha * rows) for rows in facts.rows)
 
 
 @dataclass(frozen=True)
