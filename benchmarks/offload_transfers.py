@@ -84,6 +84,7 @@ class Case:
                     stream.wait_stream(torch.cuda.current_stream())
                 if reads if is_read else writes:
                     copy(stream, is_read)
+            for stream in streams:
                 if stream is not None:
                     torch.cuda.current_stream().wait_stream(stream)
             return TransferCounts(self.bytes * reads, self.bytes * writes)

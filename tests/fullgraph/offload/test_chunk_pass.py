@@ -8,6 +8,7 @@ from torch import Tensor
 
 from peergraph.fullgraph.offload.chunk_pass import ChunkPass
 from peergraph.fullgraph.offload.chunked_csc import ChunkedCsc
+from peergraph.fullgraph.offload.chunks import Chunks
 from peergraph.fullgraph.offload.row_store import RowStore, Tier
 from peergraph.fullgraph.offload.row_stores import RowStores
 from peergraph.memory import Group
@@ -64,7 +65,7 @@ def check_passes(folder: str) -> None:
     group = Group.current()
     for name, graph in graphs(group):
         for tier in TIERS:
-            for count in (1, 3, 5):
+            for count in (1, 4):
                 with named_case(name, tier, count):
                     check_sums(graph, graph.chunked(count), allocator(group, folder), tier)
                     check_gradients(graph, graph.chunked(count), allocator(group, folder), tier)
@@ -158,19 +159,17 @@ def check_selection(graph: ChunkedGraph, csc: ChunkedCsc) -> None:
     weights = w[graph.rank_edges(layout.group.rank)].to(device)[selected.edge_layout.parent_rows]
     stores = RowStores(layout.group, 1 << 26, 1 << 26)
     source = filled(stores, graph.source_layout, x, "host")
-    parts = []
+    parts = {}
     with ChunkPass(selected.chunks, sources=[(source, selected)]) as chunk_pass:
         for chunk in chunk_pass:
             rows, edges = chunk.sources(source)
             begin, end = selected.edge_chunks.range(chunk.index)
-            parts.append(edges.spmm("mul", "sum", rows, weights[begin:end]))
+            parts[chunk.index] = edges.spmm("mul", "sum", rows, weights[begin:end])
     expected = own(graph.destination_layout, sums)[mask]
-    torch.testing.assert_close(torch.cat(parts).cpu(), expected)
+    torch.testing.assert_close(torch.cat([parts[chunk] for chunk in sorted(parts)]).cpu(), expected)
 
 
 def check_reversed(graph: ChunkedGraph, csc: ChunkedCsc, two_types: bool) -> None:
-    from peergraph.fullgraph.offload.chunks import Chunks
-
     chunks = Chunks.even(graph.source_layout, 3) if two_types else None
     back = csc.reversed(chunks)
     assert csc.reversed() is back

@@ -29,19 +29,19 @@ class ExchangeBatch:
     kept: Tensor
     """[kept rows] positions in the window before of the first rows of this window."""
     loaded: Tensor
-    """[loaded rows] local rows that are loaded, ascending."""
+    """[loaded rows] local rows that are loaded: first those that have left a window before in the
+    pass, then the others, both ascending."""
+    again: int
+    """How many of them have left a window before."""
     received_counts: list[int]
     """Rows that each rank sends."""
     sent: list[Tensor]
     """For each rank, positions in the window of the rows that it is sent; without
     deduplication, local rows."""
     leaving: Tensor = field(default_factory=lambda: torch.empty(0))
-    """Positions in the window of this rank's rows that the next window has not; first those that
-    left no window before."""
+    """Positions in the window of this rank's rows that the next window has not."""
     leaving_rows: Tensor = field(default_factory=lambda: torch.empty(0))
     """Local rows at these positions."""
-    first_leaving: int = 0
-    """How many of them left no window before in the pass."""
     returned: Tensor = field(default_factory=lambda: torch.empty(0))
     """Positions in the window of other ranks' rows that the next window has not, by rank."""
     returned_counts: list[int] = field(default_factory=list)
@@ -115,6 +115,15 @@ class ChunkExchange:
         del self._needed, self._wanted, self._marks, self._positions, self._has_left
 
     @property
+    def continues_sums(self) -> bool:
+        """Whether sums of gradients are loaded again with their rows, so that rows that leave a
+        window are written and not added.
+
+        A row that leaves is then in no window of this rank or another before the batch after next.
+        """
+        return self.deduplicate_ranks and self.reuse_chunks
+
+    @property
     def capacity(self) -> int:
         """Rows of the largest window."""
         return max((len(batch.rows) for batch in self.batches), default=0)
@@ -167,6 +176,9 @@ class ChunkExchange:
         kept_positions = self._positions[kept.long()]
         self._finish_batch(number, kept_positions)
         loaded, received = own[~own_stays], remote[~remote_stays]
+        has_left = self._has_left[loaded.long()]
+        again = int(has_left.sum())
+        loaded = torch.cat([loaded[has_left], loaded[~has_left]])
         window = torch.cat([kept, loaded, received])
         self._positions[window.long()] = torch.arange(
             len(window), dtype=torch.int32, device=window.device
@@ -181,7 +193,7 @@ class ChunkExchange:
         else:
             self.counts.loaded += sum(map(len, sent))
         self.batches.append(
-            ExchangeBatch(window, kept_positions, loaded, self._by_owner(received), sent)
+            ExchangeBatch(window, kept_positions, loaded, again, self._by_owner(received), sent)
         )
 
     def _finish_batch(self, following: int, kept: Tensor | None = None) -> None:
@@ -195,13 +207,9 @@ class ChunkExchange:
         leaving = (~stays).nonzero().squeeze(1)
         rows = batch.rows[leaving]
         is_own = rows < self.plan.num_local
-        own_rows = rows[is_own].long()
-        is_again = self._has_left[own_rows]
-        self._has_left[own_rows] = True
-        by_turn = torch.cat([(~is_again).nonzero(), is_again.nonzero()]).squeeze(1)
-        batch.leaving = leaving[is_own][by_turn].to(self._dtype)
-        batch.leaving_rows = own_rows[by_turn].to(self._dtype)
-        batch.first_leaving = len(own_rows) - int(is_again.sum())
+        batch.leaving = leaving[is_own].to(self._dtype)
+        batch.leaving_rows = rows[is_own]
+        self._has_left[batch.leaving_rows.long()] = True
         rows, order = rows[~is_own].sort()
         batch.returned = leaving[~is_own][order].to(self._dtype)
         batch.returned_counts = self._by_owner(rows)

@@ -75,7 +75,6 @@ class ChunkPass:
                         f"{name} must have the rows of {csc.source_layout}, got {store}"
                     )
         structures = [csc for _, csc in (*sources, *gradients)]
-        self._order = structures[0].order if structures else tuple(range(chunks.count))
         self._sources, self._gradients = list(sources), list(gradients)
         # Gradients need a row for each source row of the chunk alone.
         self._is_whole = {
@@ -84,6 +83,8 @@ class ChunkPass:
             and all(other is not csc for _, other in gradients)
             for csc in structures
         }
+        windowed = [csc for csc in structures if not self._is_whole[id(csc)]]
+        self._order = windowed[0].order if windowed else tuple(range(chunks.count))
         self._device = chunks.layout.group.device
         self._rows: dict[int, RowWindow] = {}
         self._windows: dict[tuple[int, int], SourceWindow] = {}
@@ -122,7 +123,7 @@ class ChunkPass:
         self._sums.clear()
 
     def __iter__(self) -> Iterator[PassChunk]:
-        loads_block = any(window.store.tier == "file" for window in self._loaded_windows())
+        loads_block = any(window.store.tier == "file" for window in self._loading_windows())
         lane = make_lane(self._device, "load", blocks=loads_block)
         for batch, index in enumerate(self._order):
             if batch == 0:
@@ -130,12 +131,13 @@ class ChunkPass:
             self._loading.wait()
             if loads_block:
                 self._assemble(batch)
+            for sums in self._sums.values():
+                sums.keep(batch)
             if batch + 1 < len(self._order):
                 self._start_loading(lane, batch + 1, loads_block)
             chunk = PassChunk(self, batch, index)
             yield chunk
-            for key, sums in self._sums.items():
-                sums.add(batch, chunk._gradients.pop(key, None))
+            for sums in self._sums.values():
                 sums.flush(batch)
             self._count(batch)
 
@@ -147,6 +149,8 @@ class ChunkPass:
                 rows.load(batch, self._order[batch])
             for window in self._windows.values():
                 window.load(batch)
+            for sums in self._sums.values():
+                sums.load(batch)
             # Exchanges between ranks are started by one thread, in the same order on all ranks.
             if not loads_block:
                 self._assemble(batch)
@@ -157,14 +161,15 @@ class ChunkPass:
         for window in self._windows.values():
             window.assemble(batch)
 
-    def _loaded_windows(self) -> list[RowWindow | SourceWindow]:
-        return [*self._rows.values(), *self._windows.values()]
+    def _loading_windows(self) -> list[RowWindow | SourceWindow | GradientWindow]:
+        return [*self._rows.values(), *self._windows.values(), *self._sums.values()]
 
     def _lane(self, name: str, store: RowStore) -> Lane:
         return make_lane(self._device, name, blocks=store.tier == "file")
 
     def _write(self, store: RowStore, start: int, rows: Tensor) -> None:
-        if any(window.has_memory_of(rows) for window in self._loaded_windows()):
+        buffers: list[RowWindow | SourceWindow] = [*self._rows.values(), *self._windows.values()]
+        if any(window.has_memory_of(rows) for window in buffers):
             rows = rows.clone()  # The buffer takes other rows before these are written.
         if store.in_place:
             store.write(start, rows)
@@ -193,7 +198,6 @@ class PassChunk:
         self.index = index
         """Number of this rank's chunk."""
         self.start, self.stop = chunk_pass.chunks.range(index)
-        self._gradients: dict[tuple[int, int], Tensor] = {}
 
     start: int
     """First local row of the chunk."""
@@ -270,9 +274,7 @@ class PassChunk:
         expected = (len(self.source_rows(csc)), *store.features)
         if tuple(rows.shape) != expected:
             raise ValueError(f"rows must be {list(expected)}, got {list(rows.shape)}")
-        key = id(store), id(csc)
-        before = self._gradients.get(key)
-        self._gradients[key] = rows.detach() if before is None else before + rows.detach()
+        self._pass._sums[id(store), id(csc)].add(self._batch, rows.detach())
 
 
 def _find(

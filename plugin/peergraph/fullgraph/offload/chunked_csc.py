@@ -12,6 +12,7 @@ from peergraph.aggregate.kernels.arguments import count_chunks
 from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.chunk_exchange import ChunkExchange
+from peergraph.fullgraph.offload.chunk_order import choose_orders
 from peergraph.fullgraph.offload.chunks import Chunks
 from peergraph.fullgraph.offload.reversed_edges import ReversedEdges
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
@@ -29,6 +30,8 @@ class ChunkedCsc:
         deduplicate_ranks: whether a row that several ranks need for a batch crosses its owner's
             link once (HongTu 5.1, inter-GPU).
         reuse_chunks: whether rows that the batch before had stay on the device (intra-GPU).
+        orders_chunks: whether passes that move source rows visit chunks in the order that moves
+            fewest rows over the links (5.3); else in their own order.
 
     Raises:
         ValueError: the chunks are not of the destinations, or their number differs between ranks.
@@ -42,6 +45,7 @@ class ChunkedCsc:
         *,
         deduplicate_ranks: bool = True,
         reuse_chunks: bool = True,
+        orders_chunks: bool = True,
     ) -> None:
         if chunks.layout is not resident.destination_layout:
             raise ValueError(
@@ -52,6 +56,7 @@ class ChunkedCsc:
             chunks=chunks.count,
             deduplicate_ranks=deduplicate_ranks,
             reuse_chunks=reuse_chunks,
+            orders_chunks=orders_chunks,
         )
         self.resident = resident
         """The edges of all ranks."""
@@ -63,8 +68,9 @@ class ChunkedCsc:
         """Whether rows are loaded once for all ranks."""
         self.reuse_chunks = reuse_chunks
         """Whether rows stay on the device from one batch to the next."""
-        self.order: tuple[int, ...] = tuple(range(chunks.count))
-        """This rank's chunk of each batch."""
+        self.orders_chunks = orders_chunks
+        """Whether passes that move source rows visit chunks in the order that moves fewest."""
+        self._order: tuple[int, ...] | None = None
         self._cut_rows = [count_chunks(self._offsets(chunk)) for chunk in range(chunks.count)]
         self._exchanges: dict[tuple[int, ...], ChunkExchange] = {}
         self._reversed: ReversedEdges | None = None
@@ -89,6 +95,24 @@ class ChunkedCsc:
     def needs_exchange(self) -> bool:
         """Whether a rank needs rows of another."""
         return not self.resident.plan.is_empty
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """This rank's chunk of each batch of a pass that moves source rows.
+
+        The first use is collective.
+        """
+        if self._order is None:
+            self._order = tuple(range(self.chunks.count))
+            if self.orders_chunks:
+                orders = choose_orders(
+                    self.resident.plan,
+                    [self.sources(chunk) for chunk in self._order],
+                    deduplicate_ranks=self.deduplicate_ranks,
+                    reuse_chunks=self.reuse_chunks,
+                )
+                self._order = orders[self.chunks.layout.group.rank]
+        return self._order
 
     def whole(self, chunk: int) -> Csc:
         """Returns the edges to a chunk's rows, with sources as extended rows of this rank.
@@ -162,6 +186,7 @@ class ChunkedCsc:
                 source_chunks,
                 deduplicate_ranks=self.deduplicate_ranks,
                 reuse_chunks=self.reuse_chunks,
+                orders_chunks=self.orders_chunks,
             )
         return self._reversed_csc
 
@@ -197,8 +222,13 @@ class ChunkedCsc:
         count = int(indptr[-1])
         positions = torch.arange(count, device=rows.device)
         positions += (starts - indptr[:-1]).repeat_interleave(degrees, output_size=count)
-        is_selected = torch.zeros(local.num_edges, dtype=torch.bool, device=rows.device)
-        is_selected[positions] = True
+        edge_layout = RowLayout(
+            layout.group,
+            layout.group.all_gather(count),
+            lambda: self.edge_layout.positions[positions],
+            parent=self.edge_layout,
+            parent_rows=positions,
+        )
         narrow = max(count, len(rows)) < 2**31 - 1
         matrix = CsrMatrix(
             indptr.int() if narrow else indptr,
@@ -209,7 +239,7 @@ class ChunkedCsc:
         resident = PartitionedCsc(
             self.source_layout,
             layout,
-            self.edge_layout.select_mask(is_selected),
+            edge_layout,
             self.resident.plan,
             Csc.from_matrix(matrix),
             self.resident.mode_choice,
@@ -219,6 +249,7 @@ class ChunkedCsc:
             chunks,
             deduplicate_ranks=self.deduplicate_ranks,
             reuse_chunks=self.reuse_chunks,
+            orders_chunks=self.orders_chunks,
         )
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -9,9 +11,11 @@ from peergraph.aggregate.kernels.arguments import sum_dtype
 from peergraph.fullgraph.exchange.transport import split_rows
 from peergraph.fullgraph.offload.chunk_exchange import ChunkExchange
 from peergraph.fullgraph.offload.row_store import RowStore
-from peergraph.fullgraph.offload.transfers import InFlight, Lane
+from peergraph.fullgraph.offload.transfers import InFlight, Lane, Mark
 
 _ZERO_BYTES = 64 << 20
+
+Write = Callable[[Tensor, Tensor], None]
 
 
 class GradientWindow:
@@ -31,26 +35,45 @@ class GradientWindow:
         self.store = store
         self._lane = lane
         self._in_flight = InFlight()
+        self._flushed: list[Mark] = []
         dtype = sum_dtype(store.dtype) if store.dtype.is_floating_point else store.dtype
         shape = (exchange.capacity, *store.features)
         self._buffers = [torch.empty(shape, dtype=dtype, device=store.device) for _ in range(2)]
-        if exchange.deduplicate_ranks:
+        if exchange.continues_sums:
             self._write_zeros(exchange.untouched)
         else:
             store.zero_()
 
-    def add(self, number: int, rows: Tensor | None) -> None:
-        """Adds the gradients of a batch's window, [window rows, *features]; None: zeros."""
+    def load(self, number: int) -> None:
+        """Reads the sums of rows that have left a window before and are in this batch's again.
+
+        Follows :meth:`flush` of the batch before the last.
+        """
         batch = self.exchange.batches[number]
-        kept, count = len(batch.kept), len(batch.rows)
-        before, buffer = self._buffers[1 - number % 2], self._buffers[number % 2]
-        if kept:
-            torch.index_select(before, 0, batch.kept, out=buffer[:kept])
-        if rows is None:
-            buffer[kept:count].zero_()
-            return
-        buffer[:kept].add_(rows[:kept])
-        buffer[kept:count].copy_(rows[kept:])
+        buffer, kept = self._buffers[number % 2], len(batch.kept)
+        again = kept + (batch.again if self.exchange.continues_sums else 0)
+        if again > kept:
+            for mark in self._flushed:
+                mark.wait()
+            buffer[kept:again].copy_(self.store.gather(batch.loaded[: batch.again]))
+        buffer[again : len(batch.rows)].zero_()
+
+    def keep(self, number: int) -> None:
+        """Keeps the sums of rows that the batch before had, too.
+
+        Follows :meth:`flush` of the batch before, and comes before :meth:`load` of the next one.
+        """
+        kept = self.exchange.batches[number].kept
+        if len(kept):
+            before, buffer = self._buffers[1 - number % 2], self._buffers[number % 2]
+            torch.index_select(before, 0, kept, out=buffer[: len(kept)])
+
+    def add(self, number: int, rows: Tensor) -> None:
+        """Adds gradients of a batch's window, [window rows, *features].
+
+        Follows :meth:`load` and :meth:`keep` of the batch.
+        """
+        self._buffers[number % 2][: len(rows)].add_(rows)
 
     def flush(self, number: int) -> None:
         """Sends the rows that leave the window to their owners. Collective. Follows :meth:`add`."""
@@ -66,29 +89,28 @@ class GradientWindow:
         if exchange.deduplicate_ranks:
             for positions, part in zip(batch.taken_back, received, strict=bool(received)):
                 buffer.index_add_(0, positions, part)
-            first, rows = batch.first_leaving, batch.leaving_rows
-            new = buffer.index_select(0, batch.leaving[:first]).to(self.store.dtype)
-            self._start(rows[:first], new, is_new=True)
-            old = buffer.index_select(0, batch.leaving[first:])
-            self._start(rows[first:], old, is_new=False)
+        leaving = buffer.index_select(0, batch.leaving)
+        if exchange.continues_sums:
+            self._start(self.store.scatter, batch.leaving_rows, leaving.to(self.store.dtype))
             return
-        self._start(batch.leaving_rows, buffer.index_select(0, batch.leaving), is_new=False)
-        for rows, part in zip(batch.taken_back, received, strict=bool(received)):
-            self._start(rows, part, is_new=False)
+        self._start(self.store.add, batch.leaving_rows, leaving)
+        if not exchange.deduplicate_ranks:
+            for rows, part in zip(batch.taken_back, received, strict=bool(received)):
+                self._start(self.store.add, rows, part)
 
     def finish(self) -> None:
         """Lets the current stream wait until all sums are in the store."""
         self._in_flight.wait()
 
-    def _start(self, rows: Tensor, values: Tensor, *, is_new: bool) -> None:
+    def _start(self, write: Write, rows: Tensor, values: Tensor) -> None:
         """Starts to write or to add rows to the store."""
-        if rows.numel() == 0:
-            return
-        write = self.store.scatter if is_new else self.store.add
-        self._in_flight.add(self._lane.start(lambda: write(rows, values)), values)
+        if rows.numel():
+            mark = self._lane.start(lambda: write(rows, values))
+            self._in_flight.add(mark, values)
+            self._flushed = [mark]  # The lane ends one work before it begins the next.
 
     def _write_zeros(self, rows: Tensor) -> None:
         step = max(1, _ZERO_BYTES // max(1, self.store.row_bytes))
         zeros = self.store.empty(min(step, len(rows))).zero_()
         for part in torch.split(rows, step):
-            self._start(part, zeros[: len(part)], is_new=True)
+            self._start(self.store.scatter, part, zeros[: len(part)])

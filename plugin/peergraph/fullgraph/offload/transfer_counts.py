@@ -37,14 +37,15 @@ class TransferCounts:
         self.kept += len(batch.kept) * store.row_bytes
 
     def add_gradients(self, exchange: ChunkExchange, store: RowStore, number: int) -> None:
-        """Counts the gradients that leave the window of a batch.
+        """Counts the gradients of a batch.
 
-        Rows that left a window before are read, summed and written again.
+        Rows that have left a window before are loaded again and go on being summed.
         """
         batch = exchange.batches[number]
-        written, again = len(batch.leaving), len(batch.leaving) - batch.first_leaving
+        written, again = len(batch.leaving), batch.again
         if not exchange.deduplicate_ranks:
             written += sum(map(len, batch.taken_back))
+        if not exchange.continues_sums:
             again = written
         self.to_device += again * _moved(store)
         self.from_device += written * _moved(store)
@@ -52,8 +53,8 @@ class TransferCounts:
 
     def add_zeros(self, exchange: ChunkExchange, store: RowStore) -> None:
         """Counts the zeros that are written before the first gradients."""
-        deduplicates = exchange.deduplicate_ranks
-        rows = len(exchange.untouched) if deduplicates else store.layout.local_count
+        untouched = len(exchange.untouched)
+        rows = untouched if exchange.continues_sums else store.layout.local_count
         self.from_device += rows * _moved(store)
 
 
