@@ -52,7 +52,7 @@ UNSERVED_FUNCTIONS = (
     *("dropout_path", "get_ppr", "get_self_loop_attr", "homophily", "index_sort", "is_undirected"),
     *("k_hop_subgraph", "lexsort", "negative_sampling", "normalized_cut"),
     *("remove_isolated_nodes", "segregate_self_loops", "sort_edge_index"),
-    *("structured_negative_sampling", "subgraph", "to_dense_adj", "to_dense_batch", "to_networkx"),
+    *("structured_negative_sampling", "subgraph", "to_dense_adj", "to_networkx"),
     *("to_scipy_sparse_matrix", "to_torch_coo_tensor", "to_torch_csc_tensor"),
     *("to_torch_csr_tensor", "to_torch_sparse_tensor", "to_undirected", "unbatch"),
 )

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from peergraph.fullgraph.structure.edge_index import PartitionedEdgeIndex
+from peergraph.fullgraph.structure.edge_reversal import reverse_edges
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
 from tests.aggregate.graphs import random_graph
 
-from .partitioned import partition, shuffled_layout
+from .partitioned import leaf, partition, shuffled_layout
 
 
 def check_edge_index() -> None:
@@ -57,6 +58,42 @@ def check_edge_index() -> None:
     ):
         with pytest.raises(NotImplementedError, match=r"edge_index\[0\] and edge_index\[1\]"):
             refused()
+
+
+def check_flip() -> None:
+    """Edges in the other direction keep their ids; their features move to them and back."""
+    group = Group.current("cpu")
+    graph = random_graph(torch.device("cpu"), 40, 30, 300)
+    sources, destinations = shuffled_layout(group, 40), shuffled_layout(group, 30)
+    edge_index = PartitionedEdgeIndex(partition(graph.edge_index, sources, destinations))
+    flipped = edge_index.flip(0)
+    for other in (edge_index.flip([0]), torch.flip(edge_index, [0]), edge_index[[1, 0]]):
+        assert other.structure is flipped.structure
+    assert flipped.flip(0).structure is edge_index.structure
+    ends = torch.stack([end.full_tensor() for end in flipped])
+    assert torch.equal(ends, graph.edge_index.flip(0))
+    assert flipped.structure.destination_layout is edge_index.structure.source_layout
+    owners, _ = sources.locate(flipped[1].to_local())
+    assert bool((owners == group.rank).all())
+    reversal = reverse_edges(edge_index.structure)
+    assert reversal.structure is flipped.structure
+    features = torch.arange(600.0).view(300, 2)
+    x = leaf(features.requires_grad_(), edge_index.structure.edge_layout)
+    moved = reversal.to_reversed(x)
+    assert moved.layout is flipped.structure.edge_layout
+    assert torch.equal(moved.full_tensor(), features)
+    back = reversal.from_reversed(moved * moved)
+    assert torch.equal(back.full_tensor(), features.square())
+    back.sum().backward()
+    assert torch.equal(x.grad.full_tensor(), 2 * features)
+    if group.world_size > 1:
+        with pytest.raises(ValueError, match="must have the rows of the edges"):
+            reversal.from_reversed(x)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_flipped_edges(ranks: int) -> None:
+    run_ranks(check_flip, ranks)
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

@@ -24,6 +24,7 @@ from torch import Tensor
 from peergraph.fullgraph import PartitionedTensor
 
 from ..compat import new_patches
+from ..fullgraph.listed_edges import sddmm_of_lists
 from ..fullgraph.readout import reduce_all_rows, softmax_all_rows
 from . import kernels
 from .device_index import DeviceIndex, is_device_index
@@ -141,6 +142,10 @@ def _gsddmm(
     rhs_target: str = "v",
 ) -> Any:
     relations = _served_edge_lists(g._graph)
+    if isinstance(lhs_data, PartitionedTensor) or isinstance(rhs_data, PartitionedTensor):
+        edges = edge_lists_of(g._graph)[0]
+        if isinstance(edges, EdgeList):
+            return sddmm_of_lists(edges, op, lhs_data, rhs_data, lhs_target, rhs_target)
     if relations is None:
         return original(g, op, lhs_data, rhs_data, lhs_target, rhs_target)
     if len(relations) == 1:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 from dgl import DGLGraph
-from dgl.base import is_all
+from dgl.base import ALL, is_all
 from dgl.frame import Frame
 from dgl.udf import NodeBatch
 from dgl.view import HeteroNodeView
@@ -103,10 +103,20 @@ class PartitionedGraph(DGLGraph):  # type: ignore[misc]
         super()._set_n_repr(ntid, u, data)
 
     def _set_e_repr(self, etid: int, edges: Any, data: Any) -> None:
-        if is_all(edges):
-            layout = self._graph.edge_lists[etid].structure.edge_layout
-            data = {name: _with_rows(name, rows, layout, "edges") for name, rows in data.items()}
-        super()._set_e_repr(etid, edges, data)
+        layout = self._graph.edge_lists[etid].structure.edge_layout
+        if not is_all(edges):
+            if not isinstance(edges, Tensor):
+                raise NotImplementedError(
+                    "data of edges that are named by their ends, on a partitioned graph: name them "
+                    "by a tensor of their ids"
+                )
+            frame = self._edge_frames[etid]
+            data = {
+                name: _with_changed_rows(frame.get(name), rows, edges.long(), layout)
+                for name, rows in data.items()
+            }
+        data = {name: _with_rows(name, rows, layout, "edges") for name, rows in data.items()}
+        super()._set_e_repr(etid, ALL, data)
 
     def apply_nodes(self, func: Callable[..., Any], v: Any = "__ALL__", ntype: Any = None) -> None:
         """As DGL's, for all nodes of a type."""
@@ -171,6 +181,24 @@ def _rows(values: Tensor, ids: Any) -> Any:
     if isinstance(ids, numbers.Integral):
         return values[[int(ids)]].full_tensor().item()  # type: ignore[attr-defined]
     return values[torch.as_tensor(ids, device=values.device).long()]
+
+
+def _with_changed_rows(
+    values: Tensor | None, rows: Tensor, ids: Tensor, layout: RowLayout
+) -> Tensor:
+    """Returns a column in which the rows of `ids` have new values; a new column is zero elsewhere.
+
+    Differentiable.
+    """
+    if values is None:
+        zeros = torch.zeros(
+            layout.local_count, *rows.shape[1:], dtype=rows.dtype, device=rows.device
+        )
+        changed: Tensor = from_local(zeros, layout)
+    else:
+        changed = values.clone()
+    changed[ids] = rows
+    return changed
 
 
 def _with_rows(name: str, rows: Any, layout: RowLayout, kind: str) -> Any:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate import Csc, Structure
-from peergraph.fullgraph import PartitionedStructure, from_local, kept_ends
+from peergraph.fullgraph import PartitionedStructure, from_local, joint_softmax, kept_ends
 
 from .reversed_csc import ReversedCsc
 
@@ -86,24 +86,8 @@ class PartitionedEdges:
         self, others: Sequence[PartitionedEdges], scores: Sequence[Tensor]
     ) -> list[Tensor]:
         """Softmax at each destination over the edges of this relation and `others`."""
-        structures = [self.structure, *(edges.structure for edges in others)]
-        parts = list(zip(structures, scores, strict=True))
-        with torch.no_grad():
-            maxima: Tensor | None = None
-            for edges, (structure, rows) in zip((self, *others), parts, strict=True):
-                found = edges.fill_empty_rows(structure.spmm("copy_e", "max", e=rows), -torch.inf)
-                maxima = found if maxima is None else torch.maximum(maxima, found)
-            assert maxima is not None
-        powers = [(rows - _at_edges(structure, maxima)).exp() for structure, rows in parts]
-        total: Tensor | None = None
-        for structure, rows in zip(structures, powers, strict=True):
-            sums = structure.spmm("copy_e", "sum", e=rows)
-            total = sums if total is None else total + sums
-        assert total is not None
-        return [
-            rows / _at_edges(structure, total)
-            for structure, rows in zip(structures, powers, strict=True)
-        ]
+        structures = [self.csc(), *(edges.csc() for edges in others)]
+        return joint_softmax(structures, scores)
 
     def ends(self) -> tuple[Tensor, Tensor]:
         """The user's ids of the source and the destination of each edge, [edges] each.
@@ -148,7 +132,3 @@ def _rows_of_sources(csc: Csc, x: Tensor) -> Tensor:
 
 def _rows_of_destinations(csc: Csc, x: Tensor) -> Tensor:
     return x[kept_ends(csc)[1]]
-
-
-def _at_edges(structure: EdgeStructure, x: Tensor) -> Tensor:
-    return structure.sddmm("copy", x, None, "v")

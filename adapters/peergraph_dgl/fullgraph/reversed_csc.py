@@ -8,7 +8,13 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from torch import Tensor
 
-from peergraph.fullgraph import PartitionedStructure, RowLayout
+from peergraph.fullgraph import (
+    EdgeReversal,
+    PartitionedStructure,
+    PartitionedTensor,
+    RowLayout,
+    reverse_edges,
+)
 
 _SWAPPED = {"u": "v", "v": "u", "e": "e"}
 _MESSAGES = ("copy_u", "copy_e", "mul")
@@ -17,10 +23,11 @@ _Result = TypeVar("_Result")
 
 
 class ReversedCsc:
-    """The verbs of a structure that run over reversed edges; each rank holds all out-edges.
+    """The verbs of a structure over its reversed edges, with the features of its own edges.
 
-    Sums at a destination are put together from several ranks, so there are sums and means, but no
-    maxima and no softmax.
+    Sums at a destination are put together from the ranks that have its edges. Maxima, softmax and
+    attention, for which a rank needs all edges of a node, run on edges that were moved to the ranks
+    of their sources (:func:`peergraph.fullgraph.reverse_edges`) at the first call.
 
     Args:
         original: the edges in their own direction.
@@ -54,7 +61,7 @@ class ReversedCsc:
     ) -> Tensor:
         """Sums or averages messages ``copy_u``, ``copy_e`` or ``mul`` at destinations."""
         if message not in _MESSAGES or reduce not in ("sum", "mean"):
-            self._refuse(f"{message} with {reduce}")
+            return self.moved.structure.spmm(message, reduce, x, self._moved_rows(e))
         sums = self.original.spmm_transposed(message, x, e)
         if reduce == "sum":
             return sums
@@ -78,9 +85,19 @@ class ReversedCsc:
         """Computes a value for each edge."""
         return self.original.sddmm(op, lhs, rhs, _SWAPPED[lhs_target], _SWAPPED[rhs_target])
 
-    def edge_softmax(self, scores: Tensor) -> NoReturn:
-        """Raises NotImplementedError."""
-        self._refuse("edge_softmax (norm_by='src')")
+    def edge_softmax(self, scores: PartitionedTensor) -> PartitionedTensor:
+        """Normalises scores of edges at each destination."""
+        return self.moved.from_reversed(
+            self.moved.structure.edge_softmax(self.moved.to_reversed(scores))
+        )
+
+    @property
+    def moved(self) -> EdgeReversal:
+        """The edges by rank of their destination. Collective at the first call."""
+        return reverse_edges(self.original)
+
+    def _moved_rows(self, e: Any) -> PartitionedTensor | None:
+        return None if e is None else self.moved.to_reversed(e)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not hasattr(PartitionedStructure, name):

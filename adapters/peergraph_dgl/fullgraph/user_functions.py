@@ -27,6 +27,7 @@ from peergraph.fullgraph import (
 from ..compat import new_patches
 from .graph import PartitionedGraph
 from .partitioned_edges import EdgeStructure, features_of_ends
+from .reversed_csc import ReversedCsc
 
 _patches = new_patches()
 
@@ -46,52 +47,75 @@ def _invoke_edge_function(
 ) -> Any:
     if not isinstance(graph, PartitionedGraph):
         return original(graph, eid, etype, func, **kwargs)
-    if not is_all(eid):
-        raise NotImplementedError(
-            "apply_edges for some edges of a partitioned graph: apply it to all edges, and select "
-            "with torch.where"
-        )
     etid = graph.get_etype_id(etype)
     source, destination = graph._graph.metagraph.find_edge(etid)
     structure = graph._graph.edge_lists[etid].structure
+    layout, ids = structure.edge_layout, None
+    if not is_all(eid):
+        ids = eid.long()
+        layout = layout.select_ids(ids)
     batch = _EdgeBatch(
         graph,
         eid,
         etype,
-        _FeaturesOfEnds(structure, graph._node_frames[source], "u"),
-        graph._edge_frames[etid],
-        _FeaturesOfEnds(structure, graph._node_frames[destination], "v"),
+        _FeaturesOfEnds(structure, graph._node_frames[source], "u", ids),
+        _SelectedData(graph._edge_frames[etid], ids),
+        _FeaturesOfEnds(structure, graph._node_frames[destination], "v", ids),
     )
-    return _with_layout(func(batch), structure.edge_layout, func)
+    batch.ids = ids
+    return _with_layout(func(batch), layout, func)
 
 
 class _EdgeBatch(EdgeBatch):  # type: ignore[misc]
-    """All edges of a relation."""
+    """All edges of a relation, or those of ids."""
 
-    def edges(self) -> tuple[Tensor, Tensor, Tensor]:
+    ids: Tensor | None
+
+    def edges(self) -> tuple[Tensor, ...]:
         """The ids of sources, destinations and edges, partitioned as features of edges."""
-        ids: tuple[Tensor, Tensor, Tensor] = self._graph._graph.edges(
-            self._graph.get_etype_id(self.canonical_etype)
-        )
-        return ids
+        graph = self._graph
+        ids: tuple[Tensor, ...] = graph._graph.edges(graph.get_etype_id(self.canonical_etype))
+        return ids if self.ids is None else tuple(rows[self.ids] for rows in ids)
 
     def batch_size(self) -> int:
+        if self.ids is not None:
+            return len(self.ids)
         count: int = self._graph.num_edges(self.canonical_etype)
         return count
+
+
+class _SelectedData(Mapping[str, Tensor]):
+    """The data of all edges or of some, whose rows are selected at the use of a column."""
+
+    def __init__(self, frame: Any, ids: Tensor | None) -> None:
+        self._frame = frame
+        self._ids = ids
+
+    def __getitem__(self, name: str) -> Tensor:
+        rows: Tensor = self._frame[name]
+        return rows if self._ids is None else rows[self._ids]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._frame)
+
+    def __len__(self) -> int:
+        return len(self._frame)
 
 
 class _FeaturesOfEnds(Mapping[str, Tensor]):
     """The data of each edge's source or destination; a column is gathered at its first use."""
 
-    def __init__(self, structure: EdgeStructure, frame: Any, end: str) -> None:
+    def __init__(self, structure: EdgeStructure, frame: Any, end: str, ids: Tensor | None) -> None:
         self._structure = structure
         self._frame = frame
         self._end = end
+        self._ids = ids
         self._gathered: dict[str, Tensor] = {}
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._gathered:
-            self._gathered[name] = features_of_ends(self._structure, self._frame[name], self._end)
+            rows = features_of_ends(self._structure, self._frame[name], self._end)
+            self._gathered[name] = rows if self._ids is None else rows[self._ids]
         return self._gathered[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -115,12 +139,15 @@ def _invoke_reduce_function(
     if frame._initializers or frame._default_initializer is not None:
         raise NotImplementedError("initializers of node data with a reduce function of the user's")
     structure = graph._graph.edge_lists[0].structure
-    if not isinstance(structure, PartitionedStructure):
-        raise NotImplementedError("reduce functions of the user's over reversed partitioned edges")
+    messages = dict(msgdata)
+    if isinstance(structure, ReversedCsc):
+        moved = structure.moved
+        messages = {name: moved.to_reversed(rows) for name, rows in messages.items()}
+        structure = moved.structure
     buckets: list[_Bucket] = structure.cached(("dgl degrees",), lambda: _make_buckets(structure))
     parts: dict[str, dict[str, Tensor]] = {}
     for bucket in buckets:
-        mailbox = {name: bucket.mail(structure, rows) for name, rows in dict(msgdata).items()}
+        mailbox = {name: bucket.mail(structure, rows) for name, rows in messages.items()}
         nodes = from_local(bucket.layout.positions.to(graph.idtype), bucket.layout)
         data = _SelectedRows(frame, structure, bucket)
         batch = NodeBatch(graph, nodes, ntype, data, msgs=mailbox)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch_geometric.nn.conv import RGCNConv
+from torch_geometric.nn.conv import HGTConv, RGCNConv
 
 from peergraph.aggregate import Csc
 from peergraph.fullgraph import (
@@ -33,6 +33,7 @@ from peergraph.fullgraph import (
 
 from .. import compat
 from .aggregation import aggregate
+from .hgt import hgt
 
 Original = Callable[..., Any]
 
@@ -52,6 +53,7 @@ def install() -> None:
         "get_laplacian": _get_laplacian,
         "gcn_norm": _gcn_norm,
         "one_hot": _one_hot,
+        "to_dense_batch": _to_dense_batch,
     }
     replacements: dict[Any, Callable[..., Any]] = {
         compat.edge_function(name): function for name, function in served.items()
@@ -65,6 +67,7 @@ def install() -> None:
                 compat.full_graph_patches.replace(module, name, replacements[value])
     compat.full_graph_patches.replace(compat.Aggregation, "__call__", aggregate)
     compat.full_graph_patches.replace(RGCNConv, "forward", _rgcn)
+    compat.full_graph_patches.replace(HGTConv, "forward", hgt)
 
 
 def _scatter(
@@ -221,6 +224,26 @@ def _one_hot(
     classes = int(index.max()) + 1 if num_classes is None else num_classes
     found = index.unsqueeze(1) == torch.arange(classes, device=index.device)
     return found.to(torch.get_default_dtype() if dtype is None else dtype)
+
+
+def _to_dense_batch(
+    original: Original,
+    x: Any,
+    batch: Any = None,
+    fill_value: float = 0.0,
+    max_num_nodes: int | None = None,
+    batch_size: int | None = None,
+) -> Any:
+    if not isinstance(x, PartitionedTensor):
+        return original(x, batch, fill_value, max_num_nodes, batch_size)
+    sizes = (max_num_nodes in (None, x.shape[0]), batch_size in (None, 1))
+    if not all(sizes) or (batch is not None and bool((batch != 0).any())):
+        raise NotImplementedError(
+            "to_dense_batch of several graphs, or of other sizes, on a partitioned graph: all its "
+            "nodes are one graph"
+        )
+    mask = torch.ones(x.layout.local_count, dtype=torch.bool, device=x.device)
+    return x.unsqueeze(0), from_local(mask, x.layout).unsqueeze(0)
 
 
 def _rgcn(original: Original, layer: Any, x: Any, edge_index: Any, edge_type: Any = None) -> Any:

@@ -309,7 +309,7 @@ class Csc:
 
     orders_products = False
 
-    def keeps(self, x: Tensor | TableRows) -> bool:
+    def keeps(self, x: Tensor | TableRows, e: Tensor | None = None) -> bool:
         """Returns False: nothing is kept of features."""
         return False
 

@@ -54,8 +54,10 @@ class Structure(Protocol):
         """Whether :meth:`spmm_linear` multiplies first where that is narrower."""
         ...
 
-    def keeps(self, x: Tensor | TableRows) -> bool:
+    def keeps(self, x: Tensor | TableRows, e: Tensor | None = None) -> bool:
         """Returns whether results of `x` are kept: it came before, unchanged, without gradient.
+
+        With `e`, weights of edges, whether results of both are.
 
         A layer asks once for each call, since the call is remembered.
         """

@@ -14,6 +14,8 @@ from peergraph.fullgraph.structure.edge_changes import (
     without_self_loops,
 )
 from peergraph.fullgraph.structure.edge_index import PartitionedEdgeIndex
+from peergraph.fullgraph.structure.edge_reversal import EdgeReversal, reverse_edges
+from peergraph.fullgraph.structure.joint_softmax import joint_softmax
 from peergraph.fullgraph.structure.node_index import NodeIndex
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.fullgraph.structure.partitioned_structure import PartitionedStructure, kept_ends
@@ -22,6 +24,7 @@ from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 
 __all__ = [
     "CapturedStep",
+    "EdgeReversal",
     "FullGraph",
     "FullGraphPlan",
     "LoopStructure",
@@ -34,10 +37,12 @@ __all__ = [
     "capture",
     "distribute",
     "from_local",
+    "joint_softmax",
     "kept_ends",
     "keyed_random",
     "like",
     "replicated",
+    "reverse_edges",
     "select_edge_rows",
     "select_edges",
     "self_loop_mask",

@@ -13,6 +13,7 @@ import dgl
 import dgl.function as fn
 import dgl.nn as dglnn
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 Make = Callable[[], nn.Module]
@@ -94,6 +95,12 @@ LAYERS: dict[str, tuple[Make, Operation]] = {
     "SG": (lambda: dglnn.SGConv(WIDTH, 5, k=2, **_LOOSE), _on("x")),
     "APPNP": (lambda: dglnn.APPNPConv(k=3, alpha=0.2), _keyword(edge_weight="w")),
     "Gated": (lambda: dglnn.GatedGraphConv(WIDTH, 7, 2, 1), _on("x")),
+    "Gated with types": (lambda: dglnn.GatedGraphConv(WIDTH, 7, 2, TYPES), _on("x t")),
+    "GraphConv none, wide": (lambda: dglnn.GraphConv(WIDTH, 3, "none", **_LOOSE), _on("x")),
+    "GraphConv right": (
+        lambda: dglnn.GraphConv(WIDTH, 3, "right", **_LOOSE),
+        _keyword(edge_weight="w"),
+    ),
     "PNA": (
         lambda: dglnn.PNAConv(WIDTH, 5, ["mean", "max"], ["amplification"], 2.0),
         _on("x"),
@@ -181,6 +188,13 @@ OPERATIONS: dict[str, Operation] = {
     "reduce of the user": partial(_update, _MESSAGES["u_mul_e"], _by_degree),
     "reversed, sum": lambda g, x, w, f, t: _reversed(g, x, f, fn.u_mul_e, fn.sum),
     "reversed, mean": lambda g, x, w, f, t: _reversed(g, x, f, fn.u_mul_e, fn.mean),
+    "reversed, max": lambda g, x, w, f, t: _reversed(g, x, f, fn.u_mul_e, fn.max),
+    "reversed, min": lambda g, x, w, f, t: _reversed(g, x, f, fn.u_sub_e, fn.min),
+    "reversed, of the user": lambda g, x, w, f, t: _reversed(g, x, f, fn.u_mul_e, _by_highest),
+    "edge_softmax by source": lambda g, x, w, f, t: dgl.ops.edge_softmax(g, f, norm_by="src"),
+    "edge_softmax reversed": lambda g, x, w, f, t: dgl.ops.edge_softmax(dgl.reverse(g), f),
+    "some edges": lambda g, x, w, f, t: _some_edges(g, x, f),
+    "links": lambda g, x, w, f, t: _links(g, x),
     "edge_softmax": lambda g, x, w, f, t: dgl.ops.edge_softmax(g, f),
     "gspmm": lambda g, x, w, f, t: dgl.ops.gspmm(g, "mul", "sum", x, f),
     "gsddmm": lambda g, x, w, f, t: dgl.ops.gsddmm(g, "add", x, f, "v", "e"),
@@ -203,6 +217,40 @@ def _reversed(g: Any, x: Tensor, f: Tensor, message: Any, reduce: Any) -> Tensor
     back.update_all(fn.copy_e("at", "m"), fn.sum("m", "z"))
     out: Tensor = back.ndata["h"] + back.ndata["z"] * back.in_degrees()[:, None]
     return out
+
+
+def _by_highest(message: str, out: str) -> Any:
+    """A reduce function of the user's."""
+    return lambda nodes: {out: nodes.mailbox[message].amax(1)}
+
+
+def _some_edges(g: Any, x: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
+    """``apply_edges`` of the user's for some edges, and their data."""
+
+    def function(edges: Any) -> dict[str, Tensor]:
+        ids = edges.edges()[2].unsqueeze(1)
+        return {"f": edges.src["x"] * edges.data["f"] + ids, "new": edges.dst["x"] * len(edges)}
+
+    with g.local_scope():
+        g.ndata["x"], g.edata["f"] = x, f
+        ids = torch.tensor([7, 3, 100])
+        g.apply_edges(function, ids)
+        return g.edata["f"] + g.edata["new"], g.edges[ids].data["f"]
+
+
+def _links(g: Any, x: Tensor) -> tuple[Tensor, ...]:
+    """Predictors of DGL's guide on a plain graph of pairs, and a loss with the edges' scores."""
+    random = torch.Generator().manual_seed(3)
+    pairs = dgl.graph(tuple(torch.randint(50, (2, 30), generator=random)), num_nodes=50)
+    with pairs.local_scope():
+        pairs.ndata["h"] = x
+        pairs.apply_edges(fn.u_dot_v("h", "h", "score"))
+        pairs.apply_edges(fn.u_sub_v("h", "h", "difference"))
+        pairs.apply_edges(lambda edges: {"both": torch.cat([edges.src["h"], edges.dst["h"]], 1)})
+        scores = [dgl.ops.u_dot_v(g, x, x)[:, 0], pairs.edata["score"][:, 0]]
+        labels = torch.cat([torch.ones(g.num_edges()), torch.zeros(30)]).double()
+        loss = F.binary_cross_entropy_with_logits(torch.cat(scores), labels)
+        return x * loss, pairs.edata["difference"], pairs.edata["both"].tanh()
 
 
 def several_types(g: Any) -> dict[str, Any]:

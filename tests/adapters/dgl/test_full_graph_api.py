@@ -136,18 +136,14 @@ def _check_refusals() -> None:
         lambda: part.edge_subgraph([0, 1]),
         lambda: part.subgraph([0, 1]),
         lambda: dgl.add_self_loop(part),
-        lambda: dgl.reverse(part).update_all(
-            dgl.function.copy_u("feat", "m"), dgl.function.max("m", "h")
-        ),
         lambda: part.find_edges([0]),
         lambda: part.sample_neighbors([0], 2),
         lambda: part.adj_external(),
-        lambda: dgl.ops.edge_softmax(part, part.edata["w"], norm_by="src"),
-        lambda: part.apply_edges(lambda edges: {"x": edges.data["w"]}, edges=[0, 1]),
+        lambda: part.apply_nodes(lambda nodes: {"x": nodes.data["feat"]}, [0, 1]),
         lambda: dgl.sampling.random_walk(part, [0], length=2),
     ):
         with pytest.raises(
-            (NotImplementedError, TypeError), match=f"{way_out}|to all edges|PartitionedIndex"
+            (NotImplementedError, TypeError), match=f"{way_out}|to all nodes|PartitionedIndex"
         ):
             call()
     with pytest.raises(NotImplementedError, match="stays on cpu"):

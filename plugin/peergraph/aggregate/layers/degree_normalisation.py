@@ -105,12 +105,14 @@ def gcn(
 
     if weight is None:
         return aggregate(x, bias)
-    # Without factors the structure keeps the sums itself.
-    scales = norm == "both" or norm == "left"
-    if scales and edge_weight is None and structure.keeps(x):
+    first = multiplies_first(x, [weight])
+    if _has_no_factors(norm, edge_weight):
+        # The structure keeps the sums itself, if it gets the features instead of their product.
+        first = first and not structure.keeps(x, edge_weight)
+    elif edge_weight is None and structure.keeps(x):
         key = ("gcn", norm, add_self_loops, out_degrees, dtype)
         return F.linear(structure.kept(x, key, lambda: aggregate(x, None)), weight, bias)
-    if multiplies_first(x, [weight]):
+    if first:
         return aggregate(F.linear(x, weight), bias)
     return F.linear(aggregate(x, None), weight, bias)
 
@@ -123,6 +125,11 @@ def weights_edges(structure: Structure, dtype: torch.dtype) -> bool:
     )
 
 
+def _has_no_factors(norm: str, edge_weight: Tensor | None) -> bool:
+    """Returns whether the result is a sum or a mean of messages."""
+    return norm == "none" or (norm == "right" and edge_weight is None)
+
+
 def _aggregate(
     structure: Structure,
     x: Tensor,
@@ -133,7 +140,7 @@ def _aggregate(
     edge_weight: Tensor | None,
     dtype: torch.dtype,
 ) -> Tensor:
-    if norm == "none" or (norm == "right" and edge_weight is None):
+    if _has_no_factors(norm, edge_weight):
         message = "copy_u" if edge_weight is None else "mul"
         reduce = "sum" if norm == "none" else "mean"
         out = without_autocast(lambda: structure.spmm(message, reduce, x, edge_weight))

@@ -48,7 +48,7 @@ class RowLayout:
     parts: tuple[RowLayout, ...]
     """For :meth:`concatenate`: the layouts one after the other; else empty."""
     by_ids: bool
-    """Whether the rows were named by a plain list of ids, which every rank holds."""
+    """Whether a plain list of ids, which every rank holds, named the rows or some of them."""
 
     def __init__(
         self,
@@ -312,7 +312,7 @@ class RowLayout:
                 [a + b for a, b in zip(self.counts, other.counts, strict=True)],
                 lambda: torch.cat([self.positions, other.positions + self.size]),
                 parts=(*first, *second),
-                by_ids=self.by_ids and other.by_ids,
+                by_ids=self.by_ids or other.by_ids,
             )
             self._concatenated = result
         return result

@@ -161,7 +161,7 @@ def _select_edges(structure: PartitionedCsc, layout: RowLayout) -> PartitionedCs
         structure.source_layout,
         structure.destination_layout,
         layout,
-        _internal_rows(structure, sources[rows]),
+        internal_source_rows(structure, sources[rows]),
         destinations[rows],
         mode=structure.mode_choice,
     )
@@ -176,7 +176,7 @@ def _with_self_loops(structure: PartitionedStructure, count: int) -> LoopStructu
     loop_counts = edges.group.all_gather(len(rows))
     loop_sources = resident.source_layout.internal_rows[loop_ids.cpu()].to(ids.device)
     sources, edge_destinations = resident.local_ends()
-    all_sources = torch.cat([_internal_rows(resident, sources), loop_sources])
+    all_sources = torch.cat([internal_source_rows(resident, sources), loop_sources])
     all_destinations = torch.cat([edge_destinations, rows])
     order = is_loop = None
     if resident is not structure:
@@ -206,7 +206,7 @@ def _with_self_loops(structure: PartitionedStructure, count: int) -> LoopStructu
     return LoopStructure(structure.like(made), rows, is_loop)
 
 
-def _internal_rows(structure: PartitionedCsc, extended_rows: Tensor) -> Tensor:
+def internal_source_rows(structure: PartitionedCsc, extended_rows: Tensor) -> Tensor:
     """Returns the internal row numbers of extended rows of sources."""
     layout, plan = structure.source_layout, structure.plan
     first = layout.offsets[layout.group.rank]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from peergraph.fullgraph.structure.edge_changes import select_edges
+from peergraph.fullgraph.structure.edge_reversal import reverse_edges
 from peergraph.fullgraph.structure.node_index import NodeIndex
 from peergraph.fullgraph.structure.partitioned_structure import PartitionedStructure
 from peergraph.fullgraph.tensor.conversions import distribute
@@ -22,7 +23,9 @@ class PartitionedEdgeIndex(Tensor):
     list of edges. ``edge_index[0]`` and ``edge_index[1]``, also by ``row, col = edge_index``, are
     the sources and the destinations: a :class:`NodeIndex`, which selects rows of nodes and else is
     the users' ids, partitioned as features of edges are. ``edge_index[:, mask]`` is a list of the
-    edges that a mask selects. Any other operation raises NotImplementedError.
+    edges that a mask selects. ``edge_index.flip(0)`` has sources and destinations swapped; of its
+    edges, whose features lie on other ranks, see :func:`reverse_edges`. Any other operation raises
+    NotImplementedError.
 
     Args:
         structure: the edges.
@@ -45,7 +48,7 @@ class PartitionedEdgeIndex(Tensor):
         super().__init__()
 
     def __getitem__(self, index: Any) -> Any:
-        """Returns the edges' sources (0) or destinations (1), or the edges that a mask selects.
+        """Returns sources (0) or destinations (1), flipped edges ([1, 0]), or those of a mask.
 
         The mask is bool [edges], partitioned as features of edges are, or plain and equal on all
         ranks; to select edges is collective.
@@ -55,6 +58,8 @@ class PartitionedEdgeIndex(Tensor):
                 return self._select(index[1])
             if index[1] in (slice(None), ...):
                 index = index[0]
+        if type(index) is list and index == [1, 0]:
+            return self._flip()
         if type(index) is not int or not -2 <= index < 2:
             _refuse(f"edge_index[{index!r}]")
         return self.unbind()[index]
@@ -66,6 +71,9 @@ class PartitionedEdgeIndex(Tensor):
             mask = distribute(mask, self.structure.edge_layout)
         chosen = select_edges(self.structure, mask)
         return self if chosen is self.structure else PartitionedEdgeIndex(chosen)
+
+    def _flip(self) -> PartitionedEdgeIndex:
+        return PartitionedEdgeIndex(reverse_edges(self.structure).structure)
 
     def __iter__(self) -> Iterator[NodeIndex]:
         return iter(self.unbind())
@@ -106,6 +114,8 @@ class PartitionedEdgeIndex(Tensor):
             options = kwargs or {}
             if func in _SAME:
                 return PartitionedEdgeIndex(given.structure)
+            if func is torch.ops.aten.flip.default and args[1] in ([0], [-2]):
+                return given._flip()
             if func is torch.ops.aten._to_copy.default and _keeps(given, options):
                 return PartitionedEdgeIndex(given.structure)
         _refuse(str(func))

@@ -89,3 +89,16 @@ def isin(elements: Any, test_elements: Any, **kwargs: Any) -> Tensor:
         not_implemented("isin", "the elements to look for are partitioned")
     local = torch.isin(elements._local, test_elements, **kwargs)
     return from_local(local, elements.layout, elements.partitioned_dim)
+
+
+@function_rule(F.multi_head_attention_forward)
+def multi_head_attention(query: Any, *args: Any, **kwargs: Any) -> Any:
+    """Attention within each row of a batch; attention between rows is refused."""
+    if isinstance(query, PartitionedTensor) and query.partitioned_dim == 0:
+        not_implemented(
+            "multi-head attention between nodes",
+            "it compares all pairs of rows, of which each rank has some (linear attention, as "
+            "attn_type='performer' of PyG's GPSConv, sums over rows and is exact)",
+        )
+    with _DisableTorchFunction():
+        return F.multi_head_attention_forward(query, *args, **kwargs)

@@ -23,7 +23,7 @@ def getitem(x: Any, index: Any) -> Tensor:
     if not isinstance(x, PartitionedTensor):
         return _rows_of_plain(x, index)
     if _is_mask_of(index, x):
-        return getitem(x.reshape(-1), index.reshape(-1))
+        return getitem(x.flatten(0, index.dim() - 1), index.reshape(-1))
     parts, place = split_index(index, x)
     rows = parts[place]
     if _is_all(rows):
@@ -63,7 +63,7 @@ def setitem(x: Any, index: Any, value: Any) -> None:
     """Writes rows and columns in place."""
     if not isinstance(x, PartitionedTensor):
         not_implemented("assignment", "a plain tensor is indexed by or set to a partitioned one")
-    if _is_mask_of(index, x):
+    if _is_mask_of(index, x) and index.dim() == x.dim():
         fill = value if isinstance(value, Tensor) else x.new_full((), value)
         if fill.dim():
             not_implemented("assignment", "a mask of elements is set to a tensor")
@@ -89,6 +89,21 @@ def setitem(x: Any, index: Any, value: Any) -> None:
             written[tuple(parts)] = value
         value = written
     x.copy_(_with_rows(x, chosen, value))
+
+
+@function_rule(torch.index_copy, Tensor.index_copy)
+def index_copy(input: Any, dim: int, index: Tensor, source: Any) -> Tensor:
+    """As `torch.index_copy`: rows by plain ids, or columns."""
+    result: Tensor = input.clone()
+    return index_copy_(result, dim, index, source)
+
+
+@function_rule(Tensor.index_copy_)
+def index_copy_(input: Any, dim: int, index: Tensor, source: Any) -> Tensor:
+    """:func:`index_copy` in place."""
+    setitem(input, (*[slice(None)] * (dim % input.dim()), index), source)
+    result: Tensor = input
+    return result
 
 
 def _with_rows(x: PartitionedTensor, chosen: RowLayout, value: Any) -> Tensor:
@@ -215,11 +230,12 @@ def _dims_of(part: Any) -> int:
 
 
 def _is_mask_of(index: Any, x: PartitionedTensor) -> bool:
-    """Whether an index is a mask of single elements."""
+    """Whether an index is a mask of several dimensions, those of rows among them."""
     return (
         isinstance(index, PartitionedTensor)
         and index._local.dtype == torch.bool
-        and index._local.dim() == x._local.dim() > 1
+        and 1 < index._local.dim() <= x._local.dim()
+        and index.partitioned_dim == x.partitioned_dim
     )
 
 

@@ -230,6 +230,16 @@ OTHERS: dict[str, tuple[Callable[[], nn.Module], Call]] = {
         lambda: pyg.SuperGATConv(WIDTH, OUT, heads=2, attention_type="MX").eval(),
         plain,
     ),
+    "MF": (lambda: pyg.MFConv(WIDTH, OUT, max_degree=4), plain),
+    "Dir SAGE": (lambda: pyg.DirGNNConv(pyg.SAGEConv(WIDTH, OUT)), plain),
+    "Dir GCN": (
+        lambda: pyg.DirGNNConv(pyg.GCNConv(WIDTH, OUT), alpha=0.3, root_weight=False),
+        plain,
+    ),
+    "GPS of linear attention": (
+        lambda: pyg.GPSConv(WIDTH, pyg.GINConv(mlp(out=WIDTH)), heads=2, attn_type="performer"),
+        plain,
+    ),
     "a user's with edges": (_Edges, with_attributes),
     "a user's with scatter": (_Scattered, plain),
     "GCN reversed": (lambda: pyg.GCNConv(WIDTH, OUT, flow="target_to_source"), plain),
@@ -282,8 +292,52 @@ def inner_products() -> None:
     check_model(Decoder(), small_graph())
 
 
+def one_graph() -> None:
+    """Norms and pooling by a batch vector that says that all nodes are one graph."""
+
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin = nn.Linear(WIDTH, OUT)
+            self.norms = nn.ModuleList([
+                pyg.GraphNorm(OUT), pyg.LayerNorm(OUT), pyg.InstanceNorm(OUT), pyg.PairNorm(),
+            ])  # fmt: skip
+            self.attention = pyg.AttentionalAggregation(nn.Linear(OUT, 1))
+
+        def forward(self, x: Tensor, batch: Tensor) -> Tensor:
+            x = self.lin(x)
+            for norm in self.norms:
+                x = x + norm(x, batch)
+            pools = (pyg.global_add_pool, pyg.global_mean_pool, pyg.global_max_pool)
+            pooled = sum(pool(x, b) for pool in pools for b in (batch, None))
+            return x * (pooled + self.attention(x, batch))
+
+    data = small_graph()
+    data.batch = torch.zeros(data.num_nodes, dtype=torch.long)
+    check_model(Pooled(), data, lambda m, d: m(d.x, d.batch), accelerated=False)
+
+
+def links() -> None:
+    """Link prediction: products at edges and at listed pairs, with labels of both."""
+    data = small_graph()
+    random = torch.Generator().manual_seed(3)
+    negative = torch.randint(data.num_nodes, (2, 40), generator=random)
+    labels = torch.cat([torch.ones(data.num_edges), torch.zeros(40)])
+
+    def call(model: nn.Module, d: Any) -> Tensor:
+        z = model(d.x, d.edge_index)
+        scores = [(z[a] * z[b]).sum(-1) for a, b in (d.edge_index, negative)]
+        loss = F.binary_cross_entropy_with_logits(torch.cat(scores), labels)
+        found: Tensor = z * loss
+        return found
+
+    check_model(pyg.GCNConv(WIDTH, OUT), data, call)
+
+
 CASES: dict[str, Callable[[], None]] = {
     **{name: _case(*value) for name, value in {**FUSED, **OTHERS}.items()},
     "return_attention_weights": return_attention,
     "inner products": inner_products,
+    "one graph": one_graph,
+    "links": links,
 }

@@ -22,11 +22,12 @@ from torch_geometric.utils import (
     scatter,
     softmax,
     to_dense_adj,
+    to_dense_batch,
     to_undirected,
 )
 
 import peergraph_pyg
-from peergraph.fullgraph import PartitionedEdgeIndex, PartitionedTensor
+from peergraph.fullgraph import PartitionedEdgeIndex, PartitionedTensor, like
 from peergraph.memory import Group
 from peergraph.store import NODE
 
@@ -189,19 +190,14 @@ def refusals() -> None:
         conv(found.x, found.edge_index)
     with pytest.raises(ValueError, match="pass dim_size"):
         scatter(found.edge_attr, found.edge_index[1])
-    whole = (
-        pyg.MFConv(WIDTH, 4),
-        pyg.DirGNNConv(pyg.SAGEConv(WIDTH, 4)),
-        pyg.SuperGATConv(WIDTH, 4),
-        pyg.GPSConv(WIDTH, pyg.SAGEConv(WIDTH, WIDTH), heads=2),
-    )
-    for layer in whole:
-        with pytest.raises(NotImplementedError):
-            layer(found.x, found.edge_index)
-    hetero = peergraph_pyg.full_graph(small_hetero())
-    layer = pyg.HGTConv({"paper": 4, "author": 3, "venue": 2}, 8, hetero.metadata())
     with pytest.raises(NotImplementedError):
-        layer(hetero.x_dict, hetero.edge_index_dict)
+        pyg.SuperGATConv(WIDTH, 4)(found.x, found.edge_index)
+    layer = pyg.GPSConv(WIDTH, pyg.SAGEConv(WIDTH, WIDTH), heads=2)
+    with pytest.raises(NotImplementedError, match="all pairs of rows.*performer"):
+        layer(found.x, found.edge_index)
+    several = torch.arange(data.num_nodes) // 10
+    with pytest.raises(NotImplementedError, match="several graphs"):
+        to_dense_batch(found.x, like(found.x, several))
     with pytest.raises(TypeError, match="data must be Data"):
         peergraph_pyg.full_graph([1])
     with pytest.raises(ValueError, match="expected data returned by"):

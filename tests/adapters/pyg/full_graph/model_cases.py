@@ -82,6 +82,23 @@ class Attention(nn.Module):
         return found
 
 
+class HGT(nn.Module):
+    """As examples/hetero/hgt_dblp.py of PyG: two layers of attention over all relations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        data = small_hetero()
+        widths = {"paper": 4, "author": 3, "venue": 2}
+        self.first = pyg.HGTConv(widths, HIDDEN, data.metadata(), heads=2)
+        self.second = pyg.HGTConv(HIDDEN, HIDDEN, data.metadata(), heads=4)
+        self.lin = nn.Linear(HIDDEN, CLASSES)
+
+    def forward(self, x_dict: Any, edge_index_dict: Any) -> Tensor:
+        x_dict = self.second(self.first(x_dict, edge_index_dict), edge_index_dict)
+        found: Tensor = self.lin(x_dict["paper"])
+        return found
+
+
 class ToHetero(nn.Module):
     """`to_hetero` of a model of SAGE layers, which gets pairs of features."""
 
@@ -140,6 +157,7 @@ HETERO: dict[str, Callable[[], nn.Module]] = {
     "HeteroConv max": lambda: Hetero("max"),
     "HeteroConv mean": lambda: Hetero("mean"),
     "HANConv": Attention,
+    "HGTConv": HGT,
     "to_hetero SAGE": ToHetero,
     "to_hetero GAT mean": lambda: ToHetero("GATConv", "mean"),
     "to_hetero Graph": lambda: ToHetero("GraphConv"),

@@ -1,0 +1,149 @@
+"""A structure's edges in the other direction, partitioned by what were their sources."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.exchange.transport import Transport, split_rows
+from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.structure.edge_changes import internal_source_rows
+from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
+from peergraph.fullgraph.structure.partitioned_structure import PartitionedStructure
+from peergraph.fullgraph.tensor.conversions import from_local
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+
+
+class EdgeReversal:
+    """The reversed edges of a structure, and the way of features of edges to them and back.
+
+    Edges keep their ids, but lie on the ranks of their sources. Made by :func:`reverse_edges`.
+
+    Args:
+        original: the edges.
+        structure: the reversed edges.
+        moves: how rows of edges move to the reversed edges.
+    """
+
+    def __init__(
+        self, original: PartitionedStructure, structure: PartitionedStructure, moves: _Moves
+    ) -> None:
+        self.original = original
+        self.structure = structure
+        self._moves = moves
+
+    def to_reversed(self, e: PartitionedTensor) -> PartitionedTensor:
+        """Returns features of edges with the rows of the reversed edges.
+
+        Collective; differentiable.
+
+        Raises:
+            ValueError: `e` has other rows.
+        """
+        return _move(e, self.original.edge_layout, self.structure.edge_layout, self._moves)
+
+    def from_reversed(self, e: PartitionedTensor) -> PartitionedTensor:
+        """Returns features of reversed edges with the rows of the edges; as the other way."""
+        moves = self._moves.reversed()
+        return _move(e, self.structure.edge_layout, self.original.edge_layout, moves)
+
+
+def reverse_edges(structure: PartitionedStructure) -> EdgeReversal:
+    """Returns the structure's edges from destinations to sources.
+
+    Collective at the first call. The reversed edges are kept, and take as much memory as the edges;
+    reversed once more they are the edges.
+    """
+
+    def make() -> EdgeReversal:
+        resident, moves = _reverse(structure.resident)
+        made = structure.like(resident)
+        back = EdgeReversal(made, structure, moves.reversed())
+        made.cached("reversed edges", lambda: back)
+        return EdgeReversal(structure, made, moves)
+
+    return structure.cached("reversed edges", make)
+
+
+def _reverse(structure: PartitionedCsc) -> tuple[PartitionedCsc, _Moves]:
+    """Returns the reversed edges, and how rows of edges move to them."""
+    nodes = structure.source_layout
+    group = nodes.group
+    extended_rows, destinations = structure.local_ends()
+    sources = internal_source_rows(structure, extended_rows)
+    offsets = torch.tensor(nodes.offsets, device=sources.device)
+    # Of ranks without rows, which have the offset of the next one, `right` finds the last.
+    owners = torch.searchsorted(offsets, sources, right=True) - 1
+    sent = torch.bincount(owners, minlength=group.world_size).tolist()
+    received = [counts[group.rank] for counts in group.all_gather(sent)]
+    order = torch.argsort(owners, stable=True)
+    moves = _Moves(Transport.of(group), sent, received, order, None)
+    destinations = structure.destination_layout.offsets[group.rank] + destinations
+    ids = structure.edge_layout.positions
+    found = moves(torch.stack([destinations, sources - offsets[owners], ids], 1))
+    # Edges that are sorted by destination take less memory.
+    by_destination = torch.argsort(found[:, 1], stable=True)
+    found = found[by_destination]
+    places = torch.empty_like(by_destination)
+    places[by_destination] = torch.arange(len(found), device=found.device)
+    moves = moves._replace(places=places)
+    made = PartitionedCsc.from_local_edges(
+        structure.destination_layout,
+        nodes,
+        RowLayout(group, group.all_gather(len(found)), found[:, 2].contiguous()),
+        found[:, 0],
+        found[:, 1],
+        mode=structure.mode_choice,
+    )
+    return made, moves
+
+
+class _Moves(NamedTuple):
+    """The way of rows to the ranks that get them."""
+
+    transport: Transport
+    sent: list[int]
+    """Rows of this rank by the rank that gets them."""
+    received: list[int]
+    """Rows that this rank gets, by rank."""
+    order: Tensor | None
+    """[rows of this rank] rows in the order in which they are sent; None: as they are."""
+    places: Tensor | None
+    """[rows that it gets] where each is stored; None: in the order in which they come."""
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Returns the rows that this rank gets. Collective."""
+        rows = rows.contiguous() if self.order is None else rows.index_select(0, self.order)
+        found = rows.new_empty(sum(self.received), *rows.shape[1:])
+        self.transport.all_to_all(split_rows(found, self.received), split_rows(rows, self.sent))
+        if self.places is None:
+            return found
+        return torch.empty_like(found).index_copy_(0, self.places, found)
+
+    def reversed(self) -> _Moves:
+        """Returns the moves in the other direction."""
+        return _Moves(self.transport, self.received, self.sent, self.places, self.order)
+
+
+def _move(
+    e: PartitionedTensor, layout: RowLayout, new_layout: RowLayout, moves: _Moves
+) -> PartitionedTensor:
+    if e.partitioned_dim != 0 or not layout.same_rows(e.layout):
+        raise ValueError(f"e must have the rows of the edges, {layout}, in dimension 0, got "
+                         f"{e.layout} in dimension {e.partitioned_dim}")  # fmt: skip
+    moved: Tensor = _MoveRows.apply(e.to_local(), moves)  # type: ignore[no-untyped-call]
+    return from_local(moved, new_layout)
+
+
+class _MoveRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, moves: _Moves) -> Tensor:
+        ctx.moves = moves
+        return moves(rows)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        moved: Tensor = _MoveRows.apply(grad, ctx.moves.reversed())  # type: ignore[no-untyped-call]
+        return moved, None
