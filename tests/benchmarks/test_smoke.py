@@ -260,6 +260,13 @@ def test_fullgraph_mgg(tmp_path: Path) -> None:
     assert "over_best" in table
 
 
+def test_offload_structure(tmp_path: Path) -> None:
+    small = ["--nodes", "50", "--edges", "700", "--chunks", "3", "--world", "2"]
+    records, table = run("offload_structure", tmp_path / "out.jsonl", *small)
+    assert [r["system"] for r in records] == ["build", "chunks", "reverse", "exchange"]
+    assert "rest" in table
+
+
 def test_dgl_layers(tmp_path: Path) -> None:
     pytest.importorskip("peergraph_dgl", exc_type=ImportError)
     more = ["--graph", "tiny/200", "--dims", "8", "--layers", "copy_u_sum,u_add_v,SAGE,GATv2"]
