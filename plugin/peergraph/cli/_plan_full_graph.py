@@ -7,9 +7,11 @@ from os import PathLike
 import torch
 
 from peergraph.cli._plan_graph import check_sizes
+from peergraph.fullgraph.layout.duplication import Duplication
 from peergraph.fullgraph.layout.edge_share import EdgeShare
 from peergraph.fullgraph.layout.volume import Volume
 from peergraph.fullgraph.plan.choose_order import OrderChooser, check_order
+from peergraph.fullgraph.plan.counted_spread import count_parts
 from peergraph.fullgraph.plan.memory_items import GraphFacts
 from peergraph.memory import Group
 from peergraph.store import EDGE, NODE
@@ -20,8 +22,13 @@ from peergraph.store.input.schema import TableSpec, agree_on_schema
 _ALONE = Group(0, 1, torch.device("cpu"), 300.0)
 
 
-def saved_facts(folder: str | PathLike[str], ranks: int, order: str) -> GraphFacts:
+def saved_facts(
+    folder: str | PathLike[str], ranks: int, order: str
+) -> tuple[GraphFacts, list[Duplication]]:
     """Counts a store that :meth:`Store.save` wrote, its nodes in an order for so many ranks.
+
+    Returns:
+        The facts, and, of a graph with one type of nodes, the rows that chunks need.
 
     Raises:
         FileNotFoundError, ValueError: as :meth:`Store.load`.
@@ -38,7 +45,10 @@ def saved_facts(folder: str | PathLike[str], ranks: int, order: str) -> GraphFac
                                       else ids)  # fmt: skip
     chooser = OrderChooser(_ALONE, schema.num_nodes, shares, 0, blocks=ranks)
     chosen = chooser.choose(check_order(order, schema.num_nodes))
-    return GraphFacts(
+    counted = []
+    if len(chosen.parts) == 1:
+        counted = count_parts(shares.values(), *next(iter(chosen.parts.values())))
+    facts = GraphFacts(
         {t: counts for t, (_, counts) in chosen.parts.items()},
         chosen.volumes,
         {t: sum(map(_row_bytes, tables.values())) for t, tables in schema.node_tables.items()},
@@ -46,6 +56,7 @@ def saved_facts(folder: str | PathLike[str], ranks: int, order: str) -> GraphFac
         chosen.name,
         chosen.reason,
     )
+    return facts, counted
 
 
 def described_facts(

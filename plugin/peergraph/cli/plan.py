@@ -13,7 +13,9 @@ from peergraph.cli._plan_picture import draw
 from peergraph.cli.arguments import byte_count, integers
 from peergraph.fullgraph import FullGraphPlan
 from peergraph.fullgraph.exchange.mode_cost import MODES
+from peergraph.fullgraph.layout.duplication import Duplication
 from peergraph.fullgraph.layout.numbering import ORDERS
+from peergraph.fullgraph.plan.counted_spread import format_duplication, spread_of
 from peergraph.memory import Group
 from peergraph.memory.topology.machines import MACHINES, machine
 from peergraph.memory.topology.measure import known_topology, measure_topology
@@ -117,9 +119,9 @@ def _plan_full_graph(args: argparse.Namespace, topology: Topology) -> int:
     """Prints the plan of training on the whole graph."""
     if args.picture is not None:
         raise ValueError("--picture is for plans of mini-batches")
-    ranks = topology.num_gpus
+    ranks, counted = topology.num_gpus, list[Duplication]()
     if args.store is not None:
-        facts = saved_facts(args.store, ranks, args.order)
+        facts, counted = saved_facts(args.store, ranks, args.order)
     else:
         facts = described_facts(args.nodes, args.edges, sum(args.row_bytes), args.skew, ranks)
     plan = FullGraphPlan.make(
@@ -133,8 +135,12 @@ def _plan_full_graph(args: argparse.Namespace, topology: Topology) -> int:
         host_memory=args.host_memory,
         file_memory=args.file_memory,
         heads=args.heads,
+        spreads=[spread_of(found) for found in counted],
     )
-    print(json.dumps(plan.to_dict()) if args.json else plan)
+    if args.json:
+        print(json.dumps({**plan.to_dict(), "duplication": [vars(found) for found in counted]}))
+    else:
+        print(plan, *format_duplication(counted), sep="\n")
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from peergraph.fullgraph.captured_step import CapturedStep, capture
 from peergraph.fullgraph.graph import FullGraph
+from peergraph.fullgraph.layout.duplication import Duplication, count_duplication, cut_chunks
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 from peergraph.fullgraph.random.plain_tensors import keyed_random
@@ -24,6 +25,7 @@ from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 
 __all__ = [
     "CapturedStep",
+    "Duplication",
     "EdgeReversal",
     "FullGraph",
     "FullGraphPlan",
@@ -35,6 +37,8 @@ __all__ = [
     "PartitionedTensor",
     "RowLayout",
     "capture",
+    "count_duplication",
+    "cut_chunks",
     "distribute",
     "from_local",
     "joint_softmax",
