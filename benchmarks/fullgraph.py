@@ -207,6 +207,8 @@ def parts_of(epoch: Epoch) -> dict[str, float]:
         torch.cuda.synchronize()
     spans: dict[str, list[tuple[float, float]]] = {kind: [] for kind in (*_PARTS, "rest")}
     for event in profile.events():
+        if event.device_type != torch.autograd.DeviceType.CUDA:
+            continue  # A call of the host, which has the name of what it starts.
         name = event.name.lower()
         kind = next((k for k, found in _PARTS.items() if any(f in name for f in found)), "rest")
         spans[kind].append((event.time_range.start, event.time_range.end))

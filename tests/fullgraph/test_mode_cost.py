@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -15,46 +17,108 @@ from .partition_graphs import brute_force_volume, edge_graphs
 OWN, LINK = 1000.0, 100.0
 
 
-def round_machine(count: int, link: float = LINK) -> Topology:
-    return Topology.from_matrix(
+STAGE = 5e-5  # seconds of launches
+
+
+def round_machine(count: int, link: float = LINK, cache: int = 1) -> Topology:
+    made = Topology.from_matrix(
         [[OWN if i == j else link for j in range(count)] for i in range(count)],
         10.0,
         memory=1 << 30,
         ingress=[link if count > 1 else 0.0] * count,
     )
+    return replace(made, caches=(cache,) * count)
+
+
+def reads(edges: int, width: int, cached: float = 0.0) -> float:
+    """Seconds in which rows of so many edges are read, with 8 bytes of each edge and slice."""
+    slices = -(-width // 512)
+    memory, cache = max(width, 128) + 8 * slices, width + 8 * slices
+    return edges * (cached * cache / 2 + (1 - cached) * memory) / (2.35 * OWN)
 
 
 def test_two_ranks() -> None:
     volume = Volume(((50, 20), (10, 50)), ((300, 100), (40, 360)))
-    rows, width = (60, 70), 8
+    rows, width = (60, 70), 256
     costs = sum_costs(volume, rows, rows, width, round_machine(2))
+
+    def shares(edges: int, count: int) -> float:
+        return reads(edges, width, 0.5 / (count * width))
+
     # Rank 0 packs 10 rows, receives 20 while it sums 300 edges, then sums 100; the sums are
-    # written, then read and written.
-    copies = 8 * 30 / OWN
-    rank_0 = 8 * ((300 + 60) / OWN + 10 * 2 / OWN + (100 + 120) / OWN) + copies
-    rank_1 = 8 * ((360 + 70) / OWN + 20 * 2 / OWN + (40 + 140) / OWN) + copies
-    assert costs["halo"].seconds == pytest.approx(max(rank_0, rank_1))
+    # written, then read and written. Rows are read and written three times where they arrive.
+    row = width / (2 * OWN)
+    first = shares(300, 60) + row * 60 + 10 * width / OWN
+    rank_0 = max(first, 20 * width / LINK) + shares(100, 20) + row * (2 * 60 + 3 * 20 + 10)
+    first = shares(360, 70) + row * 70 + 20 * width / OWN
+    rank_1 = max(first, 10 * width / LINK) + shares(40, 10) + row * (2 * 70 + 3 * 10 + 20)
+    assert costs["halo"].seconds == pytest.approx(max(rank_0, rank_1) + 2 * STAGE)
     assert costs["halo"].received == (20 * width, 10 * width)
     assert costs["halo"].buffers == ((20 + 10) * width, (10 + 20) * width)
     # The blocks take longer to arrive than the local sums.
-    waits = 8 * 70 / LINK
-    copies = 8 * 130 / OWN
-    rank_0 = max(8 * 360 / OWN, waits) + 8 * 220 / OWN + copies
-    rank_1 = max(8 * 430 / OWN, 8 * 60 / LINK) + 8 * 180 / OWN + copies
-    assert costs["blocks"].seconds == pytest.approx(max(rank_0, rank_1))
+    waits = width * 70 / LINK
+    first = shares(300, 60) + row * 60
+    rank_0 = max(first, waits) + shares(100, 70) + row * (2 * 60 + 3 * 70 + 60)
+    first = shares(360, 70) + row * 70
+    rank_1 = max(first, width * 60 / LINK) + shares(40, 60) + row * (2 * 70 + 3 * 60 + 70)
+    assert costs["blocks"].seconds == pytest.approx(max(rank_0, rank_1) + 2 * STAGE)
     assert costs["blocks"].received == (70 * width, 60 * width)
     assert costs["blocks"].buffers == (70 * width, 60 * width)
-    assert costs["in_kernel"].seconds == pytest.approx(8 * (100 / LINK + 60 / OWN))
+    links = 100 * width / LINK + row * 60 + STAGE
+    assert costs["in_kernel"].seconds == pytest.approx(links)
     assert costs["in_kernel"].received == (100 * width, 40 * width)
     assert costs["in_kernel"].buffers == (0, 0)
 
 
 def test_nothing_is_exchanged_by_one_rank() -> None:
-    costs = sum_costs(Volume(((5,),), ((30,),)), (9,), (9,), 4, round_machine(1))
-    assert set(costs) == set(MODES)
-    for cost in costs.values():
-        assert cost.seconds == pytest.approx(4 * 39 / OWN)
-        assert cost.received == cost.buffers == (0,)
+    written = 9 * 4 / (2 * OWN)
+    for cached, cache, edges in ((0.0, 0, 30), (1.0, 36, 30), (0.25, 18, 30), (1.0, 1, 128 * 9)):
+        volume = Volume(((5,),), ((edges,),))
+        costs = sum_costs(volume, (9,), (9,), 4, round_machine(1, cache=cache))
+        assert set(costs) == set(MODES)
+        for cost in costs.values():
+            assert cost.seconds == pytest.approx(reads(edges, 4, cached) + written + STAGE)
+            assert cost.received == cost.buffers == (0,)
+    wide = sum_costs(Volume(((5,),), ((30,),)), (9,), (9,), 1200, round_machine(1, cache=0))
+    assert wide["blocks"].seconds == pytest.approx(reads(30, 1200) + 300 * written + STAGE)
+
+
+MEASURED = {
+    # On H200s, in milliseconds: ranks, columns, then blocks, halo and in the kernel.
+    "products": [
+        (1, 47, 5.8, None, None),
+        (1, 128, 14.6, None, None),
+        (1, 602, 77.6, None, None),
+        (2, 16, 2.02, 2.74, 7.21),
+        (2, 64, 3.45, 4.17, 24.0),
+        (2, 128, 7.48, 8.19, 47.5),
+    ],
+    "reddit": [
+        (1, 41, 2.59, None, None),
+        (1, 128, 6.6, None, None),
+        (1, 602, 32.0, None, None),
+        (2, 16, 0.684, 0.754, 6.84),
+        (2, 64, 1.70, 1.77, 22.5),
+        (2, 128, 3.49, 3.56, 44.1),
+    ],
+}
+GRAPHS = {"products": (2_449_032, 126_200_000), "reddit": (232_968, 114_800_000)}
+
+
+def test_predictions_are_near_what_was_measured() -> None:
+    for graph, rows in MEASURED.items():
+        nodes, edges = GRAPHS[graph]
+        for ranks, columns, *milliseconds in rows:
+            block = nodes // ranks
+            needed = ((int(0.98 * block),) * ranks,) * ranks
+            volume = Volume(needed, ((edges // ranks**2,) * ranks,) * ranks)
+            h200s = machine("full2").subset(range(ranks))
+            counts = (block,) * ranks
+            costs = sum_costs(volume, counts, counts, 4 * columns, h200s)
+            for mode, measured in zip(("blocks", "halo", "in_kernel"), milliseconds, strict=True):
+                with named_case(graph, ranks, columns, mode):
+                    if measured is not None:
+                        assert 1e3 * costs[mode].seconds == pytest.approx(measured, rel=0.3)
 
 
 def test_bytes_of_counted_graphs() -> None:

@@ -17,6 +17,22 @@ from dataclasses import dataclass
 from peergraph.fullgraph.layout.volume import Volume
 from peergraph.memory import Topology
 
+# A gather of random rows reads and writes them, a sum only reads them: it reads so many times as
+# fast as a gather, and so many times faster again what lies in the cache. Measured on an H200.
+_SUM_RATE, _CACHE_RATE = 2.35, 2.0
+# Of a cache that reads of all rows share, this part serves a row that is read again. Machines whose
+# caches are not known are taken to have an H200's.
+_CACHE_SHARE, _CACHE_BYTES = 0.5, 50 << 20
+# Bytes that a read of a row takes from memory at least, bytes of a row that are summed at a time,
+# and bytes that are read for each edge and slice besides.
+_LEAST_READ, _SLICE_BYTES, _EDGE_BYTES = 128, 512, 8
+# Edges of a source from which sums run over blocks of columns that fit the cache.
+_LEAST_READS = 128
+# Rows that are packed in a second, however narrow; and launches and waits of a stage.
+_PACKED_ROWS, _STAGE_SECONDS = 1.7e9, 5e-5
+# A copy is written to shared memory of its reader, read there and written where sums read it.
+_COPY_ACCESSES_OUT, _COPY_ACCESSES_IN = 1, 3
+
 MODES = ("halo", "blocks", "in_kernel")
 STAGED_MODES = MODES[:2]
 """Modes with buffers, in which one rank's rows after the other are summed."""
@@ -48,8 +64,9 @@ def sum_costs(
 ) -> dict[str, ModeCost]:
     """Predicts a sum of source rows at destinations in every mode that the machine allows.
 
-    The model counts bytes over measured rates. It takes rows to come from memory rather than from
-    caches. Copies run beside the sums, and take their share of the memory's bandwidth.
+    The model counts bytes over measured rates. Rows come from the cache as far as all rows of a
+    stage fit it, or a source has so many edges that sums run over blocks of columns; else from
+    memory. Copies run beside the sums, and take their share of the memory's bandwidth.
 
     Args:
         volume: of the edges.
@@ -68,7 +85,7 @@ def sum_costs(
     remote = volume.remote_edges
     needed = [[0 if p == q else volume.rows[p][q] for q in every] for p in every]
     whole = [[sources[q] if needed[p][q] else 0 for q in every] for p in every]
-    model = _Model(volume, destinations, row_bytes, topology)
+    model = _Model(volume, sources, destinations, row_bytes, topology)
     costs = [
         ModeCost(
             mode,
@@ -103,14 +120,21 @@ class _Model:
     """Seconds that a rank takes while all ranks do the same."""
 
     def __init__(
-        self, volume: Volume, destinations: Sequence[int], row_bytes: int, topology: Topology
+        self,
+        volume: Volume,
+        sources: Sequence[int],
+        destinations: Sequence[int],
+        row_bytes: int,
+        topology: Topology,
     ) -> None:
         self.edges = volume.edges
+        self.sources = sources
         self.destinations = destinations
         self.row_bytes = row_bytes
         self.rows = topology.rates(row_bytes)
         self.bulk = topology.bulk
         self.latency = topology.latency
+        self.caches = topology.caches or (_CACHE_BYTES,) * topology.num_gpus
 
     def stages(self, rank: int, moved: Sequence[Sequence[int]], *, packed: bool) -> float:
         """Receives and sums the rows of one rank after the other; own rows first.
@@ -120,7 +144,8 @@ class _Model:
             packed: whether this rank gathers the rows that it sends.
         """
         ranks = len(self.destinations)
-        computed = [self.sum(rank, self.edges[rank][rank]) + self.write(rank, 1)]
+        local = self.sum(rank, self.edges[rank][rank], self.sources[rank])
+        computed = [local + self.write(rank, 1)]
         copied = [0.0]
         for step in range(1, ranks):
             source, reader = (rank + step) % ranks, (rank - step) % ranks
@@ -129,32 +154,50 @@ class _Model:
             copied.append(begin + self.copy(rank, source, moved[rank][source]))
             pack = self.pack(rank, moved[reader][rank]) if packed else 0.0
             edges = self.edges[rank][source]
-            work = self.sum(rank, edges) + self.write(rank, 2) if edges else 0.0
-            # The copies of this stage, in and out.
-            copies = (moved[rank][source] + moved[reader][rank]) * self.row_bytes
-            work += copies / self.bulk.bandwidth[rank][rank]
+            rows = moved[rank][source]
+            work = self.sum(rank, edges, rows) + self.write(rank, 2) if edges else 0.0
+            accesses = _COPY_ACCESSES_IN * rows + _COPY_ACCESSES_OUT * moved[reader][rank]
+            work += self.access(rank, accesses)
             computed.append(max(computed[-1] + pack, copied[-1]) + work)
-        return computed[-1] + ranks * self.latency[rank][rank]
+        return computed[-1] + ranks * (_STAGE_SECONDS + self.latency[rank][rank])
 
     def in_kernel(self, rank: int, remote: int) -> float:
         """Reads local and remote rows, while other ranks read from this one's memory."""
-        local = self.sum(rank, sum(row[rank] for row in self.edges))
+        local = self.sum(rank, sum(row[rank] for row in self.edges), self.sources[rank])
         over_links = remote * self.row_bytes / self.rows.ingress[rank] if remote else 0.0
-        return max(local, over_links) + self.write(rank, 1) + max(self.latency[rank])
+        return (
+            max(local, over_links) + self.write(rank, 1) + _STAGE_SECONDS + max(self.latency[rank])
+        )
 
-    def sum(self, rank: int, edges: int) -> float:
-        """Reads a row of own memory for each edge."""
-        return edges * self.row_bytes / self.rows.bandwidth[rank][rank]
+    def sum(self, rank: int, edges: int, rows: int) -> float:
+        """Reads a row for each edge, of so many different rows in own memory."""
+        slices = -(-self.row_bytes // _SLICE_BYTES)
+        per_edge = slices * _EDGE_BYTES
+        rate = _SUM_RATE * self.rows.bandwidth[rank][rank]
+        from_memory = (max(self.row_bytes, _LEAST_READ) + per_edge) / rate
+        from_cache = (self.row_bytes + per_edge) / (rate * _CACHE_RATE)
+        cached = self.cached_share(rank, edges, rows)
+        return edges * (cached * from_cache + (1 - cached) * from_memory)
+
+    def cached_share(self, rank: int, edges: int, rows: int) -> float:
+        """The share of a sum's reads that the cache serves."""
+        taken = rows * min(self.row_bytes, _SLICE_BYTES)
+        if edges >= _LEAST_READS * rows or taken <= self.caches[rank]:
+            return 1.0
+        return _CACHE_SHARE * self.caches[rank] / taken
 
     def write(self, rank: int, times: int) -> float:
         """Writes the sums, or reads and writes them."""
-        moved = times * self.destinations[rank] * self.row_bytes
-        return moved / self.bulk.bandwidth[rank][rank]
+        return self.access(rank, times * self.destinations[rank])
+
+    def access(self, rank: int, rows: int) -> float:
+        """Reads or writes rows in order; a copy in bulk does both."""
+        return rows * self.row_bytes / (2 * self.bulk.bandwidth[rank][rank])
 
     def pack(self, rank: int, rows: int) -> float:
         """Reads rows that lie apart and writes them in order."""
-        seconds = 1 / self.rows.bandwidth[rank][rank] + 1 / self.bulk.bandwidth[rank][rank]
-        return rows * self.row_bytes * seconds
+        gathered = self.row_bytes / self.rows.bandwidth[rank][rank]
+        return rows * max(gathered, 1 / _PACKED_ROWS)
 
     def copy(self, rank: int, source: int, rows: int) -> float:
         """Copies rows in bulk; GPUs without a link copy through the host."""
