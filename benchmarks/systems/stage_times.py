@@ -12,6 +12,9 @@ from torch import Tensor
 from peergraph.fullgraph.exchange.transport import Pending, Transport
 from peergraph.fullgraph.structure.staged_sum import SourceBlocks
 
+# About 5 ms.
+_HOLD_CYCLES = 10_000_000
+
 
 class StageTimes:
     """Notes times while it is entered. On a GPU they are those of its streams.
@@ -48,7 +51,9 @@ class StageTimes:
             self._transport.start = self._before  # type: ignore[method-assign]
 
     def begin(self) -> None:
-        """Times count from here."""
+        """Times count from here. A GPU is held back first, until its work is queued."""
+        if self._device.type == "cuda":
+            torch.cuda._sleep(_HOLD_CYCLES)
         self._first = self.mark()
 
     def mark(self) -> Any:

@@ -192,6 +192,10 @@ def test_fullgraph_stages(tmp_path: Path) -> None:
         assert spans == [("sum", 0), ("copy", 1), ("sum", 1), ("copy", 2), ("sum", 2)]
         assert all(begin <= end for _, _, begin, end in of_rank)
     assert "hidden" in table
+    pytest.importorskip("matplotlib")
+    done = run_python(BENCHMARKS / "fullgraph_pictures.py", tmp_path, tmp_path / "out.jsonl")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [p.name for p in tmp_path.glob("*.svg")] == ["stages_tiny-20-sorted_8_3.svg"]
 
 
 def test_fullgraph_small(tmp_path: Path) -> None:
