@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 # Products have a multiple of this number of columns. cuBLAS computes a product with one column as a
 # matrix times a vector; the gradient of the vector, a sum over all nodes, then runs in a few thread
@@ -29,6 +30,9 @@ def node_scores(h: Tensor, *vectors: Tensor) -> tuple[Tensor, ...]:
         h: [rows, heads, depth].
         vectors: [heads, depth] each, of the same dtype.
     """
+    if has_torch_function_unary(h):  # a tensor that is more than its values records the whole
+        handled: tuple[Tensor, ...] = handle_torch_function(node_scores, (h,), h, *vectors)
+        return handled
     found: tuple[Tensor, ...] = _Scores.apply(h, *vectors)  # type: ignore[no-untyped-call]
     return found
 

@@ -58,6 +58,11 @@ class Transport:
             transport = _transports[group] = _kind_for(group)(group)
         return transport
 
+    @staticmethod
+    def register(group: Group, transport: Transport) -> None:
+        """From now on `transport` is the transport of a group. Not collective."""
+        _transports[group] = transport
+
     def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> Tensor:
         """Returns the element-wise sum, maximum, ... over all ranks, equal on all ranks.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -16,7 +17,15 @@ from peergraph.sampling import next_seed
 Seed = int | Tensor
 """A number, or a tensor [1] int64 on the device while a CUDA graph is captured."""
 
+_Draw = Callable[[torch.Generator | None], Seed]
+
 _checked: WeakKeyDictionary[Group, dict[int, int]] = WeakKeyDictionary()
+_draws: WeakKeyDictionary[Group, _Draw] = WeakKeyDictionary()
+
+
+def draw_seeds_by(group: Group, draw: _Draw) -> None:
+    """From now on the seeds of a group are what `draw` returns for the generator or None."""
+    _draws[group] = draw
 
 
 def shared_seed(group: Group | None, generator: torch.Generator | None = None) -> Seed:
@@ -40,6 +49,8 @@ def shared_seed(group: Group | None, generator: torch.Generator | None = None) -
         raise NotImplementedError(
             f"generator must be of the CPU for partitioned tensors, got one of {generator.device}"
         )
+    if group is not None and group in _draws:
+        return _draws[group](generator)
     source = torch.default_generator if generator is None else generator
     step = current_step()
     return _draw(group, source) if step is None else step.take(lambda: _draw(group, source))

@@ -69,7 +69,7 @@ class ConstantInputs:
     def _note(self, tensor: Tensor) -> bool:
         if tensor.requires_grad or not tensor.is_leaf:
             return False
-        local = tensor._local if isinstance(tensor, PartitionedTensor) else tensor
+        local = tensor._local if type(tensor) is PartitionedTensor else tensor
         if tensor.is_inference() or local.is_inference():
             return False
         key, versions = id(tensor), (tensor._version, local._version)

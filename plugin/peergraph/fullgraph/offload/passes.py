@@ -1,0 +1,194 @@
+"""Passes over all chunks that compute rows, without gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from peergraph.fullgraph.offload.chunk_pass import ChunkPass, PassChunk
+from peergraph.fullgraph.offload.offloaded_tensor import Content
+from peergraph.fullgraph.offload.records import (
+    EdgesOperand,
+    Operand,
+    PlainOperand,
+    ResidentOperand,
+    RowOperand,
+    SourceOperand,
+)
+from peergraph.fullgraph.offload.replay import Compiled, Place, SourceRows, no_autograd
+from peergraph.fullgraph.offload.row_store import RowStore
+from peergraph.fullgraph.offload.virtual_rank import RowSpace
+from peergraph.fullgraph.tensor.partitioned_tensor import wrap
+
+Visit = Callable[[PassChunk, Place, list[Any]], None]
+GradientStore = tuple[RowStore, Any]
+
+
+class RowPass:
+    """Computes rows chunk by chunk; stores those of aggregations that are to be kept.
+
+    Rows of sources are stored before, by passes of their own.
+
+    Args:
+        space: the rows that are visited.
+        roots: the rows that are computed.
+    """
+
+    def __init__(self, space: RowSpace, roots: Sequence[RowOperand]) -> None:
+        self.space = space
+        store_sources(roots)
+        self.compiled = Compiled(roots, is_stored)
+        self.outputs = self.compiled.outputs
+        """The slot of each root among the values that are visited."""
+
+    def run(
+        self,
+        visit: Visit,
+        *,
+        operands: Sequence[Operand] = (),
+        writes: Sequence[RowStore] = (),
+        gradients: Sequence[GradientStore] = (),
+    ) -> None:
+        """Makes the pass. Collective.
+
+        Args:
+            visit: called for each chunk with the chunk, its place and the values of all slots.
+            operands: further operands that `visit` takes: see :func:`value_at`.
+            writes: stores that `visit` writes.
+            gradients: stores to which `visit` adds gradients of sources.
+        """
+        kept = [content for content in self.compiled.contents if content.keeps]
+        caches = [
+            (self.compiled.slot_of(content), allocate(content, "sequential")) for content in kept
+        ]
+        reads, sources = _stores(self.space, [*self.compiled.operands, *operands])
+        chunk_pass = ChunkPass(
+            self.space.chunks,
+            reads=reads,
+            sources=sources,
+            writes=[*writes, *(store for _, store in caches)],
+            gradients=gradients,
+        )
+        rank, program = self.space.rank, self.compiled.program
+        with no_autograd(), chunk_pass:
+            for chunk in chunk_pass:
+                place = Place(chunk.index)
+                values = program.run(
+                    rank,
+                    [value_at(part, chunk, place, self.space) for part in self.compiled.operands],
+                )
+                for slot, store in caches:
+                    chunk.write(store, values[slot]._local)
+                visit(chunk, place, values)
+        for content, (_, store) in zip(kept, caches, strict=True):
+            content.set_store(store)
+
+
+def is_stored(operand: RowOperand) -> bool:
+    """Whether the rows are in a store."""
+    return operand.content.store is not None
+
+
+def value_at(operand: Operand, chunk: PassChunk, place: Place, space: RowSpace) -> Any:
+    """Returns what an operand is for a chunk of a pass over `space`, without gradients."""
+    if isinstance(operand, RowOperand):
+        content = operand.content
+        store = content.store
+        assert store is not None
+        if content.space is space:
+            rows = chunk.rows(store)
+        else:
+            rows = store.read(*content.space.chunks.range(chunk.index))
+        return wrap(rows, place.layout(content.space), 0)
+    if isinstance(operand, SourceOperand):
+        store = operand.rows.content.store
+        assert store is not None
+        return SourceRows(*chunk.sources(store, operand.structure), place)
+    if isinstance(operand, EdgesOperand):
+        return SourceRows(None, operand.structure.whole(chunk.index), place)
+    if isinstance(operand, ResidentOperand):
+        return place.resident_rows(operand)
+    assert isinstance(operand, PlainOperand)
+    return operand.copy
+
+
+def allocate(content: Content, role: Any) -> RowStore:
+    """Returns a store for the rows of a content."""
+    return content.space.stores.allocate(
+        content.space.layout, content.features, content.dtype, role
+    )
+
+
+def store_sources(roots: Sequence[RowOperand]) -> None:
+    """Stores the rows of all sources that the computation of `roots` reads. Collective."""
+    needed: list[RowOperand] = []
+
+    def note(operand: Operand, seen: set[int]) -> None:
+        if isinstance(operand, SourceOperand):
+            if operand.rows.content.store is None:
+                needed.append(operand.rows)
+        elif isinstance(operand, RowOperand) and operand.content.store is None:
+            record = operand.content.record
+            assert record is not None
+            if id(record) not in seen:
+                seen.add(id(record))
+                for part in record.operands:
+                    note(part, seen)
+
+    seen: set[int] = set()
+    for root in roots:
+        note(root, seen)
+    store_rows(needed)
+
+
+def store_rows(operands: Sequence[RowOperand]) -> None:
+    """Stores rows, in one pass for those of the same nodes. Collective."""
+    by_space: dict[int, dict[int, RowOperand]] = {}
+    for operand in operands:
+        if operand.content.store is None:
+            if not operand.content.is_storable:
+                raise NotImplementedError(
+                    f"rows of an offloaded tensor of shape {tuple(operand.content.probe.shape)} "
+                    "cannot be stored: nodes must be the first dimension, each a row"
+                )
+            space = by_space.setdefault(id(operand.content.space), {})
+            space[id(operand.content)] = operand
+    for group in by_space.values():
+        roots = list(group.values())
+        found = RowPass(roots[0].content.space, roots)
+        # The pass may have stored some of them on the way to others.
+        stores = [allocate(root.content, "source") for root in roots]
+
+        def write(
+            chunk: PassChunk,
+            place: Place,
+            values: list[Any],
+            slots: Sequence[int] = found.outputs,
+            stores: Sequence[RowStore] = stores,
+        ) -> None:
+            for slot, store in zip(slots, stores, strict=True):
+                chunk.write(store, values[slot]._local)
+
+        for root in roots:
+            root.content.keeps = False
+        found.run(write, writes=stores)
+        for root, store in zip(roots, stores, strict=True):
+            root.content.set_store(store)
+
+
+def _stores(
+    space: RowSpace, operands: Sequence[Operand]
+) -> tuple[list[RowStore], list[GradientStore]]:
+    """Returns the stores that a pass reads by chunk, and those that it reads by source."""
+    reads: dict[int, RowStore] = {}
+    sources: dict[tuple[int, int], GradientStore] = {}
+    for operand in operands:
+        if isinstance(operand, RowOperand):
+            store = operand.content.store
+            if store is not None and operand.content.space is space:
+                reads[id(store)] = store
+        elif isinstance(operand, SourceOperand):
+            store = operand.rows.content.store
+            assert store is not None
+            sources[id(store), id(operand.structure)] = store, operand.structure
+    return list(reads.values()), list(sources.values())

@@ -1,0 +1,317 @@
+"""Functions of offloaded tensors: recorded where they compute each row from the same row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+from weakref import ref
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.nn import Parameter
+
+from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.offload.offloaded_tensor import (
+    Cell,
+    Content,
+    OffloadedTensor,
+    make_shell,
+)
+from peergraph.fullgraph.offload.records import (
+    Modes,
+    Operand,
+    PlainOperand,
+    Record,
+    ResidentOperand,
+    RowOperand,
+    Slot,
+    map_nested,
+    tensors_in,
+)
+from peergraph.fullgraph.offload.row_segment import move_history, row_operand, with_history
+from peergraph.fullgraph.offload.virtual_rank import NeedsOtherRowsError, RowSpace
+from peergraph.fullgraph.structure.edge_index import PartitionedEdgeIndex
+from peergraph.fullgraph.structure.node_index import NodeIndex
+from peergraph.fullgraph.tensor.parameters import check_parameters
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+
+# Plain operands up to this size are copied, so that a record keeps their values of that time.
+_MOST_COPIED_BYTES = 64 << 20
+
+
+def record(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Records a call that computes each row from the same row; runs others over all chunks.
+
+    The function runs once, on few rows of a virtual rank. If it asks that rank for a collective it
+    needs other rows: then it is reduced chunk by chunk, if its result is plain.
+
+    Raises:
+        NotImplementedError: the function needs other rows and is no reduction.
+    """
+    call = Call(func, args, kwargs)
+    try:
+        result = call.run_on_probes()
+    except NeedsOtherRowsError:
+        from peergraph.fullgraph.offload.reductions import reduce_over_chunks
+
+        return reduce_over_chunks(call)
+    return call.finish(result)
+
+
+class Call:
+    """A call with offloaded tensors: its operands, and the same call on probes.
+
+    Args:
+        func: what is called.
+        args, kwargs: its arguments.
+    """
+
+    def __init__(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self.func = func
+        self.name = getattr(func, "__name__", str(func))
+        given = tensors_in((args, kwargs))
+        self.space = next(t._content.space for t in given if isinstance(t, OffloadedTensor))
+        self.rank = self.space.rank
+        check_parameters(tuple(t for t in given if type(t) is Parameter), self.rank.real)
+        self.operands: list[Operand] = []
+        self.tensors: list[Tensor] = []
+        """The tensor of each operand."""
+        self.probes: list[Tensor] = []
+        """The tensor of few rows in the place of each operand."""
+        self._places: dict[int, int] = {}
+        # A leaf that needs gradients cannot be changed in place; what is no leaf can.
+        self._changes = self.name.endswith("_") or kwargs.get("inplace", False)
+        self.args = map_nested(args, self._slot)
+        self.kwargs = map_nested(kwargs, self._slot)
+        self.modes = Modes.current(self.rank.device)
+        self.seeds: list[int] = []
+
+    def run_on_probes(self) -> Any:
+        """Returns what the function makes of the probes."""
+        self._versions = [_version(probe) for probe in self.probes]
+        with self.rank.recording_seeds() as seeds:
+            result = self.func(
+                *map_nested(self.args, self._probe), **map_nested(self.kwargs, self._probe)
+            )
+        self.seeds = seeds
+        return result
+
+    def finish(self, result: Any) -> Any:
+        """Returns the result of the call as offloaded tensors in the places of probes."""
+        changed = self._changed()
+        if changed:
+            return self._finish_in_place(changed, result)
+        record = Record(self.func, self.args, self.kwargs, self.operands, self.modes, self.seeds)
+        made: dict[int, Any] = {}
+        for index, output in enumerate(tensors_in(result)):
+            if id(output) not in made:
+                made[id(output)] = self._result(record, index, output)
+        return map_nested(
+            result, lambda part: made.get(id(part), part) if isinstance(part, Tensor) else part
+        )
+
+    def _changed(self) -> list[int]:
+        """The operands that the function has changed in place."""
+        if isinstance(self.func, OpOverload):  # called below the counting of versions
+            arguments = self.func._schema.arguments
+            written = {i for i, a in enumerate(arguments) if a.is_write}
+            names = {a.name for a in arguments if a.is_write}
+            given = [value for i, value in enumerate(self.args) if i in written]
+            given += [value for name, value in self.kwargs.items() if name in names]
+            return [value.place for value in given if type(value) is Slot]
+        return [
+            place
+            for place, (probe, version) in enumerate(zip(self.probes, self._versions, strict=True))
+            if _version(probe) != version
+        ]
+
+    def _result(self, record: Record, index: int, output: Tensor) -> Tensor:
+        for probe, tensor in zip(self.probes, self.tensors, strict=True):
+            if output is probe:
+                return tensor
+        if not isinstance(output, PartitionedTensor):
+            return output
+        content = Content(self._space_of(output), output.detach(), record=record, output=index)
+        made = recorded(content, output.requires_grad)
+        self._note_alias(output, made)
+        return made
+
+    def _finish_in_place(self, changed: list[int], result: Any) -> Any:
+        [place] = changed if len(changed) == 1 else [-1]
+        handle = self.tensors[place] if place >= 0 else None
+        if not isinstance(handle, OffloadedTensor):
+            refuse(self.name, "a tensor on the device is changed in place by an offloaded one")
+        others = (alias() for alias in handle._cell.aliases)
+        if any(other is not None and other is not handle for other in others):
+            refuse(self.name, "another tensor is a view of the one that is changed in place")
+        probe = self.probes[place]
+        record = Record(
+            self.func, self.args, self.kwargs, self.operands, self.modes, self.seeds, place
+        )
+        assert isinstance(probe, PartitionedTensor)
+        content = Content(self._space_of(probe), probe.detach(), record=record)
+        change_in_place(handle, content, probe.requires_grad, self.operands[place])
+        return handle if result is probe else result
+
+    def _note_alias(self, output: PartitionedTensor, made: OffloadedTensor) -> None:
+        memory = output._local.untyped_storage()._cdata
+        for probe, tensor in zip(self.probes, self.tensors, strict=True):
+            if not isinstance(tensor, OffloadedTensor):
+                continue
+            assert isinstance(probe, PartitionedTensor)
+            if probe._local.untyped_storage()._cdata == memory:
+                aliases = tensor._cell.aliases
+                if not aliases:
+                    aliases.append(ref(tensor))
+                aliases[:] = [alias for alias in aliases if alias() is not None]
+                aliases.append(ref(made))
+                made._cell.aliases = aliases
+
+    def _space_of(self, output: PartitionedTensor) -> RowSpace:
+        layout = output.layout
+        while layout.parent is not None:
+            layout = layout.parent
+        for operand in self.operands:
+            space = operand_space(operand)
+            if space is not None and space.probe is layout:
+                return space
+        refuse(self.name, "rows of the result are not the rows of an argument")
+
+    def _probe(self, value: Any) -> Any:
+        return self.probes[value.place] if type(value) is Slot else value
+
+    def _slot(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        place = self._places.get(id(value))
+        if place is None:
+            place = self._places[id(value)] = len(self.operands)
+            operand, probe = self._operand(value)
+            self.operands.append(operand)
+            self.tensors.append(value)
+            self.probes.append(probe)
+        return Slot(place)
+
+    def _operand(self, tensor: Tensor) -> tuple[Operand, Tensor]:
+        if isinstance(tensor, OffloadedTensor):
+            return row_operand(tensor), self._probe_of(tensor)
+        if isinstance(tensor, NodeIndex):
+            tensor = tensor.ids()
+        if isinstance(tensor, PartitionedTensor):
+            return resident_operand(self.name, tensor, self.space)
+        if isinstance(tensor, PartitionedEdgeIndex):
+            refuse(self.name, "an argument is a list of edges")
+        return plain_operand(tensor, self.space), tensor
+
+    def _probe_of(self, handle: OffloadedTensor) -> PartitionedTensor:
+        probe = probe_of(handle)
+        if self._changes and handle.requires_grad and not handle.is_leaf:
+            with torch.enable_grad():
+                return probe.clone()  # type: ignore[return-value]
+        return probe
+
+
+def probe_of(handle: OffloadedTensor) -> PartitionedTensor:
+    """Returns a tensor of few rows in the place of an offloaded one."""
+    stored = handle._content.probe
+    probe = wrap(stored._local.detach(), stored.layout, stored.partitioned_dim)
+    if handle.requires_grad:
+        probe.requires_grad_()
+    return probe
+
+
+def plain_operand(tensor: Tensor, space: RowSpace) -> PlainOperand:
+    """Returns a tensor that is equal on all ranks, with its values of now."""
+    if tensor.is_inference() or tensor.nbytes > _MOST_COPIED_BYTES:
+        return PlainOperand(tensor, tensor.detach())
+    return PlainOperand(tensor, space.rank.copy_of(tensor))
+
+
+def resident_operand(
+    name: str, tensor: PartitionedTensor, space: RowSpace
+) -> tuple[ResidentOperand, PartitionedTensor]:
+    """Returns a tensor that is on the device, chunk by chunk, and its probe.
+
+    Raises:
+        ValueError: its rows are not those of `space`, nor of another space of the graph.
+    """
+    layout = tensor.layout
+    base = layout
+    while base.parent is not None and base.parent_rows is None:
+        base = base.parent
+    found = space.spaces.find(base)
+    if found is None and base.same_rows(space.layout):
+        found = space
+        layout = _rebased(layout, base, space.layout)
+    if found is None or not base.same_rows(found.layout):
+        raise ValueError(
+            f"{name}: the tensors are partitioned by different layouts, {space.layout} and "
+            f"{tensor.layout}: select both with the same mask or ids"
+        )
+    virtual = found.virtual_layout(found.probe, layout)
+    local = tensor._local
+    shape = list(local.shape)
+    shape[tensor.partitioned_dim] = virtual.local_count
+    probe = wrap(local.new_zeros(shape), virtual, tensor.partitioned_dim)
+    if tensor.requires_grad:
+        probe.requires_grad_()
+    version = 0 if tensor.is_inference() else local._version
+    return ResidentOperand(tensor, found, version), probe
+
+
+def _rebased(layout: RowLayout, base: RowLayout, other: RowLayout) -> RowLayout:
+    if layout is base:
+        return other
+    assert layout.parent is not None
+    parent = _rebased(layout.parent, base, other)
+    return parent.repeat(layout.repeats) if layout.repeats > 1 else parent.tile(layout.tiles)
+
+
+def operand_space(operand: Operand) -> RowSpace | None:
+    """Returns the space of an operand's rows; None where it has none in a pass."""
+    if isinstance(operand, RowOperand):
+        return operand.content.space
+    return operand.space if isinstance(operand, ResidentOperand) else None
+
+
+def recorded(content: Content, needs_grad: bool) -> OffloadedTensor:
+    """Returns the tensor of recorded rows, with autograd's history where it needs gradients."""
+    return with_history(content) if needs_grad else make_shell(content)
+
+
+def change_in_place(
+    handle: OffloadedTensor, content: Content, needs_grad: bool, before: Operand
+) -> None:
+    """Gives a tensor the rows of `content`, which are made of what it was.
+
+    Args:
+        handle: the tensor.
+        content: a record of a function of it.
+        needs_grad: whether gradients flow through the function.
+        before: the operand of the record that is the tensor.
+    """
+    assert isinstance(before, RowOperand)
+    if needs_grad:
+        move_history(handle, content, before)
+    else:
+        torch.autograd.graph.increment_version(handle)
+    handle._content = content
+    handle._cell = Cell(content, needs_grad)
+
+
+def refuse(name: str, reason: str) -> NoReturn:
+    """Raises NotImplementedError with the reason and the way out."""
+    raise NotImplementedError(
+        f"{name}: {reason}; it is not implemented for rows that are larger than GPU memory: select "
+        "rows first (x[mask]), or gather them on the CPU with x.full_tensor()"
+    )
+
+
+def _version(tensor: Tensor) -> tuple[int, int]:
+    local = tensor._local if isinstance(tensor, PartitionedTensor) else tensor
+    if local.is_inference() or tensor.is_inference():
+        return 0, 0
+    return tensor._version, local._version

@@ -1,0 +1,161 @@
+"""Records of functions: what was called, with which operands and in which modes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.offload.offloaded_tensor import Cell, Content, OffloadedTensor
+from peergraph.fullgraph.offload.virtual_rank import RowSpace
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+
+
+class Slot(NamedTuple):
+    """Stands for an operand within recorded arguments."""
+
+    place: int
+
+
+class RowOperand(NamedTuple):
+    """Rows of an offloaded tensor, chunk by chunk."""
+
+    cell: Cell
+    handle: OffloadedTensor | None
+    """Through which gradients flow; None: through the cell's identity or record."""
+
+    @property
+    def content(self) -> Content:
+        """The rows."""
+        return self.cell.content
+
+    @property
+    def identity(self) -> OffloadedTensor | None:
+        """Through which gradients flow, or None where they flow through the record."""
+        return self.cell.identity if self.handle is None else self.handle
+
+
+class SourceOperand(NamedTuple):
+    """Rows of sources that the edges to a chunk need."""
+
+    rows: RowOperand
+    structure: Any
+    """The edges: a ChunkedCsc."""
+
+
+class EdgesOperand(NamedTuple):
+    """The edges to a chunk."""
+
+    structure: Any
+    """A ChunkedCsc."""
+
+
+class ResidentOperand(NamedTuple):
+    """A partitioned tensor that is on the device, chunk by chunk."""
+
+    tensor: PartitionedTensor
+    space: RowSpace
+    version: int
+
+
+class PlainOperand(NamedTuple):
+    """A tensor that is equal on all ranks."""
+
+    tensor: Tensor
+    copy: Tensor
+    """The values at the time of the record."""
+
+
+Operand = RowOperand | SourceOperand | EdgesOperand | ResidentOperand | PlainOperand
+
+
+class Modes(NamedTuple):
+    """Modes of torch at the time of a record."""
+
+    grad: bool
+    autocast: tuple[bool, torch.dtype, str]
+
+    @classmethod
+    def current(cls, device: torch.device) -> Modes:
+        """Returns the modes of now."""
+        kind = device.type
+        cast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind), kind
+        return cls(torch.is_grad_enabled(), cast)
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Within the context, autocast is as it was; gradients are off where they were off."""
+        enabled, dtype, kind = self.autocast
+        with ExitStack() as stack:
+            if enabled or torch.is_autocast_enabled(kind):
+                stack.enter_context(
+                    torch.autocast(kind, dtype, enabled=enabled, cache_enabled=False)
+                )
+            if not self.grad and torch.is_grad_enabled():
+                stack.enter_context(torch.no_grad())
+            yield
+
+
+class Record:
+    """One call of a function whose results are computed chunk by chunk.
+
+    Args:
+        func: what was called.
+        args, kwargs: its arguments, with a Slot in the place of each operand.
+        operands: of the slots.
+        modes: of torch at the time.
+        seeds: what random operations drew.
+        changed: the operand that the function changes in place, which becomes the only result; or
+            None.
+    """
+
+    __slots__ = ("args", "changed", "func", "kwargs", "modes", "operands", "seeds")
+
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        operands: Sequence[Operand],
+        modes: Modes,
+        seeds: Sequence[int] = (),
+        changed: int | None = None,
+    ) -> None:
+        self.func = func
+        self.args = args
+        self.kwargs = kwargs
+        self.operands = tuple(operands)
+        self.modes = modes
+        self.seeds = tuple(seeds)
+        self.changed = changed
+
+
+def map_nested(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Returns nested lists, tuples and dicts with `function` applied to what they hold."""
+    kind = type(value)
+    if kind is tuple or kind is list or isinstance(value, torch.Size):
+        return kind(map_nested(part, function) for part in value)
+    if isinstance(value, tuple) and hasattr(value, "_fields") and kind not in (Slot,):
+        return kind(*(map_nested(part, function) for part in value))
+    if kind is dict:
+        return {key: map_nested(part, function) for key, part in value.items()}
+    return function(value)
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """Returns the tensors of nested lists, tuples and dicts, in order."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [tensor for part in value for tensor in tensors_in(part)]
+    if isinstance(value, dict):
+        return [tensor for part in value.values() for tensor in tensors_in(part)]
+    return []
+
+
+def fill(value: Any, values: Sequence[Any]) -> Any:
+    """Returns recorded arguments with values in the place of slots."""
+    return map_nested(value, lambda part: values[part.place] if type(part) is Slot else part)

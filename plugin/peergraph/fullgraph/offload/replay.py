@@ -1,0 +1,256 @@
+"""Records compiled to a list of steps, which is run on each chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from peergraph.aggregate import Csc
+from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.offload.offloaded_tensor import Content
+from peergraph.fullgraph.offload.records import (
+    EdgesOperand,
+    Modes,
+    Operand,
+    Record,
+    ResidentOperand,
+    RowOperand,
+    Slot,
+    SourceOperand,
+    fill,
+    map_nested,
+    tensors_in,
+)
+from peergraph.fullgraph.offload.virtual_rank import RowSpace, VirtualRank
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+
+WHOLE_RESULT = -1
+"""In place of the number of one of the results of a function."""
+
+IsLeaf = Callable[[RowOperand], bool]
+
+
+class Step(NamedTuple):
+    """One recorded call."""
+
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    modes: Modes
+    seeds: tuple[int, ...]
+    changed: int | None
+    """Slot of the value that the function changes in place, of which it gets a copy."""
+    outputs: list[tuple[int, int]]
+    """Which result goes to which slot."""
+
+
+class Program:
+    """Steps that compute the rows of a chunk from inputs; holds no rows.
+
+    Args:
+        steps: in their order.
+        num_values: slots of all values; the first are the inputs.
+    """
+
+    def __init__(self, steps: Sequence[Step], num_values: int) -> None:
+        self.steps = list(steps)
+        self.num_values = num_values
+
+    def run(self, rank: VirtualRank, inputs: Sequence[Any]) -> list[Any]:
+        """Returns all values, of which the first are the inputs."""
+        values = [*inputs, *[None] * (self.num_values - len(inputs))]
+        for step in self.steps:
+            run_step(rank, step, values)
+        return values
+
+
+def run_step(rank: VirtualRank, step: Step, values: list[Any]) -> None:
+    """Runs a step on `values` and stores its results there."""
+    rank.replay_seeds(step.seeds)
+    changed, given = None, values
+    with step.modes.entered():
+        if step.changed is not None:
+            changed = values[step.changed].clone()
+            given = values.copy()
+            given[step.changed] = changed
+        result = step.func(*fill(step.args, given), **fill(step.kwargs, given))
+    if changed is not None:
+        [(_, slot)] = step.outputs
+        values[slot] = changed
+        return
+    results = None
+    for index, slot in step.outputs:
+        if index == WHOLE_RESULT:
+            values[slot] = result
+        else:
+            results = results or tensors_in(result)
+            values[slot] = results[index]
+
+
+class Compiled:
+    """A program, what its inputs are, and where its results are.
+
+    Args:
+        roots: the contents or operands that are computed.
+        is_leaf: whether rows are an input; those of others are computed.
+    """
+
+    def __init__(self, roots: Sequence[RowOperand], is_leaf: IsLeaf) -> None:
+        self.operands: list[Operand] = []
+        """Of the inputs."""
+        self.contents: list[Content] = []
+        """The rows that are computed."""
+        self._is_leaf = is_leaf
+        self._inputs: dict[Any, int] = {}
+        self._computed: dict[int, list[tuple[int, int]]] = {}
+        self._order: list[Record] = []
+        for root in roots:
+            self._discover(root)
+        count = len(self.operands)
+        self._slots: dict[tuple[int, int], int] = {}
+        for record in self._order:
+            outputs = self._computed[id(record)]
+            for place, (index, _) in enumerate(outputs):
+                outputs[place] = index, count
+                self._slots[id(record), index] = count
+                count += 1
+        self.program = Program([self._step(record) for record in self._order], count)
+        self.outputs = [self._slot(root) for root in roots]
+        """The slot of each root."""
+
+    def _discover(self, operand: Operand) -> None:
+        if isinstance(operand, RowOperand) and not self._is_leaf(operand):
+            content = operand.content
+            record = content.record
+            assert record is not None
+            outputs = self._computed.get(id(record))
+            if outputs is None:
+                outputs = self._computed[id(record)] = []
+                for part in record.operands:
+                    self._discover(part)
+                self._order.append(record)
+            if all(index != content.output for index, _ in outputs):
+                outputs.append((content.output, -1))
+            if all(content is not known for known in self.contents):
+                self.contents.append(content)
+            return
+        key = _key(operand)
+        if key not in self._inputs:
+            self._inputs[key] = len(self.operands)
+            self.operands.append(operand)
+
+    def slot_of(self, content: Content) -> int:
+        """Returns the slot of rows that are computed."""
+        return self._slots[id(content.record), content.output]
+
+    def _slot(self, operand: Operand) -> int:
+        if isinstance(operand, RowOperand) and not self._is_leaf(operand):
+            return self.slot_of(operand.content)
+        return self._inputs[_key(operand)]
+
+    def _step(self, record: Record) -> Step:
+        slots = [self._slot(operand) for operand in record.operands]
+
+        def renumber(value: Any) -> Any:
+            return Slot(slots[value.place]) if type(value) is Slot else value
+
+        return Step(
+            record.func,
+            map_nested(record.args, renumber),
+            map_nested(record.kwargs, renumber),
+            record.modes,
+            record.seeds,
+            None if record.changed is None else slots[record.changed],
+            self._computed[id(record)],
+        )
+
+
+def _key(operand: Operand) -> Any:
+    if isinstance(operand, RowOperand):
+        return "rows", id(operand.content), id(operand.identity)
+    if isinstance(operand, SourceOperand):
+        rows = operand.rows
+        return "sources", id(rows.content), id(rows.identity), id(operand.structure)
+    if isinstance(operand, EdgesOperand):
+        return "edges", id(operand.structure)
+    return type(operand), id(operand.tensor)
+
+
+class Place:
+    """The rows that a program runs on: all of a chunk, or selected ones.
+
+    Args:
+        chunk: number of the chunk.
+    """
+
+    def __init__(self, chunk: int) -> None:
+        self.chunk = chunk
+
+    def layout(self, space: RowSpace) -> RowLayout:
+        """Returns the layout of the virtual rank."""
+        return space.chunk_layout(self.chunk)
+
+    def resident_rows(self, operand: ResidentOperand) -> PartitionedTensor:
+        """Returns the rows of a tensor that is on the device. Differentiable."""
+        tensor, space = operand.tensor, operand.space
+        local = tensor._local
+        if not local.is_inference() and local._version != operand.version:
+            raise RuntimeError(
+                "a partitioned tensor was changed in place before the rows that were recorded "
+                "with it were computed: change a copy, tensor.clone()"
+            )
+        dim = tensor.partitioned_dim
+        layout = space.virtual_layout(self.layout(space), _on_space(tensor.layout, space))
+        return wrap(self.resident_part(operand, local), layout, dim)
+
+    def resident_part(self, operand: ResidentOperand, local: Tensor) -> Tensor:
+        """Returns the place's rows of `local`, which has the local rows of an operand; a view."""
+        layout, space, dim = operand.tensor.layout, operand.space, operand.tensor.partitioned_dim
+        start, stop = space.chunks.range(self.chunk)
+        if layout.tiles > 1:
+            rows = local.unflatten(dim, (layout.tiles, -1)).narrow(dim + 1, start, stop - start)
+            return rows.flatten(dim, dim + 1)
+        times = layout.repeats
+        return local.narrow(dim, start * times, (stop - start) * times)
+
+
+def _on_space(layout: RowLayout, space: RowSpace) -> RowLayout:
+    """A layout as one that is made of the space's, whose rows are the same."""
+    if layout.parent is None or layout.parent_rows is not None:
+        return space.layout
+    parent = _on_space(layout.parent, space)
+    return parent.repeat(layout.repeats) if layout.repeats > 1 else parent.tile(layout.tiles)
+
+
+class SourceRows(NamedTuple):
+    """Rows of sources, and the edges from them to the destinations of a chunk."""
+
+    rows: Tensor | None
+    """[source rows, *features]; None where only the edges are needed."""
+    csc: Csc
+    """The edges."""
+    place: Place
+    """Where the destinations are."""
+
+
+def no_autograd() -> Any:
+    """A context without gradients and outside of inference mode, with rules of functions."""
+    return _NoAutograd()
+
+
+class _NoAutograd:
+    def __enter__(self) -> None:
+        self._guards = [
+            torch.inference_mode(False),
+            torch.no_grad(),
+            torch._C._EnableTorchFunction(),  # type: ignore[attr-defined]
+        ]
+        for guard in self._guards:
+            guard.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        for guard in reversed(self._guards):
+            guard.__exit__(*error)

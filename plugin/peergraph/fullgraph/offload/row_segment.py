@@ -1,0 +1,413 @@
+"""Autograd over recorded functions: one node for a chain, evaluated chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.exchange.transport import Transport, split_rows
+from peergraph.fullgraph.offload.chunk_pass import PassChunk
+from peergraph.fullgraph.offload.offloaded_tensor import (
+    Cell,
+    Content,
+    OffloadedTensor,
+    from_store,
+    make_shell,
+)
+from peergraph.fullgraph.offload.passes import RowPass, value_at
+from peergraph.fullgraph.offload.records import (
+    EdgesOperand,
+    Operand,
+    PlainOperand,
+    ResidentOperand,
+    RowOperand,
+    SourceOperand,
+)
+from peergraph.fullgraph.offload.replay import Compiled, Place, Program, SourceRows
+from peergraph.fullgraph.offload.row_store import RowStore
+from peergraph.fullgraph.offload.virtual_rank import RowSpace, partial_sum
+from peergraph.fullgraph.tensor.arguments import local_rows_of_plain
+from peergraph.fullgraph.tensor.conversions import from_local
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+
+Heads = Callable[[PassChunk, Place, list[Any], list[Any]], tuple[list[Tensor], list[Tensor]]]
+"""Returns outputs and their gradients. Called with a chunk, its place, the rows that were computed
+without gradients, and the values of the differentiated program."""
+
+
+def is_boundary(operand: RowOperand) -> bool:
+    """Whether gradients flow to the rows by a node of their own, or not at all."""
+    content = operand.content
+    return operand.identity is not None or content.store is not None or content.keeps
+
+
+def with_history(*contents: Content) -> Any:
+    """Returns tensors of recorded rows whose gradients flow through the records.
+
+    Nothing is computed. The gradients of all together are computed in one pass.
+    """
+    compiled = Compiled([RowOperand(Cell(c, True), None) for c in contents], is_boundary)
+    with torch.enable_grad():
+        found = Segment.apply(  # type: ignore[no-untyped-call]
+            compiled, contents, None, *history_inputs(compiled.operands)
+        )
+    return found[0] if len(found) == 1 else found
+
+
+def make_boundary(x: OffloadedTensor) -> RowOperand:
+    """Returns the rows as they are now, to which gradients flow by a node of their own."""
+    operand = row_operand(x)
+    if operand.identity is None and x._cell.needs_grad:
+        x._cell.identity = with_history(x._content)
+    return operand
+
+
+def row_operand(handle: OffloadedTensor) -> RowOperand:
+    """Returns the rows of an offloaded tensor as they are now."""
+    cell = handle._cell
+    # Gradients of a leaf, of an aggregation, and through functions of others have their own way.
+    follows_record = handle.requires_grad == cell.needs_grad and cell.content.store is None
+    if cell.identity is not None or (follows_record and not handle.requires_grad):
+        return RowOperand(cell, None)
+    return RowOperand(cell, None if follows_record else handle)
+
+
+def move_history(handle: OffloadedTensor, content: Content, before: RowOperand) -> None:
+    """Gives a tensor that is changed in place the history of `content`.
+
+    Args:
+        handle: the tensor.
+        content: a record of a function of it.
+        before: the operand of the record that is the tensor.
+    """
+    if before.handle is not None:
+        # The tensor's node is to be that of the new rows.
+        before.cell.identity = Alias.apply(handle)  # type: ignore[no-untyped-call]
+        record = content.record
+        assert record is not None
+        record.operands = tuple(
+            RowOperand(before.cell, None) if part is before else part for part in record.operands
+        )
+    compiled = Compiled([RowOperand(Cell(content, True), None)], is_boundary)
+    Segment.apply(  # type: ignore[no-untyped-call]
+        compiled, (content,), handle, handle, *history_inputs(compiled.operands)
+    )
+
+
+def history_inputs(operands: Sequence[Operand]) -> list[Tensor | None]:
+    """Returns the tensors of operands, as inputs of a node of autograd."""
+    found: list[Tensor | None] = []
+    for operand in operands:
+        if isinstance(operand, (RowOperand, SourceOperand)):
+            rows = operand if isinstance(operand, RowOperand) else operand.rows
+            found.append(make_shell(rows.content) if rows.identity is None else rows.identity)
+        elif isinstance(operand, EdgesOperand):
+            found.append(None)
+        else:
+            found.append(operand.tensor)
+    return found
+
+
+class InputKind(NamedTuple):
+    """What an input of a differentiated program is, without its rows."""
+
+    kind: type
+    space: RowSpace | None = None
+    structure: Any = None
+    version: int = 0
+    value: Tensor | None = None
+    """Of a plain tensor."""
+
+    @classmethod
+    def of(cls, operand: Operand) -> InputKind:
+        """Returns what an operand is."""
+        if isinstance(operand, PlainOperand):
+            return cls(PlainOperand, value=operand.copy)
+        if isinstance(operand, ResidentOperand):
+            return cls(ResidentOperand, operand.space, version=operand.version)
+        if isinstance(operand, RowOperand):
+            return cls(RowOperand, operand.content.space)
+        if isinstance(operand, SourceOperand):
+            return cls(SourceOperand, operand.rows.content.space, operand.structure)
+        return cls(EdgesOperand, structure=operand.structure)
+
+    def operand(self, saved: Tensor | None) -> Operand:
+        """Returns the operand again.
+
+        Args:
+            saved: the input of the node.
+        """
+        if isinstance(saved, OffloadedTensor):
+            rows = RowOperand(Cell(saved._content, False), saved)
+            return rows if self.kind is RowOperand else SourceOperand(rows, self.structure)
+        if self.kind is EdgesOperand:
+            return EdgesOperand(self.structure)
+        if isinstance(saved, PartitionedTensor):
+            assert self.space is not None
+            return ResidentOperand(saved, self.space, self.version)
+        assert self.value is not None
+        return PlainOperand(self.value, self.value)
+
+
+class Differentiated:
+    """A program whose gradients are computed in a pass, and its inputs.
+
+    Kept by a node of autograd, which keeps the inputs that have rows itself.
+
+    Args:
+        space: the rows that are visited.
+        compiled: the program.
+    """
+
+    def __init__(self, space: RowSpace, compiled: Compiled) -> None:
+        self.space = space
+        self.program: Program = compiled.program
+        self.kinds = [InputKind.of(operand) for operand in compiled.operands]
+        self.outputs = compiled.outputs
+
+    def save(self, ctx: Any, inputs: Sequence[Tensor | None]) -> None:
+        """Keeps the inputs that have rows until the graph is freed."""
+        ctx.save_for_backward(*(part for part in inputs if isinstance(part, PartitionedTensor)))
+
+    def backward(
+        self,
+        ctx: Any,
+        needs: Sequence[bool],
+        roots: Sequence[RowOperand],
+        heads: Heads,
+        reductions: Any = None,
+    ) -> list[Tensor | None]:
+        """Returns the gradients of the inputs, computed in one pass. Collective.
+
+        Args:
+            ctx: of the node.
+            needs: which inputs need gradients.
+            roots: rows that are computed without gradients beside, such as those of the output's
+                gradient.
+            heads: what is differentiated.
+            reductions: known results of reductions over all rows that the program asks for.
+        """
+        if torch.is_grad_enabled():
+            raise NotImplementedError(
+                "gradients of gradients are not implemented for rows that are larger than GPU "
+                "memory (create_graph=True)"
+            )
+        saved = iter(ctx.saved_tensors)
+        with_rows = (RowOperand, SourceOperand, ResidentOperand)
+        operands = [
+            kind.operand(next(saved) if kind.kind in with_rows else None) for kind in self.kinds
+        ]
+        gradients = [
+            GradientSum(operand, self.space) if needed else None
+            for operand, needed in zip(operands, needs, strict=True)
+        ]
+        # Aggregated rows that were not stored are computed again.
+        rows = [operand for operand in operands if isinstance(operand, RowOperand)]
+        row_pass = RowPass(self.space, [*roots, *rows])
+        slots = dict(zip(map(id, rows), row_pass.outputs[len(roots) :], strict=True))
+        rank = self.space.rank
+
+        def visit(chunk: PassChunk, place: Place, values: list[Any]) -> None:
+            leaves: list[Tensor] = []
+            sums: list[GradientSum] = []
+            inputs = []
+            for operand, gradient in zip(operands, gradients, strict=True):
+                if isinstance(operand, RowOperand):
+                    value = values[slots[id(operand)]]
+                else:
+                    value = value_at(operand, chunk, place, self.space)
+                if gradient is not None:
+                    value, leaf = _differentiable(value)
+                    leaves.append(leaf)
+                    sums.append(gradient)
+                inputs.append(value)
+            with torch.enable_grad():
+                if reductions is None:
+                    results = self.program.run(rank, inputs)
+                else:
+                    reductions.begin_chunk()
+                    with rank.reducing(reductions.reduce):
+                        results = self.program.run(rank, inputs)
+                computed = [values[slot] for slot in row_pass.outputs[: len(roots)]]
+                outputs, grads = heads(chunk, place, computed, results)
+            kept = [i for i, output in enumerate(outputs) if output.requires_grad]
+            found: Sequence[Tensor | None] = [None] * len(leaves)
+            if kept:
+                with rank.reducing(partial_sum):
+                    found = torch.autograd.grad(
+                        [outputs[i] for i in kept],
+                        leaves,
+                        [grads[i] for i in kept],
+                        allow_unused=True,
+                    )
+            for gradient, leaf, part in zip(sums, leaves, found, strict=True):
+                gradient.add(chunk, place, leaf, part)
+
+        wanted = [gradient for gradient in gradients if gradient is not None]
+        row_pass.run(
+            visit,
+            operands=operands,
+            writes=[g.store for g in wanted if g.store is not None and g.structure is None],
+            gradients=[
+                (g.store, g.structure)
+                for g in wanted
+                if g.store is not None and g.structure is not None
+            ],
+        )
+        add_over_ranks(rank.real, wanted)
+        return [None if gradient is None else gradient.result() for gradient in gradients]
+
+
+class GradientSum:
+    """The gradient of one input, chunk by chunk.
+
+    Args:
+        operand: the input.
+        space: the rows that are visited.
+    """
+
+    def __init__(self, operand: Operand, space: RowSpace) -> None:
+        self.operand = operand
+        self.structure = operand.structure if isinstance(operand, SourceOperand) else None
+        self.store: RowStore | None = None
+        """Of rows of offloaded tensors."""
+        self.total: Tensor | None = None
+        """Of tensors on the device."""
+        if isinstance(operand, (RowOperand, SourceOperand)):
+            rows = operand if isinstance(operand, RowOperand) else operand.rows
+            self.content = rows.content
+            self.store = self.content.space.stores.allocate(
+                self.content.space.layout, self.content.features, self.content.dtype, "source"
+            )
+        elif isinstance(operand, ResidentOperand):
+            self.total = torch.zeros_like(operand.tensor._local)
+        elif isinstance(operand, PlainOperand):
+            self.total = torch.zeros_like(operand.copy)
+
+    def add(self, chunk: PassChunk, place: Place, leaf: Tensor, part: Tensor | None) -> None:
+        """Adds the gradient of a chunk; None is zero."""
+        if self.structure is not None:
+            if part is not None:
+                chunk.add_source_gradients(self.store, part, self.structure)  # type: ignore[arg-type]
+        elif self.store is not None:
+            chunk.write(self.store, torch.zeros_like(leaf) if part is None else part)
+        elif part is not None and isinstance(self.operand, ResidentOperand):
+            rows = place.resident_part(self.operand, self.total)
+            rows.add_(part)
+        elif part is not None:
+            assert self.total is not None
+            self.total.add_(part)
+
+    def result(self) -> Tensor:
+        """Returns the gradient."""
+        if self.store is not None:
+            return from_store(self.content.space, self.store)
+        assert self.total is not None
+        if isinstance(self.operand, ResidentOperand):
+            tensor = self.operand.tensor
+            return wrap(self.total, tensor.layout, tensor.partitioned_dim)
+        return self.total
+
+
+def add_over_ranks(group: Any, gradients: Sequence[GradientSum]) -> None:
+    """Adds gradients of plain tensors over the ranks, those of one dtype at once. Collective."""
+    by_dtype: dict[torch.dtype, list[GradientSum]] = {}
+    for gradient in gradients:
+        if isinstance(gradient.operand, PlainOperand):
+            assert gradient.total is not None
+            by_dtype.setdefault(gradient.total.dtype, []).append(gradient)
+    if group.world_size == 1:
+        return
+    for same in by_dtype.values():
+        totals = [gradient.total for gradient in same if gradient.total is not None]
+        flat = Transport.of(group).all_reduce(torch.cat([total.reshape(-1) for total in totals]))
+        parts = split_rows(flat, [total.numel() for total in totals])
+        for gradient, total, part in zip(same, totals, parts, strict=True):
+            gradient.total = part.view(total.shape)
+
+
+def _differentiable(value: Any) -> tuple[Any, Tensor]:
+    """Returns a value that is differentiated, and the leaf that gets its gradient."""
+    if isinstance(value, SourceRows):
+        leaf = value.rows.detach().requires_grad_()
+        return SourceRows(leaf, value.csc, value.place), leaf
+    if isinstance(value, PartitionedTensor):
+        leaf = value._local.detach().requires_grad_()
+        with torch.enable_grad():
+            return from_local(leaf, value.layout, value.partitioned_dim), leaf
+    leaf = value.detach().requires_grad_()
+    return leaf, leaf
+
+
+class Segment(torch.autograd.Function):
+    """Recorded rows as a function of stored ones; forward computes nothing."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        compiled: Compiled,
+        contents: Sequence[Content],
+        changed: OffloadedTensor | None,
+        *inputs: Tensor | None,
+    ) -> tuple[OffloadedTensor, ...]:
+        given = inputs if changed is None else inputs[1:]
+        ctx.is_change = changed is not None
+        ctx.differentiated = Differentiated(contents[0].space, compiled)
+        ctx.differentiated.save(ctx, given)
+        ctx.set_materialize_grads(False)
+        if changed is not None:
+            ctx.mark_dirty(changed)
+            return (changed,)
+        return tuple(make_shell(content, needs_grad=True) for content in contents)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        first = 3 + ctx.is_change
+        nothing = [None] * first
+        needs = ctx.needs_input_grad[first:]
+        if all(grad is None for grad in grads):
+            return (*nothing, *[None] * len(needs))
+        found: Differentiated = ctx.differentiated
+        given = [
+            (slot, grad)
+            for slot, grad in zip(found.outputs, grads, strict=True)
+            if grad is not None
+        ]
+        rows = [RowOperand(Cell(g._content, False), g) for _, g in given
+                if isinstance(g, OffloadedTensor)]  # fmt: skip
+
+        def heads(
+            chunk: PassChunk, place: Place, computed: list[Any], results: list[Any]
+        ) -> tuple[list[Tensor], list[Tensor]]:
+            given_rows = iter(computed)
+            outputs, output_grads = [], []
+            for slot, grad in given:
+                output = results[slot]
+                if isinstance(grad, OffloadedTensor):
+                    local = next(given_rows)._local
+                elif isinstance(grad, PartitionedTensor):
+                    version = grad._local._version
+                    local = place.resident_rows(ResidentOperand(grad, found.space, version))._local
+                else:
+                    dim = output.partitioned_dim - output.dim()
+                    local = local_rows_of_plain("gradient", grad, output.layout, dim)
+                outputs.append(output.to_local())
+                output_grads.append(local.to(output.dtype))
+            return outputs, output_grads
+
+        return (*nothing, *found.backward(ctx, needs, rows, heads))
+
+
+class Alias(torch.autograd.Function):
+    """The same rows, with a node of their own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: OffloadedTensor) -> OffloadedTensor:
+        return make_shell(x._content)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
