@@ -142,8 +142,8 @@ class ChunkExchange:
             counts.append(self._by_owner(remote))
             internal = plan.halo_rows[remote.long() - plan.num_local]
             by_owner.append(split_rows(internal, counts[-1]))
-        if layout.group.world_size == 1:
-            return [[rows.new_empty(0)] for rows in self._needed]
+        if plan.is_empty:  # on all ranks; some may make no plan, as their rows are on the device
+            return [[rows.new_empty(0)] * layout.group.world_size for rows in self._needed]
         everyone = layout.group.all_gather(counts)
         sent = [
             torch.cat([parts[owner] for parts in by_owner]) - layout.offsets[owner]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from peergraph.fullgraph.offload.chunked_csc import ChunkedCsc
 from peergraph.fullgraph.offload.offloaded_tensor import (
     Content,
     OffloadedTensor,
+    detached,
     from_store,
     make_shell,
 )
@@ -34,29 +36,29 @@ from peergraph.fullgraph.offload.records import (
 from peergraph.fullgraph.offload.replay import Place, SourceRows
 from peergraph.fullgraph.offload.row_segment import make_boundary, row_operand, with_history
 from peergraph.fullgraph.offload.virtual_rank import RowSpace, RowSpaces
+from peergraph.fullgraph.structure.partitioned_structure import NONE, Operands
 from peergraph.fullgraph.tensor.conversions import from_local
+from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 
 
-class EdgeVerb:
-    """A verb of :class:`peergraph.aggregate.Csc` on the edges to a chunk's rows.
+class EdgeFunction:
+    """A function on edges, called with the edges to a chunk's rows.
 
     Args:
-        verb: its name.
+        function: called with a Csc, and by name with plain tensors.
         space: of the result's rows.
-        options: further arguments.
     """
 
-    def __init__(self, verb: str, space: RowSpace, options: Mapping[str, Any]) -> None:
-        self.__name__ = verb
+    def __init__(self, function: Callable[..., Tensor], space: RowSpace) -> None:
+        self.function = function
+        self.__name__ = getattr(function, "__name__", str(function))
         self.space = space
-        self.options = dict(options)
 
-    def __call__(self, edges: SourceRows, *args: Any, **kwargs: Any) -> PartitionedTensor:
-        """Runs the verb; arguments are those of the verb, with rows of chunks."""
-        rows = [_local(arg) for arg in args]
-        named = {name: _local(arg) for name, arg in kwargs.items()}
-        result = getattr(edges.csc, self.__name__)(*rows, **named, **self.options)
+    def __call__(self, edges: SourceRows, **operands: Any) -> PartitionedTensor:
+        """Returns the rows that the function computes for a chunk."""
+        rows = {name: _local(operand) for name, operand in operands.items()}
+        result = self.function(edges.csc, **rows)
         return from_local(result, edges.place.layout(self.space))
 
 
@@ -67,7 +69,7 @@ def _local(value: Any) -> Any:
 
 
 class EdgeRecorder:
-    """Records verbs over one structure.
+    """Records functions on the edges of one structure.
 
     Args:
         spaces: of the graph.
@@ -91,54 +93,55 @@ class EdgeRecorder:
 
     def record(
         self,
-        verb: str,
-        args: Sequence[tuple[str, Any]],
-        named: Mapping[str, tuple[str, Any]] | None = None,
+        function: Callable[..., Tensor],
         *,
+        sources: Operands = NONE,
+        destinations: Operands = NONE,
+        edges: Operands = NONE,
+        parameters: Operands = NONE,
         by_edge: bool = False,
-        **options: Any,
     ) -> tuple[Content, bool]:
-        """Returns the recorded result of a verb, and whether it needs gradients.
+        """Returns the recorded result of a function on edges, and whether it needs gradients.
 
         Args:
-            verb: of :class:`peergraph.aggregate.Csc`.
-            args: its positional arguments, each with its role: ``u`` rows of sources, ``v`` of
-                destinations, ``e`` of edges, ``w`` equal on all ranks, or ``-`` any other.
-            named: named arguments in the same way.
-            by_edge: whether the result has a row for each edge.
-            options: named arguments that are no tensors.
+            function: called with a Csc, and by name with plain tensors.
+            sources, destinations, edges: partitioned operands by name, with these rows.
+            parameters: plain operands, equal on all ranks.
+            by_edge: whether the result has a row for each edge, else for each destination.
         """
-        space = self.edges if by_edge else self.destinations
-        call = EdgeVerb(verb, space, options)
-        operands: list[Operand] = [EdgesOperand(self.structure)]
-        probes: list[Any] = [SourceRows(None, self._csc_of_probes(), _ProbePlace())]
+        call = EdgeFunction(function, self.edges if by_edge else self.destinations)
+        csc = self._csc_of_probes()
+        operands: list[Operand] = []
+        probes: dict[str, Any] = {}
 
-        def enter(role: str, value: Any) -> Any:
-            if value is None or role == "-":
-                return value
-            operand, probe = self._operand(verb, role, value)
+        def enter(name: str, operand: Operand, probe: Any) -> None:
             operands.append(operand)
-            probes.append(probe)
-            return Slot(len(operands) - 1)
+            probes[name] = probe
 
-        slots = [enter(role, value) for role, value in args]
-        by_name = {name: enter(role, value) for name, (role, value) in (named or {}).items()}
-        sources = [i for i, operand in enumerate(operands) if isinstance(operand, SourceOperand)]
-        first = sources[0] if sources else 0
-        given: list[Any] = [Slot(first), *slots]
-        modes = Modes.current(space.rank.device)
-
-        def probe_for(value: Any) -> Any:
-            return probes[value.place] if type(value) is Slot else value
-
-        result = call(
-            *(probe_for(value) for value in given),
-            **{name: probe_for(value) for name, value in by_name.items()},
-        )
-        if first:  # the edges come with the rows of sources
-            operands, given, by_name = _without_first(operands, given, by_name)
-        made = Record(call, tuple(given), by_name, operands, modes)
-        return Content(space, result.detach(), record=made), result.requires_grad  # type: ignore[arg-type]
+        for name, value in _present(sources):
+            source = make_source_operand(self, value)
+            enter(name, source, SourceRows(self._probe_of_sources(source, value), csc, PROBE_PLACE))
+        if not operands:
+            operands.append(EdgesOperand(self.structure))
+        without_sources = isinstance(operands[0], EdgesOperand)
+        for space, given in ((self.destinations, destinations), (self.edges, edges)):
+            for name, value in _present(given):
+                enter(name, *_row_operand(name, value, space))
+        for name, value in _present(parameters):
+            check_parameters((value,), self.destinations.rank.real)
+            enter(name, plain_operand(value, self.destinations), value)
+        missing = {
+            name: None
+            for given in (sources, destinations, edges, parameters)
+            for name, value in given.items()
+            if value is None
+        }
+        modes = Modes.current(self.destinations.rank.device)
+        result = call(SourceRows(None, csc, PROBE_PLACE), **probes, **missing)
+        slots = {name: Slot(i + without_sources) for i, name in enumerate(probes)}
+        made = Record(call, (Slot(0),), {**slots, **missing}, operands, modes)
+        content = Content(call.space, detached(result), record=made)
+        return content, result.requires_grad
 
     def aggregated(self, content: Content, needs_grad: bool) -> OffloadedTensor:
         """Returns the tensor of aggregated rows; they are stored when they are first computed."""
@@ -153,31 +156,14 @@ class EdgeRecorder:
         made: OffloadedTensor = with_history(content) if needs_grad else make_shell(content)
         return made
 
-    def source_operand(self, x: Tensor) -> SourceOperand:
-        """Returns rows of sources, which are stored before they are read."""
-        space = self.sources
-        if not isinstance(x, OffloadedTensor):
-            assert isinstance(x, PartitionedTensor)
-            x = store_resident(space, x)
-        return SourceOperand(make_boundary(x), self.structure)
-
-    def _operand(self, verb: str, role: str, value: Any) -> tuple[Operand, Any]:
-        if role == "w":
-            return plain_operand(value, self.destinations), value
-        if role == "u":
-            source = self.source_operand(value)
-            content = source.rows.content
-            rows = torch.zeros(
-                (min(2, self.sources.layout.size), *content.features),
-                dtype=content.dtype,
-                device=self.destinations.rank.device,
-            )
-            rows.requires_grad_(value.requires_grad)
-            return source, SourceRows(rows, self._csc_of_probes(), _ProbePlace())
-        space = self.edges if role == "e" else self.destinations
-        if isinstance(value, OffloadedTensor):
-            return row_operand(value), probe_of(value)
-        return resident_operand(verb, value, space)
+    def _probe_of_sources(self, source: SourceOperand, x: Tensor) -> Tensor:
+        content = source.rows.content
+        rows = torch.zeros(
+            (min(2, self.sources.layout.size), *content.features),
+            dtype=content.dtype,
+            device=self.destinations.rank.device,
+        )
+        return rows.requires_grad_(x.requires_grad)
 
     def _csc_of_probes(self) -> Csc:
         if self._probe_csc is None:
@@ -190,6 +176,25 @@ class EdgeRecorder:
         return self._probe_csc
 
 
+def make_source_operand(recorder: EdgeRecorder, x: Tensor) -> SourceOperand:
+    """Returns rows of sources, which are stored before they are read."""
+    if not isinstance(x, OffloadedTensor):
+        assert isinstance(x, PartitionedTensor)
+        x = store_resident(recorder.sources, x)
+    return SourceOperand(make_boundary(x), recorder.structure)
+
+
+def _row_operand(name: str, value: Tensor, space: RowSpace) -> tuple[Operand, Any]:
+    if isinstance(value, OffloadedTensor):
+        return row_operand(value), probe_of(value)
+    assert isinstance(value, PartitionedTensor)
+    return resident_operand(name, value, space)
+
+
+def _present(operands: Operands) -> Iterator[tuple[str, Tensor]]:
+    return ((name, value) for name, value in operands.items() if value is not None)
+
+
 class _ProbePlace(Place):
     def __init__(self) -> None:
         super().__init__(-1)
@@ -198,17 +203,8 @@ class _ProbePlace(Place):
         return space.probe
 
 
-def _without_first(
-    operands: list[Operand], given: list[Any], by_name: dict[str, Any]
-) -> tuple[list[Operand], list[Any], dict[str, Any]]:
-    def earlier(value: Any) -> Any:
-        return Slot(value.place - 1) if type(value) is Slot else value
-
-    return (
-        operands[1:],
-        [earlier(value) for value in given],
-        {name: earlier(value) for name, value in by_name.items()},
-    )
+PROBE_PLACE = _ProbePlace()
+"""Where the destinations of a trial run are."""
 
 
 def store_resident(space: RowSpace, x: PartitionedTensor) -> OffloadedTensor:
@@ -267,9 +263,8 @@ def linear_sum(
 ) -> OffloadedTensor:
     """Returns sums or means of rows of sources, by constant weights of edges or without."""
     message = "copy_u" if weights is None else "mul"
-    content, needs_grad = recorder.record(
-        "spmm", [("-", message), ("-", reduce), ("u", x), ("e", weights)]
-    )
+    run = functools.partial(Csc.spmm, message=message, reduce=reduce)
+    content, needs_grad = recorder.record(run, sources={"x": x}, edges={"e": weights})
     content.keeps = torch.is_grad_enabled()
     if not needs_grad:
         return make_shell(content)
@@ -301,7 +296,6 @@ def transposed_sum(
         if weights is not None:
             edges = from_local(structure.reverse_edge_rows(weights._local), back.edge_layout)
         message = "copy_u" if edges is None else "mul"
-        content, _ = reverse.record(
-            "spmm", [("-", message), ("-", "sum"), ("u", grad), ("e", edges)]
-        )
+        run = functools.partial(Csc.spmm, message=message, reduce="sum")
+        content, _ = reverse.record(run, sources={"x": grad}, edges={"e": edges})
     return make_shell(content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
@@ -9,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from peergraph.aggregate import Message
+from peergraph.aggregate import Csc
 from peergraph.aggregate.ops.operands import autocast
 from peergraph.aggregate.ops.product_order import multiplies_first
 from peergraph.aggregate.ops.spmm import REDUCTIONS
@@ -24,18 +25,22 @@ from peergraph.fullgraph.offload.edge_program import EdgeRecorder, linear_sum
 from peergraph.fullgraph.offload.offloaded_tensor import OffloadedTensor, make_shell
 from peergraph.fullgraph.offload.virtual_rank import RowSpaces
 from peergraph.fullgraph.structure.constant_inputs import ConstantInputs
-from peergraph.fullgraph.structure.operands import Operands
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
+from peergraph.fullgraph.structure.partitioned_structure import (
+    NONE,
+    Operands,
+    PartitionedStructure,
+    RowsOf,
+)
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.memory import TableRows
 
 __all__ = ["OffloadedCsc", "batch_norm", "selection"]
 
-_Result = TypeVar("_Result")
 _Rows = TypeVar("_Rows", bound=Tensor)
 
 
-class OffloadedCsc:
+class OffloadedCsc(PartitionedStructure):
     """The edges of one relation over all ranks, cut in chunks of destinations (HongTu 4.1).
 
     Implements :class:`peergraph.aggregate.structure.Structure` with features that are
@@ -48,51 +53,33 @@ class OffloadedCsc:
         chunked: the edges.
     """
 
-    transient = False
-    """Offloaded structures serve many passes."""
-    orders_products = True
-    """:meth:`spmm_linear` multiplies first where that is narrower (MG-GCN 4.4)."""
-
     def __init__(self, spaces: RowSpaces, chunked: ChunkedCsc) -> None:
-        self.resident: PartitionedCsc = chunked.resident
-        """The same edges, for features on the device."""
+        super().__init__(chunked.source_layout, chunked.destination_layout, chunked.edge_layout)
         self.chunked = chunked
         """The edges by chunk."""
         self.recorder = EdgeRecorder(spaces, chunked)
         self.keeps_results = True
         """Whether sums of constant features are kept; they take as much memory as the features."""
         self._constants = ConstantInputs()
-        self._operands = Operands(self.source_layout, self.destination_layout, self.edge_layout)
 
     @property
-    def source_layout(self) -> RowLayout:
-        """Rows of the features of sources."""
-        return self.resident.source_layout
+    def resident(self) -> PartitionedCsc:
+        """The same edges, over features on the device."""
+        return self.chunked.resident
 
-    @property
-    def destination_layout(self) -> RowLayout:
-        """Rows of the features of destinations."""
-        return self.resident.destination_layout
+    def like(self, resident: PartitionedCsc) -> OffloadedCsc:
+        """Returns a structure with other edges between the same nodes. Collective.
 
-    @property
-    def edge_layout(self) -> RowLayout:
-        """Rows of the features of edges."""
-        return self.resident.edge_layout
-
-    @property
-    def num_sources(self) -> int:
-        """Rows of features of sources, of all ranks."""
-        return self.resident.num_sources
-
-    @property
-    def num_destinations(self) -> int:
-        """Rows of features of destinations, of all ranks."""
-        return self.resident.num_destinations
-
-    @property
-    def num_edges(self) -> int:
-        """Rows of features of edges, of all ranks."""
-        return self.resident.num_edges
+        Args:
+            resident: these edges on the device, sorted by destination.
+        """
+        chunked = ChunkedCsc(
+            resident,
+            self.chunked.chunks,
+            deduplicate_ranks=self.chunked.deduplicate_ranks,
+            reuse_chunks=self.chunked.reuse_chunks,
+        )
+        return OffloadedCsc(self.recorder.spaces, chunked)
 
     @property
     def device(self) -> torch.device:
@@ -114,10 +101,6 @@ class OffloadedCsc:
     def edge_ends(self) -> tuple[PartitionedTensor, PartitionedTensor]:
         """Returns the user's ids of the source and of the destination of each edge, [edges]."""
         return self.resident.edge_ends()
-
-    def cached(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
-        """Returns what `make` returned at the first call with this key."""
-        return self.resident.cached(key, make)
 
     def keeps(self, x: Tensor | TableRows, e: Tensor | None = None) -> bool:
         """Returns whether results of these features are kept: they came before, unchanged."""
@@ -149,17 +132,6 @@ class OffloadedCsc:
             return self.resident.spmm(message, reduce, x, e)
         return self._reduce(message, reduce, x, e, x is not None and self.keeps(x, e))
 
-    def spmm_transposed(
-        self, message: str, x: Tensor | None = None, e: Tensor | None = None
-    ) -> PartitionedTensor:
-        """Sums messages at sources: see :meth:`PartitionedCsc.spmm_transposed`."""
-        if not _are_offloaded(x, e):
-            return self.resident.spmm_transposed(message, x, e)
-        raise NotImplementedError(
-            "spmm_transposed of rows that are larger than GPU memory: aggregate over the reversed "
-            "edges"
-        )
-
     def spmm_add_self(
         self,
         x: Tensor | TableRows,
@@ -172,8 +144,10 @@ class OffloadedCsc:
         if not _are_offloaded(x, e):
             return self.resident.spmm_add_self(x, self_weight, e, bias)
         sums = self.spmm("copy_u" if e is None else "mul", "sum", x, e)
-        out: Any = torch.addcmul(sums, x, self_weight)  # type: ignore[call-overload]
-        return out if bias is None else out + bias
+        assert isinstance(x, Tensor)
+        out: Any = torch.addcmul(sums, x, self_weight)
+        result: PartitionedTensor = out if bias is None else out + bias
+        return result
 
     def spmm_linear(
         self,
@@ -212,46 +186,52 @@ class OffloadedCsc:
             else:
                 sums = structure._reduce("copy_u", reduce, x, None, constant)
                 part = F.linear(sums, matrix)
-            if out is None:
-                out = part if bias is None else part + bias
-            else:
-                out = out + part
-        return out  # type: ignore[no-any-return]
+            if out is None and bias is not None:
+                part = part + bias
+            out = part if out is None else out + part
+        result: PartitionedTensor = out
+        return result
 
-    def sddmm(
+    def on_edges(
         self,
-        op: str,
-        lhs: Tensor,
-        rhs: Tensor | None = None,
-        lhs_target: str = "u",
-        rhs_target: str = "v",
+        function: Callable[..., Tensor],
+        *,
+        sources: Operands = NONE,
+        destinations: Operands = NONE,
+        edges: Operands = NONE,
+        others: Operands = NONE,
+        parameters: Operands = NONE,
+        result: RowsOf | RowLayout = "destination",
     ) -> PartitionedTensor:
-        """Computes a value for each edge: see :func:`peergraph.aggregate.g_sddmm`."""
-        if not _are_offloaded(lhs, rhs):
-            return self.resident.sddmm(op, lhs, rhs, lhs_target, rhs_target)
+        """Records a function on the edges: see :meth:`PartitionedStructure.on_edges`."""
+        given = (*sources.values(), *destinations.values(), *edges.values(), *others.values())
+        if not _are_offloaded(*given):
+            return self.resident.on_edges(
+                function,
+                sources=sources,
+                destinations=destinations,
+                edges=edges,
+                others=others,
+                parameters=parameters,
+                result=result,
+            )
+        if others or result not in ("destination", "edge"):
+            raise NotImplementedError(
+                "functions on edges with selected rows, or with a result for sources, of rows that "
+                "are larger than GPU memory: select rows on the device first (x[mask]), or "
+                "aggregate over the reversed edges"
+            )
         found = self.recorder.record(
-            "sddmm",
-            [
-                ("-", op),
-                (lhs_target, autocast(lhs)),
-                (rhs_target, autocast(rhs)),
-                ("-", lhs_target),
-                ("-", rhs_target),
-            ],
-            by_edge=True,
+            function,
+            sources=sources,
+            destinations=destinations,
+            edges=edges,
+            parameters=parameters,
+            by_edge=result == "edge",
         )
-        return self.recorder.by_edge(*found)
-
-    def edge_softmax(self, scores: Tensor) -> PartitionedTensor:
-        """Normalises scores of edges: see :func:`peergraph.aggregate.edge_softmax`."""
-        if not _are_offloaded(scores):
-            return self.resident.edge_softmax(scores)
-        found = self.recorder.record("edge_softmax", [("e", scores)], by_edge=True)
-        return self.recorder.by_edge(*found)
-
-    def supports_attention(self, x: Tensor) -> bool:
-        """Returns whether :meth:`attention` takes `x` [sources, heads, depth]."""
-        return self.resident.supports_attention(x)
+        return (
+            self.recorder.by_edge(*found) if result == "edge" else self.recorder.aggregated(*found)
+        )
 
     def attention(
         self,
@@ -264,46 +244,18 @@ class OffloadedCsc:
         self_loops: int | None = None,
     ) -> PartitionedTensor:
         """Sums sources by attention in one pass: see :func:`peergraph.aggregate.attention`."""
-        if not _are_offloaded(x, left, right):
-            return self.resident.attention(
-                x, left, right, att=att, negative_slope=negative_slope, self_loops=self_loops
-            )
-        if self_loops is not None:
+        if self_loops is not None and _are_offloaded(x, left, right):
             raise NotImplementedError(
                 "attention with added self loops over rows that are larger than GPU memory: add "
                 "the loops to the edges"
             )
-        found = self.recorder.record(
-            "attention",
-            [("u", x), ("u", left), ("v", right)],
-            {"att": ("w", att)},
-            negative_slope=negative_slope,
-            deterministic=True,
+        return super().attention(
+            x, left, right, att=att, negative_slope=negative_slope, self_loops=self_loops
         )
-        return self.recorder.aggregated(*found)
 
     def fuses_messages(self) -> bool:
         """Returns whether :meth:`reduce_message` runs as one kernel: on a GPU, with CuPy."""
         return self.resident.fuses_messages()
-
-    def reduce_message(
-        self,
-        message: Message,
-        *,
-        u: Tensor | None = None,
-        v: Tensor | None = None,
-        e: Tensor | None = None,
-        w: Tensor | None = None,
-    ) -> PartitionedTensor:
-        """Reduces messages of the user: see :func:`peergraph.aggregate.message`."""
-        if not _are_offloaded(u, v, e, w):
-            return self.resident.reduce_message(message, u=u, v=v, e=e, w=w)
-        found = self.recorder.record(
-            "reduce_message",
-            [("-", message)],
-            {"u": ("u", autocast(u)), "v": ("v", v), "e": ("e", e), "w": ("e", w)},
-        )
-        return self.recorder.aggregated(*found)
 
     def _reduce(self, message: str, reduce: str, x: Any, e: Any, constant: bool) -> OffloadedTensor:
         """Returns reduced messages; of constant inputs those of the first call."""
@@ -324,11 +276,8 @@ class OffloadedCsc:
             )
         if self._is_linear(message, reduce, x, e):
             return linear_sum(self.recorder, reduce, x, e)
-        found = self.recorder.record(
-            "spmm",
-            [("-", message), ("-", reduce), ("u", x), ("e", e)],
-            backward="transpose",
-        )
+        run = functools.partial(Csc.spmm, message=message, reduce=reduce, backward="transpose")
+        found = self.recorder.record(run, sources={"x": x}, edges={"e": e})
         return self.recorder.aggregated(*found)
 
     def _is_linear(self, message: str, reduce: str, x: Any, e: Any) -> bool:

@@ -177,8 +177,8 @@ class OffloadedTensor(PartitionedTensor):
 
 
 _OF_AUTOGRAD = {
-    *(Tensor.requires_grad_, Tensor.requires_grad.__set__, Tensor.grad.__set__),  # type: ignore[attr-defined]
-    *(Tensor.backward, Tensor.__dir__),
+    *(Tensor.requires_grad_, Tensor.requires_grad.__set__),  # type: ignore[attr-defined]
+    *(Tensor.grad.__set__, Tensor.backward, Tensor.__dir__),  # type: ignore[union-attr]
 }
 """Functions that change a tensor's place in autograd's graph."""
 
@@ -205,6 +205,12 @@ def make_shell(content: Content, needs_grad: bool = False) -> OffloadedTensor:
     return result
 
 
+def detached(x: Tensor) -> PartitionedTensor:
+    """Returns a partitioned tensor of the device without autograd's history."""
+    assert isinstance(x, PartitionedTensor)
+    return wrap(x._local.detach(), x.layout, x.partitioned_dim)
+
+
 def make_probe(space: RowSpace, features: Sequence[int], dtype: torch.dtype) -> PartitionedTensor:
     """Returns a tensor of few rows of a space."""
     rows = torch.zeros((space.probe.local_count, *features), dtype=dtype, device=space.rank.device)
@@ -220,8 +226,3 @@ def from_store(space: RowSpace, store: RowStore) -> OffloadedTensor:
     """
     probe = make_probe(space, store.features, store.dtype)
     return make_shell(Content(space, probe, store=store))
-
-
-def space_of(x: Any) -> RowSpace | None:
-    """Returns the space of an offloaded tensor, else None."""
-    return x._content.space if isinstance(x, OffloadedTensor) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 from weakref import ref
 
@@ -16,6 +16,7 @@ from peergraph.fullgraph.offload.offloaded_tensor import (
     Cell,
     Content,
     OffloadedTensor,
+    detached,
     make_shell,
 )
 from peergraph.fullgraph.offload.records import (
@@ -31,6 +32,7 @@ from peergraph.fullgraph.offload.records import (
 )
 from peergraph.fullgraph.offload.row_segment import move_history, row_operand, with_history
 from peergraph.fullgraph.offload.virtual_rank import NeedsOtherRowsError, RowSpace
+from peergraph.fullgraph.random.seeds import Seed
 from peergraph.fullgraph.structure.edge_index import PartitionedEdgeIndex
 from peergraph.fullgraph.structure.node_index import NodeIndex
 from peergraph.fullgraph.tensor.parameters import check_parameters
@@ -87,7 +89,7 @@ class Call:
         self.args = map_nested(args, self._slot)
         self.kwargs = map_nested(kwargs, self._slot)
         self.modes = Modes.current(self.rank.device)
-        self.seeds: list[int] = []
+        self.seeds: Sequence[Seed] = ()
 
     def run_on_probes(self) -> Any:
         """Returns what the function makes of the probes."""
@@ -134,7 +136,7 @@ class Call:
                 return tensor
         if not isinstance(output, PartitionedTensor):
             return output
-        content = Content(self._space_of(output), output.detach(), record=record, output=index)
+        content = Content(self._space_of(output), detached(output), record=record, output=index)
         made = recorded(content, output.requires_grad)
         self._note_alias(output, made)
         return made
@@ -152,7 +154,7 @@ class Call:
             self.func, self.args, self.kwargs, self.operands, self.modes, self.seeds, place
         )
         assert isinstance(probe, PartitionedTensor)
-        content = Content(self._space_of(probe), probe.detach(), record=record)
+        content = Content(self._space_of(probe), detached(probe), record=record)
         change_in_place(handle, content, probe.requires_grad, self.operands[place])
         return handle if result is probe else result
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from peergraph.fullgraph.offload.offloaded_tensor import Cell, Content, OffloadedTensor
 from peergraph.fullgraph.offload.virtual_rank import RowSpace
+from peergraph.fullgraph.random.seeds import Seed
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 
 
@@ -121,7 +122,7 @@ class Record:
         kwargs: dict[str, Any],
         operands: Sequence[Operand],
         modes: Modes,
-        seeds: Sequence[int] = (),
+        seeds: Sequence[Seed] = (),
         changed: int | None = None,
     ) -> None:
         self.func = func

@@ -38,7 +38,7 @@ _REDUCE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 _ROW_WEIGHTED = {F.cross_entropy, F.nll_loss, F.binary_cross_entropy_with_logits}
 
 
-class _ReductionReached(Exception):  # noqa: N818
+class _ReductionReached(Exception):
     """A chunk has given its part of a reduction that is not known yet."""
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +26,7 @@ from peergraph.fullgraph.offload.records import (
     tensors_in,
 )
 from peergraph.fullgraph.offload.virtual_rank import RowSpace, VirtualRank
+from peergraph.fullgraph.random.seeds import Seed
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 
 WHOLE_RESULT = -1
@@ -40,7 +42,7 @@ class Step(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     modes: Modes
-    seeds: tuple[int, ...]
+    seeds: tuple[Seed, ...]
     changed: int | None
     """Slot of the value that the function changes in place, of which it gets a copy."""
     outputs: list[tuple[int, int]]
@@ -211,8 +213,9 @@ class Place:
         layout, space, dim = operand.tensor.layout, operand.space, operand.tensor.partitioned_dim
         start, stop = space.chunks.range(self.chunk)
         if layout.tiles > 1:
-            rows = local.unflatten(dim, (layout.tiles, -1)).narrow(dim + 1, start, stop - start)
-            return rows.flatten(dim, dim + 1)
+            shape = local.shape
+            tiles = local.view(*shape[:dim], layout.tiles, -1, *shape[dim + 1 :])
+            return tiles.narrow(dim + 1, start, stop - start).flatten(dim, dim + 1)
         times = layout.repeats
         return local.narrow(dim, start * times, (stop - start) * times)
 
@@ -236,21 +239,8 @@ class SourceRows(NamedTuple):
     """Where the destinations are."""
 
 
-def no_autograd() -> Any:
+@contextmanager
+def no_autograd() -> Iterator[None]:
     """A context without gradients and outside of inference mode, with rules of functions."""
-    return _NoAutograd()
-
-
-class _NoAutograd:
-    def __enter__(self) -> None:
-        self._guards = [
-            torch.inference_mode(False),
-            torch.no_grad(),
-            torch._C._EnableTorchFunction(),  # type: ignore[attr-defined]
-        ]
-        for guard in self._guards:
-            guard.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        for guard in reversed(self._guards):
-            guard.__exit__(*error)
+    with torch.inference_mode(False), torch.no_grad(), torch._C._EnableTorchFunction():
+        yield

@@ -294,12 +294,12 @@ class GradientSum:
                 chunk.add_source_gradients(self.store, part, self.structure)  # type: ignore[arg-type]
         elif self.store is not None:
             chunk.write(self.store, torch.zeros_like(leaf) if part is None else part)
-        elif part is not None and isinstance(self.operand, ResidentOperand):
-            rows = place.resident_part(self.operand, self.total)
-            rows.add_(part)
         elif part is not None:
             assert self.total is not None
-            self.total.add_(part)
+            total = self.total
+            if isinstance(self.operand, ResidentOperand):
+                total = place.resident_part(self.operand, total)
+            total.add_(part)
 
     def result(self) -> Tensor:
         """Returns the gradient."""
@@ -332,6 +332,7 @@ def add_over_ranks(group: Any, gradients: Sequence[GradientSum]) -> None:
 def _differentiable(value: Any) -> tuple[Any, Tensor]:
     """Returns a value that is differentiated, and the leaf that gets its gradient."""
     if isinstance(value, SourceRows):
+        assert value.rows is not None
         leaf = value.rows.detach().requires_grad_()
         return SourceRows(leaf, value.csc, value.place), leaf
     if isinstance(value, PartitionedTensor):

@@ -46,6 +46,7 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     selected = select_rows(x, _on_device(rows))
     parts[place] = slice(None)
     if isinstance(rows, int) and not isinstance(rows, bool):
+        assert isinstance(selected, PartitionedTensor)
         selected = selected.full_tensor()
         parts[place] = 0
     if all(isinstance(part, slice) and part == slice(None) for part in parts):
