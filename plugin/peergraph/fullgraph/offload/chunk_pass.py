@@ -13,6 +13,7 @@ from peergraph.aggregate import Csc
 from peergraph.fullgraph.offload.chunked_csc import ChunkedCsc
 from peergraph.fullgraph.offload.chunks import Chunks
 from peergraph.fullgraph.offload.gradient_window import GradientWindow
+from peergraph.fullgraph.offload.pass_progress import PassProgress
 from peergraph.fullgraph.offload.row_store import RowStore
 from peergraph.fullgraph.offload.row_window import RowWindow
 from peergraph.fullgraph.offload.source_window import SourceWindow
@@ -121,8 +122,18 @@ class ChunkPass:
         self._rows.clear()
         self._windows.clear()
         self._sums.clear()
+        # Stores of one graph add their bytes to the same total.
+        total = next((store.moved for store in self._stores() if store.moved is not None), None)
+        if total is not None:
+            total += self.counts
 
     def __iter__(self) -> Iterator[PassChunk]:
+        with self._progress() as progress:
+            for chunk in self._chunks():
+                yield chunk
+                progress.step()
+
+    def _chunks(self) -> Iterator[PassChunk]:
         loads_block = any(window.store.tier == "file" for window in self._loading_windows())
         lane = make_lane(self._device, "load", blocks=loads_block)
         for batch, index in enumerate(self._order):
@@ -140,6 +151,17 @@ class ChunkPass:
             for sums in self._sums.values():
                 sums.flush(batch)
             self._count(batch)
+
+    def _progress(self) -> PassProgress:
+        num_bytes = sum(store.num_bytes for store in self._stores() if not store.in_place)
+        count, rank = len(self._order), self.chunks.layout.group.rank
+        return PassProgress(count, num_bytes, self.counts, self._device, rank)
+
+    def _stores(self) -> Iterator[RowStore]:
+        """All stores that the pass reads or writes."""
+        yield from self._reads
+        yield from self._writes
+        yield from (store for store, _ in (*self._sources, *self._gradients))
 
     def _start_loading(self, lane: Lane, batch: int, loads_block: bool) -> None:
         """Starts to load a batch, beside the work on the batch before."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -15,6 +15,9 @@ from peergraph.fullgraph.offload.staged_rows import read_staged, write_staged
 from peergraph.memory.device.launching import launch_on
 from peergraph.memory.table.id_list import id_list
 from peergraph.memory.table.table_view import dense_view
+
+if TYPE_CHECKING:
+    from peergraph.fullgraph.offload.transfer_counts import TransferCounts
 
 Tier = Literal["device", "host", "file"]
 
@@ -37,6 +40,7 @@ class RowStore:
             CPU.
         tier: where `memory` is.
         release: called once with the store's memory when it is not needed any more.
+        moved: to which passes over chunks add the bytes that they have moved.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class RowStore:
         memory: Tensor,
         tier: Tier,
         release: Callable[[], None] | None = None,
+        moved: TransferCounts | None = None,
     ) -> None:
         self.layout = layout
         """The rows of all ranks."""
@@ -60,6 +65,8 @@ class RowStore:
         """Bytes of a row."""
         self.num_bytes = layout.local_count * self.row_bytes
         """Bytes of this rank's rows."""
+        self.moved = moved
+        """To which passes over chunks add the bytes that they have moved; or None."""
         self._memory: Tensor | None = memory
         self._release = release
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.host_memory import HostMapping
 from peergraph.fullgraph.offload.row_store import RowStore, Tier
+from peergraph.fullgraph.offload.transfer_counts import TransferCounts
 from peergraph.memory import Group
 from peergraph.memory.region.free_memory import free_host_memory
 from peergraph.memory.region.parts import HostPart
@@ -83,6 +84,8 @@ class RowStores:
         """Where files without a name hold rows, or None."""
         self.sequential_on_device = sequential_on_device
         """Whether rows of the role "sequential" are on the device while it has room."""
+        self.moved = TransferCounts()
+        """Bytes that passes over chunks have moved between these stores and the device."""
         self.use: dict[Tier, TierUse] = {
             "device": TierUse(device_bytes),
             "host": TierUse(host_bytes),
@@ -122,7 +125,8 @@ class RowStores:
             memory = self._take(chosen, num_bytes)
             if memory is not None:
                 rows = memory[:num_bytes].view(dtype).view(layout.local_count, *features)
-                return RowStore(layout, rows, chosen, partial(self._give_back, chosen, memory))
+                give_back = partial(self._give_back, chosen, memory)
+                return RowStore(layout, rows, chosen, give_back, self.moved)
         raise MemoryError(self._explain(layout, features, dtype, num_bytes, what, tier))
 
     def trim(self, tier: Tier | None = None) -> None:
