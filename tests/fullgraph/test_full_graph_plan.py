@@ -98,7 +98,35 @@ def test_mode_follows_the_volume() -> None:
     few = GraphFacts({NODE: (1000, 1000)}, {EDGE: volume})
     assert FullGraphPlan.make(few, machine("full2"), widths=WIDTHS).mode == "in_kernel"
     limited = FullGraphPlan.make(few, machine("full2"), widths=WIDTHS, modes=("halo", "blocks"))
-    assert limited.mode == limited.with_widths(WIDTHS).mode == "halo"
+    # So few rows are copied sooner than packed.
+    assert limited.mode == limited.with_widths(WIDTHS).mode == "blocks"
+
+
+def sparse_facts(degree: int, share: float) -> GraphFacts:
+    """Two ranks; this share of the edges is remote, and each of these reads a row of its own."""
+    rows = NODES // 2
+    remote = int(degree * rows * share)
+    own = degree * rows - remote
+    volume = Volume(((rows, remote), (remote, rows)), ((own, remote), (remote, own)))
+    return GraphFacts({NODE: (rows, rows)}, {EDGE: volume})
+
+
+def test_mode_of_each_width() -> None:
+    full2, by_columns = machine("full2"), "sums by their columns"
+    plan = FullGraphPlan.make(sparse_facts(4, 0.05), full2)
+    assert plan.chooses_by_width
+    assert {plan.mode_for(EDGE, 4 * width) for width in (16, 512)} == {plan.mode} == {"in_kernel"}
+    assert by_columns not in str(plan)
+    # Narrow rows save more by one pass over the sums than they lose over the link.
+    between = FullGraphPlan.make(sparse_facts(8, 0.1), full2)
+    assert [between.mode_for(EDGE, 4 * width) for width in (16, 64)] == ["in_kernel", "halo"]
+    assert f"{by_columns}: in_kernel of 16, 32; halo of 64, 128, 256, 512" in str(between)
+    staged = FullGraphPlan.make(sparse_facts(4, 0.05), full2, modes=("halo", "blocks"))
+    asked = FullGraphPlan.make(sparse_facts(8, 0.1), full2, mode="in_kernel")
+    for fixed, mode in ((staged, "halo"), (asked, "in_kernel")):
+        assert not fixed.chooses_by_width
+        assert fixed.mode_for(EDGE, 512) == fixed.mode == mode
+        assert by_columns not in str(fixed)
 
 
 def test_mode_that_was_asked_for() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from peergraph.fullgraph.exchange.mode_cost import MODES, sum_costs
+from peergraph.fullgraph.exchange.mode_cost import MODES, quickest, sum_costs
 from peergraph.fullgraph.layout.volume import Volume
 from peergraph.memory import Topology, machine
 from tests.named_case import named_case
@@ -64,7 +64,8 @@ def test_two_ranks() -> None:
     assert costs["blocks"].seconds == pytest.approx(max(rank_0, rank_1) + 2 * STAGE)
     assert costs["blocks"].received == (70 * width, 60 * width)
     assert costs["blocks"].buffers == (70 * width, 60 * width)
-    links = 100 * width / LINK + row * 60 + STAGE
+    # Rank 0 publishes 10 rows.
+    links = 10 * width / OWN + 100 * width / LINK + row * 60 + STAGE
     assert costs["in_kernel"].seconds == pytest.approx(links)
     assert costs["in_kernel"].received == (100 * width, 40 * width)
     assert costs["in_kernel"].buffers == (0, 0)
@@ -119,6 +120,16 @@ def test_predictions_are_near_what_was_measured() -> None:
                 with named_case(graph, ranks, columns, mode):
                     if measured is not None:
                         assert 1e3 * costs[mode].seconds == pytest.approx(measured, rel=0.3)
+                        if mode == "in_kernel":
+                            assert 1e3 * costs[mode].seconds == pytest.approx(measured, rel=0.06)
+
+
+def test_in_kernel_has_to_be_clearly_quicker() -> None:
+    seconds = {"halo": 6.0, "blocks": 7.0, "in_kernel": 5.1}
+    assert quickest(seconds, MODES) == "halo"
+    assert quickest({**seconds, "in_kernel": 4.9}, MODES) == "in_kernel"
+    assert quickest({**seconds, "in_kernel": 4.9}, ["blocks", "halo"]) == "halo"
+    assert quickest(seconds, ["in_kernel"]) == "in_kernel"
 
 
 def test_bytes_of_counted_graphs() -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from peergraph.fullgraph.exchange.mode_cost import STAGED_MODES
+import peergraph._C as _C
+from peergraph.fullgraph.exchange.copy_transport import CopyTransport
+from peergraph.fullgraph.exchange.mode_cost import MODES, STAGED_MODES
+from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.layout.edge_share import (
     PIECE_EDGES,
     EdgeReader,
@@ -30,6 +34,7 @@ from peergraph.fullgraph.plan.choose_order import (
 from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 from peergraph.fullgraph.plan.memory_items import GraphFacts
 from peergraph.fullgraph.structure.build_structure import build_structure
+from peergraph.fullgraph.structure.neighbor_sums import ModeChoice
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.fullgraph.tensor.conversions import from_local
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
@@ -127,8 +132,9 @@ class FullGraph:
             num_chunks: of each rank's nodes, for offloaded training; None: by the shortest expected
                 epoch.
             host_memory: bytes of the host for rows of all ranks; None: what is free.
-            mode: how rows are exchanged: "halo" or "blocks"; None: the one that is expected
-                to be quicker.
+            mode: how rows are exchanged: "halo", "blocks" or "in_kernel"; None: the one that is
+                expected to be the quickest, for each width of rows on GPUs that reach each other's
+                memory.
             topology: whose links times are predicted for, or its name; None: this machine as it was
                 measured, else an assumed one.
             widths: columns of the input and of each layer's output, for the plan.
@@ -295,7 +301,7 @@ def _build(
             widths=widths,
             memory_budget=_budget(group, memory_budget),
             mode=mode,
-            modes=STAGED_MODES,
+            modes=_modes(group, mode),
             offload=offload,
             num_chunks=num_chunks,
             host_memory=_host_memory(group, host_memory),
@@ -307,7 +313,10 @@ def _build(
         for edge_type in readers:
             share = shares.pop(edge_type)
             count = share.num_edges
-            structures[edge_type] = _structure(layouts, edge_type, share, plan.mode)
+            choice: ModeChoice = plan.mode
+            if plan.chooses_by_width:
+                choice = cache(partial(plan.mode_for, edge_type))
+            structures[edge_type] = _structure(layouts, edge_type, share, choice)
             step(count)
     return FullGraph(group, layouts, structures, chosen, plan)
 
@@ -327,10 +336,24 @@ def _read(reader: EdgeReader, group: Group) -> Share:
 
 
 def _structure(
-    layouts: Mapping[NodeType, RowLayout], edge_type: EdgeType, share: Share, mode: str
+    layouts: Mapping[NodeType, RowLayout], edge_type: EdgeType, share: Share, mode: ModeChoice
 ) -> PartitionedCsc:
     """Sends each edge to the rank of its destination. Collective."""
     return build_structure(layouts[edge_type[0]], layouts[edge_type[2]], share, mode)
+
+
+def _modes(group: Group, asked: str | None) -> tuple[str, ...]:
+    """Returns the modes of exchange that the ranks can use. Collective.
+
+    ``in_kernel`` is for GPUs that reach each other's memory; CPU ranks use it if it is asked for.
+    """
+    if group.device.type == "cpu":
+        return MODES if asked == "in_kernel" else STAGED_MODES
+    devices: list[torch.device] = group.all_gather(group.device)
+    index = group.device.index or 0
+    mine = all(_C.can_access(index, d.index or 0) for d in devices if d != group.device)
+    copies = isinstance(Transport.of(group), CopyTransport)
+    return MODES if all(group.all_gather(mine and copies)) else STAGED_MODES
 
 
 def _check_ends(

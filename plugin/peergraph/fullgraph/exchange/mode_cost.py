@@ -11,7 +11,7 @@ reads the rows of other ranks:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from peergraph.fullgraph.layout.volume import Volume
@@ -33,6 +33,13 @@ _PACKED_ROWS, _STAGE_SECONDS = 1.7e9, 5e-5
 # A copy is written to shared memory of its reader, read there and written where sums read it.
 _COPY_ACCESSES_OUT, _COPY_ACCESSES_IN = 1, 3
 
+# Share of the rate of wide rows that narrow rows reach over links, by rising row bytes, for machines
+# whose rates are not known by width.
+_NARROW_OVER_LINKS = ((16, 0.3), (32, 0.62), (64, 0.82))
+# Of the time of the best staged mode, at most, for which in_kernel is chosen: gradients of its
+# remote rows travel beside no other work, and its kernel has fewer warps at work than a plain sum.
+_IN_KERNEL_SHARE = 5 / 6
+
 MODES = ("halo", "blocks", "in_kernel")
 STAGED_MODES = MODES[:2]
 """Modes with buffers, in which one rank's rows after the other are summed."""
@@ -53,6 +60,16 @@ class ModeCost:
     seconds: float
     received: tuple[int, ...]
     buffers: tuple[int, ...]
+
+
+def quickest(seconds: Mapping[str, float], modes: Iterable[str]) -> str:
+    """Returns the quickest of some modes; ``in_kernel`` only where it saves a sixth."""
+    given = list(modes)
+    staged = [mode for mode in given if mode in STAGED_MODES]
+    best = min(staged or given, key=seconds.__getitem__)
+    if "in_kernel" in given and seconds["in_kernel"] < _IN_KERNEL_SHARE * seconds[best]:
+        return "in_kernel"
+    return best
 
 
 def sum_costs(
@@ -128,10 +145,12 @@ class _Model:
         topology: Topology,
     ) -> None:
         self.edges = volume.edges
+        self.needed = volume.rows
         self.sources = sources
         self.destinations = destinations
         self.row_bytes = row_bytes
         self.rows = topology.rates(row_bytes)
+        self.has_row_rates = bool(topology.rows)
         self.bulk = topology.bulk
         self.latency = topology.latency
         self.caches = topology.caches or (_CACHE_BYTES,) * topology.num_gpus
@@ -162,12 +181,23 @@ class _Model:
         return computed[-1] + ranks * (_STAGE_SECONDS + self.latency[rank][rank])
 
     def in_kernel(self, rank: int, remote: int) -> float:
-        """Reads local and remote rows, while other ranks read from this one's memory."""
+        """Copies the rows that others need, then reads local and remote rows.
+
+        Other ranks read from this one's memory meanwhile.
+        """
+        needed = sum(row[rank] for row in self.needed) - self.needed[rank][rank]
+        published = self.pack(rank, min(needed, self.sources[rank]))
         local = self.sum(rank, sum(row[rank] for row in self.edges), self.sources[rank])
-        over_links = remote * self.row_bytes / self.rows.ingress[rank] if remote else 0.0
-        return (
-            max(local, over_links) + self.write(rank, 1) + _STAGE_SECONDS + max(self.latency[rank])
-        )
+        over_links = remote * self.row_bytes / self.links(rank) if remote else 0.0
+        fixed = _STAGE_SECONDS + max(self.latency[rank])
+        return published + max(local, over_links) + self.write(rank, 1) + fixed
+
+    def links(self, rank: int) -> float:
+        """Bytes a second of random rows of all other ranks together."""
+        if self.has_row_rates:
+            return self.rows.ingress[rank]
+        shares = (share for width, share in _NARROW_OVER_LINKS if self.row_bytes <= width)
+        return next(shares, 1.0) * self.rows.ingress[rank]
 
     def sum(self, rank: int, edges: int, rows: int) -> float:
         """Reads a row for each edge, of so many different rows in own memory."""

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 
 _STAGES = {"blocks": 2}
+# Columns of sums for which the mode is shown.
+_SHOWN_WIDTHS = (16, 32, 64, 128, 256, 512)
 
 
 def format_plan(plan: FullGraphPlan) -> str:
@@ -88,4 +90,14 @@ def _cost(received: int, seconds: float) -> str:
 
 def _mode(plan: FullGraphPlan) -> list[str]:
     mode = plan.mode if plan.world_size > 1 else "none"
-    return [f"  exchange: {mode} ({plan.reason})"]
+    lines = [f"  exchange: {mode} ({plan.reason})"]
+    if plan.chooses_by_width:
+        by_mode: dict[str, list[str]] = {}
+        for width in _SHOWN_WIDTHS:
+            of_types = {plan.mode_for(t, width * plan.element_bytes) for t in plan.facts.volumes}
+            by_mode.setdefault(" or ".join(sorted(of_types)), []).append(str(width))
+        if list(by_mode) == [plan.mode]:
+            return lines
+        shown = "; ".join(f"{mode} of {', '.join(widths)}" for mode, widths in by_mode.items())
+        lines.append(f"  sums by their columns: {shown}")
+    return lines

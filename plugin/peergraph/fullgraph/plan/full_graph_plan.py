@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from peergraph.fullgraph.exchange.mode_cost import MODES
+from peergraph.fullgraph.exchange.mode_cost import MODES, quickest, sum_costs
 from peergraph.fullgraph.plan.layer_cost import LayerCost, layer_costs, mode_costs
 from peergraph.fullgraph.plan.memory_items import (
     GraphFacts,
@@ -18,6 +18,7 @@ from peergraph.fullgraph.plan.memory_items import (
 from peergraph.fullgraph.plan.offload_cost import DEVICE, Spread
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan, make_offload_plan
 from peergraph.memory import Topology
+from peergraph.store import EdgeType
 from peergraph.store.placement.plan import format_bytes
 
 # A model whose widths are not known is taken to have so many layers of so many columns.
@@ -46,6 +47,7 @@ class FullGraphPlan:
         offload: of training with rows in host memory; None: everything is on the devices.
         host_memory, file_memory: bytes of the host and of files, for all ranks together.
         heads: of attention, for offloaded training; 0: layers that sum.
+        candidates: modes that :meth:`mode_for` chooses from.
     """
 
     facts: GraphFacts
@@ -64,6 +66,7 @@ class FullGraphPlan:
     host_memory: int = _UNKNOWN_MEMORY
     file_memory: int = 0
     heads: int = 0
+    candidates: tuple[str, ...] = ()
 
     @classmethod
     def make(
@@ -166,7 +169,7 @@ class FullGraphPlan:
         decision = _decision(asked, too_large, needed, memory_budget, widths, model)
         if offloaded is not None:
             wanted = [n for n in usable if mode in (None, n)]
-        chosen = min(wanted, key=seconds.__getitem__)
+        chosen = quickest(seconds, wanted)
         reason = _reason(facts, chosen, mode, seconds, usable, fitting, widths)
         return cls(
             facts,
@@ -185,7 +188,24 @@ class FullGraphPlan:
             host_memory,
             file_memory,
             heads,
+            tuple(wanted),
         )
+
+    @property
+    def chooses_by_width(self) -> bool:
+        """Whether sums of each width have a mode of their own; else all have :attr:`mode`."""
+        return self.world_size > 1 and self.offload is None and "in_kernel" in self.candidates[1:]
+
+    def mode_for(self, edge_type: EdgeType, row_bytes: int) -> str:
+        """Returns how sums over a relation exchange rows of so many bytes.
+
+        The quickest of :attr:`candidates` for this width; :attr:`mode` is that of a whole epoch.
+        """
+        volume, nodes = self.facts.volumes[edge_type], self.facts.nodes
+        ends = nodes[edge_type[0]], nodes[edge_type[2]]
+        costs = sum_costs(volume, *ends, row_bytes, self.topology)
+        seconds = {name: cost.seconds for name, cost in costs.items()}
+        return quickest(seconds, self.candidates or (self.mode,))
 
     def with_widths(self, widths: Sequence[int], element_bytes: int = 4) -> FullGraphPlan:
         """Returns the plan of a model: `widths` has the input's columns and each layer's output's.

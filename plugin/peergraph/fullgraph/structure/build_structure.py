@@ -10,6 +10,7 @@ from torch import Tensor
 from peergraph.fullgraph.layout.edge_share import EdgeShare, Share
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.structure.edge_delivery import EdgeDelivery
+from peergraph.fullgraph.structure.neighbor_sums import ModeChoice
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 
 
@@ -17,7 +18,7 @@ def build_structure(
     sources: RowLayout,
     destinations: RowLayout,
     share: Share,
-    mode: str | None = None,
+    mode: ModeChoice | None = None,
     step: Callable[[int], object] = lambda _: None,
 ) -> PartitionedCsc:
     """Sends each edge to the rank of its destination. Collective; synchronises.
