@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from peergraph.fullgraph import FullGraph, PartitionedTensor
+from peergraph.fullgraph.exchange.halo import HaloPlan
 from peergraph.fullgraph.exchange.mapped_rows import MappedRows, RowAddresses
+from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.structure.interleaving import (
     MOST_PROBES,
     Interleaving,
@@ -62,12 +64,22 @@ def test_settings() -> None:
 
 
 def check_published_rows() -> None:
+    group, packed = Group.current(), []
+    for edges in (6, 70):
+        graph = random_graph(group.device, 60, 40, edges)
+        sources, destinations = shuffled_layout(group, 60, 1), shuffled_layout(group, 40)
+        plan = partition(graph.edge_index, sources, destinations).plan
+        rows = MappedRows(plan)
+        needed = len(torch.unique(plan.send_rows))
+        assert rows.num_published in (needed, plan.num_local)
+        packed.append(rows.num_published < plan.num_local)
+        check_rows(rows, plan, sources)
+    assert any(group.all_gather(packed[0]))
+    assert not all(group.all_gather(packed[1]))
+
+
+def check_rows(rows: MappedRows, plan: HaloPlan, sources: RowLayout) -> None:
     group = Group.current()
-    graph = random_graph(group.device, 60, 40, 70)
-    sources, destinations = shuffled_layout(group, 60, 1), shuffled_layout(group, 40)
-    plan = partition(graph.edge_index, sources, destinations).plan
-    rows = MappedRows(plan)
-    assert rows.num_published == len(torch.unique(plan.send_rows)) < max(1, plan.num_local)
     ids = plan.gather(sources.positions)[plan.num_local :]
     for dtype, width in ((torch.float32, 5), (torch.float64, 8), (torch.float32, 24)):
         full = features(60, (width,), group.device, dtype, grad=False)

@@ -22,6 +22,8 @@ from peergraph.memory.group.device_waits import register_wait
 _FLAG_BYTES = 128
 # Rows begin at multiples of this, so that kernels read them in vectors.
 _ROW_UNIT = 32
+# Up to this share of the rows is packed; a copy of all rows in order takes less time than of more.
+_PACKED_SHARE = 0.25
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class MappedRows:
 
     @property
     def num_published(self) -> int:
-        """Rows of this rank that any other rank needs."""
+        """Rows of this rank that are published: those that another rank needs, or all of many."""
         return self._plan.num_local if self._sent is None else len(self._sent)
 
     def padded_columns(self, x: Tensor) -> int:
@@ -178,8 +180,9 @@ def _published_rows(plan: HaloPlan) -> tuple[Tensor | None, Tensor]:
     Returns:
         The rows ascending, or None for all; for each row of the halo its number, int64.
     """
-    sent = torch.unique(plan.send_rows)
-    if len(sent) == plan.num_local:
+    sent: Tensor | None = torch.unique(plan.send_rows)
+    assert sent is not None
+    if len(sent) > _PACKED_SHARE * plan.num_local:
         sent, numbers = None, plan.send_rows
     else:
         numbers = torch.searchsorted(sent, plan.send_rows)

@@ -33,8 +33,8 @@ _PACKED_ROWS, _STAGE_SECONDS = 1.7e9, 5e-5
 # A copy is written to shared memory of its reader, read there and written where sums read it.
 _COPY_ACCESSES_OUT, _COPY_ACCESSES_IN = 1, 3
 
-# Share of the rate of wide rows that narrow rows reach over links, by rising row bytes, for machines
-# whose rates are not known by width.
+# Share of the rate of wide rows that narrow rows reach over links, by rising row bytes, where the
+# rates of a machine are not known by width.
 _NARROW_OVER_LINKS = ((16, 0.3), (32, 0.62), (64, 0.82))
 # Of the time of the best staged mode, at most, for which in_kernel is chosen: gradients of its
 # remote rows travel beside no other work, and its kernel has fewer warps at work than a plain sum.
@@ -186,7 +186,7 @@ class _Model:
         Other ranks read from this one's memory meanwhile.
         """
         needed = sum(row[rank] for row in self.needed) - self.needed[rank][rank]
-        published = self.pack(rank, min(needed, self.sources[rank]))
+        published = min(self.pack(rank, needed), self.access(rank, 2 * self.sources[rank]))
         local = self.sum(rank, sum(row[rank] for row in self.edges), self.sources[rank])
         over_links = remote * self.row_bytes / self.links(rank) if remote else 0.0
         fixed = _STAGE_SECONDS + max(self.latency[rank])
