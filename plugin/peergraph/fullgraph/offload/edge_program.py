@@ -30,11 +30,17 @@ from peergraph.fullgraph.offload.records import (
     Modes,
     Operand,
     Record,
+    RowOperand,
     Slot,
     SourceOperand,
 )
-from peergraph.fullgraph.offload.replay import Place, SourceRows
-from peergraph.fullgraph.offload.row_segment import make_boundary, row_operand, with_history
+from peergraph.fullgraph.offload.replay import Compiled, Place, SourceRows
+from peergraph.fullgraph.offload.row_segment import (
+    is_boundary,
+    make_boundary,
+    row_operand,
+    with_history,
+)
 from peergraph.fullgraph.offload.virtual_rank import RowSpace, RowSpaces
 from peergraph.fullgraph.structure.partitioned_structure import NONE, Operands
 from peergraph.fullgraph.tensor.conversions import from_local
@@ -118,6 +124,7 @@ class EdgeRecorder:
             operands.append(operand)
             probes[name] = probe
 
+        share_history(sources, destinations, self)
         for name, value in _present(sources):
             source = make_source_operand(self, value)
             enter(name, source, SourceRows(self._probe_of_sources(source, value), csc, PROBE_PLACE))
@@ -174,6 +181,39 @@ class EdgeRecorder:
             ids = (places % max(sources, 1)).int()
             self._probe_csc = Csc.from_coo(ids, places.clamp(max=rows - 1).int(), rows, sources)
         return self._probe_csc
+
+
+def share_history(sources: Operands, destinations: Operands, recorder: EdgeRecorder) -> None:
+    """Gives operands that are to be stored one node, so that one pass computes their gradients.
+
+    These are sources, and rows of destinations that are much narrower than what they are computed
+    from, where both are computed from rows of the same nodes.
+    """
+    rows = [
+        x
+        for _, x in _present(sources)
+        if isinstance(x, OffloadedTensor) and x._content.store is None
+    ]
+    if rows and recorder.sources is recorder.destinations:
+        for _, x in _present(destinations):
+            if isinstance(x, OffloadedTensor) and _pays_to_store(x):
+                x._content.wanted = True
+                rows.append(x)
+    parts = [x for x in rows if x._cell.needs_grad and row_operand(x).identity is None]
+    if len(parts) > 1:
+        shared = with_history(*(x._content for x in parts))
+        for x, identity in zip(parts, shared, strict=True):
+            x._cell.identity = identity
+
+
+def _pays_to_store(x: OffloadedTensor) -> bool:
+    """Whether rows are at most a quarter of those that they are computed from."""
+    content = x._content
+    if content.store is not None or not content.is_storable or content.keeps:
+        return False
+    read = Compiled([row_operand(x)], is_boundary).operands
+    given = {id(part.content): part.content for part in read if isinstance(part, RowOperand)}
+    return 4 * content.row_bytes <= sum(part.row_bytes for part in given.values())
 
 
 def make_source_operand(recorder: EdgeRecorder, x: Tensor) -> SourceOperand:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import ref
@@ -37,7 +38,7 @@ class Content:
         output: which result of `record`.
     """
 
-    __slots__ = ("keeps", "output", "probe", "record", "space", "store")
+    __slots__ = ("keeps", "output", "probe", "record", "space", "store", "wanted")
 
     def __init__(
         self,
@@ -55,6 +56,8 @@ class Content:
         self.output = output
         self.keeps = False
         """Whether rows are stored when they are first computed."""
+        self.wanted = False
+        """Whether rows are stored before others are computed from them."""
 
     @property
     def layout(self) -> RowLayout:
@@ -75,6 +78,11 @@ class Content:
     def dtype(self) -> torch.dtype:
         """Of the rows."""
         return self.probe._local.dtype
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row, of storable contents."""
+        return math.prod(self.features) * self.dtype.itemsize
 
     def set_store(self, store: RowStore) -> None:
         """The rows are in a store now; what computed them is not needed any more."""

@@ -120,24 +120,26 @@ def allocate(content: Content, role: Any) -> RowStore:
 
 
 def store_sources(roots: Sequence[RowOperand]) -> None:
-    """Stores the rows of all sources that the computation of `roots` reads. Collective."""
+    """Stores rows that the computation of `roots` reads from stores. Collective.
+
+    These are the rows of all sources, and those that are wanted in a store.
+    """
     needed: list[RowOperand] = []
-
-    def note(operand: Operand, seen: set[int]) -> None:
-        if isinstance(operand, SourceOperand):
-            if operand.rows.content.store is None:
-                needed.append(operand.rows)
-        elif isinstance(operand, RowOperand) and operand.content.store is None:
-            record = operand.content.record
-            assert record is not None
-            if id(record) not in seen:
-                seen.add(id(record))
-                for part in record.operands:
-                    note(part, seen)
-
     seen: set[int] = set()
-    for root in roots:
-        note(root, seen)
+    pending: list[Operand] = list(roots)
+    while pending:
+        operand = pending.pop()
+        rows = operand.rows if isinstance(operand, SourceOperand) else operand
+        if not isinstance(rows, RowOperand) or rows.content.store is not None:
+            continue
+        if rows is not operand or (rows.content.wanted and rows not in roots):
+            needed.append(rows)
+            continue
+        record = rows.content.record
+        assert record is not None
+        if id(record) not in seen:
+            seen.add(id(record))
+            pending.extend(record.operands)
     store_rows(needed)
 
 
@@ -145,35 +147,38 @@ def store_rows(operands: Sequence[RowOperand]) -> None:
     """Stores rows, in one pass for those of the same nodes. Collective."""
     by_space: dict[int, dict[int, RowOperand]] = {}
     for operand in operands:
-        if operand.content.store is None:
-            if not operand.content.is_storable:
-                raise NotImplementedError(
-                    f"rows of an offloaded tensor of shape {tuple(operand.content.probe.shape)} "
-                    "cannot be stored: nodes must be the first dimension, each a row"
-                )
-            space = by_space.setdefault(id(operand.content.space), {})
-            space[id(operand.content)] = operand
+        if not operand.content.is_storable:
+            raise NotImplementedError(
+                f"rows of an offloaded tensor of shape {tuple(operand.content.probe.shape)} "
+                "cannot be stored: nodes must be the first dimension, each a row"
+            )
+        space = by_space.setdefault(id(operand.content.space), {})
+        space[id(operand.content)] = operand
     for group in by_space.values():
-        roots = list(group.values())
-        found = RowPass(roots[0].content.space, roots)
-        # The pass may have stored some of them on the way to others.
-        stores = [allocate(root.content, "source") for root in roots]
+        found = list(group.values())
+        store_sources(found)
+        # Some may have been stored on the way to others.
+        roots = [root for root in found if root.content.store is None]
+        if roots:
+            _store_together(roots)
 
-        def write(
-            chunk: PassChunk,
-            place: Place,
-            values: list[Any],
-            slots: Sequence[int] = found.outputs,
-            stores: Sequence[RowStore] = stores,
-        ) -> None:
-            for slot, store in zip(slots, stores, strict=True):
-                chunk.write(store, values[slot]._local)
 
-        for root in roots:
-            root.content.keeps = False
-        found.run(write, writes=stores)
-        for root, store in zip(roots, stores, strict=True):
-            root.content.set_store(store)
+def _store_together(roots: list[RowOperand]) -> None:
+    for root in roots:
+        root.content.keeps = False
+    row_pass = RowPass(roots[0].content.space, roots)
+    stores = [
+        allocate(root.content, "sequential" if root.content.wanted else "source") for root in roots
+    ]
+    pairs = list(zip(row_pass.outputs, stores, strict=True))
+
+    def write(chunk: PassChunk, place: Place, values: list[Any]) -> None:
+        for slot, store in pairs:
+            chunk.write(store, values[slot]._local)
+
+    row_pass.run(write, writes=stores)
+    for root, store in zip(roots, stores, strict=True):
+        root.content.set_store(store)
 
 
 def _stores(
