@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import peergraph.fullgraph.graph as graph_module
 from peergraph.aggregate import Csc, g_spmm
 from peergraph.fullgraph import FullGraph, distribute
 from peergraph.memory import Group
@@ -171,7 +172,18 @@ def wrong_arguments() -> None:
     check(FullGraph.build(group, NUM_NODES, edges), {NODE: NUM_NODES}, {EDGE: edges})
 
 
-CASES: list[Callable[[], None]] = [all_graphs, all_forms, types_and_stores, wrong_arguments]
+def unread_shares() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graph_module, "_BYTES_OF_KEPT_EDGE", 1 << 60)
+        patch.setattr(graph_module, "PIECE_EDGES", 37)
+        all_forms()
+        types_and_stores()
+        wrong_arguments()
+
+
+CASES: list[Callable[[], None]] = [
+    *(all_graphs, all_forms, types_and_stores, wrong_arguments, unread_shares),
+]
 
 
 def run_cases() -> None:

@@ -220,6 +220,7 @@ class PassChunk:
         self.index = index
         """Number of this rank's chunk."""
         self.start, self.stop = chunk_pass.chunks.range(index)
+        self._structures: dict[int, Csc] = {}
 
     start: int
     """First local row of the chunk."""
@@ -249,15 +250,20 @@ class PassChunk:
         """
         store, csc = _find(self._pass._sources, "sources", store, csc)
         if self._pass._is_whole[id(csc)]:
-            return store.memory, csc.whole(self.index)
+            return store.memory, self.csc(csc)
         window = self._pass._windows[id(store), id(csc)]
         return window.rows(self._batch), self.csc(csc)
 
     def csc(self, csc: ChunkedCsc) -> Csc:
         """Returns the chunk's edges of one of the pass's structures, as :meth:`sources` does."""
-        if self._pass._is_whole[id(csc)]:
-            return csc.whole(self.index)
-        return csc.of_window(self.index, self.source_rows(csc))
+        found = self._structures.get(id(csc))
+        if found is None:
+            if self._pass._is_whole[id(csc)]:
+                found = csc.whole(self.index)
+            else:
+                found = csc.of_window(self.index, self.source_rows(csc))
+            self._structures[id(csc)] = found
+        return found
 
     def source_rows(self, csc: ChunkedCsc) -> Tensor:
         """Returns the extended rows of the rows that :meth:`sources` returns, [source rows]."""
