@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-
-from torch import Tensor
+from typing import Any
 
 from peergraph.fullgraph.exchange.transport import Pending, Transport
 
@@ -15,8 +14,8 @@ def exchange_in_turn(transport: Transport) -> Iterator[None]:
     """Within this, sums that follow an exchange in the program wait for its end (MG-GCN 6.3)."""
     start = transport.start
 
-    def start_and_wait(outputs: Mapping[int, Tensor], inputs: Mapping[int, Tensor]) -> Pending:
-        pending = start(outputs, inputs)
+    def start_and_wait(*given: Any) -> Pending:
+        pending = start(*given)
         pending.wait()
         return pending
 
@@ -31,7 +30,7 @@ def exchange_in_turn(transport: Transport) -> Iterator[None]:
 def no_exchange(transport: Transport) -> Iterator[None]:
     """Within this, exchanges move nothing, so that sums are timed alone; they are wrong."""
 
-    def start_nothing(outputs: Mapping[int, Tensor], inputs: Mapping[int, Tensor]) -> Pending:
+    def start_nothing(*_: Any) -> Pending:
         return _Nothing()
 
     transport.start = start_nothing  # type: ignore[method-assign]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -35,10 +34,10 @@ class StageTimes:
         # Restored at the exit, also where it was replaced before.
         self._before = self._transport.__dict__.get("start")
 
-        def start_and_mark(outputs: Mapping[int, Tensor], inputs: Mapping[int, Tensor]) -> Pending:
+        def start_and_mark(*given: Any) -> Pending:
             self._copies += 1
             begin = self._mark_copies(after_sums=True)
-            pending = start(outputs, inputs)
+            pending = start(*given)
             return _Marked(self, self._copies, begin, pending)
 
         self._transport.start = start_and_mark  # type: ignore[method-assign]
@@ -86,7 +85,7 @@ class StageTimes:
         memory = getattr(self._transport, "_memory", None)
         if memory is None or self._device.type != "cuda":
             return self.mark()
-        stream = memory._receiving._stream
+        stream = memory.receiving._stream
         if after_sums:
             stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):

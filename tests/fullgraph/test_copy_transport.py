@@ -8,14 +8,17 @@ import pytest
 import torch
 
 from peergraph.fullgraph.exchange import copy_transport
+from peergraph.fullgraph.exchange.block_stages import BlockStages
 from peergraph.fullgraph.exchange.copy_transport import CopyTransport
+from peergraph.fullgraph.exchange.halo import HaloPlan
 from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
 from tests.fullgraph.gpu_numbers import GPU_NUMBERS
+from tests.named_case import named_case
 
-from .test_block_stages import check_stages
-from .test_halo import check_exchange
+from .test_block_stages import check_stages, rows_of
+from .test_halo import LAYOUTS, SIZE, check_exchange, layout_of, needed_rows
 
 
 def sent(sender: int, reader: int, step: int, dtype: torch.dtype) -> torch.Tensor:
@@ -59,6 +62,38 @@ def check_copies() -> None:
     check_exchanges(transport)
     check_stages()
     check_exchange()
+    check_slots(transport)
+
+
+def check_slots(transport: Transport) -> None:
+    """Stages of many widths follow each other through the slots, which grow where they must."""
+    group = transport.group
+    for name in LAYOUTS:
+        with group.device, named_case(name):
+            plan, _ = HaloPlan.make(layout_of(group, name), needed_rows(group, torch.int64))
+            for number, columns in enumerate([1, 5, 2, 64, 3, 1, 300, 7, 300, 2]):
+                for mode in ("halo", "blocks"):
+                    check_rounds(BlockStages(plan, mode), columns, number)
+
+
+def check_rounds(stages: BlockStages, columns: int, number: int) -> None:
+    plan, layout = stages.plan, stages.plan.layout
+    rank, first = layout.group.rank, layout.offsets[layout.group.rank]
+    x = torch.arange(SIZE * columns, dtype=torch.float32).view(SIZE, columns) + number
+    own = x[first : first + layout.local_count]
+    partial = {}
+    for source, rows in stages.gather(own):
+        expected = own if source == rank else x[rows_of(plan, source, stages.mode)]
+        assert torch.equal(rows, expected)
+        slots = plan.transport.reserve(0)
+        if source != rank and slots is not None:
+            assert rows.data_ptr() in [slot.data_ptr() for slot in slots]
+        partial[source] = torch.full_like(rows, rank + 1.0)
+    sums = stages.add_to_owners(x, lambda: partial[rank], partial.__getitem__)
+    if stages.mode == "blocks" and all(all(n or p == q for q, n in enumerate(row))
+                                       for p, row in enumerate(plan.needed)):  # fmt: skip
+        world_size = layout.group.world_size
+        assert torch.equal(sums, torch.full_like(own, world_size * (world_size + 1) / 2))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

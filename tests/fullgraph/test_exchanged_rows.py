@@ -39,10 +39,10 @@ def recorded(structure: PartitionedCsc) -> Iterator[Record]:
     transport, record = structure.plan.transport, Record()
     start, all_reduce = transport.start, transport.all_reduce
 
-    def start_recorded(outputs: Any, inputs: Any) -> Any:
+    def start_recorded(outputs: Any, inputs: Any, *slots: Any) -> Any:
         columns = {t.shape[1] for t in (*outputs.values(), *inputs.values()) if t.dim() == 2}
         record.columns += sorted(columns)
-        return start(outputs, inputs)
+        return start(outputs, inputs, *slots)
 
     def reduce_recorded(*args: Any, **kwargs: Any) -> Tensor:
         record.reductions += 1

@@ -46,21 +46,21 @@ def test_two_ranks() -> None:
         return reads(edges, width, 0.5 / (count * width))
 
     # Rank 0 packs 10 rows, receives 20 while it sums 300 edges, then sums 100; the sums are
-    # written, then read and written. Rows are read and written three times where they arrive.
+    # written, then read and written. Copies are read and written.
     row = width / (2 * OWN)
     first = shares(300, 60) + row * 60 + 10 * width / OWN
-    rank_0 = max(first, 20 * width / LINK) + shares(100, 20) + row * (2 * 60 + 3 * 20 + 10)
+    rank_0 = max(first, 20 * width / LINK) + shares(100, 20) + row * (2 * 60 + 20 + 10)
     first = shares(360, 70) + row * 70 + 20 * width / OWN
-    rank_1 = max(first, 10 * width / LINK) + shares(40, 10) + row * (2 * 70 + 3 * 10 + 20)
+    rank_1 = max(first, 10 * width / LINK) + shares(40, 10) + row * (2 * 70 + 10 + 20)
     assert costs["halo"].seconds == pytest.approx(max(rank_0, rank_1) + 2 * STAGE)
     assert costs["halo"].received == (20 * width, 10 * width)
     assert costs["halo"].buffers == ((20 + 10) * width, (10 + 20) * width)
     # The blocks take longer to arrive than the local sums.
     waits = width * 70 / LINK
     first = shares(300, 60) + row * 60
-    rank_0 = max(first, waits) + shares(100, 70) + row * (2 * 60 + 3 * 70 + 60)
+    rank_0 = max(first, waits) + shares(100, 70) + row * (2 * 60 + 70 + 60)
     first = shares(360, 70) + row * 70
-    rank_1 = max(first, width * 60 / LINK) + shares(40, 60) + row * (2 * 70 + 3 * 60 + 70)
+    rank_1 = max(first, width * 60 / LINK) + shares(40, 60) + row * (2 * 70 + 60 + 70)
     assert costs["blocks"].seconds == pytest.approx(max(rank_0, rank_1) + 2 * STAGE)
     assert costs["blocks"].received == (70 * width, 60 * width)
     assert costs["blocks"].buffers == (70 * width, 60 * width)

@@ -18,6 +18,8 @@ from peergraph.fullgraph.exchange.transport import Pending
 class _Stage(NamedTuple):
     """A stage in which rows travel to or from this rank."""
 
+    step: int
+    """Ranks between this one and each of the other two."""
     source: int
     """The rank whose rows this rank reads."""
     num_read: int
@@ -44,18 +46,49 @@ class BlockStages:
         self.mode = mode
         layout = plan.layout
         rank, world_size = layout.group.rank, layout.group.world_size
+        # Where rows go that this rank sends: a slot of each rank for each of its stages in turn.
+        self._slots = {}
+        for peer in range(world_size):
+            number = 0
+            for step in range(1, world_size):
+                self._slots[peer, step] = number % 2
+                number += self._has_stage(peer, step)
         self._stages = []
         for step in range(1, world_size):
             source, reader = (rank + step) % world_size, (rank - step) % world_size
-            num_read = self.rows_between(rank, source)
-            num_sent = self.rows_between(reader, rank)
-            if num_read or num_sent:
-                self._stages.append(_Stage(source, num_read, reader, num_sent))
+            if self._has_stage(rank, step):
+                num_read = self.rows_between(rank, source)
+                num_sent = self.rows_between(reader, rank)
+                self._stages.append(_Stage(step, source, num_read, reader, num_sent))
+        ranks = range(world_size)
+        pairs = [(reader, source) for reader in ranks for source in ranks if reader != source]
+        self._most_rows = max((self.rows_between(*pair) for pair in pairs), default=0)
 
     def rows_between(self, reader: int, source: int) -> int:
         """Returns how many rows of rank `source` travel to rank `reader`."""
         needed = self.plan.needed[reader][source]
         return self.plan.layout.counts[source] if needed and self.mode == "blocks" else needed
+
+    def _has_stage(self, rank: int, step: int) -> bool:
+        world_size = self.plan.layout.group.world_size
+        source, reader = (rank + step) % world_size, (rank - step) % world_size
+        return bool(self.rows_between(rank, source) or self.rows_between(reader, rank))
+
+    def _reserve(self, like: Tensor) -> list[Tensor] | None:
+        """Memory of two stages to which other ranks copy rows such as those of `like`."""
+        row_bytes = like.shape[1:].numel() * like.itemsize
+        most = self._most_rows * row_bytes
+        return self.plan.transport.reserve(most) if most else None
+
+    def _start(
+        self, output: tuple[int, Tensor], given: tuple[int, Tensor], step: int, in_slots: bool
+    ) -> Pending:
+        """Starts the exchange of a stage: the rank and rows of the output and of the input."""
+        outputs, inputs = dict([output]), dict([given])
+        if not in_slots:
+            return self.plan.transport.start(outputs, inputs)
+        slots = {given[0]: self._slots[given[0], step]}
+        return self.plan.transport.start(outputs, inputs, slots)
 
     @property
     def max_rows(self) -> int:
@@ -72,13 +105,15 @@ class BlockStages:
             x: [local rows, *features], contiguous, which must not change meanwhile.
         """
         plan = self.plan
-        buffers = [x.new_empty(self.max_rows, *x.shape[1:]) for _ in self._stages[:2]]
+        slots = self._reserve(x)
+        buffers = _buffers(slots, x, self.max_rows, len(self._stages))
 
         def start(index: int) -> tuple[Pending, Tensor]:
             stage = self._stages[index]
             rows = buffers[index % 2][: stage.num_read]
             sent = self._rows_for(x, stage.reader) if stage.num_sent else x[:0]
-            return plan.transport.start({stage.source: rows}, {stage.reader: sent}), rows
+            output, given = (stage.source, rows), (stage.reader, sent)
+            return self._start(output, given, stage.step, slots is not None), rows
 
         running = {index: start(index) for index in range(len(buffers))}
         yield plan.layout.group.rank, x
@@ -108,14 +143,21 @@ class BlockStages:
             make_partial: returns this rank's sums of the rows of another rank that it reads
                 [rows, *features], contiguous.
         """
+        slots = self._reserve(like)
+        most = max((stage.num_sent for stage in self._stages), default=0)
+        buffers = None if slots is None else _buffers(slots, like, most, len(self._stages))
         out: Tensor | None = None
         running: tuple[Pending, _Stage, Tensor] | None = None
-        for stage in self._stages:
+        for index, stage in enumerate(self._stages):
             sent = make_partial(stage.source) if stage.num_read else like[:0]
             if running is not None and out is not None:
                 self._finish(out, *running)
-            received = like.new_empty(stage.num_sent, *like.shape[1:])
-            pending = self.plan.transport.start({stage.reader: received}, {stage.source: sent})
+            if buffers is None:
+                received = like.new_empty(stage.num_sent, *like.shape[1:])
+            else:
+                received = buffers[index % 2][: stage.num_sent]
+            output, given = (stage.reader, received), (stage.source, sent)
+            pending = self._start(output, given, stage.step, slots is not None)
             running = pending, stage, received
             if out is None:
                 out = make_own()
@@ -141,3 +183,12 @@ class BlockStages:
 
     def __repr__(self) -> str:
         return f"BlockStages({self.mode}, {len(self._stages)} stages, {self.max_rows} rows)"
+
+
+def _buffers(slots: list[Tensor] | None, like: Tensor, rows: int, stages: int) -> list[Tensor]:
+    """Returns memory for rows such as those of `like`, for at most two stages."""
+    if slots is None:
+        return [like.new_empty(rows, *like.shape[1:]) for _ in range(min(2, stages))]
+    num_bytes = rows * like.shape[1:].numel() * like.itemsize
+    used = slots[:stages]
+    return [slot[:num_bytes].view(like.dtype).view(rows, *like.shape[1:]) for slot in used]

@@ -3,25 +3,27 @@
 On GPUs copy engines move the rows over NVLink and take no multiprocessors. Each rank has, for every
 other, two buffers and two counts in its shared memory: chunks that have arrived, and chunks that
 were taken. A sender waits for a buffer to be taken, copies a chunk into it, and raises the
-reader's count; the reader copies the chunk out, and raises the sender's count. All of this is in
-the order of two streams, one that sends and one that receives: the host waits for nothing.
+reader's count; the reader copies the chunk out, and raises the sender's count. Exchanges in stages
+are copied whole to slots that sums read, with two more counts: slots that are free, and rows that
+have arrived. All of this is in the order of two streams, one that sends and one that receives: the
+host waits for nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.errors import PeerLostError
+from peergraph.fullgraph.exchange.exchange_queue import QueuedExchange, Work, make_queue
+from peergraph.fullgraph.exchange.stage_slots import StageSlots
 from peergraph.fullgraph.exchange.transport import DistributedTransport, Pending, as_bytes
 from peergraph.memory import Group, SharedRegion
-from peergraph.memory.device.launching import Launch, launch_on
+from peergraph.memory.device.launching import Launch
 from peergraph.memory.group.device_waits import register_wait
 
 CHUNK_BYTES = 32 << 20
@@ -30,8 +32,6 @@ CHUNK_BYTES = 32 << 20
 _SLOTS = 2
 # Counts are this far apart, so that two ranks do not write to the same line of a cache.
 _FLAG_BYTES = 128
-
-Work = Callable[[Launch], None]
 
 
 class CopyTransport(DistributedTransport):
@@ -52,6 +52,8 @@ class CopyTransport(DistributedTransport):
         self._chunk_bytes = CHUNK_BYTES if chunk_bytes is None else chunk_bytes
         self._was_opened = False
         self._memory: _Buffers | None = None
+        self._slots: StageSlots | None = None
+        self._most_bytes = 0
 
     def all_to_all(self, outputs: list[Tensor], inputs: list[Tensor]) -> None:
         """See :meth:`Transport.all_to_all`."""
@@ -63,7 +65,30 @@ class CopyTransport(DistributedTransport):
                 self._memory = None  # on all ranks: the memory is made on all or on none
         super().all_to_all(outputs, inputs)
 
-    def start(self, outputs: Mapping[int, Tensor], inputs: Mapping[int, Tensor]) -> Pending:
+    def reserve(self, num_bytes: int) -> list[Tensor] | None:
+        """See :meth:`Transport.reserve`. The slots are outside of torch's allocator."""
+        if self._memory is None:
+            return None
+        if num_bytes > self._most_bytes:
+            self._most_bytes = num_bytes
+            try:
+                if self._slots is not None:
+                    self._slots.close()
+                    self._slots = None
+                self._slots = StageSlots(self.group, self._memory, num_bytes)
+            except PeerLostError:
+                raise
+            except (MemoryError, OSError, RuntimeError):
+                pass  # on all ranks: the memory is made on all or on none
+        found = self._slots
+        return None if found is None or num_bytes > found.num_bytes else found.own
+
+    def start(
+        self,
+        outputs: Mapping[int, Tensor],
+        inputs: Mapping[int, Tensor],
+        slots: Mapping[int, int] | None = None,
+    ) -> Pending:
         """See :meth:`Transport.start`.
 
         In step s every rank sends to the rank s before and reads from the rank s after, so that
@@ -71,6 +96,8 @@ class CopyTransport(DistributedTransport):
         """
         if self._memory is None:
             return super().start(outputs, inputs)
+        if slots is not None and self._slots is not None:
+            return self._slots.start(outputs, inputs, slots)
         return self._memory.start(outputs, inputs)
 
 
@@ -78,7 +105,7 @@ class _Buffers:
     """The shared memory of all ranks, and the queues that use it. Collective."""
 
     def __init__(self, group: Group, chunk_bytes: int) -> None:
-        self._group = group
+        self.group = group
         self._chunk = chunk_bytes
         self._others = group.world_size - 1
         self._flags_at = self._others * _SLOTS * chunk_bytes
@@ -94,15 +121,14 @@ class _Buffers:
         register_wait(self._given_up)
         self._sent = [0] * group.world_size
         self._received = [0] * group.world_size
-        make: Callable[[torch.device], _Queue] = _StreamQueue if on_gpu else _ThreadQueue
-        self._sending, self._receiving = make(group.device), make(group.device)
+        self.sending, self.receiving = make_queue(group.device), make_queue(group.device)
         group.barrier()
 
     def start(self, outputs: Mapping[int, Tensor], inputs: Mapping[int, Tensor]) -> Pending:
-        self._check()
-        rank, world_size = self._group.rank, self._group.world_size
-        self._sending.begin()
-        self._receiving.begin()
+        self.check()
+        rank, world_size = self.group.rank, self.group.world_size
+        self.sending.begin()
+        self.receiving.begin()
         for step in range(1, world_size):
             reader, source = (rank - step) % world_size, (rank + step) % world_size
             sent = self._chunks(inputs.get(reader))
@@ -111,11 +137,11 @@ class _Buffers:
             # both streams.
             for out_chunk, in_chunk in zip_longest(sent, received):
                 if out_chunk is not None:
-                    self._sending.run(self._send(reader, out_chunk))
+                    self.sending.run(self._send(reader, out_chunk))
                 if in_chunk is not None:
-                    self._receiving.run(self._receive(source, in_chunk))
-        marks = [self._sending.mark(), self._receiving.mark()]
-        return _Exchange(marks, self._check, (*inputs.values(), *outputs.values()))
+                    self.receiving.run(self._receive(source, in_chunk))
+        marks = [self.sending.mark(), self.receiving.mark()]
+        return QueuedExchange(marks, self.check, (*inputs.values(), *outputs.values()))
 
     def _chunks(self, tensor: Tensor | None) -> Sequence[Tensor]:
         if tensor is None or tensor.numel() == 0:
@@ -125,14 +151,14 @@ class _Buffers:
     def _send(self, reader: int, chunk: Tensor) -> Work:
         number = self._sent[reader]
         self._sent[reader] += 1
-        rank = self._group.rank
+        rank = self.group.rank
         buffer = self._buffer(reader, rank, number)[: chunk.numel()]
         taken = self._flag(rank, reader, of_taken=True)
         arrived = self._flag(reader, rank, of_taken=False)
 
         def work(launch: Launch) -> None:
             if number >= _SLOTS:
-                self._wait(taken, number - _SLOTS + 1, launch)
+                self.wait(taken, number - _SLOTS + 1, launch)
             buffer.copy_(chunk, non_blocking=True)
             _C.signal_flag(arrived, _count(number + 1), launch)
 
@@ -141,25 +167,25 @@ class _Buffers:
     def _receive(self, source: int, chunk: Tensor) -> Work:
         number = self._received[source]
         self._received[source] += 1
-        rank = self._group.rank
+        rank = self.group.rank
         buffer = self._buffer(rank, source, number)[: chunk.numel()]
         arrived = self._flag(rank, source, of_taken=False)
         taken = self._flag(source, rank, of_taken=True)
 
         def work(launch: Launch) -> None:
-            self._wait(arrived, number + 1, launch)
+            self.wait(arrived, number + 1, launch)
             chunk.copy_(buffer, non_blocking=True)
             _C.signal_flag(taken, _count(number + 1), launch)
 
         return work
 
-    def _wait(self, flag: int, value: int, launch: Launch) -> None:
+    def wait(self, flag: int, value: int, launch: Launch) -> None:
         given_up = self._given_up.data_ptr()
-        _C.wait_for_flag(flag, _count(value), self._group.timeout, given_up, launch)
+        _C.wait_for_flag(flag, _count(value), self.group.timeout, given_up, launch)
 
     def _index(self, owner: int, other: int) -> int:
         """Which of the places that `owner` has for other ranks is that of `other`."""
-        return (other - owner - 1) % self._group.world_size
+        return (other - owner - 1) % self.group.world_size
 
     def _buffer(self, reader: int, sender: int, number: int) -> Tensor:
         """The buffer of `reader` that chunk `number` from `sender` comes to."""
@@ -171,102 +197,13 @@ class _Buffers:
         index = self._index(owner, other) + self._others * of_taken
         return self._region.addresses[owner] + self._flags_at + index * _FLAG_BYTES
 
-    def _check(self) -> None:
+    def check(self) -> None:
         if int(self._given_up[0]):
-            self._group.all_gather(None)  # Raises PeerLostError, which names the rank.
+            self.group.all_gather(None)  # Raises PeerLostError, which names the rank.
             raise PeerLostError(
                 "an exchange of rows was given up: a rank was lost, or took no part within "
-                f"{self._group.timeout:g} s"
+                f"{self.group.timeout:g} s"
             )
-
-
-class _Exchange:
-    """An exchange that has been queued, and the tensors that it uses."""
-
-    def __init__(
-        self, marks: list[_Mark], check: Callable[[], None], tensors: tuple[Tensor, ...]
-    ) -> None:
-        self._marks = marks
-        self._check = check
-        self._tensors = tensors
-
-    def wait(self) -> None:
-        """Waits for the exchange; raises PeerLostError where it is known to have been given up."""
-        for mark in self._marks:
-            mark.wait()
-        self._marks, self._tensors = [], ()
-        self._check()
-
-
-class _Mark(Protocol):
-    """The end of what was queued before."""
-
-    def wait(self) -> object: ...
-
-
-class _Queue(Protocol):
-    """Runs one work after the other, beside this thread and the current stream."""
-
-    def begin(self) -> None:
-        """Lets later work wait for the current stream."""
-
-    def run(self, work: Work) -> None: ...
-
-    def mark(self) -> _Mark: ...
-
-
-class _StreamQueue:
-    """A stream of a GPU."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
-        self._launch = launch_on(device, self._stream)
-
-    def begin(self) -> None:
-        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
-
-    def run(self, work: Work) -> None:
-        with torch.cuda.stream(self._stream):
-            work(self._launch)
-
-    def mark(self) -> _Mark:
-        mark: _Mark = self._stream.record_event()
-        return mark
-
-
-class _ThreadQueue:
-    """A thread of the CPU. After a work that failed it runs no other."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._thread = ThreadPoolExecutor(1, "peergraph exchange")
-        self._launch = launch_on(device, num_threads=1)
-        self._last: Future[None] | None = None
-
-    def begin(self) -> None:
-        """Work of this thread has been done."""
-
-    def run(self, work: Work) -> None:
-        before = self._last
-
-        def run_after() -> None:
-            if before is None or before.exception() is None:
-                work(self._launch)
-            else:
-                before.result()
-
-        self._last = self._thread.submit(run_after)
-
-    def mark(self) -> _Mark:
-        return _Submitted(self._last)
-
-
-class _Submitted:
-    def __init__(self, last: Future[None] | None) -> None:
-        self._last = last
-
-    def wait(self) -> None:
-        if self._last is not None:
-            self._last.result()
 
 
 def _count(number: int) -> int:

@@ -30,8 +30,6 @@ _LEAST_READ, _SLICE_BYTES, _EDGE_BYTES = 128, 512, 8
 _LEAST_READS = 128
 # Rows that are packed in a second, however narrow; and launches and waits of a stage.
 _PACKED_ROWS, _STAGE_SECONDS = 1.7e9, 5e-5
-# A copy is written to shared memory of its reader, read there and written where sums read it.
-_COPY_ACCESSES_OUT, _COPY_ACCESSES_IN = 1, 3
 
 # Share of the rate of wide rows that narrow rows reach over links, by rising row bytes, where the
 # rates of a machine are not known by width.
@@ -175,8 +173,8 @@ class _Model:
             edges = self.edges[rank][source]
             rows = moved[rank][source]
             work = self.sum(rank, edges, rows) + self.write(rank, 2) if edges else 0.0
-            accesses = _COPY_ACCESSES_IN * rows + _COPY_ACCESSES_OUT * moved[reader][rank]
-            work += self.access(rank, accesses)
+            # Copies of this stage are written here and read here.
+            work += self.access(rank, rows + moved[reader][rank])
             computed.append(max(computed[-1] + pack, copied[-1]) + work)
         return computed[-1] + ranks * (_STAGE_SECONDS + self.latency[rank][rank])
 

@@ -90,7 +90,27 @@ class Transport:
         """
         outputs[0].copy_(inputs[0])
 
-    def start(self, outputs: Mapping[int, Tensor], inputs: Mapping[int, Tensor]) -> Pending:
+    def reserve(self, num_bytes: int) -> list[Tensor] | None:
+        """Returns slots of this rank, to which other ranks copy without a detour, or None.
+
+        Collective where there were no such slots of as many bytes. A transport has one set, for
+        one exchange in stages after the other: an exchange to a slot begins once the current stream
+        has done the work before, on the rank that reads as on the one that sends.
+
+        Args:
+            num_bytes: of the largest exchange to a slot, of all ranks.
+
+        Returns:
+            Two uint8 tensors of at least `num_bytes`; None on all ranks: there are none.
+        """
+        return None
+
+    def start(
+        self,
+        outputs: Mapping[int, Tensor],
+        inputs: Mapping[int, Tensor],
+        slots: Mapping[int, int] | None = None,
+    ) -> Pending:
         """Starts to send `inputs[r]` to rank r and to write the tensor from rank r to `outputs[r]`.
 
         On a GPU the exchange begins once the current stream has done the work that was enqueued
@@ -100,6 +120,8 @@ class Transport:
         Args:
             outputs, inputs: contiguous tensors by rank, without this rank; empty ones do not
                 travel.
+            slots: where all ranks have outputs at the beginning of slots (:meth:`reserve`): by rank
+                that gets an input, the number of the slot it goes to; else None.
         """
         return _Works(self.group, [], ())
 
@@ -146,8 +168,13 @@ class DistributedTransport(Transport):
         peers = [(rank + step) % world_size for step in range(1, world_size)]
         self.start({r: outputs[r] for r in reversed(peers)}, {r: inputs[r] for r in peers}).wait()
 
-    def start(self, outputs: Mapping[int, Tensor], inputs: Mapping[int, Tensor]) -> Pending:
-        """See :meth:`Transport.start`."""
+    def start(
+        self,
+        outputs: Mapping[int, Tensor],
+        inputs: Mapping[int, Tensor],
+        slots: Mapping[int, int] | None = None,
+    ) -> Pending:
+        """See :meth:`Transport.start`; there are no slots."""
         calls = [
             dist.P2POp(kind, as_bytes(tensor), peer)
             for kind, tensors in ((dist.isend, inputs), (dist.irecv, outputs))
