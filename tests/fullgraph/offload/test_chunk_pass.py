@@ -203,3 +203,56 @@ def test_reversed_and_selected_structures(ranks: int) -> None:
 @pytest.mark.parametrize("ranks", GPU_NUMBERS)
 def test_structures_on_gpus(ranks: int) -> None:
     run_ranks(check_structures, ranks, device="cuda")
+
+
+def check_overlap(rows: int, edges: int) -> None:
+    """Copies run beside long and short work on chunks, and all rows are right all the same."""
+    group = Group.current()
+    counts = [rows // group.world_size] * group.world_size
+    graph = make_graph(group, sum(counts), edges, counts, hub=True)
+    generator = torch.Generator().manual_seed(6)
+    x = torch.randn(sum(counts), 24, generator=generator)
+    sums = torch.zeros_like(x, dtype=torch.float64)
+    sums.index_add_(0, graph.destinations, x.double()[graph.sources])
+    back = torch.zeros_like(sums).index_add_(0, graph.sources, sums[graph.destinations])
+    csc = graph.chunked(6)
+    device = csc.resident.device
+    stores = RowStores(group, 1 << 30, 1 << 30)
+    source = filled(stores, graph.source_layout, x, "host")
+    layout = graph.destination_layout
+    found = []
+    for cycles in (0, 3_000_000, 0):
+        out = stores.allocate(layout, (24,), torch.float32, tier="host")
+        grad = stores.allocate(layout, (24,), torch.float64, tier="host")
+        with ChunkPass(csc.chunks, sources=[(source, csc)], writes=[out]) as chunk_pass:
+            for chunk in chunk_pass:
+                wait(cycles * (chunk.index % 2), device)
+                window, structure = chunk.sources(source)
+                chunk.write(out, structure.spmm("copy_u", "sum", window))
+                wait(cycles, device)
+        with ChunkPass(csc.chunks, reads=[out], gradients=[(grad, csc)]) as chunk_pass:
+            for chunk in chunk_pass:
+                structure = chunk.csc(csc)
+                wait(cycles * (chunk.index % 3 == 0), device)
+                upper = chunk.rows(out).double()
+                lower = structure.spmm_transposed("copy_u", upper, None, backward="transpose")
+                chunk.add_source_gradients(grad, lower)
+        found.append((out.read(0, layout.local_count), grad.read(0, layout.local_count)))
+    for pair in found[1:]:
+        assert all(map(torch.equal, pair, found[0]))
+    torch.testing.assert_close(found[0][0].cpu().double(), own(layout, sums), rtol=1e-4, atol=2e-3)
+    torch.testing.assert_close(found[0][1].cpu(), own(layout, back), rtol=1e-4, atol=2e-2)
+
+
+def wait(cycles: int, device: torch.device) -> None:
+    if device.type == "cuda" and cycles:
+        torch.cuda._sleep(cycles)
+
+
+def test_copies_beside_work() -> None:
+    run_ranks(check_overlap, 2, 600, 4000)
+
+
+@pytest.mark.parametrize("ranks", GPU_NUMBERS)
+def test_copies_beside_work_on_gpus(ranks: int) -> None:
+    run_ranks(check_overlap, ranks, 160_000, 1_500_000, device="cuda")

@@ -40,8 +40,6 @@ class ExchangeBatch:
     deduplication, local rows."""
     leaving: Tensor = field(default_factory=lambda: torch.empty(0))
     """Positions in the window of this rank's rows that the next window has not."""
-    leaving_rows: Tensor = field(default_factory=lambda: torch.empty(0))
-    """Local rows at these positions."""
     returned: Tensor = field(default_factory=lambda: torch.empty(0))
     """Positions in the window of other ranks' rows that the next window has not, by rank."""
     returned_counts: list[int] = field(default_factory=list)
@@ -54,6 +52,10 @@ class ExchangeBatch:
     def own_stop(self) -> int:
         """Kept and loaded rows together: the position of the first received row."""
         return len(self.kept) + len(self.loaded)
+
+    def leaving_rows(self) -> Tensor:
+        """Returns the local rows at the positions :attr:`leaving`."""
+        return self.rows.index_select(0, self.leaving)
 
 
 @dataclass
@@ -208,8 +210,7 @@ class ChunkExchange:
         rows = batch.rows[leaving]
         is_own = rows < self.plan.num_local
         batch.leaving = leaving[is_own].to(self._dtype)
-        batch.leaving_rows = rows[is_own]
-        self._has_left[batch.leaving_rows.long()] = True
+        self._has_left[rows[is_own].long()] = True
         rows, order = rows[~is_own].sort()
         batch.returned = leaving[~is_own][order].to(self._dtype)
         batch.returned_counts = self._by_owner(rows)

@@ -89,14 +89,14 @@ class GradientWindow:
         if exchange.deduplicate_ranks:
             for positions, part in zip(batch.taken_back, received, strict=bool(received)):
                 buffer.index_add_(0, positions, part)
-        leaving = buffer.index_select(0, batch.leaving)
+        rows, leaving = batch.leaving_rows(), buffer.index_select(0, batch.leaving)
         if exchange.continues_sums:
-            self._start(self.store.scatter, batch.leaving_rows, leaving.to(self.store.dtype))
+            self._start(self.store.scatter, rows, leaving.to(self.store.dtype))
             return
-        self._start(self.store.add, batch.leaving_rows, leaving)
+        self._start(self.store.add, rows, leaving)
         if not exchange.deduplicate_ranks:
-            for rows, part in zip(batch.taken_back, received, strict=bool(received)):
-                self._start(self.store.add, rows, part)
+            for others, part in zip(batch.taken_back, received, strict=bool(received)):
+                self._start(self.store.add, others, part)
 
     def finish(self) -> None:
         """Lets the current stream wait until all sums are in the store."""
@@ -106,7 +106,7 @@ class GradientWindow:
         """Starts to write or to add rows to the store."""
         if rows.numel():
             mark = self._lane.start(lambda: write(rows, values))
-            self._in_flight.add(mark, values)
+            self._in_flight.add(mark, (rows, values))
             self._flushed = [mark]  # The lane ends one work before it begins the next.
 
     def _write_zeros(self, rows: Tensor) -> None:

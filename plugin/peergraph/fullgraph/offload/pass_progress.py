@@ -70,7 +70,7 @@ class PassProgress:
         if self._device.type != "cuda":
             self._advance(*moved)
             return
-        event = torch.cuda.Event()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record()
         self._queued.append((event, *moved))
         self._take(wait=False)
@@ -87,7 +87,10 @@ class PassProgress:
             self._bar.close()
 
     def _take(self, *, wait: bool) -> None:
-        while self._queued and (wait or self._queued[0][0].query()):
+        while self._queued:
+            is_done = self._queued[0][0].query()  # type: ignore[no-untyped-call]
+            if not (wait or is_done):
+                return
             event, to_device, from_device = self._queued.popleft()
             event.synchronize()
             self._advance(to_device, from_device)
