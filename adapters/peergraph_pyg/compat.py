@@ -48,9 +48,9 @@ _STEP_HOOKS = tuple(
 # Functions of torch_geometric.utils that take edges and are not exact on rows of one rank.
 UNSERVED_FUNCTIONS = (
     *("add_random_edge", "assortativity", "batched_negative_sampling", "bipartite_subgraph"),
-    *("coalesce", "contains_isolated_nodes", "dropout_adj", "dropout_edge", "dropout_node"),
+    *("coalesce", "contains_isolated_nodes", "dropout_adj"),
     *("dropout_path", "get_ppr", "get_self_loop_attr", "homophily", "index_sort", "is_undirected"),
-    *("k_hop_subgraph", "lexsort", "negative_sampling", "normalized_cut"),
+    *("k_hop_subgraph", "lexsort", "normalized_cut"),
     *("remove_isolated_nodes", "segregate_self_loops", "sort_edge_index"),
     *("structured_negative_sampling", "subgraph", "to_dense_adj", "to_networkx"),
     *("to_scipy_sparse_matrix", "to_torch_coo_tensor", "to_torch_csc_tensor"),
@@ -170,7 +170,20 @@ def edge_function(name: str) -> Any:
     return getattr(num_nodes if name == "maybe_num_nodes" else utils, name)
 
 
+def numbering_of_pairs(negative_sampling: Any) -> tuple[Any, Any]:
+    """The functions by which PyG's ``negative_sampling`` numbers pairs of nodes, and back.
+
+    Args:
+        negative_sampling: PyG's own.
+    """
+    names = negative_sampling.__globals__
+    return names["edge_index_to_vector"], names["vector_to_edge_index"]
+
+
 # torch_geometric.nn
+
+CHECK_INPUT = "_check_input"
+"""The method of ``MessagePassing`` that every ``propagate`` calls with its edges."""
 
 
 def step_hook(layer: MessagePassing) -> str | None:

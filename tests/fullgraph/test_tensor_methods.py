@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -55,7 +56,34 @@ def new_tensors(i: Inputs) -> list[Tensor]:
         *(torch.zeros_like(x) + x, torch.ones_like(i.mask), torch.full_like(i.v, 3) * i.v),
         *(x.new_zeros(4), x.new_tensor([1.0, 2.0]), torch.empty_like(x).fill_(2), x.new_zeros(())),
         *(torch.zeros_like(x, dtype=torch.int32), torch.ones_like(i.labels, dtype=torch.float64)),
-        x.new_empty(13, 2).zero_() + x[:, :2],
+        *(x.new_empty(13, 2).zero_() + x[:, :2], x.t().new_ones(2, 13) + x[:, :2].t()),
+    ]
+
+
+def square(i: Inputs) -> list[Tensor]:
+    """Rows and columns of one number: what a new tensor of it is, is an error or changes nothing."""
+    x = (i.x @ torch.linspace(-1, 1, 78, dtype=torch.float64).view(6, 13).to(i.b.device)).detach()
+    calls: list[Callable[[], Tensor]] = [
+        lambda: x + x.new_ones(13),
+        lambda: x @ x.new_full((13, 4), 2.0),
+        lambda: x.new_full((13, 13), 2.0) @ x,
+        lambda: F.linear(x, x.new_full((3, 13), 2.0)),
+        lambda: F.linear(x, x.new_full((13, 13), 2.0), x.new_ones(13)),
+        lambda: F.layer_norm(x, (13,), x.new_full((13,), 2.0), x.new_ones(13)),
+        lambda: F.batch_norm(x, x.new_zeros(13), x.new_ones(13), training=True),
+        lambda: torch.where(x.new_zeros(13).bool(), x, 0),
+        lambda: torch.cat([x, x.new_zeros(1, 13)]),
+        lambda: x.sum(0) * x.new_full((13,), 3.0),
+        lambda: x.new_zeros(13).add_(x.sum(0)),
+    ]
+    for call in calls if _is(x) else ():
+        with pytest.raises((ValueError, NotImplementedError)):
+            call()
+    return [
+        x.new_full((13,), 2.0) * x[:, 0],
+        x.new_ones(13, 13) * x,
+        torch.stack([x[:, 0], x.new_ones(13)]),
+        F.embedding(torch.tensor([1, 3], device=i.b.device), x.new_ones(13, 4)),
     ]
 
 
@@ -133,6 +161,7 @@ def refused(i: Inputs) -> int:
         (IndexError, "out of bounds", lambda: i.x[13]),
         (IndexError, "row ids must be in", lambda: i.x[torch.tensor([40])]),
         (IndexError, "one element for each of 13 rows", lambda: i.x[torch.ones(4).bool()]),
+        (ValueError, "made from one whose 13 rows", lambda: i.x.new_zeros(4, 13)),
         (ValueError, "rows of rank", lambda: from_local(full[:9], i.x.layout.repeat(2))),
     ]
     for error, message, call in calls:
@@ -147,6 +176,7 @@ def refused(i: Inputs) -> int:
 CASES: dict[str, Case] = {
     "conversions": conversions,
     "new tensors": new_tensors,
+    "square": square,
     "hooks": hooks,
     "gradients": gradients,
     "leaves": leaves,

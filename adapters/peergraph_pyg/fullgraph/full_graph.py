@@ -27,7 +27,7 @@ from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store, StoreTensor, 
 
 from ..compat import data_storage, graph_storage
 from ..data.edge_index_tensor import EdgeIndexTensor
-from ..data.read_adjacency import matrix_key, read_matrix
+from ..data.read_adjacency import check_same_edges, matrix_key, read_matrix
 from ..data.sparse_adjacency import ADJACENCY_KEYS
 from ..data.split import row_attributes
 from ..data.store_of import find_store, has_shared_structure, pair_store
@@ -65,14 +65,14 @@ def full_graph(
     Returns:
         A copy of the data. Tensors with a row for each node or edge are partitioned tensors, on the
         device of the group; ``edge_index`` (or ``adj_t``, ``adj``) is a
-        :class:`peergraph.fullgraph.PartitionedEdgeIndex`, which layers of PyG take. Lists of ids,
-        such as ``train_idx``, and all else stay as they are.
+        :class:`peergraph.fullgraph.PartitionedEdgeIndex`, which layers of PyG take; values of a
+        matrix are weights of its edges. Lists of ids, such as ``train_idx``, and all else stay as
+        they are.
 
     Raises:
         TypeError: `data` is none of these.
         ValueError: a number of nodes is unknown, or ranks have data of other sizes.
-        NotImplementedError: a matrix of edges has values, where ``edge_index`` and
-            ``edge_weight`` are needed; the graph does not fit into the budget.
+        NotImplementedError: the graph does not fit into the budget.
     """
     utilities.install()
     data = _as_data(data)
@@ -96,9 +96,12 @@ def full_graph(
         structure = graph.structures[edge_type]
         for key, value in list(row_attributes(storage, storage.is_edge_attr)):
             storage[key] = _rows(value, structure.edge_layout)
-        for name in ("edge_index", *ADJACENCY_KEYS):
+        weight = _matrix_values(edge_type, storage, graph, structure.edge_layout)
+        if "edge_index" in storage:
+            storage.edge_index = PartitionedEdgeIndex(structure)
+        for name in ADJACENCY_KEYS:
             if name in storage:
-                storage[name] = PartitionedEdgeIndex(structure)
+                storage[name] = PartitionedEdgeIndex(structure, weight)
     graph_storage(result).__dict__[_MARK] = graph
     return result
 
@@ -192,15 +195,29 @@ def _edges(edge_type: EdgeType, storage: Any, num_nodes: dict[NodeType, int]) ->
     key = matrix_key(storage)
     assert key is not None
     parts = read_matrix(storage, key, edge_type, num_nodes)
-    if parts.tables:
-        raise NotImplementedError(
-            f"'{key}' with values on a partitioned graph; keep edge_index and edge_weight instead"
-        )
     if parts.edges.coo is not None:
         return parts.edges.coo
     assert parts.edges.csc is not None
     indptr, indices = parts.edges.csc
     return torch.stack([indices.long(), ptr2index(indptr)])
+
+
+def _matrix_values(
+    edge_type: EdgeType, storage: Any, graph: FullGraph, layout: RowLayout
+) -> PartitionedTensor | None:
+    """The values of the edges' matrix; None for all ones, and where there is no matrix."""
+    key = matrix_key(storage)
+    if key is None:
+        return None
+    counts = {name: nodes.size for name, nodes in graph.node_layouts.items()}
+    parts = read_matrix(storage, key, edge_type, counts)
+    if not parts.tables:
+        return None
+    if "edge_index" in storage:
+        plain = {"edge_index": storage["edge_index"]}
+        check_same_edges(key, parts.edges, _edges(edge_type, plain, counts))
+    [values] = parts.tables.values()
+    return distribute(values, layout)
 
 
 def _rows(value: Any, layout: RowLayout) -> PartitionedTensor:

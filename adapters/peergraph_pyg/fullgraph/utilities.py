@@ -32,10 +32,20 @@ from peergraph.fullgraph import (
 )
 
 from .. import compat
+from ..nn.partitioned import split_weights
+from . import weights
 from .aggregation import aggregate
 from .hgt import hgt
+from .random_edges import dropout_edge, dropout_node, negative_sampling
+from .weights import without_weights
 
 Original = Callable[..., Any]
+
+# They would change the edges and leave the values of a matrix behind.
+_WITHOUT_WEIGHTS = (
+    *("remove_self_loops", "add_self_loops", "add_remaining_self_loops", "get_laplacian"),
+    *("dropout_edge", "dropout_node"),
+)
 
 
 def install() -> None:
@@ -54,9 +64,15 @@ def install() -> None:
         "gcn_norm": _gcn_norm,
         "one_hot": _one_hot,
         "to_dense_batch": _to_dense_batch,
+        "dropout_edge": dropout_edge,
+        "dropout_node": dropout_node,
+        "negative_sampling": negative_sampling,
     }
     replacements: dict[Any, Callable[..., Any]] = {
-        compat.edge_function(name): function for name, function in served.items()
+        compat.edge_function(name): (
+            without_weights(function, name) if name in _WITHOUT_WEIGHTS else function
+        )
+        for name, function in served.items()
     }
     for name in compat.UNSERVED_FUNCTIONS:
         replacements[compat.edge_function(name)] = functools.partial(_refuse, name)
@@ -68,6 +84,7 @@ def install() -> None:
     compat.full_graph_patches.replace(compat.Aggregation, "__call__", aggregate)
     compat.full_graph_patches.replace(RGCNConv, "forward", _rgcn)
     compat.full_graph_patches.replace(HGTConv, "forward", hgt)
+    weights.install()
 
 
 def _scatter(
@@ -205,6 +222,7 @@ def _gcn_norm(
     flow: str = "source_to_target",
     dtype: Any = None,
 ) -> Any:
+    edge_index, edge_weight = split_weights(edge_index, edge_weight)
     if isinstance(edge_index, PartitionedEdgeIndex):
         if add_self_loops:
             edge_index, edge_weight = _add_remaining_self_loops(

@@ -42,7 +42,7 @@ from .fused_steps import (
     with_attention_weights,
 )
 from .layer import FastLayer, Size
-from .partitioned import relation_structures
+from .partitioned import relation_structures, split_weights
 
 
 class SAGEConv(FastLayer, pyg.SAGEConv):  # type: ignore[misc]
@@ -75,6 +75,7 @@ class GCNConv(FastLayer, pyg.GCNConv):  # type: ignore[misc]
 
     def forward(self, x: Any, edge_index: Any, edge_weight: Tensor | None = None) -> Any:
         """As PyG's. Structure and degrees are kept for as long as `edge_index` lives."""
+        edge_index, edge_weight = split_weights(edge_index, edge_weight)
         if edge_weight is None and self.normalize and not self.cached:
             return self._fused_or_fallback(
                 lambda: self._by_degrees(x, edge_index),
@@ -181,6 +182,7 @@ class GraphConv(FastLayer, pyg.GraphConv):  # type: ignore[misc]
         self, x: Any, edge_index: Any, edge_weight: Tensor | None = None, size: Size = None
     ) -> Any:
         """As PyG's; the products of the two linear maps are added as they are made."""
+        edge_index, edge_weight = split_weights(edge_index, edge_weight)
 
         def fused() -> Tensor:
             require(edge_weight is None, "there are weights")

@@ -160,6 +160,7 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
     def _structure(self, edge_index: Any, size: Size, x: Ends, e: Tensor | None) -> Structure:
         """Returns the structure; raises Unsupported for input of another kind or a wrong one."""
         if isinstance(edge_index, PartitionedEdgeIndex):
+            require(edge_index.edge_weight is None, "edge_index is a matrix with values")
             for features in x:
                 if features is not None:
                     self._require_features(features, edge_index)

@@ -25,6 +25,26 @@ from .features import Ends, is_partitioned
 _by_relation: MutableMapping[Tensor, Any] = WeakIdKeyDictionary()
 
 
+def split_weights(edge_index: Any, edge_weight: Any = None) -> tuple[Any, Any]:
+    """Returns edges, and their weights: those given, or the values of a partitioned matrix.
+
+    Raises:
+        ValueError: there are both.
+    """
+    if not is_weighted(edge_index):
+        return edge_index, edge_weight
+    if edge_weight is not None:
+        raise ValueError("edge_weight: the matrix has values; pass one of them")
+    return PartitionedEdgeIndex(edge_index.structure), edge_index.edge_weight
+
+
+def is_weighted(value: Any) -> bool:
+    """Returns whether a value stands for a partitioned matrix with values."""
+    return isinstance(value, PartitionedEdgeIndex) and isinstance(
+        value.edge_weight, PartitionedTensor
+    )
+
+
 def partitioned_structure(
     edge_index: PartitionedEdgeIndex, size: Any, x: Ends, e: Tensor | None
 ) -> PartitionedStructure:

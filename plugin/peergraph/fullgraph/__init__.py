@@ -15,7 +15,11 @@ from peergraph.fullgraph.structure.edge_changes import (
     without_self_loops,
 )
 from peergraph.fullgraph.structure.edge_index import PartitionedEdgeIndex
-from peergraph.fullgraph.structure.edge_reversal import EdgeReversal, reverse_edges
+from peergraph.fullgraph.structure.edge_reversal import (
+    EdgeReversal,
+    reverse_edges,
+    with_reversed_edges,
+)
 from peergraph.fullgraph.structure.joint_softmax import joint_softmax
 from peergraph.fullgraph.structure.node_index import NodeIndex
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
@@ -50,6 +54,7 @@ __all__ = [
     "select_edge_rows",
     "select_edges",
     "self_loop_mask",
+    "with_reversed_edges",
     "with_self_loops",
     "without_self_loops",
 ]

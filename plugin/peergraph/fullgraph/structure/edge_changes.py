@@ -33,14 +33,18 @@ def self_loop_mask(structure: PartitionedStructure) -> PartitionedTensor:
     return resident.cached("self loop mask", lambda: _self_loop_mask(resident))
 
 
-def select_edges(structure: PartitionedStructure, mask: PartitionedTensor) -> PartitionedStructure:
+def select_edges(
+    structure: PartitionedStructure, mask: PartitionedTensor, *, keep: bool = True
+) -> PartitionedStructure:
     """Returns the structure of the edges that a mask selects, in their order. Collective.
 
-    The structures of the last selections are kept; a mask that selects all gives the same one.
+    A mask that selects all gives the same structure.
 
     Args:
         structure: the edges.
         mask: [edges] bool, partitioned as the edges.
+        keep: keep the structures of the last selections for masks that come again; not for random
+            ones.
 
     Raises:
         ValueError: the mask has other rows.
@@ -51,6 +55,8 @@ def select_edges(structure: PartitionedStructure, mask: PartitionedTensor) -> Pa
     layout = structure.edge_layout.select_mask(mask.to_local())
     if layout.size == structure.num_edges:
         return structure
+    if not keep:
+        return structure.like(_select_edges(structure.resident, layout))
     kept: OrderedDict[RowLayout, PartitionedStructure]
     kept = structure.cached("selections", OrderedDict)
     if layout not in kept:

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from peergraph.fullgraph.structure.edge_changes import select_edges
+from peergraph.fullgraph.structure.edge_changes import select_edge_rows, select_edges
 from peergraph.fullgraph.structure.edge_reversal import reverse_edges
 from peergraph.fullgraph.structure.node_index import NodeIndex
 from peergraph.fullgraph.structure.partitioned_structure import PartitionedStructure
@@ -29,22 +29,31 @@ class PartitionedEdgeIndex(Tensor):
 
     Args:
         structure: the edges.
+        edge_weight: [edges] partitioned as the edges: the values of the matrix that the list of
+            edges stands for; None for a list, and for a matrix without values.
     """
 
-    __slots__ = ("structure",)
+    __slots__ = ("edge_weight", "structure")
 
     structure: PartitionedStructure
     """The edges, partitioned by destination."""
+    edge_weight: PartitionedTensor | None
+    """The value of each edge in the matrix that this stands for, or None."""
 
     @staticmethod
-    def __new__(cls, structure: PartitionedStructure) -> PartitionedEdgeIndex:
+    def __new__(
+        cls, structure: PartitionedStructure, edge_weight: PartitionedTensor | None = None
+    ) -> PartitionedEdgeIndex:
         made: PartitionedEdgeIndex = Tensor._make_wrapper_subclass(
             cls, (2, structure.num_edges), dtype=torch.int64, device=structure.device
         )
         made.structure = structure
+        made.edge_weight = edge_weight
         return made
 
-    def __init__(self, structure: PartitionedStructure) -> None:
+    def __init__(
+        self, structure: PartitionedStructure, edge_weight: PartitionedTensor | None = None
+    ) -> None:
         super().__init__()
 
     def __getitem__(self, index: Any) -> Any:
@@ -70,10 +79,18 @@ class PartitionedEdgeIndex(Tensor):
         if not isinstance(mask, PartitionedTensor):
             mask = distribute(mask, self.structure.edge_layout)
         chosen = select_edges(self.structure, mask)
-        return self if chosen is self.structure else PartitionedEdgeIndex(chosen)
+        if chosen is self.structure:
+            return self
+        weight = self.edge_weight
+        return PartitionedEdgeIndex(
+            chosen, None if weight is None else select_edge_rows(weight, chosen)
+        )
 
     def _flip(self) -> PartitionedEdgeIndex:
-        return PartitionedEdgeIndex(reverse_edges(self.structure).structure)
+        reversal, weight = reverse_edges(self.structure), self.edge_weight
+        return PartitionedEdgeIndex(
+            reversal.structure, None if weight is None else reversal.to_reversed(weight)
+        )
 
     def __iter__(self) -> Iterator[NodeIndex]:
         return iter(self.unbind())
@@ -113,11 +130,11 @@ class PartitionedEdgeIndex(Tensor):
         if isinstance(given, PartitionedEdgeIndex):
             options = kwargs or {}
             if func in _SAME:
-                return PartitionedEdgeIndex(given.structure)
+                return PartitionedEdgeIndex(given.structure, given.edge_weight)
             if func is torch.ops.aten.flip.default and args[1] in ([0], [-2]):
                 return given._flip()
             if func is torch.ops.aten._to_copy.default and _keeps(given, options):
-                return PartitionedEdgeIndex(given.structure)
+                return PartitionedEdgeIndex(given.structure, given.edge_weight)
         _refuse(str(func))
 
 

@@ -67,12 +67,54 @@ def reverse_edges(structure: PartitionedStructure) -> EdgeReversal:
     return structure.cached("reversed edges", make)
 
 
+def with_reversed_edges(
+    structure: PartitionedStructure,
+) -> tuple[PartitionedStructure, PartitionedTensor]:
+    """Returns the edges in their order and then the reversed edges in theirs. Collective.
+
+    Args:
+        structure: edges that were selected (:func:`select_edges`), between nodes of one type.
+
+    Returns:
+        The structure, and [its edges] int64: the row of each edge before the selection.
+
+    Raises:
+        ValueError: sources and destinations are different nodes.
+    """
+    nodes = structure.destination_layout
+    if not structure.source_layout.same_rows(nodes):
+        raise ValueError(f"structure must have sources that are the destinations, got {structure}")
+    resident, layout = structure.resident, structure.edge_layout
+    back, moves = _reverse(resident)
+    ids = layout.positions
+    if layout.parent is not None and layout.parent_rows is not None:
+        ids = layout.parent.positions[layout.parent_rows]
+    parts = [
+        (*_internal_ends(resident), layout.positions, ids),
+        (*_internal_ends(back), back.edge_layout.positions + layout.size, moves(ids)),
+    ]
+    sources, destinations, positions, ids = (torch.cat(pair) for pair in zip(*parts, strict=True))
+    # As chunks of edges need them, and in less memory.
+    order = torch.argsort(destinations, stable=True)
+    group = layout.group
+    joined = RowLayout(group, group.all_gather(len(order)), positions[order])
+    made = PartitionedCsc.from_local_edges(
+        nodes, nodes, joined, sources[order], destinations[order], mode=resident.mode_choice
+    )
+    return structure.like(made), from_local(ids[order], joined)
+
+
+def _internal_ends(structure: PartitionedCsc) -> tuple[Tensor, Tensor]:
+    """Returns the internal row of each edge's source and the local row of its destination."""
+    extended_rows, destinations = structure.local_ends()
+    return internal_source_rows(structure, extended_rows), destinations
+
+
 def _reverse(structure: PartitionedCsc) -> tuple[PartitionedCsc, _Moves]:
     """Returns the reversed edges, and how rows of edges move to them."""
     nodes = structure.source_layout
     group = nodes.group
-    extended_rows, destinations = structure.local_ends()
-    sources = internal_source_rows(structure, extended_rows)
+    sources, destinations = _internal_ends(structure)
     offsets = torch.tensor(nodes.offsets, device=sources.device)
     # Of ranks without rows, which have the offset of the next one, `right` finds the last.
     owners = torch.searchsorted(offsets, sources, right=True) - 1

@@ -18,6 +18,9 @@ from torch_geometric.utils import (
     coalesce,
     contains_self_loops,
     degree,
+    dropout_edge,
+    dropout_node,
+    negative_sampling,
     remove_self_loops,
     scatter,
     softmax,
@@ -27,7 +30,7 @@ from torch_geometric.utils import (
 )
 
 import peergraph_pyg
-from peergraph.fullgraph import PartitionedEdgeIndex, PartitionedTensor, like
+from peergraph.fullgraph import PartitionedEdgeIndex, PartitionedTensor, keyed_random, like
 from peergraph.memory import Group
 from peergraph.store import NODE
 
@@ -95,7 +98,7 @@ def heterogeneous() -> None:
 
 
 def matrices() -> None:
-    """Edges as PyG's EdgeIndex and as matrices; those with values raise."""
+    """Edges as PyG's EdgeIndex and as matrices of ones."""
     data = small_graph()
     out = pyg.GCNConv(WIDTH, 4)
     expected = out(data.x, data.edge_index)
@@ -103,7 +106,6 @@ def matrices() -> None:
     with_type.edge_index = EdgeIndex(data.edge_index, sparse_size=(data.num_nodes, data.num_nodes))
     found = peergraph_pyg.full_graph(with_type)
     assert_close(out(found.x, found.edge_index), expected)
-    row, col = data.edge_index
     size = (data.num_nodes, data.num_nodes)
     unique = coalesce(data.edge_index)
     for layout in (torch.sparse_csr, torch.sparse_coo):
@@ -111,9 +113,108 @@ def matrices() -> None:
         given = Data(x=data.x, adj_t=matrix.coalesce().to_sparse(layout=layout))
         found = peergraph_pyg.full_graph(given)
         assert_close(out(found.x, found.adj_t), out(data.x, unique))
-    weighted = torch.sparse_coo_tensor(torch.stack([col, row]), data.edge_weight, size).coalesce()
-    with pytest.raises(NotImplementedError, match="'adj_t' with values"):
-        peergraph_pyg.full_graph(Data(x=data.x, adj_t=weighted))
+
+
+def values_of_matrices() -> None:
+    """The values of a matrix are weights in layers that have them; other layers refuse them."""
+    data = small_graph()
+    size = (data.num_nodes, data.num_nodes)
+    ends, weight = coalesce(data.edge_index.flip(0), data.edge_weight)
+    matrix = torch.sparse_coo_tensor(ends, weight, size).coalesce()
+    layers = (pyg.GCNConv(WIDTH, 4), pyg.GraphConv(WIDTH, 4), pyg.SGConv(WIDTH, 4, K=2))
+    for layout in (torch.sparse_csr, torch.sparse_coo):
+        found = peergraph_pyg.full_graph(Data(x=data.x, adj_t=matrix.to_sparse(layout=layout)))
+        assert_close(found.adj_t.edge_weight, weight)
+        for layer in layers:
+            expected = layer(data.x, ends.flip(0), weight)
+            for ours in (layer, peergraph_pyg.accelerate(copy.deepcopy(layer))):
+                assert_close(ours(found.x, found.adj_t), expected)
+        flipped, mask = found.adj_t.flip(0), weight > 0.5
+        assert_close(layers[1](found.x, flipped), layers[1](data.x, ends, weight))
+        some = layers[1](data.x, ends.flip(0)[:, mask], weight[mask])
+        assert_close(layers[1](found.x, found.adj_t[:, mask]), some)
+        sage = pyg.SAGEConv(WIDTH, 4)
+        for refusing in (sage, peergraph_pyg.accelerate(copy.deepcopy(sage))):
+            with pytest.raises(NotImplementedError, match="matrix with values"):
+                refusing(found.x, found.adj_t)
+        with pytest.raises(NotImplementedError, match="add_self_loops of a partitioned matrix"):
+            add_self_loops(found.adj_t)
+        with pytest.raises(ValueError, match="pass one of them"):
+            layers[0](found.x, found.adj_t, found.adj_t.edge_weight)
+
+
+def random_edges() -> None:
+    """Dropped edges and nodes are those that PyG drops where it draws the same numbers."""
+    data = small_graph()
+    found = peergraph_pyg.full_graph(data)
+    conv = pyg.GraphConv(WIDTH, 4)
+
+    def draw(count: int) -> Tensor:
+        torch.manual_seed(7)
+        with keyed_random():
+            return torch.rand_like(torch.empty(count))
+
+    keep = draw(data.num_edges) >= 0.3
+    torch.manual_seed(7)
+    edges, mask = dropout_edge(found.edge_index, 0.3)
+    assert_close(mask, keep)
+    expected = conv(data.x, data.edge_index[:, keep], data.edge_weight[keep])
+    assert_close(conv(found.x, edges, found.edge_weight[mask]), expected)
+    keep &= data.edge_index[0] <= data.edge_index[1]
+    half, ids = data.edge_index[:, keep], keep.nonzero().squeeze(1).repeat(2)
+    torch.manual_seed(7)
+    edges, found_ids = dropout_edge(found.edge_index, 0.3, force_undirected=True)
+    assert_close(found_ids, ids)
+    both = torch.cat([half, half.flip(0)], 1)
+    assert_close(torch.stack([end.full_tensor() for end in edges]), both)
+    expected = conv(data.x, both, data.edge_weight[ids])
+    assert_close(conv(found.x, edges, found.edge_weight[found_ids]), expected)
+    nodes = draw(data.num_nodes) > 0.3
+    keep = nodes[data.edge_index[0]] & nodes[data.edge_index[1]]
+    torch.manual_seed(7)
+    edges, mask, found_nodes = dropout_node(found.edge_index, 0.3)
+    assert_close(mask, keep)
+    assert_close(found_nodes, nodes)
+    assert_close(conv(found.x, edges), conv(data.x, data.edge_index[:, keep]))
+    for function in (dropout_edge, dropout_node):
+        same, *masks = function(found.edge_index, 0.3, training=False)
+        assert same is found.edge_index
+        assert all(bool(mask.all()) for mask in masks)
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            function(found.edge_index, 1.5)
+    with pytest.raises(NotImplementedError, match="relabel_nodes"):
+        dropout_node(found.edge_index, relabel_nodes=True)
+
+
+def negative_pairs() -> None:
+    """Pairs without an edge: distinct, equal on all ranks, of either kind of graph."""
+    data = small_graph()
+    found = peergraph_pyg.full_graph(data)
+    n, group = data.num_nodes, Group.current("cpu")
+    existing = set(map(tuple, data.edge_index.t().tolist()))
+    for options in (
+        {},
+        {"num_neg_samples": 20, "force_undirected": True},
+        {"num_neg_samples": 0.5, "num_nodes": (n, n), "method": "dense"},
+        {"num_neg_samples": n * n},
+    ):
+        pairs = negative_sampling(found.edge_index, **options)
+        assert len(set(map(str, group.all_gather(pairs.tolist())))) == 1
+        drawn = list(map(tuple, pairs.t().tolist()))
+        assert len(set(drawn)) == len(drawn)
+        wanted = options.get("num_neg_samples", data.num_edges)
+        wanted = int(wanted * data.num_edges) if isinstance(wanted, float) else wanted
+        if wanted == n * n:
+            wanted -= n + len({(a, b) for a, b in existing if a != b})
+        assert len(drawn) == wanted
+        if "force_undirected" in options:
+            assert {(b, a) for a, b in drawn} == set(drawn)
+            drawn = [(a, b) for a, b in drawn if a < b]
+        assert not existing & set(drawn)
+        if not isinstance(options.get("num_nodes"), tuple):
+            assert all(a != b for a, b in drawn)
+    with pytest.raises(ValueError, match="num_nodes must be at least"):
+        negative_sampling(found.edge_index, 3)
 
 
 def shared() -> None:
@@ -210,6 +311,9 @@ CASES: dict[str, Callable[[], None]] = {
         attributes,
         heterogeneous,
         matrices,
+        values_of_matrices,
+        random_edges,
+        negative_pairs,
         shared,
         orders,
         utilities,
