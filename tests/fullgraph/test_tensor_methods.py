@@ -61,7 +61,7 @@ def new_tensors(i: Inputs) -> list[Tensor]:
 
 
 def square(i: Inputs) -> list[Tensor]:
-    """Rows and columns of one number: what a new tensor of it is, is an error or changes nothing."""
+    """As many columns as rows: where a new tensor could be taken for the wrong one, it raises."""
     x = (i.x @ torch.linspace(-1, 1, 78, dtype=torch.float64).view(6, 13).to(i.b.device)).detach()
     calls: list[Callable[[], Tensor]] = [
         lambda: x + x.new_ones(13),
@@ -139,7 +139,7 @@ def attention(i: Inputs) -> Tensor:
 def refused(i: Inputs) -> int:
     """Errors of partitioned tensors; the count is the same for plain ones."""
     if not isinstance(i.x, PartitionedTensor):
-        return 14
+        return 15
     full = make_inputs(i.w.device).x
     labels = make_inputs(i.w.device).labels
     other = distribute(full, RowLayout.contiguous(i.x.layout.group, 13))
