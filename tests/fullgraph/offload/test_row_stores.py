@@ -134,6 +134,21 @@ def test_memory_of_released_stores_serves_the_next(layout: RowLayout) -> None:
     assert bytes_of(stores)["host"] == (0, 0)
 
 
+def test_no_more_memory_is_freed_than_is_needed(layout: RowLayout) -> None:
+    stores = RowStores(layout.group, 0, 10_000)
+    made = [stores.allocate(layout, (width,), torch.float32) for width in (2, 4, 8)]
+    for store in made:
+        store.release()
+    assert bytes_of(stores)["host"] == (0, 5600)
+    # 7,200 bytes have room once the smallest block that suffices is gone.
+    large = stores.allocate(layout, (18,), torch.float32)
+    assert bytes_of(stores)["host"] == (7200, 2400)
+    large.release()
+    whole = stores.allocate(layout, (25,), torch.float32)
+    assert bytes_of(stores)["host"] == (whole.num_bytes, 0)
+    assert stores.use["host"].peak == 10_000
+
+
 def test_too_little_memory_is_told(layout: RowLayout, tmp_path: Path) -> None:
     stores = RowStores(layout.group, 10, 20)
     message = (

@@ -22,8 +22,7 @@ class HostMapping:
         device: for whose copies the memory is pinned; on the CPU memory is not pinned.
 
     Raises:
-        MemoryError: the system does not give the memory.
-        RuntimeError: the driver does not pin it.
+        MemoryError: the system does not give the memory, or the driver does not pin it.
     """
 
     def __init__(self, num_bytes: int, device: torch.device) -> None:
@@ -41,7 +40,12 @@ class HostMapping:
         # Threads touch the pages together; the driver would touch one after the other.
         content.zero_()
         keep_gpu_objects_from_forked_children()
-        _C.register_host(device.index, self.address, num_bytes)
+        try:
+            _C.register_host(device.index, self.address, num_bytes)
+        except RuntimeError as error:
+            raise MemoryError(
+                f"{num_bytes} bytes of host memory for rows cannot be pinned: {error}"
+            ) from error
         # Called before the mapping goes, which is an attribute.
         finalizer = weakref.finalize(self, _unpin, os.getpid(), device.index, self.address)
         finalizer.atexit = False

@@ -133,8 +133,7 @@ class RowStores:
         """Frees the memory of released stores, of one tier or of all."""
         for name, use in self.use.items():
             if tier in (None, name):
-                use.free_blocks.clear()
-                use.kept = 0
+                self._free_blocks(name, use.kept)
 
     def _tiers(self, role: Role) -> list[Tier]:
         if role not in ("source", "sequential"):
@@ -152,14 +151,34 @@ class RowStores:
         if memory is not None:
             use.kept -= memory.numel()
         else:
-            if use.used + use.kept + num_bytes > use.budget:
-                self.trim(tier)
-            if tier == "host" and num_bytes > free_host_memory():
-                return None
-            memory = self._make(tier, num_bytes)
+            self._free_blocks(tier, use.used + use.kept + num_bytes - use.budget)
+            if tier == "host":
+                self._free_blocks(tier, num_bytes - free_host_memory())
+                if num_bytes > free_host_memory():
+                    return None
+            try:
+                memory = self._make(tier, num_bytes)
+            except torch.OutOfMemoryError:
+                return None  # Other tensors have taken what the budget promised.
         use.used += memory.numel()
         use.peak = max(use.peak, use.used + use.kept)
         return memory
+
+    def _free_blocks(self, tier: Tier, num_bytes: int) -> None:
+        """Frees at least so many bytes of released stores, if there are so many."""
+        use = self.use[tier]
+        freed = 0
+        while freed < min(num_bytes, freed + use.kept):
+            sizes = [size for size, blocks in use.free_blocks.items() if blocks]
+            # One block that is large enough, as small as possible; else the largest.
+            fitting = [size for size in sizes if size >= num_bytes - freed]
+            size = min(fitting) if fitting else max(sizes)
+            use.free_blocks[size].pop()
+            use.kept -= size
+            freed += size
+        if freed and tier == "device" and self.group.device.type == "cuda":
+            # Otherwise torch would cut small tensors from a block as large as a store.
+            torch.cuda.empty_cache()
 
     def _make(self, tier: Tier, num_bytes: int) -> Tensor:
         device = self.group.device
