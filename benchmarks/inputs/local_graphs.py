@@ -18,14 +18,19 @@ from __future__ import annotations
 
 import re
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from inputs.counter_hash import CHUNK, hash_range, shift_right, stream_key
 from inputs.graphs import PRESETS, GraphSpec
+
+Array = np.ndarray[Any, Any]
 
 # Parts 2, 4, ..., 512 of Table 3; edges that leave no part of 512 stay within 1/1024 of the ids.
 _LEVELS = 9
@@ -79,18 +84,22 @@ def get_local_spec(name: str) -> LocalGraphSpec:
     return spec.scaled(float(divisor)) if divisor else spec  # type: ignore[return-value]
 
 
-def expected_alpha(shares: list[float], parts_log2: int, degrees: Tensor) -> float:
+def expected_alpha(shares: Sequence[float], parts_log2: int, degrees: Tensor) -> float:
     """Returns the duplication factor of 2^parts_log2 parts.
 
     Args:
         shares: of edges whose source is drawn from 1/2^level of the ids, by level.
         degrees: [classes] float64 expected out-degrees of nodes, all classes alike frequent.
     """
+    return _expected_alpha(shares, parts_log2, degrees.numpy())
+
+
+def _expected_alpha(shares: Sequence[float], parts_log2: int, degrees: Array) -> float:
     found, chance = 1.0, 0.0
     for level in range(parts_log2):
         # The chance that an edge goes to a part in the same block of this level, not the next one.
         chance += shares[level] * 2.0 ** (level - parts_log2)
-        missed = float(torch.exp(-degrees * chance).mean())
+        missed = float(np.exp(-degrees * chance).mean())
         found += 2 ** (parts_log2 - level - 1) * (1.0 - missed)
     return found
 
@@ -104,16 +113,16 @@ def level_shares(spec: LocalGraphSpec) -> tuple[float, ...]:
     """
     if not spec.alphas:
         return (1.0, *(0.0,) * (_LEVELS + 1))
-    degrees = expected_degrees(spec)
+    degrees = expected_degrees(spec).numpy()
     # Where few far edges already give more than the factor of 32 parts, the factors of fewer parts
     # are lowered: 32 is what is matched.
     low, high = 0.0, 1.0
     shares = _fit(spec.alphas, 1.0, degrees)
-    if expected_alpha(shares, _MATCHED, degrees) > 1.01 * spec.alphas[_MATCHED - 1]:
+    if _expected_alpha(shares, _MATCHED, degrees) > 1.01 * spec.alphas[_MATCHED - 1]:
         for _ in range(20):
             middle = (low + high) / 2
             shares = _fit(spec.alphas, middle, degrees)
-            if expected_alpha(shares, _MATCHED, degrees) < spec.alphas[_MATCHED - 1]:
+            if _expected_alpha(shares, _MATCHED, degrees) < spec.alphas[_MATCHED - 1]:
                 low = middle
             else:
                 high = middle
@@ -128,7 +137,7 @@ def expected_degrees(spec: GraphSpec) -> Tensor:
     return weights * (spec.num_edges / spec.num_nodes)
 
 
-def _fit(alphas: tuple[float, ...], lowered: float, degrees: Tensor) -> list[float]:
+def _fit(alphas: tuple[float, ...], lowered: float, degrees: Array) -> list[float]:
     """Fits one level after the other; the duplication of parts up to 16 is `lowered` times."""
     shares: list[float] = []
     for level, factor in enumerate(alphas):
@@ -136,7 +145,7 @@ def _fit(alphas: tuple[float, ...], lowered: float, degrees: Tensor) -> list[flo
         low, high = 0.0, 1.0 - sum(shares)
         for _ in range(30):
             middle = (low + high) / 2
-            if expected_alpha([*shares, middle], level + 1, degrees) < target:
+            if _expected_alpha([*shares, middle], level + 1, degrees) < target:
                 low = middle
             else:
                 high = middle
