@@ -45,8 +45,9 @@ def graphs(group: Group) -> list[tuple[str, ChunkedGraph]]:
     return found
 
 
-def allocator(group: Group, folder: str) -> RowStores:
-    return RowStores(group, 1 << 26, 1 << 26, folder=folder)
+def allocator(group: Group, folder: str, tier: Tier = "host") -> RowStores:
+    """Without room on the device for copies of rows of other tiers."""
+    return RowStores(group, 1 << 26 if tier == "device" else 0, 1 << 26, folder=folder)
 
 
 def filled(stores: RowStores, layout: object, rows: Tensor, tier: Tier) -> RowStore:
@@ -67,8 +68,17 @@ def check_passes(folder: str) -> None:
         for tier in TIERS:
             for count in (1, 4):
                 with named_case(name, tier, count):
-                    check_sums(graph, graph.chunked(count), allocator(group, folder), tier)
-                    check_gradients(graph, graph.chunked(count), allocator(group, folder), tier)
+                    stores = allocator(group, folder, tier)
+                    check_sums(graph, graph.chunked(count), stores, tier)
+                    check_gradients(graph, graph.chunked(count), stores, tier)
+        for tier in ("host", "file"):
+            with named_case(name, tier, "copied to the device"):
+                stores = allocator(group, folder, "device")
+                check_sums(graph, graph.chunked(4), stores, tier)
+                use = stores.use["device"]
+                copied = graph.resident.edge_layout.local_count >= graph.source_layout.local_count
+                rows = graph.source_layout.local_count * copied
+                assert (use.used, use.peak) == (0, 24 * rows)
         for switches in SWITCHES:
             with named_case(name, *switches):
                 options = dict(zip(("deduplicate_ranks", "reuse_chunks"), switches, strict=True))

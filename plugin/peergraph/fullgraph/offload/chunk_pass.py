@@ -16,6 +16,7 @@ from peergraph.fullgraph.offload.gradient_window import GradientWindow
 from peergraph.fullgraph.offload.pass_progress import PassProgress
 from peergraph.fullgraph.offload.row_store import RowStore
 from peergraph.fullgraph.offload.row_window import RowWindow
+from peergraph.fullgraph.offload.source_copies import SourceCopies
 from peergraph.fullgraph.offload.source_window import SourceWindow
 from peergraph.fullgraph.offload.transfer_counts import TransferCounts
 from peergraph.fullgraph.offload.transfers import InFlight, Lane, make_lane
@@ -77,10 +78,11 @@ class ChunkPass:
                     )
         structures = [csc for _, csc in (*sources, *gradients)]
         self._sources, self._gradients = list(sources), list(gradients)
+        self._copies = SourceCopies(self._sources)
         # Gradients need a row for each source row of the chunk alone.
         self._is_whole = {
             id(csc): not csc.needs_exchange
-            and all(store.in_place for store, other in sources if other is csc)
+            and all(self._copies.find(store).in_place for store, other in sources if other is csc)
             and all(other is not csc for _, other in gradients)
             for csc in structures
         }
@@ -94,12 +96,14 @@ class ChunkPass:
         self._loading = InFlight()
 
     def __enter__(self) -> ChunkPass:
+        self.counts.to_device += self._copies.load()
         for store in self._reads:
             self._rows[id(store)] = RowWindow(self.chunks, store)
         for store, csc in self._sources:
             if not self._is_whole[id(csc)]:
                 exchange = csc.exchange(self._order)
-                self._windows[id(store), id(csc)] = SourceWindow(exchange, store)
+                window = SourceWindow(exchange, self._copies.find(store))
+                self._windows[id(store), id(csc)] = window
         for store, csc in self._gradients:
             exchange = csc.exchange(self._order)
             sums = GradientWindow(exchange, store, self._lane("write", store))
@@ -122,10 +126,11 @@ class ChunkPass:
         self._rows.clear()
         self._windows.clear()
         self._sums.clear()
-        # Stores of one graph add their bytes to the same total.
-        total = next((store.moved for store in self._stores() if store.moved is not None), None)
-        if total is not None:
-            total += self.counts
+        self._copies.release()
+        for store in self._stores():
+            if store.allocator is not None:  # one for all stores of a graph
+                store.allocator.moved += self.counts
+                break
 
     def __iter__(self) -> Iterator[PassChunk]:
         with self._progress() as progress:
@@ -250,7 +255,7 @@ class PassChunk:
         """
         store, csc = _find(self._pass._sources, "sources", store, csc)
         if self._pass._is_whole[id(csc)]:
-            return store.memory, self.csc(csc)
+            return self._pass._copies.find(store).memory, self.csc(csc)
         window = self._pass._windows[id(store), id(csc)]
         return window.rows(self._batch), self.csc(csc)
 

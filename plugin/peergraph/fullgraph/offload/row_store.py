@@ -17,7 +17,7 @@ from peergraph.memory.table.id_list import id_list
 from peergraph.memory.table.table_view import dense_view
 
 if TYPE_CHECKING:
-    from peergraph.fullgraph.offload.transfer_counts import TransferCounts
+    from peergraph.fullgraph.offload.row_stores import RowStores
 
 Tier = Literal["device", "host", "file"]
 
@@ -40,7 +40,7 @@ class RowStore:
             CPU.
         tier: where `memory` is.
         release: called once with the store's memory when it is not needed any more.
-        moved: to which passes over chunks add the bytes that they have moved.
+        allocator: of the graph's other rows; None: the memory is the user's.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class RowStore:
         memory: Tensor,
         tier: Tier,
         release: Callable[[], None] | None = None,
-        moved: TransferCounts | None = None,
+        allocator: RowStores | None = None,
     ) -> None:
         self.layout = layout
         """The rows of all ranks."""
@@ -65,8 +65,8 @@ class RowStore:
         """Bytes of a row."""
         self.num_bytes = layout.local_count * self.row_bytes
         """Bytes of this rank's rows."""
-        self.moved = moved
-        """To which passes over chunks add the bytes that they have moved; or None."""
+        self.allocator = allocator
+        """Of the graph's other rows; None: the memory is the user's."""
         self._memory: Tensor | None = memory
         self._release = release
 

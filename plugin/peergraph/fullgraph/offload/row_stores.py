@@ -126,8 +126,17 @@ class RowStores:
             if memory is not None:
                 rows = memory[:num_bytes].view(dtype).view(layout.local_count, *features)
                 give_back = partial(self._give_back, chosen, memory)
-                return RowStore(layout, rows, chosen, give_back, self.moved)
+                return RowStore(layout, rows, chosen, give_back, self)
         raise MemoryError(self._explain(layout, features, dtype, num_bytes, what, tier))
+
+    def allocate_copy(self, store: RowStore) -> RowStore | None:
+        """Returns a store on the device for the rows of another one; None if there is no room.
+
+        The contents are not initialised.
+        """
+        if store.num_bytes == 0 or store.num_bytes > self.use["device"].left:
+            return None
+        return self.allocate(store.layout, store.features, store.dtype, tier="device")
 
     def trim(self, tier: Tier | None = None) -> None:
         """Frees the memory of released stores, of one tier or of all."""
