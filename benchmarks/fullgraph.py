@@ -271,12 +271,10 @@ def time_epochs(
 
 
 def time_peergraph(case: Case) -> None:
-    """All models in each order, with and without overlap; on one rank in the first setting."""
+    """All models in each order, with and without overlap, of which one rank has none."""
     args = case.session.args
-    settings = list(itertools.product(args.orders, args.overlap))
-    if case.session.world == 1:
-        del settings[1:]
-    for number, (order, overlap) in enumerate(settings):
+    overlaps = args.overlap if case.session.world > 1 else args.overlap[:1]
+    for number, (order, overlap) in enumerate(itertools.product(args.orders, overlaps)):
         if overlap == args.overlap[0]:
             case.data = None
         setting = None

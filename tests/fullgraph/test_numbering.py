@@ -28,7 +28,7 @@ from tests.named_case import named_case
 
 from .partition_graphs import NUM_NODES, brute_force_volume, edge_graphs, planted_graph
 
-PARTITIONERS = {"communities": community_parts, "metis": metis_parts}
+PARTITIONERS = {"communities": lambda *given: community_parts(*given)[0], "metis": metis_parts}
 
 
 @pytest.fixture(params=PARTITIONERS)
@@ -77,6 +77,23 @@ def test_order_of_given_parts(dtype: torch.dtype) -> None:
     assert torch.equal(rank_of_nodes(order, counts, torch.device("cpu")), part.short())
     for block in order.split(list(counts)):
         assert torch.equal(block, block.sort().values)
+
+
+def test_communities_lie_together_in_their_part() -> None:
+    nodes, edges, _ = planted_graph()
+    costs = balance_costs([torch.bincount(edges[1], minlength=nodes)])
+    part, community = community_parts(*edges, costs, 2, 0)
+    order, counts = order_by_part(part, 2, community)
+    assert torch.equal(order.sort().values, torch.arange(nodes))
+    assert counts == order_by_part(part, 2)[1]
+    keys = torch.stack([part, community, torch.arange(nodes)], 1)[order].tolist()
+    assert keys == sorted(keys)
+    place = torch.empty(nodes, dtype=torch.int64)
+    place[order] = torch.arange(nodes)
+    by_ids = torch.empty(nodes, dtype=torch.int64)
+    by_ids[order_by_part(part, 2)[0]] = torch.arange(nodes)
+    apart, before = ((p[edges[0]] - p[edges[1]]).abs().median() for p in (place, by_ids))
+    assert int(apart) < int(before) / 3
 
 
 def test_errors_of_given_parts() -> None:

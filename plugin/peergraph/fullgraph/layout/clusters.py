@@ -25,7 +25,7 @@ _REFINEMENTS = 16
 
 def community_parts(
     source: Tensor, destination: Tensor, cost: Tensor, world_size: int, seed: int
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """Partitions a graph by communities, packed into parts of about equal cost. Synchronises.
 
     Communities come from label propagation. They are packed by linear deterministic greedy
@@ -42,11 +42,14 @@ def community_parts(
         seed: of the label propagation.
 
     Returns:
-        [nodes] int64: the part of each node, on the edges' device.
+        The part of each node and its community, [nodes] int64 each, on the edges' device.
+        Communities are numbered from 0; sums read a community's rows from caches where the rows
+        lie together.
     """
     nodes = cost.shape[0]
     if nodes == 0:
-        return torch.zeros(0, dtype=torch.int64, device=source.device)
+        nothing = torch.zeros(0, dtype=torch.int64, device=source.device)
+        return nothing, nothing
     # As integers, whose sums are the same in any order.
     cost = (cost * _COST_UNITS).round().long()
     if not is_symmetric(source, destination):
@@ -65,7 +68,7 @@ def community_parts(
     links, cost_of = links % clusters, total.double().cpu().numpy()
     graph = indptr.cpu().numpy(), links.cpu().numpy(), weights.cpu().numpy()
     packed = torch.from_numpy(_pack(cost_of, *graph, world_size)).to(cluster.device)
-    return _refine(packed[cluster], source, destination, cost, world_size)
+    return _refine(packed[cluster], source, destination, cost, world_size), cluster
 
 
 def _split(labels: Tensor, cost: Tensor, limit: float) -> Tensor:

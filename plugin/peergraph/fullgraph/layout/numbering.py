@@ -28,14 +28,17 @@ def random_order(count: int, seed: int) -> Tensor:
     return torch.randperm(count, generator=generator, device="cpu")
 
 
-def order_by_part(part: Tensor, world_size: int) -> tuple[Tensor, tuple[int, ...]]:
+def order_by_part(
+    part: Tensor, world_size: int, community: Tensor | None = None
+) -> tuple[Tensor, tuple[int, ...]]:
     """Returns the nodes by part, and the number of nodes of each part. Synchronises.
 
-    Nodes of a part stay in the order of their ids.
+    Nodes of a part are in the order of their communities, those of one in the order of their ids.
 
     Args:
         part: [nodes] part of each node, such as METIS gives, of any integer dtype.
         world_size: number of parts.
+        community: [nodes] number of each node's community, from 0; None: all are of one.
 
     Returns:
         The order, [nodes] int64 on the CPU, and a count for each rank.
@@ -51,6 +54,8 @@ def order_by_part(part: Tensor, world_size: int) -> tuple[Tensor, tuple[int, ...
             f"{world_size - 1}, one for each rank"
         )
     counts = torch.bincount(part.long(), minlength=world_size)
+    if community is not None and len(community):
+        part = part.long() * (int(community.max()) + 1) + community
     return torch.sort(part, stable=True).indices.cpu(), tuple(counts.tolist())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,7 +40,14 @@ _LEAST_GAIN, _MOST_IMBALANCE = 0.8, 1.25
 # Communities are tried without being asked for where all edges fit into half of the memory that is
 # free on rank 0; METIS where it is installed. On the CPU either takes at most about half a minute.
 _BYTES_PER_EDGE, _MOST_EDGES_ON_CPU, _MOST_EDGES_OF_METIS = 350, 1 << 23, 1 << 24
-_PARTITIONERS = {"communities": community_parts, "metis": metis_parts}
+
+
+def _metis_parts(*given: Any) -> tuple[Tensor, Tensor]:
+    part = metis_parts(*given)
+    return part, torch.zeros_like(part)
+
+
+_PARTITIONERS = {"communities": community_parts, "metis": _metis_parts}
 
 
 @dataclass(frozen=True)
@@ -142,7 +150,7 @@ class OrderChooser:
         self.step = step
         self.degrees = self._degrees()
         self.cost = {t: balance_cost(d) for t, d in self.degrees.items()}
-        self._joint: dict[str, dict[NodeType, Tensor]] = {}
+        self._joint: dict[str, dict[NodeType, tuple[Tensor, Tensor]]] = {}
 
     def choose(self, given: Mapping[NodeType, str | Tensor]) -> ChosenOrder:
         """Returns the order that the user gave; for "auto", the best one. Collective."""
@@ -172,7 +180,8 @@ class OrderChooser:
         if isinstance(order, Tensor):
             return order_by_part(order, self.blocks)
         if order in _PARTITIONERS:
-            return order_by_part(self._partitioned(order)[node_type], self.blocks)
+            part, community = self._partitioned(order)[node_type]
+            return order_by_part(part, self.blocks, community)
         count = self.num_nodes[node_type]
         nodes = original_order(count) if order == "original" else random_order(count, self.seed)
         cost = self.cost[node_type]
@@ -229,8 +238,11 @@ class OrderChooser:
         found: list[str] = self.group.broadcast(names)
         return found
 
-    def _partitioned(self, name: str) -> dict[NodeType, Tensor]:
-        """The part of each node by type, from rank 0, which gets all edges. Collective."""
+    def _partitioned(self, name: str) -> dict[NodeType, tuple[Tensor, Tensor]]:
+        """The part and the community of each node, from rank 0, which gets all edges. Collective.
+
+        By node type.
+        """
         if name not in self._joint:
             device = self.group.device
             starts, count = {}, 0
@@ -243,19 +255,22 @@ class OrderChooser:
             ]
             mine = torch.cat(ends, 1) if ends else torch.zeros((2, 0), dtype=torch.int64)
             source, destination = self._at_rank_0(mine.to(device))
-            part = torch.zeros(count, dtype=torch.int64, device=device)
+            found = torch.zeros((2, count), dtype=torch.int64, device=device)
 
             def partition() -> None:
                 if self.group.rank == 0:
                     cost = balance_costs([self.degrees[t] for t in self.num_nodes])
                     parts = _PARTITIONERS[name]
-                    found = parts(source, destination, cost, self.blocks, self.seed)
-                    part.copy_(found)
+                    part, community = parts(source, destination, cost, self.blocks, self.seed)
+                    found[0].copy_(part)
+                    found[1].copy_(community)
 
             collective_call(self.group, partition)
-            self.transport.broadcast(part)
-            pieces = torch.split(part, list(self.num_nodes.values()))
-            self._joint[name] = dict(zip(self.num_nodes, pieces, strict=True))
+            self.transport.broadcast(found)
+            pieces = torch.split(found, list(self.num_nodes.values()), 1)
+            self._joint[name] = {
+                t: (piece[0], piece[1]) for t, piece in zip(self.num_nodes, pieces, strict=True)
+            }
         return self._joint[name]
 
     def _at_rank_0(self, ends: Tensor) -> Tensor:
