@@ -198,6 +198,21 @@ def test_fullgraph_stages(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.glob("*.svg")] == ["stages_tiny-20-sorted_8_3.svg"]
 
 
+def test_fullgraph_memory(tmp_path: Path) -> None:
+    """An epoch of a GCN takes at most MG-GCN's layers + 5 buffers of rows on each rank."""
+    pytest.importorskip("torch_geometric")
+    small = ["--graphs", "tiny/20", "--layers", "2,4,6", "--hidden", "64", "--worlds", "1,2"]
+    records, table = run("fullgraph_memory", tmp_path / "out.jsonl", *small, "--peers", "csr")
+    assert not [r for r in records if "error" in r]
+    buffers = [r for r in records if "buffers" in r and r["system"] == "peergraph"]
+    assert len(buffers) == 6
+    assert all(0 < r["buffers"] <= r["most_allowed"] for r in buffers)
+    fitting = {(r["world"], r["system"]): r["layers_fit"] for r in records if "layers_fit" in r}
+    assert set(fitting) == {(1, "peergraph"), (1, "pyg csr"), (2, "peergraph")}
+    assert fitting[2, "peergraph"] > 1.5 * fitting[1, "peergraph"]
+    assert "build_bytes" in table
+
+
 def test_fullgraph_small(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
     small = ["--graphs", "tiny/200", "--models", "GCN:2x8+bn,GAT:2x8", "--op-seconds", "0.001"]

@@ -18,7 +18,7 @@ from torch_geometric.nn import conv as pyg
 from peergraph.aggregate import Structure, layers
 from peergraph.aggregate.layers import without_autocast
 from peergraph.fullgraph import PartitionedEdgeIndex
-from peergraph.integration import note, require
+from peergraph.integration import is_explaining, note, require
 
 from ..data.lazy_features import gathered
 from .csc_cache import cache_key, can_be_cached
@@ -99,8 +99,9 @@ class GCNConv(FastLayer, pyg.GCNConv):  # type: ignore[misc]
             add_self_loops=self.add_self_loops,
             norm_dtype=x.dtype,
         )
-        how = "edges weighted" if layers.weights_edges(csc, x.dtype) else "rows scaled"
-        note(f"forward: peergraph, sum over {csc}, {how} by the degrees")
+        if is_explaining():
+            how = "edges weighted" if layers.weights_edges(csc, x.dtype) else "rows scaled"
+            note(f"forward: peergraph, sum over {csc}, {how} by the degrees")
         return out
 
     def _by_weights(self, x: Any, edge_index: Any, edge_weight: Tensor | None) -> Any:

@@ -11,7 +11,7 @@ from torch_geometric.nn.dense.linear import Linear
 
 from peergraph.aggregate import Structure, layers
 from peergraph.fullgraph import PartitionedEdgeIndex
-from peergraph.integration import Unsupported, note, require
+from peergraph.integration import Unsupported, is_explaining, note, require
 
 from ..compat import has_hooks
 from .features import Ends, ends_of, is_plain, is_rows, kind_of, self_rows, table_rows_or_tensor
@@ -36,7 +36,7 @@ def require_projection(layer: FastLayer, x: Ends, edge_index: Any) -> str:
     for end in x:
         if end is not None:
             layer._require_features(end, edge_index)
-            require(end.dim() == 2, f"x is {list(end.shape)}")
+            require(end.ndim == 2, "x is no matrix")
     require(not torch.is_autocast_enabled(x.x_src.device.type), "there is autocast")
     return reduce
 
@@ -56,7 +56,7 @@ def is_plain_map(linear: Any) -> bool:
 
 def weight_to_reorder(linear: Any, x: Tensor) -> Tensor | None:
     """Returns the weight of a map that may also run after the sum over neighbours, else None."""
-    if not is_plain_map(linear) or linear.bias is not None or x.dim() != 2:
+    if not is_plain_map(linear) or linear.bias is not None or x.ndim != 2:
         return None
     weight = linear.weight
     fits = is_plain(weight) and weight.dtype == x.dtype and weight.shape[1:] == x.shape[1:]
@@ -93,7 +93,8 @@ def aggregate_and_project(
         self_x=self_rows(x),
         bias=bias,
     )
-    note(f"propagate: peergraph, {reduce} over {csc}")
+    if is_explaining():
+        note(f"propagate: peergraph, {reduce} over {csc}")
     return out
 
 

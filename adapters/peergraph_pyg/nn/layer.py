@@ -194,9 +194,15 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
 
     def _require_features(self, x: Tensor, edge_index: Tensor) -> None:
         if isinstance(edge_index, PartitionedEdgeIndex):
-            require(is_partitioned(x), f"x is a {kind_of(x)}")
+            known = is_partitioned(x)
         else:
-            require(is_plain(x) or type(x) is LazyRows, f"x is a {kind_of(x)}")
-        require(x.dtype in FEATURE_DTYPES, f"x is {x.dtype}")
-        require(x.dim() >= 2 and self.node_dim in (0, -x.dim()), f"x is {list(x.shape)}")
-        require(x.device == edge_index.device and supports(x.device), f"x is on {x.device}")
+            known = is_plain(x) or type(x) is LazyRows
+        if not known:
+            raise Unsupported(f"x is a {kind_of(x)}")
+        if x.dtype not in FEATURE_DTYPES:
+            raise Unsupported(f"x is {x.dtype}")
+        dims = x.ndim
+        if dims < 2 or self.node_dim not in (0, -dims):
+            raise Unsupported(f"x is {list(x.shape)}")
+        if x.device != edge_index.device or not supports(x.device):
+            raise Unsupported(f"x is on {x.device}")

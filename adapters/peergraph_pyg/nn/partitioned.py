@@ -16,7 +16,7 @@ from peergraph.fullgraph import (
     RowLayout,
     select_edges,
 )
-from peergraph.integration import note, require
+from peergraph.integration import Unsupported, is_explaining, note, require
 
 from ..compat import version_of
 from .features import Ends, is_partitioned
@@ -68,10 +68,11 @@ def partitioned_structure(
         require(nodes[0].same_rows(nodes[1]), "there are no features of destinations")
     if e is not None:
         _require_rows("edge weights", e, structure.edge_layout)
-    note(
-        f"structure: partitioned, rows are exchanged in mode {structure.resident.mode}, "
-        f"{structure.resident.plan.num_extended} rows of sources on this rank"
-    )
+    if is_explaining():
+        note(
+            f"structure: partitioned, rows are exchanged in mode {structure.resident.mode}, "
+            f"{structure.resident.plan.num_extended} rows of sources on this rank"
+        )
     return structure
 
 
@@ -104,4 +105,5 @@ def relation_structures(
 def _require_rows(name: str, value: Any, layout: RowLayout, dtypes: Any = FEATURE_DTYPES) -> None:
     require(is_partitioned(value), f"{name} are not partitioned")
     require(layout.same_rows(value.layout), f"{name} have other rows")
-    require(dtypes is None or value.dtype in dtypes, f"{name} are {value.dtype}")
+    if dtypes is not None and value.dtype not in dtypes:
+        raise Unsupported(f"{name} are {value.dtype}")

@@ -6,6 +6,7 @@ For graphs of which the host queues kernels more slowly than a GPU runs them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -131,9 +132,18 @@ class CapturedStep(Generic[_Result]):
             cause: BaseException = error
             while cause.__context__ is not None:
                 cause = cause.__context__
+            self._end_failed_capture()
             raise RuntimeError(f"{_HINTS}: {cause}") from error
         self._result = tree_map(_detached, result)
         return graph
+
+    def _end_failed_capture(self) -> None:
+        """Captures one kernel: until a capture ends well, torch refuses random numbers."""
+        with (
+            suppress(RuntimeError),
+            torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self._stream),
+        ):
+            torch.zeros(1, device=self._device)
 
 
 def _detached(value: Any) -> Any:

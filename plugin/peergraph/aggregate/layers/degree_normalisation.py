@@ -105,7 +105,7 @@ def gcn(
 
     if weight is None:
         return aggregate(x, bias)
-    first = multiplies_first(x, [weight])
+    first = multiplies_first(x, [weight], is_square=same_nodes)
     if _has_no_factors(norm, edge_weight):
         # The structure keeps the sums itself, if it gets the features instead of their product.
         first = first and not structure.keeps(x, edge_weight)

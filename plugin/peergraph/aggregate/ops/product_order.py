@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-def multiplies_first(x: Tensor, weights: Sequence[Tensor]) -> bool:
+def multiplies_first(x: Tensor, weights: Sequence[Tensor], *, is_square: bool = False) -> bool:
     """Returns whether fewer columns are summed if `x` is multiplied by the weights first.
 
     Both orders give the same sums of products up to rounding. A sum before the product has no
@@ -17,9 +17,12 @@ def multiplies_first(x: Tensor, weights: Sequence[Tensor]) -> bool:
     Args:
         x: [sources, in].
         weights: [out, in] for each relation, all multiplied with `x`.
+        is_square: there are as many destinations as sources. Where both orders sum as many columns,
+            the product is first then: its backward pass reads `x`, which the layer before has kept,
+            where that of a product behind the sum reads the sums, another such matrix.
     """
     grads = torch.is_grad_enabled()
     needs_grad = x.requires_grad or any(weight.requires_grad for weight in weights)
     before = x.shape[1] * (1 + (grads and x.requires_grad))
     after = sum(weight.shape[0] for weight in weights) * (1 + (grads and needs_grad))
-    return after < before
+    return after <= before if is_square and before > 0 else after < before

@@ -13,6 +13,8 @@ from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.fullgraph.exchange.transport import Transport, split_rows
 from peergraph.fullgraph.layout.row_layout import RowLayout
 
+_PIECE = 1 << 24  # rows that are marked at a time
+
 
 class HaloPlan:
     """Which rows of other ranks this rank needs, and which of its rows other ranks need.
@@ -73,8 +75,13 @@ class HaloPlan:
                 f"internal_rows must be in 0..{layout.size - 1}, got {int(rows.min())} to "
                 f"{int(rows.max())}"
             )
+        if layout.group.world_size == 1:
+            none = torch.empty(0, dtype=torch.int64, device=device)
+            narrow = torch.int32 if layout.size < 2**31 - 1 else torch.int64
+            return cls(layout, none, none, ((0,),)), rows.to(narrow)
         is_halo = torch.zeros(layout.size, dtype=torch.bool, device=device)
-        is_halo[rows] = True
+        for piece in torch.split(rows, _PIECE):
+            is_halo[piece.long()] = True
         own = slice(offsets[rank], offsets[rank + 1])
         is_halo[own] = False
         halo = is_halo.nonzero().squeeze(1)
@@ -94,7 +101,7 @@ class HaloPlan:
         Transport.of(layout.group).all_to_all(
             split_rows(send_rows, send_counts), split_rows(halo - starts, counts)
         )
-        return cls(layout, halo, send_rows, needed), extended_row[rows]
+        return cls(layout, halo, send_rows, needed), extended_row.index_select(0, rows)
 
     @property
     def is_empty(self) -> bool:

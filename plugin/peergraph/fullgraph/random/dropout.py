@@ -28,15 +28,21 @@ class _Dropout(Function):
     def forward(ctx: Any, x: Tensor, p: float, seed: Seed) -> Tensor:
         ctx.p, ctx.seed = p, seed
         ctx.layout = (x.layout, x.partitioned_dim) if isinstance(x, PartitionedTensor) else None
-        rows = Rows(x)
-        return rows.wrap(rows.dropout(p, seed))
+        return _dropped(x, p, seed)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         if ctx.layout is not None:
             grad = take_rows(grad, *ctx.layout)
+        if not torch.is_grad_enabled():
+            return _dropped(grad, ctx.p, ctx.seed), None, None
         result: Tensor = _Dropout.apply(grad, ctx.p, ctx.seed)  # type: ignore[no-untyped-call]
         return result, None, None
+
+
+def _dropped(x: Tensor, p: float, seed: Seed) -> Tensor:
+    rows = Rows(x)
+    return rows.wrap(rows.dropout(p, seed))
 
 
 @function_rule(F.dropout)

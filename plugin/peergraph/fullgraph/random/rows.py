@@ -34,7 +34,6 @@ class Rows:
             local = x if x.dim() else x.view(1)
             self.ids = torch.arange(local.shape[0], device=x.device)
         self.local = local
-        self._shape = local.movedim(self.dim, 0).shape
 
     def seed(self, generator: torch.Generator | None = None) -> Seed:
         """Draws the seed of an operation: see :func:`shared_seed`."""
@@ -77,9 +76,10 @@ class Rows:
 
     def dropout(self, p: float, seed: Seed) -> Tensor:
         """The local rows with elements dropped out: see :func:`dropout_rows`."""
-        rows = self.local.movedim(self.dim, 0).contiguous()
+        rows = self._rows_first().contiguous()
         number, device_seed = self._seeds(seed)
-        return dropout_rows(rows, p, number, self.ids, device_seed).movedim(0, self.dim)
+        kept = dropout_rows(rows, p, number, self.ids, device_seed)
+        return kept.movedim(0, self.dim) if self.dim else kept
 
     def wrap(self, local: Tensor) -> Tensor:
         """Returns local rows as a tensor of the same kind."""
@@ -98,7 +98,10 @@ class Rows:
         return 0, seed
 
     def _width(self) -> int:
-        return prod(self._shape[1:])
+        return prod(self._rows_first().shape[1:])
 
     def _back(self, rows: Tensor) -> Tensor:
-        return rows.view(self._shape).movedim(0, self.dim)
+        return rows.view(self._rows_first().shape).movedim(0, self.dim)
+
+    def _rows_first(self) -> Tensor:
+        return self.local.movedim(self.dim, 0) if self.dim else self.local

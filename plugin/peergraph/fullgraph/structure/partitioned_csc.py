@@ -305,7 +305,8 @@ class PartitionedCsc(PartitionedStructure):
             self_rows = rows
         linear = reduce in ("sum", "mean")
         constant = linear and min([structure.keeps(x) for structure in structures])
-        if linear and not constant and multiplies_first(rows, weights):
+        is_square = self.num_sources == self.num_destinations
+        if linear and not constant and multiplies_first(rows, weights, is_square=is_square):
             out = None if own is None or self_rows is None else F.linear(self_rows, own, offset)
             for structure, matrix in zip(structures, matrices, strict=True):
                 sums = structure._sums("copy_u", reduce, F.linear(rows, matrix), None)

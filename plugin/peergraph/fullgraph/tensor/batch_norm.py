@@ -76,6 +76,55 @@ class NormalizeWithConstants(Function):
         return *_gradients(ctx, grad, constant=True), None, None, None
 
 
+class NormalizeAllRows(Function):
+    """Batch normalisation of a rank that holds all rows: torch's own, with running statistics."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: PartitionedTensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        momentum: float,
+        eps: float,
+    ) -> PartitionedTensor:
+        local = x._local
+        out, mean, invstd = torch.native_batch_norm(
+            local, weight, bias, running_mean, running_var, True, momentum, eps
+        )
+        ctx.save_for_backward(local, weight, mean, invstd)
+        ctx.eps, ctx.layout, ctx.dim = eps, x.layout, x.partitioned_dim
+        return wrap(out, x.layout, x.partitioned_dim)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        local, weight, mean, invstd = ctx.saved_tensors
+        rows = take_rows(grad, ctx.layout, ctx.dim)._local
+        wanted = ctx.needs_input_grad[:3]
+        found = aten.native_batch_norm_backward(
+            rows, local, weight, None, None, mean, invstd, True, ctx.eps, wanted
+        )
+        grad_x = wrap(found[0], ctx.layout, ctx.dim) if wanted[0] else None
+        parts = (
+            part if needed else None for part, needed in zip(found[1:], wanted[1:], strict=True)
+        )
+        return grad_x, *parts, None, None, None, None
+
+
+def _is_of_all_rows(x: PartitionedTensor, *parameters: Tensor | None) -> bool:
+    """Whether torch's own normalisation of the local rows is that of all rows."""
+    local = x._local
+    return (
+        x.layout.group.world_size == 1
+        and local.dtype not in _HALF
+        and local.numel() > 0
+        and all(p is None or p.dtype == local.dtype for p in parameters)
+    )
+
+
 def _gradients(ctx: Any, grad: Tensor, constant: bool) -> tuple[Tensor | None, ...]:
     x, weight, mean, invstd = ctx.saved_tensors
     grad = take_rows(grad, x.layout, x.partitioned_dim)
@@ -207,6 +256,11 @@ def batch_norm(
             "Expected more than 1 value per channel when training, got input size "
             f"{tuple(input.shape)}"
         )
+    if _is_of_all_rows(input, weight, bias, running_mean, running_var):
+        normal: Tensor = NormalizeAllRows.apply(  # type: ignore[no-untyped-call]
+            input, weight, bias, running_mean, running_var, momentum, eps
+        )
+        return normal
     out, mean, variance, _ = NormalizeChannels.apply(input, weight, bias, eps)  # type: ignore[no-untyped-call]
     update_running(running_mean, running_var, mean, variance, count, momentum)
     result: Tensor = out

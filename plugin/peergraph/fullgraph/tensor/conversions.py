@@ -79,7 +79,7 @@ def replicated(tensor: Tensor, group: Group) -> Tensor:
     backward is collective. Parameters are made equal on all ranks at their first use.
     """
     check_parameters((tensor,), group)
-    if not (tensor.requires_grad and torch.is_grad_enabled()):
+    if group.world_size == 1 or not (tensor.requires_grad and torch.is_grad_enabled()):
         return tensor
     result: Tensor = Replicated.apply(tensor, group)  # type: ignore[no-untyped-call]
     return result
@@ -92,6 +92,8 @@ def replicated_together(group: Group, *tensors: Tensor | None) -> tuple[Tensor |
     as torch's do for no rows.
     """
     check_parameters(tensors, group)
+    if group.world_size == 1:
+        return tensors
     given = [tensor for tensor in tensors if tensor is not None]
     if not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)):
         return tensors

@@ -32,6 +32,8 @@ _ELEMENTWISE = (
 
 def sum_over_ranks(local: Tensor, like: PartitionedTensor) -> Tensor:
     """Returns the sum of each rank's plain tensor. Differentiable; collective."""
+    if like.layout.group.world_size == 1:
+        return local
     result: Tensor = SumOverRanks.apply(local, like.layout.group)  # type: ignore[no-untyped-call]
     return result
 
@@ -170,6 +172,8 @@ def _class_loss(
         weight = replicated(weight, group)
     if reduction == "none":
         return from_local(loss(rows, labels, weight, "none"), input.layout, 0)
+    if group.world_size == 1:
+        return loss(rows, labels, weight, reduction)
     total = loss(rows, labels, weight, "sum")
     if reduction == "sum":
         return sum_over_ranks(total, input)

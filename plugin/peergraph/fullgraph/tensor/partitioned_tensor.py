@@ -15,6 +15,25 @@ _make_wrapper = Tensor._make_wrapper_subclass
 _DisableTorchFunction = torch._C.DisableTorchFunctionSubclass
 
 
+def _direct_attribute(name: str) -> Any:
+    """An attribute of tensors that is read without :meth:`PartitionedTensor.__torch_function__`.
+
+    It takes a fifth of the time.
+    """
+    attribute = getattr(Tensor, name)
+    read, write = attribute.__get__, getattr(attribute, "__set__", None)
+
+    def get(self: Tensor) -> Any:
+        with _DisableTorchFunction():
+            return read(self)
+
+    def set_(self: Tensor, value: Any) -> None:
+        with _DisableTorchFunction():
+            write(self, value)
+
+    return property(get, set_ if write is not None else None)
+
+
 class PartitionedTensor(Tensor):
     """A global tensor of which each rank holds the rows that a layout gives it.
 
@@ -35,6 +54,15 @@ class PartitionedTensor(Tensor):
     """Which rank holds which rows."""
     partitioned_dim: int
     """The dimension along which rows are partitioned."""
+
+    shape = _direct_attribute("shape")
+    dtype = _direct_attribute("dtype")
+    device = _direct_attribute("device")
+    ndim = _direct_attribute("ndim")
+    is_cuda = _direct_attribute("is_cuda")
+    is_leaf = _direct_attribute("is_leaf")
+    requires_grad = _direct_attribute("requires_grad")
+    _version = _direct_attribute("_version")
 
     def to_local(self) -> Tensor:
         """Returns this rank's rows as a plain tensor. Differentiable; not collective.

@@ -20,13 +20,14 @@ class TakeRows(Function):
     @staticmethod
     def forward(ctx: Any, x: PartitionedTensor, layout: RowLayout) -> PartitionedTensor:
         ctx.layout, ctx.dim = layout, x.partitioned_dim
-        rows = layout.parent_rows
-        assert rows is not None
-        return wrap(x._local.index_select(x.partitioned_dim, rows), layout, x.partitioned_dim)
+        return selected_rows(x, layout)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return AddRows.apply(take_rows(grad, ctx.layout, ctx.dim)), None  # type: ignore[no-untyped-call]
+        rows = take_rows(grad, ctx.layout, ctx.dim)
+        if not torch.is_grad_enabled():
+            return _with_zeros(rows), None
+        return AddRows.apply(rows), None  # type: ignore[no-untyped-call]
 
 
 class AddRows(Function):
@@ -34,20 +35,8 @@ class AddRows(Function):
 
     @staticmethod
     def forward(ctx: Any, rows: PartitionedTensor) -> PartitionedTensor:
-        layout, dim = rows.layout, rows.partitioned_dim
-        ctx.layout, ctx.dim = layout, dim
-        assert layout.parent is not None
-        assert layout.parent_rows is not None
-        shape = list(rows._local.shape)
-        shape[dim] = layout.parent.local_count
-        result = rows._local.new_zeros(shape)
-        if layout.unique:
-            result.index_copy_(dim, layout.parent_rows, rows._local)
-        else:  # sums in a fixed order on GPUs, too
-            result.movedim(dim, 0).index_put_(
-                (layout.parent_rows,), rows._local.movedim(dim, 0), accumulate=True
-            )
-        return wrap(result, layout.parent, dim)
+        ctx.layout, ctx.dim = rows.layout, rows.partitioned_dim
+        return _with_zeros(rows)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
@@ -55,6 +44,30 @@ class AddRows(Function):
         grad = take_rows(grad, parent, ctx.dim)
         result: Tensor = TakeRows.apply(grad, ctx.layout)  # type: ignore[no-untyped-call]
         return result
+
+
+def selected_rows(x: PartitionedTensor, layout: RowLayout) -> PartitionedTensor:
+    """Returns the rows of a selection from the layout of `x`, without autograd."""
+    assert layout.parent_rows is not None
+    dim = x.partitioned_dim
+    return wrap(x._local.index_select(dim, layout.parent_rows), layout, dim)
+
+
+def _with_zeros(rows: PartitionedTensor) -> PartitionedTensor:
+    """Returns selected rows, added to zeros in the layout that they were selected from."""
+    layout, dim = rows.layout, rows.partitioned_dim
+    assert layout.parent is not None
+    assert layout.parent_rows is not None
+    shape = list(rows._local.shape)
+    shape[dim] = layout.parent.local_count
+    result = rows._local.new_zeros(shape)
+    if layout.unique:
+        result.index_copy_(dim, layout.parent_rows, rows._local)
+    else:  # sums in a fixed order on GPUs, too
+        result.movedim(dim, 0).index_put_(
+            (layout.parent_rows,), rows._local.movedim(dim, 0), accumulate=True
+        )
+    return wrap(result, layout.parent, dim)
 
 
 class PutRows(Function):

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from peergraph.aggregate.layers.node_scores import node_scores
 from peergraph.fullgraph.tensor.arguments import not_implemented, require_same_rows
 from peergraph.fullgraph.tensor.conversions import from_local, replicated
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
@@ -65,7 +66,7 @@ def enter(name: str, arg: Any, first: PartitionedTensor) -> Any:
     return arg
 
 
-row_wise(F.bilinear, torch.bilinear)
+row_wise(F.bilinear, torch.bilinear, node_scores)
 
 
 @function_rule(torch.matmul, Tensor.matmul, Tensor.__matmul__)

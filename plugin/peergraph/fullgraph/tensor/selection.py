@@ -12,7 +12,7 @@ from peergraph.fullgraph.tensor.arguments import not_implemented, require_same_r
 from peergraph.fullgraph.tensor.conversions import distribute, from_local, replicated
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.fullgraph.tensor.registry import function_rule
-from peergraph.fullgraph.tensor.row_functions import FetchRows, PutRows, TakeRows
+from peergraph.fullgraph.tensor.row_functions import FetchRows, PutRows, TakeRows, selected_rows
 
 _DisableTorchFunction = torch._C.DisableTorchFunctionSubclass
 
@@ -24,6 +24,8 @@ def getitem(x: Any, index: Any) -> Tensor:
         return _rows_of_plain(x, index)
     if _is_mask_of(index, x):
         return getitem(x.flatten(0, index.dim() - 1), index.reshape(-1))
+    if _is_mask_of_rows(index, x):
+        return take(x, selection(x.layout, index))
     parts, place = split_index(index, x)
     rows = parts[place]
     if _is_all(rows):
@@ -181,6 +183,8 @@ def take(x: PartitionedTensor, layout: RowLayout) -> PartitionedTensor:
     """Returns the rows of `layout`, a selection of rows of `x`'s layout. Differentiable."""
     if layout is x.layout:
         return x.view(x.shape)  # type: ignore[return-value]
+    if not (x.requires_grad and torch.is_grad_enabled()):
+        return selected_rows(x, layout)
     result: PartitionedTensor = TakeRows.apply(x, layout)  # type: ignore[no-untyped-call]
     return result
 
@@ -236,6 +240,15 @@ def _is_mask_of(index: Any, x: PartitionedTensor) -> bool:
         and index._local.dtype == torch.bool
         and 1 < index._local.dim() <= x._local.dim()
         and index.partitioned_dim == x.partitioned_dim
+    )
+
+
+def _is_mask_of_rows(index: Any, x: PartitionedTensor) -> bool:
+    return (
+        isinstance(index, PartitionedTensor)
+        and index._local.dtype == torch.bool
+        and index._local.dim() == 1
+        and x.partitioned_dim == 0
     )
 
 

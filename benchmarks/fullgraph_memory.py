@@ -1,0 +1,182 @@
+"""Memory of full-graph training: buffers of rows that an epoch takes, and layers that fit (MG-GCN).
+
+    python benchmarks/fullgraph_memory.py --graphs reddit --worlds 1,2 --cap 30
+
+A buffer is the hidden features of a rank's nodes. Part `buffers`: the most that an epoch allocates
+above what lies there before (`resident_gib`: edges, features, the sum of the features, parameters),
+in buffers; MG-GCN 4.2 and 4.3 have layers + 5. `build_bytes` is the peak while the graph is
+partitioned, in bytes for each of the rank's edges, beside the user's edge list. Part `layers`: how
+many layers fit in `--cap` GiB (MG-GCN, Figure 12), by the line through two measured peaks, and
+whether an epoch of so many layers ran within that limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import sys
+from collections.abc import Callable, Iterable
+
+import torch
+from fullgraph import Case, Epoch, Model
+from harness.common import integers, is_out_of_memory, main, parser, words, words_of
+from harness.ranks import Session
+
+from peergraph.fullgraph import FullGraph
+
+PARTS = ("buffers", "layers")
+
+
+def peak_of(work: Callable[[], object], device: torch.device) -> tuple[int, int]:
+    """Bytes that were allocated before some work, and the most while it ran; 0 before on a CPU."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        work()
+        torch.cuda.synchronize()
+        return before, torch.cuda.max_memory_allocated()
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        work()
+    assert profile.profiler is not None
+    found = profile.profiler.kineto_results.events()
+    events = [event for event in found if event.name() == "[memory]"]
+    allocated = most = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        allocated += event.nbytes()
+        most = max(most, allocated)
+    return 0, most
+
+
+def epoch_peak(session: Session, epoch: Epoch) -> tuple[int, int]:
+    """The largest of the ranks: bytes before an epoch, and of the epoch above these."""
+    for _ in range(3):
+        epoch()
+    session.barrier()
+    before, most = peak_of(epoch, session.device)
+    everyone = session.group.all_gather((before, most - before))
+    return max(b for b, _ in everyone), max(more for _, more in everyone)
+
+
+def _make(case: Case, system: str, model: Model) -> Epoch:
+    return case.by_peergraph(model, "random") if system == "peergraph" else case.by_csr(model)
+
+
+def measure_buffers(case: Case, system: str, counts: list[int]) -> dict[int, tuple[int, int]]:
+    """Records an epoch's buffers for each number of layers; returns bytes before and above."""
+    session, args = case.session, case.session.args
+    unit = -(-case.nodes // session.world) * args.hidden * 4
+    found = {}
+    for layers in counts:
+        model = Model(args.kind, layers, args.hidden)
+        fields = {"graph": case.spec.name, "layers": str(model), "system": system}
+        with session.section(" ".join(fields.values()), **fields):
+            epoch = session.together(lambda m=model: _make(case, system, m))
+            before, more = found[layers] = epoch_peak(session, epoch)
+            reserved = torch.cuda.memory_reserved() if session.device.type == "cuda" else None
+            session.recorder.note(
+                part="buffers",
+                ms=0.0,
+                buffers=more / unit,
+                most_allowed=layers + 5,
+                resident_gib=before / 2**30,
+                peak_gib=(before + more) / 2**30,
+                reserved_gib=None if reserved is None else reserved / 2**30,
+                **fields,
+            )
+            del epoch
+    return found
+
+
+def measure_layers(case: Case, system: str, peaks: dict[int, tuple[int, int]]) -> None:
+    """Records how many layers fit."""
+    session, args = case.session, case.session.args
+    (few, first), (many, second) = sorted(peaks.items())[-2:]
+    each = (sum(second) - sum(first)) / (many - few)
+    cap = args.cap * 2**30
+    layers = int((cap - sum(first)) / each) + few
+    fields = {"graph": case.spec.name, "system": system, "part": "layers"}
+    with session.section(f"{layers} layers of {system}", **fields):
+        runs = None
+        if session.device.type == "cuda":
+            total = torch.cuda.get_device_properties(session.device).total_memory
+            torch.cuda.empty_cache()
+            torch.cuda.set_per_process_memory_fraction(cap / total)
+            try:
+                epoch = session.together(
+                    lambda: _make(case, system, Model(args.kind, layers, args.hidden))
+                )
+                for _ in range(2):
+                    epoch()
+                session.barrier()
+                runs = True
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                runs = False
+            finally:
+                torch.cuda.set_per_process_memory_fraction(1.0)
+        session.recorder.note(ms=0.0, cap_gib=args.cap, layers_fit=layers, runs=runs, **fields)
+
+
+def measure_build(case: Case) -> None:
+    """Records the peak while the graph is partitioned."""
+    session = case.session
+    edges = case.edge_index(False)
+    count = edges.shape[1] // session.world
+    relation = ("_N", "_E", "_N")
+
+    def build() -> FullGraph:
+        return FullGraph.build(session.group, {"_N": case.nodes}, {relation: edges})
+
+    build()
+    before, most = peak_of(build, session.device)
+    most = max(session.group.all_gather(most - before))
+    session.recorder.note(
+        part="buffers", graph=case.spec.name, system="build", ms=0.0, build_bytes=most / count
+    )
+
+
+def run(session: Session) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    args = session.args
+    for name in args.graphs:
+        with session.stage(f"graph {name}"):
+            case = Case(session, name)
+        with session.section(f"build of {name}"):
+            measure_build(case)
+        systems = ["peergraph", *(["pyg csr"] if session.wants("csr") else [])]
+        for system in systems if session.world == 1 else systems[:1]:
+            peaks = measure_buffers(case, system, args.layers)
+            if "layers" in args.parts and len(peaks) > 1:
+                measure_layers(case, system, peaks)
+
+
+def launches(args: argparse.Namespace) -> Iterable[argparse.Namespace]:
+    """One for each number of ranks."""
+    for world in args.worlds:
+        given = copy.copy(args)
+        given.world = world
+        yield given
+
+
+def arguments() -> argparse.ArgumentParser:
+    result = parser(__doc__.splitlines()[0], (), "")
+    gpus = torch.cuda.device_count()
+    worlds = ",".join(str(world) for world in (1, 2, 4) if world <= max(gpus, 1))
+    result.add_argument("--parts", type=words_of(PARTS), default="buffers,layers")
+    result.add_argument("--graphs", type=words, default="reddit")
+    result.add_argument("--kind", default="GCN", help="GCN, SAGE or GAT")
+    result.add_argument("--layers", type=integers, default="2,4,8", help="of each model")
+    result.add_argument("--hidden", type=int, default=512, help="columns of hidden features")
+    result.add_argument("--cap", type=float, default=30.0, help="GiB of each rank")
+    result.add_argument("--worlds", type=integers, default=worlds, help="ranks of each launch")
+    result.set_defaults(world=1)
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main("fullgraph_memory", run, arguments(), ("csr",), launches))
