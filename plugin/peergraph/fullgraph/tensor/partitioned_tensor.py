@@ -21,7 +21,8 @@ def _direct_attribute(name: str) -> Any:
     It takes a fifth of the time.
     """
     attribute = getattr(Tensor, name)
-    read, write = attribute.__get__, getattr(attribute, "__set__", None)
+    read: Any = attribute.__get__
+    write: Any = getattr(attribute, "__set__", None)
 
     def get(self: Tensor) -> Any:
         with _DisableTorchFunction():
