@@ -1,40 +1,134 @@
 """Training of graphs larger than GPU memory, beside HongTu's tables.
 
     python benchmarks/offload.py --parts duplication --graphs it-2004,papers100m,friendster
+    python benchmarks/offload.py --parts epochs --graphs papers100m/4 --models GCN:0-128-128-0
+        --budgets 35G --host 32G --worlds 1 --figures pictures
 
 Graphs are synthetic, of published sizes and with published duplication factors
-(`inputs/local_graphs.py`); NAME/D has 1/D of the nodes and edges.
+(`inputs/local_graphs.py`); NAME/D has 1/D of the nodes and edges. An epoch is forward, cross
+entropy over the training nodes, backward and Adam, in float32 without TF32.
 
 - `duplication`: how many parts need the same row, and what deduplication saves (Tables 3 and 8);
   one rank, by counting.
+- `epochs`: epochs of each model and budget, as the planner decides; `--resident` adds the same
+  without offloading (Tables 5 to 7).
+- `switches`: epochs without deduplication, with that between ranks, and with both (Tables 8 and 9,
+  Figure 9).
+- `chunks`: epochs in 1, 2, 3 and 4 times as many chunks (Figure 10).
+
+`first_s` is the first epoch, which makes what later ones reuse; `build_s` the preparation;
+`from_host_gb`, `to_host_gb` and `to_ranks_gb` are counted bytes of rank 0 in an epoch; `peak_gib`
+is the most that torch allocates on a rank, `driver_gib` what the driver has given out, context
+included. `--figures FOLDER` writes the tables as Markdown and SVG pictures beside HongTu's figures.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 
-from harness.common import main, parser, words, words_of
+import torch
+from harness.common import integers, main, parser, words, words_of
 from harness.ranks import Session
 from offloading.duplication import measure_duplication
+from offloading.report import write_report
+from offloading.training import KINDS, SWITCHES, Data, Run, train
 
-_PARTS = {"duplication": measure_duplication}
+from peergraph.cli.arguments import byte_count
+
+_PARTS = ("duplication", "epochs", "switches", "chunks")
+_TIMES_CHUNKS = (1, 2, 3, 4)
+
+
+def models(text: str) -> list[tuple[str, tuple[int, ...]]]:
+    """``GCN:0-128-0,GAT:0-128-0``; 0 stands for the graph's features or classes."""
+    found = []
+    for word in words(text):
+        kind, _, widths = word.partition(":")
+        numbers = widths.split("-")
+        if kind not in KINDS or len(numbers) < 2 or not all(n.isdigit() for n in numbers):
+            known = ", ".join(KINDS)
+            raise argparse.ArgumentTypeError(f"{word!r} is not KIND:WIDTH-...-WIDTH, of {known}")
+        found.append((kind, tuple(map(int, numbers))))
+    return found
+
+
+def budgets(text: str) -> list[int | None]:
+    """``80G,free``."""
+    return [None if word == "free" else byte_count(word) for word in words(text)]
+
+
+def runs(args: argparse.Namespace, graph: str) -> Iterable[Run]:
+    """What is trained on a graph."""
+    for kind, widths in args.models:
+        for budget in args.budgets:
+            base = {
+                "graph": graph,
+                "kind": kind,
+                "widths": widths,
+                "budget": budget,
+                "host": args.host,
+                "chunks": args.chunks,
+                "heads": args.heads,
+            }
+            if "epochs" in args.parts:
+                if args.resident:
+                    yield Run(**{**base, "budget": None, "chunks": None}, offload=False)
+                yield Run(**base, offload=True if args.offload else None)
+            if "switches" in args.parts:
+                for switches in SWITCHES:
+                    yield Run(**base, offload=True, switches=switches, part="switches")
+            if "chunks" in args.parts:
+                for times in _TIMES_CHUNKS:
+                    count = times * (args.chunks or 8)
+                    yield Run(**{**base, "chunks": count}, offload=True, part="chunks")
 
 
 def run(session: Session) -> None:
-    for part in session.args.parts:
-        for name in session.args.graphs:
-            with session.section(f"{part} {name}", part=part, graph=name):
-                _PARTS[part](session, name)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    args = session.args
+    for name in args.graphs:
+        if "duplication" in args.parts and session.world == 1:
+            with session.section(f"duplication {name}", part="duplication", graph=name):
+                measure_duplication(session, name)
+        planned = list(runs(args, name))
+        if planned:
+            data = Data(session, name)
+            for each in planned:
+                train(session, data, each)
+            del data
+    if args.figures is not None and session.rank == 0:
+        write_report(Path(args.out), Path(args.figures))
+
+
+def launches(args: argparse.Namespace) -> Iterable[argparse.Namespace]:
+    """One for each number of ranks."""
+    for world in args.worlds:
+        given = copy.copy(args)
+        given.world = world
+        yield given
 
 
 def arguments() -> argparse.ArgumentParser:
     result = parser(__doc__.splitlines()[0], (), "")
-    result.add_argument("--parts", type=words_of(_PARTS), default="duplication")
-    result.add_argument("--graphs", type=words, default="it-2004,papers100m,friendster")
-    result.set_defaults(world=1, iterations=5, warmup=1)
+    add = result.add_argument
+    add("--parts", type=words_of(_PARTS), default="epochs")
+    add("--graphs", type=words, default="it-2004,papers100m,friendster")
+    add("--models", type=models, default="GCN:0-128-0", help="KIND:WIDTHS; 0: the graph's")
+    add("--budgets", type=budgets, default="free", help="of each rank's device, such as 80G")
+    add("--host", type=byte_count, default=None, help="memory of the host for rows")
+    add("--chunks", type=int, default=None, help="of each rank; default: as planned")
+    add("--heads", type=int, default=4, help="of attention")
+    add("--offload", action="store_true", help="also where the graph fits")
+    add("--resident", action="store_true", help="the same without offloading, too")
+    add("--worlds", type=integers, default="1", help="ranks of each launch")
+    add("--figures", default=None, metavar="FOLDER", help="for Markdown tables and pictures")
+    result.set_defaults(iterations=5, warmup=1)
     return result
 
 
 if __name__ == "__main__":
-    sys.exit(main("offload", run, arguments(), ()))
+    sys.exit(main("offload", run, arguments(), (), launches))

@@ -132,6 +132,10 @@ _HITS = ["hit_replicated", "hit_sharded", "hit_host"]
 _LINKS = ["slowest_link_mb", "host_mb"]
 _PREDICTED = ["predicted_ms", "predicted_sample", "predicted_gather", "predicted_ratio",
               "predicted_ratio_sample", "predicted_ratio_gather"]  # fmt: skip
+_OFFLOAD = ["setting", "decision", "num_chunks", "budget_gib", *_TIMES, "predicted_ms", "first_s",
+            "build_s", "from_host_gb", "to_host_gb", "to_ranks_gb", "kept_gb", "peak_gib",
+            "driver_gib", "rows_device_gib", "rows_host_gib", "rows_file_gib", "loss",
+            "last_loss"]  # fmt: skip
 _COLUMNS = {
     "aggregate": ["system", *_TIMES, "gbs", "peak_gib", "ratio"],
     "spmm": ["system", *_TIMES, "gbs", "floor_ms", "edge_floor_ms", "ratio"],
@@ -155,6 +159,9 @@ _COLUMNS = {
     "fullgraph_mgg models": ["system", *_TIMES, "published_ms"],
     "fullgraph_mgg steps": ["system", *_TIMES],
     "fullgraph_mgg grid": ["setting", *_TIMES, "probes", "best_setting", "best_ms", "over_best"],
+    "offload epochs": _OFFLOAD,
+    "offload switches": _OFFLOAD,
+    "offload chunks": _OFFLOAD,
     "layers": ["system", *_TIMES, "peak_gib", "against", "ratio"],
     "dgl_layers": ["kind", "threads", "system", *_TIMES, "against", "ratio"],
     "gather": ["system", "plan", *_TIMES, "ms_host", "gbs", "against", "ratio"],

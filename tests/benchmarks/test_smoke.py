@@ -286,6 +286,28 @@ def test_offload_structure(tmp_path: Path) -> None:
     assert "rest" in table
 
 
+def test_offload(tmp_path: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    small = ["--parts", "epochs,switches,chunks", "--graphs", "tiny/40", "--models", "GCN:0-8-0"]
+    more = ["--budgets", "500K", "--chunks", "2", "--worlds", "1,2", "--resident", "--offload"]
+    figures = tmp_path / "figures"
+    records, table = run("offload", tmp_path / "out.jsonl", *small, *more, "--figures", figures)
+    assert not [r for r in records if "error" in r]
+    settings = ["resident", "offloaded", "no deduplication", "between ranks",
+                "between ranks and batches", *["offloaded"] * 4]  # fmt: skip
+    assert [r["setting"] for r in records] == settings * 2
+    assert [r.get("num_chunks") for r in records] == [None, 2, 2, 2, 2, 2, 4, 6, 8] * 2
+    for r in records:
+        assert r["loss"] == pytest.approx(records[0]["loss"], rel=1e-5)
+        assert r["last_loss"] == pytest.approx(records[0]["last_loss"], rel=1e-4)
+    sent = {r["setting"]: r["to_ranks_gb"] for r in records[9:] if r["part"] == "switches"}
+    assert sent["between ranks and batches"] < sent["between ranks"]
+    assert "from_host_gb" in table
+    assert "## Epochs (Tables 5 to 7)" in (figures / "offload.md").read_text()
+    pictures = {path.stem.removeprefix("offload_") for path in figures.glob("*.svg")}
+    assert pictures == {"epochs", "switches", "chunks", "scaling"}
+
+
 def test_dgl_layers(tmp_path: Path) -> None:
     pytest.importorskip("peergraph_dgl", exc_type=ImportError)
     more = ["--graph", "tiny/200", "--dims", "8", "--layers", "copy_u_sum,u_add_v,SAGE,GATv2"]

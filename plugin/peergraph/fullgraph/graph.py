@@ -24,6 +24,8 @@ from peergraph.fullgraph.layout.edge_share import (
     first_bad_edge,
 )
 from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.offload.offloaded_graph import OffloadedGraph
+from peergraph.fullgraph.offload.table_rows import is_offloaded, read_rows
 from peergraph.fullgraph.plan.choose_order import (
     ChosenOrder,
     GivenOrder,
@@ -36,6 +38,7 @@ from peergraph.fullgraph.plan.memory_items import GraphFacts
 from peergraph.fullgraph.structure.build_structure import build_structure
 from peergraph.fullgraph.structure.neighbor_sums import ModeChoice
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
+from peergraph.fullgraph.structure.partitioned_structure import PartitionedStructure
 from peergraph.fullgraph.tensor.conversions import from_local
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.memory import Group, Topology, cached_topology, machine
@@ -65,27 +68,31 @@ class FullGraph:
     """Rows of nodes, by type; ids are the user's."""
     edge_layouts: dict[EdgeType, RowLayout]
     """Rows of edges, by relation; ids are the user's."""
-    structures: dict[EdgeType, PartitionedCsc]
+    structures: dict[EdgeType, PartitionedStructure]
     """Edges, by relation."""
     order: ChosenOrder
     """The order of nodes, the volume of remote rows that it gives, and why it was chosen."""
     plan: FullGraphPlan
     """Memory, exchange and expected times."""
+    offloaded: OffloadedGraph | None
+    """Rows in host memory, and their chunks; None: all rows are on the devices."""
 
     def __init__(
         self,
         group: Group,
         node_layouts: dict[NodeType, RowLayout],
-        structures: dict[EdgeType, PartitionedCsc],
+        structures: Mapping[EdgeType, PartitionedStructure],
         order: ChosenOrder,
         plan: FullGraphPlan,
+        offloaded: OffloadedGraph | None = None,
     ) -> None:
         self.group = group
         self.node_layouts = node_layouts
-        self.structures = structures
+        self.structures = dict(structures)
         self.edge_layouts = {t: s.edge_layout for t, s in structures.items()}
         self.order = order
         self.plan = plan
+        self.offloaded = offloaded
 
     @classmethod
     def build(
@@ -217,6 +224,9 @@ class FullGraph:
     def node_rows(self, table: Table | Tensor, node_type: NodeType = NODE) -> PartitionedTensor:
         """Returns the rows of a table of nodes, of which each rank reads its own. One-sided.
 
+        If the graph is offloaded, rows of several floats are stored outside of the device, which
+        they pass piece by piece; others, such as labels, masks and ids, stay on the device.
+
         Args:
             table: [nodes, ...]: a store's table, read from any tier, or a tensor on any device that
                 is equal on all ranks.
@@ -224,12 +234,20 @@ class FullGraph:
 
         Raises:
             ValueError: another number of rows.
+            MemoryError: an offloaded graph has no room for the rows.
         """
-        return _own_rows("table", table, self.node_layouts[node_type])
+        return self._rows(table, self.node_layouts[node_type], f"rows of the nodes {node_type!r}")
 
     def edge_rows(self, table: Table | Tensor, edge_type: EdgeType = EDGE) -> PartitionedTensor:
         """Returns the rows of a table of edges; otherwise as :meth:`node_rows`."""
-        return _own_rows("table", table, self.edge_layouts[edge_type])
+        return self._rows(table, self.edge_layouts[edge_type], f"rows of the edges {edge_type}")
+
+    def _rows(self, table: Table | Tensor, layout: RowLayout, what: str) -> PartitionedTensor:
+        if table.shape[:1] != (layout.size,):
+            raise ValueError(f"table must have {layout.size} rows, got shape {list(table.shape)}")
+        if self.offloaded is not None and is_offloaded(table):
+            return self.offloaded.rows(table, layout, what)
+        return from_local(read_rows(table, layout.positions).to(layout.group.device), layout)
 
     def __repr__(self) -> str:
         nodes = sum(layout.size for layout in self.node_layouts.values())
@@ -306,10 +324,8 @@ def _build(
             num_chunks=num_chunks,
             host_memory=_host_memory(group, host_memory),
         )
-        if plan.offload is not None:
-            raise NotImplementedError(f"offloaded training is being built: {plan.decision}")
         layouts = {t: RowLayout.from_order(group, *parts) for t, parts in chosen.parts.items()}
-        structures = {}
+        structures: dict[EdgeType, PartitionedCsc] = {}
         for edge_type in readers:
             share = shares.pop(edge_type)
             count = share.num_edges
@@ -318,7 +334,10 @@ def _build(
                 choice = cache(partial(plan.mode_for, edge_type))
             structures[edge_type] = _structure(layouts, edge_type, share, choice)
             step(count)
-    return FullGraph(group, layouts, structures, chosen, plan)
+    if plan.offload is None:
+        return FullGraph(group, layouts, structures, chosen, plan)
+    offloaded = OffloadedGraph(group, plan.offload, layouts, structures)
+    return FullGraph(group, layouts, offloaded.structures, chosen, plan, offloaded)
 
 
 def _read(reader: EdgeReader, group: Group) -> Share:
@@ -406,17 +425,6 @@ def _host_memory(group: Group, given: int | None) -> int:
     """The least bytes of the host for all ranks together. Collective."""
     least: int = min(group.all_gather(free_host_memory() if given is None else given))
     return least
-
-
-def _own_rows(name: str, table: Table | Tensor, layout: RowLayout) -> PartitionedTensor:
-    if table.shape[:1] != (layout.size,):
-        raise ValueError(f"{name} must have {layout.size} rows, got shape {list(table.shape)}")
-    positions = layout.positions
-    if isinstance(table, Table):
-        rows = table.gather(positions)
-    else:
-        rows = table[positions.to(table.device)]
-    return from_local(rows.to(layout.group.device), layout)
 
 
 def _row_bytes(table: Table) -> int:

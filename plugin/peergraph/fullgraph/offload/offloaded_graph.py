@@ -1,0 +1,78 @@
+"""The rows and the structures of a graph that is larger than the memory of its GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.layout.blocks import balance_cost
+from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.offload.chunked_csc import ChunkedCsc
+from peergraph.fullgraph.offload.chunks import Chunks
+from peergraph.fullgraph.offload.offloaded_csc import OffloadedCsc
+from peergraph.fullgraph.offload.offloaded_tensor import OffloadedTensor, from_store
+from peergraph.fullgraph.offload.row_stores import RowStores
+from peergraph.fullgraph.offload.table_rows import store_rows
+from peergraph.fullgraph.offload.virtual_rank import RowSpaces
+from peergraph.fullgraph.plan.offload_cost import DEVICE
+from peergraph.fullgraph.plan.offload_plan import OffloadPlan
+from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
+from peergraph.memory import Group
+from peergraph.memory.table.table import Table
+from peergraph.store import EdgeType, NodeType
+
+
+class OffloadedGraph:
+    """Nodes of all types in chunks, and where their rows are stored. Collective to make.
+
+    Args:
+        group: the ranks.
+        plan: number of chunks, and memory for rows.
+        layouts: rows of nodes, by type.
+        structures: edges, by relation.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        plan: OffloadPlan,
+        layouts: Mapping[NodeType, RowLayout],
+        structures: Mapping[EdgeType, PartitionedCsc],
+    ) -> None:
+        self.stores = RowStores(
+            group,
+            plan.device_room,
+            plan.host_room,
+            sequential_on_device=all(t == DEVICE for t in plan.placement.tiers.values()),
+        )
+        """Memory for rows of this rank."""
+        self.spaces = RowSpaces(self.stores)
+        """Rows by chunk."""
+        chunks = {}
+        for node_type, layout in layouts.items():
+            degrees = torch.zeros(layout.local_count, dtype=torch.int64, device=group.device)
+            for (_, _, destination), structure in structures.items():
+                if destination == node_type:
+                    degrees += structure.local.in_degrees()
+            # Nodes without edges are read and written, too.
+            chunks[node_type] = Chunks.balanced(layout, plan.num_chunks, balance_cost(degrees + 1))
+            self.spaces.add(layout, chunks[node_type])
+        self.structures = {
+            edge_type: OffloadedCsc(self.spaces, ChunkedCsc(structure, chunks[edge_type[2]]))
+            for edge_type, structure in structures.items()
+        }
+        """Edges by chunk of their destinations, by relation."""
+
+    def rows(self, table: Table | Tensor, layout: RowLayout, what: str) -> OffloadedTensor:
+        """Returns this rank's rows of a table, which are stored piece by piece. Not collective.
+
+        Args:
+            table: [layout.size, *features].
+            layout: of nodes of a type, or of edges of a relation.
+            what: the rows, for errors.
+        """
+        space = self.spaces.find(layout)
+        assert space is not None
+        return from_store(space, store_rows(self.stores, table, layout, what))
