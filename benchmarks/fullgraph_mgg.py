@@ -5,8 +5,8 @@
 Parts, all forward and float32:
 
 - `sums`: one sum over neighbours, at several widths. `blocks` and `halo` stage rows; `in_kernel`
-  is tuned in at most 12 probes, `in_kernel untuned` has the defaults; `per edge` sums local edges,
-  then reads a remote row for each edge. `predicted_ms` is the cost model's.
+  is tuned in at most 12 probes, `in_kernel untuned` has the defaults; `in_kernel apart` sums local
+  edges, then reads a remote row for each edge. `predicted_ms` is the cost model's.
 - `models`: GCN of one layer (MGG's Table 4) and of two with 16 hidden features, GIN of five with 64
   (its Figure 8). `published_ms` of Table 4 is that of eight A100s.
 - `steps`: without neighbour partitioning, without interleaving, with both (its Figure 9), with 16
@@ -40,7 +40,7 @@ from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.fullgraph import PartitionedCsc, distribute
 from peergraph.fullgraph.plan.layer_cost import mode_costs
 from peergraph.fullgraph.structure.in_kernel_sum import InKernelSums
-from peergraph.fullgraph.structure.interleaving import Interleaving, grid
+from peergraph.fullgraph.structure.interleaving import APART, Interleaving, grid
 
 MODES = ("blocks", "halo", "in_kernel")
 PARTS = ("sums", "models", "steps", "grid")
@@ -118,8 +118,8 @@ def time_sums(case: Case, dim: int) -> None:
     sums = structure.in_kernel_sums
     sums.interleaving = Interleaving()
     case.time("sums", "in_kernel untuned", sum_rows, dim=dim, setting=str(Interleaving()))
-    own = rows.to_local()
-    case.time("sums", "per edge", lambda: sums.one_after_the_other(own), dim=dim)
+    sums.interleaving = APART
+    case.time("sums", "in_kernel apart", sum_rows, dim=dim)
     sums.interleaving = None
 
 
@@ -152,15 +152,16 @@ def time_steps(case: Case) -> None:
         schedule=Schedule(long_row=1 << 40),
     )
     uncut = InKernelSums(plan, whole_rows, FIGURE_9)
+    apart = InKernelSums(plan, matrix, APART)
     both = InKernelSums(plan, matrix, FIGURE_9)
     for name, step in (
         ("without neighbour partitioning", lambda: uncut(rows, None, False)),
-        ("without interleaving", lambda: both.one_after_the_other(rows)),
+        ("without interleaving", lambda: apart(rows, None, False)),
         ("both", lambda: both(rows, None, False)),
     ):
         case.time("steps", name, step, dim=STEPS_DIM)
-    uncut.close()
-    both.close()
+    for sums in (uncut, apart, both):
+        sums.close()
 
 
 def time_grid(case: Case, dim: int) -> None:

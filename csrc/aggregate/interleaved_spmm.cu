@@ -54,10 +54,6 @@ struct PairWork {
     return queued ? size() : (local.num_rows + rows_per_run - 1) / rows_per_run;
   }
 
-  __device__ __forceinline__ int64_t degree(int64_t row) const {
-    return local.end(row) - local.begin(row) + remote.end(row) - remote.begin(row);
-  }
-
   /// The rows of run `i` but those that are queued instead.
   __device__ __forceinline__ RowPairs run(int64_t i) const {
     if (queued) return chunk(queue.chunks[i]);
@@ -76,7 +72,7 @@ struct PairWork {
     run.remote = {static_cast<uint32_t>(remote_begin - run.first_remote),
                   static_cast<uint32_t>(remote_end - run.first_remote)};
     const int64_t locals = local_end - local_begin, remotes = remote_end - remote_begin;
-    const bool is_cut = queue.capacity != 0 && locals + remotes > local.schedule.long_row;
+    const bool is_cut = queue.capacity != 0 && max(locals, remotes) > local.schedule.long_row;
     unsigned cut = __ballot_sync(kFullMask, is_cut);
     run.left = __ballot_sync(kFullMask, valid && !is_cut);
     const int64_t parts = chunks_of(locals) + chunks_of(remotes);
@@ -88,22 +84,41 @@ struct PairWork {
     return run;
   }
 
+  __device__ __forceinline__ int64_t degree(int64_t row) const {
+    return local.end(row) - local.begin(row) + remote.end(row) - remote.begin(row);
+  }
+
+  /// Chunks of the local edges of a row; those of its remote edges follow.
+  __device__ __forceinline__ int64_t local_chunks(int64_t row) const {
+    return chunks_of(local.end(row) - local.begin(row));
+  }
+
  private:
+  /// As spmm_rows cuts them: short ones are one chunk.
   __device__ __forceinline__ int64_t chunks_of(int64_t edges) const {
+    if (edges <= local.schedule.long_row) return edges > 0 ? 1 : 0;
     return (edges + local.schedule.chunk - 1) / local.schedule.chunk;
   }
 
+  /// Where a chunk of the edges from `begin` to `end` begins, and how many edges it has.
+  __device__ __forceinline__ int64_t cut(int64_t begin, int64_t end, int64_t part,
+                                         EdgeSpan* edges) const {
+    const bool is_whole = end - begin <= local.schedule.long_row;
+    const int64_t first = is_whole ? begin : begin + part * local.schedule.chunk;
+    const int64_t last = is_whole ? end : min(first + local.schedule.chunk, end);
+    *edges = {0, static_cast<uint32_t>(last - first)};
+    return first;
+  }
+
   __device__ __forceinline__ RowPairs chunk(const Chunk& chunk) const {
-    const int64_t size = local.schedule.chunk;
-    const int64_t locals = chunks_of(local.end(chunk.row) - local.begin(chunk.row));
+    const int64_t row = chunk.row, locals = local_chunks(row);
+    EdgeSpan edges;
     if (chunk.part < locals) {
-      const int64_t begin = local.begin(chunk.row) + chunk.part * size;
-      const int64_t count = min(size, local.end(chunk.row) - begin);
-      return {chunk.row, begin, 0, {0, static_cast<uint32_t>(count)}, {0, 0}, 1};
+      const int64_t begin = cut(local.begin(row), local.end(row), chunk.part, &edges);
+      return {row, begin, 0, edges, {0, 0}, 1};
     }
-    const int64_t begin = remote.begin(chunk.row) + (chunk.part - locals) * size;
-    const int64_t count = min(size, remote.end(chunk.row) - begin);
-    return {chunk.row, 0, begin, {0, 0}, {0, static_cast<uint32_t>(count)}, 1};
+    const int64_t begin = cut(remote.begin(row), remote.end(row), chunk.part - locals, &edges);
+    return {row, 0, begin, {0, 0}, edges, 1};
   }
 };
 
@@ -241,9 +256,14 @@ __global__ void __launch_bounds__(kMaxInterleavedThreads, 1)
         left = following;
       }
       // All lanes exchange before any writes: between writes the warp would not be together.
+      // The two sums meet last, as if one kernel had added the remote sum to what another had
+      // written.
 #pragma unroll
-      for (int i = 0; i < kVec; ++i)
-        sum[0][i] = sum_over_groups(sum[0][i] + remote_sum[i], lane.lanes);
+      for (int i = 0; i < kVec; ++i) sum[0][i] = sum_over_groups(sum[0][i], lane.lanes);
+      if (remotes > 0) {
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) sum[0][i] += sum_over_groups(remote_sum[i], lane.lanes);
+      }
       __syncwarp();
       const int64_t degree = int64_t{local.end - local.begin} + remotes;
       write_sums<T>(local_operands, lane, run.first_row + row, degree, work.queued ? item : -1,
@@ -264,10 +284,15 @@ __global__ void __launch_bounds__(kMaxInterleavedThreads, 1)
   for (int64_t slot = global_warp(); slot < size; slot += grid_warps()) {
     const Chunk chunk = work.queue.chunks[slot];
     if (chunk.part != 0) continue;
+    const int32_t locals = static_cast<int32_t>(work.local_chunks(chunk.row));
     for (int64_t c = lane_id(); c < columns; c += kWarpSize) {
-      AccumulatorOf<T> sum = 0;
-      for (int32_t k = 0; k < chunk.parts; ++k)
-        sum += output.partial[(slot + k) * output.partial_stride + c];
+      AccumulatorOf<T> sum = 0, remote_sum = 0;
+      const auto partial = [&](int32_t k) {
+        return output.partial[(slot + k) * output.partial_stride + c];
+      };
+      for (int32_t k = 0; k < locals; ++k) sum += partial(k);
+      for (int32_t k = locals; k < chunk.parts; ++k) remote_sum += partial(k);
+      sum += remote_sum;
       narrow(output.result(sum, work.degree(chunk.row)), output.out + chunk.row * columns + c);
     }
   }

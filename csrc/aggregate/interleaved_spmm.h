@@ -27,7 +27,7 @@ constexpr int32_t kMaxInterleavedWarps = 16;
 
 /// The edges of each row in two matrices with as many rows: `local` from rows of x in this GPU's
 /// memory, `remote` from rows that lie where `remote_operands.x_rows` says. The schedule of `local`
-/// says which rows are cut in chunks, by the sum of their edges.
+/// says which rows are cut in chunks: those with many edges in one of the two.
 struct InterleavedSpmm {
   CsrMatrix local;
   CsrMatrix remote;
@@ -45,7 +45,8 @@ void interleaved_spmm_cpu(const InterleavedSpmm& op, int num_threads);
 #ifdef PEERGRAPH_CUDA
 /// As interleaved_spmm_cpu, on a GPU; asynchronous. Messages are copy_u, or mul by one value or
 /// `columns` values of each edge. Rows are read in vectors of 16 bytes: all addresses are multiples
-/// of that. The order of sums depends on the schedule of `local` alone.
+/// of that. The order of sums depends on the schedule of `local` alone, and is that of spmm_cuda
+/// over `local`, then accumulating over `remote`, without `mean`.
 void interleaved_spmm_cuda(const InterleavedSpmm& op, const Launch& launch,
                            const Allocate& allocate);
 #endif

@@ -85,12 +85,13 @@ struct RowWork {
   ChunkQueue queue;
   bool queued = false;
   int32_t rows_per_run = 1;  // at most kWarpSize
+  bool skips_empty = false;  // rows without edges, in runs
 
   __device__ __forceinline__ int64_t num_runs() const {
     return queued ? size() : (matrix.num_rows + rows_per_run - 1) / rows_per_run;
   }
 
-  /// The rows of run `i` but those that are queued instead.
+  /// The rows of run `i` but those that are queued or skipped.
   __device__ __forceinline__ RowRun run(int64_t i) const {
     if (queued) {
       RowPart part;
@@ -108,7 +109,8 @@ struct RowWork {
                 static_cast<uint32_t>(end - run.first_edge)};
     const bool is_cut = queue.capacity != 0 && end - begin > matrix.schedule.long_row;
     unsigned cut = __ballot_sync(kFullMask, is_cut);
-    run.left = __ballot_sync(kFullMask, valid && !is_cut);
+    const bool is_left = valid && !is_cut && !(skips_empty && begin == end);
+    run.left = __ballot_sync(kFullMask, is_left);
     for (; blockIdx.y == 0 && cut != 0; cut &= cut - 1) {
       const int lane = __ffs(cut) - 1;
       enqueue(run.first_row + lane, __shfl_sync(kFullMask, end - begin, lane));

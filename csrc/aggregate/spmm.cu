@@ -72,6 +72,8 @@ void launch_rows(RowWork work, const Operands& operands, const LaneLaunch<kVec, 
                  const SpmmOutput<T>& output, cudaStream_t stream) {
   const Schedule schedule = work.matrix.schedule;
   work.rows_per_run = rows_of_run(work.matrix);
+  // They would read and write the sums that are there.
+  work.skips_empty = output.accumulate;
   const int64_t runs = (work.matrix.num_rows + work.rows_per_run - 1) / work.rows_per_run;
   const dim3 rows(blocks_for_items(runs, schedule), shape.slices);
   spmm_rows<kKind, kLayout, T, kVec, kItems>

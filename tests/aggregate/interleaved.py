@@ -29,46 +29,55 @@ class SplitSources:
     schedule: Schedule = field(default_factory=Schedule)
 
     def sums(
-        self, x: Tensor, e: Tensor | None, mean: bool, interleaving: _C.Interleaving
+        self, x: Tensor, e: Tensor | None, mean: bool, interleaving: _C.Interleaving | None
     ) -> Tensor:
-        """Returns the sums of `x` [sources, columns], times `e` [edges, 1 or columns] or None."""
+        """Returns the sums of `x` [sources, columns], times `e` [edges, 1 or columns] or None.
+
+        Without an interleaving by two kernels, of which the second adds to the first one's sums,
+        and which know no mean.
+        """
         matrix = self.graph.csc().matrix
         matrix.schedule = self.schedule
         local = take_columns(matrix, 0, self.num_local)
         remote = take_columns(matrix, self.num_local, self.graph.num_sources)
-        local.max_chunks = self._bound() if x.is_cuda else 0
         elsewhere = x[self.num_local :].flip(0).contiguous()
         row_bytes = x.shape[1] * x.itemsize
         places = torch.arange(elsewhere.shape[0], device=x.device).flip(0)
         addresses = elsewhere.data_ptr() + places * row_bytes
         out = x.new_empty(local.num_rows, x.shape[1])
+        columns, e_columns = x.shape[1], 1 if e is None else e.shape[1]
         message = MESSAGES["copy_u" if e is None else "mul"]
-        e_columns = 1 if e is None else e.shape[1]
-        _C.interleaved_spmm(
-            local.tensors.native(),
-            _C.Operands(
-                message=message,
-                x=x[: self.num_local].contiguous(),
-                e=e,
-                columns=x.shape[1],
-                e_columns=e_columns,
-            ),
-            remote.tensors.native(),
-            _C.Operands(
-                message=message,
-                addresses=addresses,
-                address_bits=elsewhere.data_ptr() | row_bytes,
-                e=e,
-                columns=x.shape[1],
-                e_columns=e_columns,
-                leases=[],
-            ),
-            mean=mean,
-            interleaving=interleaving,
-            out=out,
-            launch=launch_on(x.device),
-            allocate=Buffers(x.device),
+        own = x[: self.num_local].contiguous()
+        of_local = _C.Operands(message=message, x=own, e=e, columns=columns, e_columns=e_columns)
+        of_remote = _C.Operands(
+            message=message,
+            addresses=addresses,
+            address_bits=elsewhere.data_ptr() | row_bytes,
+            e=e,
+            columns=columns,
+            e_columns=e_columns,
+            leases=[],
         )
+        launch, allocate = launch_on(x.device), Buffers(x.device)
+        if interleaving is None:
+            for part, given, accumulate in ((local, of_local, False), (remote, of_remote, True)):
+                part.max_chunks = self._bound() if x.is_cuda else 0
+                tensors = part.tensors.native()
+                _C.spmm(tensors, given, mean=False, accumulate=accumulate, out=out,
+                        launch=launch, allocate=allocate)  # fmt: skip
+        else:
+            local.max_chunks = self._bound() if x.is_cuda else 0
+            _C.interleaved_spmm(
+                local.tensors.native(),
+                of_local,
+                remote.tensors.native(),
+                of_remote,
+                mean=mean,
+                interleaving=interleaving,
+                out=out,
+                launch=launch,
+                allocate=allocate,
+            )
         # The operands must outlive the kernel.
         if x.is_cuda:
             torch.cuda.synchronize(x.device)

@@ -61,6 +61,8 @@ def test_sums(device: torch.device, dtype: torch.dtype) -> None:
                     with named_case(name, width, e_columns, mean, share):
                         found = [split.sums(x, e, mean, setting) for setting in settings()]
                         assert all(torch.equal(other, found[0]) for other in found)
+                        if not mean:
+                            assert torch.equal(split.sums(x, e, False, None), found[0])
                         want = expected(graph, x, e, mean)
                         torch.testing.assert_close(found[0].double(), want, **TOLERANCE[dtype])
 

@@ -112,16 +112,18 @@ def sparse_facts(degree: int, share: float) -> GraphFacts:
 
 def test_mode_of_each_width() -> None:
     full2, by_columns = machine("full2"), "sums by their columns"
-    plan = FullGraphPlan.make(sparse_facts(4, 0.05), full2)
+    plan = FullGraphPlan.make(sparse_facts(8, 0.1), full2)
     assert plan.chooses_by_width
-    assert {plan.mode_for(EDGE, 4 * width) for width in (16, 512)} == {plan.mode} == {"in_kernel"}
-    assert by_columns not in str(plan)
-    # Narrow rows save more by one pass over the sums than they lose over the link.
-    between = FullGraphPlan.make(sparse_facts(12, 0.1), full2)
-    assert [between.mode_for(EDGE, 4 * width) for width in (16, 512)] == ["in_kernel", "blocks"]
-    assert f"{by_columns}: in_kernel of 16; blocks of 32, 64, 128, 256, 512" in str(between)
+    # It takes as long to pack narrow rows as to copy all, and wide ones hide behind the sums.
+    modes = [plan.mode_for(EDGE, 4 * width) for width in (16, 64, 512)]
+    assert modes == ["blocks", "in_kernel", "halo"]
+    shown = "blocks of 16, 32; in_kernel of 64, 128; halo of 256, 512"
+    assert f"{by_columns}: {shown}" in str(plan)
+    dense = FullGraphPlan.make(sparse_facts(24, 0.1), full2)
+    assert dense.chooses_by_width
+    assert by_columns not in str(dense)
     staged = FullGraphPlan.make(sparse_facts(4, 0.05), full2, modes=("halo", "blocks"))
-    asked = FullGraphPlan.make(sparse_facts(12, 0.1), full2, mode="in_kernel")
+    asked = FullGraphPlan.make(sparse_facts(8, 0.1), full2, mode="in_kernel")
     for fixed, mode in ((staged, "halo"), (asked, "in_kernel")):
         assert not fixed.chooses_by_width
         assert fixed.mode_for(EDGE, 512) == fixed.mode == mode

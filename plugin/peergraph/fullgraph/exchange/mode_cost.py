@@ -30,6 +30,8 @@ _LEAST_READ, _SLICE_BYTES, _EDGE_BYTES = 128, 512, 8
 _LEAST_READS = 128
 # Rows that are packed in a second, however narrow; and launches and waits of a stage.
 _PACKED_ROWS, _STAGE_SECONDS = 1.7e9, 5e-5
+# Seconds of a sum for each row with edges at least: a warp waits for memory several times.
+_ROW_SECONDS = 4.2e-10
 
 # Share of the rate of wide rows that narrow rows reach over links, by rising row bytes, where the
 # rates of a machine are not known by width.
@@ -161,8 +163,7 @@ class _Model:
             packed: whether this rank gathers the rows that it sends.
         """
         ranks = len(self.destinations)
-        local = self.sum(rank, self.edges[rank][rank], self.sources[rank])
-        computed = [local + self.write(rank, 1)]
+        computed = [self.local_sum(rank, self.edges[rank][rank])]
         copied = [0.0]
         for step in range(1, ranks):
             source, reader = (rank + step) % ranks, (rank - step) % ranks
@@ -172,7 +173,10 @@ class _Model:
             pack = self.pack(rank, moved[reader][rank]) if packed else 0.0
             edges = self.edges[rank][source]
             rows = moved[rank][source]
-            work = self.sum(rank, edges, rows) + self.write(rank, 2) if edges else 0.0
+            # Sums are read and written where there are edges.
+            summed = self.rows_with_edges(rank, edges)
+            work = self.sum(rank, edges, rows) + self.access(rank, 2 * summed)
+            work = max(work, summed * _ROW_SECONDS)
             # Copies of this stage are written here and read here.
             work += self.access(rank, rows + moved[reader][rank])
             computed.append(max(computed[-1] + pack, copied[-1]) + work)
@@ -185,10 +189,22 @@ class _Model:
         """
         needed = sum(row[rank] for row in self.needed) - self.needed[rank][rank]
         published = min(self.pack(rank, needed), self.access(rank, 2 * self.sources[rank]))
-        local = self.sum(rank, sum(row[rank] for row in self.edges), self.sources[rank])
+        local = self.local_sum(rank, sum(row[rank] for row in self.edges))
+        local += self.rows_with_edges(rank, remote) * _ROW_SECONDS
         over_links = remote * self.row_bytes / self.links(rank) if remote else 0.0
+        over_links += self.access(rank, self.destinations[rank])
         fixed = _STAGE_SECONDS + max(self.latency[rank])
-        return published + max(local, over_links) + self.write(rank, 1) + fixed
+        return published + max(local, over_links) + fixed
+
+    def local_sum(self, rank: int, reads: int) -> float:
+        """Sums local edges and writes all sums, while so many rows of own memory are read."""
+        destinations = self.destinations[rank]
+        seconds = self.sum(rank, reads, self.sources[rank]) + self.access(rank, destinations)
+        return max(seconds, destinations * _ROW_SECONDS)
+
+    def rows_with_edges(self, rank: int, edges: int) -> int:
+        """Destinations that so many edges reach, at most."""
+        return min(edges, self.destinations[rank])
 
     def links(self, rank: int) -> float:
         """Bytes a second of random rows of all other ranks together."""
@@ -213,10 +229,6 @@ class _Model:
         if edges >= _LEAST_READS * rows or taken <= self.caches[rank]:
             return 1.0
         return _CACHE_SHARE * self.caches[rank] / taken
-
-    def write(self, rank: int, times: int) -> float:
-        """Writes the sums, or reads and writes them."""
-        return self.access(rank, times * self.destinations[rank])
 
     def access(self, rank: int, rows: int) -> float:
         """Reads or writes rows in order; a copy in bulk does both."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -33,8 +34,9 @@ _TIMED_LAUNCHES = 2
 class InKernelSums:
     """Sums over the edges of this rank, local and remote ones apart. Made collectively.
 
-    The first sum of each width, dtype and kind of message tunes how the kernel interleaves the two
-    on a GPU: it is run up to :data:`MOST_PROBES` times more. Results do not depend on the outcome.
+    The first sum of each width, dtype and kind of message tunes how the two are interleaved on a
+    GPU: in up to :data:`MOST_PROBES` settings it is run some times more. No setting changes a bit
+    of the results.
 
     Args:
         plan: which rows of sources are read.
@@ -51,7 +53,8 @@ class InKernelSums:
         """Edges from local rows of sources."""
         self.remote = take_columns(matrix, plan.num_local, plan.num_extended)
         """Edges from rows of the halo."""
-        self.local.max_chunks = _count_chunks(self.local, self.remote)
+        self.pair_chunks = _count_chunks(self.local, self.remote)
+        """Chunks that the kernel of both cuts long rows into."""
         self.rows = MappedRows(plan)
         self.interleaving = interleaving
         """What the next sums use; None: what was or will be tuned."""
@@ -85,16 +88,6 @@ class InKernelSums:
         """Returns the sums, without autograd."""
         run = self._prepare(x, e, mean)
         run(self._setting(run))
-        self.rows.release()
-        return _without_padding(run.out, x.shape[1])
-
-    def one_after_the_other(self, x: Tensor) -> Tensor:
-        """Returns the sums of `x` by two kernels: of local edges, then of remote ones.
-
-        Without interleaving, for comparison. Collective; without autograd.
-        """
-        run = self._prepare(x.contiguous(), None, False)
-        run.one_after_the_other()
         self.rows.release()
         return _without_padding(run.out, x.shape[1])
 
@@ -166,8 +159,12 @@ class _Launch:
 
     def __call__(self, interleaving: Interleaving) -> None:
         """Writes the sums to `out`."""
+        if interleaving.distance == 0:
+            self._run_apart()
+            return
+        local = replace(self._sums.local.tensors, max_chunks=self._sums.pair_chunks)
         _C.interleaved_spmm(
-            self._sums.local.tensors.native(),
+            local.native(),
             self._local_operands,
             self._sums.remote.tensors.native(),
             self._remote_operands,
@@ -178,8 +175,8 @@ class _Launch:
             allocate=Buffers(self.out.device),
         )
 
-    def one_after_the_other(self) -> None:
-        """Writes the sums of local edges to `out`, then adds those of remote ones."""
+    def _run_apart(self) -> None:
+        """Sums local edges, then adds the sums of remote edges: the same additions."""
         for matrix, operands, accumulate in (
             (self._sums.local, self._local_operands, False),
             (self._sums.remote, self._remote_operands, True),
@@ -193,6 +190,9 @@ class _Launch:
                 launch=launch_on(self.out.device),
                 allocate=Buffers(self.out.device),
             )
+        if self._mean:
+            degrees = self._sums.matrix.degrees().clamp(min=1).to(self.out.dtype)
+            self.out.div_(degrees.unsqueeze(1))
 
     def seconds(self, interleaving: Interleaving) -> float:
         """Returns the time of a launch on the slowest rank while all do the same. Collective."""
@@ -268,10 +268,15 @@ def _key(columns: int, x: Tensor, e: Tensor | None) -> _Key:
 
 
 def _count_chunks(local: CsrMatrix, remote: CsrMatrix) -> int:
-    """Returns how many chunks a GPU cuts long rows into, by the sum of both; 0 on the CPU."""
+    """Returns how many chunks a GPU cuts long rows into, by either part; 0 on the CPU."""
     if local.device.type == "cpu":
         return 0
     schedule = local.schedule or Schedule()
-    locals_, remotes = local.degrees(), remote.degrees()
-    chunks = sum((d + (schedule.chunk - 1)) // schedule.chunk for d in (locals_, remotes))
-    return int((chunks * (locals_ + remotes > schedule.long_row)).sum())
+    degrees = [local.degrees(), remote.degrees()]
+    is_long = [of > schedule.long_row for of in degrees]
+    cut = ((of + (schedule.chunk - 1)) // schedule.chunk for of in degrees)
+    # Of a row that is cut the other part is one chunk.
+    chunks = [
+        torch.where(long, n, of > 0) for long, n, of in zip(is_long, cut, degrees, strict=True)
+    ]
+    return int(((chunks[0] + chunks[1]) * (is_long[0] | is_long[1])).sum())

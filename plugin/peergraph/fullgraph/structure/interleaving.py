@@ -27,7 +27,8 @@ class Interleaving:
 
     Args:
         partition: remote edges whose rows a warp reads before it adds any of them (ps).
-        distance: rows next to each other whose local and remote edges one warp sums (dist), 1..32.
+        distance: rows next to each other whose local and remote edges one warp sums (dist), 1..32;
+            0: one kernel sums all local edges, and then one all remote edges (:data:`APART`).
         warps_per_block: 1..16 (wpb).
     """
 
@@ -44,8 +45,14 @@ class Interleaving:
         )
 
     def __str__(self) -> str:
+        if self.distance == 0:
+            return "local edges first"
         warps = f"{self.warps_per_block} warp{'s' if self.warps_per_block > 1 else ''}"
         return f"partition {self.partition}, distance {self.distance}, {warps} a block"
+
+
+APART = Interleaving(distance=0)
+"""Local edges first, then remote ones; the other parameters mean nothing."""
 
 
 def partitions(row_bytes: int) -> tuple[int, ...]:
@@ -62,7 +69,8 @@ def partitions(row_bytes: int) -> tuple[int, ...]:
 
 def grid(row_bytes: int) -> list[Interleaving]:
     """Returns all settings that :func:`tune` chooses from."""
-    return [Interleaving(*values) for values in product(partitions(row_bytes), DISTANCES, WARPS)]
+    axes = partitions(row_bytes), DISTANCES, WARPS
+    return [APART, *(Interleaving(*values) for values in product(*axes))]
 
 
 def tune(
@@ -70,8 +78,9 @@ def tune(
 ) -> tuple[Interleaving, dict[Interleaving, float]]:
     """Finds a quick setting: one parameter after the other, while that helps (MGG 4).
 
-    Begins in the middle. Each parameter is raised as long as the time falls, or else lowered;
-    the order is partition, distance, warps, as in the paper, and begins anew until no step helps.
+    Measures :data:`APART`, and begins in the middle of the rest. Each parameter is raised as long
+    as the time falls, or else lowered; the order is partition, distance, warps, as in the paper,
+    and begins anew until no step helps.
 
     Args:
         measure: returns the time of a setting; called once for each setting.
@@ -82,7 +91,7 @@ def tune(
         The quickest setting that was measured, and the times of all of them.
     """
     axes: Sequence[Sequence[int]] = (partitions(row_bytes), DISTANCES, WARPS)
-    times: dict[Interleaving, float] = {}
+    times = {APART: measure(APART)}
 
     def time_of(place: list[int]) -> float | None:
         """Returns the time at indices of the axes, or None where there is none to be had."""
@@ -97,8 +106,7 @@ def tune(
 
     best = [len(axis) // 2 for axis in axes]
     least = time_of(best)
-    assert least is not None
-    improved = True
+    improved = least is not None
     while improved:
         improved = False
         for axis in range(len(axes)):
@@ -107,9 +115,9 @@ def tune(
                 while True:
                     place = [i + step * (k == axis) for k, i in enumerate(best)]
                     found = time_of(place)
-                    if found is None or found >= least:
+                    if found is None or least is None or found >= least:
                         break
                     best, least, improved = place, found, True
-                if least < before:
+                if least != before:
                     break
     return min(times, key=times.__getitem__), times
