@@ -11,6 +11,7 @@ from peergraph.fullgraph.offload.chunked_csc import ChunkedCsc
 from peergraph.fullgraph.offload.chunks import Chunks
 from peergraph.fullgraph.offload.row_store import RowStore, Tier
 from peergraph.fullgraph.offload.row_stores import RowStores
+from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
 from tests.fullgraph.gpu_numbers import GPU_NUMBERS
@@ -227,7 +228,7 @@ def check_overlap(rows: int, edges: int) -> None:
     back = torch.zeros_like(sums).index_add_(0, graph.sources, sums[graph.destinations])
     csc = graph.chunked(6)
     device = csc.resident.device
-    stores = RowStores(group, 1 << 30, 1 << 30)
+    stores = RowStores(group, 0, 1 << 30)
     source = filled(stores, graph.source_layout, x, "host")
     layout = graph.destination_layout
     found = []
@@ -266,3 +267,43 @@ def test_copies_beside_work() -> None:
 @pytest.mark.parametrize("ranks", GPU_NUMBERS)
 def test_copies_beside_work_on_gpus(ranks: int) -> None:
     run_ranks(check_overlap, ranks, 160_000, 1_500_000, device="cuda")
+
+
+def check_ranks_that_differ() -> None:
+    """Ranks may place their rows in different tiers and order their chunks in different ways."""
+    group = Group.current()
+    nodes = 12 * group.world_size
+    counts = [12] * group.world_size
+    for local in (True, False):
+        graph = make_graph(group, nodes, 100, counts)
+        if local:  # No rank needs rows of another.
+            graph.sources = graph.destinations // 12 * 12 + graph.sources % 12
+        layout = graph.destination_layout
+        mine = graph.rank_edges(group.rank)
+        first = layout.offsets[group.rank]
+        graph.resident = PartitionedCsc.from_local_edges(
+            layout,
+            layout,
+            graph.resident.edge_layout,
+            graph.sources[mine],
+            graph.destinations[mine] - first,
+        )
+        one, other = graph.chunked(4), graph.chunked(4, orders_chunks=False)
+        stores = RowStores(group, 1 << 20, 1 << 20)
+        x = torch.randn(nodes, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+        tiers: list[Tier] = ["device", "host"]
+        source = filled(stores, layout, x, tiers[group.rank])
+        expected = torch.zeros_like(x).index_add_(0, graph.destinations, x[graph.sources])
+        for structures in ((one,), (other, one), (one, other)):
+            total = torch.zeros(12, 2, dtype=torch.float64)
+            sources = [(source, csc) for csc in structures]
+            with ChunkPass(one.chunks, sources=sources) as chunk_pass:
+                for chunk in chunk_pass:
+                    for csc in structures:
+                        rows, edges = chunk.sources(source, csc)
+                        total[chunk.start : chunk.stop] += edges.spmm("copy_u", "sum", rows)
+            torch.testing.assert_close(total, own(layout, expected) * len(structures))
+
+
+def test_tiers_of_ranks_may_differ() -> None:
+    run_ranks(check_ranks_that_differ, 2)

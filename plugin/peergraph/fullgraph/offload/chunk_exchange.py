@@ -75,7 +75,7 @@ class RowCounts:
 
 
 class ChunkExchange:
-    """A plan for all batches of a pass. Collective to make; synchronises.
+    """A plan for all batches of a pass. Synchronises; collective to make unless `plan` is empty.
 
     Args:
         plan: which rows of sources are exchanged over all batches.

@@ -37,7 +37,9 @@ def choose_orders(
     reuse_chunks: bool,
     rates: LinkRates | None = None,
 ) -> Orders:
-    """Returns the chunk of each batch for each rank, the same on all ranks. Collective.
+    """Returns the chunk of each batch for each rank. Collective unless `plan` is empty.
+
+    All ranks get the same, except for an empty plan, where each has its own order for all.
 
     Two greedy orders are compared with the given one by the rows that each moves over the links:
     HongTu's, in which first the chunks of a batch and then the following batches share most rows,
@@ -49,16 +51,16 @@ def choose_orders(
         deduplicate_ranks, reuse_chunks: see :class:`ChunkExchange`.
         rates: of the links; None: those of H200 GPUs.
     """
-    group, count = plan.layout.group, len(needed)
+    group, count, alone = plan.layout.group, len(needed), plan.is_empty
     natural = (tuple(range(count)),) * group.world_size
-    if (count < 3 and group.world_size == 1) or not (reuse_chunks or deduplicate_ranks):
+    if (count < 3 and alone) or not (reuse_chunks or deduplicate_ranks):
         return natural
     marks = _sample_marks(plan, needed)
     chosen = natural
-    if group.rank == 0:
+    if alone or group.rank == 0:
         by_step = _follow(marks, natural)
         candidates = [natural, by_step]
-        if group.world_size > 1:
+        if not alone:
             candidates.append(_follow(marks, _match(marks)))
         owner = _sample_owners(plan, *marks.shape[1:])
         costs = [
@@ -66,6 +68,8 @@ def choose_orders(
             for orders in candidates
         ]
         chosen = candidates[costs.index(min(costs))]
+    if alone:
+        return chosen
     found: Orders = group.broadcast(chosen)
     return found
 
@@ -89,6 +93,8 @@ def _sample_marks(plan: HaloPlan, needed: Sequence[Tensor]) -> Tensor:
         for internal in (rows[is_own].long() + first, halo):
             of_chunk[internal[internal % step == 0] // step] = 1
     counts = [len(needed)] * layout.group.world_size
+    if plan.is_empty:
+        return marks.bool().expand(layout.group.world_size, *marks.shape)
     everyone = plan.transport.all_gather_rows(marks, counts)
     return everyone.view(layout.group.world_size, *marks.shape).bool()
 

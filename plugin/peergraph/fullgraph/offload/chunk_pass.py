@@ -87,7 +87,10 @@ class ChunkPass:
             for csc in structures
         }
         windowed = [csc for csc in structures if not self._is_whole[id(csc)]]
-        self._order = windowed[0].order if windowed else tuple(range(chunks.count))
+        # Where ranks exchange rows they all take the order of the same structure.
+        windowed.sort(key=lambda csc: not csc.needs_exchange)
+        self._leader = windowed[0] if windowed else None
+        self._order = self._leader.order if self._leader else tuple(range(chunks.count))
         self._device = chunks.layout.group.device
         self._rows: dict[int, RowWindow] = {}
         self._windows: dict[tuple[int, int], SourceWindow] = {}
@@ -101,11 +104,11 @@ class ChunkPass:
             self._rows[id(store)] = RowWindow(self.chunks, store)
         for store, csc in self._sources:
             if not self._is_whole[id(csc)]:
-                exchange = csc.exchange(self._order)
+                exchange = csc.exchange(self._leader)
                 window = SourceWindow(exchange, self._copies.find(store))
                 self._windows[id(store), id(csc)] = window
         for store, csc in self._gradients:
-            exchange = csc.exchange(self._order)
+            exchange = csc.exchange(self._leader)
             sums = GradientWindow(exchange, store, self._lane("write", store))
             self._sums[id(store), id(csc)] = sums
             self.counts.add_zeros(exchange, store)
@@ -275,7 +278,7 @@ class PassChunk:
         if self._pass._is_whole[id(csc)]:
             plan = csc.resident.plan
             return torch.arange(plan.num_extended, device=plan.halo_rows.device)
-        return csc.exchange(self._pass._order).batches[self._batch].rows
+        return csc.exchange(self._pass._leader).batches[self._batch].rows
 
     def write(self, store: RowStore, rows: Tensor) -> None:
         """Writes the chunk's rows [rows, *features] of one of `writes`.

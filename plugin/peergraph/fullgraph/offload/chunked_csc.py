@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -72,7 +72,7 @@ class ChunkedCsc:
         """Whether passes that move source rows visit chunks in the order that moves fewest."""
         self._order: tuple[int, ...] | None = None
         self._cut_rows = [count_chunks(self._offsets(chunk)) for chunk in range(chunks.count)]
-        self._exchanges: dict[tuple[int, ...], ChunkExchange] = {}
+        self._exchanges: WeakKeyDictionary[ChunkedCsc, ChunkExchange] = WeakKeyDictionary()
         self._reversed: ReversedEdges | None = None
         self._reversed_csc: ChunkedCsc | None = None
 
@@ -100,7 +100,7 @@ class ChunkedCsc:
     def order(self) -> tuple[int, ...]:
         """This rank's chunk of each batch of a pass that moves source rows.
 
-        The first use is collective.
+        The first use is collective where a rank needs rows of another.
         """
         if self._order is None:
             self._order = tuple(range(self.chunks.count))
@@ -146,21 +146,23 @@ class ChunkedCsc:
         rows = marks.nonzero().squeeze(1)
         return rows.int() if num_extended < 2**31 - 1 else rows
 
-    def exchange(self, order: Sequence[int] | None = None) -> ChunkExchange:
+    def exchange(self, leader: ChunkedCsc | None = None) -> ChunkExchange:
         """Returns the plan that moves source rows for a pass. Collective at the first call.
 
         Args:
-            order: this rank's chunk of each batch; None: :attr:`order`.
+            leader: the structure whose :attr:`order` the pass has; None: this one.
         """
-        key = self.order if order is None else tuple(order)
-        if key not in self._exchanges:
-            self._exchanges[key] = ChunkExchange(
+        leader = self if leader is None else leader
+        found = self._exchanges.get(leader)
+        if found is None:
+            found = ChunkExchange(
                 self.resident.plan,
-                [self.sources(chunk) for chunk in key],
+                [self.sources(chunk) for chunk in leader.order],
                 deduplicate_ranks=self.deduplicate_ranks,
                 reuse_chunks=self.reuse_chunks,
             )
-        return self._exchanges[key]
+            self._exchanges[leader] = found
+        return found
 
     def reversed(self, source_chunks: Chunks | None = None) -> ChunkedCsc:
         """Returns the edges by the rank and the chunk of their source, kept after the first call.

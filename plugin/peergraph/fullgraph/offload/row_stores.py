@@ -136,7 +136,10 @@ class RowStores:
         """
         if store.num_bytes == 0 or store.num_bytes > self.use["device"].left:
             return None
-        return self.allocate(store.layout, store.features, store.dtype, tier="device")
+        try:
+            return self.allocate(store.layout, store.features, store.dtype, tier="device")
+        except MemoryError:  # Other tensors have taken what the budget promised.
+            return None
 
     def trim(self, tier: Tier | None = None) -> None:
         """Frees the memory of released stores, of one tier or of all."""
