@@ -93,7 +93,7 @@ def check_pass(
     exchange = csc.exchange()
     found = vars(exchange.counts)
     assert found == {name: expected[name] for name in found}
-    stores = RowStores(group, 1 << 24, 1 << 24)
+    stores = RowStores(group, 0, 1 << 24)
     width = 3
     x = stores.allocate(graph.source_layout, (width,), torch.float32, tier="host")
     y = stores.allocate(graph.destination_layout, (width,), torch.float32, tier="host")

@@ -289,7 +289,7 @@ def check_ranks_that_differ() -> None:
             graph.destinations[mine] - first,
         )
         one, other = graph.chunked(4), graph.chunked(4, orders_chunks=False)
-        stores = RowStores(group, 1 << 20, 1 << 20)
+        stores = RowStores(group, (1 - group.rank) << 20, 1 << 20)
         x = torch.randn(nodes, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
         tiers: list[Tier] = ["device", "host"]
         source = filled(stores, layout, x, tiers[group.rank])
