@@ -19,7 +19,7 @@ from peergraph.fullgraph.offload.row_window import RowWindow
 from peergraph.fullgraph.offload.source_copies import SourceCopies
 from peergraph.fullgraph.offload.source_window import SourceWindow
 from peergraph.fullgraph.offload.transfer_counts import TransferCounts
-from peergraph.fullgraph.offload.transfers import InFlight, Lane, make_lane
+from peergraph.fullgraph.offload.transfers import CopyQueue, InFlight, copy_queue
 
 Operand = tuple[RowStore, ChunkedCsc]
 """Rows of sources, and the edges from them."""
@@ -109,7 +109,7 @@ class ChunkPass:
                 self._windows[id(store), id(csc)] = window
         for store, csc in self._gradients:
             exchange = csc.exchange(self._leader)
-            sums = GradientWindow(exchange, store, self._lane("write", store))
+            sums = GradientWindow(exchange, store, self._queue("write", store))
             self._sums[id(store), id(csc)] = sums
             self.counts.add_zeros(exchange, store)
         return self
@@ -143,17 +143,17 @@ class ChunkPass:
 
     def _chunks(self) -> Iterator[PassChunk]:
         loads_block = any(window.store.tier == "file" for window in self._loading_windows())
-        lane = make_lane(self._device, "load", blocks=loads_block)
+        queue = copy_queue(self._device, "load", blocks=loads_block)
         for batch, index in enumerate(self._order):
             if batch == 0:
-                self._start_loading(lane, 0, loads_block)
+                self._start_loading(queue, 0, loads_block)
             self._loading.wait()
             if loads_block:
                 self._assemble(batch)
             for sums in self._sums.values():
                 sums.keep(batch)
             if batch + 1 < len(self._order):
-                self._start_loading(lane, batch + 1, loads_block)
+                self._start_loading(queue, batch + 1, loads_block)
             chunk = PassChunk(self, batch, index)
             yield chunk
             for sums in self._sums.values():
@@ -171,7 +171,7 @@ class ChunkPass:
         yield from self._writes
         yield from (store for store, _ in (*self._sources, *self._gradients))
 
-    def _start_loading(self, lane: Lane, batch: int, loads_block: bool) -> None:
+    def _start_loading(self, queue: CopyQueue, batch: int, loads_block: bool) -> None:
         """Starts to load a batch, beside the work on the batch before."""
 
         def load() -> None:
@@ -185,7 +185,7 @@ class ChunkPass:
             if not loads_block:
                 self._assemble(batch)
 
-        self._loading.add(lane.start(load), None)
+        self._loading.add(queue.start(load), None)
 
     def _assemble(self, batch: int) -> None:
         for window in self._windows.values():
@@ -194,8 +194,8 @@ class ChunkPass:
     def _loading_windows(self) -> list[RowWindow | SourceWindow | GradientWindow]:
         return [*self._rows.values(), *self._windows.values(), *self._sums.values()]
 
-    def _lane(self, name: str, store: RowStore) -> Lane:
-        return make_lane(self._device, name, blocks=store.tier == "file")
+    def _queue(self, name: str, store: RowStore) -> CopyQueue:
+        return copy_queue(self._device, name, blocks=store.tier == "file")
 
     def _write(self, store: RowStore, start: int, rows: Tensor) -> None:
         buffers: list[RowWindow | SourceWindow] = [*self._rows.values(), *self._windows.values()]
@@ -204,7 +204,7 @@ class ChunkPass:
         if store.in_place:
             store.write(start, rows)
             return
-        mark = self._lane("write", store).start(lambda: store.write(start, rows))
+        mark = self._queue("write", store).start(lambda: store.write(start, rows))
         self._written.add(mark, rows)
 
     def _count(self, batch: int) -> None:

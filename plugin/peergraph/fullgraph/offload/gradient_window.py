@@ -11,7 +11,7 @@ from peergraph.aggregate.kernels.arguments import sum_dtype
 from peergraph.fullgraph.exchange.transport import split_rows
 from peergraph.fullgraph.offload.chunk_exchange import ChunkExchange
 from peergraph.fullgraph.offload.row_store import RowStore
-from peergraph.fullgraph.offload.transfers import InFlight, Lane, Mark
+from peergraph.fullgraph.offload.transfers import CopyQueue, InFlight, Mark
 
 _ZERO_BYTES = 64 << 20
 
@@ -27,13 +27,13 @@ class GradientWindow:
     Args:
         exchange: the plan of the batches.
         store: this rank's rows, which the sums overwrite.
-        lane: where rows are written.
+        queue: where rows are written.
     """
 
-    def __init__(self, exchange: ChunkExchange, store: RowStore, lane: Lane) -> None:
+    def __init__(self, exchange: ChunkExchange, store: RowStore, queue: CopyQueue) -> None:
         self.exchange = exchange
         self.store = store
-        self._lane = lane
+        self._queue = queue
         self._in_flight = InFlight()
         self._flushed: list[Mark] = []
         dtype = sum_dtype(store.dtype) if store.dtype.is_floating_point else store.dtype
@@ -105,9 +105,9 @@ class GradientWindow:
     def _start(self, write: Write, rows: Tensor, values: Tensor) -> None:
         """Starts to write or to add rows to the store."""
         if rows.numel():
-            mark = self._lane.start(lambda: write(rows, values))
+            mark = self._queue.start(lambda: write(rows, values))
             self._in_flight.add(mark, (rows, values))
-            self._flushed = [mark]  # The lane ends one work before it begins the next.
+            self._flushed = [mark]  # The queue ends one work before it begins the next.
 
     def _write_zeros(self, rows: Tensor) -> None:
         step = max(1, _ZERO_BYTES // max(1, self.store.row_bytes))

@@ -58,10 +58,8 @@ def _serves(table: Tensor, layout: RowLayout) -> bool:
     """Returns whether a tensor's own memory can be the host memory of a store."""
     if type(table) is not Tensor or table.device.type != "cpu" or not table.is_contiguous():
         return False
-    if layout.group.device.type == "cuda":
-        is_reachable = table.is_pinned()
-    else:
-        is_reachable = table.is_shared()  # type: ignore[no-untyped-call]
-    if layout.group.world_size > 1 or not is_reachable:
+    is_shared: bool = table.is_shared()  # type: ignore[no-untyped-call]
+    on_gpu = layout.group.device.type == "cuda"
+    if layout.group.world_size > 1 or not (table.is_pinned() if on_gpu else is_shared):
         return False
     return torch.equal(layout.positions.cpu(), torch.arange(layout.size))

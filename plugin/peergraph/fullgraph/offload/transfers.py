@@ -22,7 +22,7 @@ class Mark(Protocol):
         ...
 
 
-class Lane(Protocol):
+class CopyQueue(Protocol):
     """Runs one work after the other, beside the current stream where there is one."""
 
     def start(self, work: Work) -> Mark:
@@ -30,18 +30,18 @@ class Lane(Protocol):
         ...
 
 
-def make_lane(device: torch.device, name: str, *, blocks: bool = False) -> Lane:
-    """Returns a lane, always the same for a device and a name.
+def copy_queue(device: torch.device, name: str, *, blocks: bool = False) -> CopyQueue:
+    """Returns a queue, always the same for a device and a name.
 
     Args:
         device: on the CPU work runs at once.
-        name: of the lane. Lanes with different names run beside each other.
+        name: of the queue. Queues with different names run beside each other.
         blocks: whether the work waits on the CPU, as copies of files do: then it runs in a thread
             of its own.
     """
     if device.type == "cpu":
         return _AtOnce()
-    return _thread_lane(device, name) if blocks else _stream_lane(device, name)
+    return _thread_queue(device, name) if blocks else _stream_queue(device, name)
 
 
 class InFlight:
@@ -75,7 +75,7 @@ class _AtOnce:
         """The work has been done."""
 
 
-class _StreamLane:
+class _StreamQueue:
     """A stream of a GPU."""
 
     def __init__(self, device: torch.device) -> None:
@@ -100,11 +100,11 @@ class _Event:
         self._event.wait(torch.cuda.current_stream(self._event.device))
 
 
-class _ThreadLane:
+class _ThreadQueue:
     """A thread that works on a stream of a GPU."""
 
     def __init__(self, device: torch.device, name: str) -> None:
-        self._lane = _StreamLane(device)
+        self._queue = _StreamQueue(device)
         self._device = device
         self._thread = ThreadPoolExecutor(1, f"peergraph {name}")
 
@@ -113,7 +113,7 @@ class _ThreadLane:
 
         def run() -> Mark:
             with torch.cuda.device(self._device):
-                return self._lane.start_after(begun, work)
+                return self._queue.start_after(begun, work)
 
         return _Submitted(self._thread.submit(run))
 
@@ -127,10 +127,10 @@ class _Submitted:
 
 
 @cache
-def _stream_lane(device: torch.device, name: str) -> Lane:
-    return _StreamLane(device)
+def _stream_queue(device: torch.device, name: str) -> CopyQueue:
+    return _StreamQueue(device)
 
 
 @cache
-def _thread_lane(device: torch.device, name: str) -> Lane:
-    return _ThreadLane(device, name)
+def _thread_queue(device: torch.device, name: str) -> CopyQueue:
+    return _ThreadQueue(device, name)
