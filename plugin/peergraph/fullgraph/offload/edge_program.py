@@ -273,6 +273,20 @@ class StoreResident(torch.autograd.Function):
         return grad, None
 
 
+def selected_source(spaces: RowSpaces, structure: ChunkedCsc, rows: Tensor) -> OffloadedTensor:
+    """Returns rows [selected rows, *features] on the device as rows of destinations.
+
+    Args:
+        spaces: of the graph.
+        structure: the edges to selected destinations.
+        rows: this rank's selected rows.
+    """
+    space = spaces.add(structure.destination_layout, structure.chunks)
+    store = spaces.stores.allocate(space.layout, rows.shape[1:], rows.dtype, "source")
+    store.write(0, rows)
+    return from_store(space, store)
+
+
 class LinearSum(torch.autograd.Function):
     """Sums or means of sources with constant weights: the gradient is the transposed sum."""
 
@@ -326,6 +340,16 @@ def transposed_sum(
         assert isinstance(grad, PartitionedTensor)
         grad = store_resident(recorder.destinations, grad)
     with torch.no_grad():
+        selected = grad._content.selected
+        if (
+            selected is not None
+        ):  # The edges to selected rows only, whose gradients are on the device
+            structure = selected.selection.structure(structure)
+            grad = selected_source(recorder.spaces, structure, selected.tensor)
+            if weights is not None:
+                rows = structure.edge_layout.parent_rows
+                assert rows is not None
+                weights = from_local(weights._local[rows], structure.edge_layout)
         if reduce == "mean":
             degrees = structure.resident.in_degrees().clamp_(min=1).to(grad.dtype)
             shape = [-1, *[1] * (grad.dim() - 1)]

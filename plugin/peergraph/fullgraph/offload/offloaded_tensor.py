@@ -18,6 +18,7 @@ from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wra
 
 if TYPE_CHECKING:
     from peergraph.fullgraph.offload.records import Record
+    from peergraph.fullgraph.offload.selected_rows import SelectedOperand
 
 _make_wrapper = Tensor._make_wrapper_subclass
 _DisableTorchFunction = torch._C.DisableTorchFunctionSubclass
@@ -38,7 +39,7 @@ class Content:
         output: which result of `record`.
     """
 
-    __slots__ = ("keeps", "output", "probe", "record", "space", "store", "wanted")
+    __slots__ = ("keeps", "output", "probe", "record", "selected", "space", "store", "wanted")
 
     def __init__(
         self,
@@ -58,6 +59,8 @@ class Content:
         """Whether rows are stored when they are first computed."""
         self.wanted = False
         """Whether rows are stored before others are computed from them."""
+        self.selected: SelectedOperand | None = None
+        """Where only selected rows are not zero: these rows."""
 
     @property
     def layout(self) -> RowLayout:

@@ -17,6 +17,11 @@ from peergraph.fullgraph.offload.records import (
 )
 from peergraph.fullgraph.offload.replay import Compiled, Place, SourceRows, no_autograd
 from peergraph.fullgraph.offload.row_store import RowStore
+from peergraph.fullgraph.offload.selected_rows import (
+    SelectedOperand,
+    SelectedPlace,
+    Selection,
+)
 from peergraph.fullgraph.offload.virtual_rank import RowSpace
 from peergraph.fullgraph.tensor.partitioned_tensor import wrap
 
@@ -32,10 +37,14 @@ class RowPass:
     Args:
         space: the rows that are visited.
         roots: the rows that are computed.
+        selection: the rows of `space` to visit; None: all. Then nothing is kept.
     """
 
-    def __init__(self, space: RowSpace, roots: Sequence[RowOperand]) -> None:
+    def __init__(
+        self, space: RowSpace, roots: Sequence[RowOperand], selection: Selection | None = None
+    ) -> None:
         self.space = space
+        self.selection = selection
         store_sources(roots)
         self.compiled = Compiled(roots, is_stored)
         self.outputs = self.compiled.outputs
@@ -57,13 +66,14 @@ class RowPass:
             writes: stores that `visit` writes.
             gradients: stores to which `visit` adds gradients of sources.
         """
-        kept = [content for content in self.compiled.contents if content.keeps]
+        selection = self.selection
+        kept = [c for c in self.compiled.contents if c.keeps and selection is None]
         caches = [
             (self.compiled.slot_of(content), allocate(content, "sequential")) for content in kept
         ]
-        reads, sources = _stores(self.space, [*self.compiled.operands, *operands])
+        reads, sources = _stores(self.space, [*self.compiled.operands, *operands], selection)
         chunk_pass = ChunkPass(
-            self.space.chunks,
+            self.space.chunks if selection is None else selection.chunks,
             reads=reads,
             sources=sources,
             writes=[*writes, *(store for _, store in caches)],
@@ -72,7 +82,11 @@ class RowPass:
         rank, program = self.space.rank, self.compiled.program
         with no_autograd(), chunk_pass:
             for chunk in chunk_pass:
-                place = Place(chunk.index)
+                place = (
+                    Place(chunk.index)
+                    if selection is None
+                    else SelectedPlace(chunk.index, selection)
+                )
                 values = program.run(
                     rank,
                     [value_at(part, chunk, place, self.space) for part in self.compiled.operands],
@@ -95,7 +109,9 @@ def value_at(operand: Operand, chunk: PassChunk, place: Place, space: RowSpace) 
         content = operand.content
         store = content.store
         assert store is not None
-        if content.space is space:
+        if isinstance(place, SelectedPlace):
+            rows = store.gather(place.selection.local_rows(content.space, chunk.index))
+        elif content.space is space:
             rows = chunk.rows(store)
         else:
             rows = store.read(*content.space.chunks.range(chunk.index))
@@ -103,13 +119,22 @@ def value_at(operand: Operand, chunk: PassChunk, place: Place, space: RowSpace) 
     if isinstance(operand, SourceOperand):
         store = operand.rows.content.store
         assert store is not None
-        return SourceRows(*chunk.sources(store, operand.structure), place)
+        return SourceRows(*chunk.sources(store, structure_at(operand, place)), place)
     if isinstance(operand, EdgesOperand):
-        return SourceRows(None, operand.structure.whole(chunk.index), place)
+        return SourceRows(None, structure_at(operand, place).whole(chunk.index), place)
     if isinstance(operand, ResidentOperand):
         return place.resident_rows(operand)
+    if isinstance(operand, SelectedOperand):
+        return operand.value(place)
     assert isinstance(operand, PlainOperand)
     return operand.copy
+
+
+def structure_at(operand: SourceOperand | EdgesOperand, place: Place) -> Any:
+    """Returns the edges to the rows of a place."""
+    if isinstance(place, SelectedPlace):
+        return place.selection.structure(operand.structure)
+    return operand.structure
 
 
 def allocate(content: Content, role: Any) -> RowStore:
@@ -182,7 +207,7 @@ def _store_together(roots: list[RowOperand]) -> None:
 
 
 def _stores(
-    space: RowSpace, operands: Sequence[Operand]
+    space: RowSpace, operands: Sequence[Operand], selection: Selection | None
 ) -> tuple[list[RowStore], list[GradientStore]]:
     """Returns the stores that a pass reads by chunk, and those that it reads by source."""
     reads: dict[int, RowStore] = {}
@@ -190,10 +215,15 @@ def _stores(
     for operand in operands:
         if isinstance(operand, RowOperand):
             store = operand.content.store
-            if store is not None and operand.content.space is space:
+            if store is not None and operand.content.space is space and selection is None:
                 reads[id(store)] = store
         elif isinstance(operand, SourceOperand):
             store = operand.rows.content.store
             assert store is not None
-            sources[id(store), id(operand.structure)] = store, operand.structure
+            structure = operand.structure
+            if selection is not None:
+                structure = selection.structure(structure)
+            sources[id(store), id(structure)] = store, structure
+        elif isinstance(operand, EdgesOperand) and selection is not None:
+            selection.structure(operand.structure)  # made by all ranks before the pass
     return list(reads.values()), list(sources.values())

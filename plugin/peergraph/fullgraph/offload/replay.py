@@ -195,6 +195,10 @@ class Place:
         """Returns the layout of the virtual rank."""
         return space.chunk_layout(self.chunk)
 
+    def add_to_resident(self, operand: ResidentOperand, total: Tensor, part: Tensor) -> None:
+        """Adds rows of the place to `total`, which has the local rows of an operand."""
+        self.resident_part(operand, total).add_(part)
+
     def resident_rows(self, operand: ResidentOperand) -> PartitionedTensor:
         """Returns the rows of a tensor that is on the device. Differentiable."""
         tensor, space = operand.tensor, operand.space

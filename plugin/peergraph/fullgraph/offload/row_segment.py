@@ -28,6 +28,7 @@ from peergraph.fullgraph.offload.records import (
 )
 from peergraph.fullgraph.offload.replay import Compiled, Place, Program, SourceRows
 from peergraph.fullgraph.offload.row_store import RowStore
+from peergraph.fullgraph.offload.selected_rows import Selection, selected_gradient
 from peergraph.fullgraph.offload.virtual_rank import RowSpace, partial_sum
 from peergraph.fullgraph.tensor.arguments import local_rows_of_plain
 from peergraph.fullgraph.tensor.conversions import from_local
@@ -168,9 +169,20 @@ class Differentiated:
         self.kinds = [InputKind.of(operand) for operand in compiled.operands]
         self.outputs = compiled.outputs
 
-    def save(self, ctx: Any, inputs: Sequence[Tensor | None]) -> None:
-        """Keeps the inputs that have rows until the graph is freed."""
-        ctx.save_for_backward(*(part for part in inputs if isinstance(part, PartitionedTensor)))
+    def save(
+        self, ctx: Any, inputs: Sequence[Tensor | None], known: Sequence[Tensor | None] = ()
+    ) -> None:
+        """Keeps the inputs that have rows until the graph is freed.
+
+        Args:
+            ctx: of the node.
+            inputs: of the node.
+            known: the rows [selected rows, *features] of inputs that are not to be computed again;
+                None for others.
+        """
+        with_rows = [part for part in inputs if isinstance(part, PartitionedTensor)]
+        self._known = [place for place, rows in enumerate(known) if rows is not None]
+        ctx.save_for_backward(*with_rows, *(rows for rows in known if rows is not None))
 
     def backward(
         self,
@@ -179,6 +191,7 @@ class Differentiated:
         roots: Sequence[RowOperand],
         heads: Heads,
         reductions: Any = None,
+        selection: Selection | None = None,
     ) -> list[Tensor | None]:
         """Returns the gradients of the inputs, computed in one pass. Collective.
 
@@ -189,6 +202,7 @@ class Differentiated:
                 gradient.
             heads: what is differentiated.
             reductions: known results of reductions over all rows that the program asks for.
+            selection: the rows that have a gradient; None: all.
         """
         if torch.is_grad_enabled():
             raise NotImplementedError(
@@ -201,12 +215,17 @@ class Differentiated:
             kind.operand(next(saved) if kind.kind in with_rows else None) for kind in self.kinds
         ]
         gradients = [
-            GradientSum(operand, self.space) if needed else None
+            GradientSum(operand, self.space, selection) if needed else None
             for operand, needed in zip(operands, needs, strict=True)
         ]
+        kept: dict[int, Tensor] = {id(operands[place]): next(saved) for place in self._known}
         # Aggregated rows that were not stored are computed again.
-        rows = [operand for operand in operands if isinstance(operand, RowOperand)]
-        row_pass = RowPass(self.space, [*roots, *rows])
+        rows = [
+            operand
+            for operand in operands
+            if isinstance(operand, RowOperand) and id(operand) not in kept
+        ]
+        row_pass = RowPass(self.space, [*roots, *rows], selection)
         slots = dict(zip(map(id, rows), row_pass.outputs[len(roots) :], strict=True))
         rank = self.space.rank
 
@@ -215,7 +234,10 @@ class Differentiated:
             sums: list[GradientSum] = []
             inputs = []
             for operand, gradient in zip(operands, gradients, strict=True):
-                if isinstance(operand, RowOperand):
+                if id(operand) in kept:
+                    part = kept[id(operand)][chunk.start : chunk.stop]
+                    value = wrap(part, place.layout(self.space), 0)
+                elif isinstance(operand, RowOperand):
                     value = values[slots[id(operand)]]
                 else:
                     value = value_at(operand, chunk, place, self.space)
@@ -233,23 +255,23 @@ class Differentiated:
                         results = self.program.run(rank, inputs)
                 computed = [values[slot] for slot in row_pass.outputs[: len(roots)]]
                 outputs, grads = heads(chunk, place, computed, results)
-            kept = [i for i, output in enumerate(outputs) if output.requires_grad]
+            given = [i for i, output in enumerate(outputs) if output.requires_grad]
             found: Sequence[Tensor | None] = [None] * len(leaves)
-            if kept:
+            if given:
                 with rank.reducing(partial_sum):
                     found = torch.autograd.grad(
-                        [outputs[i] for i in kept],
+                        [outputs[i] for i in given],
                         leaves,
-                        [grads[i] for i in kept],
+                        [grads[i] for i in given],
                         allow_unused=True,
                     )
-            for gradient, leaf, part in zip(sums, leaves, found, strict=True):
-                gradient.add(chunk, place, leaf, part)
+            for gradient, leaf, grad in zip(sums, leaves, found, strict=True):
+                gradient.add(chunk, place, leaf, grad)
 
         wanted = [gradient for gradient in gradients if gradient is not None]
         row_pass.run(
             visit,
-            operands=operands,
+            operands=[operand for operand in operands if id(operand) not in kept],
             writes=[g.store for g in wanted if g.store is not None and g.structure is None],
             gradients=[
                 (g.store, g.structure)
@@ -267,11 +289,15 @@ class GradientSum:
     Args:
         operand: the input.
         space: the rows that are visited.
+        selection: those that are visited; None: all.
     """
 
-    def __init__(self, operand: Operand, space: RowSpace) -> None:
+    def __init__(self, operand: Operand, space: RowSpace, selection: Selection | None) -> None:
         self.operand = operand
+        self.selection = selection
         self.structure = operand.structure if isinstance(operand, SourceOperand) else None
+        if selection is not None and self.structure is not None:
+            self.structure = selection.structure(self.structure)
         self.store: RowStore | None = None
         """Of rows of offloaded tensors."""
         self.total: Tensor | None = None
@@ -279,6 +305,11 @@ class GradientSum:
         if isinstance(operand, (RowOperand, SourceOperand)):
             rows = operand if isinstance(operand, RowOperand) else operand.rows
             self.content = rows.content
+            if selection is not None and self.structure is None:
+                shape = selection.layout.local_count, *self.content.features
+                dtype, device = self.content.dtype, space.rank.device
+                self.total = torch.zeros(shape, dtype=dtype, device=device)
+                return
             self.store = self.content.space.stores.allocate(
                 self.content.space.layout, self.content.features, self.content.dtype, "source"
             )
@@ -296,16 +327,21 @@ class GradientSum:
             chunk.write(self.store, torch.zeros_like(leaf) if part is None else part)
         elif part is not None:
             assert self.total is not None
-            total = self.total
             if isinstance(self.operand, ResidentOperand):
-                total = place.resident_part(self.operand, total)
-            total.add_(part)
+                place.add_to_resident(self.operand, self.total, part)
+            elif isinstance(self.operand, RowOperand):
+                self.total[chunk.start : chunk.stop] = part
+            else:
+                self.total.add_(part)
 
     def result(self) -> Tensor:
         """Returns the gradient."""
         if self.store is not None:
             return from_store(self.content.space, self.store)
         assert self.total is not None
+        if isinstance(self.operand, RowOperand):
+            assert self.selection is not None
+            return selected_gradient(self.total, self.selection)
         if isinstance(self.operand, ResidentOperand):
             tensor = self.operand.tensor
             return wrap(self.total, tensor.layout, tensor.partitioned_dim)
@@ -399,7 +435,14 @@ class Segment(torch.autograd.Function):
                 output_grads.append(local.to(output.dtype))
             return outputs, output_grads
 
-        return (*nothing, *found.backward(ctx, needs, rows, heads))
+        # Gradients of selected rows only, of one selection, need no other rows.
+        parts = [row.content.selected for row in rows]
+        selection = None if not parts or parts[0] is None else parts[0].selection
+        if len(rows) < len(given) or any(
+            part is None or part.selection is not selection for part in parts
+        ):
+            selection = None
+        return (*nothing, *found.backward(ctx, needs, rows, heads, selection=selection))
 
 
 class Alias(torch.autograd.Function):

@@ -22,8 +22,8 @@ from peergraph.fullgraph.offload.row_segment import (
     is_boundary,
     row_operand,
 )
-from peergraph.fullgraph.offload.virtual_rank import RowSpace
-from peergraph.fullgraph.tensor.conversions import take_rows
+from peergraph.fullgraph.offload.selected_rows import Selection
+from peergraph.fullgraph.tensor.conversions import from_local, take_rows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.selection import selection
 
@@ -85,99 +85,96 @@ def select_rows(x: OffloadedTensor, rows: Any) -> Tensor:
     layout = selection(x.layout, rows)
     if layout is x.layout:
         return x.view(x.shape)
+    if layout.by_ids or layout.parent is not x._content.space.layout:
+        return _rows_by_ids(x, layout)
+    return _rows_by_mask(x, layout)
+
+
+def _rows_by_mask(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
     operand = row_operand(x)
+    chosen = Selection.of(x._content.space, layout)
     if not (x.requires_grad and torch.is_grad_enabled()):
-        return wrap(compute_rows(operand, layout), layout, 0)
+        [rows] = compute_rows([operand], chosen)
+        return wrap(rows, layout, 0)
     compiled = Compiled([operand], is_boundary)
-    result: Tensor = SelectRows.apply(  # type: ignore[no-untyped-call]
-        compiled, operand, layout, *history_inputs(compiled.operands)
+    result: PartitionedTensor = SelectRows.apply(  # type: ignore[no-untyped-call]
+        compiled, operand, chosen, *history_inputs(compiled.operands)
     )
     return result
 
 
-class ChunkRows:
-    """The rows of a selection by chunk.
-
-    Args:
-        space: the rows that are selected from.
-        layout: the selection.
-    """
-
-    def __init__(self, space: RowSpace, layout: RowLayout) -> None:
-        rows = layout.parent_rows
-        assert rows is not None
-        self.is_ascending = not layout.by_ids
-        self.is_unique = layout.unique
-        order = None if self.is_ascending else torch.argsort(rows, stable=True)
-        ordered = rows if order is None else rows[order]
-        offsets = torch.tensor(space.chunks.offsets, device=rows.device)
-        self.cuts = torch.searchsorted(ordered, offsets).tolist()
-        starts = space.chunks.offsets
-        self.rows = [
-            ordered[a:b] - start
-            for a, b, start in zip(self.cuts, self.cuts[1:], starts, strict=False)
-        ]
-        """By chunk, rows of the chunk."""
-        self.order = order
-
-    def places(self, chunk: int) -> Tensor | slice:
-        """Returns the places of a chunk's rows within the selection."""
-        part = slice(self.cuts[chunk], self.cuts[chunk + 1])
-        return part if self.order is None else self.order[part]
+def _rows_by_ids(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
+    """Rows in the order of ids, taken from the rows that a mask selects. Collective."""
+    rows, space = layout.parent_rows, x._content.space
+    assert rows is not None
+    mask = torch.zeros(space.layout.local_count, dtype=torch.bool, device=rows.device)
+    mask[rows] = True
+    chosen = space.layout.select_mask(mask)
+    assert chosen.parent_rows is not None
+    selected = _rows_by_mask(x, chosen).to_local()
+    # The gradient adds rows that occur more than once in a fixed order.
+    return from_local(selected[torch.searchsorted(chosen.parent_rows, rows)], layout)
 
 
-def compute_rows(operand: RowOperand, layout: RowLayout) -> Tensor:
-    """Returns this rank's rows of a selection. Collective; not differentiable."""
-    content = operand.content
-    space = content.space
-    chunk_rows = ChunkRows(space, layout)
-    result = torch.empty(
-        (layout.local_count, *content.features), dtype=content.dtype, device=space.rank.device
-    )
-    row_pass = RowPass(space, [operand])
-    [slot] = row_pass.outputs
+def compute_rows(operands: Sequence[RowOperand], chosen: Selection) -> list[Tensor]:
+    """Returns this rank's selected rows of several contents. Collective; not differentiable."""
+    space = chosen.space
+    found = [
+        torch.empty(
+            (chosen.layout.local_count, *operand.content.features),
+            dtype=operand.content.dtype,
+            device=space.rank.device,
+        )
+        for operand in operands
+    ]
+    row_pass = RowPass(space, operands, chosen)
 
     def visit(chunk: PassChunk, place: Place, values: list[Any]) -> None:
-        rows = values[slot]._local.index_select(0, chunk_rows.rows[chunk.index])
-        result[chunk_rows.places(chunk.index)] = rows
+        for slot, rows in zip(row_pass.outputs, found, strict=True):
+            rows[chunk.start : chunk.stop] = values[slot]._local
 
     row_pass.run(visit)
-    return result
+    return found
 
 
 class SelectRows(torch.autograd.Function):
-    """Selected rows; their gradient is computed for these rows only."""
+    """Rows that a mask selects. Nothing is computed for other rows, nor for their gradients."""
 
     @staticmethod
     def forward(
         ctx: Any,
         compiled: Compiled,
         operand: RowOperand,
-        layout: RowLayout,
+        chosen: Selection,
         *inputs: Tensor | None,
     ) -> PartitionedTensor:
         ctx.differentiated = Differentiated(operand.content.space, compiled)
-        ctx.differentiated.save(ctx, inputs)
-        ctx.layout = layout
-        return wrap(compute_rows(operand, layout), layout, 0)
+        ctx.chosen = chosen
+        # Rows that are not stored are kept as the gradient needs them, the selected ones only.
+        kept = [
+            part
+            for part in compiled.operands
+            if isinstance(part, RowOperand) and part.content.store is None
+        ]
+        rows, *known = compute_rows([operand, *kept], chosen)
+        by_operand = dict(zip(map(id, kept), known, strict=True))
+        kept_rows = [by_operand.get(id(part)) for part in compiled.operands]
+        ctx.differentiated.save(ctx, inputs, kept_rows)
+        return wrap(rows, chosen.layout, 0)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         found: Differentiated = ctx.differentiated
-        local = take_rows(grad, ctx.layout, 0)._local
-        chunk_rows = ChunkRows(found.space, ctx.layout)
+        local = take_rows(grad, ctx.chosen.layout, 0)._local
         [slot] = found.outputs
 
         def heads(
             chunk: PassChunk, place: Place, computed: Sequence[Any], results: list[Any]
         ) -> tuple[list[Tensor], list[Tensor]]:
-            rows = chunk_rows.rows[chunk.index]
-            output = results[slot].to_local()
-            # Gradients of rows that occur more than once are added in a fixed order.
-            taken = output.index_select(0, rows) if chunk_rows.is_unique else output[rows]
-            return [taken], [local[chunk_rows.places(chunk.index)]]
+            return [results[slot].to_local()], [local[chunk.start : chunk.stop]]
 
-        results = found.backward(ctx, ctx.needs_input_grad[3:], [], heads)
+        needs = ctx.needs_input_grad[3:]
+        results = found.backward(ctx, needs, [], heads, selection=ctx.chosen)
         return (None, None, None, *results)
 
 
