@@ -20,7 +20,7 @@ from peergraph.fullgraph.offload.virtual_rank import RowSpaces
 from peergraph.memory import Group
 from tests.fullgraph.partitioned import partition, shuffled_layout
 
-NODES, EDGES, FEATURES, CLASSES = 41, 170, 6, 3
+NODES, EDGES, FEATURES, CLASSES = 49, 170, 6, 3
 PLENTY = 1 << 30
 
 
@@ -50,7 +50,7 @@ Loss = Callable[[nn.Module, Data], Tensor]
 
 
 def make_graph(group: Group, dtype: torch.dtype = torch.float64) -> tuple[Data, RowLayout]:
-    """Returns the graph on the device; some nodes have no edges, some ranks no nodes."""
+    """Returns the graph on the device; some nodes have no edges, one of three ranks no nodes."""
     generator = torch.Generator().manual_seed(3)
 
     def draw(high: int, *shape: int) -> Tensor:

@@ -55,6 +55,8 @@ def choose_orders(
     natural = (tuple(range(count)),) * group.world_size
     if (count < 3 and alone) or not (reuse_chunks or deduplicate_ranks):
         return natural
+    if group.world_size > 1 and plan.is_empty:  # Ranks whose rows are on the device do not come.
+        return natural
     marks = _sample_marks(plan, needed)
     chosen = natural
     if alone or group.rank == 0:
