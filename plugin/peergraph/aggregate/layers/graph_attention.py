@@ -196,7 +196,7 @@ def why_not_one_pass(
         return "there is autocast"
     if parameter_dtype != x.dtype:
         return f"x is {x.dtype} and weights {parameter_dtype}"
-    if not attention_fits(x.new_empty(0, heads, depth)):
+    if not attention_fits(torch.empty(0, heads, depth, dtype=x.dtype, device=x.device)):
         return f"{heads} heads of {depth} do not fit"
     return None
 
