@@ -308,6 +308,15 @@ def test_offload(tmp_path: Path) -> None:
     assert pictures == {"epochs", "switches", "chunks", "scaling"}
 
 
+def test_mgg_pictures(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    records = BENCHMARKS / "results" / "2026-11-22-h200x2-2300" / "records.jsonl"
+    done = run_python(BENCHMARKS / "mgg_pictures.py", tmp_path, records)
+    assert done.returncode == 0, done.stderr[-3000:]
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {"mgg_models_2.svg", "mgg_steps_2.svg", "mgg_grid_reddit_16_2.svg"} < names
+
+
 def test_dgl_layers(tmp_path: Path) -> None:
     pytest.importorskip("peergraph_dgl", exc_type=ImportError)
     more = ["--graph", "tiny/200", "--dims", "8", "--layers", "copy_u_sum,u_add_v,SAGE,GATv2"]
