@@ -38,8 +38,8 @@ class Gcn(nn.Module):
         )
 
 
-def make_step(device: torch.device) -> Callable[[], Tensor]:
-    """A step of training, the same at each call of this."""
+def make_step(device: torch.device, adam: bool = True) -> Callable[[], Tensor]:
+    """A step of training by Adam or SGD, the same at each call of this."""
     torch.manual_seed(3)
     group = Group.current(device)
     edges = torch.randint(NODES, (2, EDGES))
@@ -50,7 +50,9 @@ def make_step(device: torch.device) -> Callable[[], Tensor]:
     mask = distribute(torch.rand(NODES) < 0.6, layout)
     model = Gcn(graph).to(device)
     on_gpu = device.type == "cuda"
-    optimizer = torch.optim.Adam(model.parameters(), 0.02, capturable=on_gpu)
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), 0.02)
+    if adam:
+        optimizer = torch.optim.Adam(model.parameters(), 0.02, capturable=on_gpu)
 
     def step() -> Tensor:
         optimizer.zero_grad()
@@ -122,6 +124,19 @@ def _capture_on_several() -> str:
 @pytest.mark.gpus(2)
 def test_several_gpus() -> None:
     run_ranks(_capture_on_several, 2, device="cuda")
+
+
+def test_later_steps_read_nothing_but_their_seed() -> None:
+    """What a step reads on the host, a GPU would be waited for."""
+    step = make_step(torch.device("cpu"), adam=False)
+    for _ in range(3):
+        step()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        step()
+    names = [event.name for event in profile.events()]
+    assert names.count("aten::_local_scalar_dense") == 1  # of the generator of the CPU
+    assert "aten::nonzero" not in names
+    assert "aten::equal" not in names
 
 
 @contextmanager

@@ -190,7 +190,7 @@ def why_not_one_pass(
     """
     if dropout > 0:
         return "there is dropout of attention"
-    if x.dim() != 2:
+    if x.ndim != 2:
         return f"x is {list(x.shape)}"
     if torch.is_autocast_enabled(x.device.type):
         return "there is autocast"

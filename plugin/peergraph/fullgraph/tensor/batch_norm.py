@@ -121,7 +121,10 @@ def _is_of_all_rows(x: PartitionedTensor, *parameters: Tensor | None) -> bool:
         x.layout.group.world_size == 1
         and local.dtype not in _HALF
         and local.numel() > 0
-        and all(p is None or p.dtype == local.dtype for p in parameters)
+        and all(
+            p is None or (p.dtype == local.dtype and not isinstance(p, PartitionedTensor))
+            for p in parameters
+        )
     )
 
 

@@ -47,10 +47,12 @@ class PartitionedTensor(Tensor):
     Made with :func:`from_local` and :func:`distribute`.
     """
 
-    __slots__ = ("_local", "layout", "partitioned_dim")
+    __slots__ = ("_local", "_with_history", "layout", "partitioned_dim")
 
     _local: Tensor
     """This rank's rows, without autograd's history."""
+    _with_history: Tensor | None
+    """The same rows with autograd's history, for results that no user sees; else None."""
     layout: RowLayout  # type: ignore[assignment]
     """Which rank holds which rows."""
     partitioned_dim: int
@@ -74,6 +76,8 @@ class PartitionedTensor(Tensor):
         from peergraph.fullgraph.tensor.conversions import ToLocal
 
         if torch.is_grad_enabled() and self.requires_grad:
+            if self._with_history is not None:
+                return self._with_history
             result: Tensor = ToLocal.apply(self)  # type: ignore[no-untyped-call]
             return result
         return self._local
@@ -137,6 +141,7 @@ def wrap(local: Tensor, layout: RowLayout, dim: int) -> PartitionedTensor:
         PartitionedTensor, size, strides=strides, dtype=local.dtype, device=local.device
     )
     result._local = local
+    result._with_history = None
     result.layout = layout
     result.partitioned_dim = dim
     return result

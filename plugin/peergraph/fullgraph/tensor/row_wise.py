@@ -66,7 +66,22 @@ def enter(name: str, arg: Any, first: PartitionedTensor) -> Any:
     return arg
 
 
-row_wise(F.bilinear, torch.bilinear, node_scores)
+row_wise(F.bilinear, torch.bilinear)
+
+
+@function_rule(node_scores)
+def _node_scores(h: Any, *vectors: Tensor) -> tuple[PartitionedTensor, ...]:
+    """Scores of nodes, which layers pass on to attention: gradients take the short way back."""
+    if not isinstance(h, PartitionedTensor) or h.partitioned_dim != 0:
+        not_implemented("node_scores", "rows are not the first dimension of the features")
+    group = h.layout.group
+    found = node_scores(h.to_local(), *(replicated(vector, group) for vector in vectors))
+    results = []
+    for part in found:
+        rows = from_local(part, h.layout)
+        rows._with_history = part if part.requires_grad else None
+        results.append(rows)
+    return tuple(results)
 
 
 @function_rule(torch.matmul, Tensor.matmul, Tensor.__matmul__)
