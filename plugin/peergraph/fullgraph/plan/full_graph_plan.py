@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from peergraph.fullgraph.exchange.mode_cost import MODES, quickest, sum_costs
+from peergraph.fullgraph.exchange.mode_cost import MODES, STAGED_MODES, quickest, sum_costs
 from peergraph.fullgraph.plan.layer_cost import LayerCost, layer_costs, mode_costs
 from peergraph.fullgraph.plan.memory_items import (
     GraphFacts,
@@ -47,7 +47,8 @@ class FullGraphPlan:
         offload: of training with rows in host memory; None: everything is on the devices.
         host_memory, file_memory: bytes of the host and of files, for all ranks together.
         heads: of attention, for offloaded training; 0: layers that sum.
-        candidates: modes that :meth:`mode_for` chooses from.
+        candidates: modes that :meth:`mode_for` chooses from: one with stages, since each has a list
+            of the edges of its own, and ``in_kernel``.
     """
 
     facts: GraphFacts
@@ -188,7 +189,7 @@ class FullGraphPlan:
             host_memory,
             file_memory,
             heads,
-            tuple(wanted),
+            _candidates(seconds, wanted),
         )
 
     @property
@@ -329,6 +330,12 @@ def _decision(
     limit = "no budget" if budget is None else f"a budget of {format_bytes(budget)}"
     takes = f"resident training takes {format_bytes(needed)} on the busiest rank, {limit}{given}"
     return f"{name}{', as asked for' if asked is not None else ''}: {takes}"
+
+
+def _candidates(seconds: dict[str, float], usable: Sequence[str]) -> tuple[str, ...]:
+    staged = [mode for mode in usable if mode in STAGED_MODES]
+    best = (min(staged, key=seconds.__getitem__),) if staged else ()
+    return best + tuple(mode for mode in usable if mode not in STAGED_MODES)
 
 
 def _widest_buffers(layers: Sequence[LayerCost], mode: str) -> tuple[int, ...]:
