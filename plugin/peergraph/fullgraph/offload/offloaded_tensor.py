@@ -190,8 +190,9 @@ class OffloadedTensor(PartitionedTensor):
 _OF_AUTOGRAD = {
     *(Tensor.requires_grad_, Tensor.requires_grad.__set__),  # type: ignore[attr-defined]
     *(Tensor.grad.__set__, Tensor.backward, Tensor.__dir__),  # type: ignore[union-attr]
+    *(torch.autograd.grad, torch.autograd.backward),
 }
-"""Functions that change a tensor's place in autograd's graph."""
+"""Functions that read or change a tensor's place in autograd's graph."""
 
 
 def make_shell(content: Content, needs_grad: bool = False) -> OffloadedTensor:

@@ -13,6 +13,7 @@ from torch.nn import Parameter
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.offloaded_tensor import (
+    RULES,
     Cell,
     Content,
     OffloadedTensor,
@@ -29,6 +30,7 @@ from peergraph.fullgraph.offload.records import (
     Slot,
     map_nested,
     tensors_in,
+    version_of,
 )
 from peergraph.fullgraph.offload.row_segment import move_history, row_operand, with_history
 from peergraph.fullgraph.offload.virtual_rank import NeedsOtherRowsError, RowSpace
@@ -94,7 +96,8 @@ class Call:
     def run_on_probes(self) -> Any:
         """Returns what the function makes of the probes."""
         self._versions = [_version(probe) for probe in self.probes]
-        with self.rank.recording_seeds() as seeds:
+        # Functions have rules also in a backward pass that runs without them.
+        with self.rank.recording_seeds() as seeds, torch._C._EnableTorchFunction():
             result = self.func(
                 *map_nested(self.args, self._probe), **map_nested(self.kwargs, self._probe)
             )
@@ -260,8 +263,7 @@ def resident_operand(
     probe = wrap(local.new_zeros(shape), virtual, tensor.partitioned_dim)
     if tensor.requires_grad:
         probe.requires_grad_()
-    version = 0 if tensor.is_inference() else local._version
-    return ResidentOperand(tensor, found, version), probe
+    return ResidentOperand(tensor, found, version_of(tensor)), probe
 
 
 def _rebased(layout: RowLayout, base: RowLayout, other: RowLayout) -> RowLayout:
@@ -302,6 +304,23 @@ def change_in_place(
         torch.autograd.graph.increment_version(handle)
     handle._content = content
     handle._cell = Cell(content, needs_grad)
+
+
+def _with_node(name: str) -> Callable[..., Any]:
+    """The rule of a method that needs the tensor's own node of autograd."""
+    function = getattr(Tensor, name)
+
+    def run(x: OffloadedTensor, *args: Any) -> Any:
+        if row_operand(x).identity is not x:
+            refuse(name, "gradients do not flow through each recorded tensor")
+        with torch._C.DisableTorchFunctionSubclass():
+            return function(x, *args)
+
+    return run
+
+
+for _name in ("register_hook", "retain_grad", "register_post_accumulate_grad_hook"):
+    RULES[getattr(Tensor, _name)] = _with_node(_name)
 
 
 def refuse(name: str, reason: str) -> NoReturn:

@@ -134,13 +134,20 @@ class Record:
         self.changed = changed
 
 
+def version_of(tensor: PartitionedTensor) -> int:
+    """Returns a number that grows when a tensor on the device is changed in place."""
+    local = tensor._local
+    if local.is_inference() or tensor.is_inference():
+        return 0
+    return int(tensor._version) + int(local._version)
+
+
 def map_nested(value: Any, function: Callable[[Any], Any]) -> Any:
     """Returns nested lists, tuples and dicts with `function` applied to what they hold."""
     kind = type(value)
-    if kind is tuple or kind is list or isinstance(value, torch.Size):
-        return kind(map_nested(part, function) for part in value)
-    if isinstance(value, tuple) and hasattr(value, "_fields") and kind not in (Slot,):
-        return kind(*(map_nested(part, function) for part in value))
+    if isinstance(value, (tuple, list)) and kind is not Slot:
+        parts = [map_nested(part, function) for part in value]
+        return kind(*parts) if hasattr(value, "_fields") else kind(parts)
     if kind is dict:
         return {key: map_nested(part, function) for key, part in value.items()}
     return function(value)

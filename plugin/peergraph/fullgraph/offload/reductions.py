@@ -24,7 +24,7 @@ from peergraph.fullgraph.offload.records import (
 )
 from peergraph.fullgraph.offload.replay import WHOLE_RESULT, Compiled, Place, Step, run_step
 from peergraph.fullgraph.offload.row_segment import Differentiated, history_inputs, is_boundary
-from peergraph.fullgraph.offload.virtual_rank import NeedsOtherRowsError
+from peergraph.fullgraph.offload.virtual_rank import NeedsOtherRowsError, no_number
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 
 _REDUCE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -213,7 +213,7 @@ def _check_on_probes(call: Call, needs_grad: bool) -> None:
     if not outputs or not leaves:
         return
     ones = [torch.ones_like(output) for output in outputs]
-    with call.rank.reducing(lambda tensor, op: torch.full_like(tensor, float("nan"))):
+    with call.rank.reducing(no_number):
         try:
             found = torch.autograd.grad(outputs, leaves, ones, allow_unused=True)
         except NotImplementedError:

@@ -24,6 +24,7 @@ from peergraph.fullgraph.offload.records import (
     fill,
     map_nested,
     tensors_in,
+    version_of,
 )
 from peergraph.fullgraph.offload.virtual_rank import RowSpace, VirtualRank
 from peergraph.fullgraph.random.seeds import Seed
@@ -203,7 +204,7 @@ class Place:
         """Returns the rows of a tensor that is on the device. Differentiable."""
         tensor, space = operand.tensor, operand.space
         local = tensor._local
-        if not local.is_inference() and local._version != operand.version:
+        if version_of(tensor) != operand.version:
             raise RuntimeError(
                 "a partitioned tensor was changed in place before the rows that were recorded "
                 "with it were computed: change a copy, tensor.clone()"

@@ -25,6 +25,7 @@ from peergraph.fullgraph.offload.records import (
     ResidentOperand,
     RowOperand,
     SourceOperand,
+    version_of,
 )
 from peergraph.fullgraph.offload.replay import Compiled, Place, Program, SourceRows
 from peergraph.fullgraph.offload.row_store import RowStore
@@ -426,7 +427,7 @@ class Segment(torch.autograd.Function):
                 if isinstance(grad, OffloadedTensor):
                     local = next(given_rows)._local
                 elif isinstance(grad, PartitionedTensor):
-                    version = grad._local._version
+                    version = version_of(grad)
                     local = place.resident_rows(ResidentOperand(grad, found.space, version))._local
                 else:
                     dim = output.partitioned_dim - output.dim()

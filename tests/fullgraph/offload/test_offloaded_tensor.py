@@ -1,0 +1,252 @@
+"""Functions of offloaded tensors equal those of plain tensors, with their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from peergraph.fullgraph import RowLayout, distribute, keyed_random
+from peergraph.fullgraph.offload.chunks import Chunks
+from peergraph.fullgraph.offload.edge_program import store_resident
+from peergraph.fullgraph.offload.offloaded_csc import OffloadedCsc
+from peergraph.fullgraph.offload.offloaded_tensor import OffloadedTensor
+from peergraph.fullgraph.offload.row_stores import RowStores
+from peergraph.fullgraph.offload.virtual_rank import RowSpaces
+from peergraph.memory import Group
+from peergraph.testing import run_ranks
+from tests.fullgraph.partitioned import shuffled_layout
+
+NODES = 23
+Case = Callable[[Tensor, Tensor, Tensor, Tensor], Any]
+assert OffloadedCsc  # its module registers the rules
+
+
+class Doubled(torch.autograd.Function):
+    """A function of a user, whose gradient is not that of its formula."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * 3
+
+
+def in_place(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
+    h = x * 2
+    before = h * 3
+    h += s
+    h.relu_()
+    return before + h
+
+
+def columns_in_place(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
+    h = x.clone()
+    h[:, 1] = s.squeeze(1)
+    return h * h
+
+
+def with_autocast(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        h = F.linear(x.float(), w.detach().float())
+    return h.double()
+
+
+def without_grad(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
+    with torch.no_grad():
+        h = x.exp()
+    return x * h + (x + 1).detach()
+
+
+def used_before_and_after(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
+    h = F.linear(x, w)
+    before = h.sigmoid()
+    total = h.square().sum()
+    return before + h * total
+
+
+ROW_CASES: dict[str, Case] = {
+    "pointwise": lambda x, s, mask, w: (x * 2 + s).tanh() / (1 + x.abs()),
+    "row and column": lambda x, s, mask, w: x * s - w[0],
+    "linear": lambda x, s, mask, w: F.linear(x, w).relu(),
+    "matrix product": lambda x, s, mask, w: x @ w.t(),
+    "views": lambda x, s, mask, w: x.view(-1, 2, 3).transpose(1, 2).flatten(1),
+    "repeated rows": lambda x, s, mask, w: x.view(-1, 3).cumsum(1).view(-1, 6),
+    "cat": lambda x, s, mask, w: torch.cat([x, x * s, s], dim=-1),
+    "stack": lambda x, s, mask, w: torch.stack([x, x.exp()], dim=1).mean(1),
+    "split": lambda x, s, mask, w: (lambda a, b: a * b)(*x.split(3, dim=1)),
+    "chunk with gap": lambda x, s, mask, w: x.chunk(3, dim=1)[1],
+    "max of a row": lambda x, s, mask, w: x.max(dim=1, keepdim=True).values * x,
+    "softmax": lambda x, s, mask, w: x.softmax(-1).log(),
+    "layer norm": lambda x, s, mask, w: F.layer_norm(x, (6,), w[0], w[1]),
+    "where": lambda x, s, mask, w: torch.where(mask.unsqueeze(1), x, -x),
+    "columns": lambda x, s, mask, w: x[:, 1:4] * x[:, [0, 2, 5]],
+    "column": lambda x, s, mask, w: x[:, 2],
+    "keywords": lambda x, s, mask, w: torch.add(input=x, other=s, alpha=3),
+    "list": lambda x, s, mask, w: torch.sum(torch.stack([x, 2 * x]), dim=0),
+    "in place": in_place,
+    "columns in place": columns_in_place,
+    "dropout": lambda x, s, mask, w: F.dropout(x, 0.5) + F.dropout(x * 2, 0.3),
+    "feature dropout": lambda x, s, mask, w: F.dropout1d(x.view(-1, 2, 3), 0.5).flatten(1),
+    "noise": lambda x, s, mask, w: x + torch.randn_like(x) * s,
+    "user's function": lambda x, s, mask, w: Doubled.apply(x.sin()) * x,
+    "autocast": with_autocast,
+    "without gradients": without_grad,
+    "used before and after a sum": used_before_and_after,
+    "number type": lambda x, s, mask, w: x.float().double() + (x > 0).double(),
+    "zeros": lambda x, s, mask, w: torch.zeros_like(x) + x.new_ones(x.shape[0], 1) * x,
+    "batch norm": lambda x, s, mask, w: F.batch_norm(x, None, None, w[0], w[1], training=True),
+    "bilinear": lambda x, s, mask, w: F.bilinear(x, s, w.view(6, 6, 1)),
+}
+
+PLAIN_CASES: dict[str, Case] = {
+    "sum": lambda x, s, mask, w: (x * s).sum(),
+    "sums of columns": lambda x, s, mask, w: x.exp().sum(0),
+    "mean": lambda x, s, mask, w: F.linear(x, w).relu().mean(),
+    "means of columns": lambda x, s, mask, w: x.square().mean(dim=0, keepdim=True),
+    "maximum": lambda x, s, mask, w: x.max(0).values,
+    "norm": lambda x, s, mask, w: torch.linalg.vector_norm(x),
+    "product": lambda x, s, mask, w: x.t() @ x,
+    "mean squared error": lambda x, s, mask, w: F.mse_loss(F.linear(x, w), x * s),
+    "selected": lambda x, s, mask, w: F.linear(x, w)[mask].square().sum(),
+    "two selections": lambda x, s, mask, w: (
+        x.sin()[mask].sum() + (x.sin()[~mask] * 2).sum() + x.square().sum()
+    ),
+    "ids": lambda x, s, mask, w: x[torch.tensor([5, 1, 5, 22])].square().sum(0),
+    "range": lambda x, s, mask, w: (x * s)[3:9].sum(0),
+    "one row": lambda x, s, mask, w: x.exp()[-2] * 2,
+    "row and columns": lambda x, s, mask, w: x[mask, 1:3].sum(0),
+    "statistics": lambda x, s, mask, w: ((x - x.mean(0)) ** 2).mean(0),
+}
+
+REFUSED: dict[str, Case] = {
+    "softmax over rows": lambda x, s, mask, w: x.softmax(0),
+    "sort of rows": lambda x, s, mask, w: x.sort(0),
+    "standard deviation with a gradient": lambda x, s, mask, w: x.std(0),
+    "maximum of all with a gradient": lambda x, s, mask, w: x.amax(0),
+    "local rows": lambda x, s, mask, w: x._local,
+    "view in place": lambda x, s, mask, w: (lambda h: (h, h.view(-1, 2, 3).mul_(2)))(x * 2),
+    "hook": lambda x, s, mask, w: (x * 2).register_hook(print),
+    "kept gradient": lambda x, s, mask, w: (x * 2).retain_grad(),
+    "gradient of a gradient": lambda x, s, mask, w: torch.autograd.grad(
+        x.square().sum(), x, create_graph=True
+    ),
+}
+
+
+def inputs() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(2)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    mask = torch.rand(NODES, generator=generator) < 0.4
+    return normal(NODES, 6), normal(NODES, 1), mask, normal(6, 6)
+
+
+def run(case: Case, x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> list[Tensor | None]:
+    """The result, and the gradients of `x` and of `w`."""
+    x, w = x.detach().requires_grad_(), w.clone().requires_grad_()
+    torch.manual_seed(4)
+    result = case(x, s, mask, w)
+    if result.requires_grad:
+        (result.cos() if result.dim() < 2 else result.square()).sum().backward()
+    return [full(result), full(x.grad), full(w.grad)]
+
+
+def full(x: Tensor | None) -> Tensor | None:
+    if x is None:
+        return None
+    return x.full_tensor() if hasattr(x, "full_tensor") else x.detach()
+
+
+def make(group: Group, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    x, s, mask, w = inputs()
+    layout: RowLayout = shuffled_layout(group, NODES)
+    spaces = RowSpaces(RowStores(group, 0, 1 << 24))
+    space = spaces.add(layout, Chunks.even(layout, count))
+    offloaded = store_resident(space, distribute(x, layout))
+    return offloaded, distribute(s, layout), distribute(mask, layout), w
+
+
+def failures_on_rank(chunks: tuple[int, ...]) -> dict[str, str]:
+    group = Group.current(timeout=60)
+    failed = {}
+    for count in chunks:
+        x, s, mask, w = make(group, count)
+        for name, case in {**ROW_CASES, **PLAIN_CASES}.items():
+            with keyed_random():
+                expected = run(case, *inputs())
+            try:
+                found = run(case, x, s, mask, w)
+                for place, (a, b) in enumerate(zip(found, expected, strict=True)):
+                    if b is None:
+                        assert a is None or not a.any(), f"gradient {place} is not zero"
+                        continue
+                    a = torch.zeros_like(b) if a is None else a
+                    torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+            except Exception as error:
+                failed[f"{name}, {count} chunks"] = f"{type(error).__name__}: {error}"
+    return failed
+
+
+@pytest.mark.parametrize(("world_size", "chunks"), [(1, (1, 4)), (2, (3,))])
+def test_functions_equal_plain_ones(world_size: int, chunks: tuple[int, ...]) -> None:
+    ranks = run_ranks(failures_on_rank, world_size, chunks, timeout_s=300)
+    lines = [f"rank {r}, {name}: {error}" for r, found in enumerate(ranks)
+             for name, error in found.items()]  # fmt: skip
+    assert not lines, "\n".join(lines)
+
+
+def test_results_with_rows_are_offloaded() -> None:
+    x, s, mask, w = make(Group.current("cpu"), 3)
+    for name, case in ROW_CASES.items():
+        assert isinstance(case(x, s, mask, w), OffloadedTensor), name
+
+
+@pytest.mark.parametrize("name", list(REFUSED))
+def test_what_needs_all_rows_is_refused(name: str) -> None:
+    x, s, mask, w = make(Group.current("cpu"), 3)
+    with pytest.raises(NotImplementedError):
+        REFUSED[name](x.detach().requires_grad_(), s, mask, w)
+
+
+def test_record_keeps_the_values_of_its_time() -> None:
+    x, _, _, w = make(Group.current("cpu"), 3)
+    layer = nn.Linear(6, 6).double()
+    with torch.no_grad():
+        layer.weight.copy_(w)
+    out = layer(x)
+    expected = F.linear(inputs()[0], w, layer.bias.detach().clone())
+    with torch.no_grad():
+        layer.weight.zero_()
+    torch.testing.assert_close(out.full_tensor(), expected.detach())
+    rows = distribute(torch.ones(NODES, 1, dtype=torch.float64), x.layout)
+    late = x * rows
+    rows.mul_(2)
+    with pytest.raises(RuntimeError, match="changed in place"):
+        late.full_tensor()
+
+
+def test_attributes() -> None:
+    x, _, _, w = make(Group.current("cpu"), 3)
+    assert not (x * 2).requires_grad
+    w.requires_grad_()
+    h = F.linear(x, w)
+    assert h.requires_grad
+    assert not h.is_leaf
+    assert h.grad_fn is not None
+    assert not h.detach().requires_grad
+    assert not (h > 0).requires_grad
+    with torch.no_grad():
+        assert not F.linear(x, w).requires_grad
+    assert h.shape == (NODES, 6)
+    assert (h.dim(), len(h), h.numel(), h.dtype) == (2, NODES, NODES * 6, torch.float64)
+    assert h.t().partitioned_dim == 1
+    assert "to be computed" in repr(h)

@@ -1,0 +1,148 @@
+"""Which passes a step makes, what they read and write, and that rows go when they can."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+from peergraph.fullgraph.offload import passes
+from peergraph.fullgraph.offload.chunk_pass import ChunkPass
+from peergraph.fullgraph.offload.chunks import Chunks
+from peergraph.memory import Group
+
+from .offloaded_runs import NODES, Data, make_graph, offload
+from .test_offloaded_training import (
+    Gat,
+    SumThenLinear,
+    TwoLayers,
+    full_loss,
+    masked_loss,
+)
+
+ROW = NODES * 8  # bytes of a column
+
+
+class Pass(NamedTuple):
+    """Shapes of the rows that a pass reads and writes."""
+
+    reads: list[tuple[int, ...]]
+    sources: list[tuple[int, ...]]
+    writes: list[tuple[int, ...]]
+    gradients: list[tuple[int, ...]]
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Pass]:
+    """The passes that are made."""
+    found: list[Pass] = []
+
+    def make(chunks: Chunks, **stores: Any) -> ChunkPass:
+        found.append(
+            Pass(
+                [store.features for store in stores["reads"]],
+                [store.features for store, _ in stores["sources"]],
+                [store.features for store in stores["writes"]],
+                [store.features for store, _ in stores["gradients"]],
+            )
+        )
+        return ChunkPass(chunks, **stores)
+
+    monkeypatch.setattr(passes, "ChunkPass", make)
+    return found
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Within the context, only the counts of references free memory."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def make_data() -> Data:
+    data, layout = make_graph(Group.current("cpu"))
+    return offload(data, layout, Chunks.even(layout, 3), 0)
+
+
+def used(data: Data) -> int:
+    assert data.stores is not None
+    return sum(use.used for use in data.stores.use.values())
+
+
+def test_passes_of_sums(made: list[Pass]) -> None:
+    """A layer makes one pass forward and one backward; the last one reads its sources only."""
+    data = make_data()
+    model = TwoLayers(SumThenLinear).double()
+    loss = masked_loss(model, data)
+    assert made == [Pass([], [(6,)], [(8,), (6,)], []), Pass([], [(8,)], [], [])]
+    made.clear()
+    loss.backward()
+    assert made == [Pass([], [], [], []), Pass([(6,)], [(8,)], [], [])]
+    made.clear()
+    # Sums of features are kept from the second step on.
+    masked_loss(model, data)
+    made.clear()
+    masked_loss(model, data)
+    assert made == [Pass([(6,)], [], [(8,)], []), Pass([], [(8,)], [], [])]
+
+
+def test_passes_of_all_rows(made: list[Pass]) -> None:
+    data = make_data()
+    model = TwoLayers(SumThenLinear).double()
+    loss = full_loss(model, data)
+    loss.backward()
+    forward = [Pass([], [(6,)], [(8,), (6,)], []), Pass([], [(8,)], [(8,)], [])]
+    assert made[:2] == forward
+    # Two sums over all rows read them once more, and each has a gradient.
+    assert all(not made_pass.sources for made_pass in made[2:-1])
+    assert made[-1].sources == [(8,)]
+
+
+def test_passes_of_inference(made: list[Pass]) -> None:
+    """Without gradients nothing is kept but what the next layer reads."""
+    data = make_data()
+    model = TwoLayers(SumThenLinear).double().eval()
+    before = used(data)
+    with without_collector(), torch.no_grad():
+        model(data)[data.mask]
+        assert made == [Pass([], [(6,)], [(8,)], []), Pass([], [(8,)], [], [])]
+        assert used(data) == before
+
+
+def test_passes_of_attention(made: list[Pass]) -> None:
+    """Scores and rows of a layer are stored in one pass and have their gradients in one."""
+    data = make_data()
+    model = TwoLayers(Gat).double()
+    loss = masked_loss(model, data)
+    assert len(made) == 3
+    made.clear()
+    loss.backward()
+    assert len(made) == 5
+    assert [len(made_pass.gradients) for made_pass in made] == [0, 2, 0, 2, 0]
+
+
+@pytest.mark.parametrize("layer", [SumThenLinear, Gat])
+def test_stores_go_with_the_graph(layer: Callable[..., nn.Module]) -> None:
+    data = make_data()
+    model = TwoLayers(layer).double()
+    with without_collector():
+        sizes = []
+        for _ in range(4):
+            loss = masked_loss(model, data)
+            forward = used(data)
+            loss.backward()
+            sizes.append(used(data))
+            assert used(data) < forward
+            model.zero_grad()
+        # The features, and their sum where it is kept.
+        kept = 6 if layer is SumThenLinear else 0
+        assert sizes[1:] == [(6 + kept) * ROW] * 3
