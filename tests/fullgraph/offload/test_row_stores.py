@@ -106,7 +106,7 @@ def test_roles_choose_tiers_by_what_is_left(layout: RowLayout, tmp_path: Path) -
     made = [stores.allocate(layout, (10,), torch.float32, "source") for _ in range(3)]
     assert [store.tier for store in made] == ["device", "host", "file"]
     assert stores.allocate(layout, (), torch.float32).tier == "host"
-    stores.sequential_on_device = True
+    stores.sequential_device_bytes = 1000
     assert stores.allocate(layout, (2,), torch.float32).tier == "device"
     assert bytes_of(stores)["device"] == (4000, 800)
     assert bytes_of(stores)["host"] == (4000, 400)

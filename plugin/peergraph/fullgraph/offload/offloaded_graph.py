@@ -9,14 +9,13 @@ from torch import Tensor
 
 from peergraph.fullgraph.layout.blocks import balance_cost
 from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.offload.budget import make_row_stores
 from peergraph.fullgraph.offload.chunked_csc import ChunkedCsc
 from peergraph.fullgraph.offload.chunks import Chunks
 from peergraph.fullgraph.offload.offloaded_csc import OffloadedCsc
 from peergraph.fullgraph.offload.offloaded_tensor import OffloadedTensor, from_store
-from peergraph.fullgraph.offload.row_stores import RowStores
 from peergraph.fullgraph.offload.table_rows import store_rows
 from peergraph.fullgraph.offload.virtual_rank import RowSpaces
-from peergraph.fullgraph.plan.offload_cost import DEVICE
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.memory import Group
@@ -41,12 +40,7 @@ class OffloadedGraph:
         layouts: Mapping[NodeType, RowLayout],
         structures: Mapping[EdgeType, PartitionedCsc],
     ) -> None:
-        self.stores = RowStores(
-            group,
-            plan.device_room,
-            plan.host_room,
-            sequential_on_device=all(t == DEVICE for t in plan.placement.tiers.values()),
-        )
+        self.stores = make_row_stores(group, plan)
         """Memory for rows of this rank."""
         self.spaces = RowSpaces(self.stores)
         """Rows by chunk."""

@@ -62,8 +62,8 @@ class RowStores:
         folder: where files without a name may hold rows for which the host has no room; None: no
             such files.
         file_bytes: budget of these files, in bytes.
-        sequential_on_device: whether rows of the role "sequential" are on the device while it has
-            room: where the plan says that all rows fit.
+        sequential_device_bytes: of the device's budget, what rows of the role "sequential" may
+            take; the rest is for rows of sources.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class RowStores:
         *,
         folder: str | PathLike[str] | None = None,
         file_bytes: int = 1 << 62,
-        sequential_on_device: bool = False,
+        sequential_device_bytes: int = 0,
     ) -> None:
         if host_bytes is None:
             host_bytes = free_host_memory() // group.world_size
@@ -82,8 +82,9 @@ class RowStores:
         """The ranks."""
         self.folder = folder
         """Where files without a name hold rows, or None."""
-        self.sequential_on_device = sequential_on_device
-        """Whether rows of the role "sequential" are on the device while it has room."""
+        self.sequential_device_bytes = sequential_device_bytes
+        """Of the device's budget, what rows of the role "sequential" may take."""
+        self._sequential_bytes = 0
         self.moved = TransferCounts()
         """Bytes that passes over chunks have moved between these stores and the device."""
         self.use: dict[Tier, TierUse] = {
@@ -110,8 +111,8 @@ class RowStores:
             features: shape of a row.
             dtype: of the rows.
             role: "source" for rows that are read at random: on the device if there is room, else
-                on the host. "sequential" for rows that are read in order: on the host, or on the
-                device where `sequential_on_device` says so. Either goes to a file where the host
+                on the host. "sequential" for rows that are read in order: on the device within
+                `sequential_device_bytes`, else on the host. Either goes to a file where the host
                 has no room.
             tier: the only tier that is tried; None: by role.
             what: what the rows are, for errors.
@@ -121,11 +122,13 @@ class RowStores:
             OSError: the folder's disk is full, or not writable.
         """
         num_bytes = layout.local_count * math.prod(features) * dtype.itemsize
-        for chosen in self._tiers(role) if tier is None else [tier]:
+        for chosen in self._tiers(role, num_bytes) if tier is None else [tier]:
             memory = self._take(chosen, num_bytes)
             if memory is not None:
                 rows = memory[:num_bytes].view(dtype).view(layout.local_count, *features)
-                give_back = partial(self._give_back, chosen, memory)
+                limited = memory.numel() if chosen == "device" and role == "sequential" else 0
+                self._sequential_bytes += limited
+                give_back = partial(self._give_back, chosen, memory, limited)
                 return RowStore(layout, rows, chosen, give_back, self)
         raise MemoryError(self._explain(layout, features, dtype, num_bytes, what, tier))
 
@@ -147,10 +150,15 @@ class RowStores:
             if tier in (None, name):
                 self._free_blocks(name, use.kept)
 
-    def _tiers(self, role: Role) -> list[Tier]:
+    def has_device_room(self, num_bytes: int) -> bool:
+        """Whether rows of the role "sequential" of so many bytes would be on the device."""
+        room = self.sequential_device_bytes - self._sequential_bytes
+        return num_bytes <= min(room, self.use["device"].left)
+
+    def _tiers(self, role: Role, num_bytes: int) -> list[Tier]:
         if role not in ("source", "sequential"):
             raise ValueError(f"role must be source or sequential, got {role!r}")
-        if role == "source" or self.sequential_on_device:
+        if role == "source" or self.has_device_room(num_bytes):
             return ["device", "host", "file"]
         return ["host", "file"]
 
@@ -204,7 +212,8 @@ class RowStores:
         os.close(fd)
         return part.tensor()
 
-    def _give_back(self, tier: Tier, memory: Tensor) -> None:
+    def _give_back(self, tier: Tier, memory: Tensor, limited: int) -> None:
+        self._sequential_bytes -= limited
         use, size = self.use[tier], memory.numel()
         use.used -= size
         use.kept += size

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import torch
 from torch import Tensor
 
@@ -34,8 +36,9 @@ def store_rows(stores: RowStores, table: Table | Tensor, layout: RowLayout, what
     Raises:
         MemoryError: there is no room for the rows.
     """
-    if isinstance(table, Tensor) and not stores.sequential_on_device and _serves(table, layout):
-        return RowStore(layout, table.detach(), "host")
+    num_bytes = layout.local_count * torch.Size(table.shape[1:]).numel() * table.dtype.itemsize
+    if not stores.has_device_room(num_bytes) and _serves(table, layout):
+        return RowStore(layout, table.detach(), "host", allocator=stores)
     store = stores.allocate(layout, tuple(table.shape[1:]), table.dtype, "sequential", what=what)
     if store.device.type == "cuda":
         # Queued work of this memory's last owner may still read it.
@@ -54,7 +57,7 @@ def read_rows(table: Table | Tensor, ids: Tensor) -> Tensor:
     return table.detach().index_select(0, ids.to(table.device))
 
 
-def _serves(table: Tensor, layout: RowLayout) -> bool:
+def _serves(table: Table | Tensor, layout: RowLayout) -> TypeGuard[Tensor]:
     """Returns whether a tensor's own memory can be the host memory of a store."""
     if type(table) is not Tensor or table.device.type != "cpu" or not table.is_contiguous():
         return False

@@ -1,0 +1,71 @@
+"""Row stores within the budget of a plan."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.layout.volume import Volume
+from peergraph.fullgraph.offload.budget import make_row_stores
+from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
+from peergraph.fullgraph.plan.memory_items import GraphFacts
+from peergraph.fullgraph.plan.offload_plan import OffloadPlan
+from peergraph.memory import Group, machine
+
+NODES, EDGES = 10_000, 100_000
+ROW = 4 * 64 * NODES
+
+
+def plan(budget: int, **options: int) -> OffloadPlan:
+    facts = GraphFacts(
+        {"_N": (NODES,)},
+        {("_N", "_E", "_N"): Volume(((NODES,),), ((EDGES,),))},
+        {"_N": 4 * 64},
+    )
+    found = FullGraphPlan.make(
+        facts,
+        machine("single"),
+        widths=[64, 64, 64, 64],
+        memory_budget=budget,
+        offload=True,
+        num_chunks=20,
+        **options,
+    ).offload
+    assert found is not None
+    return found
+
+
+def test_rows_of_sources_come_first() -> None:
+    group = Group(0, 1, torch.device("cpu"), 60.0)
+    layout = RowLayout.contiguous(group, NODES)
+    # Two row sets fit: those of sources that exist at the same time.
+    found = plan(int(2.5 * ROW) + 12 * EDGES, host_memory=10 * ROW)
+    assert found.source_bytes == 2 * ROW
+    stores = make_row_stores(group, found)
+    assert stores.use["device"].budget == found.device_room
+    kept = [stores.allocate(layout, (64,), torch.float32, "sequential") for _ in range(2)]
+    sources = [stores.allocate(layout, (64,), torch.float32, "source") for _ in range(2)]
+    assert [s.tier for s in (*kept, *sources)] == ["host", "host", "device", "device"]
+    # With more memory, rows that are read in order take the rest.
+    roomy = plan(20 * ROW)
+    stores = make_row_stores(group, roomy)
+    assert roomy.is_on_device
+    kept = [stores.allocate(layout, (64,), torch.float32, "sequential") for _ in range(3)]
+    assert [s.tier for s in kept] == ["device"] * 3
+    limit = stores.sequential_device_bytes
+    assert stores.has_device_room(limit - 3 * ROW)
+    assert not stores.has_device_room(limit - 3 * ROW + 1)
+    kept[0].release()
+    assert stores.has_device_room(limit - 2 * ROW)
+
+
+def test_host_and_files(tmp_path: object) -> None:
+    group = Group(0, 1, torch.device("cpu"), 60.0)
+    layout = RowLayout.contiguous(group, NODES)
+    found = plan(int(2.5 * ROW) + 12 * EDGES, host_memory=2 * ROW, file_memory=ROW)
+    stores = make_row_stores(group, found, str(tmp_path))
+    tiers = [stores.allocate(layout, (64,), torch.float32, tier=None) for _ in range(3)]
+    assert [s.tier for s in tiers] == ["host", "host", "file"]
+    with pytest.raises(MemoryError, match="file 0 of"):
+        stores.allocate(layout, (64,), torch.float32, what="gradients")
