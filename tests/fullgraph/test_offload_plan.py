@@ -137,7 +137,7 @@ def test_widths_that_are_not_known_are_assumed() -> None:
     plan = FullGraphPlan.make(facts(), machine("single"), memory_budget=110 * GIB,
                               host_memory=600 * GIB)  # fmt: skip
     assert offloaded(plan).assumed
-    assert offloaded(plan).widths == (130, 128, 128, 128)
+    assert offloaded(plan).widths == (130, 256, 256, 256)
     assert "which are assumed" in plan.decision
     assert "at run time rows are placed by what is free" in str(plan)
     known = plan.with_widths(PAPERS)
@@ -146,11 +146,11 @@ def test_widths_that_are_not_known_are_assumed() -> None:
 
 
 def test_resident_graph_stays_resident() -> None:
-    plan = FullGraphPlan.make(facts(4), machine("full4"), memory_budget=200 * GIB)
+    plan = FullGraphPlan.make(facts(4), machine("full4"), memory_budget=320 * GIB)
     assert plan.offload is None
     assert plan.with_widths(PAPERS).offload is None
     with pytest.raises(ValueError, match="does not fit on the devices: offloaded"):
-        plan.with_widths([128, 1024, 1024, 172])
+        plan.with_widths([128, 2048, 2048, 172])
 
 
 def test_small_budget_says_what_is_needed() -> None:

@@ -135,7 +135,7 @@ class FullGraph:
             memory_budget: bytes of each rank's device; None: what is free.
             offload: whether rows of features and layers are kept in host memory and computed chunk
                 by chunk (HongTu); None: where resident training would exceed the budget, which is
-                counted with the given widths, else with three layers of 128 columns.
+                counted with the given widths, else with three layers of 256 columns.
             num_chunks: of each rank's nodes, for offloaded training; None: by the shortest expected
                 epoch.
             host_memory: bytes of the host for rows of all ranks; None: what is free.

@@ -29,7 +29,7 @@ def plan(budget: int, **options: int) -> OffloadPlan:
         widths=[64, 64, 64, 64],
         memory_budget=budget,
         offload=True,
-        num_chunks=20,
+        num_chunks=100,
         **options,
     ).offload
     assert found is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from os import PathLike
 
 import torch
@@ -30,6 +31,7 @@ def make_row_stores(
     """
     room = plan.device_room
     if group.device.type == "cuda":
+        gc.collect()  # rows of graphs that are not used any more
         taken = torch.cuda.memory_allocated(group.device)
         later = sum(i.num_bytes[group.rank] for i in plan.items if i.name in _MADE_LATER)
         room = max(0, plan.memory_budget - taken - later)

@@ -22,7 +22,9 @@ from peergraph.store import EdgeType
 from peergraph.store.placement.plan import format_bytes
 
 # A model whose widths are not known is taken to have so many layers of so many columns.
-_ASSUMED_WIDTH, _ASSUMED_LAYERS = 128, 3
+_ASSUMED_COLUMNS, _ASSUMED_LAYERS = 256, 3
+# The width of a sum for which exchanges are compared where the model's widths are not known.
+_ASSUMED_WIDTH = 128
 _MOST_GPUS = 4096
 _UNKNOWN_MEMORY = 1 << 50
 
@@ -94,7 +96,7 @@ class FullGraphPlan:
             mode: to be used; None: the quickest that fits into the budget.
             modes: that the ranks can use.
             offload: whether rows are kept in host memory (HongTu); None: where all rows do not fit
-                into the budget. A model of unknown widths is taken to have three layers of 128
+                into the budget. A model of unknown widths is taken to have three layers of 256
                 columns.
             num_chunks: of each rank, for offloaded training; None: see
                 :func:`make_offload_plan`.
@@ -310,7 +312,7 @@ def _assumed_widths(facts: GraphFacts, element_bytes: int) -> tuple[int, ...]:
     rows = sum(map(sum, facts.nodes.values()))
     size = sum(sum(counts) * facts.row_bytes.get(t, 0) for t, counts in facts.nodes.items())
     columns = max(1, round(size / max(1, rows) / element_bytes))
-    return (columns, *(_ASSUMED_WIDTH,) * _ASSUMED_LAYERS)
+    return (columns, *(_ASSUMED_COLUMNS,) * _ASSUMED_LAYERS)
 
 
 def _decision(

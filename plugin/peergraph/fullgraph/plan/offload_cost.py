@@ -15,8 +15,9 @@ DEVICE, HOST, FILE = TIERS = ("device", "host", "file")
 FILE_RATE = 3e9
 # What the host takes for the operations of a chunk, which nothing hides if the chunk is small.
 _CHUNK_SECONDS = 2e-3
-# Rows of the widest layer that the recomputation of a chunk holds: as of a layer and its gradients.
-_WORKING_ROWS = 4
+# Rows of the widest layer that the recomputation of a chunk holds: as of a layer with its product,
+# activation and dropout, and the gradients of these. Of values of edges fewer live at a time.
+_WORKING_ROWS, _WORKING_EDGES = 10, 4
 _LIST_BYTES = 16  # of a row that a chunk needs: in four lists
 _STAGES = 2  # buffers of each transfer: one is filled while the other is used
 
@@ -122,7 +123,7 @@ def working_bytes(
         staged = sources if stages_own_sources else sources * (ranks - 1) // ranks
         held = of_chunk * (_STAGES * moved + _WORKING_ROWS * schedule.widest)
         held += _STAGES * staged * gathered
-        held += _WORKING_ROWS * -(-edges[rank] // chunks) * edge_columns
+        held += _WORKING_EDGES * -(-edges[rank] // chunks) * edge_columns
         found.append(held * element_bytes)
     return tuple(found)
 

@@ -28,6 +28,7 @@ from peergraph.store.placement.plan import format_bytes
 CHUNK_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 """Numbers of chunks of a rank that a plan chooses from."""
 _AS_QUICK, _CHUNK_SHARE = 1.02, 1 / 16
+_ASSUMED_HEADS = 4
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,8 @@ def make_offload_plan(
     refused = ""
     for count in CHUNK_COUNTS if num_chunks is None else (num_chunks,):
         spread = counted.get(count) or expected_spread(facts, count)
-        edge_columns = heads and 2 * heads
+        # A model that is not known may have attention.
+        edge_columns = 2 * (heads or (_ASSUMED_HEADS if assumed else 0))
         # Buffers for sources are needed where a whole row set does not fit on the device.
         for stages in (False, True):
             working = working_bytes(facts, schedule, spread, element_bytes, edge_columns, stages)
