@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
+from os import PathLike
 from typing import Any
 
 import torch
@@ -41,7 +43,7 @@ from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.fullgraph.structure.partitioned_structure import PartitionedStructure
 from peergraph.fullgraph.tensor.conversions import from_local
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
-from peergraph.memory import Group, Topology, cached_topology, machine
+from peergraph.memory import Group, Topology, cached_topology, collective_call, machine
 from peergraph.memory.group.naming import collective
 from peergraph.memory.region.free_memory import free_gpu_memory, free_host_memory
 from peergraph.memory.table.table import Table
@@ -106,6 +108,7 @@ class FullGraph:
         offload: bool | None = None,
         num_chunks: int | None = None,
         host_memory: int | None = None,
+        folder: str | PathLike[str] | None = None,
         mode: str | None = None,
         topology: Topology | str | None = None,
         widths: Sequence[int] | None = None,
@@ -139,6 +142,8 @@ class FullGraph:
             num_chunks: of each rank's nodes, for offloaded training; None: by the shortest expected
                 epoch.
             host_memory: bytes of the host for rows of all ranks; None: what is free.
+            folder: where files without a name hold rows for which the host has no room, best on an
+                NVMe drive; None: no files.
             mode: how rows are exchanged: "halo", "blocks" or "in_kernel"; None: the one that is
                 expected to be the quickest, for each width of rows on GPUs that reach each other's
                 memory.
@@ -174,6 +179,7 @@ class FullGraph:
             offload=offload,
             num_chunks=num_chunks,
             host_memory=host_memory,
+            folder=folder,
             mode=mode,
             topology=topology,
             widths=widths,
@@ -269,6 +275,7 @@ def _build(
     offload: bool | None = None,
     num_chunks: int | None = None,
     host_memory: int | None = None,
+    folder: str | PathLike[str] | None = None,
     mode: str | None = None,
     topology: Topology | str | None = None,
     widths: Sequence[int] | None = None,
@@ -323,6 +330,7 @@ def _build(
             offload=offload,
             num_chunks=num_chunks,
             host_memory=_host_memory(group, host_memory),
+            file_memory=_file_memory(group, folder),
         )
         layouts = {t: RowLayout.from_order(group, *parts) for t, parts in chosen.parts.items()}
         structures: dict[EdgeType, PartitionedCsc] = {}
@@ -336,7 +344,7 @@ def _build(
             step(count)
     if plan.offload is None:
         return FullGraph(group, layouts, structures, chosen, plan)
-    offloaded = OffloadedGraph(group, plan.offload, layouts, structures)
+    offloaded = OffloadedGraph(group, plan.offload, layouts, structures, folder)
     return FullGraph(group, layouts, offloaded.structures, chosen, plan, offloaded)
 
 
@@ -418,6 +426,13 @@ def _budget(group: Group, memory_budget: int | None) -> int:
         else:
             memory_budget = free_host_memory() // group.world_size
     least: int = min(group.all_gather(memory_budget))
+    return least
+
+
+def _file_memory(group: Group, folder: str | PathLike[str] | None) -> int:
+    """The least free bytes of the folders' disks, for all ranks together. Collective."""
+    free = collective_call(group, lambda: 0 if folder is None else shutil.disk_usage(folder).free)
+    least: int = min(group.all_gather(free))
     return least
 
 

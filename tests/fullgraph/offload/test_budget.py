@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from peergraph.fullgraph.graph import FullGraph
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.layout.volume import Volume
 from peergraph.fullgraph.offload.budget import make_row_stores
@@ -69,3 +70,22 @@ def test_host_and_files(tmp_path: object) -> None:
     assert [s.tier for s in tiers] == ["host", "host", "file"]
     with pytest.raises(MemoryError, match="file 0 of"):
         stores.allocate(layout, (64,), torch.float32, what="gradients")
+
+
+def test_graph_with_rows_in_files(tmp_path: object) -> None:
+    group = Group(0, 1, torch.device("cpu"), 60.0)
+    generator = torch.Generator().manual_seed(5)
+    edges = torch.randint(0, NODES, (2, EDGES), generator=generator)
+    x = torch.randn(NODES, 64, generator=generator)
+    graph = FullGraph.build(
+        group, NODES, edges, order="original", offload=True, num_chunks=10, widths=[64, 8],
+        memory_budget=2 * ROW, host_memory=ROW // 2, folder=str(tmp_path),
+    )  # fmt: skip
+    assert graph.plan.offload is not None
+    assert graph.plan.offload.file_room > 0
+    assert graph.offloaded is not None
+    rows = graph.node_rows(x)
+    assert graph.offloaded.stores.use["file"].used == ROW
+    assert torch.equal(rows.full_tensor(), x)
+    with pytest.raises(FileNotFoundError):
+        FullGraph.build(group, NODES, edges, memory_budget=2 * ROW, folder=f"{tmp_path}/none")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from os import PathLike
 
 import torch
 from torch import Tensor
@@ -31,6 +32,7 @@ class OffloadedGraph:
         plan: number of chunks, and memory for rows.
         layouts: rows of nodes, by type.
         structures: edges, by relation.
+        folder: for files with rows for which the host has no room; None: no files.
     """
 
     def __init__(
@@ -39,8 +41,9 @@ class OffloadedGraph:
         plan: OffloadPlan,
         layouts: Mapping[NodeType, RowLayout],
         structures: Mapping[EdgeType, PartitionedCsc],
+        folder: str | PathLike[str] | None = None,
     ) -> None:
-        self.stores = make_row_stores(group, plan)
+        self.stores = make_row_stores(group, plan, folder)
         """Memory for rows of this rank."""
         self.spaces = RowSpaces(self.stores)
         """Rows by chunk."""
