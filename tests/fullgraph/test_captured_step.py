@@ -161,6 +161,21 @@ def test_steps_do_not_wait_for_the_gpu(captured: bool) -> None:
     assert losses[0].item() != losses[1].item()
 
 
+def _steps_without_waiting() -> list[float]:
+    step = make_step(torch.device("cuda", torch.cuda.current_device()))
+    for _ in range(4):
+        step()
+    with no_synchronisation():
+        losses = [step() for _ in range(2)]
+    return [float(loss) for loss in losses]
+
+
+@pytest.mark.gpus(2)
+def test_steps_of_ranks_do_not_wait_for_the_gpu() -> None:
+    first, second = run_ranks(_steps_without_waiting, 2, device="cuda")
+    assert first == second
+
+
 @pytest.mark.gpus(1)
 def test_what_cannot_be_captured() -> None:
     device = torch.device("cuda", 0)

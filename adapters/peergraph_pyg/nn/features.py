@@ -20,6 +20,13 @@ class Ends(NamedTuple):
     x_src: Tensor
     x_dst: Tensor | None
 
+    @property
+    def distinct(self) -> tuple[Tensor, ...]:
+        """The features that there are, each once."""
+        if self.x_dst is None or self.x_dst is self.x_src:
+            return (self.x_src,)
+        return self.x_src, self.x_dst
+
 
 def ends_of(x: Any) -> Ends:
     """Returns features of sources and destinations, given a pair or one tensor of sources."""

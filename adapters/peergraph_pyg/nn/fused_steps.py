@@ -33,10 +33,9 @@ def require_projection(layer: FastLayer, x: Ends, edge_index: Any) -> str:
     reduce = layer._require_settings()
     layer._require_steps("propagate")
     require(isinstance(edge_index, Tensor), f"edge_index is a {kind_of(edge_index)}")
-    for end in x:
-        if end is not None:
-            layer._require_features(end, edge_index)
-            require(end.ndim == 2, "x is no matrix")
+    for end in x.distinct:
+        layer._require_features(end, edge_index)
+        require(end.ndim == 2, "x is no matrix")
     require(not torch.is_autocast_enabled(x.x_src.device.type), "there is autocast")
     return reduce
 

@@ -161,9 +161,8 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         """Returns the structure; raises Unsupported for input of another kind or a wrong one."""
         if isinstance(edge_index, PartitionedEdgeIndex):
             require(edge_index.edge_weight is None, "edge_index is a matrix with values")
-            for features in x:
-                if features is not None:
-                    self._require_features(features, edge_index)
+            for given in x.distinct:
+                self._require_features(given, edge_index)
             return partitioned_structure(edge_index, size, x, e)
         plain = type(edge_index) is Tensor and edge_index.layout == torch.strided
         if not plain and not isinstance(edge_index, EdgeIndex):
