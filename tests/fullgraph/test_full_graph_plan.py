@@ -48,7 +48,7 @@ def test_bytes() -> None:
         "products": 3 * 4 * 512 * rows,
     }
     assert plan.buffers["blocks"] == (2 * 4 * 100 * rows,) * 4
-    assert plan.buffers["in_kernel"] == (0,) * 4
+    assert plan.buffers["in_kernel"] == (4 * 100 * rows,) * 4
     assert plan.bytes_by_rank == (sum(bytes_of(plan).values()) + plan.buffers[plan.mode][0],) * 4
 
 
@@ -146,7 +146,7 @@ def test_one_rank() -> None:
 
 def test_budget_chooses_the_mode_that_fits() -> None:
     free = FullGraphPlan.make(DENSE, machine("full4"), widths=WIDTHS)
-    held = free.bytes_by_rank[0] - free.buffers["blocks"][0]
+    held = free.bytes_by_rank[0] - free.buffers["blocks"][0] + free.buffers["in_kernel"][0]
     tight = FullGraphPlan.make(DENSE, machine("full4"), widths=WIDTHS, memory_budget=held)
     assert tight.mode == "in_kernel"
     assert "no room for halo, blocks" in tight.reason

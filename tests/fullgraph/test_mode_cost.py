@@ -68,7 +68,7 @@ def test_two_ranks() -> None:
     links = 10 * width / OWN + 100 * width / LINK + row * 60 + STAGE
     assert costs["in_kernel"].seconds == pytest.approx(links)
     assert costs["in_kernel"].received == (100 * width, 40 * width)
-    assert costs["in_kernel"].buffers == (0, 0)
+    assert costs["in_kernel"].buffers == (10 * width, 70 * width)  # few of the rows, or all
 
 
 def test_nothing_is_exchanged_by_one_rank() -> None:

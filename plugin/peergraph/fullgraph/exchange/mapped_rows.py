@@ -13,6 +13,7 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.errors import PeerLostError
 from peergraph.fullgraph.exchange.halo import HaloPlan
+from peergraph.fullgraph.exchange.mode_cost import rows_to_publish
 from peergraph.fullgraph.exchange.transport import split_rows
 from peergraph.memory import SharedRegion
 from peergraph.memory.device.launching import launch_on
@@ -22,8 +23,6 @@ from peergraph.memory.group.device_waits import register_wait
 _FLAG_BYTES = 128
 # Rows begin at multiples of this, so that kernels read them in vectors.
 _ROW_UNIT = 32
-# Up to this share of the rows is packed; a copy of all rows in order takes less time than of more.
-_PACKED_SHARE = 0.25
 
 
 @dataclass(frozen=True)
@@ -182,7 +181,7 @@ def _published_rows(plan: HaloPlan) -> tuple[Tensor | None, Tensor]:
     """
     sent: Tensor | None = torch.unique(plan.send_rows)
     assert sent is not None
-    if len(sent) > _PACKED_SHARE * plan.num_local:
+    if rows_to_publish(len(sent), plan.num_local) == plan.num_local:
         sent, numbers = None, plan.send_rows
     else:
         numbers = torch.searchsorted(sent, plan.send_rows)

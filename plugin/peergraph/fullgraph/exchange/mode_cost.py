@@ -30,6 +30,8 @@ _LEAST_READ, _SLICE_BYTES, _EDGE_BYTES = 128, 512, 8
 _LEAST_READS = 128
 # Rows that are packed in a second, however narrow; and launches and waits of a stage.
 _PACKED_ROWS, _STAGE_SECONDS = 1.7e9, 5e-5
+# Up to this share of the rows is packed; a copy of all rows in order takes less time than of more.
+_PACKED_SHARE = 0.25
 # Seconds of a sum for each row with edges at least: a warp waits for memory several times.
 _ROW_SECONDS = 4.2e-10
 
@@ -53,13 +55,18 @@ class ModeCost:
         mode: one of :data:`MODES`.
         seconds: of the exchange and the sum together, on the slowest rank.
         received: bytes that each rank receives.
-        buffers: bytes of each rank for rows of other ranks.
+        buffers: bytes of each rank for rows of other ranks, or for rows that others read.
     """
 
     mode: str
     seconds: float
     received: tuple[int, ...]
     buffers: tuple[int, ...]
+
+
+def rows_to_publish(needed: int, rows: int) -> int:
+    """Returns how many of a rank's rows are copied to where others read them: few, or all."""
+    return needed if needed <= _PACKED_SHARE * rows else rows
 
 
 def quickest(seconds: Mapping[str, float], modes: Iterable[str]) -> str:
@@ -118,7 +125,7 @@ def sum_costs(
                 "in_kernel",
                 max(model.in_kernel(rank, remote[rank]) for rank in every),
                 tuple(count * row_bytes for count in remote),
-                (0,) * ranks,
+                tuple(model.published(rank) * row_bytes for rank in every),
             )
         )
     return {cost.mode: cost for cost in costs}
@@ -187,8 +194,9 @@ class _Model:
 
         Other ranks read from this one's memory meanwhile.
         """
-        needed = sum(row[rank] for row in self.needed) - self.needed[rank][rank]
-        published = min(self.pack(rank, needed), self.access(rank, 2 * self.sources[rank]))
+        rows = self.published(rank)
+        is_packed = rows < self.sources[rank]
+        published = self.pack(rank, rows) if is_packed else self.access(rank, 2 * rows)
         local = self.local_sum(rank, sum(row[rank] for row in self.edges))
         local += self.rows_with_edges(rank, remote) * _ROW_SECONDS
         over_links = remote * self.row_bytes / self.links(rank) if remote else 0.0
@@ -205,6 +213,11 @@ class _Model:
     def rows_with_edges(self, rank: int, edges: int) -> int:
         """Destinations that so many edges reach, at most."""
         return min(edges, self.destinations[rank])
+
+    def published(self, rank: int) -> int:
+        """Rows that a rank copies to where others read them."""
+        needed = sum(row[rank] for row in self.needed) - self.needed[rank][rank]
+        return rows_to_publish(min(needed, self.sources[rank]), self.sources[rank])
 
     def links(self, rank: int) -> float:
         """Bytes a second of random rows of all other ranks together."""
