@@ -3,6 +3,7 @@
     python examples/dgl_full_graph.py                                  # one process
     torchrun --nproc-per-node 2 examples/dgl_full_graph.py             # one rank per GPU
     torchrun --nproc-per-node 2 examples/dgl_full_graph.py --device cpu
+    python examples/dgl_full_graph.py --memory-budget 1                # features in host memory
 
 The script is DGL's usual one for one GPU. Every rank runs it, on a part of the nodes and edges, and
 gets the loss and the gradients of one process, also with dropout. The lines that use Peergraph are
@@ -61,11 +62,12 @@ class SAGE(nn.Module):
         return out
 
 
-def train(device: str, epochs: int) -> None:
+def train(device: str, epochs: int, memory_budget: float | None) -> None:
     """The script of every rank."""
     torch.manual_seed(0)
     group = Group.current(device=device)
-    g = peergraph_dgl.full_graph(make_graph(), group=group)  # (2) each rank keeps its part
+    budget = None if memory_budget is None else int(memory_budget * 2**20)
+    g = peergraph_dgl.full_graph(make_graph(), budget, group=group)  # (2) each rank keeps its part
     features, labels = g.ndata["feat"], g.ndata["label"]
     train_mask, test_mask = g.ndata["train_mask"], g.ndata["test_mask"]
 
@@ -92,13 +94,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument(
+        "--memory-budget",
+        type=float,
+        help="MiB of each rank's device; rows that do not fit stay in host memory; default: all",
+    )
     args = parser.parse_args()
     distributed = "WORLD_SIZE" in os.environ
     if args.device == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     if distributed:
         dist.init_process_group("cpu:gloo,cuda:nccl" if args.device == "cuda" else "gloo")
-    train(args.device, args.epochs)
+    train(args.device, args.epochs, args.memory_budget)
     if distributed:
         dist.barrier()
         dist.destroy_process_group()

@@ -3,9 +3,10 @@
     torchrun --nproc-per-node 4 examples/pyg_full_graph.py      # one rank per GPU
     torchrun --nproc-per-node 2 examples/pyg_full_graph.py --device cpu
     python examples/pyg_full_graph.py                           # one process
+    python examples/pyg_full_graph.py --memory-budget 1         # features in host memory
 
 The script is the one for a single GPU; the lines that use Peergraph are marked with (1) to (3).
-Accuracies are the same on any number of ranks.
+Accuracies are the same on any number of ranks, and with any budget.
 """
 
 from __future__ import annotations
@@ -69,6 +70,11 @@ def main() -> None:
     parser.add_argument("--model", choices=MODELS, default="gcn")
     parser.add_argument("--data", help="file of torch.save(data); default: a generated graph")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--memory-budget",
+        type=float,
+        help="MiB of each rank's device; rows that do not fit stay in host memory; default: all",
+    )
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--dropout", type=float, default=0.5)
@@ -81,7 +87,8 @@ def main() -> None:
         torch.cuda.set_device(device)
 
     data = torch.load(args.data, weights_only=False) if args.data else make_graph()
-    data = peergraph_pyg.full_graph(data, device=device)  # (2) each rank keeps its rows
+    budget = None if args.memory_budget is None else int(args.memory_budget * 2**20)
+    data = peergraph_pyg.full_graph(data, budget, device=device)  # (2) each rank keeps its rows
 
     torch.manual_seed(1)
     model = MODELS[args.model](

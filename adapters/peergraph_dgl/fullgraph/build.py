@@ -37,6 +37,8 @@ def full_graph(
     g: Any,
     memory_budget: int | None = None,
     *,
+    offload: bool | None = None,
+    num_chunks: int | None = None,
     order: Any = "auto",
     group: Group | None = None,
 ) -> PartitionedGraph:
@@ -51,7 +53,11 @@ def full_graph(
         g: a ``DGLGraph`` that is equal on all ranks, a graph returned by :func:`share` or
             :func:`from_store`, or a :class:`peergraph.store.Store`. Of a shared graph and a store
             each rank reads its rows only.
-        memory_budget: bytes of each rank; None: what is free.
+        memory_budget: bytes of each rank's device; None: what is free.
+        offload: whether features wider than one column, and rows of layers, are kept in host memory
+            and computed chunk by chunk (HongTu), with the same results; None: where the graph does
+            not fit into the budget.
+        num_chunks: of each rank's nodes, if rows are offloaded; None: as planned.
         order: how nodes are numbered before they are cut into blocks: ``"auto"``, ``"random"``,
             ``"communities"``, ``"original"``, ``"metis"``, or a tensor [nodes] with the rank of
             each node, as ``dgl.metis_partition_assignment`` gives it; also by node type. See
@@ -62,9 +68,15 @@ def full_graph(
     Raises:
         TypeError: `g` is none of these, or a block.
         ValueError: ranks have other graphs or arguments; a group for a graph in a store.
-        NotImplementedError: data that requires gradients; the graph does not fit into the budget.
+        NotImplementedError: data that requires gradients.
+        ValueError, MemoryError: the budget, or the host, is too small; says what is needed.
     """
-    options = {"order": order, "memory_budget": memory_budget}
+    options = {
+        "order": order,
+        "memory_budget": memory_budget,
+        "offload": offload,
+        "num_chunks": num_chunks,
+    }
     if isinstance(g, PartitionedGraph) or not isinstance(g, (DGLGraph, StoreGraph, Store)):
         raise TypeError(f"g must be a DGLGraph or a Store, got {type(g).__name__}")
     if isinstance(g, DGLGraph) and g.is_block:

@@ -153,7 +153,7 @@ def _invoke_reduce_function(
         batch = NodeBatch(graph, nodes, ntype, data, msgs=mailbox)
         for name, rows in _with_layout(func(batch), bucket.layout, func).items():
             parts.setdefault(name, {})[str(bucket.degree)] = rows
-    return {name: structure.on_edges(_join, others=rows) for name, rows in parts.items()}
+    return {name: _join(structure, of_degrees) for name, of_degrees in parts.items()}
 
 
 class _Bucket:
@@ -178,7 +178,11 @@ class _Bucket:
             return rows[positions if csc.edge_ids is None else csc.edge_ids[positions].long()]
 
         return structure.on_edges(
-            run, edges={"rows": rows}, others={"steps": self.steps}, result=self.layout
+            run,
+            edges={"rows": rows},
+            others={"steps": self.steps},
+            result=self.layout,
+            row_type=((self.degree, *rows.shape[1:]), rows.dtype),
         )
 
     def select(self, structure: PartitionedStructure, rows: Tensor) -> PartitionedTensor:
@@ -187,11 +191,21 @@ class _Bucket:
         def run(csc: Csc, rows: Tensor) -> Tensor:
             return rows[_of_degree(csc, self.degree)]
 
-        return structure.on_edges(run, destinations={"rows": rows}, result=self.layout)
+        return structure.on_edges(
+            run,
+            destinations={"rows": rows},
+            result=self.layout,
+            row_type=(rows.shape[1:], rows.dtype),
+        )
 
 
-def _join(csc: Csc, **parts: Tensor) -> Tensor:
+def _join(structure: PartitionedStructure, parts: dict[str, Tensor]) -> PartitionedTensor:
     """Returns rows of destinations, from those of each in-degree; others are zero."""
+    first = next(iter(parts.values()))
+    return structure.on_edges(_put, others=parts, row_type=(first.shape[1:], first.dtype))
+
+
+def _put(csc: Csc, **parts: Tensor) -> Tensor:
     first = next(iter(parts.values()))
     found = first.new_zeros(csc.num_destinations, *first.shape[1:])
     for degree, rows in parts.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -18,9 +19,6 @@ from peergraph.fullgraph import (
     FullGraph,
     PartitionedEdgeIndex,
     PartitionedTensor,
-    RowLayout,
-    distribute,
-    from_local,
 )
 from peergraph.memory import Group
 from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store, StoreTensor, TableTensor
@@ -40,6 +38,8 @@ def full_graph(
     data: Any,
     memory_budget: int | None = None,
     *,
+    offload: bool | None = None,
+    num_chunks: int | None = None,
     order: Any = "auto",
     device: Any = None,
     group: Group | None = None,
@@ -55,6 +55,10 @@ def full_graph(
         data: ``Data`` or ``HeteroData``, equal on all ranks, or that :func:`share` returned, whose
             rows each rank reads for itself; or the stores of :func:`stores`, or a ``Store``.
         memory_budget: bytes for each rank's device; None: what is free.
+        offload: whether features wider than one column, and rows of layers, are kept in host memory
+            and computed chunk by chunk (HongTu), with the same results; None: where the graph does
+            not fit into the budget.
+        num_chunks: of each rank's nodes, if rows are offloaded; None: as planned.
         order: how nodes are numbered before they are cut in blocks: ``"auto"``, ``"random"``,
             ``"communities"``, ``"original"``, ``"metis"``, or the rank of each node, [nodes]; also
             by node type. See :meth:`peergraph.fullgraph.FullGraph.build`.
@@ -72,11 +76,16 @@ def full_graph(
     Raises:
         TypeError: `data` is none of these.
         ValueError: a number of nodes is unknown, or ranks have data of other sizes.
-        NotImplementedError: the graph does not fit into the budget.
+        ValueError, MemoryError: the budget, or the host, is too small; says what is needed.
     """
     utilities.install()
     data = _as_data(data)
-    options = {"order": order, "memory_budget": memory_budget}
+    options = {
+        "order": order,
+        "memory_budget": memory_budget,
+        "offload": offload,
+        "num_chunks": num_chunks,
+    }
     store = find_store(data)
     if store is not None and has_shared_structure(data):
         if group is not None and group is not store.group:
@@ -87,16 +96,15 @@ def full_graph(
         graph = _build(group, data, options)
     result = copy.copy(data)
     for node_type, storage in _node_storages(result):
-        layout = graph.node_layouts[node_type]
         for key, value in list(row_attributes(storage, storage.is_node_attr)):
-            storage[key] = _rows(value, layout)
+            storage[key] = _rows(value, functools.partial(graph.node_rows, node_type=node_type))
         # PyG would infer it from the edges.
-        storage.num_nodes = layout.size
+        storage.num_nodes = graph.node_layouts[node_type].size
     for edge_type, storage in _edge_storages(result):
         structure = graph.structures[edge_type]
         for key, value in list(row_attributes(storage, storage.is_edge_attr)):
-            storage[key] = _rows(value, structure.edge_layout)
-        weight = _matrix_values(edge_type, storage, graph, structure.edge_layout)
+            storage[key] = _rows(value, functools.partial(graph.edge_rows, edge_type=edge_type))
+        weight = _matrix_values(edge_type, storage, graph)
         if "edge_index" in storage:
             storage.edge_index = PartitionedEdgeIndex(structure)
         for name in ADJACENCY_KEYS:
@@ -202,9 +210,7 @@ def _edges(edge_type: EdgeType, storage: Any, num_nodes: dict[NodeType, int]) ->
     return torch.stack([indices.long(), ptr2index(indptr)])
 
 
-def _matrix_values(
-    edge_type: EdgeType, storage: Any, graph: FullGraph, layout: RowLayout
-) -> PartitionedTensor | None:
+def _matrix_values(edge_type: EdgeType, storage: Any, graph: FullGraph) -> PartitionedTensor | None:
     """The values of the edges' matrix; None for all ones, and where there is no matrix."""
     key = matrix_key(storage)
     if key is None:
@@ -217,16 +223,13 @@ def _matrix_values(
         plain = {"edge_index": storage["edge_index"]}
         check_same_edges(key, parts.edges, _edges(edge_type, plain, counts))
     [values] = parts.tables.values()
-    return distribute(values, layout)
+    return graph.edge_rows(values, edge_type)
 
 
-def _rows(value: Any, layout: RowLayout) -> PartitionedTensor:
+def _rows(value: Any, read: Callable[[Any], PartitionedTensor]) -> PartitionedTensor:
     """This rank's rows of an attribute; of a store, nothing else is read."""
     if isinstance(value, np.ndarray):
         value = torch.from_numpy(value)
-    if isinstance(value, TableTensor):
-        ids = layout.positions.to(value.device)
-        return from_local(value.index_select(0, ids).to(layout.group.device), layout)
-    found = distribute(value.detach(), layout)
+    found = read(value.table if isinstance(value, TableTensor) else value.detach())
     found.requires_grad_(value.requires_grad)
     return found

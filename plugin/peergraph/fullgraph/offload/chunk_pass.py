@@ -227,7 +227,9 @@ class PassChunk:
         self._batch = batch
         self.index = index
         """Number of this rank's chunk."""
-        self.start, self.stop = chunk_pass.chunks.range(index)
+        self.chunks = chunk_pass.chunks
+        """Of the rows that the pass visits."""
+        self.start, self.stop = self.chunks.range(index)
         self._structures: dict[int, Csc] = {}
 
     start: int

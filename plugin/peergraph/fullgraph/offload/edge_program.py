@@ -1,13 +1,13 @@
-"""Functions over the edges to a chunk's rows, recorded like functions of rows."""
+"""Functions on the edges to a chunk's destinations, recorded like functions of rows."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from peergraph.aggregate import Csc
 from peergraph.fullgraph.layout.row_layout import RowLayout
@@ -15,16 +15,11 @@ from peergraph.fullgraph.offload.chunked_csc import ChunkedCsc
 from peergraph.fullgraph.offload.offloaded_tensor import (
     Content,
     OffloadedTensor,
-    detached,
     from_store,
+    make_probe,
     make_shell,
 )
-from peergraph.fullgraph.offload.recording import (
-    plain_operand,
-    probe_of,
-    record,
-    resident_operand,
-)
+from peergraph.fullgraph.offload.recording import plain_operand, probe_of, resident_operand
 from peergraph.fullgraph.offload.records import (
     EdgesOperand,
     Modes,
@@ -34,7 +29,7 @@ from peergraph.fullgraph.offload.records import (
     Slot,
     SourceOperand,
 )
-from peergraph.fullgraph.offload.replay import Compiled, Place, SourceRows
+from peergraph.fullgraph.offload.replay import WHOLE_RESULT, Compiled, Place, SourceRows
 from peergraph.fullgraph.offload.row_segment import (
     is_boundary,
     make_boundary,
@@ -42,33 +37,45 @@ from peergraph.fullgraph.offload.row_segment import (
     with_history,
 )
 from peergraph.fullgraph.offload.virtual_rank import RowSpace, RowSpaces
-from peergraph.fullgraph.structure.partitioned_structure import NONE, Operands
+from peergraph.fullgraph.structure.partitioned_structure import NONE, Operands, RowType
 from peergraph.fullgraph.tensor.conversions import from_local
-from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+
+Function = Callable[..., Tensor]
 
 
 class EdgeFunction:
-    """A function on edges, called with the edges to a chunk's rows.
+    """A function on edges as a call that is recorded.
 
     Args:
-        function: called with a Csc, and by name with plain tensors.
-        space: of the result's rows.
+        function: called with a :class:`peergraph.aggregate.Csc` and plain rows by name.
+        names: of the rows.
+        space: of the result's rows; None: the rows of sources, a plain tensor.
     """
 
-    def __init__(self, function: Callable[..., Tensor], space: RowSpace) -> None:
+    def __init__(self, function: Function, names: Sequence[str], space: RowSpace | None) -> None:
+        self.__name__ = getattr(function, "__name__", "a function on edges")
         self.function = function
-        self.__name__ = getattr(function, "__name__", str(function))
+        self.names = tuple(names)
         self.space = space
 
-    def __call__(self, edges: SourceRows, **operands: Any) -> PartitionedTensor:
-        """Returns the rows that the function computes for a chunk."""
-        rows = {name: _local(operand) for name, operand in operands.items()}
+    def __call__(self, edges: SourceRows | None, *operands: Any) -> Tensor:
+        """Runs the function on a chunk, with rows of the chunk.
+
+        Args:
+            edges: the edges; None: those that come with rows of sources.
+            operands: by name; None is passed on.
+        """
+        if edges is None:
+            edges = next(part for part in operands if isinstance(part, SourceRows))
+        rows = {name: _plain(part) for name, part in zip(self.names, operands, strict=True)}
         result = self.function(edges.csc, **rows)
+        if self.space is None:
+            return result
         return from_local(result, edges.place.layout(self.space))
 
 
-def _local(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     if isinstance(value, SourceRows):
         return value.rows
     return value.to_local() if isinstance(value, PartitionedTensor) else value
@@ -88,6 +95,8 @@ class EdgeRecorder:
         self.destinations = spaces.add(structure.destination_layout, structure.chunks)
         self.edges = spaces.add(structure.edge_layout, structure.edge_chunks)
         self._probe_csc: Csc | None = None
+        self._reversed: EdgeRecorder | None = None
+        self._reversed_weights: MutableMapping[Tensor, Any] = WeakIdKeyDictionary()
 
     @property
     def sources(self) -> RowSpace:
@@ -97,80 +106,150 @@ class EdgeRecorder:
             raise ValueError(f"the rows of sources, {self.structure.source_layout}, have no chunks")
         return found
 
+    def space_of(self, layout: RowLayout) -> RowSpace:
+        """Returns the rows of a layout; of a selection of destinations or edges in their chunks."""
+        found = self.spaces.find(layout)
+        if found is None:
+            parent = None if layout.parent is None else self.spaces.find(layout.parent)
+            if parent is None:
+                raise ValueError(f"the rows of {layout} have no chunks")
+            found = self.spaces.add(layout, parent.chunks.select(layout))
+        return found
+
+    def reversed(self) -> EdgeRecorder:
+        """Returns the recorder of the reversed edges. Collective at the first call."""
+        if self._reversed is None:
+            structure = self.structure.reversed(self.sources.chunks)
+            self._reversed = EdgeRecorder(self.spaces, structure)
+        return self._reversed
+
+    def reversed_weights(self, weights: PartitionedTensor) -> PartitionedTensor:
+        """Returns rows of edges on the device as rows of the reversed edges. Collective.
+
+        Kept for as long as `weights` live unchanged.
+        """
+        local = weights._local
+        version = None if local.is_inference() else local._version
+        kept = self._reversed_weights.get(weights)
+        if version is None or kept is None or kept[0] != version:
+            kept = version, reverse_rows(self.structure, weights)
+            self._reversed_weights[weights] = kept
+        found: PartitionedTensor = kept[1]
+        return found
+
     def record(
         self,
-        function: Callable[..., Tensor],
+        function: Function,
         *,
         sources: Operands = NONE,
         destinations: Operands = NONE,
         edges: Operands = NONE,
+        others: Operands = NONE,
         parameters: Operands = NONE,
-        by_edge: bool = False,
+        space: RowSpace | None = None,
+        row_type: RowType | None = None,
     ) -> tuple[Content, bool]:
-        """Returns the recorded result of a function on edges, and whether it needs gradients.
+        """Returns the recorded result of a function, and whether it needs gradients.
 
         Args:
-            function: called with a Csc, and by name with plain tensors.
-            sources, destinations, edges: partitioned operands by name, with these rows.
-            parameters: plain operands, equal on all ranks.
-            by_edge: whether the result has a row for each edge, else for each destination.
+            function, sources, destinations, edges, others, parameters, row_type: see
+                :meth:`PartitionedStructure.on_edges`; names are distinct.
+            space: of the result's rows; None: rows of sources, which are summed.
         """
-        call = EdgeFunction(function, self.edges if by_edge else self.destinations)
-        csc = self._csc_of_probes()
         operands: list[Operand] = []
-        probes: dict[str, Any] = {}
+        probes: list[Any] = []
+        slots: dict[str, Slot | None] = {}
 
-        def enter(name: str, operand: Operand, probe: Any) -> None:
-            operands.append(operand)
-            probes[name] = probe
+        def enter(name: str, made: tuple[Operand, Any]) -> None:
+            slots[name] = Slot(len(operands))
+            operands.append(made[0])
+            probes.append(made[1])
 
         share_history(sources, destinations, self)
-        for name, value in _present(sources):
-            source = make_source_operand(self, value)
-            enter(name, source, SourceRows(self._probe_of_sources(source, value), csc, PROBE_PLACE))
-        if not operands:
-            operands.append(EdgesOperand(self.structure))
-        without_sources = isinstance(operands[0], EdgesOperand)
-        for space, given in ((self.destinations, destinations), (self.edges, edges)):
-            for name, value in _present(given):
-                enter(name, *_row_operand(name, value, space))
-        for name, value in _present(parameters):
-            check_parameters((value,), self.destinations.rank.real)
-            enter(name, plain_operand(value, self.destinations), value)
-        missing = {
-            name: None
-            for given in (sources, destinations, edges, parameters)
-            for name, value in given.items()
-            if value is None
-        }
+        for name, x in sources.items():
+            slots[name] = None
+            if x is not None:
+                enter(name, self._source(x))
+        edges_slot = None
+        if not operands or space is None:
+            edges_slot = Slot(len(operands))
+            operands.append(EdgesOperand(self.structure, in_window=space is None))
+            probes.append(SourceRows(None, self._csc_of_probes(), _ProbePlace()))
+        for rows, of_rows in ((self.destinations, destinations), (self.edges, edges)):
+            for name, x in of_rows.items():
+                slots[name] = None
+                if x is not None:
+                    enter(name, _rows(name, x, rows))
+        for name, x in others.items():
+            assert isinstance(x, PartitionedTensor)
+            enter(name, _rows(name, x, self.space_of(x.layout)))
+        for name, x in parameters.items():
+            slots[name] = None
+            if x is not None:
+                enter(name, (plain_operand(x, self.destinations), x))
+        call = EdgeFunction(function, tuple(slots), space)
+        args = (edges_slot, *slots.values())
         modes = Modes.current(self.destinations.rank.device)
-        result = call(SourceRows(None, csc, PROBE_PLACE), **probes, **missing)
-        slots = {name: Slot(i + without_sources) for i, name in enumerate(probes)}
-        made = Record(call, (Slot(0),), {**slots, **missing}, operands, modes)
-        content = Content(call.space, detached(result), record=made)
-        return content, result.requires_grad
+        made = Record(call, args, {}, operands, modes)
+        if row_type is None:
+            given: list[Any] = [probes[part.place] if type(part) is Slot else part for part in args]
+            with self.destinations.rank.recording_seeds() as seeds:
+                result = call(*given)
+            if seeds:
+                raise NotImplementedError(f"{call.__name__}: random numbers within a function on "
+                                          "edges of an offloaded graph")  # fmt: skip
+            needs_grad = result.requires_grad
+            shape, dtype = result.shape[1:], result.dtype
+            probe = result.detach() if space is not None else None
+        else:
+            shape, dtype = torch.Size(row_type[0]), row_type[1]
+            needs_grad = torch.is_grad_enabled() and any(_needs_grad(probe) for probe in probes)
+            probe = None
+        if space is None:
+            # The record's whole result is added to rows of sources.
+            content = Content(
+                self.destinations,
+                make_probe(self.destinations, shape, dtype),
+                record=made,
+                output=WHOLE_RESULT,
+            )
+            return content, needs_grad
+        if probe is None:
+            probe = make_probe(space, shape, dtype)
+        assert isinstance(probe, PartitionedTensor)
+        return Content(space, probe, record=made), needs_grad
 
-    def aggregated(self, content: Content, needs_grad: bool) -> OffloadedTensor:
-        """Returns the tensor of aggregated rows; they are stored when they are first computed."""
+    def tensor(self, content: Content, needs_grad: bool, *, keep: bool) -> OffloadedTensor:
+        """Returns the tensor of a record.
+
+        Args:
+            content: the record.
+            needs_grad: whether gradients flow through it.
+            keep: store the rows when they are first computed, for the backward pass.
+        """
         made: OffloadedTensor = with_history(content) if needs_grad else make_shell(content)
-        content.keeps = torch.is_grad_enabled()
-        # Functions of the rows do not go through the record.
-        made._cell.needs_grad = False
+        # Not before: rows that are kept have a history of their own.
+        content.keeps = keep and torch.is_grad_enabled()
+        if keep:
+            # Functions of the rows do not go through the record.
+            made._cell.needs_grad = False
         return made
 
-    def by_edge(self, content: Content, needs_grad: bool) -> OffloadedTensor:
-        """Returns the tensor of rows of edges, which are not stored."""
-        made: OffloadedTensor = with_history(content) if needs_grad else make_shell(content)
-        return made
-
-    def _probe_of_sources(self, source: SourceOperand, x: Tensor) -> Tensor:
-        content = source.rows.content
+    def _source(self, x: Tensor) -> tuple[Operand, SourceRows]:
+        """Returns rows of sources, which are stored before they are read."""
+        space = self.sources
+        if not isinstance(x, OffloadedTensor):
+            assert isinstance(x, PartitionedTensor)
+            x = store_resident(space, x)
+        operand = SourceOperand(make_boundary(x), self.structure)
+        content = operand.rows.content
         rows = torch.zeros(
-            (min(2, self.sources.layout.size), *content.features),
+            (min(2, space.layout.size), *content.features),
             dtype=content.dtype,
-            device=self.destinations.rank.device,
+            device=space.rank.device,
         )
-        return rows.requires_grad_(x.requires_grad)
+        rows.requires_grad_(x.requires_grad)
+        return operand, SourceRows(rows, self._csc_of_probes(), _ProbePlace())
 
     def _csc_of_probes(self) -> Csc:
         if self._probe_csc is None:
@@ -181,6 +260,12 @@ class EdgeRecorder:
             ids = (places % max(sources, 1)).int()
             self._probe_csc = Csc.from_coo(ids, places.clamp(max=rows - 1).int(), rows, sources)
         return self._probe_csc
+
+
+def reverse_rows(structure: ChunkedCsc, edges: PartitionedTensor) -> PartitionedTensor:
+    """Returns rows of edges on the device as rows of the reversed edges. Collective."""
+    rows = structure.reverse_edge_rows(edges._local)
+    return from_local(rows, structure.reversed().edge_layout)
 
 
 def share_history(sources: Operands, destinations: Operands, recorder: EdgeRecorder) -> None:
@@ -216,21 +301,6 @@ def _pays_to_store(x: OffloadedTensor) -> bool:
     return 4 * content.row_bytes <= sum(part.row_bytes for part in given.values())
 
 
-def make_source_operand(recorder: EdgeRecorder, x: Tensor) -> SourceOperand:
-    """Returns rows of sources, which are stored before they are read."""
-    if not isinstance(x, OffloadedTensor):
-        assert isinstance(x, PartitionedTensor)
-        x = store_resident(recorder.sources, x)
-    return SourceOperand(make_boundary(x), recorder.structure)
-
-
-def _row_operand(name: str, value: Tensor, space: RowSpace) -> tuple[Operand, Any]:
-    if isinstance(value, OffloadedTensor):
-        return row_operand(value), probe_of(value)
-    assert isinstance(value, PartitionedTensor)
-    return resident_operand(name, value, space)
-
-
 def _present(operands: Operands) -> Iterator[tuple[str, Tensor]]:
     return ((name, value) for name, value in operands.items() if value is not None)
 
@@ -243,8 +313,16 @@ class _ProbePlace(Place):
         return space.probe
 
 
-PROBE_PLACE = _ProbePlace()
-"""Where the destinations of a trial run are."""
+def _rows(name: str, x: Tensor, space: RowSpace) -> tuple[Operand, Any]:
+    if isinstance(x, OffloadedTensor):
+        return row_operand(x), probe_of(x)
+    assert isinstance(x, PartitionedTensor)
+    return resident_operand(name, x, space)
+
+
+def _needs_grad(probe: Any) -> bool:
+    rows = probe.rows if isinstance(probe, SourceRows) else probe
+    return rows is not None and bool(rows.requires_grad)
 
 
 def store_resident(space: RowSpace, x: PartitionedTensor) -> OffloadedTensor:
@@ -285,81 +363,3 @@ def selected_source(spaces: RowSpaces, structure: ChunkedCsc, rows: Tensor) -> O
     store = spaces.stores.allocate(space.layout, rows.shape[1:], rows.dtype, "source")
     store.write(0, rows)
     return from_store(space, store)
-
-
-class LinearSum(torch.autograd.Function):
-    """Sums or means of sources with constant weights: the gradient is the transposed sum."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        recorder: EdgeRecorder,
-        content: Content,
-        reduce: str,
-        weights: PartitionedTensor | None,
-    ) -> OffloadedTensor:
-        ctx.recorder, ctx.reduce, ctx.weights = recorder, reduce, weights
-        ctx.dtype = x.dtype
-        return make_shell(content)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        recorder: EdgeRecorder = ctx.recorder
-        sums = transposed_sum(recorder, grad, ctx.reduce, ctx.weights)
-        if sums.dtype != ctx.dtype:
-            sums = record(Tensor.to, (sums, ctx.dtype), {})
-        return sums, None, None, None, None
-
-
-def linear_sum(
-    recorder: EdgeRecorder, reduce: str, x: Tensor, weights: PartitionedTensor | None
-) -> OffloadedTensor:
-    """Returns sums or means of rows of sources, by constant weights of edges or without."""
-    message = "copy_u" if weights is None else "mul"
-    run = functools.partial(Csc.spmm, message=message, reduce=reduce)
-    content, needs_grad = recorder.record(run, sources={"x": x}, edges={"e": weights})
-    content.keeps = torch.is_grad_enabled()
-    if not needs_grad:
-        return make_shell(content)
-    record_made = content.record
-    assert record_made is not None
-    [source] = [part for part in record_made.operands if isinstance(part, SourceOperand)]
-    result: OffloadedTensor = LinearSum.apply(  # type: ignore[no-untyped-call]
-        source.rows.identity, recorder, content, reduce, weights
-    )
-    return result
-
-
-def transposed_sum(
-    recorder: EdgeRecorder, grad: Tensor, reduce: str, weights: PartitionedTensor | None
-) -> OffloadedTensor:
-    """Returns the gradient of :func:`linear_sum` for the sources, to be computed. Collective."""
-    structure = recorder.structure
-    if not isinstance(grad, OffloadedTensor):
-        assert isinstance(grad, PartitionedTensor)
-        grad = store_resident(recorder.destinations, grad)
-    with torch.no_grad():
-        selected = grad._content.selected
-        if (
-            selected is not None
-        ):  # The edges to selected rows only, whose gradients are on the device
-            structure = selected.selection.structure(structure)
-            grad = selected_source(recorder.spaces, structure, selected.tensor)
-            if weights is not None:
-                rows = structure.edge_layout.parent_rows
-                assert rows is not None
-                weights = from_local(weights._local[rows], structure.edge_layout)
-        if reduce == "mean":
-            degrees = structure.resident.in_degrees().clamp_(min=1).to(grad.dtype)
-            shape = [-1, *[1] * (grad.dim() - 1)]
-            grad = record(torch.div, (grad, degrees.view(shape)), {})
-        back = structure.reversed(recorder.sources.chunks)
-        reverse = EdgeRecorder(recorder.spaces, back)
-        edges = None
-        if weights is not None:
-            edges = from_local(structure.reverse_edge_rows(weights._local), back.edge_layout)
-        message = "copy_u" if edges is None else "mul"
-        run = functools.partial(Csc.spmm, message=message, reduce="sum")
-        content, _ = reverse.record(run, sources={"x": grad}, edges={"e": edges})
-    return make_shell(content)

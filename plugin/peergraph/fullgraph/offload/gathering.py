@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.chunk_pass import PassChunk
 from peergraph.fullgraph.offload.offloaded_tensor import OffloadedTensor
 from peergraph.fullgraph.offload.passes import RowPass
 from peergraph.fullgraph.offload.replay import Place
 from peergraph.fullgraph.offload.row_segment import row_operand
-from peergraph.fullgraph.tensor.conversions import gather_rows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+
+
+def visit_rows(x: OffloadedTensor, visit: Callable[[int, Tensor], None]) -> None:
+    """Computes this rank's rows chunk by chunk. Collective; not differentiable.
+
+    Args:
+        x: partitioned along its first dimension.
+        visit: called with the first local row and the rows of each chunk, on the device; equally
+            often on all ranks.
+    """
+    content = x._content
+    times = x.layout.local_count // max(content.space.layout.local_count, 1)
+    if x.partitioned_dim != 0 or times * content.space.layout.local_count != x.layout.local_count:
+        raise NotImplementedError(
+            f"the rows of a tensor {tuple(x.shape)} that is partitioned along dimension "
+            f"{x.partitioned_dim}: gather the rows before they are transposed"
+        )
+    row_pass = RowPass(content.space, [row_operand(x)])
+    [slot] = row_pass.outputs
+
+    def visit_chunk(chunk: PassChunk, place: Place, values: list[Any]) -> None:
+        start, _ = content.space.chunks.range(chunk.index)
+        visit(start * times, values[slot]._local)
+
+    row_pass.run(visit_chunk)
 
 
 def local_rows(x: OffloadedTensor, device: torch.device | None = None) -> Tensor:
@@ -24,22 +50,13 @@ def local_rows(x: OffloadedTensor, device: torch.device | None = None) -> Tensor
         x: partitioned along its first dimension.
         device: of the result; None: the CPU.
     """
-    content = x._content
-    times = x.layout.local_count // max(content.space.layout.local_count, 1)
-    if x.partitioned_dim != 0 or times * content.space.layout.local_count != x.layout.local_count:
-        raise NotImplementedError(
-            f"the rows of a tensor {tuple(x.shape)} that is partitioned along dimension "
-            f"{x.partitioned_dim}: gather the rows before they are transposed"
-        )
     shape = (x.layout.local_count, *x.shape[1:])
     result = torch.empty(shape, dtype=x.dtype, device=device or torch.device("cpu"))
-    row_pass = RowPass(content.space, [row_operand(x)])
-    [slot] = row_pass.outputs
 
-    def visit(chunk: PassChunk, place: Place, values: list[Any]) -> None:
-        result[chunk.start * times : chunk.stop * times] = values[slot]._local
+    def visit(start: int, rows: Tensor) -> None:
+        result[start : start + len(rows)] = rows
 
-    row_pass.run(visit)
+    visit_rows(x, visit)
     return result
 
 
@@ -49,6 +66,24 @@ def resident_rows(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
 
 
 def all_rows(x: OffloadedTensor) -> Tensor:
-    """Returns all rows in the user's order on the CPU. Collective; not differentiable."""
-    local = local_rows(x, x.device)
-    return gather_rows(local, x.layout, 0).cpu()
+    """Returns all rows in the user's order on the CPU. Collective; not differentiable.
+
+    The device holds the rows of one chunk of each rank at a time.
+    """
+    layout = x.layout
+    group, transport = layout.group, Transport.of(layout.group)
+    result = torch.empty(tuple(x.shape), dtype=x.dtype, device=torch.device("cpu"))
+    order = torch.empty_like(layout.internal_rows)
+    order[layout.internal_rows] = torch.arange(layout.size)
+
+    def visit(start: int, rows: Tensor) -> None:
+        parts = group.all_gather((start, len(rows)))
+        found = transport.all_gather_rows(rows.contiguous(), [count for _, count in parts]).cpu()
+        ids = [
+            order[offset + first : offset + first + count]
+            for offset, (first, count) in zip(layout.offsets, parts, strict=True)
+        ]
+        result[torch.cat(ids)] = found
+
+    visit_rows(x, visit)
+    return result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -16,21 +16,22 @@ from peergraph.aggregate.ops.product_order import multiplies_first
 from peergraph.aggregate.ops.spmm import REDUCTIONS
 from peergraph.aggregate.ops.spmm_linear import check_weights
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.offload import (  # rules register themselves
-    batch_norm,
-    selection,
-)
+from peergraph.fullgraph.offload import batch_norm, selection  # rules register themselves
 from peergraph.fullgraph.offload.chunked_csc import ChunkedCsc
-from peergraph.fullgraph.offload.edge_program import EdgeRecorder, linear_sum
+from peergraph.fullgraph.offload.edge_program import EdgeRecorder
+from peergraph.fullgraph.offload.linear_sum import linear_sum
 from peergraph.fullgraph.offload.offloaded_tensor import OffloadedTensor, make_shell
+from peergraph.fullgraph.offload.source_sum import source_sum
 from peergraph.fullgraph.offload.virtual_rank import RowSpaces
 from peergraph.fullgraph.structure.constant_inputs import ConstantInputs
+from peergraph.fullgraph.structure.edge_changes import with_self_loops, without_self_loops
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.fullgraph.structure.partitioned_structure import (
     NONE,
     Operands,
     PartitionedStructure,
     RowsOf,
+    RowType,
 )
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.memory import TableRows
@@ -43,10 +44,9 @@ _Rows = TypeVar("_Rows", bound=Tensor)
 class OffloadedCsc(PartitionedStructure):
     """The edges of one relation over all ranks, cut in chunks of destinations (HongTu 4.1).
 
-    Implements :class:`peergraph.aggregate.structure.Structure` with features that are
-    :class:`OffloadedTensor`, and also with partitioned tensors on the device: where all features of
-    a verb are on the device, so is the result. Verbs are recorded; sums with constant weights keep
-    their results for the backward pass, other verbs are computed again (HongTu 4.2).
+    Features are :class:`OffloadedTensor`; where all features of a verb are on the device, so is the
+    result. Verbs are recorded. Aggregated rows are kept for the backward pass; what goes into them,
+    such as messages and weights of attention, is computed again (HongTu 4.2).
 
     Args:
         spaces: the rows of the graph; those of sources have chunks.
@@ -63,16 +63,17 @@ class OffloadedCsc(PartitionedStructure):
         self._constants = ConstantInputs()
 
     @property
+    def device(self) -> torch.device:
+        """Device that computes."""
+        return self.resident.device
+
+    @property
     def resident(self) -> PartitionedCsc:
-        """The same edges, over features on the device."""
+        """The same edges, for features on the device."""
         return self.chunked.resident
 
     def like(self, resident: PartitionedCsc) -> OffloadedCsc:
-        """Returns a structure with other edges between the same nodes. Collective.
-
-        Args:
-            resident: these edges on the device, sorted by destination.
-        """
+        """Returns the structure of other edges in the same chunks. Collective."""
         chunked = ChunkedCsc(
             resident,
             self.chunked.chunks,
@@ -81,17 +82,12 @@ class OffloadedCsc(PartitionedStructure):
         )
         return OffloadedCsc(self.recorder.spaces, chunked)
 
-    @property
-    def device(self) -> torch.device:
-        """Device that computes."""
-        return self.resident.device
-
     def in_degrees(self) -> PartitionedTensor:
-        """Returns the number of edges to each destination, [destinations]."""
+        """Returns the number of edges to each destination, [destinations], on the device."""
         return self.resident.in_degrees()
 
     def out_degrees(self) -> PartitionedTensor:
-        """Returns the number of edges from each source over all ranks, [sources]."""
+        """Returns the number of edges from each source over all ranks, [sources], on the device."""
         return self.resident.out_degrees()
 
     def count_self_loops(self, dtype: torch.dtype) -> PartitionedTensor:
@@ -109,16 +105,9 @@ class OffloadedCsc(PartitionedStructure):
     def kept(self, x: Tensor, key: Hashable, make: Callable[[], _Rows]) -> _Rows:
         """Returns what `make` returned at the first call for `x`, of which :meth:`keeps` is true.
 
-        The rows are stored when they are first computed.
+        Offloaded rows are stored when they are first computed.
         """
-
-        def make_kept() -> _Rows:
-            made = make()
-            if isinstance(made, OffloadedTensor):
-                made._content.keeps = True
-            return made
-
-        return self._constants.keep((x,), key, make_kept)
+        return self._constants.keep((x,), key, lambda: _keeping(make()))
 
     def spmm(
         self,
@@ -160,7 +149,12 @@ class OffloadedCsc(PartitionedStructure):
         self_x: Tensor | None = None,
         others: Sequence[tuple[OffloadedCsc, Tensor]] = (),
     ) -> PartitionedTensor:
-        """Aggregates and multiplies: see :func:`peergraph.aggregate.spmm_linear`."""
+        """Aggregates and multiplies: see :func:`peergraph.aggregate.spmm_linear`.
+
+        Args:
+            others: further structures of this kind over the same nodes, with their weights; all
+                are read in one pass.
+        """
         if not _are_offloaded(x, self_x):
             resident = [(structure.resident, matrix) for structure, matrix in others]
             return self.resident.spmm_linear(
@@ -173,6 +167,7 @@ class OffloadedCsc(PartitionedStructure):
         structures = [self, *(structure for structure, _ in others)]
         weights = [weight, *(other for _, other in others)]
         check_weights(x, weights, self_weight, self_x, bias)
+        _refuse_table(x)
         assert isinstance(x, Tensor)
         own = x if self_x is None else self_x
         out: Any = None if self_weight is None else F.linear(own, self_weight, bias)
@@ -180,12 +175,9 @@ class OffloadedCsc(PartitionedStructure):
         constant = linear and min([structure.keeps(x) for structure in structures])
         first = linear and not constant and multiplies_first(x, weights)
         for structure, matrix in zip(structures, weights, strict=True):
-            if first:
-                rows = F.linear(x, matrix)
-                part: Any = structure._reduce("copy_u", reduce, rows, None, False)
-            else:
-                sums = structure._reduce("copy_u", reduce, x, None, constant)
-                part = F.linear(sums, matrix)
+            rows = F.linear(x, matrix) if first else x
+            part: Any = structure._reduce("copy_u", reduce, rows, None, constant)
+            part = part if first else F.linear(part, matrix)
             if out is None and bias is not None:
                 part = part + bias
             out = part if out is None else out + part
@@ -202,36 +194,50 @@ class OffloadedCsc(PartitionedStructure):
         others: Operands = NONE,
         parameters: Operands = NONE,
         result: RowsOf | RowLayout = "destination",
+        row_type: RowType | None = None,
     ) -> PartitionedTensor:
-        """Records a function on the edges: see :meth:`PartitionedStructure.on_edges`."""
-        given = (*sources.values(), *destinations.values(), *edges.values(), *others.values())
-        if not _are_offloaded(*given):
-            return self.resident.on_edges(
-                function,
-                sources=sources,
-                destinations=destinations,
-                edges=edges,
-                others=others,
-                parameters=parameters,
-                result=result,
-            )
-        if others or result not in ("destination", "edge"):
-            raise NotImplementedError(
-                "functions on edges with selected rows, or with a result for sources, of rows that "
-                "are larger than GPU memory: select rows on the device first (x[mask]), or "
-                "aggregate over the reversed edges"
-            )
-        found = self.recorder.record(
-            function,
-            sources=sources,
-            destinations=destinations,
-            edges=edges,
-            parameters=parameters,
-            by_edge=result == "edge",
-        )
-        return (
-            self.recorder.by_edge(*found) if result == "edge" else self.recorder.aggregated(*found)
-        )
+        """Runs or records a function on edges: see :meth:`PartitionedStructure.on_edges`.
+
+        With offloaded operands it is called chunk by chunk when rows are needed. Rows of sources
+        are computed at once.
+        """
+        given: Mapping[str, Operands] = {
+            "sources": sources,
+            "destinations": destinations,
+            "edges": edges,
+            "others": others,
+            "parameters": parameters,
+        }
+        rows = [x for name, part in given.items() if name != "parameters" for x in part.values()]
+        if not _are_offloaded(*rows):
+            return self.resident.on_edges(function, **given, result=result, row_type=row_type)
+        checks, recorder = self._operands, self.recorder
+        for check, part in zip(
+            (checks.check_source, checks.check_destination, checks.check_edge, checks.check_other),
+            (sources, destinations, edges, others),
+            strict=True,
+        ):
+            for name, x in part.items():
+                check(name, x)
+        for name, parameter in parameters.items():
+            checks.parameter(name, parameter)
+        space = None
+        if isinstance(result, RowLayout):
+            space = recorder.space_of(result)
+        elif result != "source":
+            space = recorder.edges if result == "edge" else recorder.destinations
+        found = recorder.record(function, **given, space=space, row_type=row_type)
+        if space is None:
+            return source_sum(recorder, *found)
+        return recorder.tensor(*found, keep=space is recorder.destinations)
+
+    def spmm_transposed(
+        self, message: str, x: Tensor | None = None, e: Tensor | None = None
+    ) -> PartitionedTensor:
+        """Sums messages at sources: see :meth:`PartitionedStructure.spmm_transposed`."""
+        if isinstance(x, OffloadedTensor) and self._is_constant_factor(message, x, e):
+            return linear_sum(self.recorder.reversed(), "sum", x, self._reversed_weights(e))
+        return super().spmm_transposed(message, x, e)
 
     def attention(
         self,
@@ -243,66 +249,91 @@ class OffloadedCsc(PartitionedStructure):
         negative_slope: float = 0.2,
         self_loops: int | None = None,
     ) -> PartitionedTensor:
-        """Sums sources by attention in one pass: see :func:`peergraph.aggregate.attention`."""
+        """Sums sources by attention in one pass: see :func:`peergraph.aggregate.attention`.
+
+        `self_loops` is None or the number of nodes.
+        """
+        structure: PartitionedStructure = self
         if self_loops is not None and _are_offloaded(x, left, right):
-            raise NotImplementedError(
-                "attention with added self loops over rows that are larger than GPU memory: add "
-                "the loops to the edges"
+            # The sources of a chunk are in an order of their own.
+            self._check_loops(self_loops)
+            structure = with_self_loops(without_self_loops(self), self_loops).structure
+            self_loops = None
+        elif self_loops is not None:
+            structure = self.resident
+        if structure is not self:
+            return structure.attention(
+                x, left, right, att=att, negative_slope=negative_slope, self_loops=self_loops
             )
-        return super().attention(
-            x, left, right, att=att, negative_slope=negative_slope, self_loops=self_loops
-        )
+        return super().attention(x, left, right, att=att, negative_slope=negative_slope)
 
     def fuses_messages(self) -> bool:
         """Returns whether :meth:`reduce_message` runs as one kernel: on a GPU, with CuPy."""
         return self.resident.fuses_messages()
 
-    def _reduce(self, message: str, reduce: str, x: Any, e: Any, constant: bool) -> OffloadedTensor:
+    def _reduce(
+        self, message: str, reduce: str, x: Any, e: Any, constant: bool
+    ) -> PartitionedTensor:
         """Returns reduced messages; of constant inputs those of the first call."""
-        if constant:
-            kind = self.device.type
-            cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-            kept = self._constants.keep(
-                _given(x, e),
-                (message, reduce, cast),
-                lambda: _keeping(self._reduce(message, reduce, x, e, False)),
-            )
-            return make_shell(kept._content)
-        x, e = autocast(x), autocast(e)
-        if isinstance(x, TableRows):
-            raise NotImplementedError(
-                "rows of a table as features that are larger than GPU memory: pass the "
-                "graph's node rows"
-            )
-        if self._is_linear(message, reduce, x, e):
-            return linear_sum(self.recorder, reduce, x, e)
-        run = functools.partial(Csc.spmm, message=message, reduce=reduce, backward="transpose")
-        found = self.recorder.record(run, sources={"x": x}, edges={"e": e})
-        return self.recorder.aggregated(*found)
+        _refuse_table(x)
 
-    def _is_linear(self, message: str, reduce: str, x: Any, e: Any) -> bool:
-        """Whether the result is linear in `x` with constant factors."""
-        if reduce not in ("sum", "mean") or x is None:
+        def run() -> PartitionedTensor:
+            rows, factors = autocast(x), autocast(e)
+            if reduce in ("sum", "mean") and self._is_constant_factor(message, rows, factors):
+                self._operands.check_source("x", rows)
+                self._operands.check_edge("e", factors)
+                return linear_sum(self.recorder, reduce, rows, factors)  # type: ignore[arg-type]
+            # Gradients of a chunk's rows are summed over its transpose, in a fixed order.
+            verb = functools.partial(Csc.spmm, message=message, reduce=reduce, backward="transpose")
+            return self.on_edges(verb, sources={"x": rows}, edges={"e": factors})
+
+        if not constant:
+            return run()
+        cast = torch.get_autocast_dtype(self.device.type)
+        enabled = torch.is_autocast_enabled(self.device.type)
+        key = (message, reduce, cast if enabled else None)
+        kept = self._constants.keep(_given(x, e), key, lambda: _keeping(run()))
+        assert isinstance(kept, OffloadedTensor)
+        # What is kept must not be changed with the result.
+        return make_shell(kept._content)
+
+    def _is_constant_factor(self, message: str, x: Any, e: Any) -> bool:
+        """Returns whether messages are rows of `x` times factors without gradient, or the rows."""
+        if x is None:
             return False
         if e is None:
             return message == "copy_u"
-        constant = not e.requires_grad and not isinstance(e, OffloadedTensor)
-        narrow = x.dim() >= e.dim() and all(
-            size in (1, wide) for wide, size in zip(x.shape[1:], e.shape[1:], strict=False)
-        )
-        return message == "mul" and constant and narrow and bool(e.dtype == x.dtype)
+        if message != "mul" or e.requires_grad or isinstance(e, OffloadedTensor):
+            return False
+        if not isinstance(e, PartitionedTensor) or e.dtype != x.dtype or e.dim() > x.dim():
+            return False
+        return all(size in (1, wide) for wide, size in zip(x.shape[1:], e.shape[1:], strict=False))
+
+    def _reversed_weights(self, e: Tensor | None) -> PartitionedTensor | None:
+        if e is None:
+            return None
+        assert isinstance(e, PartitionedTensor)
+        return self.recorder.reversed_weights(e)
 
     def __repr__(self) -> str:
         return f"OffloadedCsc({self.chunked})"
 
 
-def _keeping(made: OffloadedTensor) -> OffloadedTensor:
-    made._content.keeps = True
+def _keeping(made: _Rows) -> _Rows:
+    if isinstance(made, OffloadedTensor):
+        made._content.keeps = True
     return made
 
 
 def _are_offloaded(*features: Any) -> bool:
     return any(isinstance(rows, OffloadedTensor) for rows in features)
+
+
+def _refuse_table(x: Any) -> None:
+    if isinstance(x, TableRows):
+        raise NotImplementedError(
+            "rows of a table as features of an offloaded graph: pass the graph's node rows"
+        )
 
 
 def _given(*inputs: Any) -> tuple[Tensor, ...]:

@@ -13,7 +13,11 @@ from torch import Tensor
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.row_store import RowStore
 from peergraph.fullgraph.offload.virtual_rank import RowSpace
-from peergraph.fullgraph.structure.node_index import SHAPE_FUNCTIONS
+from peergraph.fullgraph.structure.node_index import (
+    SHAPE_FUNCTIONS,
+    NodeIndex,
+    node_selection,
+)
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 
 if TYPE_CHECKING:
@@ -166,6 +170,11 @@ class OffloadedTensor(PartitionedTensor):
         if func in SHAPE_FUNCTIONS or func in _OF_AUTOGRAD:
             with _DisableTorchFunction():
                 return func(*args, **(kwargs or {}))
+        if NodeIndex in types:
+            selected = node_selection(func, args, kwargs or {})
+            if selected is not None:
+                x, dim, index = selected
+                return index.select_rows(x, dim)
         rule = RULES.get(func)
         if rule is not None:
             return rule(*args, **(kwargs or {}))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from peergraph.fullgraph.offload.chunk_pass import ChunkPass, PassChunk
 from peergraph.fullgraph.offload.offloaded_tensor import Content
 from peergraph.fullgraph.offload.records import (
@@ -63,7 +65,7 @@ class RowPass:
         Args:
             visit: called for each chunk with the chunk, its place and the values of all slots.
             operands: further operands that `visit` takes: see :func:`value_at`.
-            writes: stores that `visit` writes.
+            writes: stores that `visit` writes: see :func:`write_rows`.
             gradients: stores to which `visit` adds gradients of sources.
         """
         selection = self.selection
@@ -71,12 +73,18 @@ class RowPass:
         caches = [
             (self.compiled.slot_of(content), allocate(content, "sequential")) for content in kept
         ]
-        reads, sources = _stores(self.space, [*self.compiled.operands, *operands], selection)
+        reads, sources = _stores([*self.compiled.operands, *operands], selection)
+        structures = [structure for _, structure in (*sources, *gradients)]
+        # Rows of edges are visited with the destinations of the edges.
+        chunks = structures[0].chunks if structures else self.space.chunks
+        chunks = chunks if selection is None else selection.chunks
+        layout = chunks.layout
+        written = [*writes, *(store for _, store in caches)]
         chunk_pass = ChunkPass(
-            self.space.chunks if selection is None else selection.chunks,
-            reads=reads,
+            chunks,
+            reads=[store for store in reads if store.layout is layout],
             sources=sources,
-            writes=[*writes, *(store for _, store in caches)],
+            writes=[store for store in written if store.layout is layout],
             gradients=gradients,
         )
         rank, program = self.space.rank, self.compiled.program
@@ -89,10 +97,10 @@ class RowPass:
                 )
                 values = program.run(
                     rank,
-                    [value_at(part, chunk, place, self.space) for part in self.compiled.operands],
+                    [value_at(part, chunk, place) for part in self.compiled.operands],
                 )
-                for slot, store in caches:
-                    chunk.write(store, values[slot]._local)
+                for content, (slot, store) in zip(kept, caches, strict=True):
+                    write_rows(chunk, content, store, values[slot]._local)
                 visit(chunk, place, values)
         for content, (_, store) in zip(kept, caches, strict=True):
             content.set_store(store)
@@ -103,15 +111,30 @@ def is_stored(operand: RowOperand) -> bool:
     return operand.content.store is not None
 
 
-def value_at(operand: Operand, chunk: PassChunk, place: Place, space: RowSpace) -> Any:
-    """Returns what an operand is for a chunk of a pass over `space`, without gradients."""
+def write_rows(chunk: PassChunk, content: Content, store: RowStore, rows: Tensor) -> None:
+    """Writes a chunk's rows of a content to its store.
+
+    Args:
+        chunk: of a pass, over the same chunks of these or of other rows.
+        content: the rows.
+        store: of all rows of `content`.
+        rows: of the chunk.
+    """
+    if store.layout is chunk.chunks.layout:
+        chunk.write(store, rows)
+    else:
+        store.write(content.space.chunks.range(chunk.index)[0], rows)
+
+
+def value_at(operand: Operand, chunk: PassChunk, place: Place) -> Any:
+    """Returns what an operand is for a chunk of a pass, without gradients."""
     if isinstance(operand, RowOperand):
         content = operand.content
         store = content.store
         assert store is not None
         if isinstance(place, SelectedPlace):
             rows = store.gather(place.selection.local_rows(content.space, chunk.index))
-        elif content.space is space:
+        elif store.layout is chunk.chunks.layout:
             rows = chunk.rows(store)
         else:
             rows = store.read(*content.space.chunks.range(chunk.index))
@@ -121,7 +144,9 @@ def value_at(operand: Operand, chunk: PassChunk, place: Place, space: RowSpace) 
         assert store is not None
         return SourceRows(*chunk.sources(store, structure_at(operand, place)), place)
     if isinstance(operand, EdgesOperand):
-        return SourceRows(None, structure_at(operand, place).whole(chunk.index), place)
+        structure = structure_at(operand, place)
+        csc = chunk.csc(structure) if operand.in_window else structure.whole(chunk.index)
+        return SourceRows(None, csc, place)
     if isinstance(operand, ResidentOperand):
         return place.resident_rows(operand)
     if isinstance(operand, SelectedOperand):
@@ -195,11 +220,11 @@ def _store_together(roots: list[RowOperand]) -> None:
     stores = [
         allocate(root.content, "sequential" if root.content.wanted else "source") for root in roots
     ]
-    pairs = list(zip(row_pass.outputs, stores, strict=True))
+    parts = list(zip(roots, row_pass.outputs, stores, strict=True))
 
     def write(chunk: PassChunk, place: Place, values: list[Any]) -> None:
-        for slot, store in pairs:
-            chunk.write(store, values[slot]._local)
+        for root, slot, store in parts:
+            write_rows(chunk, root.content, store, values[slot]._local)
 
     row_pass.run(write, writes=stores)
     for root, store in zip(roots, stores, strict=True):
@@ -207,7 +232,7 @@ def _store_together(roots: list[RowOperand]) -> None:
 
 
 def _stores(
-    space: RowSpace, operands: Sequence[Operand], selection: Selection | None
+    operands: Sequence[Operand], selection: Selection | None
 ) -> tuple[list[RowStore], list[GradientStore]]:
     """Returns the stores that a pass reads by chunk, and those that it reads by source."""
     reads: dict[int, RowStore] = {}
@@ -215,7 +240,7 @@ def _stores(
     for operand in operands:
         if isinstance(operand, RowOperand):
             store = operand.content.store
-            if store is not None and operand.content.space is space and selection is None:
+            if store is not None and selection is None:
                 reads[id(store)] = store
         elif isinstance(operand, SourceOperand):
             store = operand.rows.content.store

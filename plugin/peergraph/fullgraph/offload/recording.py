@@ -252,10 +252,7 @@ def resident_operand(
         found = space
         layout = _rebased(layout, base, space.layout)
     if found is None or not base.same_rows(found.layout):
-        raise ValueError(
-            f"{name}: the tensors are partitioned by different layouts, {space.layout} and "
-            f"{tensor.layout}: select both with the same mask or ids"
-        )
+        refuse(name, f"an argument has the rows of {tensor.layout}, not of {space.layout}")
     virtual = found.virtual_layout(found.probe, layout)
     local = tensor._local
     shape = list(local.shape)

@@ -52,6 +52,8 @@ class EdgesOperand(NamedTuple):
 
     structure: Any
     """A ChunkedCsc."""
+    in_window: bool = False
+    """Whether sources are those of the pass, to whose rows something is added."""
 
 
 class ResidentOperand(NamedTuple):

@@ -115,7 +115,7 @@ def _compute(call: Call, reductions: Reductions) -> Any:
             given = [
                 values[slots[id(operand)]]
                 if isinstance(operand, RowOperand)
-                else value_at(operand, chunk, place, call.space)
+                else value_at(operand, chunk, place)
                 for operand in call.operands
             ]
             reductions.begin_chunk()

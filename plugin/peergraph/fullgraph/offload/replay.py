@@ -178,7 +178,7 @@ def _key(operand: Operand) -> Any:
         rows = operand.rows
         return "sources", id(rows.content), id(rows.identity), id(operand.structure)
     if isinstance(operand, EdgesOperand):
-        return "edges", id(operand.structure)
+        return "edges", id(operand.structure), operand.in_window
     return type(operand), id(operand.tensor)
 
 

@@ -17,7 +17,7 @@ from peergraph.fullgraph.offload.offloaded_tensor import (
     from_store,
     make_shell,
 )
-from peergraph.fullgraph.offload.passes import RowPass, value_at
+from peergraph.fullgraph.offload.passes import RowPass, value_at, write_rows
 from peergraph.fullgraph.offload.records import (
     EdgesOperand,
     Operand,
@@ -119,6 +119,7 @@ class InputKind(NamedTuple):
     kind: type
     space: RowSpace | None = None
     structure: Any = None
+    in_window: bool = False
     version: int = 0
     value: Tensor | None = None
     """Of a plain tensor."""
@@ -134,7 +135,7 @@ class InputKind(NamedTuple):
             return cls(RowOperand, operand.content.space)
         if isinstance(operand, SourceOperand):
             return cls(SourceOperand, operand.rows.content.space, operand.structure)
-        return cls(EdgesOperand, structure=operand.structure)
+        return cls(EdgesOperand, structure=operand.structure, in_window=operand.in_window)
 
     def operand(self, saved: Tensor | None) -> Operand:
         """Returns the operand again.
@@ -146,7 +147,7 @@ class InputKind(NamedTuple):
             rows = RowOperand(Cell(saved._content, False), saved)
             return rows if self.kind is RowOperand else SourceOperand(rows, self.structure)
         if self.kind is EdgesOperand:
-            return EdgesOperand(self.structure)
+            return EdgesOperand(self.structure, self.in_window)
         if isinstance(saved, PartitionedTensor):
             assert self.space is not None
             return ResidentOperand(saved, self.space, self.version)
@@ -193,6 +194,7 @@ class Differentiated:
         heads: Heads,
         reductions: Any = None,
         selection: Selection | None = None,
+        further: Sequence[Operand] = (),
     ) -> list[Tensor | None]:
         """Returns the gradients of the inputs, computed in one pass. Collective.
 
@@ -204,6 +206,7 @@ class Differentiated:
             heads: what is differentiated.
             reductions: known results of reductions over all rows that the program asks for.
             selection: the rows that have a gradient; None: all.
+            further: operands that `heads` takes: see :func:`value_at`.
         """
         if torch.is_grad_enabled():
             raise NotImplementedError(
@@ -241,7 +244,7 @@ class Differentiated:
                 elif isinstance(operand, RowOperand):
                     value = values[slots[id(operand)]]
                 else:
-                    value = value_at(operand, chunk, place, self.space)
+                    value = value_at(operand, chunk, place)
                 if gradient is not None:
                     value, leaf = _differentiable(value)
                     leaves.append(leaf)
@@ -272,7 +275,10 @@ class Differentiated:
         wanted = [gradient for gradient in gradients if gradient is not None]
         row_pass.run(
             visit,
-            operands=[operand for operand in operands if id(operand) not in kept],
+            operands=[
+                *(operand for operand in operands if id(operand) not in kept),
+                *further,
+            ],
             writes=[g.store for g in wanted if g.store is not None and g.structure is None],
             gradients=[
                 (g.store, g.structure)
@@ -325,7 +331,8 @@ class GradientSum:
             if part is not None:
                 chunk.add_source_gradients(self.store, part, self.structure)  # type: ignore[arg-type]
         elif self.store is not None:
-            chunk.write(self.store, torch.zeros_like(leaf) if part is None else part)
+            rows = torch.zeros_like(leaf) if part is None else part
+            write_rows(chunk, self.content, self.store, rows)
         elif part is not None:
             assert self.total is not None
             if isinstance(self.operand, ResidentOperand):

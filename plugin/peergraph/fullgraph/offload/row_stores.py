@@ -177,7 +177,8 @@ class RowStores:
                 if num_bytes > free_host_memory():
                     return None
             try:
-                memory = self._make(tier, num_bytes)
+                with torch.inference_mode(False):  # the memory serves training, too
+                    memory = self._make(tier, num_bytes)
             except torch.OutOfMemoryError:
                 return None  # Other tensors have taken what the budget promised.
         use.used += memory.numel()

@@ -86,7 +86,10 @@ def select_edge_rows(edges: PartitionedTensor, selected: PartitionedStructure) -
 
     mask = selected.cached("mask of edges", make_mask)
     return selected.on_edges(
-        lambda csc, edges, mask: edges[mask], others={"edges": edges, "mask": mask}, result="edge"
+        lambda csc, edges, mask: edges[mask],
+        others={"edges": edges, "mask": mask},
+        result="edge",
+        row_type=(edges.shape[1:], edges.dtype),
     )
 
 
@@ -126,6 +129,7 @@ class LoopStructure(NamedTuple):
             edges={"is_loop": self.is_loop},
             others={"edges": edges},
             result="edge",
+            row_type=(edges.shape[1:], edges.dtype),
         )
 
 

@@ -149,7 +149,7 @@ class NodeIndex(PartitionedTensor):
         if func in SHAPE_FUNCTIONS:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        selected = _selection(func, args, kwargs)
+        selected = node_selection(func, args, kwargs)
         if selected is not None:
             x, dim, index = selected
             return index.select_rows(x, dim)
@@ -223,10 +223,10 @@ def _with_ids(values: Iterable[Any]) -> list[Any]:
     return found
 
 
-def _selection(
+def node_selection(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[PartitionedTensor, int, NodeIndex] | None:
-    """Returns features, dimension and index of a call that selects rows by one index."""
+    """Returns features, dimension and index of a call that selects rows by one node index."""
     if func is Tensor.__getitem__:
         x, index = args
         dim = 0

@@ -25,19 +25,35 @@ class OperandChecks:
 
     def source(self, name: str, x: Any) -> Tensor | None:
         """Returns this rank's rows of features of sources, or None for None."""
-        return _local_rows(name, x, self.sources, "sources")
+        return _local(self.check_source(name, x))
 
     def destination(self, name: str, x: Any) -> Tensor | None:
         """Returns this rank's rows of features of destinations, or None for None."""
-        return _local_rows(name, x, self.destinations, "destinations")
+        return _local(self.check_destination(name, x))
 
     def edge(self, name: str, e: Any) -> Tensor | None:
         """Returns this rank's rows of features of edges, or None for None."""
-        return _local_rows(name, e, self.edges, "edges")
+        return _local(self.check_edge(name, e))
 
     def other(self, name: str, x: Any) -> Tensor | None:
         """Returns this rank's rows of a partitioned tensor of any layout, or None for None."""
-        return None if x is None else _local_rows(name, x, x.layout, "rows")
+        return _local(self.check_other(name, x))
+
+    def check_source(self, name: str, x: Any) -> PartitionedTensor | None:
+        """Returns features of sources, or None; raises for anything else."""
+        return _check_rows(name, x, self.sources, "sources")
+
+    def check_destination(self, name: str, x: Any) -> PartitionedTensor | None:
+        """Returns features of destinations, or None; raises for anything else."""
+        return _check_rows(name, x, self.destinations, "destinations")
+
+    def check_edge(self, name: str, e: Any) -> PartitionedTensor | None:
+        """Returns features of edges, or None; raises for anything else."""
+        return _check_rows(name, e, self.edges, "edges")
+
+    def check_other(self, name: str, x: Any) -> PartitionedTensor | None:
+        """Returns a partitioned tensor of any layout, or None; raises for anything else."""
+        return _check_rows(name, x, getattr(x, "layout", self.edges), "rows")
 
     def parameter(self, name: str, tensor: Tensor | None) -> Tensor | None:
         """Returns a tensor that is equal on all ranks; a parameter is made so at its first use.
@@ -62,8 +78,12 @@ class OperandChecks:
             )
 
 
-def _local_rows(name: str, tensor: Any, layout: RowLayout, rows: str) -> Tensor | None:
-    """Returns this rank's rows of an operand, or None for None.
+def _local(tensor: PartitionedTensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.to_local()
+
+
+def _check_rows(name: str, tensor: Any, layout: RowLayout, rows: str) -> PartitionedTensor | None:
+    """Returns an operand, or None for None.
 
     Args:
         name: of the argument, for errors.
@@ -89,4 +109,4 @@ def _local_rows(name: str, tensor: Any, layout: RowLayout, rows: str) -> Tensor 
             f"{name} must have the rows of the {rows}, {layout}, in dimension 0, got "
             f"{tensor.layout} in dimension {tensor.partitioned_dim} of {list(tensor.shape)}"
         )
-    return tensor.to_local()
+    return tensor

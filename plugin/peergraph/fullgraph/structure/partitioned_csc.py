@@ -27,6 +27,7 @@ from peergraph.fullgraph.structure.partitioned_structure import (
     Operands,
     PartitionedStructure,
     RowsOf,
+    RowType,
     kept_ends,
 )
 from peergraph.fullgraph.tensor.conversions import from_local
@@ -348,6 +349,7 @@ class PartitionedCsc(PartitionedStructure):
         others: Operands = NONE,
         parameters: Operands = NONE,
         result: RowsOf | RowLayout = "destination",
+        row_type: RowType | None = None,
     ) -> PartitionedTensor:
         """Runs a function on this rank's edges: see :meth:`PartitionedStructure.on_edges`."""
         checks = self._operands
@@ -366,6 +368,9 @@ class PartitionedCsc(PartitionedStructure):
             **{name: checks.other(name, x) for name, x in others.items()},
             **dict(zip(parameters, plain, strict=True)),
         )
+        found = (tuple(rows.shape[1:]), rows.dtype)
+        if row_type is not None and found != (tuple(row_type[0]), row_type[1]):
+            raise ValueError(f"row_type must be {found} as the result, got {row_type}")
         if result == "source":
             return from_local(add_to_owners(self.plan, rows), self.source_layout)
         if isinstance(result, RowLayout):

@@ -26,6 +26,8 @@ _Rows = TypeVar("_Rows", bound=Tensor)
 
 RowsOf = Literal["source", "destination", "edge"]
 """Which rows a result has."""
+RowType = tuple[Sequence[int], torch.dtype]
+"""Shape and dtype of a row."""
 Operands = Mapping[str, Tensor | None]
 """Operands of a function on edges, by the names of its arguments."""
 NONE: Operands = MappingProxyType({})
@@ -199,6 +201,7 @@ class PartitionedStructure(ABC):
         others: Operands = NONE,
         parameters: Operands = NONE,
         result: RowsOf | RowLayout = "destination",
+        row_type: RowType | None = None,
     ) -> PartitionedTensor:
         """Runs a function on the edges of each rank. Collective; differentiable.
 
@@ -217,6 +220,8 @@ class PartitionedStructure(ABC):
                 no gradient.
             result: the rows that the function returns, or the layout of a selection of destinations
                 or edges. Rows of sources are added up over ranks.
+            row_type: shape and dtype of a row of the result, for functions of `others`; that of
+                other functions is found on few rows.
 
         Raises:
             TypeError, ValueError: an operand with other rows.
@@ -284,12 +289,7 @@ class PartitionedStructure(ABC):
         `self_loops` is None or the number of nodes.
         """
         if self_loops is not None:
-            self._operands.check_same_nodes("self_loops")
-            size = self.destination_layout.size
-            if self_loops != size:
-                raise ValueError(
-                    f"self_loops must be None or all {size} destinations, got {self_loops}"
-                )
+            self._check_loops(self_loops)
 
         def run(csc: Csc, **operands: Tensor) -> Tensor:
             return csc.attention(
@@ -306,6 +306,12 @@ class PartitionedStructure(ABC):
             destinations={"right": right},
             parameters={"att": att},
         )
+
+    def _check_loops(self, count: int) -> None:
+        self._operands.check_same_nodes("self_loops")
+        size = self.destination_layout.size
+        if count != size:
+            raise ValueError(f"self_loops must be None or all {size} destinations, got {count}")
 
     def reduce_message(
         self,

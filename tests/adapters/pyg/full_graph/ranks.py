@@ -19,17 +19,21 @@ from peergraph.testing import run_ranks
 # Of float64: sums in another order.
 TOLERANCE = 1e-9
 
+OPTIONS: dict[str, Any] = {}
+"""Of `full_graph`, for all cases of a launch."""
 
-def check_cases(module: str, names: Iterable[str], world_size: int) -> None:
+
+def check_cases(module: str, names: Iterable[str], world_size: int, **options: Any) -> None:
     """Runs cases of a module on `world_size` ranks; the failure names each case that failed.
 
     Args:
         module: imported on every rank; its ``CASES`` are functions without arguments, by name.
         names: of the cases.
         world_size: number of ranks.
+        options: of `full_graph`.
     """
     names = list(names)
-    found = run_ranks(_run, world_size, module, names, timeout_s=360)
+    found = run_ranks(_run, world_size, module, names, options, timeout_s=360)
     failures = [
         f"{name} on rank {rank} of {world_size}:\n{error}"
         for rank, errors in enumerate(found)
@@ -38,7 +42,8 @@ def check_cases(module: str, names: Iterable[str], world_size: int) -> None:
     assert not failures, "\n".join(failures)
 
 
-def _run(module: str, names: list[str]) -> dict[str, str]:
+def _run(module: str, names: list[str], options: dict[str, Any]) -> dict[str, str]:
+    OPTIONS.update(options)
     cases: dict[str, Callable[[], Any]] = importlib.import_module(module).CASES
     default = torch.get_default_dtype()
     errors: dict[str, str] = {}
@@ -93,7 +98,7 @@ def check_model(
     """
     reference = copy.deepcopy(model)
     expected, expected_grads = _gradients(reference, copy.copy(data), call, inputs)
-    ours = peergraph_pyg.full_graph(data)
+    ours = peergraph_pyg.full_graph(data, **OPTIONS)
     for swap in (False, True) if accelerated else (False,):
         candidate = copy.deepcopy(model)
         if swap:

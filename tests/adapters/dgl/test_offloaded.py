@@ -1,0 +1,80 @@
+"""Graphs larger than the memory of the device: what DGL's models compute does not change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+# First: it skips where there is no DGL.
+from tests.adapters.dgl.full_graph_models import GRAPHS, MODELS, train  # isort: split
+
+import torch
+from torch import Tensor
+
+import peergraph_dgl
+from peergraph.memory import Group
+from peergraph.testing import run_ranks
+from tests.adapters.dgl.full_graph_operations import (
+    LAYERS,
+    ON_LOOPS,
+    OPERATIONS,
+    compare,
+    is_missing,
+)
+from tests.named_case import named_case
+
+STEPS = 5
+CHUNKS = (1, 3, 7)
+# These need all rows, or rows of two selections.
+NOT_SERVED = {"SAGE lstm", "links", "readouts", "reversed, of the user"}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torchrun has it: DGL's threads spin, and the ranks' would wait for each other."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def _on_rank() -> None:
+    ranks = Group.current().world_size
+    for number, (name, (make, graph)) in enumerate(MODELS.items()):
+        chunks = CHUNKS[(number + ranks) % 3]
+        found = [
+            train(make, peergraph_dgl.full_graph(GRAPHS[graph](), **options), STEPS, fast=True)
+            for options in ({}, {"offload": True, "num_chunks": chunks})
+        ]
+        with named_case(name, chunks, "chunks"):
+            torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=1e-9)
+    plain, loops = (
+        [
+            peergraph_dgl.full_graph(GRAPHS[kind](), **options)
+            for options in ({}, {"offload": True, "num_chunks": 3})
+        ]
+        for kind in ("plain", "loops")
+    )
+    for number, name in enumerate([*LAYERS, *OPERATIONS]):
+        if number % 3 == ranks and name not in NOT_SERVED and not is_missing(name):
+            with named_case(name):
+                graphs = loops if name in ON_LOOPS else plain
+                wanted, got = (_run(name, graph) for graph in graphs)
+                for ours, theirs in zip(got, wanted, strict=True):
+                    assert (ours is None) == (theirs is None)
+                    if ours is not None:
+                        torch.testing.assert_close(
+                            ours, theirs, rtol=1e-9, atol=1e-9, equal_nan=True
+                        )
+
+
+def _run(name: str, graph: Any) -> list[Tensor | None]:
+    if name in OPERATIONS:
+        return compare(OPERATIONS[name], graph, [])
+    make, call = LAYERS[name]
+    torch.manual_seed(0)
+    layer = peergraph_dgl.accelerate(make().double().eval())
+    return compare(lambda *given: call(layer, *given), graph, list(layer.parameters()))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_models_layers_and_operations(ranks: int) -> None:
+    run_ranks(_on_rank, ranks, timeout_s=300)

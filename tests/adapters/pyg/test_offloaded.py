@@ -1,0 +1,36 @@
+"""Graphs larger than the memory of the device: what PyG's models compute does not change."""
+
+from __future__ import annotations
+
+import pytest
+
+from .full_graph import conv_cases, model_cases, offload_cases
+from .full_graph.ranks import check_cases
+
+# Each row of these needs all rows, or rows of two selections.
+NOT_SERVED = {
+    *("MF", "links", "one graph", "GPS of linear attention"),
+    *("GCN jump cat", "GraphSAGE", "HGTConv"),
+}
+LAYERS = sorted(set(conv_cases.CASES) - NOT_SERVED)
+MODELS = sorted(set(model_cases.CASES) - NOT_SERVED)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_training_and_inference(ranks: int) -> None:
+    check_cases(offload_cases.__name__, offload_cases.CASES, ranks)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("ranks", "chunks"), [(1, 3), (2, 2)])
+def test_layers(ranks: int, chunks: int) -> None:
+    names = LAYERS[ranks - 1 :: 3]
+    check_cases(conv_cases.__name__, names, ranks, offload=True, num_chunks=chunks)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("ranks", "chunks"), [(1, 1), (2, 3)])
+def test_models(ranks: int, chunks: int) -> None:
+    names = MODELS[ranks - 1 :: 3]
+    check_cases(model_cases.__name__, names, ranks, offload=True, num_chunks=chunks)
