@@ -289,7 +289,7 @@ def test_offload_structure(tmp_path: Path) -> None:
 def test_offload(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
     small = ["--parts", "epochs,switches,chunks", "--graphs", "tiny/40", "--models", "GCN:0-8-0"]
-    more = ["--budgets", "500K", "--chunks", "2", "--worlds", "1,2", "--resident", "--offload"]
+    more = ["--budgets", "1M", "--chunks", "2", "--worlds", "1,2", "--resident", "--offload"]
     figures = tmp_path / "figures"
     records, table = run("offload", tmp_path / "out.jsonl", *small, *more, "--figures", figures)
     assert not [r for r in records if "error" in r]
