@@ -37,9 +37,11 @@ class GradientWindow:
         self._in_flight = InFlight()
         self._flushed: list[Mark] = []
         dtype = sum_dtype(store.dtype) if store.dtype.is_floating_point else store.dtype
-        shape = (exchange.capacity, *store.features)
+        # Rows on the device that no other rank adds to are summed where they are.
+        self._in_place = store.in_place and exchange.plan.is_empty and dtype == store.dtype
+        shape = (0 if self._in_place else exchange.capacity, *store.features)
         self._buffers = [torch.empty(shape, dtype=dtype, device=store.device) for _ in range(2)]
-        if exchange.continues_sums:
+        if exchange.continues_sums and not self._in_place:
             self._write_zeros(exchange.untouched)
         else:
             store.zero_()
@@ -49,6 +51,8 @@ class GradientWindow:
 
         Follows :meth:`flush` of the batch before the last.
         """
+        if self._in_place:
+            return
         batch = self.exchange.batches[number]
         buffer, kept = self._buffers[number % 2], len(batch.kept)
         again = kept + (batch.again if self.exchange.continues_sums else 0)
@@ -64,7 +68,7 @@ class GradientWindow:
         Follows :meth:`flush` of the batch before, and comes before :meth:`load` of the next one.
         """
         kept = self.exchange.batches[number].kept
-        if len(kept):
+        if len(kept) and not self._in_place:
             before, buffer = self._buffers[1 - number % 2], self._buffers[number % 2]
             torch.index_select(before, 0, kept, out=buffer[: len(kept)])
 
@@ -73,10 +77,17 @@ class GradientWindow:
 
         Follows :meth:`load` and :meth:`keep` of the batch.
         """
-        self._buffers[number % 2][: len(rows)].add_(rows)
+        if self._in_place:
+            # The rows are distinct, so the sums have one order.
+            window = self.exchange.batches[number].rows
+            self.store.memory.index_add_(0, window, rows.to(self.store.dtype))
+        else:
+            self._buffers[number % 2][: len(rows)].add_(rows)
 
     def flush(self, number: int) -> None:
         """Sends the rows that leave the window to their owners. Collective. Follows :meth:`add`."""
+        if self._in_place:
+            return
         batch, exchange = self.exchange.batches[number], self.exchange
         buffer = self._buffers[number % 2]
         received: list[Tensor] = []

@@ -21,10 +21,15 @@ class SourceWindow:
     def __init__(self, exchange: ChunkExchange, store: RowStore) -> None:
         self.exchange = exchange
         self.store = store
-        self._buffers = [store.empty(exchange.capacity) for _ in range(2)]
+        # Rows on the device that no other rank needs are gathered when they are asked for.
+        self._in_place = store.in_place and exchange.plan.is_empty
+        count = 0 if self._in_place else 2
+        self._buffers = [store.empty(exchange.capacity) for _ in range(count)]
 
     def load(self, number: int) -> None:
         """Loads this rank's rows of a batch that the batch before has not."""
+        if self._in_place:
+            return
         batch = self.exchange.batches[number]
         first = len(batch.kept)
         out = self._buffers[number % 2][first : batch.own_stop]
@@ -35,6 +40,8 @@ class SourceWindow:
 
         Follows :meth:`load` of the batch, and :meth:`assemble` of the one before.
         """
+        if self._in_place:
+            return
         batch = self.exchange.batches[number]
         before, buffer = self._buffers[1 - number % 2], self._buffers[number % 2]
         if len(batch.kept):
@@ -51,7 +58,8 @@ class SourceWindow:
 
     def rows(self, number: int) -> Tensor:
         """Returns the window of a batch, [window rows, *features]."""
-        return self._buffers[number % 2][: len(self.exchange.batches[number].rows)]
+        rows = self.exchange.batches[number].rows
+        return self.store.gather(rows) if self._in_place else self._buffers[number % 2][: len(rows)]
 
     def has_memory_of(self, rows: Tensor) -> bool:
         """Whether a tensor lies in one of the buffers."""
