@@ -39,8 +39,8 @@ _ROW_SECONDS = 4.2e-10
 # rates of a machine are not known by width.
 _NARROW_OVER_LINKS = ((16, 0.3), (32, 0.62), (64, 0.82))
 # Of the time of the best staged mode, at most, for which in_kernel is chosen: gradients of its
-# remote rows travel beside no other work, and on two H200s it took 1.0 to 1.2 of the time of distinct
-# rows on a graph with 4 edges a node, a twentieth of them remote, for which 0.9 is predicted.
+# remote rows travel beside no other work, and on two H200s it took 1.0 to 1.2 of the time of
+# distinct rows on a graph of 4 edges a node, a twentieth of them remote, where 0.9 is predicted.
 _IN_KERNEL_SHARE = 2 / 3
 
 MODES = ("halo", "blocks", "in_kernel")
