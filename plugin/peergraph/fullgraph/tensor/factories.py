@@ -31,22 +31,11 @@ def _register(overload: OpOverload) -> None:
 def partitioned_dim_of(x: PartitionedTensor, size: Sequence[int]) -> int | None:
     """The dimension along which a new tensor of shape `size` has the rows of `x`, or None.
 
-    It is the partitioned dimension of `x`, if the size there is the number of rows.
-
-    Raises:
-        ValueError: another dimension alone has that size. It may be rows, in a tensor of another
-            shape than `x`, or a width that happens to be the number of rows.
+    It is the partitioned dimension of `x`, if the size there is the number of rows. Another
+    dimension of that size is a width that happens to be equal.
     """
-    rows = x.layout.size
-    if len(size) > x.partitioned_dim and size[x.partitioned_dim] == rows:
-        return x.partitioned_dim
-    if rows > 1 and rows in size:
-        raise ValueError(
-            f"new tensor of shape {tuple(size)}, made from one whose {rows} rows are dimension "
-            f"{x.partitioned_dim}: make it from a tensor that has rows where the new one has them "
-            "(x.t().new_zeros(...)), or from a plain tensor if none of its dimensions are rows"
-        )
-    return None
+    dim = x.partitioned_dim
+    return dim if len(size) > dim and size[dim] == x.layout.size else None
 
 
 for _op in (aten.new_zeros, aten.new_ones, aten.new_full, aten.new_empty):

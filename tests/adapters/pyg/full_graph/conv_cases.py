@@ -13,7 +13,7 @@ from torch_geometric.nn.conv import MessagePassing
 from torch_geometric.utils import degree, scatter, softmax
 
 from .graphs import EDGE_WIDTH, RELATIONS, WIDTH, small_graph
-from .ranks import check_model
+from .ranks import check_model, shared
 
 OUT = 5
 Call = Callable[[nn.Module, Any], Tensor]
@@ -249,13 +249,16 @@ OTHERS: dict[str, tuple[Callable[[], nn.Module], Call]] = {
     ),
 }
 
+# Of layers that are not Peergraph's, those that have one of them within.
+WITH_FUSED = ("AntiSymmetric", "Dir SAGE", "Dir GCN", "GPS of linear attention")
+
 WITH_EDGE_GRADIENTS = {weighted: ("x", "edge_weight"), with_attributes: ("x", "edge_attr")}
 
 
-def _case(make: Callable[[], nn.Module], call: Call) -> Callable[[], None]:
+def _case(make: Callable[[], nn.Module], call: Call, accelerated: bool) -> Callable[[], None]:
     def run() -> None:
         inputs = WITH_EDGE_GRADIENTS.get(call, ("x",))
-        check_model(make(), small_graph(), call, inputs=inputs)
+        check_model(make(), shared(small_graph), call, inputs=inputs, accelerated=accelerated)
 
     return run
 
@@ -335,7 +338,8 @@ def links() -> None:
 
 
 CASES: dict[str, Callable[[], None]] = {
-    **{name: _case(*value) for name, value in {**FUSED, **OTHERS}.items()},
+    **{name: _case(*value, accelerated=True) for name, value in FUSED.items()},
+    **{name: _case(*value, name in WITH_FUSED) for name, value in OTHERS.items()},
     "return_attention_weights": return_attention,
     "inner products": inner_products,
     "one graph": one_graph,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch_geometric import nn as pyg
 
 from .graphs import CLASSES, WIDTH, small_graph, small_hetero
-from .ranks import check_model
+from .ranks import check_model, shared
 
 HIDDEN = 8
 
@@ -165,13 +165,13 @@ HETERO: dict[str, Callable[[], nn.Module]] = {
 
 
 def _model(make: Callable[[], nn.Module]) -> Callable[[], None]:
-    return lambda: check_model(make(), small_graph())
+    return lambda: check_model(make(), shared(small_graph))
 
 
 def _hetero(make: Callable[[], nn.Module]) -> Callable[[], None]:
     inputs = ("paper/x", "author/x", "venue/x")
     return lambda: check_model(
-        make(), small_hetero(), lambda m, d: m(d.x_dict, d.edge_index_dict), inputs=inputs
+        make(), shared(small_hetero), lambda m, d: m(d.x_dict, d.edge_index_dict), inputs=inputs
     )
 
 
