@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import combinations, cycle
 from typing import Any
 
 # First: it skips where there is no DGL.
@@ -177,8 +178,8 @@ def _ends(edges: Any) -> dict[str, Tensor]:
 OPERATIONS: dict[str, Operation] = {
     **{
         f"update_all {message}, {reduce}": partial(_update, _MESSAGES[message], _REDUCES[reduce])
-        for message in _MESSAGES
-        for reduce in _REDUCES
+        for message, reduces in zip(_MESSAGES, cycle(combinations(_REDUCES, 2)))
+        for reduce in reduces
     },
     "apply_edges u_dot_v": partial(_at_edges, fn.u_dot_v("x", "x", "out")),
     "apply_edges u_sub_v": partial(_at_edges, fn.u_sub_v("x", "x", "out")),

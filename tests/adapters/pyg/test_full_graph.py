@@ -5,6 +5,8 @@ A launch of ranks goes through all cases of a module; the failure names each cas
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from peergraph.testing import run_ranks
@@ -15,28 +17,36 @@ from .full_graph.ranks import check_cases, run_case
 RANKS = [1, 2, 3]
 
 
+def chosen(cases: Iterable[str], ranks: int) -> list[str]:
+    """Returns all cases for one rank and for three, every third for two.
+
+    Of three, two may have rows and one none, and each exchanges rows with several others.
+    """
+    return list(cases)[:: 3 if ranks == 2 else 1]
+
+
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("ranks", RANKS)
 def test_layers(ranks: int) -> None:
-    check_cases(conv_cases.__name__, conv_cases.CASES, ranks)
+    check_cases(conv_cases.__name__, chosen(conv_cases.CASES, ranks), ranks)
 
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("ranks", RANKS)
 def test_models(ranks: int) -> None:
-    check_cases(model_cases.__name__, model_cases.CASES, ranks)
+    check_cases(model_cases.__name__, chosen(model_cases.CASES, ranks), ranks)
 
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("ranks", RANKS)
 def test_training(ranks: int) -> None:
-    check_cases(training_cases.__name__, training_cases.CASES, ranks)
+    check_cases(training_cases.__name__, chosen(training_cases.CASES, ranks), ranks)
 
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("ranks", RANKS)
 def test_data(ranks: int) -> None:
-    check_cases(data_cases.__name__, data_cases.CASES, ranks)
+    check_cases(data_cases.__name__, chosen(data_cases.CASES, ranks), ranks)
 
 
 @pytest.mark.timeout(400)

@@ -26,16 +26,13 @@ OPTIONS: dict[str, Any] = {}
 def check_cases(module: str, names: Iterable[str], world_size: int, **options: Any) -> None:
     """Runs cases of a module on `world_size` ranks; the failure names each case that failed.
 
-    Two ranks go through every third case: one rank and three go through all, and with three there
-    are ranks that exchange rows, and ranks that do not.
-
     Args:
         module: imported on every rank; its ``CASES`` are functions without arguments, by name.
         names: of the cases.
         world_size: number of ranks.
         options: of `full_graph`.
     """
-    names = list(names)[:: 3 if world_size == 2 and not options else 1]
+    names = list(names)
     found = run_ranks(_run, world_size, module, names, options, timeout_s=360)
     failures = [
         f"{name} on rank {rank} of {world_size}:\n{error}"
