@@ -63,7 +63,8 @@ class RowPass:
         """Makes the pass. Collective.
 
         Args:
-            visit: called for each chunk with the chunk, its place and the values of all slots.
+            visit: called for each chunk with the chunk, its place and the values by slot; those of
+                roots are there.
             operands: further operands that `visit` takes: see :func:`value_at`.
             writes: stores that `visit` writes: see :func:`write_rows`.
             gradients: stores to which `visit` adds gradients of sources.
@@ -88,6 +89,7 @@ class RowPass:
             gradients=gradients,
         )
         rank, program = self.space.rank, self.compiled.program
+        last_uses = program.last_uses([*self.outputs, *(slot for slot, _ in caches)])
         with no_autograd(), chunk_pass:
             for chunk in chunk_pass:
                 place = (
@@ -98,10 +100,12 @@ class RowPass:
                 values = program.run(
                     rank,
                     [value_at(part, chunk, place) for part in self.compiled.operands],
+                    last_uses,
                 )
                 for content, (slot, store) in zip(kept, caches, strict=True):
                     write_rows(chunk, content, store, values[slot]._local)
                 visit(chunk, place, values)
+                del values  # before those of the next chunk are made
         for content, (_, store) in zip(kept, caches, strict=True):
             content.set_store(store)
 

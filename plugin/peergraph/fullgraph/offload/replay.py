@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from peergraph.fullgraph.offload.records import (
     SourceOperand,
     fill,
     map_nested,
+    slots_in,
     tensors_in,
     version_of,
 )
@@ -62,11 +63,37 @@ class Program:
         self.steps = list(steps)
         self.num_values = num_values
 
-    def run(self, rank: VirtualRank, inputs: Sequence[Any]) -> list[Any]:
-        """Returns all values, of which the first are the inputs."""
-        values = [*inputs, *[None] * (self.num_values - len(inputs))]
-        for step in self.steps:
+    def last_uses(self, kept: Collection[int]) -> list[list[int]]:
+        """Returns, for each step, the slots that no later step reads and that are not kept."""
+        seen = set(kept)
+        found: list[list[int]] = []
+        for step in reversed(self.steps):
+            last = set(slots_in((step.args, step.kwargs))) - seen
+            last |= {slot for _, slot in step.outputs} - seen
+            seen |= last
+            found.append(sorted(last))
+        return found[::-1]
+
+    def run(
+        self,
+        rank: VirtualRank,
+        inputs: list[Any],
+        last_uses: Sequence[Sequence[int]] | None = None,
+    ) -> list[Any]:
+        """Returns all values, of which the first are the inputs.
+
+        Args:
+            rank: that the rows belong to.
+            inputs: in their order; the list takes all values.
+            last_uses: for each step, slots whose values are not needed after it.
+        """
+        values = inputs
+        values.extend([None] * (self.num_values - len(inputs)))
+        for place, step in enumerate(self.steps):
             run_step(rank, step, values)
+            if last_uses is not None:
+                for slot in last_uses[place]:
+                    values[slot] = None
         return values
 
 
