@@ -8,9 +8,10 @@ The script of one process trains each model with plain PyG or DGL, then on ranks
 difference of any epoch's loss, relative to that loss, by number of ranks. Dropout, where there is
 any, has the same masks in both: plain tensors get them within `keyed_random`. `other order` is
 plain training with its edges in another order, so what rounding alone does. A difference above
-1e-6 in float64 or 3e-4 in float32 fails. Graphs: `made` and `made_typed`, small ones of hashed
-numbers; others are files of `--data`: `NAME` of one type, `NAME` of several, and `NAME_merged`, the
-same with types of edges alone. DGL trains on the CPU where its build knows no GPU.
+1e-6 in float64 or 3e-4 in float32 fails, unless rounding alone does a fourth of it, as it does
+where losses go to zero. Graphs: `made` and `made_typed`, small ones of hashed numbers; others are
+files of `--data`: `NAME` of one type, `NAME` of several, and `NAME_merged`, the same with types of
+edges alone. DGL trains on the CPU where its build knows no GPU.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from inputs.real_graphs import (
 )
 
 TOLERANCES = {"float64": 1e-6, "float32": 3e-4}
+_ROUNDINGS = 4
 PLAIN, OTHER_ORDER = "plain", "plain, other order"
 _MADE = {"made": make_labelled, "made_typed": make_typed}
 
@@ -90,11 +92,8 @@ def run(session: Session) -> None:
                 continue
             losses = plain_losses(curve, graph, session.device)
             session.recorder.note(system=PLAIN, losses=losses, **fields)
-            if curve.dtype == "float32" and not graph.is_typed:
-                (edges,) = graph.edges.values()
-                generator = torch.Generator().manual_seed(1)
-                order = torch.randperm(edges.shape[1], generator=generator)
-                losses = plain_losses(curve, graph, session.device, order)
+            if curve.dtype == "float32":
+                losses = plain_losses(curve, graph.shuffled(), session.device)
                 session.recorder.note(system=OTHER_ORDER, losses=losses, **fields)
 
 
@@ -116,6 +115,8 @@ def summarise(records: list[Record]) -> tuple[str, list[str]]:
     for case, found in curves.items():
         plain = found[PLAIN]
         cells = [*map(str, case), f"{plain[0]:.4f} to {plain[-1]:.4f}"]
+        rounding = greatest_difference(found.get(OTHER_ORDER, plain), plain)
+        allowed = max(TOLERANCES[str(case[3])], _ROUNDINGS * rounding)
         for way in (OTHER_ORDER, *worlds):
             losses = found.get(way)
             if losses is None:
@@ -123,7 +124,7 @@ def summarise(records: list[Record]) -> tuple[str, list[str]]:
                 continue
             difference = greatest_difference(losses, plain)
             cells.append(f"{difference:.1e}")
-            if way != OTHER_ORDER and not difference <= TOLERANCES[str(case[3])]:
+            if way != OTHER_ORDER and not difference <= allowed:
                 faults.append(f"{case} on {way} ranks: {difference:.1e}")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n", faults

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 HIDDEN, HEADS = 16, 2
 
 
-def graph_of(graph: RealGraph, dtype: torch.dtype, order: Tensor | None = None) -> Any:
-    """DGL's graph, with self loops where it has one relation; `order` is that of its edges."""
+def graph_of(graph: RealGraph, dtype: torch.dtype) -> Any:
+    """DGL's graph, with self loops where it has one relation."""
     if graph.is_typed:
         edges = {relation: (ends[0], ends[1]) for relation, ends in graph.edges.items()}
         counts = {t: x.shape[0] for t, x in graph.x.items()}
@@ -34,9 +34,6 @@ def graph_of(graph: RealGraph, dtype: torch.dtype, order: Tensor | None = None) 
         kinds = graph.edge_type
         if kinds is not None:
             kinds = torch.cat([kinds, kinds.max().expand(x.shape[0])])
-        if order is not None:
-            order = torch.cat([order, loops + order.numel()])
-            ends, kinds = ends[:, order], None if kinds is None else kinds[order]
         g = dgl.graph((ends[0], ends[1]), num_nodes=x.shape[0])
         if kinds is not None:
             g.edata["type"] = kinds

@@ -14,8 +14,8 @@ from torch_geometric.data import Data, HeteroData
 HIDDEN, LAYERS, HEADS = 16, 2, 2
 
 
-def data_of(graph: RealGraph, dtype: torch.dtype, order: Tensor | None = None) -> Any:
-    """PyG's data; with `order`, the edges of a graph of one type in that order."""
+def data_of(graph: RealGraph, dtype: torch.dtype) -> Any:
+    """PyG's data."""
     if graph.is_typed:
         data: Any = HeteroData()
         for node_type, x in graph.x.items():
@@ -25,13 +25,10 @@ def data_of(graph: RealGraph, dtype: torch.dtype, order: Tensor | None = None) -
         nodes = data[graph.target]
     else:
         (edges,) = graph.edges.values()
-        kinds = graph.edge_type
-        if order is not None:
-            edges, kinds = edges[:, order], None if kinds is None else kinds[order]
         (x,) = graph.x.values()
         data = nodes = Data(x=x.to(dtype), edge_index=edges)
-        if kinds is not None:
-            data.edge_type = kinds
+        if graph.edge_type is not None:
+            data.edge_type = graph.edge_type
     nodes.y, nodes.train_mask = graph.y, graph.masks["train"]
     return data
 

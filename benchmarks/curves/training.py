@@ -38,17 +38,11 @@ def applies(model: str, graph: RealGraph) -> bool:
     return model != "to_hetero" and (model == "RGCN") <= (graph.edge_type is not None)
 
 
-def plain_losses(
-    curve: Curve, graph: RealGraph, device: torch.device, order: torch.Tensor | None = None
-) -> list[float]:
-    """The losses of the framework itself, in one process, with the masks of partitioned tensors.
-
-    Args:
-        order: of the edges, whose sums are then in another order.
-    """
+def plain_losses(curve: Curve, graph: RealGraph, device: torch.device) -> list[float]:
+    """The losses of the framework itself, in one process, with the masks of partitioned tensors."""
     # The CPU build of DGL trains on the CPU.
     device = torch.device("cpu") if curve.framework == "dgl" else device
-    data, model = _make(curve, graph, order)
+    data, model = _make(curve, graph)
     with keyed_random() if curve.dropout else nullcontext():
         return _train(curve, model.to(device), data.to(device))
 
@@ -56,12 +50,12 @@ def plain_losses(
 def partitioned_losses(curve: Curve, graph: RealGraph, group: Group) -> list[float]:
     """The losses on the ranks of a group. Collective."""
     adapter = importlib.import_module(f"peergraph_{curve.framework}")
-    data, model = _make(curve, graph, None)
+    data, model = _make(curve, graph)
     data = adapter.full_graph(data, group=group)
     return _train(curve, adapter.accelerate(model.to(group.device)), data)
 
 
-def _make(curve: Curve, graph: RealGraph, order: torch.Tensor | None) -> tuple[Any, Any]:
+def _make(curve: Curve, graph: RealGraph) -> tuple[Any, Any]:
     module = importlib.import_module(f"curves.{curve.framework}_models")
     make_data = module.data_of if curve.framework == "pyg" else module.graph_of
     dtype = DTYPES[curve.dtype]
@@ -70,7 +64,7 @@ def _make(curve: Curve, graph: RealGraph, order: torch.Tensor | None) -> tuple[A
     try:
         torch.manual_seed(_SEED)
         model = module.MODELS[curve.model](graph, curve.dropout)
-        data = make_data(graph, dtype, order)
+        data = make_data(graph, dtype)
         with torch.no_grad():
             model.eval()(data)  # Lazy layers get their parameters.
     finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,20 @@ class RealGraph:
     def is_typed(self) -> bool:
         """Whether there are several types of nodes or relations."""
         return len(self.edges) > 1
+
+    def shuffled(self) -> RealGraph:
+        """The same graph with the edges of each relation in another order."""
+        generator = torch.Generator().manual_seed(1)
+        orders = {
+            relation: torch.randperm(ends.shape[1], generator=generator)
+            for relation, ends in self.edges.items()
+        }
+        edges = {relation: ends[:, orders[relation]] for relation, ends in self.edges.items()}
+        kinds = self.edge_type
+        if kinds is not None:
+            (order,) = orders.values()
+            kinds = kinds[order]
+        return replace(self, edges=edges, edge_type=kinds)
 
 
 def read_labelled(path: Path) -> RealGraph:
