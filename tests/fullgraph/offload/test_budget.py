@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -9,10 +12,12 @@ from peergraph.fullgraph.graph import FullGraph
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.layout.volume import Volume
 from peergraph.fullgraph.offload.budget import make_row_stores
+from peergraph.fullgraph.offload.row_stores import RowStores
 from peergraph.fullgraph.plan.full_graph_plan import FullGraphPlan
 from peergraph.fullgraph.plan.memory_items import GraphFacts
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan
 from peergraph.memory import Group, machine
+from peergraph.store import EDGE
 
 NODES, EDGES = 10_000, 100_000
 ROW = 4 * 64 * NODES
@@ -89,3 +94,26 @@ def test_graph_with_rows_in_files(tmp_path: object) -> None:
     assert torch.equal(rows.full_tensor(), x)
     with pytest.raises(FileNotFoundError):
         FullGraph.build(group, NODES, edges, memory_budget=2 * ROW, folder=f"{tmp_path}/none")
+
+
+def test_memory_goes_with_the_graph() -> None:
+    group = Group(0, 1, torch.device("cpu"), 60.0)
+    generator = torch.Generator().manual_seed(6)
+    edges = torch.randint(0, NODES, (2, EDGES), generator=generator)
+
+    def train() -> weakref.ref[RowStores]:
+        graph = FullGraph.build(
+            group, NODES, edges, offload=True, num_chunks=3, memory_budget=40 * ROW
+        )
+        assert graph.offloaded is not None
+        x = graph.node_rows(torch.randn(NODES, 8, generator=generator))
+        mask = graph.node_rows(torch.arange(NODES) % 50 == 0)
+        weight = torch.randn(8, 8, generator=generator).requires_grad_()
+        hidden = torch.relu(graph.structures[EDGE].spmm("copy_u", "sum", x) @ weight)
+        graph.structures[EDGE].spmm("copy_u", "sum", hidden)[mask].sum().backward()
+        assert weight.grad is not None
+        return weakref.ref(graph.offloaded.stores)
+
+    stores = train()
+    gc.collect()
+    assert stores() is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -19,12 +18,11 @@ from peergraph.fullgraph.offload.offloaded_tensor import (
 )
 from peergraph.fullgraph.offload.records import Modes, Record, ResidentOperand, Slot
 from peergraph.fullgraph.offload.replay import Place
-from peergraph.fullgraph.offload.virtual_rank import RowSpace, RowSpaces
+from peergraph.fullgraph.offload.virtual_rank import RowSpace
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 
 # Selections whose lists of rows and edges are kept.
 _KEPT = 8
-_kept: WeakKeyDictionary[RowSpaces, OrderedDict[RowLayout, Selection]] = WeakKeyDictionary()
 
 
 class Selection:
@@ -51,7 +49,7 @@ class Selection:
     @classmethod
     def of(cls, space: RowSpace, layout: RowLayout) -> Selection:
         """Returns the rows of a selection; those of the last selections are kept."""
-        kept = _kept.setdefault(space.spaces, OrderedDict())
+        kept: OrderedDict[RowLayout, Selection] = space.spaces.selections
         if layout not in kept:
             kept[layout] = cls(space, layout)
             if len(kept) > _KEPT:

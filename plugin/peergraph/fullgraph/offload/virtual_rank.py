@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -206,6 +207,8 @@ class RowSpaces:
         self.stores = stores
         self.rank = VirtualRank(stores.group)
         self._by_layout: dict[RowLayout, RowSpace] = {}
+        self.selections: OrderedDict[RowLayout, Any] = OrderedDict()
+        """The last selections of rows, which go with the graph."""
 
     def add(self, layout: RowLayout, chunks: Chunks) -> RowSpace:
         """Returns the space of a layout, made at the first call."""
