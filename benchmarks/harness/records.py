@@ -146,7 +146,7 @@ _COLUMNS = {
     "fullgraph_stages": ["setting", "way", *_TIMES, "hidden", "edge_imbalance", "predicted_ms"],
     "fullgraph_memory buffers": ["system", "buffers", "most_allowed", "resident_gib", "peak_gib",
                                  "reserved_gib", "build_bytes"],
-    "fullgraph_memory layers": ["system", "cap_gib", "layers_fit", "runs"],
+    "fullgraph_memory layers": ["system", "cap_gib", "layers_fit", "ran"],
     "fullgraph_small ops": ["op", "us", "us_torch", "us_more"],
     "fullgraph_small epochs": ["system", *_TIMES, "ms_host", "peak_gib", "loss", "last_loss",
                                "ratio"],
