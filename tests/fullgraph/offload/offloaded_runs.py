@@ -92,7 +92,7 @@ def offload(data: Data, layout: RowLayout, chunks: Chunks, device_bytes: int) ->
 def train(make: Callable[[], nn.Module], loss_of: Loss, data: Data, steps: int = 3) -> Trace:
     """Trains a model and evaluates it."""
     torch.manual_seed(1)
-    model = make().double()
+    model = make().double().to(data.x.device)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     trace = Trace()
     for _ in range(steps):
@@ -108,7 +108,7 @@ def train(make: Callable[[], nn.Module], loss_of: Loss, data: Data, steps: int =
     model.eval()
     with torch.no_grad():
         out = model(data)
-    trace.evaluated = out.full_tensor()
+    trace.evaluated = out.full_tensor().cpu()
     return trace
 
 

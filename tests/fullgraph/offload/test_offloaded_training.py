@@ -14,6 +14,7 @@ from peergraph.aggregate.layers import gat, gatv2, gcn, gin, sage
 from peergraph.fullgraph.offload.chunks import Chunks
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
+from tests.fullgraph.gpu_numbers import GPU_NUMBERS
 
 from .offloaded_runs import (
     CLASSES,
@@ -190,7 +191,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "residual": (Residual, full_loss),
 }
 # Chunks and bytes of the device's budget, by the number of ranks.
-CHUNKS = {1: ((1, PLENTY), (3, 0), (7, PLENTY)), 2: ((3, 0),), 3: ((2, PLENTY),)}
+CHUNKS = {1: ((1, PLENTY), (3, 0), (7, PLENTY)), 2: ((3, 0),), 3: ((2, PLENTY),), 4: ((3, 0),)}
 
 
 def failures_on_rank(names: list[str]) -> dict[str, str]:
@@ -217,6 +218,12 @@ def test_equals_resident(world_size: int) -> None:
     assert not lines, "\n".join(lines)
 
 
+@pytest.mark.parametrize("world_size", GPU_NUMBERS)
+def test_equals_resident_on_gpus(world_size: int) -> None:
+    ranks = run_ranks(failures_on_rank, world_size, list(MODELS), device="cuda", timeout_s=300)
+    assert not any(ranks), ranks
+
+
 def two_runs_on_rank() -> bool:
     group = Group.current(timeout=60)
     data, layout = make_graph(group)
@@ -233,6 +240,11 @@ def two_runs_on_rank() -> bool:
 
 def test_two_runs_are_equal() -> None:
     assert all(run_ranks(two_runs_on_rank, 2))
+
+
+@pytest.mark.parametrize("world_size", GPU_NUMBERS)
+def test_two_runs_are_equal_on_gpus(world_size: int) -> None:
+    assert all(run_ranks(two_runs_on_rank, world_size, device="cuda"))
 
 
 def as_many_chunks_as_rows() -> bool:

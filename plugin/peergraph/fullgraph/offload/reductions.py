@@ -11,6 +11,7 @@ from torch import Tensor
 
 from peergraph.fullgraph.exchange.transport import ReduceOp, Transport
 from peergraph.fullgraph.offload.chunk_pass import PassChunk
+from peergraph.fullgraph.offload.differentiated import Differentiated
 from peergraph.fullgraph.offload.offloaded_tensor import Cell, Content, make_probe
 from peergraph.fullgraph.offload.passes import RowPass, value_at
 from peergraph.fullgraph.offload.recording import Call, refuse
@@ -23,7 +24,7 @@ from peergraph.fullgraph.offload.records import (
     tensors_in,
 )
 from peergraph.fullgraph.offload.replay import WHOLE_RESULT, Compiled, Place, Step, run_step
-from peergraph.fullgraph.offload.row_segment import Differentiated, history_inputs, is_boundary
+from peergraph.fullgraph.offload.row_segment import history_inputs, is_boundary
 from peergraph.fullgraph.offload.virtual_rank import NeedsOtherRowsError, no_number
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 

@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from peergraph.fullgraph.exchange.transport import Transport, split_rows
 from peergraph.fullgraph.offload.chunk_pass import PassChunk
+from peergraph.fullgraph.offload.differentiated import Differentiated
 from peergraph.fullgraph.offload.offloaded_tensor import (
     Cell,
     Content,
     OffloadedTensor,
-    from_store,
     make_shell,
 )
-from peergraph.fullgraph.offload.passes import RowPass, value_at, write_rows
 from peergraph.fullgraph.offload.records import (
     EdgesOperand,
     Operand,
-    PlainOperand,
     ResidentOperand,
     RowOperand,
     SourceOperand,
     version_of,
 )
-from peergraph.fullgraph.offload.replay import Compiled, Place, Program, SourceRows
-from peergraph.fullgraph.offload.row_store import RowStore
-from peergraph.fullgraph.offload.selected_rows import Selection, selected_gradient
-from peergraph.fullgraph.offload.virtual_rank import RowSpace, partial_sum
+from peergraph.fullgraph.offload.replay import Compiled, Place
 from peergraph.fullgraph.tensor.arguments import local_rows_of_plain
-from peergraph.fullgraph.tensor.conversions import from_local
-from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
-
-Heads = Callable[[PassChunk, Place, list[Any], list[Any]], tuple[list[Tensor], list[Tensor]]]
-"""Returns outputs and their gradients. Called with a chunk, its place, the rows that were computed
-without gradients, and the values of the differentiated program."""
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 
 
 def is_boundary(operand: RowOperand) -> bool:
@@ -111,280 +100,6 @@ def history_inputs(operands: Sequence[Operand]) -> list[Tensor | None]:
         else:
             found.append(operand.tensor)
     return found
-
-
-class InputKind(NamedTuple):
-    """What an input of a differentiated program is, without its rows."""
-
-    kind: type
-    space: RowSpace | None = None
-    structure: Any = None
-    in_window: bool = False
-    version: int = 0
-    value: Tensor | None = None
-    """Of a plain tensor."""
-
-    @classmethod
-    def of(cls, operand: Operand) -> InputKind:
-        """Returns what an operand is."""
-        if isinstance(operand, PlainOperand):
-            return cls(PlainOperand, value=operand.copy)
-        if isinstance(operand, ResidentOperand):
-            return cls(ResidentOperand, operand.space, version=operand.version)
-        if isinstance(operand, RowOperand):
-            return cls(RowOperand, operand.content.space)
-        if isinstance(operand, SourceOperand):
-            return cls(SourceOperand, operand.rows.content.space, operand.structure)
-        return cls(EdgesOperand, structure=operand.structure, in_window=operand.in_window)
-
-    def operand(self, saved: Tensor | None) -> Operand:
-        """Returns the operand again.
-
-        Args:
-            saved: the input of the node.
-        """
-        if isinstance(saved, OffloadedTensor):
-            rows = RowOperand(Cell(saved._content, False), saved)
-            return rows if self.kind is RowOperand else SourceOperand(rows, self.structure)
-        if self.kind is EdgesOperand:
-            return EdgesOperand(self.structure, self.in_window)
-        if isinstance(saved, PartitionedTensor):
-            assert self.space is not None
-            return ResidentOperand(saved, self.space, self.version)
-        assert self.value is not None
-        return PlainOperand(self.value, self.value)
-
-
-class Differentiated:
-    """A program whose gradients are computed in a pass, and its inputs.
-
-    Kept by a node of autograd, which keeps the inputs that have rows itself.
-
-    Args:
-        space: the rows that are visited.
-        compiled: the program.
-    """
-
-    def __init__(self, space: RowSpace, compiled: Compiled) -> None:
-        self.space = space
-        self.program: Program = compiled.program
-        self.kinds = [InputKind.of(operand) for operand in compiled.operands]
-        self.outputs = compiled.outputs
-
-    def save(
-        self, ctx: Any, inputs: Sequence[Tensor | None], known: Sequence[Tensor | None] = ()
-    ) -> None:
-        """Keeps the inputs that have rows until the graph is freed.
-
-        Args:
-            ctx: of the node.
-            inputs: of the node.
-            known: the rows [selected rows, *features] of inputs that are not to be computed again;
-                None for others.
-        """
-        with_rows = [part for part in inputs if isinstance(part, PartitionedTensor)]
-        self._known = [place for place, rows in enumerate(known) if rows is not None]
-        ctx.save_for_backward(*with_rows, *(rows for rows in known if rows is not None))
-
-    def backward(
-        self,
-        ctx: Any,
-        needs: Sequence[bool],
-        roots: Sequence[RowOperand],
-        heads: Heads,
-        reductions: Any = None,
-        selection: Selection | None = None,
-        further: Sequence[Operand] = (),
-    ) -> list[Tensor | None]:
-        """Returns the gradients of the inputs, computed in one pass. Collective.
-
-        Args:
-            ctx: of the node.
-            needs: which inputs need gradients.
-            roots: rows that are computed without gradients beside, such as those of the output's
-                gradient.
-            heads: what is differentiated.
-            reductions: known results of reductions over all rows that the program asks for.
-            selection: the rows that have a gradient; None: all.
-            further: operands that `heads` takes: see :func:`value_at`.
-        """
-        if torch.is_grad_enabled():
-            raise NotImplementedError(
-                "gradients of gradients are not implemented for rows that are larger than GPU "
-                "memory (create_graph=True)"
-            )
-        saved = iter(ctx.saved_tensors)
-        with_rows = (RowOperand, SourceOperand, ResidentOperand)
-        operands = [
-            kind.operand(next(saved) if kind.kind in with_rows else None) for kind in self.kinds
-        ]
-        gradients = [
-            GradientSum(operand, self.space, selection) if needed else None
-            for operand, needed in zip(operands, needs, strict=True)
-        ]
-        kept: dict[int, Tensor] = {id(operands[place]): next(saved) for place in self._known}
-        # Aggregated rows that were not stored are computed again.
-        rows = [
-            operand
-            for operand in operands
-            if isinstance(operand, RowOperand) and id(operand) not in kept
-        ]
-        row_pass = RowPass(self.space, [*roots, *rows], selection)
-        slots = dict(zip(map(id, rows), row_pass.outputs[len(roots) :], strict=True))
-        rank = self.space.rank
-
-        def visit(chunk: PassChunk, place: Place, values: list[Any]) -> None:
-            leaves: list[Tensor] = []
-            sums: list[GradientSum] = []
-            inputs = []
-            for operand, gradient in zip(operands, gradients, strict=True):
-                if id(operand) in kept:
-                    part = kept[id(operand)][chunk.start : chunk.stop]
-                    value = wrap(part, place.layout(self.space), 0)
-                elif isinstance(operand, RowOperand):
-                    value = values[slots[id(operand)]]
-                else:
-                    value = value_at(operand, chunk, place)
-                if gradient is not None:
-                    value, leaf = _differentiable(value)
-                    leaves.append(leaf)
-                    sums.append(gradient)
-                inputs.append(value)
-            with torch.enable_grad():
-                if reductions is None:
-                    results = self.program.run(rank, inputs)
-                else:
-                    reductions.begin_chunk()
-                    with rank.reducing(reductions.reduce):
-                        results = self.program.run(rank, inputs)
-                computed = [values[slot] for slot in row_pass.outputs[: len(roots)]]
-                outputs, grads = heads(chunk, place, computed, results)
-            given = [i for i, output in enumerate(outputs) if output.requires_grad]
-            found: Sequence[Tensor | None] = [None] * len(leaves)
-            if given:
-                with rank.reducing(partial_sum):
-                    found = torch.autograd.grad(
-                        [outputs[i] for i in given],
-                        leaves,
-                        [grads[i] for i in given],
-                        allow_unused=True,
-                    )
-            for gradient, leaf, grad in zip(sums, leaves, found, strict=True):
-                gradient.add(chunk, place, leaf, grad)
-
-        wanted = [gradient for gradient in gradients if gradient is not None]
-        row_pass.run(
-            visit,
-            operands=[
-                *(operand for operand in operands if id(operand) not in kept),
-                *further,
-            ],
-            writes=[g.store for g in wanted if g.store is not None and g.structure is None],
-            gradients=[
-                (g.store, g.structure)
-                for g in wanted
-                if g.store is not None and g.structure is not None
-            ],
-        )
-        add_over_ranks(rank.real, wanted)
-        return [None if gradient is None else gradient.result() for gradient in gradients]
-
-
-class GradientSum:
-    """The gradient of one input, chunk by chunk.
-
-    Args:
-        operand: the input.
-        space: the rows that are visited.
-        selection: those that are visited; None: all.
-    """
-
-    def __init__(self, operand: Operand, space: RowSpace, selection: Selection | None) -> None:
-        self.operand = operand
-        self.selection = selection
-        self.structure = operand.structure if isinstance(operand, SourceOperand) else None
-        if selection is not None and self.structure is not None:
-            self.structure = selection.structure(self.structure)
-        self.store: RowStore | None = None
-        """Of rows of offloaded tensors."""
-        self.total: Tensor | None = None
-        """Of tensors on the device."""
-        if isinstance(operand, (RowOperand, SourceOperand)):
-            rows = operand if isinstance(operand, RowOperand) else operand.rows
-            self.content = rows.content
-            if selection is not None and self.structure is None:
-                shape = selection.layout.local_count, *self.content.features
-                dtype, device = self.content.dtype, space.rank.device
-                self.total = torch.zeros(shape, dtype=dtype, device=device)
-                return
-            self.store = self.content.space.stores.allocate(
-                self.content.space.layout, self.content.features, self.content.dtype, "source"
-            )
-        elif isinstance(operand, ResidentOperand):
-            self.total = torch.zeros_like(operand.tensor._local)
-        elif isinstance(operand, PlainOperand):
-            self.total = torch.zeros_like(operand.copy)
-
-    def add(self, chunk: PassChunk, place: Place, leaf: Tensor, part: Tensor | None) -> None:
-        """Adds the gradient of a chunk; None is zero."""
-        if self.structure is not None:
-            if part is not None:
-                chunk.add_source_gradients(self.store, part, self.structure)  # type: ignore[arg-type]
-        elif self.store is not None:
-            rows = torch.zeros_like(leaf) if part is None else part
-            write_rows(chunk, self.content, self.store, rows)
-        elif part is not None:
-            assert self.total is not None
-            if isinstance(self.operand, ResidentOperand):
-                place.add_to_resident(self.operand, self.total, part)
-            elif isinstance(self.operand, RowOperand):
-                self.total[chunk.start : chunk.stop] = part
-            else:
-                self.total.add_(part)
-
-    def result(self) -> Tensor:
-        """Returns the gradient."""
-        if self.store is not None:
-            return from_store(self.content.space, self.store)
-        assert self.total is not None
-        if isinstance(self.operand, RowOperand):
-            assert self.selection is not None
-            return selected_gradient(self.total, self.selection)
-        if isinstance(self.operand, ResidentOperand):
-            tensor = self.operand.tensor
-            return wrap(self.total, tensor.layout, tensor.partitioned_dim)
-        return self.total
-
-
-def add_over_ranks(group: Any, gradients: Sequence[GradientSum]) -> None:
-    """Adds gradients of plain tensors over the ranks, those of one dtype at once. Collective."""
-    by_dtype: dict[torch.dtype, list[GradientSum]] = {}
-    for gradient in gradients:
-        if isinstance(gradient.operand, PlainOperand):
-            assert gradient.total is not None
-            by_dtype.setdefault(gradient.total.dtype, []).append(gradient)
-    if group.world_size == 1:
-        return
-    for same in by_dtype.values():
-        totals = [gradient.total for gradient in same if gradient.total is not None]
-        flat = Transport.of(group).all_reduce(torch.cat([total.reshape(-1) for total in totals]))
-        parts = split_rows(flat, [total.numel() for total in totals])
-        for gradient, total, part in zip(same, totals, parts, strict=True):
-            gradient.total = part.view(total.shape)
-
-
-def _differentiable(value: Any) -> tuple[Any, Tensor]:
-    """Returns a value that is differentiated, and the leaf that gets its gradient."""
-    if isinstance(value, SourceRows):
-        assert value.rows is not None
-        leaf = value.rows.detach().requires_grad_()
-        return SourceRows(leaf, value.csc, value.place), leaf
-    if isinstance(value, PartitionedTensor):
-        leaf = value._local.detach().requires_grad_()
-        with torch.enable_grad():
-            return from_local(leaf, value.layout, value.partitioned_dim), leaf
-    leaf = value.detach().requires_grad_()
-    return leaf, leaf
 
 
 class Segment(torch.autograd.Function):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.chunk_pass import PassChunk
+from peergraph.fullgraph.offload.differentiated import Differentiated
 from peergraph.fullgraph.offload.gathering import resident_rows
 from peergraph.fullgraph.offload.offloaded_tensor import RULES, OffloadedTensor
 from peergraph.fullgraph.offload.passes import RowPass
@@ -17,7 +18,6 @@ from peergraph.fullgraph.offload.recording import record, refuse
 from peergraph.fullgraph.offload.records import RowOperand
 from peergraph.fullgraph.offload.replay import Compiled, Place
 from peergraph.fullgraph.offload.row_segment import (
-    Differentiated,
     history_inputs,
     is_boundary,
     row_operand,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from peergraph.fullgraph.offload.chunk_pass import PassChunk
+from peergraph.fullgraph.offload.differentiated import Differentiated
 from peergraph.fullgraph.offload.edge_program import EdgeRecorder, store_resident
 from peergraph.fullgraph.offload.offloaded_tensor import (
     Cell,
@@ -20,7 +21,6 @@ from peergraph.fullgraph.offload.passes import RowPass, store_rows, value_at
 from peergraph.fullgraph.offload.records import RowOperand, SourceOperand
 from peergraph.fullgraph.offload.replay import Compiled, Place
 from peergraph.fullgraph.offload.row_segment import (
-    Differentiated,
     history_inputs,
     is_boundary,
     row_operand,
