@@ -17,7 +17,7 @@ from peergraph.fullgraph.random.kernels import (
 )
 from peergraph.memory.device.launching import launch_on
 from peergraph.reference.philox import philox
-from tests.named_case import named_case
+from tests.named_case import named_case, named_cases
 from tests.vector_width import running
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -41,7 +41,7 @@ def bits(row: int, column: int) -> int:
     return high << 32 | low
 
 
-@pytest.mark.parametrize("columns", [1, 2, 3, 4, 5, 64, 131])
+@named_cases("columns", [1, 2, 3, 4, 5, 64, 131])
 def test_bits_are_those_of_philox(columns: int, device: torch.device) -> None:
     uniform = fill_random("uniform", SEED, row_ids(device), columns, torch.float64)
     kept = keep_rows(0.3, SEED, row_ids(device), columns, torch.float32)
@@ -83,7 +83,7 @@ def test_normal_numbers_are_quantiles(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("columns", [1, 3, 4, 8, 47, 128])
+@named_cases("columns", [1, 3, 4, 8, 47, 128])
 def test_dropout(columns: int, dtype: torch.dtype, device: torch.device) -> None:
     ids = torch.randperm(501, device=device) + 2**40
     # One element behind the start of an allocation: not aligned for vectors.

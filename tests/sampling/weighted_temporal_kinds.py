@@ -8,6 +8,7 @@ import torch
 
 from peergraph.reference.weighted_temporal import Choice
 from peergraph.sampling import NeighborSampler
+from tests.named_case import named_cases
 from tests.sampling.plain_store import PlainStore
 
 KINDS = {
@@ -31,7 +32,7 @@ KINDS = {
 
 
 KIND_PARAMS = [pytest.param(kind, id=name) for name, kind in KINDS.items()]
-each_kind = pytest.mark.parametrize("kind", KIND_PARAMS)
+each_kind = named_cases("kind", KIND_PARAMS)
 
 
 def random_weights(rng: np.random.Generator, count: int, dtype: type) -> np.ndarray:
