@@ -61,6 +61,8 @@ def row_operand(handle: OffloadedTensor) -> RowOperand:
     cell = handle._cell
     # Gradients of a leaf, of an aggregation, and through functions of others have their own way.
     follows_record = handle.requires_grad == cell.needs_grad and cell.content.store is None
+    if handle.requires_grad and type(handle.grad_fn) is not Segment._backward_cls:
+        follows_record = False  # A function of others has given it a history.
     if cell.identity is not None or (follows_record and not handle.requires_grad):
         return RowOperand(cell, None)
     return RowOperand(cell, None if follows_record else handle)
