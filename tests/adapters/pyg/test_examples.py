@@ -59,3 +59,9 @@ def test_full_graph(device: torch.device) -> None:
     assert accuracies[-1] > 0.9
     # Dropout included, ranks change nothing.
     assert len(set(outputs)) == 1
+
+
+def test_full_graph_larger_than_the_budget() -> None:
+    options = ("--device", "cpu", "--epochs", "5")
+    resident = run("pyg_full_graph", *options)
+    assert run("pyg_full_graph", *options, "--memory-budget", "2") == resident

@@ -143,8 +143,18 @@ class OffloadedTensor(PartitionedTensor):
         )
 
     def to_local(self) -> Tensor:
-        """Returns this rank's rows on the CPU. Not differentiable; collective."""
+        """Returns this rank's rows on the CPU. Not differentiable; collective.
+
+        Raises:
+            NotImplementedError: a gradient would be lost; call it under torch.no_grad().
+        """
         from peergraph.fullgraph.offload.gathering import local_rows
+
+        if self.requires_grad and torch.is_grad_enabled():
+            raise NotImplementedError(
+                "to_local: gradients do not flow through local rows of a tensor that is larger "
+                "than GPU memory: select rows (x[mask]), or detach the tensor first"
+            )
 
         return local_rows(self)
 
