@@ -250,3 +250,14 @@ def test_attributes() -> None:
     assert (h.dim(), len(h), h.numel(), h.dtype) == (2, NODES, NODES * 6, torch.float64)
     assert h.t().partitioned_dim == 1
     assert "to be computed" in repr(h)
+
+
+def test_inference_mode() -> None:
+    x, s, mask, w = make(Group.current("cpu"), 3)
+    rows, _, plain_mask, _ = inputs()
+    with torch.inference_mode():
+        out = F.linear(x * s, w)
+        selected, everything = out[mask], out.full_tensor()
+    expected = F.linear(rows * inputs()[1], w)
+    torch.testing.assert_close(everything, expected)
+    torch.testing.assert_close(selected.full_tensor(), expected[plain_mask])

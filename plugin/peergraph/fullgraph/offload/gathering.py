@@ -43,6 +43,7 @@ def visit_rows(x: OffloadedTensor, visit: Callable[[int, Tensor], None]) -> None
     row_pass.run(visit_chunk)
 
 
+@torch.inference_mode(False)
 def local_rows(x: OffloadedTensor, device: torch.device | None = None) -> Tensor:
     """Returns this rank's rows. Collective; not differentiable.
 
@@ -65,6 +66,7 @@ def resident_rows(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
     return wrap(local_rows(x, x.device), layout, 0)
 
 
+@torch.inference_mode(False)
 def all_rows(x: OffloadedTensor) -> Tensor:
     """Returns all rows in the user's order on the CPU. Collective; not differentiable.
 

@@ -94,6 +94,7 @@ class RowStores:
         }
         """Bytes by tier."""
 
+    @torch.inference_mode(False)
     def allocate(
         self,
         layout: RowLayout,

@@ -16,7 +16,7 @@ from peergraph.fullgraph.offload.offloaded_tensor import RULES, OffloadedTensor
 from peergraph.fullgraph.offload.passes import RowPass
 from peergraph.fullgraph.offload.recording import record, refuse
 from peergraph.fullgraph.offload.records import RowOperand
-from peergraph.fullgraph.offload.replay import Compiled, Place
+from peergraph.fullgraph.offload.replay import Compiled, Place, no_autograd
 from peergraph.fullgraph.offload.row_segment import (
     history_inputs,
     is_boundary,
@@ -119,14 +119,15 @@ def _rows_by_ids(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
 def compute_rows(operands: Sequence[RowOperand], chosen: Selection) -> list[Tensor]:
     """Returns this rank's selected rows of several contents. Collective; not differentiable."""
     space = chosen.space
-    found = [
-        torch.empty(
-            (chosen.layout.local_count, *operand.content.features),
-            dtype=operand.content.dtype,
-            device=space.rank.device,
-        )
-        for operand in operands
-    ]
+    with no_autograd():
+        found = [
+            torch.empty(
+                (chosen.layout.local_count, *operand.content.features),
+                dtype=operand.content.dtype,
+                device=space.rank.device,
+            )
+            for operand in operands
+        ]
     row_pass = RowPass(space, operands, chosen)
 
     def visit(chunk: PassChunk, place: Place, values: list[Any]) -> None:
