@@ -111,8 +111,11 @@ class EdgeRecorder:
         found = self.spaces.find(layout)
         if found is None:
             parent = None if layout.parent is None else self.spaces.find(layout.parent)
-            if parent is None:
-                raise ValueError(f"the rows of {layout} have no chunks")
+            if parent is None or layout.by_ids or layout.parent_rows is None:
+                raise NotImplementedError(
+                    f"a function on edges with rows selected by ids ({layout}) over an offloaded "
+                    "graph: select them by a mask"
+                )
             found = self.spaces.add(layout, parent.chunks.select(layout))
         return found
 

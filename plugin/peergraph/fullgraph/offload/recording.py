@@ -95,7 +95,7 @@ class Call:
 
     def run_on_probes(self) -> Any:
         """Returns what the function makes of the probes."""
-        self._versions = [_version(probe) for probe in self.probes]
+        self._versions = [_versions_of(probe) for probe in self.probes]
         # Functions have rules also in a backward pass that runs without them.
         with self.rank.recording_seeds() as seeds, torch._C._EnableTorchFunction():
             result = self.func(
@@ -130,7 +130,7 @@ class Call:
         return [
             place
             for place, (probe, version) in enumerate(zip(self.probes, self._versions, strict=True))
-            if _version(probe) != version
+            if _versions_of(probe) != version
         ]
 
     def _result(self, record: Record, index: int, output: Tensor) -> Tensor:
@@ -328,7 +328,7 @@ def refuse(name: str, reason: str) -> NoReturn:
     )
 
 
-def _version(tensor: Tensor) -> tuple[int, int]:
+def _versions_of(tensor: Tensor) -> tuple[int, int]:
     local = tensor._local if isinstance(tensor, PartitionedTensor) else tensor
     if local.is_inference() or tensor.is_inference():
         return 0, 0
