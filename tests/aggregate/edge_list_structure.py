@@ -49,7 +49,7 @@ class EdgeListStructure:
         result: _Result = self._cache[key]
         return result
 
-    def keeps(self, x: Tensor | TableRows) -> bool:
+    def keeps(self, x: Tensor | TableRows, e: Tensor | None = None) -> bool:
         return False
 
     def kept(self, x: Tensor, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
