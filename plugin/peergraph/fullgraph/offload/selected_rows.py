@@ -71,7 +71,10 @@ class Selection:
             rows = selected.edge_layout.parent_rows
             if selected.edge_layout.parent is space.layout and rows is not None:
                 return rows[slice(*selected.edge_chunks.range(chunk))]
-        raise NotImplementedError("selected rows that are computed from rows of other nodes")
+        raise NotImplementedError(
+            "rows are selected that are computed from rows of other nodes; it is not implemented for "
+            "rows that are larger than GPU memory: gather all rows on the CPU with x.full_tensor()"
+        )
 
     def chunk_layout(self, space: RowSpace, chunk: int) -> RowLayout:
         """Returns the layout in which the virtual rank has the selected rows of a chunk."""
