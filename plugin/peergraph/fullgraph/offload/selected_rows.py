@@ -72,8 +72,8 @@ class Selection:
             if selected.edge_layout.parent is space.layout and rows is not None:
                 return rows[slice(*selected.edge_chunks.range(chunk))]
         raise NotImplementedError(
-            "rows are selected that are computed from rows of other nodes; it is not implemented for "
-            "rows that are larger than GPU memory: gather all rows on the CPU with x.full_tensor()"
+            "rows are selected that are computed from rows of other nodes; it is not implemented "
+            "for rows that are larger than GPU memory: gather all on the CPU with x.full_tensor()"
         )
 
     def chunk_layout(self, space: RowSpace, chunk: int) -> RowLayout:
