@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from peergraph.fullgraph import RowLayout, distribute, keyed_random
+from peergraph.fullgraph.offload import recording
 from peergraph.fullgraph.offload.chunks import Chunks
 from peergraph.fullgraph.offload.edge_program import store_resident
 from peergraph.fullgraph.offload.offloaded_csc import OffloadedCsc
@@ -231,6 +232,18 @@ def test_record_keeps_the_values_of_its_time() -> None:
     late = x * rows
     rows.mul_(2)
     with pytest.raises(RuntimeError, match="changed in place"):
+        late.full_tensor()
+
+
+def test_large_tensors_are_not_copied_and_must_not_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recording, "_MOST_COPIED_BYTES", 0)
+    x, _, _, w = make(Group.current("cpu"), 3)
+    early, late = F.linear(x, w), F.linear(x, w)
+    torch.testing.assert_close(early.full_tensor(), inputs()[0] @ w.t())
+    w.zero_()
+    with pytest.raises(RuntimeError, match=f"{w.nbytes} bytes was changed in place"):
         late.full_tensor()
 
 

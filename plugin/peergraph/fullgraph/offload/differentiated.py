@@ -51,7 +51,7 @@ class InputKind(NamedTuple):
     def of(cls, operand: Operand) -> InputKind:
         """Returns what an operand is."""
         if isinstance(operand, PlainOperand):
-            return cls(PlainOperand, value=operand.copy)
+            return cls(PlainOperand, value=operand.copy, version=operand.version)
         if isinstance(operand, ResidentOperand):
             return cls(ResidentOperand, operand.space, version=operand.version)
         if isinstance(operand, RowOperand):
@@ -75,7 +75,7 @@ class InputKind(NamedTuple):
             assert self.space is not None
             return ResidentOperand(saved, self.space, self.version)
         assert self.value is not None
-        return PlainOperand(self.value, self.value)
+        return PlainOperand(self.value, self.value, self.version)
 
 
 class Differentiated:

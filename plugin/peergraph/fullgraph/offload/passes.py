@@ -156,7 +156,7 @@ def value_at(operand: Operand, chunk: PassChunk, place: Place) -> Any:
     if isinstance(operand, SelectedOperand):
         return operand.value(place)
     assert isinstance(operand, PlainOperand)
-    return operand.copy
+    return operand.values()
 
 
 def structure_at(operand: SourceOperand | EdgesOperand, place: Place) -> Any:

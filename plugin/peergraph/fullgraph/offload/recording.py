@@ -231,8 +231,8 @@ def probe_of(handle: OffloadedTensor) -> PartitionedTensor:
 def plain_operand(tensor: Tensor, space: RowSpace) -> PlainOperand:
     """Returns a tensor that is equal on all ranks, with its values of now."""
     if tensor.is_inference() or tensor.nbytes > _MOST_COPIED_BYTES:
-        return PlainOperand(tensor, tensor.detach())
-    return PlainOperand(tensor, space.rank.copy_of(tensor))
+        return PlainOperand.of(tensor, tensor.detach())
+    return PlainOperand.of(tensor, space.rank.copy_of(tensor))
 
 
 def resident_operand(

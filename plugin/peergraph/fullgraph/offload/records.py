@@ -69,7 +69,27 @@ class PlainOperand(NamedTuple):
 
     tensor: Tensor
     copy: Tensor
-    """The values at the time of the record."""
+    """The values at the time of the record: a copy, or the tensor itself if it is large."""
+    version: int
+    """Of `copy` at that time."""
+
+    @classmethod
+    def of(cls, tensor: Tensor, copy: Tensor) -> PlainOperand:
+        """Returns an operand with the values that `copy` has now."""
+        return cls(tensor, copy, _plain_version(copy))
+
+    def values(self) -> Tensor:
+        """Returns the values at the time of the record.
+
+        Raises:
+            RuntimeError: a large tensor, of which there is no copy, was changed in place since.
+        """
+        if _plain_version(self.copy) != self.version:
+            raise RuntimeError(
+                f"a tensor of {self.copy.nbytes} bytes was changed in place before the rows that "
+                "were recorded with it were computed: change a copy, tensor.clone()"
+            )
+        return self.copy
 
 
 Operand = RowOperand | SourceOperand | EdgesOperand | ResidentOperand | PlainOperand
@@ -134,6 +154,10 @@ class Record:
         self.modes = modes
         self.seeds = tuple(seeds)
         self.changed = changed
+
+
+def _plain_version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else int(tensor._version)
 
 
 def version_of(tensor: PartitionedTensor) -> int:
