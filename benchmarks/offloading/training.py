@@ -23,6 +23,7 @@ from peergraph.fullgraph import FullGraph, PartitionedEdgeIndex
 from peergraph.fullgraph.offload.chunked_csc import ChunkedCsc
 from peergraph.fullgraph.offload.offloaded_csc import OffloadedCsc
 from peergraph.store import EDGE
+from peergraph_pyg.fullgraph import utilities
 
 _RATE = 1e-2
 _PIECE = 1 << 24  # features that are made at once
@@ -211,6 +212,8 @@ def _prepare(
         _switch(graph, *_SWITCHES[run.switches])
     rows, labels, trained = graph.node_rows(x), graph.node_rows(y), graph.node_rows(mask)
     del x, y, mask
+    # As peergraph_pyg.full_graph does: layers that are not accelerated need it.
+    utilities.install()
     edge_index = PartitionedEdgeIndex(graph.structures[EDGE])
     synchronize(session.device)
     seconds = time.perf_counter() - begin
