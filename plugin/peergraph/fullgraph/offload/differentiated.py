@@ -78,6 +78,25 @@ class InputKind(NamedTuple):
         return PlainOperand(self.value, self.value, self.version)
 
 
+def serves(selection: Selection, inputs: Sequence[InputKind]) -> bool:
+    """Returns whether all rows that are read belong to selected nodes, or to edges to them.
+
+    Edges that a layer changes, by self loops for example, are made of rows of other edges, of which
+    a selection of the changed ones knows nothing.
+
+    Args:
+        selection: the nodes.
+        inputs: what is read.
+    """
+    edges = [part.structure.edge_layout for part in inputs if part.structure is not None]
+    spaces = [part.space for part in inputs if part.kind in (RowOperand, ResidentOperand)]
+    return all(
+        space is selection.space or any(space.layout is layout for layout in edges)
+        for space in spaces
+        if space is not None
+    )
+
+
 class Differentiated:
     """A program whose gradients are computed in a pass, and its inputs.
 

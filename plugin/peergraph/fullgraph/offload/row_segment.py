@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from peergraph.fullgraph.offload.chunk_pass import PassChunk
-from peergraph.fullgraph.offload.differentiated import Differentiated
+from peergraph.fullgraph.offload.differentiated import Differentiated, serves
 from peergraph.fullgraph.offload.offloaded_tensor import (
     Cell,
     Content,
@@ -166,6 +166,8 @@ class Segment(torch.autograd.Function):
         if len(rows) < len(given) or any(
             part is None or part.selection is not selection for part in parts
         ):
+            selection = None
+        if selection is not None and not serves(selection, found.kinds):
             selection = None
         return (*nothing, *found.backward(ctx, needs, rows, heads, selection=selection))
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.chunk_pass import PassChunk
-from peergraph.fullgraph.offload.differentiated import Differentiated
+from peergraph.fullgraph.offload.differentiated import Differentiated, InputKind, serves
 from peergraph.fullgraph.offload.gathering import resident_rows
 from peergraph.fullgraph.offload.offloaded_tensor import RULES, OffloadedTensor
-from peergraph.fullgraph.offload.passes import RowPass
+from peergraph.fullgraph.offload.passes import RowPass, store_rows
 from peergraph.fullgraph.offload.recording import record, refuse
 from peergraph.fullgraph.offload.records import RowOperand
 from peergraph.fullgraph.offload.replay import Compiled, Place, no_autograd
@@ -93,6 +93,11 @@ def select_rows(x: OffloadedTensor, rows: Any) -> Tensor:
 def _rows_by_mask(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
     operand = row_operand(x)
     chosen = Selection.of(x._content.space, layout)
+    read = map(InputKind.of, RowPass(chosen.space, [operand], chosen).compiled.operands)
+    if not serves(chosen, list(read)):
+        with no_autograd():
+            store_rows([operand])
+        operand = row_operand(x)
     if not (x.requires_grad and torch.is_grad_enabled()):
         [rows] = compute_rows([operand], chosen)
         return wrap(rows, layout, 0)
