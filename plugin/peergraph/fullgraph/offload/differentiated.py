@@ -88,7 +88,10 @@ def serves(selection: Selection, inputs: Sequence[InputKind]) -> bool:
         selection: the nodes.
         inputs: what is read.
     """
-    edges = [part.structure.edge_layout for part in inputs if part.structure is not None]
+    structures = [part.structure for part in inputs if part.structure is not None]
+    if any(structure.chunks.layout is not selection.space.layout for structure in structures):
+        return False  # Rows of edges are selected, which are made of rows of nodes.
+    edges = [structure.edge_layout for structure in structures]
     spaces = [part.space for part in inputs if part.kind in (RowOperand, ResidentOperand)]
     return all(
         space is selection.space or any(space.layout is layout for layout in edges)
