@@ -69,6 +69,7 @@ class Model:
     kind: str
     layers: int
     hidden: int
+    dropout: float = 0.0
 
     @staticmethod
     def parse(text: str) -> Model:
@@ -80,7 +81,8 @@ class Model:
         return Model(kind, int(layers), int(hidden))
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.layers} x {self.hidden}"
+        dropout = f", dropout {self.dropout:g}" if self.dropout else ""
+        return f"{self.kind} {self.layers} x {self.hidden}{dropout}"
 
     def widths(self, spec: GraphSpec) -> list[int]:
         return [spec.feature_dim] + [self.hidden] * (self.layers - 1) + [spec.num_classes]
@@ -88,6 +90,7 @@ class Model:
     def make(self, spec: GraphSpec, device: torch.device, **options: object) -> torch.nn.Module:
         """PyG's model, with the same parameters at each call."""
         torch.manual_seed(7)
+        options["dropout"] = self.dropout
         if self.kind == "GAT":
             options["heads"] = _HEADS
         made = getattr(pyg_models, _KINDS[self.kind])(

@@ -1,13 +1,16 @@
 """Memory of full-graph training: buffers of rows that an epoch takes, and layers that fit (MG-GCN).
 
-    python benchmarks/fullgraph_memory.py --graphs reddit --worlds 1,2 --cap 30
+    python benchmarks/fullgraph_memory.py --graphs reddit --worlds 1,2 --peers csr --cap 30
+    python benchmarks/fullgraph_memory.py --graphs products --hidden 128 --dropout 0.5
 
 A buffer is the hidden features of a rank's nodes. Part `buffers`: the most that an epoch allocates
 above what lies there before (`resident_gib`: edges, features, the sum of the features, parameters),
 in buffers; MG-GCN 4.2 and 4.3 have layers + 5. `build_bytes` is the peak while the graph is
 partitioned, in bytes for each of the rank's edges, beside the user's edge list. Part `layers`: how
 many layers fit in `--cap` GiB (MG-GCN, Figure 12), by the line through two measured peaks, and on
-one GPU how many `ran` while torch's allocator had no more.
+GPUs how many `ran`. One GPU runs them while torch's allocator has no more than the cap; of several,
+what the allocators took from the devices, and the buffers for rows of other ranks, must be within
+it.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from __future__ import annotations
 import argparse
 import copy
 import gc
+import itertools
+import os
 import sys
 from collections.abc import Callable, Iterable
 
@@ -24,10 +29,9 @@ from harness.common import integers, is_out_of_memory, main, parser, words, word
 from harness.ranks import Session
 
 from peergraph.fullgraph import FullGraph
+from peergraph.fullgraph.exchange.transport import Transport
 
 PARTS = ("buffers", "layers")
-# Of the expected number of layers; the allocator holds more than it gives.
-_SHARES = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.7)
 
 
 def peak_of(work: Callable[[], object], device: torch.device) -> tuple[int, int]:
@@ -67,13 +71,17 @@ def _make(case: Case, system: str, model: Model) -> Epoch:
     return case.by_peergraph(model, "random") if system == "peergraph" else case.by_csr(model)
 
 
+def model_of(args: argparse.Namespace, layers: int) -> Model:
+    return Model(args.kind, layers, args.hidden, args.dropout)
+
+
 def measure_buffers(case: Case, system: str, counts: list[int]) -> dict[int, tuple[int, int]]:
     """Records an epoch's buffers for each number of layers; returns bytes before and above."""
     session, args = case.session, case.session.args
     unit = -(-case.nodes // session.world) * args.hidden * 4
     found = {}
     for layers in counts:
-        model = Model(args.kind, layers, args.hidden)
+        model = model_of(args, layers)
         fields = {"graph": case.spec.name, "layers": str(model), "system": system}
         with session.section(" ".join(fields.values()), **fields):
             epoch = session.together(lambda m=model: _make(case, system, m))
@@ -102,24 +110,44 @@ def measure_layers(case: Case, system: str, peaks: dict[int, tuple[int, int]]) -
     fields = {"graph": case.spec.name, "system": system, "part": "layers"}
     with session.section(f"{expected} layers of {system}", **fields):
         ran = None
-        if session.device.type == "cuda" and session.world == 1:
-            tried = sorted({int(expected * share) for share in _SHARES}, reverse=True)
-            ran = next((layers for layers in tried if runs(case, system, layers)), 0)
-        session.recorder.note(ms=0.0, cap_gib=args.cap, layers_fit=expected, ran=ran, **fields)
+        if session.device.type == "cuda":
+            run = runs_capped if session.world == 1 else runs_within
+            ran = most_that_run(lambda layers: run(case, system, layers), expected, session)
+        session.recorder.note(
+            ms=0.0,
+            hidden=args.hidden,
+            dropout=args.dropout,
+            cap_gib=args.cap,
+            layers_fit=expected,
+            ran=ran,
+            **fields,
+        )
 
 
-def runs(case: Case, system: str, layers: int) -> bool:
-    """Whether epochs of so many layers run within the limit."""
+def most_that_run(run: Callable[[int], bool], expected: int, session: Session) -> int:
+    """The most layers, up to the expected number, that run; few of them are tried."""
+    fails, step, ran = expected + 1, 1, 0
+    tried = expected
+    while tried > 0 and fails - ran > 1:
+        fits = run(tried)
+        session.note(f"{tried} layers {'run' if fits else 'do not fit'}")
+        if fits:
+            ran = tried
+        else:
+            fails, step = tried, 2 * step
+        tried = (ran + fails) // 2 if ran else fails - step
+    return ran
+
+
+def runs_capped(case: Case, system: str, layers: int) -> bool:
+    """Whether epochs of so many layers run while the allocator of one GPU has no more memory."""
     args, device = case.session.args, case.device
     total = torch.cuda.get_device_properties(device).total_memory
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(args.cap * 2**30 / total)
     try:
-        epoch = _make(case, system, Model(args.kind, layers, args.hidden))
-        for _ in range(2):
-            epoch()
-        torch.cuda.synchronize()
+        _train_twice(case, system, layers)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
@@ -127,6 +155,28 @@ def runs(case: Case, system: str, layers: int) -> bool:
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     return True
+
+
+def runs_within(case: Case, system: str, layers: int) -> bool:
+    """Whether epochs of so many layers take no more than the cap from any GPU. Collective.
+
+    A cap would end one rank while the others wait for its rows.
+    """
+    session = case.session
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    _train_twice(case, system, layers)
+    slots = Transport.of(session.group).reserve(1) or []
+    taken = torch.cuda.max_memory_reserved() + sum(slot.numel() for slot in slots)
+    return bool(max(session.group.all_gather(taken)) <= session.args.cap * 2**30)
+
+
+def _train_twice(case: Case, system: str, layers: int) -> None:
+    epoch = _make(case, system, model_of(case.session.args, layers))
+    for _ in range(2):
+        epoch()
+    torch.cuda.synchronize()
 
 
 def measure_build(case: Case) -> None:
@@ -150,16 +200,19 @@ def measure_build(case: Case) -> None:
 def run(session: Session) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
     args = session.args
-    for name in args.graphs:
+    systems = ["peergraph", *(["pyg csr"] if session.wants("csr") and session.world == 1 else [])]
+    for name, system in itertools.product(args.graphs, systems):
         with session.stage(f"graph {name}"):
             case = Case(session, name)
-        with session.section(f"build of {name}"):
-            measure_build(case)
-        systems = ["peergraph", *(["pyg csr"] if session.wants("csr") else [])]
-        for system in systems if session.world == 1 else systems[:1]:
-            peaks = measure_buffers(case, system, args.layers)
-            if "layers" in args.parts and len(peaks) > 1:
-                measure_layers(case, system, peaks)
+        if system == "peergraph":
+            with session.section(f"build of {name}"):
+                measure_build(case)
+            case.partition("random")
+            del case.graph  # a system has nothing of the other one beside it
+        peaks = measure_buffers(case, system, args.layers)
+        if "layers" in args.parts and len(peaks) > 1:
+            measure_layers(case, system, peaks)
+        del case
 
 
 def launches(args: argparse.Namespace) -> Iterable[argparse.Namespace]:
@@ -179,6 +232,7 @@ def arguments() -> argparse.ArgumentParser:
     result.add_argument("--kind", default="GCN", help="GCN, SAGE or GAT")
     result.add_argument("--layers", type=integers, default="2,4,8", help="of each model")
     result.add_argument("--hidden", type=int, default=512, help="columns of hidden features")
+    result.add_argument("--dropout", type=float, default=0.0, help="after each hidden layer")
     result.add_argument("--cap", type=float, default=30.0, help="GiB of each rank")
     result.add_argument("--worlds", type=integers, default=worlds, help="ranks of each launch")
     result.set_defaults(world=1)
@@ -186,4 +240,6 @@ def arguments() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    # Segments that grow in place: a buffer that was freed serves smaller ones without loss.
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     sys.exit(main("fullgraph_memory", run, arguments(), ("csr",), launches))
