@@ -152,6 +152,7 @@ _COLUMNS = {
     "fullgraph_small epochs": ["system", *_TIMES, "ms_host", "peak_gib", "loss", "last_loss",
                                "ratio"],
     "offload_structure": ["system", "ms", "rest", "peak"],
+    "offload_pinning": ["system", "threads", "ms", "gbs"],
     "offload_transfers": ["system", *_TIMES, "gbs_in", "gbs_out", "gb_to_ranks", "gb_kept"],
     "offload duplication": ["kind", "edges", "parts", "alpha", "published", "between_ranks",
                             "published_between_ranks", "between_batches",

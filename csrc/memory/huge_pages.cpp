@@ -3,10 +3,16 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+
+#include "common/parallel.h"
 
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25
+#endif
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
 #endif
 
 namespace peergraph {
@@ -45,6 +51,23 @@ void ask_for_huge_pages(uintptr_t address, int64_t bytes) {
   const uintptr_t begin = round_up(address, kHugePageBytes);
   const uintptr_t end = (address + static_cast<size_t>(bytes)) / kHugePageBytes * kHugePageBytes;
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+}
+
+void populate_pages(uintptr_t address, int64_t bytes, int num_threads) {
+  // Small enough for all threads to have work until the end.
+  constexpr int64_t kPiece = 16 * static_cast<int64_t>(kHugePageBytes);
+  const auto page = static_cast<int64_t>(page_bytes());
+  parallel_pieces((bytes + kPiece - 1) / kPiece, num_threads, [&](int64_t piece) {
+    const int64_t begin = piece * kPiece;
+    const int64_t end = std::min(bytes, begin + kPiece);
+    void* first = reinterpret_cast<void*>(address + begin);
+    if (madvise(first, static_cast<size_t>(end - begin), MADV_POPULATE_WRITE) == 0) return;
+    // Before Linux 5.14, or within a page: a write of what is there maps a page.
+    for (int64_t offset = begin; offset < end; offset += page) {
+      auto* byte = reinterpret_cast<volatile char*>(address + offset);
+      *byte = *byte;
+    }
+  });
 }
 
 void make_huge_pages(uintptr_t address, int64_t bytes) {

@@ -16,6 +16,10 @@ void* map_aligned(int fd, size_t bytes);
 /// Requests huge pages for private memory that has not been touched.
 void ask_for_huge_pages(uintptr_t address, int64_t bytes);
 
+/// Maps all pages of private memory now, in `num_threads` threads; their contents are zeros where
+/// they were not written before. Memory that the system does not have is not reported.
+void populate_pages(uintptr_t address, int64_t bytes, int num_threads);
+
 /// Makes huge pages of shared memory from map_aligned, best before it is written: untouched pages
 /// are allocated, touched pages are copied. Linux 6.1 or later.
 void make_huge_pages(uintptr_t address, int64_t bytes);

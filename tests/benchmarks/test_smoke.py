@@ -241,6 +241,13 @@ def test_fullgraph_modes(tmp_path: Path) -> None:
     assert "in_kernel" in table
 
 
+def test_offload_pinning(tmp_path: Path) -> None:
+    small = ["--gib", "0.01", "--threads", "1,2", "--at-once", "2", "--world", "1"]
+    records, table = run("offload_pinning", tmp_path / "out.jsonl", *small)
+    assert [r["system"] for r in records] == ["populate", "populate", "pieces, 2 at once"]
+    assert "gbs" in table
+
+
 def test_offload_transfers(tmp_path: Path) -> None:
     small = ["--rows", "300", "--dim", "4", "--chunks", "3", "--world", "2"]
     records, table = run("offload_transfers", tmp_path / "out.jsonl", *small)

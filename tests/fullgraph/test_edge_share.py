@@ -46,6 +46,8 @@ def test_shares_are_all_edges(reader_of: Callable[[Tensor], EdgeReader]) -> None
         for ranks in (1, 2, 3, 7):
             with named_case(name, ranks):
                 shares = [reader.read(rank, ranks, CPU) for rank in range(ranks)]
+                counts = [reader.count(rank, ranks) for rank in range(ranks)]
+                assert counts == [share.num_edges for share in shares]
                 ids = torch.cat([share.edge_ids for share in shares])
                 assert torch.equal(ids.sort().values, torch.arange(edges.shape[1]))
                 assert torch.equal(torch.cat([s.source.long() for s in shares]), edges[0][ids])
@@ -63,9 +65,9 @@ def test_digests_tell_edges_apart(reader_of: Callable[[Tensor], EdgeReader]) -> 
     other[0, 7] += 1 if other[0, 7] < NUM_NODES - 1 else -1
     swapped = edges.clone()
     swapped[:, [3, 4]] = swapped[:, [4, 3]]
-    digests = {reader_of(e).digest() for e in (edges, other, swapped, edges.int(), edges[:, 1:])}
+    digests = {reader_of(e).digest(CPU) for e in (edges, other, swapped, edges.int(), edges[:, 1:])}
     assert len(digests) == 5
-    assert reader_of(edges.clone()).digest() == reader_of(edges).digest()
+    assert reader_of(edges.clone()).digest(CPU) == reader_of(edges).digest(CPU)
 
 
 def test_first_edge_out_of_range() -> None:

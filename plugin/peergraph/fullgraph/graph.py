@@ -285,9 +285,14 @@ def _build(
     progress: bool | None = None,
 ) -> FullGraph:
     orders = check_order(order, num_nodes)
+    # One rank has nothing to agree on, and a digest reads all edges.
+    digests = {
+        f"edges of {t}": reader.digest(group.device) if group.world_size > 1 else ""
+        for t, reader in readers.items()
+    }
     group.agree(
         num_nodes=num_nodes,
-        **{f"edges of {t}": reader.digest() for t, reader in readers.items()},
+        **digests,
         order={t: order_digest(given) for t, given in orders.items()},
         memory_budget=memory_budget,
         offload=offload,

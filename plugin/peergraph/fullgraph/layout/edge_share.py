@@ -106,8 +106,16 @@ class EdgeReader(Protocol):
     num_edges: int
     """Edges of the relation."""
 
-    def digest(self) -> str:
-        """Returns a text that is equal on two ranks if their edges are."""
+    def digest(self, device: torch.device) -> str:
+        """Returns a text that is equal on two ranks if their edges are. Synchronises.
+
+        Args:
+            device: that computes, piece by piece.
+        """
+        ...
+
+    def count(self, rank: int, world_size: int) -> int:
+        """Returns the number of edges of a rank's share, without reading them."""
         ...
 
     def read(self, rank: int, world_size: int, device: torch.device) -> EdgeShare:
@@ -136,8 +144,9 @@ class UnreadShare:
 
     @cached_property
     def num_edges(self) -> int:
-        """See :attr:`Share.num_edges`; the first use reads all pieces."""
-        return sum(piece.num_edges for piece in pieces_of(self))
+        """See :attr:`Share.num_edges`."""
+        pieces = range(self._first, self._first + self.num_pieces)
+        return sum(self._reader.count(piece, self._of) for piece in pieces)
 
     def piece(self, number: int) -> EdgeShare:
         """See :meth:`Share.piece`."""
@@ -163,10 +172,15 @@ class EdgeListReader:
         self.edge_index = edge_index
         self.num_edges = edge_index.shape[1]
 
-    def digest(self) -> str:
+    def digest(self, device: torch.device) -> str:
         """See :meth:`EdgeReader.digest`."""
-        parts = [_digest(row) for row in self.edge_index]
+        parts = [_digest(row, device) for row in self.edge_index]
         return f"{_describe(self.edge_index)} {parts[0]:x} {parts[1]:x}"
+
+    def count(self, rank: int, world_size: int) -> int:
+        """See :meth:`EdgeReader.count`."""
+        begin, end = _range(self.num_edges, rank, world_size)
+        return end - begin
 
     def read(self, rank: int, world_size: int, device: torch.device) -> EdgeShare:
         """See :meth:`EdgeReader.read`."""
@@ -205,18 +219,30 @@ class CscReader:
             check_distinct("edge_ids", edge_ids, self.num_edges, "edges")
         self.indptr, self.indices, self.edge_ids = indptr, indices, edge_ids
 
-    def digest(self) -> str:
+    def digest(self, device: torch.device) -> str:
         """See :meth:`EdgeReader.digest`."""
         given = [self.indptr, self.indices, *([] if self.edge_ids is None else [self.edge_ids])]
-        return " ".join(f"{_describe(tensor)} {_digest(tensor):x}" for tensor in given)
+        return " ".join(f"{_describe(tensor)} {_digest(tensor, device):x}" for tensor in given)
+
+    def count(self, rank: int, world_size: int) -> int:
+        """See :meth:`EdgeReader.count`."""
+        begin, end = _range(self.num_edges, rank, world_size)
+        return end - begin
 
     def read(self, rank: int, world_size: int, device: torch.device) -> EdgeShare:
         """See :meth:`EdgeReader.read`."""
         begin, end = _range(self.num_edges, rank, world_size)
-        positions = torch.arange(begin, end, device=self.indptr.device)
-        destination = torch.searchsorted(self.indptr[1:].long(), positions, right=True)
-        ids = positions if self.edge_ids is None else self.edge_ids[begin:end].long()
-        return EdgeShare(self.indices[begin:end].to(device), destination.to(device), ids.to(device))
+        bounds = torch.tensor([begin, end], dtype=self.indptr.dtype, device=self.indptr.device)
+        # Destinations first..stop have all edges at these positions, and no others of the share.
+        first = int(torch.searchsorted(self.indptr, bounds[:1], right=True)) - 1
+        stop = max(first, int(torch.searchsorted(self.indptr, bounds[1:])))
+        offsets = self.indptr[first : stop + 1].to(device).long().clamp(begin, end)
+        destination = row_of_edges(offsets, end - begin).add_(first)
+        if self.edge_ids is None:
+            ids = torch.arange(begin, end, device=device)
+        else:
+            ids = self.edge_ids[begin:end].to(device).long()
+        return EdgeShare(self.indices[begin:end].to(device), destination, ids)
 
 
 class StoreReader:
@@ -230,18 +256,29 @@ class StoreReader:
         self.edge_type = edge_type
         self.num_edges = store.num_edges(edge_type)
 
-    def digest(self) -> str:
+    def digest(self, device: torch.device) -> str:
         """See :meth:`EdgeReader.digest`; a store is one for all ranks."""
         return f"{self.edge_type} of a store, {self.num_edges} edges"
+
+    def count(self, rank: int, world_size: int) -> int:
+        """See :meth:`EdgeReader.count`."""
+        degrees = self.store.in_degree(self.edge_type)
+        start, stop = self._destinations(degrees, rank, world_size)
+        return int(degrees[start:stop].sum())
 
     def read(self, rank: int, world_size: int, device: torch.device) -> EdgeShare:
         """See :meth:`EdgeReader.read`."""
         degrees = self.store.in_degree(self.edge_type)
-        counts = cut_blocks(degrees, world_size)
-        start = sum(counts[:rank])
-        part = self.store.read_csc(self.edge_type, start, start + counts[rank])
+        start, stop = self._destinations(degrees, rank, world_size)
+        part = self.store.read_csc(self.edge_type, start, stop)
         destination = row_of_edges(part.indptr, part.indices.numel()) + start
         return EdgeShare(part.indices.to(device), destination.to(device), part.edge_ids.to(device))
+
+    @staticmethod
+    def _destinations(degrees: Tensor, rank: int, world_size: int) -> tuple[int, int]:
+        counts = cut_blocks(degrees, world_size)
+        start = sum(counts[:rank])
+        return start, start + counts[rank]
 
 
 def edge_reader(edges: GivenEdges, num_destinations: int) -> EdgeReader:
@@ -271,7 +308,7 @@ def _describe(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
-def _digest(values: Tensor) -> int:
+def _digest(values: Tensor, device: torch.device) -> int:
     """A digest of all values, made in pieces of bounded memory."""
-    pieces = [digest_rows(piece.long()) for piece in torch.split(values, _CHUNK)]
+    pieces = [digest_rows(piece.to(device).long()) for piece in torch.split(values, _CHUNK)]
     return digest_rows(torch.tensor(pieces, dtype=torch.int64)) & (1 << 64) - 1
