@@ -35,6 +35,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from harness.common import integers, is_out_of_memory, main, measure, parser, words, words_of
+from harness.kernel_times import length_of, spans_by_kind
 from harness.ranks import Session
 from inputs.arrays import fill_features, label_rows
 from inputs.gcn_graph import GcnGraph, make_gcn_graph, parse_name
@@ -204,28 +205,9 @@ def edge_floor_ms(model: Model, spec: GraphSpec, graph: GcnGraph, world: int) ->
 
 def parts_of(epoch: Epoch) -> dict[str, float]:
     """Milliseconds of the GPU's work in one epoch, by what it is."""
-    activity = torch.profiler.ProfilerActivity.CUDA
-    with torch.profiler.profile(activities=[activity]) as profile:
-        epoch()
-        torch.cuda.synchronize()
-    spans: dict[str, list[tuple[float, float]]] = {kind: [] for kind in (*_PARTS, "rest")}
-    for event in profile.events():
-        if event.device_type != torch.autograd.DeviceType.CUDA:
-            continue  # A call of the host, which has the name of what it starts.
-        name = event.name.lower()
-        kind = next((k for k, found in _PARTS.items() if any(f in name for f in found)), "rest")
-        spans[kind].append((event.time_range.start, event.time_range.end))
+    spans = spans_by_kind(epoch, _PARTS)
     parts = {f"ms_{kind}": sum(b - a for a, b in found) / 1e3 for kind, found in spans.items()}
-    return {**parts, "ms_sums": _length_of(spans["spmm"] + spans["exchange"]) / 1e3}
-
-
-def _length_of(spans: list[tuple[float, float]]) -> float:
-    """The length of all spans together, where those that overlap count once."""
-    length, reached = 0.0, float("-inf")
-    for begin, end in sorted(spans):
-        length += max(0.0, end - max(begin, reached))
-        reached = max(reached, end)
-    return length
+    return {**parts, "ms_sums": length_of(spans["spmm"] + spans["exchange"]) / 1e3}
 
 
 def time_epochs(

@@ -13,6 +13,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from harness.records import Record, read_records
+from inputs.local_graphs import get_local_spec
 
 from offloading.bars import draw_bars
 from offloading.published import DEDUPLICATION, FOUR_GPUS, IN_MEMORY_ONE_GPU, ONE_GPU
@@ -25,7 +26,7 @@ def write_report(records: Path, folder: Path) -> list[Path]:
     rows = [r for r in read_records(records) if r["bench"] == "offload" and "error" not in r]
     folder.mkdir(parents=True, exist_ok=True)
     sections, paths = [], []
-    for make in (_duplication, _epochs, _switches, _chunks, _scaling):
+    for make in (_duplication, _epochs, _switches, _parts, _chunks, _scaling, _inference):
         section, pictures = make(rows, folder)
         sections += section
         paths += pictures
@@ -59,6 +60,11 @@ def _base(row: Record) -> str:
 
 def _layers(row: Record) -> int:
     return str(row["layers"]).count("-")
+
+
+def _case(row: Record) -> str:
+    gpus = f"{row['world']} GPU{'s' if row['world'] > 1 else ''}"
+    return f"{row['graph']}, {row['layers']}, {gpus}"
 
 
 def _duplication(rows: list[Record], folder: Path) -> tuple[list[str], list[Path]]:
@@ -102,12 +108,13 @@ def _epochs(rows: list[Record], folder: Path) -> tuple[list[str], list[Path]]:
              r.get("budget_gib"), r["epoch_s"], of_paper and of_paper / divisor,
              (r.get("predicted_ms") or 0.0) / 1e3 or None, r.get("from_host_gb"),
              r.get("to_host_gb"), r.get("to_ranks_gb"), r.get("peak_gib"), r.get("driver_gib"),
-             r.get("rows_host_gib"), r["build_s"], r["loss"]]
+             r.get("rows_host_gib"), r["build_s"] + r.get("rows_s", 0.0), r.get("first_s"),
+             r["loss"]]
         )  # fmt: skip
     head = ["graph", "model", "GPUs", "memory", "chunks", "budget, GiB", "epoch, s",
             f"HongTu, {_HARDWARE}, s", "planned, s", "from host, GB", "to host, GB",
             "to GPUs, GB", "allocated, GiB", "driver, GiB", "host rows, GiB", "prepared, s",
-            "first loss"]  # fmt: skip
+            "first epoch, s", "first loss"]  # fmt: skip
     text = ["## Epochs (Tables 5 to 7)", "", *table(head, lines)]
     bars = {
         f"{line[0]}, {line[1]}, {line[2]} GPU{'s' if line[2] > 1 else ''}, {line[3]}": {
@@ -126,48 +133,105 @@ def _switches(rows: list[Record], folder: Path) -> tuple[list[str], list[Path]]:
     if not rows:
         return [], []
     bars: dict[str, dict[str, float | None]] = {}
+    moved: dict[str, dict[str, float | None]] = {}
     lines = []
     for r in rows:
-        bars.setdefault(f"{r['graph']}, {r['layers']}", {})[r["setting"]] = r["epoch_s"]
-        lines.append([r["graph"], r["layers"], r["world"], r["setting"], r["epoch_s"],
-                      r.get("from_host_gb"), r.get("to_host_gb"), r.get("to_ranks_gb"),
-                      r.get("kept_gb"), r["build_s"]])  # fmt: skip
-    head = ["graph", "model", "GPUs", "deduplication", "epoch, s", "from host, GB", "to host, GB",
-            "to GPUs, GB", "kept, GB", "prepared, s"]  # fmt: skip
+        nodes = get_local_spec(r["graph"]).num_nodes / r["world"]
+        width = 1e9 / (4 * nodes * int(str(r["layers"]).split("-")[1]))
+        bars.setdefault(_case(r), {})[r["setting"]] = r["epoch_s"]
+        moved.setdefault(f"{_case(r)}, {r['setting']}", {}).update(
+            {"from the host": r.get("from_host_gb"), "to the host": r.get("to_host_gb"),
+             "to GPUs": r.get("to_ranks_gb"), "stays on the GPU": r.get("kept_gb")}
+        )  # fmt: skip
+        lines.append([r["graph"], r["layers"], r["world"], r["num_chunks"], r["setting"],
+                      r["epoch_s"], r.get("from_host_gb"), width * r["from_host_gb"],
+                      r.get("to_host_gb"), r.get("to_ranks_gb"), r.get("kept_gb"),
+                      r.get("lists_s")])  # fmt: skip
+    head = ["graph", "model", "GPUs", "chunks", "deduplication", "epoch, s", "from host, GB",
+            "hidden rows a node", "to host, GB", "to GPUs, GB", "kept, GB",
+            "lists, s"]  # fmt: skip
     text = ["## Switches (Table 8, Figure 9)", "", *table(head, lines)]
     gains = []
     for case in dict.fromkeys((r["graph"], r["layers"], r["world"]) for r in rows):
         of_case = {r["setting"]: r for r in rows
                    if (r["graph"], r["layers"], r["world"]) == case}  # fmt: skip
-        first, last = (of_case.get(s) for s in ("no deduplication", "between ranks and batches"))
+        first, last = (of_case.get(s) for s in ("no deduplication", "and chunks in order"))
         paper = DEDUPLICATION.get(str(case[0]).partition("/")[0])
         if first and last:
-            gains.append([*case, 100 * first["epoch_s"], 100 * last["epoch_s"], last["build_s"],
-                          first["epoch_s"] / last["epoch_s"],
-                          paper and paper[0] / paper[1], paper and paper[2]])  # fmt: skip
+            gains.append([*case, 100 * first["epoch_s"], 100 * last["epoch_s"],
+                          last.get("lists_s"), first["epoch_s"] / last["epoch_s"],
+                          *(paper or (None,) * 3), paper and paper[0] / paper[1]])  # fmt: skip
     if gains:
-        head = ["graph", "model", "GPUs", "100 epochs without, s", "with, s", "prepared, s",
-                "ratio", "HongTu's ratio", "HongTu prepared, s"]  # fmt: skip
+        head = ["graph", "model", "GPUs", "100 epochs without, s", "with, s", "prepared in, s",
+                "ratio", "HongTu without, s", "with, s", "prepared in, s", "ratio"]  # fmt: skip
         text += ["## Deduplication (Table 9)", "", *table(head, gains)]
-    path = folder / "offload_switches.svg"
-    draw_bars(path, "Seconds of an epoch, by deduplication", bars)
-    return text, [path]
+    paths = [folder / "offload_switches.svg", folder / "offload_moved.svg"]
+    draw_bars(paths[0], "Seconds of an epoch, by deduplication (Figure 9)", bars)
+    draw_bars(paths[1], "GB of a GPU in an epoch, by deduplication (Table 8)", moved)
+    return text, paths
+
+
+def _parts(rows: list[Record], folder: Path) -> tuple[list[str], list[Path]]:
+    rows = [r for r in rows if "busy_ms" in r]
+    if not rows:
+        return [], []
+    keys = {"copies from the host": "h2d_ms", "copies to the host": "d2h_ms",
+            "rows by edges": "rows_ms", "between GPUs": "d2d_ms", "computation": "gpu_ms",
+            "busy": "busy_ms"}  # fmt: skip
+    lines = [[_case(r), r["setting"], r.get("num_chunks"), r["ms"],
+              *(r.get(key) for key in keys.values())] for r in rows]  # fmt: skip
+    head = ["graph, model, GPUs", "setting", "chunks", "epoch, ms", *keys]
+    bars: dict[str, dict[str, float | None]] = {
+        f"{_case(r)}, {r['setting']}"
+        + (f", {r['num_chunks']} chunks" if "num_chunks" in r else ""): {
+            "epoch": r["ms"],
+            **{name: r.get(key) for name, key in keys.items()},
+        }
+        for r in rows
+    }
+    path = folder / "offload_parts.svg"
+    draw_bars(path, "Milliseconds of an epoch; parts run beside each other (Figure 9)", bars)
+    return ["## Parts of an epoch, ms (Figure 9)", "", *table(head, lines)], [path]
 
 
 def _chunks(rows: list[Record], folder: Path) -> tuple[list[str], list[Path]]:
     rows = [r for r in rows if r.get("part") == "chunks" and "ms" in r]
     if not rows:
         return [], []
+    first = {_case(r): r for r in reversed(rows)}
     lines = [[r["graph"], r["layers"], r["world"], r["num_chunks"], r["epoch_s"],
-              r.get("peak_gib"), r.get("from_host_gb")] for r in rows]  # fmt: skip
-    head = ["graph", "model", "GPUs", "chunks", "epoch, s", "allocated, GiB", "from host, GB"]
-    bars: dict[str, dict[str, float | None]] = {}
-    for r in rows:
-        chunks = f"{r['num_chunks']} chunks"
-        bars.setdefault(f"{r['graph']}, {r['layers']}", {})[chunks] = r["epoch_s"]
-    path = folder / "offload_chunks.svg"
-    draw_bars(path, "Seconds of an epoch, by chunks", bars)
-    return ["## Chunks (Figure 10)", "", *table(head, lines)], [path]
+              r["epoch_s"] / first[_case(r)]["epoch_s"], r.get("peak_gib"),
+              r.get("from_host_gb")] for r in rows]  # fmt: skip
+    head = ["graph", "model", "GPUs", "chunks", "epoch, s", "of the first", "allocated, GiB",
+            "from host, GB"]  # fmt: skip
+    pictures = []
+    for name, key, title in (
+        ("chunks", "epoch_s", "Seconds of an epoch, by chunks (Figure 10)"),
+        ("chunks_memory", "peak_gib", "GiB allocated on a GPU, by chunks (Figure 10)"),
+    ):
+        bars: dict[str, dict[str, float | None]] = {}
+        for r in rows:
+            chunks = f"{r['num_chunks'] // first[_case(r)]['num_chunks']} times as many chunks"
+            bars.setdefault(_case(r), {})[chunks] = r.get(key)
+        if any(v is not None for values in bars.values() for v in values.values()):
+            pictures.append(folder / f"offload_{name}.svg")
+            draw_bars(pictures[-1], title, bars)
+    note = "HongTu with 4 times as many chunks: 1.5 to 2.2 times the time, 51 to 65 % less memory."
+    return ["## Chunks (Figure 10)", "", note, "", *table(head, lines)], pictures
+
+
+def _inference(rows: list[Record], folder: Path) -> tuple[list[str], list[Path]]:
+    rows = [r for r in rows if r.get("part") == "inference"]
+    if not rows:
+        return [], []
+    lines = [[r["graph"], r["layers"], r["world"], r["system"], r.get("num_chunks"),
+              r.get("budget_gib"), r["seconds"], r.get("classes_s"), r.get("from_host_gb"),
+              r.get("peak_gib"), r.get("difference_ppm"), r.get("same_classes")]
+             for r in rows]  # fmt: skip
+    head = ["graph", "model", "GPUs", "by", "chunks", "budget, GiB", "all rows, s", "classes, s",
+            "from host, GB", "allocated, GiB", "largest difference, ppm",
+            "equal classes"]  # fmt: skip
+    return ["## Inference on all nodes", "", *table(head, lines)], []
 
 
 def _scaling(rows: list[Record], folder: Path) -> tuple[list[str], list[Path]]:
@@ -191,7 +255,7 @@ def _scaling(rows: list[Record], folder: Path) -> tuple[list[str], list[Path]]:
         for case, times in several.items()
     }
     path = folder / "offload_scaling.svg"
-    draw_bars(path, "Speed-up over one GPU", bars)
+    draw_bars(path, "Speed-up over one GPU (Figure 11)", bars)
     note = "HongTu on 4 GPUs: 3.3 to 3.7 (GCN), 3.4 to 3.8 (GAT)."
     return ["## GPUs (Figure 11)", "", note, "", *table(head, lines)], [path]
 

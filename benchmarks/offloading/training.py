@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from harness.common import is_out_of_memory, measure
+from harness.kernel_times import length_of, spans_by_kind
 from harness.ranks import Session, synchronize
-from inputs.arrays import fill_features, label_rows
-from inputs.counter_hash import hash_ids, shift_right, stream_key
-from inputs.local_graphs import LocalGraphSpec, get_local_spec, make_local_csc
+from inputs.local_graphs import LocalGraphSpec
 from torch import Tensor
-from torch_geometric.nn import GATConv, GatedGraphConv, GCNConv, GINConv, SAGEConv
 
 import peergraph_pyg
+from offloading.data import Data
+from offloading.models import Gnn
 from peergraph.fullgraph import FullGraph, PartitionedEdgeIndex
 from peergraph.fullgraph.offload.chunked_csc import ChunkedCsc
 from peergraph.fullgraph.offload.offloaded_csc import OffloadedCsc
@@ -26,49 +25,23 @@ from peergraph.store import EDGE
 from peergraph_pyg.fullgraph import utilities
 
 _RATE = 1e-2
-_PIECE = 1 << 24  # features that are made at once
-KINDS = ("GCN", "SAGE", "GIN", "GAT", "GGNN")
+# Deduplication between ranks and between batches, and the order of chunks.
 _SWITCHES = {
-    "no deduplication": (False, False),
-    "between ranks": (True, False),
-    "between ranks and batches": (True, True),
+    "no deduplication": (False, False, False),
+    "between ranks": (True, False, False),
+    "between ranks and batches": (True, True, False),
+    "and chunks in order": (True, True, True),
 }
 SWITCHES = tuple(_SWITCHES)
+# Kernels and copies of an epoch by what they do (HongTu, Figure 9); gradients are added on the GPU.
+_PARTS = {
+    "h2d": ("htod",),
+    "d2h": ("dtoh",),
+    "rows": ("copy_rows",),
+    "d2d": ("nccl", "ptop", "peer", "flag"),
+}
 
-
-class Gnn(torch.nn.Module):
-    """Layers of one kind, with ReLU between them."""
-
-    def __init__(self, kind: str, widths: list[int], heads: int) -> None:
-        super().__init__()
-        self.layers = torch.nn.ModuleList()
-        pairs = list(pairwise(widths))
-        for number, (before, after) in enumerate(pairs):
-            last = number == len(pairs) - 1
-            if kind == "GCN":
-                layer = GCNConv(before, after)
-            elif kind == "SAGE":
-                layer = SAGEConv(before, after)
-            elif kind == "GIN":
-                layer = GINConv(torch.nn.Linear(before, after))
-            elif kind == "GAT":
-                layer = GATConv(before, after if last else after // heads, 1 if last else heads)
-            else:
-                layer = torch.nn.ModuleList(
-                    [torch.nn.Linear(before, after), GatedGraphConv(after, 1)]
-                )
-            self.layers.append(layer)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        for number, layer in enumerate(self.layers):
-            if number:
-                x = F.relu(x)
-            if isinstance(layer, torch.nn.ModuleList):
-                linear, gated = layer
-                x = gated(linear(x), edge_index)
-            else:
-                x = layer(x, edge_index)
-        return x
+Epoch = Callable[[], Tensor]
 
 
 @dataclass(frozen=True)
@@ -85,6 +58,8 @@ class Run:
         host: bytes of the host for all ranks; None: what is free.
         chunks: of each rank; None: as planned.
         switches: one of `SWITCHES`, or "" for the default.
+        streamed: whether all rows of nodes are kept on the host, as HongTu's are, however much room
+            the device has.
     """
 
     graph: str
@@ -97,181 +72,258 @@ class Run:
     switches: str = ""
     heads: int = 4
     part: str = "epochs"
+    streamed: bool = False
 
     def of(self, spec: LocalGraphSpec) -> list[int]:
         """The widths with those of a graph."""
         return [self.widths[0] or spec.feature_dim, *self.widths[1:-1],
                 self.widths[-1] or spec.num_classes]  # fmt: skip
 
+    @property
+    def attention_heads(self) -> int:
+        """Heads of attention; 0: layers that sum."""
+        return self.heads if self.kind == "GAT" else 0
 
-class Data:
-    """A graph on this rank, as :meth:`FullGraph.build` takes it, and rows of nodes."""
-
-    def __init__(self, session: Session, name: str) -> None:
-        self.spec = get_local_spec(name)
-        self.session, self.device = session, session.device
-        with session.stage(f"graph {name}"):
-            indptr, indices = make_local_csc(self.spec, session.device)
-            # The device is for training.
-            self.edges = indptr.cpu(), indices.cpu()
-        del indptr, indices
-
-    def features(self, columns: int) -> Tensor:
-        """[nodes, columns] float32 on the CPU, in pinned memory where there is a GPU."""
-        nodes, cuda = self.spec.num_nodes, self.device.type == "cuda"
-        x = torch.empty(nodes, columns, pin_memory=cuda) if cuda else torch.empty(nodes, columns)
-        step = max(1, _PIECE // columns)
-        for first in range(0, nodes, step):
-            rows = min(step, nodes - first)
-            piece = torch.empty(rows, columns, device=self.device)
-            x[first : first + rows].copy_(fill_features(first, piece))
-        return x
-
-    def labels(self) -> tuple[Tensor, Tensor]:
-        """Classes, and which nodes are trained on, [nodes] each."""
-        ids = torch.arange(self.spec.num_nodes)
-        chance = self.spec.train_nodes / self.spec.num_nodes
-        drawn = shift_right(hash_ids(stream_key(5, 1), ids), 40).double() / (1 << 24)
-        return label_rows(ids, self.spec.num_classes), drawn < chance
+    @property
+    def prepared(self) -> Run:
+        """What must be equal for runs that use the same prepared graph."""
+        heads = self.attention_heads
+        return replace(self, kind="", switches="", part="", heads=heads)
 
 
-def train(session: Session, data: Data, run: Run) -> None:
-    """Builds the graph, times epochs, and records times, bytes and memory."""
-    cuda, spec = session.device.type == "cuda", data.spec
-    layers = f"{run.kind} {'-'.join(map(str, run.of(spec)))}"
-    fields = {"part": run.part, "graph": run.graph, "layers": layers, "kind": run.kind}
-    fields["setting"] = (
-        run.switches or {None: "auto", True: "offloaded", False: "resident"}[run.offload]
-    )
-    if cuda:
-        gc.collect()
+def train(session: Session, data: Data, runs: Iterable[Run]) -> None:
+    """Times epochs of several runs; those that can have the same prepared graph."""
+    waiting = list(runs)
+    while waiting:
+        key = waiting[0].prepared
+        same = [run for run in waiting if run.prepared == key]
+        waiting = [run for run in waiting if run.prepared != key]
+        _train_together(session, data, same)
+
+
+def _train_together(session: Session, data: Data, runs: list[Run]) -> None:
+    """Prepares a graph, and trains on it; the first run that fails ends it."""
+    clear_device(session)
+    prepared: Prepared | None = None
+    for run in runs:
+        with session.section(_title(run, data), **_fields(run, data)):
+            try:
+                if prepared is None:
+                    prepared = session.together(lambda: Prepared(session, data, runs[0]))
+                _time_epochs(session, data, run, prepared)
+            except (RuntimeError, MemoryError, ValueError) as error:
+                if not isinstance(error, MemoryError | ValueError) and not is_out_of_memory(error):
+                    raise
+                text = str(error).splitlines()[0][:300]
+                session.recorder.failure("no memory", text, **_fields(run, data))
+    del prepared
+    clear_device(session)
+
+
+class Prepared:
+    """A graph, its rows and labels. Collective.
+
+    Args:
+        data: the graph.
+        run: says in which memory.
+    """
+
+    def __init__(self, session: Session, data: Data, run: Run) -> None:
+        spec, widths = data.spec, run.of(data.spec)
+        y, mask = data.labels()
+        self.session = session
+        begin = time.perf_counter()
+        self.graph = FullGraph.build(
+            session.group,
+            spec.num_nodes,
+            data.edges,
+            order="original",
+            memory_budget=run.budget,
+            offload=run.offload,
+            num_chunks=run.chunks,
+            host_memory=run.host,
+            widths=widths,
+            heads=run.attention_heads,
+            row_bytes={"_N": 4 * widths[0] + 9},
+        )
+        synchronize(session.device)
+        self.build_s = time.perf_counter() - begin
+        """Seconds of the preparation, without rows of nodes."""
+        if run.streamed and self.graph.offloaded is not None:
+            self.graph.offloaded.stores.use["device"].budget = 0
+        begin = time.perf_counter()
+        self.x = data.features(self.graph, widths[0])
+        synchronize(session.device)
+        self.rows_s = time.perf_counter() - begin
+        """Seconds in which features are made and stored."""
+        labels, self.trained = self.graph.node_rows(y), self.graph.node_rows(mask)
+        self.labels = labels[self.trained]
+        # As peergraph_pyg.full_graph does: layers that are not accelerated need it.
+        utilities.install()
+        self._structure = self.graph.structures[EDGE]
+        self.is_used = False
+        """Whether epochs have been trained."""
+
+    def edge_index(self, switches: str = "") -> PartitionedEdgeIndex:
+        """Returns the edges, whose source rows travel as one of `SWITCHES` says."""
+        structure = self._structure
+        if switches:
+            assert self.graph.offloaded is not None
+            between_ranks, between_batches, in_order = _SWITCHES[switches]
+            chunked = ChunkedCsc(
+                structure.chunked.resident,
+                structure.chunked.chunks,
+                deduplicate_ranks=between_ranks,
+                reuse_chunks=between_batches,
+                orders_chunks=in_order,
+            )
+            structure = OffloadedCsc(self.graph.offloaded.spaces, chunked)
+        return PartitionedEdgeIndex(structure)
+
+    def list_rows(self, edge_index: PartitionedEdgeIndex) -> float:
+        """Returns the seconds in which it is found which rows travel when, in both directions."""
+        begin = time.perf_counter()
+        forward = edge_index.structure.chunked
+        backward = forward.reversed()
+        synchronize(self.session.device)
+        reversed_s = time.perf_counter() - begin
+        forward.exchange()
+        backward.exchange()
+        synchronize(self.session.device)
+        return time.perf_counter() - begin - reversed_s
+
+    def epochs_of(self, model: torch.nn.Module, edge_index: PartitionedEdgeIndex) -> Epoch:
+        """Returns a function that trains an epoch and returns the loss."""
+        optimizer = torch.optim.Adam(model.parameters(), lr=_RATE)
+
+        def epoch() -> Tensor:
+            optimizer.zero_grad(set_to_none=True)
+            loss = F.cross_entropy(model(self.x, edge_index)[self.trained], self.labels)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return epoch
+
+    def moved(self) -> dict[str, int]:
+        """Bytes that this rank has moved so far."""
+        if self.graph.offloaded is None:
+            return {}
+        counts = self.graph.offloaded.stores.moved
+        return {
+            "from_host": counts.to_device,
+            "to_host": counts.from_device,
+            "to_ranks": counts.to_ranks,
+            "kept": counts.kept,
+        }
+
+    def reset_peaks(self) -> None:
+        """Begins to look for the most memory that is used from now on."""
+        if self.graph.offloaded is not None:
+            for use in self.graph.offloaded.stores.use.values():
+                use.peak = use.used + use.kept
+        if self.session.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+
+    def peaks(self) -> dict[str, float | None]:
+        """GiB of the busiest rank, by the allocator and by the driver, and of rows by tier."""
+        found: dict[str, float | None] = {}
+        gather = self.session.group.all_gather
+        if self.graph.offloaded is not None:
+            use = self.graph.offloaded.stores.use
+            for tier in ("device", "host", "file"):
+                found[f"rows_{tier}_gib"] = max(gather(use[tier].peak)) / 2**30
+        if self.session.device.type == "cuda":
+            free, total = torch.cuda.mem_get_info()
+            cached = torch.cuda.memory_reserved()
+            # The context and what libraries take, beside the allocator's largest share.
+            driver = total - free - cached + torch.cuda.max_memory_reserved()
+            peaks = gather((torch.cuda.max_memory_allocated(), driver))
+            found["peak_gib"] = max(of for of, _ in peaks) / 2**30
+            found["driver_gib"] = max(of for _, of in peaks) / 2**30
+        return found
+
+
+def clear_device(session: Session) -> None:
+    """Gives back what earlier runs have left."""
+    gc.collect()
+    if session.device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    with session.section(f"{run.part} {layers} on {run.graph}, {fields['setting']}", **fields):
-        try:
-            made = session.together(lambda: _prepare(session, data, run))
-            graph, epoch, seconds = made
-            losses: list[Tensor] = []
-            first = time.perf_counter()
-            losses.append(epoch())
-            synchronize(session.device)
-            first = time.perf_counter() - first
-            moved = _moved(graph)
-            if cuda:
-                torch.cuda.reset_peak_memory_stats()
-            timing = measure(session, lambda *_: losses.append(epoch()))
-        except (RuntimeError, MemoryError, ValueError) as error:
-            if not isinstance(error, MemoryError | ValueError) and not is_out_of_memory(error):
-                raise
-            session.recorder.failure("no memory", str(error).splitlines()[0][:300], **fields)
-            return
-        plan = graph.plan
-        session.note(str(plan))
-        epochs = len(losses) - 1
-        totals = {name: (count - moved[name]) / epochs for name, count in _moved(graph).items()}
-        session.recorder.add(
-            timing,
-            system="peergraph",
-            **fields,
-            epoch_s=timing.ms / 1e3,
-            first_s=first,
-            build_s=seconds,
-            decision=plan.decision.partition(":")[0],
-            num_chunks=plan.offload.num_chunks if plan.offload else None,
-            predicted_ms=1e3 * plan.seconds or None,
-            budget_gib=run.budget and run.budget / 2**30,
-            loss=float(losses[0]),
-            last_loss=float(losses[-1]),
-            **{f"{name}_gb": session.group.all_gather(n)[0] / 1e9 for name, n in totals.items()},
-            **_memory(session, graph),
-        )
 
 
-def _prepare(
-    session: Session, data: Data, run: Run
-) -> tuple[FullGraph, Callable[[], Tensor], float]:
-    """Returns the graph, a function that trains an epoch, and the seconds of the preparation."""
-    spec, widths = data.spec, run.of(data.spec)
-    x = data.features(widths[0])
-    y, mask = data.labels()
-    synchronize(session.device)
-    begin = time.perf_counter()
-    graph = FullGraph.build(
-        session.group,
-        spec.num_nodes,
-        data.edges,
-        order="original",
-        memory_budget=run.budget,
-        offload=run.offload,
-        num_chunks=run.chunks,
-        host_memory=run.host,
-        widths=widths,
-        row_bytes={"_N": 4 * widths[0] + 9},
-    )
-    if run.switches:
-        _switch(graph, *_SWITCHES[run.switches])
-    rows, labels, trained = graph.node_rows(x), graph.node_rows(y), graph.node_rows(mask)
-    del x, y, mask
-    # As peergraph_pyg.full_graph does: layers that are not accelerated need it.
-    utilities.install()
-    edge_index = PartitionedEdgeIndex(graph.structures[EDGE])
-    synchronize(session.device)
-    seconds = time.perf_counter() - begin
+def _time_epochs(session: Session, data: Data, run: Run, prepared: Prepared) -> None:
+    clear_device(session)
     torch.manual_seed(7)
-    model = peergraph_pyg.accelerate(Gnn(run.kind, widths, run.heads).to(session.device))
-    optimizer = torch.optim.Adam(model.parameters(), lr=_RATE)
-    labels = labels[trained]
+    model = Gnn(run.kind, run.of(data.spec), run.heads).to(session.device)
+    edge_index = prepared.edge_index(run.switches)
+    lists_s = prepared.list_rows(edge_index) if run.switches else None
+    epoch = prepared.epochs_of(peergraph_pyg.accelerate(model), edge_index)
+    losses: list[Tensor] = []
+    begin = time.perf_counter()
+    losses.append(epoch())
+    synchronize(session.device)
+    first_s = time.perf_counter() - begin
+    moved = prepared.moved()
+    prepared.reset_peaks()
+    timing = measure(session, lambda *_: losses.append(epoch()))
+    epochs = len(losses) - 1
+    totals = {name: (count - moved[name]) / epochs for name, count in prepared.moved().items()}
+    peaks = prepared.peaks()
+    plan = prepared.graph.plan
+    if not prepared.is_used:
+        session.note(str(plan))
+    session.recorder.add(
+        timing,
+        system="peergraph",
+        **_fields(run, data),
+        epoch_s=timing.ms / 1e3,
+        first_s=None if prepared.is_used else first_s,
+        build_s=prepared.build_s,
+        rows_s=prepared.rows_s,
+        lists_s=lists_s,
+        decision=plan.decision.partition(":")[0],
+        num_chunks=plan.offload.num_chunks if plan.offload else None,
+        predicted_ms=_predicted(run, prepared.graph),
+        budget_gib=run.budget and run.budget / 2**30,
+        streamed=run.streamed or None,
+        loss=float(losses[0]),
+        last_loss=float(losses[-1]),
+        **{f"{name}_gb": session.group.all_gather(n)[0] / 1e9 for name, n in totals.items()},
+        **peaks,
+        **(_parts_of(epoch) if session.args.parts_of_epoch else {}),
+    )
+    prepared.is_used = True
 
-    def epoch() -> Tensor:
-        optimizer.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(model(rows, edge_index)[trained], labels)
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
 
-    return graph, epoch, seconds
+def _predicted(run: Run, graph: FullGraph) -> float | None:
+    """Milliseconds of an epoch; the plan is for sums or attention with rows where they fit."""
+    if run.streamed or run.kind == "GGNN":
+        return None
+    return 1e3 * graph.plan.seconds or None
 
 
-def _switch(graph: FullGraph, deduplicate_ranks: bool, reuse_chunks: bool) -> None:
-    """Lets the rows of chunks travel in another way."""
-    assert graph.offloaded is not None
-    for edge_type, structure in graph.structures.items():
-        chunked = ChunkedCsc(
-            structure.chunked.resident,
-            structure.chunked.chunks,
-            deduplicate_ranks=deduplicate_ranks,
-            reuse_chunks=reuse_chunks,
-        )
-        graph.structures[edge_type] = OffloadedCsc(graph.offloaded.spaces, chunked)
+def _parts_of(epoch: Epoch) -> dict[str, float]:
+    """Milliseconds in which a GPU copies from and to the host, from GPUs, and computes.
 
-
-def _moved(graph: FullGraph) -> dict[str, int]:
-    """Bytes that this rank has moved so far."""
-    if graph.offloaded is None:
-        return {}
-    counts = graph.offloaded.stores.moved
-    return {
-        "from_host": counts.to_device,
-        "to_host": counts.from_device,
-        "to_ranks": counts.to_ranks,
-        "kept": counts.kept,
-    }
-
-
-def _memory(session: Session, graph: FullGraph) -> dict[str, float | None]:
-    """GiB of the busiest rank, by the allocator and by the driver, and of rows on the host."""
-    found: dict[str, float | None] = {}
-    if graph.offloaded is not None:
-        use = graph.offloaded.stores.use
-        for tier in ("device", "host", "file"):
-            found[f"rows_{tier}_gib"] = max(session.group.all_gather(use[tier].peak)) / 2**30
-    if session.device.type == "cuda":
-        free, total = torch.cuda.mem_get_info()
-        cached = torch.cuda.memory_reserved()
-        # The context and what libraries take, beside the allocator's largest share.
-        driver = total - free - cached + torch.cuda.max_memory_reserved()
-        peak = torch.cuda.max_memory_allocated()
-        peaks = session.group.all_gather((peak, driver))
-        found["peak_gib"] = max(of for of, _ in peaks) / 2**30
-        found["driver_gib"] = max(of for _, of in peaks) / 2**30
+    `rows_ms` is of kernels that gather or scatter rows in the order of edges, over the host link
+    where the rows are on the host; `busy_ms` is the time in which the GPU does anything.
+    """
+    spans = spans_by_kind(epoch, _PARTS)
+    found = {f"{kind}_ms": length_of(of_kind) / 1e3 for kind, of_kind in spans.items()}
+    found["gpu_ms"] = found.pop("rest_ms")
+    found["busy_ms"] = length_of([span for of_kind in spans.values() for span in of_kind]) / 1e3
     return found
+
+
+def _title(run: Run, data: Data) -> str:
+    fields = _fields(run, data)
+    return f"{run.part} {fields['layers']} on {run.graph}, {fields['setting']}"
+
+
+def _fields(run: Run, data: Data) -> dict[str, str]:
+    names = {None: "auto", True: "offloaded", False: "resident"}
+    layers = f"{run.kind} {'-'.join(map(str, run.of(data.spec)))}"
+    setting = run.switches or names[run.offload]
+    return {"part": run.part, "graph": run.graph, "layers": layers, "kind": run.kind,
+            "setting": setting}  # fmt: skip

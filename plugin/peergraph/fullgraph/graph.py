@@ -112,6 +112,7 @@ class FullGraph:
         mode: str | None = None,
         topology: Topology | str | None = None,
         widths: Sequence[int] | None = None,
+        heads: int = 0,
         row_bytes: Mapping[NodeType, int] | None = None,
         edge_row_bytes: Mapping[EdgeType, int] | None = None,
         seed: int = 0,
@@ -150,6 +151,7 @@ class FullGraph:
             topology: whose links times are predicted for, or its name; None: this machine as it was
                 measured, else an assumed one.
             widths: columns of the input and of each layer's output, for the plan.
+            heads: of attention, for the plan of offloaded training; 0: layers that sum.
             row_bytes: bytes of a node's tables, by node type, for the plan.
             edge_row_bytes: bytes of an edge's tables, by relation, for the plan.
             seed: of random orders and partitioners.
@@ -183,6 +185,7 @@ class FullGraph:
             mode=mode,
             topology=topology,
             widths=widths,
+            heads=heads,
             row_bytes=row_bytes,
             edge_row_bytes=edge_row_bytes,
             seed=seed,
@@ -279,6 +282,7 @@ def _build(
     mode: str | None = None,
     topology: Topology | str | None = None,
     widths: Sequence[int] | None = None,
+    heads: int = 0,
     row_bytes: Mapping[NodeType, int] | None = None,
     edge_row_bytes: Mapping[EdgeType, int] | None = None,
     seed: int = 0,
@@ -301,6 +305,7 @@ def _build(
         mode=mode,
         topology=topology if isinstance(topology, str | None) else topology.name,
         widths=None if widths is None else list(widths),
+        heads=heads,
         seed=seed,
     )
     share_bytes = _EDGE_BYTES * sum(r.num_edges for r in readers.values()) // group.world_size
@@ -329,6 +334,7 @@ def _build(
             facts,
             _topology(group, topology),
             widths=widths,
+            heads=heads,
             memory_budget=_budget(group, memory_budget),
             mode=mode,
             modes=_modes(group, mode),
@@ -347,6 +353,7 @@ def _build(
                 choice = cache(partial(plan.mode_for, edge_type))
             structures[edge_type] = _structure(layouts, edge_type, share, choice)
             step(count)
+            del share  # its memory is for the rows of nodes
     if plan.offload is None:
         return FullGraph(group, layouts, structures, chosen, plan)
     offloaded = OffloadedGraph(group, plan.offload, layouts, structures, folder)

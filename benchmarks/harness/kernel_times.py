@@ -1,0 +1,42 @@
+"""How long kernels and copies of each kind keep a GPU busy, by torch's profiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+Span = tuple[float, float]
+
+
+def spans_by_kind(
+    work: Callable[[], object], kinds: Mapping[str, Sequence[str]]
+) -> dict[str, list[Span]]:
+    """Does some work once, and returns the microseconds in which the GPU does something, by kind.
+
+    Args:
+        work: need not wait for the GPU.
+        kinds: parts of the lower-case names of kernels and copies, by kind; a name belongs to the
+            first kind that has a part of it, and else to "rest".
+    """
+    activity = torch.profiler.ProfilerActivity.CUDA
+    with torch.profiler.profile(activities=[activity]) as profile:
+        work()
+        torch.cuda.synchronize()
+    spans: dict[str, list[Span]] = {kind: [] for kind in (*kinds, "rest")}
+    for event in profile.events():
+        if event.device_type != torch.autograd.DeviceType.CUDA:
+            continue  # A call of the host, which has the name of what it starts.
+        name = event.name.lower()
+        kind = next((k for k, found in kinds.items() if any(f in name for f in found)), "rest")
+        spans[kind].append((event.time_range.start, event.time_range.end))
+    return spans
+
+
+def length_of(spans: Sequence[Span]) -> float:
+    """The length of all spans together, where those that overlap count once."""
+    length, reached = 0.0, float("-inf")
+    for begin, end in sorted(spans):
+        length += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return length

@@ -1,0 +1,56 @@
+"""A graph with locality and its rows of nodes, of which each rank makes its own."""
+
+from __future__ import annotations
+
+import torch
+from harness.ranks import Session
+from inputs.arrays import fill_features, label_rows
+from inputs.counter_hash import hash_ids, shift_right, stream_key
+from inputs.local_graphs import get_local_spec, make_local_csc
+from torch import Tensor
+
+from peergraph.fullgraph import FullGraph, PartitionedTensor
+from peergraph.fullgraph.offload.offloaded_tensor import from_store
+from peergraph.fullgraph.tensor.conversions import from_local
+from peergraph.store import NODE
+
+_PIECE = 1 << 26  # features that are made at once
+
+
+class Data:
+    """A graph as :meth:`FullGraph.build` takes it, and rows of its nodes."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        self.spec = get_local_spec(name)
+        with session.stage(f"graph {name}"):
+            indptr, indices = make_local_csc(self.spec, session.device)
+            # The device is for training.
+            self.edges = indptr.cpu(), indices.cpu()
+
+    def features(self, graph: FullGraph, columns: int) -> PartitionedTensor:
+        """[nodes, columns] float32 where the graph keeps rows; no rank makes those of others.
+
+        The graph has the order "original", so the ids of a rank's nodes are consecutive.
+        """
+        layout = graph.node_layouts[NODE]
+        count, device = layout.local_count, layout.group.device
+        first = int(layout.positions[0]) if count else 0
+        if graph.offloaded is None:
+            rows = torch.empty(count, columns, device=device)
+            return from_local(fill_features(first, rows), layout)
+        stores = graph.offloaded.stores
+        store = stores.allocate(layout, (columns,), torch.float32, what="features")
+        step = max(1, _PIECE // columns)
+        for start in range(0, count, step):
+            piece = torch.empty(min(step, count - start), columns, device=device)
+            store.memory[start : start + len(piece)].copy_(fill_features(first + start, piece))
+        space = graph.offloaded.spaces.find(layout)
+        assert space is not None
+        return from_store(space, store)
+
+    def labels(self) -> tuple[Tensor, Tensor]:
+        """Classes, and which nodes are trained on, [nodes] each."""
+        ids = torch.arange(self.spec.num_nodes)
+        chance = self.spec.train_nodes / self.spec.num_nodes
+        drawn = shift_right(hash_ids(stream_key(5, 1), ids), 40).double() / (1 << 24)
+        return label_rows(ids, self.spec.num_classes), drawn < chance
