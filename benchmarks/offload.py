@@ -121,7 +121,7 @@ def run(session: Session) -> None:
                 measure_duplication(session, name)
         if args.parts == ["duplication"]:
             continue
-        data = Data(session, name)
+        data = Data(session, name, args.features)
         train(session, data, runs(args, name))
         if "inference" in args.parts:
             for _, widths in args.models:
@@ -167,6 +167,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--offload", action="store_true", help="also where the graph fits")
     add("--resident", action="store_true", help="the same without offloading, too")
     add("--epochs", type=int, default=3, help="of training before inference")
+    add("--features", type=Path, metavar="FOLDER", help="features are in a file there, mapped")
     add("--parts-of-epoch", action="store_true", help="what the GPU does in an epoch")
     add("--worlds", type=integers, default="1", help="ranks of each launch")
     add("--figures", default=None, metavar="FOLDER", help="for Markdown tables and pictures")

@@ -133,9 +133,9 @@ _LINKS = ["slowest_link_mb", "host_mb"]
 _PREDICTED = ["predicted_ms", "predicted_sample", "predicted_gather", "predicted_ratio",
               "predicted_ratio_sample", "predicted_ratio_gather"]  # fmt: skip
 _OFFLOAD = ["setting", "decision", "num_chunks", "budget_gib", *_TIMES, "predicted_ms", "first_s",
-            "build_s", "from_host_gb", "to_host_gb", "to_ranks_gb", "kept_gb", "peak_gib",
-            "driver_gib", "rows_device_gib", "rows_host_gib", "rows_file_gib", "loss",
-            "last_loss"]  # fmt: skip
+            "build_s", "rows_s", "lists_s", "from_host_gb", "to_host_gb", "to_ranks_gb", "kept_gb",
+            "peak_gib", "driver_gib", "rows_device_gib", "rows_host_gib", "rows_file_gib", "h2d_ms",
+            "d2h_ms", "rows_ms", "d2d_ms", "gpu_ms", "busy_ms", "loss", "last_loss"]  # fmt: skip
 _COLUMNS = {
     "aggregate": ["system", *_TIMES, "gbs", "peak_gib", "ratio"],
     "spmm": ["system", *_TIMES, "gbs", "floor_ms", "edge_floor_ms", "ratio"],
@@ -164,6 +164,9 @@ _COLUMNS = {
     "offload epochs": _OFFLOAD,
     "offload switches": _OFFLOAD,
     "offload chunks": _OFFLOAD,
+    "offload inference": ["system", "decision", "num_chunks", "budget_gib", "ms", "classes_s",
+                          "from_host_gb", "to_host_gb", "to_ranks_gb", "peak_gib", "rows_host_gib",
+                          "difference_ppm", "same_classes"],
     "layers": ["system", *_TIMES, "peak_gib", "against", "ratio"],
     "dgl_layers": ["kind", "threads", "system", *_TIMES, "against", "ratio"],
     "gather": ["system", "plan", *_TIMES, "ms_host", "gbs", "against", "ratio"],

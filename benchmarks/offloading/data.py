@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import torch
 from harness.ranks import Session
 from inputs.arrays import fill_features, label_rows
@@ -18,10 +21,17 @@ _PIECE = 1 << 26  # features that are made at once
 
 
 class Data:
-    """A graph as :meth:`FullGraph.build` takes it, and rows of its nodes."""
+    """A graph as :meth:`FullGraph.build` takes it, and rows of its nodes.
 
-    def __init__(self, session: Session, name: str) -> None:
+    Args:
+        name: of the graph.
+        folder: where features are in a file that is mapped; None: they are made where the graph
+            keeps rows.
+    """
+
+    def __init__(self, session: Session, name: str, folder: Path | None = None) -> None:
         self.spec = get_local_spec(name)
+        self._session, self._folder = session, folder
         with session.stage(f"graph {name}"):
             indptr, indices = make_local_csc(self.spec, session.device)
             # The device is for training.
@@ -32,6 +42,8 @@ class Data:
 
         The graph has the order "original", so the ids of a rank's nodes are consecutive.
         """
+        if self._folder is not None:
+            return graph.node_rows(self._mapped_features(self._folder, columns))
         layout = graph.node_layouts[NODE]
         count, device = layout.local_count, layout.group.device
         first = int(layout.positions[0]) if count else 0
@@ -40,13 +52,27 @@ class Data:
             return from_local(fill_features(first, rows), layout)
         stores = graph.offloaded.stores
         store = stores.allocate(layout, (columns,), torch.float32, what="features")
-        step = max(1, _PIECE // columns)
-        for start in range(0, count, step):
-            piece = torch.empty(min(step, count - start), columns, device=device)
-            store.memory[start : start + len(piece)].copy_(fill_features(first + start, piece))
+        write_features(first, store.memory, device)
         space = graph.offloaded.spaces.find(layout)
         assert space is not None
         return from_store(space, store)
+
+    def _mapped_features(self, folder: Path, columns: int) -> Tensor:
+        """[nodes, columns] float32 in a file, of which rank 0 writes all. Collective."""
+        path, nodes = folder / f"features-{os.getppid()}.bin", self.spec.num_nodes
+
+        def mapped() -> Tensor:
+            return torch.from_file(str(path), True, nodes * columns).view(nodes, columns)
+
+        def write() -> None:
+            write_features(0, mapped(), self._session.device)
+
+        self._session.first_does(write)
+        x = mapped()
+        self._session.barrier()
+        if self._session.rank == 0:
+            path.unlink()
+        return x
 
     def labels(self) -> tuple[Tensor, Tensor]:
         """Classes, and which nodes are trained on, [nodes] each."""
@@ -54,3 +80,16 @@ class Data:
         chance = self.spec.train_nodes / self.spec.num_nodes
         drawn = shift_right(hash_ids(stream_key(5, 1), ids), 40).double() / (1 << 24)
         return label_rows(ids, self.spec.num_classes), drawn < chance
+
+
+def write_features(first: int, rows: Tensor, device: torch.device) -> None:
+    """Writes the features of consecutive nodes, which are made on a device piece by piece.
+
+    Args:
+        first: id of the first node.
+        rows: [nodes, columns] float32 on the CPU or on the device.
+    """
+    step = max(1, _PIECE // rows.shape[1])
+    for part, of_part in enumerate(rows.split(step)):
+        piece = torch.empty_like(of_part, device=device)
+        of_part.copy_(fill_features(first + part * step, piece))

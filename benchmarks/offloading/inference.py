@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import torch
 from harness.ranks import Session, synchronize
-from inputs.arrays import fill_features
 from torch import Tensor
 from torch_geometric.data import Data as PygData
 from torch_geometric.loader import NeighborLoader
@@ -15,7 +14,7 @@ from torch_geometric.nn import GraphSAGE
 from torch_geometric.sampler import SamplerOutput
 
 import peergraph_pyg
-from offloading.data import Data
+from offloading.data import Data, write_features
 from offloading.models import make_sage
 from offloading.training import Prepared, Run, clear_device
 
@@ -77,13 +76,13 @@ def infer(session: Session, data: Data, run: Run, epochs: int) -> None:
             "num_chunks": plan.offload.num_chunks if plan.offload else None,
             "budget_gib": run.budget and run.budget / 2**30,
             "last_loss": losses[-1] if losses else None,
-            "seconds": min(seconds["rows"]),
+            "ms": 1e3 * min(seconds["rows"]),
             "classes_s": min(seconds["classes"]),
             **{f"{name}_gb": count / 1e9 / 2 / _TIMES for name, count in totals.items()},
             **prepared.peaks(),
         }
         session.recorder.note(**fields, **found)
-        session.note(f"{layers} on {run.graph}: {found['seconds']:.3f} s")
+        session.note(f"{layers} on {run.graph}: {found['ms']:.1f} ms")
         del prepared, accelerated, edge_index, epoch, out, result
         clear_device(session)
         if session.world == 1:
@@ -91,7 +90,7 @@ def infer(session: Session, data: Data, run: Run, epochs: int) -> None:
             plain.load_state_dict(weights)
             theirs, took = _infer_with_pyg(session, data, plain, widths[0])
             found = _agreement(rows.cpu(), theirs)
-            session.recorder.note(**fields, system="pyg", seconds=took, **found)
+            session.recorder.note(**fields, system="pyg", ms=1e3 * took, **found)
             session.note(f"PyG: {took:.3f} s, {found}")
 
 
@@ -111,10 +110,7 @@ def _infer_with_pyg(
         shared, num_neighbors=[-1], batch_size=-(-spec.num_nodes // _BATCHES), shuffle=False
     )
     x = torch.empty(spec.num_nodes, columns)
-    step = max(1, (1 << 26) // columns)
-    for start in range(0, spec.num_nodes, step):
-        piece = torch.empty(min(step, spec.num_nodes - start), columns, device=device)
-        x[start : start + len(piece)] = fill_features(start, piece).cpu()
+    write_features(0, x, device)
     loader.data = PygData(x=x, num_nodes=spec.num_nodes)
     model.eval()
     took = []

@@ -221,11 +221,11 @@ def _chunks(rows: list[Record], folder: Path) -> tuple[list[str], list[Path]]:
 
 
 def _inference(rows: list[Record], folder: Path) -> tuple[list[str], list[Path]]:
-    rows = [r for r in rows if r.get("part") == "inference"]
+    rows = [r for r in rows if r.get("part") == "inference" and "ms" in r]
     if not rows:
         return [], []
     lines = [[r["graph"], r["layers"], r["world"], r["system"], r.get("num_chunks"),
-              r.get("budget_gib"), r["seconds"], r.get("classes_s"), r.get("from_host_gb"),
+              r.get("budget_gib"), r["ms"] / 1e3, r.get("classes_s"), r.get("from_host_gb"),
               r.get("peak_gib"), r.get("difference_ppm"), r.get("same_classes")]
              for r in rows]  # fmt: skip
     head = ["graph", "model", "GPUs", "by", "chunks", "budget, GiB", "all rows, s", "classes, s",

@@ -328,7 +328,17 @@ def test_offload(tmp_path: Path) -> None:
 def test_offload_inference(tmp_path: Path) -> None:
     pytest.importorskip("torch_geometric")
     small = ["--parts", "inference", "--graphs", "tiny/40", "--models", "SAGE:0-8-8-0"]
-    more = ["--budgets", "1M", "--chunks", "2", "--worlds", "1", "--offload"]
+    more = [
+        "--budgets",
+        "1M",
+        "--chunks",
+        "2",
+        "--worlds",
+        "1",
+        "--offload",
+        "--features",
+        str(tmp_path),
+    ]
     records, table = run("offload", tmp_path / "out.jsonl", *small, *more)
     assert [r["system"] for r in records] == ["peergraph", "pyg"]
     assert records[1]["same_classes"] > 0.99
