@@ -72,6 +72,19 @@ def used_before_and_after(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tens
     return before + h * total
 
 
+def graph_norm(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
+    """As PyG's layer, with the number of each row's graph."""
+    graph = x.new_zeros(x.shape[0], dtype=torch.long)
+    count = w.new_zeros(1).scatter_add_(0, graph, x.new_ones(x.shape[0]))
+
+    def mean(rows: Tensor) -> Tensor:
+        index = graph.view(-1, 1).expand_as(rows)
+        return rows.new_zeros(1, 6).scatter_add_(0, index, rows) / count
+
+    out = x - mean(x).index_select(0, graph) * w[1]
+    return w[0] * out / (mean(out.pow(2)) + 1e-5).sqrt().index_select(0, graph)
+
+
 ROW_CASES: dict[str, Case] = {
     "pointwise": lambda x, s, mask, w: (x * 2 + s).tanh() / (1 + x.abs()),
     "row and column": lambda x, s, mask, w: x * s - w[0],
@@ -103,6 +116,13 @@ ROW_CASES: dict[str, Case] = {
     "number type": lambda x, s, mask, w: x.float().double() + (x > 0).double(),
     "zeros": lambda x, s, mask, w: torch.zeros_like(x) + x.new_ones(x.shape[0], 1) * x,
     "batch norm": lambda x, s, mask, w: F.batch_norm(x, None, None, w[0], w[1], training=True),
+    "softmax over rows": lambda x, s, mask, w: x.softmax(0) * s,
+    "logarithm of softmax over rows": lambda x, s, mask, w: F.linear(x, w).log_softmax(0),
+    "normalised by deviation": lambda x, s, mask, w: (lambda h: (h - h.mean()) / h.std())(x @ w),
+    "graph norm": graph_norm,
+    "linear attention": lambda x, s, mask, w: (
+        lambda k: (x @ (k.transpose(-2, -1) @ (x * s))) / (x @ k.sum(-2).unsqueeze(-1))
+    )((x @ w).relu() + 0.01),
     "bilinear": lambda x, s, mask, w: F.bilinear(x, s, w.view(6, 6, 1)),
 }
 
@@ -123,14 +143,23 @@ PLAIN_CASES: dict[str, Case] = {
     "range": lambda x, s, mask, w: (x * s)[3:9].sum(0),
     "one row": lambda x, s, mask, w: x.exp()[-2] * 2,
     "row and columns": lambda x, s, mask, w: x[mask, 1:3].sum(0),
+    "standard deviation": lambda x, s, mask, w: F.linear(x, w).std(0),
+    "variance and mean": lambda x, s, mask, w: sum(torch.var_mean(x.sin(), 0, correction=0)),
+    "largest of columns": lambda x, s, mask, w: (x.round() * w[0]).amax(0),
+    "smallest of all": lambda x, s, mask, w: x.clamp(min=-1).amin(),
+    "sum of exponentials": lambda x, s, mask, w: F.linear(x, w).logsumexp(0),
+    "largest of groups": lambda x, s, mask, w: (w[:2] * 0).scatter_reduce(
+        0, mask.long().view(-1, 1).expand_as(x), x.round(), "amax", include_self=False
+    ),
+    "added to": lambda x, s, mask, w: torch.addmm(w, x.t(), x * s),
+    "scattered to a plain tensor": lambda x, s, mask, w: (w[:3] * 2).index_add_(
+        0, mask.long() + (s.squeeze(1) > 0).long(), x.sin()
+    ),
     "statistics": lambda x, s, mask, w: ((x - x.mean(0)) ** 2).mean(0),
 }
 
 REFUSED: dict[str, Case] = {
-    "softmax over rows": lambda x, s, mask, w: x.softmax(0),
     "sort of rows": lambda x, s, mask, w: x.sort(0),
-    "standard deviation with a gradient": lambda x, s, mask, w: x.std(0),
-    "maximum of all with a gradient": lambda x, s, mask, w: x.amax(0),
     "local rows": lambda x, s, mask, w: x._local,
     "view in place": lambda x, s, mask, w: (lambda h: (h, h.view(-1, 2, 3).mul_(2)))(x * 2),
     "hook": lambda x, s, mask, w: (x * 2).register_hook(print),

@@ -137,7 +137,7 @@ class Differentiated:
         needs: Sequence[bool],
         roots: Sequence[RowOperand],
         heads: Heads,
-        reductions: Any = None,
+        known: Sequence[Tensor] = (),
         selection: Selection | None = None,
         further: Sequence[Operand] = (),
     ) -> list[Tensor | None]:
@@ -149,15 +149,11 @@ class Differentiated:
             roots: rows that are computed without gradients beside, such as those of the output's
                 gradient.
             heads: what is differentiated.
-            reductions: known results of reductions over all rows that the program asks for.
+            known: results of the reductions over all rows that the program asks for.
             selection: the rows that have a gradient; None: all.
             further: operands that `heads` takes: see :func:`value_at`.
         """
-        if torch.is_grad_enabled():
-            raise NotImplementedError(
-                "gradients of gradients are not implemented for rows that are larger than GPU "
-                "memory (create_graph=True)"
-            )
+        refuse_second_derivative()
         saved = iter(ctx.saved_tensors)
         with_rows = (RowOperand, SourceOperand, ResidentOperand)
         operands = [
@@ -191,17 +187,13 @@ class Differentiated:
                 else:
                     value = value_at(operand, chunk, place)
                 if gradient is not None:
-                    value, leaf = _differentiable(value)
+                    value, leaf = differentiable_value(value)
                     leaves.append(leaf)
                     sums.append(gradient)
                 inputs.append(value)
             with torch.enable_grad():
-                if reductions is None:
+                with rank.knowing(known):
                     results = self.program.run(rank, inputs)
-                else:
-                    reductions.begin_chunk()
-                    with rank.reducing(reductions.reduce):
-                        results = self.program.run(rank, inputs)
                 computed = [values[slot] for slot in row_pass.outputs[: len(roots)]]
                 outputs, grads = heads(chunk, place, computed, results)
             given = [i for i, output in enumerate(outputs) if output.requires_grad]
@@ -318,7 +310,16 @@ def add_over_ranks(group: Any, gradients: Sequence[GradientSum]) -> None:
             gradient.total = part.view(total.shape)
 
 
-def _differentiable(value: Any) -> tuple[Any, Tensor]:
+def refuse_second_derivative() -> None:
+    """Raises NotImplementedError in a backward pass that is differentiated itself."""
+    if torch.is_grad_enabled():
+        raise NotImplementedError(
+            "gradients of gradients are not implemented for rows that are larger than GPU "
+            "memory (create_graph=True)"
+        )
+
+
+def differentiable_value(value: Any) -> tuple[Any, Tensor]:
     """Returns a value that is differentiated, and the leaf that gets its gradient."""
     if isinstance(value, SourceRows):
         assert value.rows is not None

@@ -86,8 +86,8 @@ class Call:
         self.probes: list[Tensor] = []
         """The tensor of few rows in the place of each operand."""
         self._places: dict[int, int] = {}
-        # A leaf that needs gradients cannot be changed in place; what is no leaf can.
-        self._changes = self.name.endswith("_") or kwargs.get("inplace", False)
+        self.changes = self.name.endswith("_") or kwargs.get("inplace", False)
+        """Whether the function may change an argument in place."""
         self.args = map_nested(args, self._slot)
         self.kwargs = map_nested(kwargs, self._slot)
         self.modes = Modes.current(self.rank.device)
@@ -97,16 +97,15 @@ class Call:
         """Returns what the function makes of the probes."""
         self._versions = [_versions_of(probe) for probe in self.probes]
         # Functions have rules also in a backward pass that runs without them.
-        with self.rank.recording_seeds() as seeds, torch._C._EnableTorchFunction():
-            result = self.func(
+        seeds_of_call = self.rank.recording_seeds(self.seeds)
+        with seeds_of_call as self.seeds, torch._C._EnableTorchFunction():
+            return self.func(
                 *map_nested(self.args, self._probe), **map_nested(self.kwargs, self._probe)
             )
-        self.seeds = seeds
-        return result
 
     def finish(self, result: Any) -> Any:
         """Returns the result of the call as offloaded tensors in the places of probes."""
-        changed = self._changed()
+        changed = self.changed()
         if changed:
             return self._finish_in_place(changed, result)
         record = Record(self.func, self.args, self.kwargs, self.operands, self.modes, self.seeds)
@@ -118,7 +117,7 @@ class Call:
             result, lambda part: made.get(id(part), part) if isinstance(part, Tensor) else part
         )
 
-    def _changed(self) -> list[int]:
+    def changed(self) -> list[int]:
         """The operands that the function has changed in place."""
         if isinstance(self.func, OpOverload):  # called below the counting of versions
             arguments = self.func._schema.arguments
@@ -139,7 +138,7 @@ class Call:
                 return tensor
         if not isinstance(output, PartitionedTensor):
             return output
-        content = Content(self._space_of(output), detached(output), record=record, output=index)
+        content = Content(self.space_of(output), detached(output), record=record, output=index)
         made = recorded(content, output.requires_grad)
         self._note_alias(output, made)
         return made
@@ -157,7 +156,7 @@ class Call:
             self.func, self.args, self.kwargs, self.operands, self.modes, self.seeds, place
         )
         assert isinstance(probe, PartitionedTensor)
-        content = Content(self._space_of(probe), detached(probe), record=record)
+        content = Content(self.space_of(probe), detached(probe), record=record)
         change_in_place(handle, content, probe.requires_grad, self.operands[place])
         return handle if result is probe else result
 
@@ -175,7 +174,8 @@ class Call:
                 aliases.append(ref(made))
                 made._cell.aliases = aliases
 
-    def _space_of(self, output: PartitionedTensor) -> RowSpace:
+    def space_of(self, output: PartitionedTensor) -> RowSpace:
+        """Returns the rows that a result on the probes has."""
         layout = output.layout
         while layout.parent is not None:
             layout = layout.parent
@@ -202,21 +202,21 @@ class Call:
 
     def _operand(self, tensor: Tensor) -> tuple[Operand, Tensor]:
         if isinstance(tensor, OffloadedTensor):
-            return row_operand(tensor), self._probe_of(tensor)
+            return row_operand(tensor), self._changeable(tensor, probe_of(tensor))
         if isinstance(tensor, NodeIndex):
             tensor = tensor.ids()
         if isinstance(tensor, PartitionedTensor):
             return resident_operand(self.name, tensor, self.space)
         if isinstance(tensor, PartitionedEdgeIndex):
             refuse(self.name, "an argument is a list of edges")
-        return plain_operand(tensor, self.space), tensor
+        return plain_operand(tensor, self.space), self._changeable(tensor, tensor)
 
-    def _probe_of(self, handle: OffloadedTensor) -> PartitionedTensor:
-        probe = probe_of(handle)
-        if self._changes and handle.requires_grad and not handle.is_leaf:
-            with torch.enable_grad():
-                return probe.clone()  # type: ignore[return-value]
-        return probe
+    def _changeable(self, tensor: Tensor, probe: Tensor) -> Tensor:
+        """Returns a probe, or a copy of it that the function may change in place of `tensor`."""
+        if not self.changes or (tensor.requires_grad and tensor.is_leaf):
+            return probe  # A leaf that needs gradients cannot be changed in place.
+        with torch.enable_grad():
+            return probe.clone() if tensor.requires_grad or probe is tensor else probe
 
 
 def probe_of(handle: OffloadedTensor) -> PartitionedTensor:

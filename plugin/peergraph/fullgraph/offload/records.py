@@ -63,6 +63,14 @@ class ResidentOperand(NamedTuple):
     space: RowSpace
     version: int
 
+    def check_unchanged(self) -> None:
+        """Raises RuntimeError if the tensor was changed in place since the record."""
+        if version_of(self.tensor) != self.version:
+            raise RuntimeError(
+                "a partitioned tensor was changed in place before the rows that were recorded "
+                "with it were computed: change a copy, tensor.clone()"
+            )
+
 
 class PlainOperand(NamedTuple):
     """A tensor that is equal on all ranks."""
@@ -188,6 +196,11 @@ def tensors_in(value: Any) -> list[Tensor]:
     if isinstance(value, dict):
         return [tensor for part in value.values() for tensor in tensors_in(part)]
     return []
+
+
+def distinct_tensors(value: Any) -> list[Tensor]:
+    """Returns the tensors of nested lists, tuples and dicts in order, each object once."""
+    return list({id(tensor): tensor for tensor in tensors_in(value)}.values())
 
 
 def slots_in(value: Any) -> list[int]:

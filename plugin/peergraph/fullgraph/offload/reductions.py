@@ -1,4 +1,4 @@
-"""Functions over all rows with a plain result: reduced chunk by chunk, then over the ranks."""
+"""Functions that need sums over all rows: the sums are found chunk by chunk, one in each pass."""
 
 from __future__ import annotations
 
@@ -6,219 +6,209 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from peergraph.fullgraph.exchange.transport import ReduceOp, Transport
 from peergraph.fullgraph.offload.chunk_pass import PassChunk
-from peergraph.fullgraph.offload.differentiated import Differentiated
-from peergraph.fullgraph.offload.offloaded_tensor import Cell, Content, make_probe
+from peergraph.fullgraph.offload.differentiated import differentiable_value
+from peergraph.fullgraph.offload.offloaded_tensor import (
+    Content,
+    OffloadedTensor,
+    detached,
+    make_shell,
+)
 from peergraph.fullgraph.offload.passes import RowPass, value_at
 from peergraph.fullgraph.offload.recording import Call, refuse
 from peergraph.fullgraph.offload.records import (
-    PlainOperand,
     Record,
     RowOperand,
-    fill,
+    distinct_tensors,
     map_nested,
     tensors_in,
 )
-from peergraph.fullgraph.offload.replay import WHOLE_RESULT, Compiled, Place, Step, run_step
-from peergraph.fullgraph.offload.row_segment import history_inputs, is_boundary
-from peergraph.fullgraph.offload.virtual_rank import NeedsOtherRowsError, no_number
-from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+from peergraph.fullgraph.offload.replay import WHOLE_RESULT, Place, Step, run_step
+from peergraph.fullgraph.offload.virtual_rank import NeedsOtherRowsError, VirtualRank
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 
-_REDUCE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "sum": torch.add,
-    "max": torch.maximum,
-    "min": torch.minimum,
-    "prod": torch.mul,
+_COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "sum": Tensor.add,
+    "max": Tensor.maximum,
+    "min": Tensor.minimum,
+    "prod": Tensor.mul,
 }
-
-# Losses whose weights are multiplied with rows: their gradients are sums over rows.
-_ROW_WEIGHTED = {F.cross_entropy, F.nll_loss, F.binary_cross_entropy_with_logits}
 
 
 class _ReductionReached(Exception):
-    """A chunk has given its part of a reduction that is not known yet."""
+    """The function asks for a reduction that is not known yet."""
 
 
-class Reductions:
-    """The reductions of a function over all chunks and ranks, found one in each pass."""
+class WithReductions:
+    """A function whose reductions over all rows are known.
 
-    def __init__(self) -> None:
-        self.known: list[Tensor] = []
-        """Results, in the order in which the function asks for them."""
-        self._next = 0
-        self._total: Tensor | None = None
-        self._op: ReduceOp = "sum"
+    Args:
+        rank: whose reductions they are.
+        func: the function.
+        known: results of its first reductions, in the order in which it asks for them.
+    """
 
-    def begin_chunk(self) -> None:
-        """The function starts on another chunk."""
-        self._next = 0
+    def __init__(
+        self, rank: VirtualRank, func: Callable[..., Any], known: Sequence[Tensor]
+    ) -> None:
+        self.__name__ = getattr(func, "__name__", str(func))
+        self.rank = rank
+        self.func = func
+        self.known = known
 
-    def reduce(self, tensor: Tensor, op: ReduceOp) -> Tensor:
-        """Returns the result of a known reduction; adds up the chunks' parts of another one."""
-        place = self._next
-        self._next += 1
-        if place < len(self.known):
-            return self.known[place].clone()
-        part = tensor.detach()
-        self._op = op
-        self._total = part.clone() if self._total is None else _REDUCE[op](self._total, part)
-        raise _ReductionReached
-
-    def end_pass(self, transport: Transport) -> bool:
-        """Reduces over the ranks; returns whether the function has all results. Collective."""
-        if self._total is None:
-            return True
-        self.known.append(transport.all_reduce(self._total, self._op))
-        self._total = None
-        return False
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the function."""
+        with self.rank.knowing(self.known):
+            return self.func(*args, **kwargs)
 
 
 def reduce_over_chunks(call: Call) -> Any:
-    """Returns the plain result of a function over all rows. Collective; differentiable.
+    """Returns the result of a function that needs sums over all rows. Collective; differentiable.
+
+    Plain results are computed. Results with rows are recorded: with the sums, each row is computed
+    from the same row.
 
     Raises:
-        NotImplementedError: the result has rows, or the gradient needs sums over all rows.
+        NotImplementedError: the function needs other rows, but not as sums, maxima or the like.
     """
-    needs_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in call.tensors)
-    _check_on_probes(call, needs_grad)
-    if not needs_grad:
-        return _compute(call, Reductions())
-    record = Record(call.func, call.args, call.kwargs, call.operands, call.modes, call.seeds)
-    content = Content(
-        call.space, make_probe(call.space, (), torch.float32), record=record, output=WHOLE_RESULT
-    )
-    compiled = Compiled([RowOperand(Cell(content, True), None)], is_boundary)
-    structure: list[Any] = []
-    results = Reduce.apply(  # type: ignore[no-untyped-call]
-        call, compiled, structure, *history_inputs(compiled.operands)
-    )
-    rest = iter(results)
-    return map_nested(structure[0], lambda p: next(rest) if isinstance(p, Tensor) else p)
+    from peergraph.fullgraph.offload.reduction_gradients import differentiable_results
+
+    if call.changes:
+        call.func = _OnCopies(call.func)
+    result, known = find_reductions(call)
+    if any(isinstance(call.tensors[place], OffloadedTensor) for place in call.changed()):
+        refuse(call.name, "rows are changed in place by sums over all rows")
+    outputs = distinct_tensors(result)
+    contents = row_results(call, known, result, outputs)
+    found: Sequence[Tensor]
+    if any(output.requires_grad for output in outputs):
+        found = differentiable_results(call, known, outputs, contents)
+    else:
+        found = [
+            output if content is None else make_shell(content)
+            for output, content in zip(outputs, contents, strict=True)
+        ]
+    made = {id(output): part for output, part in zip(outputs, found, strict=True)}
+    if call.changes:
+        result, copies = result
+        for tensor, copy in zip(_plain(call.tensors), copies, strict=True):
+            if copy is not None:
+                made[id(copy)] = tensor.copy_(made[id(copy)])
+    return map_nested(result, lambda part: made.get(id(part), part))
 
 
-def _compute(call: Call, reductions: Reductions) -> Any:
-    rows = [operand for operand in call.operands if isinstance(operand, RowOperand)]
-    others = [operand for operand in call.operands if not isinstance(operand, RowOperand)]
-    rank = call.rank
-    result: list[Any] = []
+def find_reductions(call: Call) -> tuple[Any, list[Tensor]]:
+    """Returns the result of a call on its probes, and the results of the reductions. Collective.
 
+    Each pass over the rows finds one. The plain parts of the result are right: they depend on
+    nothing but the reductions.
+    """
+    known: list[Tensor] = []
     while True:
-        row_pass = RowPass(call.space, rows)
-        slots = dict(zip(map(id, rows), row_pass.outputs, strict=True))
-
-        def visit(
-            chunk: PassChunk, place: Place, values: list[Any], slots: dict[int, int] = slots
-        ) -> None:
-            given = [
-                values[slots[id(operand)]]
-                if isinstance(operand, RowOperand)
-                else value_at(operand, chunk, place)
-                for operand in call.operands
-            ]
-            reductions.begin_chunk()
-            try:
-                with rank.reducing(reductions.reduce):
-                    found = _call(call, given)
-            except _ReductionReached:
-                return
-            result[:] = [found]
-
-        row_pass.run(visit, operands=others)
-        if reductions.end_pass(Transport.of(rank.real)):
-            break
-    if any(isinstance(part, PartitionedTensor) for part in tensors_in(result)):
-        refuse(call.name, "each row of the result needs all rows")
-    return result[0]
-
-
-def _call(call: Call, given: Sequence[Any]) -> Any:
-    """Returns the result of a call with values in the place of its operands."""
-    values = [*given, None]
-    outputs = [(WHOLE_RESULT, len(given))]
-    seeds = tuple(call.seeds)
-    run_step(
-        call.rank, Step(call.func, call.args, call.kwargs, call.modes, seeds, None, outputs), values
-    )
-    return values[-1]
-
-
-class Reduce(torch.autograd.Function):
-    """A function over all rows whose gradient is a function of each row."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, call: Call, compiled: Compiled, structure: list[Any], *inputs: Tensor | None
-    ) -> tuple[Tensor, ...]:
-        reductions = Reductions()
-        result = _compute(call, reductions)
-        structure.append(result)
-        ctx.known = reductions.known
-        ctx.differentiated = Differentiated(call.space, compiled)
-        ctx.differentiated.save(ctx, inputs)
-        ctx.set_materialize_grads(False)
-        results = tensors_in(result)
-        ctx.mark_non_differentiable(*(r for r in results if not r.is_floating_point()))
-        return tuple(results)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        found: Differentiated = ctx.differentiated
-        reductions = Reductions()
-        reductions.known = ctx.known
-        first = found.outputs[0]
-
-        def heads(
-            chunk: PassChunk, place: Place, computed: Sequence[Any], results: list[Any]
-        ) -> tuple[list[Tensor], list[Tensor]]:
-            outputs = tensors_in(results[first])
-            pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if g is not None]
-            return [o for o, _ in pairs], [g for _, g in pairs]
-
-        results = found.backward(ctx, ctx.needs_input_grad[3:], [], heads, reductions)
-        return (None, None, None, *results)
-
-
-def _check_on_probes(call: Call, needs_grad: bool) -> None:
-    """Raises NotImplementedError for a function that cannot be reduced chunk by chunk."""
-    generator = torch.Generator().manual_seed(1)
-    probes = []
-    for tensor, probe in zip(call.tensors, call.probes, strict=True):
-        if isinstance(probe, PartitionedTensor) and probe.is_floating_point():
-            values = torch.rand(probe._local.shape, generator=generator, dtype=torch.float64)
-            local = values.to(probe._local.device, probe._local.dtype)
-            probe = wrap(local, probe.layout, probe.partitioned_dim)
-            probe.requires_grad_(tensor.requires_grad)
-        probes.append(probe)
-    with call.rank.reducing(lambda tensor, op: tensor), call.rank.recording_seeds() as seeds:
         try:
-            result = call.func(*fill(call.args, probes), **fill(call.kwargs, probes))
+            with call.rank.reducing(_reached), call.rank.knowing(known):
+                return call.run_on_probes(), known
+        except _ReductionReached:
+            known.append(_reduce_next(call, known))
         except NeedsOtherRowsError:
             refuse(call.name, "it needs the rows of other chunks")
-    call.seeds = seeds
-    results = tensors_in(result)
-    if any(isinstance(part, PartitionedTensor) for part in results):
-        refuse(call.name, "each row of the result needs all rows")
-    if not needs_grad:
-        return
-    if call.func not in _ROW_WEIGHTED and any(
-        isinstance(operand, PlainOperand) and operand.tensor.requires_grad
-        for operand in call.operands
-    ):
-        refuse(call.name, "a plain argument of a sum over all rows needs a gradient")
-    outputs = [part for part in results if part.requires_grad]
-    leaves = [p for p in probes if isinstance(p, PartitionedTensor) and p.requires_grad]
-    if not outputs or not leaves:
-        return
-    ones = [torch.ones_like(output) for output in outputs]
-    with call.rank.reducing(no_number):
+
+
+def _reached(tensor: Tensor, op: ReduceOp) -> Tensor:
+    raise _ReductionReached
+
+
+def _reduce_next(call: Call, known: Sequence[Tensor]) -> Tensor:
+    """Returns the result of the reduction after the known ones; one pass. Collective."""
+    rank = call.rank
+    rows = [operand for operand in call.operands if isinstance(operand, RowOperand)]
+    row_pass = RowPass(call.space, rows)
+    slots = dict(zip(map(id, rows), row_pass.outputs, strict=True))
+    step_of_call = (call.func, call.args, call.kwargs, call.modes, tuple(call.seeds), None)
+    step = Step(*step_of_call, [(WHOLE_RESULT, len(call.operands))])
+    total: Tensor | None = None
+    operation: ReduceOp = "sum"
+
+    def add(part: Tensor, op: ReduceOp) -> Tensor:
+        nonlocal total, operation
+        operation = op
+        total = part.detach().clone() if total is None else _COMBINE[op](total, part.detach())
+        raise _ReductionReached
+
+    def visit(chunk: PassChunk, place: Place, values: list[Any]) -> None:
+        given = []
+        for operand, tensor in zip(call.operands, call.tensors, strict=True):
+            is_row = isinstance(operand, RowOperand)
+            value = values[slots[id(operand)]] if is_row else value_at(operand, chunk, place)
+            # Some functions ask for further sums where gradients are wanted.
+            given.append(differentiable_value(value)[0] if tensor.requires_grad else value)
         try:
-            found = torch.autograd.grad(outputs, leaves, ones, allow_unused=True)
-        except NotImplementedError:
-            refuse(call.name, "its gradient needs sums over all rows")
-    for grad in found:
-        if isinstance(grad, PartitionedTensor) and bool(grad._local.isnan().any()):
-            refuse(call.name, "its gradient needs sums over all rows")
+            with torch.enable_grad(), rank.reducing(add), rank.knowing(known):
+                run_step(rank, step, [*given, None])
+        except _ReductionReached:
+            return
+
+    others = [operand for operand in call.operands if not isinstance(operand, RowOperand)]
+    row_pass.run(visit, operands=others)
+    if total is None:
+        raise RuntimeError(f"{call.name}: the rows of a chunk ask for other sums than few rows")
+    return Transport.of(rank.real).all_reduce(total, operation)
+
+
+def row_results(
+    call: Call, known: Sequence[Tensor], result: Any, outputs: Sequence[Tensor]
+) -> list[Content | None]:
+    """Returns what is recorded for each output that has rows; None for plain ones.
+
+    Args:
+        call: the call.
+        known: its reductions.
+        result: on the probes.
+        outputs: tensors of `result`.
+    """
+    func = WithReductions(call.rank, call.func, known)
+    record = Record(func, call.args, call.kwargs, call.operands, call.modes, call.seeds)
+    places = [id(part) for part in tensors_in(result)]
+    return [
+        Content(
+            call.space_of(output),
+            detached(output),
+            record=record,
+            output=places.index(id(output)),
+        )
+        if isinstance(output, PartitionedTensor)
+        else None
+        for output in outputs
+    ]
+
+
+class _OnCopies:
+    """A function that may change its plain arguments, run on copies of them.
+
+    It returns the function's result, and for each plain argument the copy, or None if the copy was
+    not changed.
+    """
+
+    def __init__(self, func: Callable[..., Any]) -> None:
+        self.__name__ = getattr(func, "__name__", str(func))
+        self.func = func
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, list[Tensor | None]]:
+        copies = {id(tensor): tensor.clone() for tensor in _plain((args, kwargs))}
+        versions = [copy._version for copy in copies.values()]
+
+        def copied(part: Any) -> Any:
+            return copies.get(id(part), part)
+
+        result = self.func(*map_nested(args, copied), **map_nested(kwargs, copied))
+        return result, [
+            None if copy._version == version else copy
+            for copy, version in zip(copies.values(), versions, strict=True)
+        ]
+
+
+def _plain(tensors: Any) -> list[Tensor]:
+    return [part for part in distinct_tensors(tensors) if not isinstance(part, PartitionedTensor)]

@@ -25,7 +25,6 @@ from peergraph.fullgraph.offload.records import (
     map_nested,
     slots_in,
     tensors_in,
-    version_of,
 )
 from peergraph.fullgraph.offload.virtual_rank import RowSpace, VirtualRank
 from peergraph.fullgraph.random.seeds import Seed
@@ -99,9 +98,8 @@ class Program:
 
 def run_step(rank: VirtualRank, step: Step, values: list[Any]) -> None:
     """Runs a step on `values` and stores its results there."""
-    rank.replay_seeds(step.seeds)
     changed, given = None, values
-    with step.modes.entered():
+    with rank.replaying(step.seeds), step.modes.entered():
         if step.changed is not None:
             changed = values[step.changed].clone()
             given = values.copy()
@@ -231,11 +229,7 @@ class Place:
         """Returns the rows of a tensor that is on the device. Differentiable."""
         tensor, space = operand.tensor, operand.space
         local = tensor._local
-        if version_of(tensor) != operand.version:
-            raise RuntimeError(
-                "a partitioned tensor was changed in place before the rows that were recorded "
-                "with it were computed: change a copy, tensor.clone()"
-            )
+        operand.check_unchanged()
         dim = tensor.partitioned_dim
         layout = space.virtual_layout(self.layout(space), _on_space(tensor.layout, space))
         return wrap(self.resident_part(operand, local), layout, dim)

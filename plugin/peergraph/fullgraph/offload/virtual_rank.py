@@ -39,8 +39,8 @@ class VirtualRank(Group):
         self.real = group
         """The ranks."""
         self._reduce: Reduce | None = None
-        self._drawn: list[Seed] = []
-        self._given: Iterator[Seed] | None = None
+        self._drawn: list[Seed] | None = []
+        self._given: Iterator[Seed] = iter(())
         self._copies = WeakIdKeyDictionary()
         Transport.register(self, _VirtualTransport(self))
         draw_seeds_by(self, self._draw)
@@ -54,6 +54,26 @@ class VirtualRank(Group):
         finally:
             self._reduce = before
 
+    @contextmanager
+    def knowing(self, known: Sequence[Tensor]) -> Iterator[None]:
+        """Within the context, the first reductions have known results; later ones are as before.
+
+        Args:
+            known: results, in the order in which the reductions are asked for.
+        """
+        later, results = self._reduce, iter(known)
+
+        def reduce(tensor: Tensor, op: ReduceOp) -> Tensor:
+            found = next(results, None)
+            if found is not None:
+                return found.clone()
+            if later is None:
+                _refuse()
+            return later(tensor, op)
+
+        with self.reducing(reduce):
+            yield
+
     def all_reduce(self, tensor: Tensor, op: ReduceOp) -> Tensor:
         """Returns what the function of :meth:`reducing` makes of a tensor."""
         if self._reduce is None:
@@ -61,14 +81,30 @@ class VirtualRank(Group):
         return self._reduce(tensor, op)
 
     @contextmanager
-    def recording_seeds(self) -> Iterator[list[Seed]]:
-        """Within the context, seeds are drawn for all ranks; gives the list of them."""
-        before, self._drawn = self._drawn, []
-        given, self._given = self._given, None
+    def recording_seeds(self, known: Sequence[Seed] = ()) -> Iterator[list[Seed]]:
+        """Within the context, seeds are drawn for all ranks; gives the list of them.
+
+        Args:
+            known: the first seeds, which are not drawn again.
+        """
+        drawn = list(known)
+        with self._seeds(known, drawn):
+            yield drawn
+
+    @contextmanager
+    def replaying(self, seeds: Sequence[Seed]) -> Iterator[None]:
+        """Within the context, random operations get these seeds."""
+        with self._seeds(seeds, None):
+            yield
+
+    @contextmanager
+    def _seeds(self, given: Sequence[Seed], drawn: list[Seed] | None) -> Iterator[None]:
+        before = self._given, self._drawn
+        self._given, self._drawn = iter(given), drawn
         try:
-            yield self._drawn
+            yield
         finally:
-            self._drawn, self._given = before, given
+            self._given, self._drawn = before
 
     def copy_of(self, tensor: Tensor) -> Tensor:
         """Returns a copy of a plain tensor; the same one until the tensor changes."""
@@ -79,13 +115,12 @@ class VirtualRank(Group):
         copy: Tensor = known[1]
         return copy
 
-    def replay_seeds(self, seeds: Sequence[Seed]) -> None:
-        """The next random operations get these seeds."""
-        self._given = iter(seeds)
-
     def _draw(self, generator: torch.Generator | None) -> Seed:
-        if self._given is not None:
-            return next(self._given)
+        given = next(self._given, None)
+        if given is not None:
+            return given
+        if self._drawn is None:
+            raise RuntimeError("a recorded function draws more random numbers than at its record")
         seed = shared_seed(self.real, generator)
         self._drawn.append(seed)
         return seed
