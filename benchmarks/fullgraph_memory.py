@@ -76,7 +76,12 @@ def model_of(args: argparse.Namespace, layers: int) -> Model:
 
 
 def measure_buffers(case: Case, system: str, counts: list[int]) -> dict[int, tuple[int, int]]:
-    """Records an epoch's buffers for each number of layers; returns bytes before and above."""
+    """Records how many buffers of rows an epoch takes, for each number of layers.
+
+    Returns:
+        By number of layers: bytes that are allocated before the epoch, and the most bytes that the
+        epoch allocates besides.
+    """
     session, args = case.session, case.session.args
     unit = -(-case.nodes // session.world) * args.hidden * 4
     found = {}

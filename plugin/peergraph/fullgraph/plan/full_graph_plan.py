@@ -21,7 +21,7 @@ from peergraph.memory import Topology
 from peergraph.store import EdgeType
 from peergraph.store.placement.plan import format_bytes
 
-# A model whose widths are not known is taken to have so many layers of so many columns.
+# Layers, and columns of each, that are assumed of a model if its widths are not given.
 _ASSUMED_COLUMNS, _ASSUMED_LAYERS = 256, 3
 # The width of a sum for which exchanges are compared where the model's widths are not known.
 _ASSUMED_WIDTH = 128
@@ -34,8 +34,8 @@ class FullGraphPlan:
     """What lies where, what is exchanged, and in which mode. ``print(plan)`` shows it.
 
     Args:
-        facts: the counted graph.
-        topology: whose links the times are predicted for.
+        facts: counts of the graph's nodes, edges and remote rows.
+        topology: the machine for which times are predicted.
         widths: columns of the input and of each layer's output; None: not known.
         element_bytes: bytes of an element of the layers.
         memory_budget: bytes of each rank; None: no limit.
@@ -89,15 +89,14 @@ class FullGraphPlan:
         heads: int = 0,
         spreads: Sequence[Spread] = (),
     ) -> FullGraphPlan:
-        """Plans for a graph that has been counted.
+        """Returns the plan of a graph whose nodes, edges and remote rows have been counted.
 
         Args:
             facts, topology, widths, element_bytes, memory_budget: see the class.
             mode: to be used; None: the quickest that fits into the budget.
             modes: that the ranks can use.
             offload: whether rows are kept in host memory (HongTu); None: where all rows do not fit
-                into the budget. A model of unknown widths is taken to have three layers of 256
-                columns.
+                into the budget. Three layers of 256 columns are assumed if `widths` is None.
             num_chunks: of each rank, for offloaded training; None: see
                 :func:`make_offload_plan`.
             host_memory, file_memory: bytes for all ranks together; None: the topology's.
@@ -200,9 +199,13 @@ class FullGraphPlan:
         return self.world_size > 1 and self.offload is None and "in_kernel" in self.candidates[1:]
 
     def mode_for(self, edge_type: EdgeType, row_bytes: int) -> str:
-        """Returns how sums over a relation exchange rows of so many bytes.
+        """Returns the mode that is expected to be the quickest for a sum over a relation.
 
-        The quickest of :attr:`candidates` for this width; :attr:`mode` is that of a whole epoch.
+        It is one of :attr:`candidates`. :attr:`mode` is the quickest for a whole epoch.
+
+        Args:
+            edge_type: the relation.
+            row_bytes: bytes of a row of the sum.
         """
         volume, nodes = self.facts.volumes[edge_type], self.facts.nodes
         ends = nodes[edge_type[0]], nodes[edge_type[2]]

@@ -134,12 +134,12 @@ def make_offload_plan(
     heads: int = 0,
     spreads: Sequence[Spread] = (),
 ) -> OffloadPlan:
-    """Plans offloaded training of a graph that has been counted.
+    """Returns the plan of offloaded training: number of chunks, tiers of rows, bytes and times.
 
     Args:
         facts, topology: as of :class:`FullGraphPlan`.
         widths: columns of the input and of each layer's output.
-        assumed: whether nobody has said the widths.
+        assumed: whether the widths are assumed because none were given.
         element_bytes: bytes of an element of the layers.
         memory_budget: bytes of each rank's device.
         host_memory: bytes of the host for all ranks together.
@@ -213,7 +213,7 @@ def make_offload_plan(
         raise ValueError(refused)
     least = min(plan.seconds for plan in found)
     quick = [plan for plan in found if plan.seconds <= _AS_QUICK * least]
-    # Small chunks leave memory for what nobody has counted.
+    # Small chunks leave memory for buffers that the plan does not count.
     small = [p for p in quick if max(p.items[-1].num_bytes) <= _CHUNK_SHARE * memory_budget]
     best = small[0] if small else quick[-1]
     reason = (
