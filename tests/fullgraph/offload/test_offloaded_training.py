@@ -112,6 +112,12 @@ class Gin(Layer):
         return self.linear(gin(data.structure, x, self.eps))
 
 
+class GinWithFixedShare(Gin):
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.eps.requires_grad_(False).fill_(0.3)
+
+
 class Gat(nn.Module):
     def __init__(self, inputs: int, outputs: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -183,6 +189,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "sage": (lambda: TwoLayers(Sage), masked_loss),
     "max": (lambda: TwoLayers(Maximum), masked_loss),
     "gin": (lambda: TwoLayers(Gin), masked_loss),
+    "gin with a fixed share": (lambda: TwoLayers(GinWithFixedShare), masked_loss),
     "gat": (lambda: TwoLayers(Gat), masked_loss),
     "gat with dropout": (lambda: TwoLayers(GatWithDropout), masked_loss),
     "gatv2": (lambda: TwoLayers(Gatv2), masked_loss),

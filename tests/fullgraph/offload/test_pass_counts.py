@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from peergraph.fullgraph.offload import passes, replay
 from peergraph.fullgraph.offload.chunk_pass import ChunkPass
@@ -18,9 +20,12 @@ from peergraph.fullgraph.offload.chunks import Chunks
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.memory import Group
 
-from .offloaded_runs import NODES, Data, make_graph, offload
+from .offloaded_runs import CLASSES, FEATURES, NODES, Data, make_graph, offload
 from .test_offloaded_training import (
     Gat,
+    GcnWithLoops,
+    GinWithFixedShare,
+    Sage,
     SumThenLinear,
     TwoLayers,
     full_loss,
@@ -70,9 +75,9 @@ def without_collector() -> Iterator[None]:
         gc.enable()
 
 
-def make_data() -> Data:
+def make_data(device_bytes: int = 0) -> Data:
     data, layout = make_graph(Group.current("cpu"))
-    return offload(data, layout, Chunks.even(layout, 3), 0)
+    return offload(data, layout, Chunks.even(layout, 3), device_bytes)
 
 
 def used(data: Data) -> int:
@@ -118,6 +123,61 @@ def test_passes_of_inference(made: list[Pass]) -> None:
         model(data)[data.mask]
         assert made == [Pass([], [(6,)], [(8,)], []), Pass([], [(8,)], [], [])]
         assert used(data) == before
+
+
+class ThreeLayers(nn.Module):
+    """Layers of equal width before the last."""
+
+    def __init__(self, layer: Callable[..., nn.Module]) -> None:
+        super().__init__()
+        widths = [FEATURES, FEATURES, FEATURES, CLASSES]
+        self.layers = nn.ModuleList(layer(*pair) for pair in pairwise(widths))
+
+    def forward(self, data: Data) -> Tensor:
+        x = data.x
+        for number, layer in enumerate(self.layers):
+            x = layer(data, x if number == 0 else x.relu())
+        return x
+
+
+def columns_moved(layer: Callable[..., nn.Module], room: float) -> tuple[float, float]:
+    """Returns the columns of all rows that a step moves to the device and from there.
+
+    Args:
+        layer: of the model.
+        room: of the device, in rows of a layer for each node; the features are on the host.
+    """
+    data = make_data()
+    assert data.stores is not None
+    # Beside whole layers, the device has room for the gradients of selected rows.
+    data.stores.use["device"].budget = int((room + 0.9) * FEATURES * ROW)
+    model = ThreeLayers(layer).double()
+    for _ in range(3):
+        before = copy.copy(data.stores.moved)
+        masked_loss(model, data).backward()
+    moved = data.stores.moved
+    return (
+        (moved.to_device - before.to_device) / (FEATURES * ROW),
+        (moved.from_device - before.from_device) / (FEATURES * ROW),
+    )
+
+
+@pytest.mark.parametrize("layer", [SumThenLinear, GcnWithLoops])
+def test_bytes_of_sums(layer: Callable[..., nn.Module]) -> None:
+    """Only sums cross the link where the device has room for the rows that sums read."""
+    # The sum of the features forward and backward.
+    assert columns_moved(layer, 2) == (2, 0)
+    # With one layer on the device, the rows of the other one that selected nodes need are loaded;
+    # the sum of the second layer goes to the host and comes back.
+    loaded, stored = columns_moved(layer, 1)
+    assert 3 <= loaded < 4
+    assert stored <= 2
+
+
+@pytest.mark.parametrize("layer", [GinWithFixedShare, Sage])
+def test_bytes_of_sums_and_own_rows(layer: Callable[..., nn.Module]) -> None:
+    """The first layer reads the features and their sums, forward and backward."""
+    assert columns_moved(layer, 3) == (4, 0)
 
 
 def test_passes_of_attention(made: list[Pass]) -> None:

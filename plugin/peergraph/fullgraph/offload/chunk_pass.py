@@ -18,7 +18,7 @@ from peergraph.fullgraph.offload.row_store import RowStore
 from peergraph.fullgraph.offload.row_window import RowWindow
 from peergraph.fullgraph.offload.source_copies import SourceCopies
 from peergraph.fullgraph.offload.source_window import SourceWindow
-from peergraph.fullgraph.offload.transfer_counts import TransferCounts
+from peergraph.fullgraph.offload.transfer_counts import TransferCounts, moved_bytes
 from peergraph.fullgraph.offload.transfers import CopyQueue, InFlight, copy_queue
 
 Operand = tuple[RowStore, ChunkedCsc]
@@ -101,7 +101,7 @@ class ChunkPass:
     def __enter__(self) -> ChunkPass:
         self.counts.to_device += self._copies.load()
         for store in self._reads:
-            self._rows[id(store)] = RowWindow(self.chunks, store)
+            self._rows[id(store)] = RowWindow(self.chunks, self._copies.find(store))
         for store, csc in self._sources:
             if not self._is_whole[id(csc)]:
                 exchange = csc.exchange(self._leader)
@@ -209,10 +209,10 @@ class ChunkPass:
 
     def _count(self, batch: int) -> None:
         start, stop = self.chunks.range(self._order[batch])
-        for store in self._reads:
-            self.counts.to_device += (stop - start) * store.row_bytes * (not store.in_place)
+        for rows in self._rows.values():
+            self.counts.to_device += (stop - start) * moved_bytes(rows.store)
         for store in self._writes:
-            self.counts.from_device += (stop - start) * store.row_bytes * (not store.in_place)
+            self.counts.from_device += (stop - start) * moved_bytes(store)
         for window in self._windows.values():
             self.counts.add_sources(window.exchange, window.store, batch)
         for sums in self._sums.values():

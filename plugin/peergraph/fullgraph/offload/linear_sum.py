@@ -23,7 +23,11 @@ from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 
 
 def linear_sum(
-    recorder: EdgeRecorder, reduce: str, x: Tensor, weights: PartitionedTensor | None
+    recorder: EdgeRecorder,
+    reduce: str,
+    x: Tensor,
+    weights: PartitionedTensor | None,
+    self_weight: Tensor | None = None,
 ) -> OffloadedTensor:
     """Returns sums or means of rows of sources, to be computed.
 
@@ -35,12 +39,12 @@ def linear_sum(
         reduce: ``sum`` or ``mean``.
         x: [sources, *features].
         weights: a factor of each edge's message, on the device and without gradient; None: 1.
+        self_weight: a factor of each destination's own row of `x`, which is added to its sum, on
+            the device and without gradient; sources and destinations are the same nodes then. None:
+            no such row is added.
     """
-    message = "copy_u" if weights is None else "mul"
-    run = functools.partial(Csc.spmm, message=message, reduce=reduce)
-    content, needs_grad = recorder.record(
-        run, sources={"x": x}, edges={"e": weights}, space=recorder.destinations
-    )
+    own = None if self_weight is None else x
+    content, needs_grad = _record_sum(recorder, reduce, x, weights, own, self_weight)
     content.keeps = torch.is_grad_enabled()
     if not needs_grad:
         return make_shell(content)
@@ -48,7 +52,7 @@ def linear_sum(
     assert made is not None
     [source] = [part for part in made.operands if isinstance(part, SourceOperand)]
     result: OffloadedTensor = LinearSum.apply(  # type: ignore[no-untyped-call]
-        source.rows.identity, recorder, content, reduce, weights
+        source.rows.identity, recorder, content, reduce, weights, self_weight
     )
     return result
 
@@ -64,21 +68,26 @@ class LinearSum(torch.autograd.Function):
         content: Content,
         reduce: str,
         weights: PartitionedTensor | None,
+        self_weight: Tensor | None,
     ) -> OffloadedTensor:
         ctx.recorder, ctx.reduce, ctx.weights = recorder, reduce, weights
-        ctx.dtype = x.dtype
+        ctx.self_weight, ctx.dtype = self_weight, x.dtype
         return make_shell(content)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        sums = transposed_sum(ctx.recorder, grad, ctx.reduce, ctx.weights)
+        sums = transposed_sum(ctx.recorder, grad, ctx.reduce, ctx.weights, ctx.self_weight)
         if sums.dtype != ctx.dtype:
             sums = record(Tensor.to, (sums, ctx.dtype), {})
-        return sums, None, None, None, None
+        return sums, None, None, None, None, None
 
 
 def transposed_sum(
-    recorder: EdgeRecorder, grad: Tensor, reduce: str, weights: PartitionedTensor | None
+    recorder: EdgeRecorder,
+    grad: Tensor,
+    reduce: str,
+    weights: PartitionedTensor | None,
+    self_weight: Tensor | None = None,
 ) -> OffloadedTensor:
     """Returns sums of rows of destinations at sources, to be computed. Collective.
 
@@ -87,12 +96,13 @@ def transposed_sum(
     Args:
         recorder: the edges.
         grad: [destinations, *features].
-        reduce, weights: as of :func:`linear_sum`.
+        reduce, weights, self_weight: as of :func:`linear_sum`.
     """
     structure = recorder.structure
     if not isinstance(grad, OffloadedTensor):
         assert isinstance(grad, PartitionedTensor)
         grad = store_resident(recorder.destinations, grad)
+    own = None if self_weight is None else grad
     with torch.no_grad():
         selected = grad._content.selected
         if selected is not None:
@@ -112,9 +122,53 @@ def transposed_sum(
         else:
             reverse = EdgeRecorder(recorder.spaces, structure.reversed(recorder.sources.chunks))
             edges = None if weights is None else reverse_rows(structure, weights)
-        message = "copy_u" if edges is None else "mul"
-        run = functools.partial(Csc.spmm, message=message, reduce="sum")
-        content, _ = reverse.record(
-            run, sources={"x": grad}, edges={"e": edges}, space=reverse.destinations
-        )
+        content, _ = _record_sum(reverse, "sum", grad, edges, own, self_weight)
     return make_shell(content)
+
+
+def _record_sum(
+    recorder: EdgeRecorder,
+    reduce: str,
+    x: Tensor,
+    weights: PartitionedTensor | None,
+    own: Tensor | None,
+    self_weight: Tensor | None,
+) -> tuple[Content, bool]:
+    """Records a sum over edges, to which rows of destinations times a factor are added.
+
+    Args:
+        recorder, reduce, x, weights: as of :func:`linear_sum`.
+        own: [destinations, *features]; None: nothing is added.
+        self_weight: the factor.
+    """
+    run = functools.partial(
+        _sum_chunk, message="copy_u" if weights is None else "mul", reduce=reduce
+    )
+    destinations: dict[str, Tensor | None] = {} if own is None else {"own": own}
+    parameters: dict[str, Tensor | None] = {}
+    if self_weight is not None:
+        has_rows = isinstance(self_weight, PartitionedTensor)
+        (destinations if has_rows else parameters)["self_weight"] = self_weight
+    return recorder.record(
+        run,
+        sources={"x": x},
+        destinations=destinations,
+        edges={"e": weights},
+        parameters=parameters,
+        space=recorder.destinations,
+    )
+
+
+def _sum_chunk(
+    csc: Csc,
+    *,
+    message: str,
+    reduce: str,
+    x: Tensor,
+    e: Tensor | None,
+    own: Tensor | None = None,
+    self_weight: Tensor | None = None,
+) -> Tensor:
+    """Returns the sums at the destinations of a chunk."""
+    sums = csc.spmm(message, reduce, x, e)
+    return sums if own is None or self_weight is None else sums.addcmul_(own, self_weight)

@@ -132,9 +132,15 @@ class OffloadedCsc(PartitionedStructure):
         self._operands.check_same_nodes("spmm_add_self")
         if not _are_offloaded(x, e):
             return self.resident.spmm_add_self(x, self_weight, e, bias)
-        sums = self.spmm("copy_u" if e is None else "mul", "sum", x, e)
+        message = "copy_u" if e is None else "mul"
+        _refuse_table(x)
         assert isinstance(x, Tensor)
-        out: Any = torch.addcmul(sums, x, self_weight)
+        constant = self.keeps(x, e)
+        out: Any
+        if not constant and self._adds_constant_share(message, x, e, self_weight):
+            out = linear_sum(self.recorder, "sum", x, e, self_weight)  # type: ignore[arg-type]
+        else:
+            out = torch.addcmul(self._reduce(message, "sum", x, e, constant), x, self_weight)
         result: PartitionedTensor = out if bias is None else out + bias
         return result
 
@@ -282,6 +288,12 @@ class OffloadedCsc(PartitionedStructure):
             if reduce in ("sum", "mean") and self._is_constant_factor(message, rows, factors):
                 self._operands.check_source("x", rows)
                 self._operands.check_edge("e", factors)
+                assert rows is not None
+                if reduce == "mean" and not constant and rows.dtype != torch.float16:
+                    # The division is a part of the passes that compute rows and their gradients.
+                    sums = linear_sum(self.recorder, "sum", rows, factors)  # type: ignore[arg-type]
+                    mean: Any = torch.div(sums, self._divisors(rows))
+                    return mean  # type: ignore[no-any-return]
                 return linear_sum(self.recorder, reduce, rows, factors)  # type: ignore[arg-type]
             # Gradients of a chunk's rows are summed over its transpose, in a fixed order.
             verb = functools.partial(Csc.spmm, message=message, reduce=reduce, backward="transpose")
@@ -297,6 +309,13 @@ class OffloadedCsc(PartitionedStructure):
         # What is kept must not be changed with the result.
         return make_shell(kept._content)
 
+    def _divisors(self, x: Tensor) -> Tensor:
+        """Returns the in-degrees by which sums of rows of `x` are divided, [destinations, ...]."""
+        degrees = self.cached(
+            ("divisors", x.dtype), lambda: self.in_degrees().clamp_(min=1).to(x.dtype)
+        )
+        return degrees.view([-1, *[1] * (x.dim() - 1)])
+
     def _is_constant_factor(self, message: str, x: Any, e: Any) -> bool:
         """Returns whether messages are rows of `x` times factors without gradient, or the rows."""
         if x is None:
@@ -308,6 +327,19 @@ class OffloadedCsc(PartitionedStructure):
         if not isinstance(e, PartitionedTensor) or e.dtype != x.dtype or e.dim() > x.dim():
             return False
         return all(size in (1, wide) for wide, size in zip(x.shape[1:], e.shape[1:], strict=False))
+
+    def _adds_constant_share(self, message: str, x: Any, e: Any, self_weight: Tensor) -> bool:
+        """Returns whether sums with self rows are linear in `x`, with factors without gradient."""
+        if autocast(x) is not x or not isinstance(x, OffloadedTensor):
+            return False
+        self._operands.check_source("x", x)
+        self._operands.check_edge("e", e)
+        if self_weight.dim() == 2:
+            self._operands.check_destination("self_weight", self_weight)
+        else:
+            self._operands.parameter("self_weight", self_weight)
+        same = self_weight.dtype == x.dtype and not isinstance(self_weight, OffloadedTensor)
+        return same and not self_weight.requires_grad and self._is_constant_factor(message, x, e)
 
     def _reversed_weights(self, e: Tensor | None) -> PartitionedTensor | None:
         if e is None:

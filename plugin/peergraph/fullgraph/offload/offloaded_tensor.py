@@ -77,6 +77,11 @@ class Content:
         return self.probe.layout is self.space.probe and self.probe.partitioned_dim == 0
 
     @property
+    def is_on_device(self) -> bool:
+        """Whether the rows are in a store on the device."""
+        return self.store is not None and self.store.in_place
+
+    @property
     def features(self) -> tuple[int, ...]:
         """Shape of a row, of storable contents."""
         return tuple(self.probe._local.shape[1:])

@@ -30,6 +30,10 @@ from peergraph.fullgraph.tensor.partitioned_tensor import wrap
 Visit = Callable[[PassChunk, Place, list[Any]], None]
 GradientStore = tuple[RowStore, Any]
 
+# In-edges of a row, on average, up to which the row is quicker summed again on the device than
+# moved to the host and back: an H200 reads about 70 rows of its memory while two cross the link.
+_SUMMED_AGAIN_EDGES = 64
+
 
 class RowPass:
     """Computes rows chunk by chunk; stores those of aggregations that are to be kept.
@@ -39,14 +43,20 @@ class RowPass:
     Args:
         space: the rows that are visited.
         roots: the rows that are computed.
-        selection: the rows of `space` to visit; None: all. Then nothing is kept.
+        selection: the rows of `space` to visit; nothing is kept then. None: all rows.
+        waiting_bytes: of rows that are to be stored after this pass, before its rows are read.
     """
 
     def __init__(
-        self, space: RowSpace, roots: Sequence[RowOperand], selection: Selection | None = None
+        self,
+        space: RowSpace,
+        roots: Sequence[RowOperand],
+        selection: Selection | None = None,
+        waiting_bytes: int = 0,
     ) -> None:
         self.space = space
         self.selection = selection
+        self._waiting_bytes = waiting_bytes
         store_sources(roots)
         self.compiled = Compiled(roots, is_stored)
         self.outputs = self.compiled.outputs
@@ -70,7 +80,7 @@ class RowPass:
             gradients: stores to which `visit` adds gradients of sources.
         """
         selection = self.selection
-        kept = [c for c in self.compiled.contents if c.keeps and selection is None]
+        kept = [] if selection is not None else self._kept(writes)
         caches = [
             (self.compiled.slot_of(content), allocate(content, "sequential")) for content in kept
         ]
@@ -108,6 +118,44 @@ class RowPass:
                 del values  # before those of the next chunk are made
         for content, (_, store) in zip(kept, caches, strict=True):
             content.set_store(store)
+
+    def _kept(self, writes: Sequence[RowStore]) -> list[Content]:
+        """Returns the aggregated rows that are stored, the same on all ranks.
+
+        Sums that would go to the host are not: the backward pass computes them again if their
+        sources can stay on the device until then.
+
+        Args:
+            writes: stores of the pass.
+        """
+        kept = [content for content in self.compiled.contents if content.keeps]
+        again = [self._can_sum_again(content, writes) for content in kept]
+        group = self.space.rank.real
+        if kept and group.world_size > 1:
+            again = [all(of_ranks) for of_ranks in zip(*group.all_gather(again), strict=True)]
+        return [content for content, can in zip(kept, again, strict=True) if not can]
+
+    def _can_sum_again(self, content: Content, writes: Sequence[RowStore]) -> bool:
+        """Returns whether the device has room for the sources of a sum until the backward pass."""
+        record, stores = content.record, content.space.stores
+        assert record is not None
+        rows = content.layout.local_count
+        num_bytes = rows * content.row_bytes
+        if stores.has_device_room(num_bytes):
+            return False
+        sources = [part for part in record.operands if isinstance(part, SourceOperand)]
+        for source in sources:
+            # Sums of features without gradients are kept for all epochs.
+            if source.rows.identity is None or not source.rows.content.is_on_device:
+                return False
+            if source.structure.edge_layout.local_count > _SUMMED_AGAIN_EDGES * rows:
+                return False
+        if not sources:
+            return False
+        left = stores.use["device"].left
+        # The gradient of these rows takes the memory that the pass writes, which is free by then.
+        written = sum(store.num_bytes for store in writes if store.in_place)
+        return num_bytes <= left + written and self._waiting_bytes <= left
 
 
 def is_stored(operand: RowOperand) -> bool:
@@ -173,10 +221,14 @@ def allocate(content: Content, role: Any) -> RowStore:
     )
 
 
-def store_sources(roots: Sequence[RowOperand]) -> None:
+def store_sources(roots: Sequence[RowOperand], waiting_bytes: int = 0) -> None:
     """Stores rows that the computation of `roots` reads from stores. Collective.
 
-    These are the rows of all sources, and those that are wanted in a store.
+    These are the rows of all sources, and rows that are wanted in a store.
+
+    Args:
+        roots: rows that are to be computed.
+        waiting_bytes: of rows that are to be stored after them.
     """
     needed: list[RowOperand] = []
     seen: set[int] = set()
@@ -194,11 +246,16 @@ def store_sources(roots: Sequence[RowOperand]) -> None:
         if id(record) not in seen:
             seen.add(id(record))
             pending.extend(record.operands)
-    store_rows(needed)
+    store_rows(needed, waiting_bytes)
 
 
-def store_rows(operands: Sequence[RowOperand]) -> None:
-    """Stores rows, in one pass for those of the same nodes. Collective."""
+def store_rows(operands: Sequence[RowOperand], waiting_bytes: int = 0) -> None:
+    """Stores rows, in one pass for all rows of the same nodes. Collective.
+
+    Args:
+        operands: the rows.
+        waiting_bytes: of rows that are to be stored after them.
+    """
     by_space: dict[int, dict[int, RowOperand]] = {}
     for operand in operands:
         if not operand.content.is_storable:
@@ -210,17 +267,18 @@ def store_rows(operands: Sequence[RowOperand]) -> None:
         space[id(operand.content)] = operand
     for group in by_space.values():
         found = list(group.values())
-        store_sources(found)
+        rows = found[0].content.layout.local_count
+        store_sources(found, waiting_bytes + rows * sum(r.content.row_bytes for r in found))
         # Some may have been stored on the way to others.
         roots = [root for root in found if root.content.store is None]
         if roots:
-            _store_together(roots)
+            _store_together(roots, waiting_bytes)
 
 
-def _store_together(roots: list[RowOperand]) -> None:
+def _store_together(roots: list[RowOperand], waiting_bytes: int) -> None:
     for root in roots:
         root.content.keeps = False
-    row_pass = RowPass(roots[0].content.space, roots)
+    row_pass = RowPass(roots[0].content.space, roots, waiting_bytes=waiting_bytes)
     stores = [
         allocate(root.content, "sequential" if root.content.wanted else "source") for root in roots
     ]
