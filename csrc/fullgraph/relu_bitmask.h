@@ -1,0 +1,36 @@
+// ReLU that keeps one bit of each element for its gradient, in place of the result.
+#pragma once
+
+#include <cstdint>
+
+#include "common/element.h"
+#include "common/launch.h"
+
+namespace peergraph {
+
+/// Elements that share a byte of a bitmask; the first has the lowest bit.
+constexpr int kElementsOfByte = 8;
+
+struct BitmaskOp {
+  DType dtype = DType::kFloat32;
+  int64_t num_elements = 0;
+  const void* x = nullptr;
+  uint8_t* bits = nullptr;  // [num_elements / 8, rounded up]; bits behind the last element are 0
+  void* out = nullptr;      // [num_elements]; may be x
+
+  PG_HD int64_t num_bytes() const { return (num_elements + kElementsOfByte - 1) / kElementsOfByte; }
+};
+
+/// out = max(x, 0), NaN where x is NaN; writes a bit for each element, 0 where the gradient is 0.
+void relu_bitmask_cpu(const BitmaskOp& op, int num_threads);
+
+/// out = x where the bit is 1, else 0.
+void apply_bitmask_cpu(const BitmaskOp& op, int num_threads);
+
+#ifdef PEERGRAPH_CUDA
+/// As on the CPU; asynchronous.
+void relu_bitmask_cuda(const BitmaskOp& op, const Launch& launch);
+void apply_bitmask_cuda(const BitmaskOp& op, const Launch& launch);
+#endif
+
+}  // namespace peergraph

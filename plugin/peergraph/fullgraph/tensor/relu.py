@@ -1,0 +1,110 @@
+"""ReLU whose gradient reads one bit of each element, so that no result is kept for it.
+
+Where dropout follows, the linear layer behind it keeps the rows that it multiplies, and no others
+are kept: one buffer for each layer (MG-GCN 4.2).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+
+import peergraph._C as _C
+from peergraph.aggregate import FEATURE_DTYPES
+from peergraph.aggregate.kernels.torch_operator import kernel
+from peergraph.fullgraph.tensor.conversions import take_rows
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
+from peergraph.fullgraph.tensor.registry import function_rule
+from peergraph.memory.device.launching import launch_on
+
+_ELEMENTS_OF_BYTE = 8
+
+
+def _empty_relu(x: Tensor) -> tuple[Tensor, Tensor]:
+    count = -(-x.numel() // _ELEMENTS_OF_BYTE)
+    return torch.empty_like(x), torch.empty(count, dtype=torch.uint8, device=x.device)
+
+
+@kernel(_empty_relu)
+def relu_bitmask(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the ReLU of contiguous `x`, and the bits of elements that pass gradients.
+
+    Returns:
+        As `x`, and [elements / 8, rounded up] uint8: the first element has the lowest bit.
+    """
+    out, bits = _empty_relu(x)
+    _C.relu_bitmask(x=x, bits=bits, out=out, launch=launch_on(x.device))
+    return out, bits
+
+
+def _empty_masked(x: Tensor, bits: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+@kernel(_empty_masked)
+def apply_bitmask(x: Tensor, bits: Tensor) -> Tensor:
+    """Returns contiguous `x` with 0 where the bit of :func:`relu_bitmask` is 0."""
+    out = _empty_masked(x, bits)
+    _C.apply_bitmask(x=x, bits=bits, out=out, launch=launch_on(x.device))
+    return out
+
+
+@function_rule(F.relu, torch.relu, Tensor.relu)
+def relu(input: Tensor, inplace: bool = False) -> Tensor:
+    """As `F.relu`."""
+    if (
+        not inplace
+        and isinstance(input, PartitionedTensor)
+        and input.requires_grad
+        and torch.is_grad_enabled()
+        and input.dtype in FEATURE_DTYPES
+    ):
+        result: Tensor = Relu.apply(input)  # type: ignore[no-untyped-call]
+        return result
+    with torch._C.DisableTorchFunctionSubclass():
+        return torch.relu_(input) if inplace else torch.relu(input)
+
+
+class Relu(Function):
+    """`max(x, 0)`."""
+
+    @staticmethod
+    def forward(ctx: Any, x: PartitionedTensor) -> PartitionedTensor:
+        out, bits = relu_bitmask(x._local.contiguous())
+        ctx.save_for_backward(bits)
+        ctx.layout, ctx.dim = x.layout, x.partitioned_dim
+        return wrap(out, x.layout, x.partitioned_dim)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (bits,) = ctx.saved_tensors
+        rows = take_rows(grad, ctx.layout, ctx.dim)
+        if not torch.is_grad_enabled():
+            return _masked(rows, bits)
+        result: Tensor = _Masked.apply(rows, bits)  # type: ignore[no-untyped-call]
+        return result
+
+
+class _Masked(Function):
+    """Rows with 0 where a bit is 0."""
+
+    @staticmethod
+    def forward(ctx: Any, x: PartitionedTensor, bits: Tensor) -> PartitionedTensor:
+        ctx.save_for_backward(bits)
+        ctx.layout, ctx.dim = x.layout, x.partitioned_dim
+        return _masked(x, bits)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (bits,) = ctx.saved_tensors
+        rows = take_rows(grad, ctx.layout, ctx.dim)
+        result: Tensor = _Masked.apply(rows, bits)  # type: ignore[no-untyped-call]
+        return result, None
+
+
+def _masked(x: PartitionedTensor, bits: Tensor) -> PartitionedTensor:
+    return wrap(apply_bitmask(x._local.contiguous(), bits), x.layout, x.partitioned_dim)
