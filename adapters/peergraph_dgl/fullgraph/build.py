@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from os import PathLike
 from typing import Any
 
 import torch
@@ -39,6 +40,9 @@ def full_graph(
     *,
     offload: bool | None = None,
     num_chunks: int | None = None,
+    widths: Sequence[int] | None = None,
+    host_memory: int | None = None,
+    folder: str | PathLike[str] | None = None,
     order: Any = "auto",
     group: Group | None = None,
 ) -> PartitionedGraph:
@@ -58,6 +62,13 @@ def full_graph(
             and computed chunk by chunk (HongTu), with the same results; None: where the graph does
             not fit into the budget.
         num_chunks: of each rank's nodes, if rows are offloaded; None: as planned.
+        widths: columns of the input and of each layer's output, for the plan; None: the model is
+            not known, and a wide one is assumed.
+        host_memory: bytes of the host for offloaded rows of all ranks; None: what is free. Features
+            on the CPU, also mapped files, are read where they are and take none of it; they must
+            not be changed.
+        folder: where files without a name hold offloaded rows for which the host has no room, best
+            on an NVMe drive; None: no files.
         order: how nodes are numbered before they are cut into blocks: ``"auto"``, ``"random"``,
             ``"communities"``, ``"original"``, ``"metis"``, or a tensor [nodes] with the rank of
             each node, as ``dgl.metis_partition_assignment`` gives it; also by node type. See
@@ -76,6 +87,9 @@ def full_graph(
         "memory_budget": memory_budget,
         "offload": offload,
         "num_chunks": num_chunks,
+        "widths": widths,
+        "host_memory": host_memory,
+        "folder": folder,
     }
     if isinstance(g, PartitionedGraph) or not isinstance(g, (DGLGraph, StoreGraph, Store)):
         raise TypeError(f"g must be a DGLGraph or a Store, got {type(g).__name__}")

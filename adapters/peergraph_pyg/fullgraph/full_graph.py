@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,9 @@ def full_graph(
     *,
     offload: bool | None = None,
     num_chunks: int | None = None,
+    widths: Sequence[int] | None = None,
+    host_memory: int | None = None,
+    folder: str | PathLike[str] | None = None,
     order: Any = "auto",
     device: Any = None,
     group: Group | None = None,
@@ -59,6 +64,13 @@ def full_graph(
             and computed chunk by chunk (HongTu), with the same results; None: where the graph does
             not fit into the budget.
         num_chunks: of each rank's nodes, if rows are offloaded; None: as planned.
+        widths: columns of the input and of each layer's output, for the plan; None: the model is
+            not known, and a wide one is assumed.
+        host_memory: bytes of the host for offloaded rows of all ranks; None: what is free. Features
+            on the CPU, also mapped files, are read where they are and take none of it; they must
+            not be changed.
+        folder: where files without a name hold offloaded rows for which the host has no room, best
+            on an NVMe drive; None: no files.
         order: how nodes are numbered before they are cut in blocks: ``"auto"``, ``"random"``,
             ``"communities"``, ``"original"``, ``"metis"``, or the rank of each node, [nodes]; also
             by node type. See :meth:`peergraph.fullgraph.FullGraph.build`.
@@ -85,6 +97,9 @@ def full_graph(
         "memory_budget": memory_budget,
         "offload": offload,
         "num_chunks": num_chunks,
+        "widths": widths,
+        "host_memory": host_memory,
+        "folder": folder,
     }
     store = find_store(data)
     if store is not None and has_shared_structure(data):
@@ -229,7 +244,10 @@ def _matrix_values(edge_type: EdgeType, storage: Any, graph: FullGraph) -> Parti
 def _rows(value: Any, read: Callable[[Any], PartitionedTensor]) -> PartitionedTensor:
     """This rank's rows of an attribute; of a store, nothing else is read."""
     if isinstance(value, np.ndarray):
-        value = torch.from_numpy(value)
+        with warnings.catch_warnings():
+            # Of mapped files that must not be written: nobody writes these rows.
+            warnings.filterwarnings("ignore", "The given NumPy array is not writ")
+            value = torch.from_numpy(value)
     found = read(value.table if isinstance(value, TableTensor) else value.detach())
     found.requires_grad_(value.requires_grad)
     return found

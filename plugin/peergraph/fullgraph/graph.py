@@ -142,7 +142,8 @@ class FullGraph:
                 counted with the given widths, else with three layers of 256 columns.
             num_chunks: of each rank's nodes, for offloaded training; None: by the shortest expected
                 epoch.
-            host_memory: bytes of the host for rows of all ranks; None: what is free.
+            host_memory: bytes of the host for rows of all ranks; None: what is free. Features on
+                the CPU are read where they are, see :meth:`node_rows`, and take none of it.
             folder: where files without a name hold rows for which the host has no room, best on an
                 NVMe drive; None: no files.
             mode: how rows are exchanged: "halo", "blocks" or "in_kernel"; None: the one that is
@@ -233,8 +234,10 @@ class FullGraph:
     def node_rows(self, table: Table | Tensor, node_type: NodeType = NODE) -> PartitionedTensor:
         """Returns the rows of a table of nodes, of which each rank reads its own. One-sided.
 
-        If the graph is offloaded, rows of several floats are stored outside of the device, which
-        they pass piece by piece; others, such as labels, masks and ids, stay on the device.
+        If the graph is offloaded, rows of several floats that do not fit on the device are read
+        where they are whenever a pass needs them: a table, and a contiguous tensor on the CPU,
+        pinned or pageable or a mapped file, are not copied, and must not be changed. Other tensors
+        are copied to the host. Labels, masks, ids and other rows of one element stay on the device.
 
         Args:
             table: [nodes, ...]: a store's table, read from any tier, or a tensor on any device that
@@ -243,7 +246,7 @@ class FullGraph:
 
         Raises:
             ValueError: another number of rows.
-            MemoryError: an offloaded graph has no room for the rows.
+            MemoryError: an offloaded graph has no room for the rows of a tensor that is copied.
         """
         return self._rows(table, self.node_layouts[node_type], f"rows of the nodes {node_type!r}")
 
@@ -289,6 +292,7 @@ def _build(
     progress: bool | None = None,
 ) -> FullGraph:
     orders = check_order(order, num_nodes)
+    _check_host_memory(host_memory)
     # One rank has nothing to agree on, and a digest reads all edges.
     digests = {
         f"edges of {t}": reader.digest(group.device) if group.world_size > 1 else ""
@@ -456,6 +460,13 @@ def _host_memory(group: Group, given: int | None) -> int:
 
 def _row_bytes(table: Table) -> int:
     return int(torch.Size(table.shape[1:]).numel()) * table.dtype.itemsize
+
+
+def _check_host_memory(given: int | None) -> None:
+    if given is not None and (not isinstance(given, int) or isinstance(given, bool)):
+        raise TypeError(f"host_memory must be an int, in bytes, got {given!r}")
+    if given is not None and given < 0:
+        raise ValueError(f"host_memory must not be negative, got {given}")
 
 
 def _check_num_nodes(num_nodes: int | Mapping[NodeType, int]) -> dict[NodeType, int]:

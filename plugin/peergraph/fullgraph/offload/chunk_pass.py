@@ -142,7 +142,7 @@ class ChunkPass:
                 progress.step()
 
     def _chunks(self) -> Iterator[PassChunk]:
-        loads_block = any(window.store.tier == "file" for window in self._loading_windows())
+        loads_block = any(window.store.waits_on_host for window in self._loading_windows())
         queue = copy_queue(self._device, "load", blocks=loads_block)
         for batch, index in enumerate(self._order):
             if batch == 0:
@@ -195,7 +195,7 @@ class ChunkPass:
         return [*self._rows.values(), *self._windows.values(), *self._sums.values()]
 
     def _queue(self, name: str, store: RowStore) -> CopyQueue:
-        return copy_queue(self._device, name, blocks=store.tier == "file")
+        return copy_queue(self._device, name, blocks=store.waits_on_host)
 
     def _write(self, store: RowStore, start: int, rows: Tensor) -> None:
         buffers: list[RowWindow | SourceWindow] = [*self._rows.values(), *self._windows.values()]

@@ -1,4 +1,4 @@
-"""Rows of a partitioned tensor in the memory of the device, of the host, or in a file."""
+"""Rows of a partitioned tensor in the memory of the device or of the host, or in a file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.staged_rows import read_staged, write_staged
 from peergraph.memory.device.launching import launch_on
 from peergraph.memory.table.id_list import id_list
+from peergraph.memory.table.table import Table
 from peergraph.memory.table.table_view import dense_view
 
 if TYPE_CHECKING:
     from peergraph.fullgraph.offload.row_stores import RowStores
 
-Tier = Literal["device", "host", "file"]
+Tier = Literal["device", "host", "file", "user"]
+"""Where rows are: on the rank's device, in memory of the host (pinned for a GPU), in a file without
+a name, or where the user's tensor or table has them."""
 
 # Thread blocks of a kernel that reads or writes host memory: enough for the link.
 _LINK_BLOCKS = 64
@@ -39,14 +42,14 @@ class RowStore:
         memory: [local rows, *features] contiguous: on the group's device for "device", else on the
             CPU.
         tier: where `memory` is.
-        release: called once with the store's memory when it is not needed any more.
-        allocator: of the graph's other rows; None: the memory is the user's.
+        release: called once, when the store's memory is not needed any more.
+        allocator: of the graph's other rows, or None.
     """
 
     def __init__(
         self,
         layout: RowLayout,
-        memory: Tensor,
+        memory: Tensor | Table,
         tier: Tier,
         release: Callable[[], None] | None = None,
         allocator: RowStores | None = None,
@@ -66,8 +69,8 @@ class RowStore:
         self.num_bytes = layout.local_count * self.row_bytes
         """Bytes of this rank's rows."""
         self.allocator = allocator
-        """Of the graph's other rows; None: the memory is the user's."""
-        self._memory: Tensor | None = memory
+        """Of the graph's other rows, or None."""
+        self._memory = memory if isinstance(memory, Tensor) else None
         self._release = release
 
     @property
@@ -83,8 +86,13 @@ class RowStore:
 
     @property
     def in_place(self) -> bool:
-        """Whether the device computes on the memory itself: :meth:`read` makes no copy."""
+        """Whether the rows are in the device's memory, so that :meth:`read` makes no copy."""
         return self.tier == "device"
+
+    @property
+    def waits_on_host(self) -> bool:
+        """Whether methods wait on the CPU until rows are read or written."""
+        return self.tier in ("file", "user") and self.device.type == "cuda"
 
     def empty(self, rows: int) -> Tensor:
         """Returns memory for `rows` rows on the device."""

@@ -1,4 +1,4 @@
-"""Rows of a mapped file that pass through pinned memory to and from a GPU."""
+"""Rows of mapped files and pageable memory pass through pinned memory to and from a GPU."""
 
 from __future__ import annotations
 
@@ -8,30 +8,35 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
+from peergraph.memory.device.launching import launch_on
 from peergraph.memory.device.pinned_pipeline import PinnedPipeline
 from peergraph.memory.table.id_list import id_list
 from peergraph.memory.table.staged_rows import disk_launch
 from peergraph.memory.table.table_view import dense_view
 
 
-def read_staged(memory: Tensor, rows: Tensor | int, out: Tensor) -> None:
+def read_staged(
+    memory: Tensor, rows: Tensor | int, out: Tensor, num_threads: int | None = None
+) -> None:
     """Copies rows of CPU memory to the GPU in the current stream. Waits for the CPU's part.
 
     Args:
         memory: [rows, *features] contiguous on the CPU.
         rows: [k] int32 or int64 rows on the GPU, or the first of consecutive ones.
         out: [k, *features] contiguous on the GPU.
+        num_threads: that read the memory; None: as many as read a disk.
     """
     row_bytes = out[:1].nbytes
     if row_bytes == 0:
         return
     target = out.view(len(out), -1).view(torch.uint8)
-    view, ids, launch = _view(memory, row_bytes), _ids_on_cpu(rows, len(out)), disk_launch()
+    view, ids = _view(memory, row_bytes), _ids_on_cpu(rows, len(out))
     stream = torch.cuda.current_stream(out.device)
-
+    threads = disk_launch().num_threads if num_threads is None else num_threads
+    launch = launch_on(out.device, stream, threads)
     for part, buffer in _reading(out.device).pieces(len(out), row_bytes, stream):
-        _C.gather(view, id_list(ids[part]), buffer.data_ptr(), launch)
-        target[part].copy_(buffer, non_blocking=True)
+        # A thread copies what it has read while others still read.
+        _C.stage(view, id_list(ids[part]), buffer.data_ptr(), target[part].data_ptr(), launch)
 
 
 def write_staged(memory: Tensor, rows: Tensor | int, values: Tensor) -> None:

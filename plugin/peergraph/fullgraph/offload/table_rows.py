@@ -1,8 +1,8 @@
-"""The rows of a user's table in a store of this rank, read piece by piece."""
+"""This rank's rows of a user's tensor or table, as a store."""
 
 from __future__ import annotations
 
-from typing import TypeGuard
+import math
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.row_store import RowStore
 from peergraph.fullgraph.offload.row_stores import RowStores
+from peergraph.fullgraph.offload.user_rows import UserRows
 from peergraph.memory.table.table import Table
 
 _PIECE_BYTES = 64 << 20
@@ -21,11 +22,11 @@ def is_offloaded(table: Table | Tensor) -> bool:
 
 
 def store_rows(stores: RowStores, table: Table | Tensor, layout: RowLayout, what: str) -> RowStore:
-    """Returns a store with this rank's rows of a table. Not collective.
+    """Returns a store with this rank's rows of a table. Not collective; synchronises.
 
-    Rows pass the device piece by piece, and only if the table is there. A tensor of one rank that
-    is in shared memory (for a GPU, in pinned memory) in the order of the layout is not copied: it
-    must not be changed.
+    Rows go to the device if it has room for rows that are read in order. Otherwise a table, and a
+    contiguous tensor on the CPU, which may be a mapped file, are read where they are, without a
+    copy: they must not be changed. Any other tensor is copied, piece by piece.
 
     Args:
         stores: the allocator.
@@ -34,12 +35,23 @@ def store_rows(stores: RowStores, table: Table | Tensor, layout: RowLayout, what
         what: the rows, for errors.
 
     Raises:
-        MemoryError: there is no room for the rows.
+        MemoryError: there is no room for the rows of a tensor that is copied.
     """
-    num_bytes = layout.local_count * torch.Size(table.shape[1:]).numel() * table.dtype.itemsize
-    if not stores.has_device_room(num_bytes) and _serves(table, layout):
-        return RowStore(layout, table.detach(), "host", allocator=stores)
-    store = stores.allocate(layout, tuple(table.shape[1:]), table.dtype, "sequential", what=what)
+    features = tuple(table.shape[1:])
+    num_bytes = layout.local_count * math.prod(features) * table.dtype.itemsize
+    given: UserRows | None = None
+    if isinstance(table, Table) or (table.device.type == "cpu" and table.is_contiguous()):
+        given = UserRows(layout, table, stores)
+    if given is not None and not stores.has_device_room(num_bytes):
+        if isinstance(table, Table) or given.first is None or not table.is_pinned():
+            return given
+        # The GPU reads pinned memory itself.
+        pinned = table.detach()[given.first : given.first + layout.local_count]
+        return RowStore(layout, pinned, "host", allocator=stores)
+    store = stores.allocate(layout, features, table.dtype, "sequential", what=what)
+    if given is not None and store.in_place:
+        given.read(0, layout.local_count, store.memory)
+        return store
     if store.device.type == "cuda":
         # Queued work of this memory's last owner may still read it.
         torch.cuda.current_stream(store.device).synchronize()
@@ -55,14 +67,3 @@ def read_rows(table: Table | Tensor, ids: Tensor) -> Tensor:
     if isinstance(table, Table):
         return table.gather(ids)
     return table.detach().index_select(0, ids.to(table.device))
-
-
-def _serves(table: Table | Tensor, layout: RowLayout) -> TypeGuard[Tensor]:
-    """Returns whether a tensor's own memory can be the host memory of a store."""
-    if type(table) is not Tensor or table.device.type != "cpu" or not table.is_contiguous():
-        return False
-    is_shared: bool = table.is_shared()  # type: ignore[no-untyped-call]
-    on_gpu = layout.group.device.type == "cuda"
-    if layout.group.world_size > 1 or not (table.is_pinned() if on_gpu else is_shared):
-        return False
-    return torch.equal(layout.positions.cpu(), torch.arange(layout.size))

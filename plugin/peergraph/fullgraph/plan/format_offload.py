@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from peergraph.fullgraph.plan.offload_cost import DEVICE, FILE, HOST
+from peergraph.fullgraph.plan.offload_cost import DEVICE, FILE, HOST, USER
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan
 from peergraph.store.placement.plan import format_bytes
 from peergraph.store.placement.prediction import columns, format_seconds
 
-_PLACES = {DEVICE: "device", HOST: "host", FILE: "files"}
+_PLACES = {DEVICE: "device", HOST: "host", FILE: "files", USER: "given"}
 
 
 def format_offload(plan: OffloadPlan, memory_budget: int | None) -> list[str]:

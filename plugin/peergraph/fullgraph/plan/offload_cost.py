@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from peergraph.fullgraph.plan.memory_items import GraphFacts
-from peergraph.fullgraph.plan.offload_schedule import SOURCE, Schedule, StoredRows
+from peergraph.fullgraph.plan.offload_schedule import FEATURES, SOURCE, Schedule, StoredRows
 from peergraph.memory import Topology
 
 DEVICE, HOST, FILE = TIERS = ("device", "host", "file")
+USER = "user"  # the tensor or table that the user gave, which is not copied
 # Of files nothing is measured: one NVMe drive, shared by the ranks.
 FILE_RATE = 3e9
 # What the host takes for the operations of a chunk, which nothing hides if the chunk is small.
@@ -145,7 +146,8 @@ class Placement:
     """Where rows are.
 
     Args:
-        tiers: "device", "host" or "file" by name of the row set.
+        tiers: "device", "host", "file" or "user" by name of the row set. Features that are not on
+            the device are read where the user has them.
         loaded: names of row sets that are not on the device, but are copied there as a whole for a
             pass that reads or adds to them in the order of edges, with the number of that pass.
     """
@@ -172,7 +174,8 @@ def place_rows(
 
     Args:
         row_bytes: of all rows of the busiest rank, by name.
-        rooms: bytes of the device, the host and files, for one rank.
+        rooms: bytes of the device, the host and files, for one rank. Features take none of the
+            host's and of files.
     """
     passes = range(-1, len(schedule.passes))
     used = {tier: dict.fromkeys(passes, 0) for tier in TIERS}
@@ -188,6 +191,9 @@ def place_rows(
         live = range(rows.first, rows.last + 1)
         size = row_bytes[rows.name]
         for tier, room in zip(TIERS, rooms, strict=True):
+            if tier != DEVICE and rows.name == FEATURES:
+                placed[rows.name] = USER
+                break
             if all(used[tier][at] + size <= room for at in live):
                 placed[rows.name] = tier
                 for at in live:
@@ -213,8 +219,9 @@ def tier_bytes(
     for at in range(-1, len(schedule.passes)):
         held = dict.fromkeys(TIERS, 0)
         for rows in schedule.rows:
-            if rows.first <= at <= rows.last:
-                held[placement.tiers[rows.name]] += row_bytes[rows.name]
+            tier = placement.tiers[rows.name]
+            if tier != USER and rows.first <= at <= rows.last:
+                held[tier] += row_bytes[rows.name]
         held[DEVICE] += sum(row_bytes[name] for name, step in placement.loaded if step == at)
         found = {tier: max(found[tier], held[tier]) for tier in TIERS}
     return found
@@ -239,7 +246,7 @@ def pass_cost(
     """
     ranks, step, placed = facts.world_size, schedule.passes[number], placement.tiers
     loaded = 0
-    moved = {(tier, way): 0 for tier in TIERS for way in ("in", "out")}
+    moved = {(tier, way): 0 for tier in (*TIERS, USER) for way in ("in", "out")}
     exchanged = 0
     for name in step.reads:
         moved[placed[name], "in"] += row_bytes[name]
@@ -260,7 +267,8 @@ def pass_cost(
     edges = max(sum(v.num_edges[r] for v in facts.volumes.values()) for r in range(ranks))
     host = min(topology.bulk.host)
     files_in, files_out = moved[FILE, "in"], moved[FILE, "out"]
-    link_in, link_out = moved[HOST, "in"] + files_in, moved[HOST, "out"] + files_out
+    link_in = moved[HOST, "in"] + moved[USER, "in"] + files_in
+    link_out = moved[HOST, "out"] + files_out
     row = max(1, step.edge_columns * element_bytes)
     rates = topology.rates(row)
     memory = min(rates.bandwidth[r][r] for r in range(ranks))

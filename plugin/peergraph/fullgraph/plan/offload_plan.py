@@ -11,6 +11,7 @@ from peergraph.fullgraph.plan.offload_cost import (
     DEVICE,
     FILE,
     HOST,
+    USER,
     PassCost,
     Placement,
     Spread,
@@ -275,7 +276,11 @@ def _no_host(
     needed = tier_bytes(schedule, row_bytes, everywhere)
     missing = needed[HOST] - rooms[1] - rooms[2]
     room = {DEVICE: rooms[0], HOST: rooms[1], FILE: rooms[2]}
-    rows = [(r.name, f"{r.columns} columns", row_bytes[r.name]) for r in schedule.rows]
+    rows = [
+        (r.name, f"{r.columns} columns", row_bytes[r.name])
+        for r in schedule.rows
+        if everywhere.tiers[r.name] != USER
+    ]
     return (
         f"host memory is not enough for offloaded training in {chunks} chunks: each rank needs "
         f"{format_bytes(needed[HOST])} of the host and has {format_bytes(room[HOST])}, with "

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from peergraph.fullgraph.plan.layer_cost import summed_widths
 
 SOURCE, SEQUENTIAL = "source", "sequential"
+FEATURES = "features"
 _BEFORE = -1  # made before the first epoch
 
 
@@ -89,11 +90,11 @@ def _sums(widths: Sequence[int]) -> Schedule:
     backward = 1 if kept else 0
     total = count + (count - 1 if kept else count) + (0 if kept else 1)
     at = 0 if kept else 1  # the pass of layer 0's sum; a product of the input comes before
-    rows = [StoredRows("features", widths[0], SEQUENTIAL, _BEFORE, total - 1)]
+    rows = [StoredRows(FEATURES, widths[0], SEQUENTIAL, _BEFORE, total - 1)]
     passes = []
     if not kept:
         rows.append(StoredRows("product of layer 1", layers[0][0], SOURCE, 0, 1))
-        passes.append(ChunkedPass("product 1", ("features",), (), ("product of layer 1",), 0))
+        passes.append(ChunkedPass("product 1", (FEATURES,), (), ("product of layer 1",), 0))
     last_use = {layer: _backward_pass(layer + 1, count, at) for layer in range(count - 1)}
     for layer, (columns, _) in enumerate(layers):
         summed = f"sum of layer {layer + 1}"
@@ -117,7 +118,7 @@ def _sums(widths: Sequence[int]) -> Schedule:
         gradient, number = f"gradient of layer {layer + 1}", _backward_pass(layer, count, at)
         # Rows of the last layer's gradient exist for labelled nodes only.
         sources = [gradient] if layer < count - 1 else []
-        reads = [f"sum of layer {layer}"] if layer else ["features"]
+        reads = [f"sum of layer {layer}"] if layer else [FEATURES]
         writes = []
         if layer > backward:
             before = f"gradient of layer {layer}"
@@ -142,8 +143,8 @@ def _attention(widths: Sequence[int]) -> Schedule:
     """Each layer multiplies, then weights its edges, and is computed again in the backward pass."""
     count = len(widths) - 1
     total = 2 * count + 2
-    rows = [StoredRows("features", widths[0], SEQUENTIAL, _BEFORE, total - 1)]
-    passes = [ChunkedPass("product 1", ("features",), (), ("product of layer 1",), 0)]
+    rows = [StoredRows(FEATURES, widths[0], SEQUENTIAL, _BEFORE, total - 1)]
+    passes = [ChunkedPass("product 1", (FEATURES,), (), ("product of layer 1",), 0)]
     for layer in range(1, count + 1):
         product, columns = f"product of layer {layer}", widths[layer]
         again = 1 + count + (count - layer)
@@ -159,5 +160,5 @@ def _attention(widths: Sequence[int]) -> Schedule:
         passes.append(
             ChunkedPass(f"backward {layer}", reads, (product,), (), 3 * widths[layer], (gradient,))
         )
-    passes.append(ChunkedPass("weights 1", ("features", "gradient of layer 1"), (), (), 0))
+    passes.append(ChunkedPass("weights 1", (FEATURES, "gradient of layer 1"), (), (), 0))
     return Schedule(tuple(passes), tuple(rows), max(widths))

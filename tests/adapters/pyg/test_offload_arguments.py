@@ -1,0 +1,61 @@
+"""Arguments of full_graph that say where offloaded rows are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import peergraph_pyg
+from peergraph.fullgraph.offload.offloaded_tensor import OffloadedTensor
+from peergraph.memory import Group
+
+NODES = 300
+
+
+def partition(x: Any, **options: Any) -> Data:
+    edges = torch.randint(NODES, (2, 900), generator=torch.Generator().manual_seed(1))
+    given = {"offload": True, "num_chunks": 4, "memory_budget": 200_000, "order": "random"}
+    data = Data(x=x, edge_index=edges, num_nodes=NODES)
+    group = Group(0, 1, torch.device("cpu"), 60.0)
+    result = peergraph_pyg.full_graph(data, group=group, **{**given, **options})
+    assert isinstance(result, Data)
+    return result
+
+
+def test_widths_host_memory_and_folder(tmp_path: Path) -> None:
+    x = torch.randn(NODES, 16)
+    data = partition(x, widths=[16, 8, 4], host_memory=1 << 20, folder=tmp_path)
+    plan = peergraph_pyg.partition_of(data).plan.offload
+    assert plan is not None
+    assert (plan.widths, plan.assumed, plan.host_room) == ((16, 8, 4), False, 1 << 20)
+    assert plan.file_room > 0
+    stores = data.x._content.space.stores
+    assert stores.folder == tmp_path
+    with pytest.raises(ValueError, match="host_memory must not be negative, got -1"):
+        partition(x, host_memory=-1)
+    with pytest.raises(TypeError, match="host_memory must be an int, in bytes, got 1.5"):
+        partition(x, host_memory=1.5)
+    with pytest.raises(FileNotFoundError):
+        partition(x, folder=tmp_path / "none")
+    with pytest.raises(ValueError, match="host memory is not enough"):
+        partition(x, host_memory=0, widths=[16, 16, 16, 4], num_chunks=64, memory_budget=50_000)
+
+
+@pytest.mark.filterwarnings("error")
+def test_mapped_features_are_read_where_they_are(tmp_path: Path) -> None:
+    values = np.random.default_rng(1).standard_normal((NODES, 16)).astype(np.float32)
+    np.save(tmp_path / "x.npy", values)
+    # Too little memory of the device for the features, and none of the host is used.
+    x = np.load(tmp_path / "x.npy", mmap_mode="r")
+    data = partition(x, widths=[16, 16, 16, 4], num_chunks=64, memory_budget=50_000)
+    assert isinstance(data.x, OffloadedTensor)
+    store = data.x._content.store
+    assert store is not None
+    assert store.tier == "user"
+    assert data.x._content.space.stores.use["host"].used == 0
+    assert torch.equal(data.x.full_tensor(), torch.from_numpy(values))
