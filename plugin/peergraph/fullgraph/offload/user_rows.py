@@ -45,7 +45,7 @@ class UserRows(RowStore):
         """The id of the first local row if those of the others follow it in order, else None."""
 
     @property
-    def memory(self) -> NoReturn:  # type: ignore[override]
+    def memory(self) -> NoReturn:
         """Raises RuntimeError: the user's rows have an order of their own."""
         raise RuntimeError(f"{self} has no memory in the order of local rows: read the rows")
 
