@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from peergraph.integration import share_graph
+from peergraph.integration import SplitGraph, share_graph
 from peergraph.memory import Group
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Store
 from peergraph.testing import run_ranks
 
 
-def split() -> tuple[dict[str, str], GraphSource]:
+def split() -> SplitGraph[dict[str, str]]:
     assert Group.current(device="cpu").rank == 0
     edges = EdgeSource(coo=torch.tensor([[0, 1, 2], [1, 2, 0]]))
-    return {"title": "three"}, GraphSource({NODE: 3}, {EDGE: edges}, {}, {})
+    return SplitGraph({"title": "three"}, GraphSource({NODE: 3}, {EDGE: edges}, {}, {}))
 
 
-def join(outline: dict[str, str], store: Store) -> tuple[str, int]:
+def join(outline: dict[str, str], tensors: Sequence[Tensor], store: Store) -> tuple[str, int]:
     return outline["title"], store.num_edges()
 
 
@@ -32,7 +34,7 @@ def _shared() -> None:
     with pytest.raises(KeyError, match="no such column"):
         share_graph(fail, join, device="cpu")
     with pytest.raises((AttributeError, TypeError), match="pickle|local"):
-        share_graph(lambda: (lambda: None, split()[1]), join, device="cpu")
+        share_graph(lambda: SplitGraph(lambda: None, split().source), join, device="cpu")
 
 
 def test_every_rank_gets_the_graph_or_the_error_of_rank_0() -> None:

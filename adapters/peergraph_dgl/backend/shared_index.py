@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,13 +76,11 @@ def pack(graph: Any) -> tuple[IndexLayout, list[Tensor]]:
     return IndexLayout(version, meta, specs), arrays
 
 
-def share_arrays(
-    layout: IndexLayout, arrays: list[Tensor] | None, group: Group
-) -> list[SharedArray]:
+def share_arrays(layout: IndexLayout, arrays: Sequence[Tensor], group: Group) -> list[SharedArray]:
     """Copies rank 0's arrays into memory of all ranks. Collective.
 
     Args:
-        arrays: on rank 0; None on the others.
+        arrays: on rank 0; none on the others.
     """
     offsets = layout.offsets
     region = SharedRegion.create(offsets[-1] if group.rank == 0 else 0, group, _CPU)
@@ -89,7 +88,7 @@ def share_arrays(
         SharedArray(region, offset, dtype, length)
         for offset, (dtype, length) in zip(offsets, layout.specs, strict=False)
     ]
-    for target, array in zip(shared, arrays or (), strict=False):
+    for target, array in zip(shared, arrays, strict=False):
         target.tensor().copy_(array)
     group.barrier()
     return shared

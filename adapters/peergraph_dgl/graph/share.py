@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from peergraph.aggregate import is_arange
-from peergraph.integration import share_graph
+from peergraph.integration import SplitGraph, share_graph
 from peergraph.memory import Group
 from peergraph.store import EdgeSource, EdgeType, GraphSource, PlacementOptions, Store
 
@@ -33,7 +34,8 @@ def share(
     progress: bool | None = None,
     **options: Unpack[PlacementOptions],
 ) -> DGLGraph:
-    """Puts a graph into one store that all ranks of this machine read. Collective.
+    """Puts a graph into one store on each machine, which its ranks read. Collective over all ranks
+    of all machines.
 
     Every rank gets a ``DGLGraph`` on the CPU with the same types, nodes, edges and edge ids. The
     machine's memory holds one copy of its structure in all sparse formats that ``g`` allows
@@ -44,43 +46,47 @@ def share(
     the last rank frees the memory.
 
     Args:
-        g: the graph, on rank 0; homogeneous or heterogeneous, on any device. The argument of other
-            ranks is ignored; they may pass ``None``.
+        g: the graph, on the first rank of the machine; homogeneous or heterogeneous, on any device.
+            The argument of other ranks is ignored; they may pass ``None``. On several machines each
+            brings the same graph, or only one does: the first that has it sends it to those whose
+            first rank passes ``None``.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:i"``, the device of this rank; default: see
             ``peergraph.memory.Group.current``.
         timeout: seconds to wait for the other ranks.
         progress: whether long loads show bars; default: where stderr is a terminal.
         options: placement of structure and tables: ``plan``, ``memory_budget``, ``hotness``,
-            ``spill``, ``host_budget`` and the others of
+            ``spill``, ``host_budget``, ``machines`` and the others of
             :class:`peergraph.store.PlacementOptions`.
 
     Raises:
         TypeError: rank 0's graph is no ``DGLGraph``, or is a block, or a keyword is unknown. All
             errors are raised on all ranks.
-        ValueError: the graph is shared already.
+        ValueError: the graph is shared already, or machines bring different graphs.
         MemoryError, OSError: the host, or the folder `spill`, has less room than the plan needs.
         NotImplementedError: data requires gradients.
         pickle.PicklingError, AttributeError: an attribute of the graph cannot be pickled.
     """
-    arrays: list[Tensor] | None = None  # of DGL's graph index, on rank 0
 
-    def split() -> tuple[_Outline, GraphSource]:
-        nonlocal arrays
-        outline, source, arrays = _split(g)
-        return outline, source
-
-    def join(outline: _Outline, store: Store) -> DGLGraph:
+    def join(outline: _Outline, arrays: Sequence[Tensor], store: Store) -> DGLGraph:
         # DGL's graph is on the CPU, so its memory need not be pinned for GPUs.
         cpu_group = Group.current(device="cpu", timeout=timeout)
         index = make_index(outline.layout, share_arrays(outline.layout, arrays, cpu_group))
         return _join(outline, index, store)
 
-    return share_graph(split, join, device=device, timeout=timeout, progress=progress, **options)
+    return share_graph(
+        lambda: _split(g),
+        join,
+        brings=g is not None,
+        device=device,
+        timeout=timeout,
+        progress=progress,
+        **options,
+    )
 
 
 @dataclass
 class _Outline:
-    """The parts of a graph that rank 0 broadcasts; small."""
+    """The parts of a graph that every rank gets; small."""
 
     layout: IndexLayout
     ntypes: list[str]
@@ -90,7 +96,8 @@ class _Outline:
     attributes: dict[str, Any]
 
 
-def _split(g: Any) -> tuple[_Outline, GraphSource, list[Tensor]]:
+def _split(g: Any) -> SplitGraph[_Outline]:
+    """The tensors are the arrays of DGL's graph index."""
     if not isinstance(g, DGLGraph):
         raise TypeError(f"g must be a DGLGraph on rank 0, got {type(g).__name__}")
     if g.is_block:
@@ -114,7 +121,7 @@ def _split(g: Any) -> tuple[_Outline, GraphSource, list[Tensor]]:
         node_tables={t: _tables(t, g.nodes[t].data) for t in g.ntypes},
         edge_tables={t: _tables(t, g.edges[t].data) for t in g.canonical_etypes},
     )
-    return outline, source, arrays
+    return SplitGraph(outline, source, arrays)
 
 
 def user_attributes(g: DGLGraph) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import Any, TypeVar, overload
 from torch_geometric.data import Data, HeteroData
 from typing_extensions import Unpack
 
-from peergraph.integration import share_graph
-from peergraph.store import GraphSource, PlacementOptions
+from peergraph.integration import SplitGraph, share_graph
+from peergraph.store import PlacementOptions, Store
 
 from .split import is_shared, join, split
 
@@ -41,7 +41,8 @@ def share(
     progress: bool | None = None,
     **options: Unpack[PlacementOptions],
 ) -> Any:
-    """Puts a graph into one store that all ranks of this machine read. Collective.
+    """Puts a graph into one store on each machine, which its ranks read. Collective over all ranks
+    of all machines.
 
     Every rank gets data of the same type. Its ``edge_index`` (or ``adj_t``, or ``adj``) and its
     tensors and NumPy arrays with a row for each node or edge are store tensors; all else is a copy
@@ -54,38 +55,44 @@ def share(
     which may then be closed.
 
     Args:
-        data: the graph, on rank 0. The argument of other ranks is ignored; they may pass ``None``,
-            or the result of the same transforms.
+        data: the graph, on the first rank of the machine. The argument of other ranks is ignored;
+            they may pass ``None``, or the result of the same transforms. On several machines each
+            brings the same graph, or only one does: the first that has it sends it to those whose
+            first rank passes ``None``.
         device: ``"cpu"``, ``"cuda"`` or ``"cuda:i"``; default: see
             ``peergraph.memory.Group.current``.
         timeout: seconds to wait for the other ranks.
         progress: whether long loads show bars; default: where stderr is a terminal.
         options: placement of structure and tables: ``plan``, ``memory_budget``, ``hotness``,
-            ``spill``, ``host_budget`` and the others of
+            ``spill``, ``host_budget``, ``machines`` and the others of
             :class:`peergraph.store.PlacementOptions`.
 
     Raises:
         TypeError: rank 0's data is neither ``Data`` nor ``HeteroData``, or a keyword is unknown.
             All errors are raised on all ranks.
-        ValueError: all of the data is in a store already, a number of nodes is unknown, or the
-            attributes contradict each other.
+        ValueError: all of the data is in a store already, a number of nodes is unknown, the
+            attributes contradict each other, or machines bring different graphs.
         MemoryError, OSError: the host, or the folder `spill`, has less room than the plan needs.
         NotImplementedError: a tensor requires gradients, or ``adj`` or ``adj_t`` is in another
             layout than torch's CSR, CSC and COO and torch-sparse's ``SparseTensor``.
         pickle.PicklingError, AttributeError: an attribute cannot be sent to other ranks.
     """
 
-    def split_unshared() -> tuple[Data | HeteroData, GraphSource]:
+    def split_unshared() -> SplitGraph[Data | HeteroData]:
         if isinstance(data, (Data, HeteroData)) and is_shared(data):
             raise ValueError(
                 "data is shared already; to place it otherwise, share data.clone(), which "
                 "reads all of it, or save its store and load it with another plan"
             )
-        return split(data)
+        return SplitGraph(*split(data))
+
+    def join_store(outline: Any, tensors: Any, store: Store) -> Any:
+        return join(outline, store)
 
     return share_graph(
         split_unshared,
-        join,
+        join_store,
+        brings=data is not None,
         device=device,
         timeout=timeout,
         progress=progress,

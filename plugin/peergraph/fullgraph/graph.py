@@ -293,6 +293,11 @@ def _build(
 ) -> FullGraph:
     orders = check_order(order, num_nodes)
     _check_host_memory(host_memory)
+    if group.machines.count > 1:
+        raise NotImplementedError(
+            "training on the whole graph over several machines: its ranks must share memory; run "
+            "it on one machine, with offload=True where its GPUs are too small"
+        )
     # One rank has nothing to agree on, and a digest reads all edges.
     digests = {
         f"edges of {t}": reader.digest(group.device) if group.world_size > 1 else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from peergraph.integration.explain_log import explain, is_explaining, note
 from peergraph.integration.patching import Patches, installed_version
-from peergraph.integration.sharing import share_graph
+from peergraph.integration.sharing import SplitGraph, share_graph
 from peergraph.integration.swapping import check_module, layer_classes, swap_layers
 from peergraph.integration.unsupported import Unsupported, require
 from peergraph.integration.worker_options import WORKER_OPTIONS
@@ -12,6 +12,7 @@ from peergraph.integration.worker_options import WORKER_OPTIONS
 __all__ = [
     "WORKER_OPTIONS",
     "Patches",
+    "SplitGraph",
     "Unsupported",
     "check_module",
     "explain",

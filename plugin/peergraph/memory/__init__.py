@@ -6,6 +6,7 @@ from peergraph.memory.device.launching import limit_blocks
 from peergraph.memory.device.pending_errors import synchronize
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.group.group import Group
+from peergraph.memory.group.machines import Machines
 from peergraph.memory.region.region import SharedRegion
 from peergraph.memory.table.kernel_argument import table_argument
 from peergraph.memory.table.table import Table
@@ -18,6 +19,7 @@ from peergraph.memory.topology.topology import Topology
 __all__ = [
     "MACHINES",
     "Group",
+    "Machines",
     "SharedRegion",
     "Table",
     "TableRows",

@@ -14,9 +14,10 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from peergraph.memory import Group, Table
+from peergraph.memory.group.collective_call import collective_call_machines
 from peergraph.memory.group.naming import collective
 from peergraph.memory.region.closing import close_all
-from peergraph.store.build.build_store import build_store
+from peergraph.store.build.build_store import build_on_machines, build_store
 from peergraph.store.build.materialize import add_table
 from peergraph.store.contents import StoreContents, table_allocation
 from peergraph.store.csc.neighbor_lists import CscRange, read_degrees, read_edge_index, read_range
@@ -91,20 +92,22 @@ class Store:
         progress: bool | None = None,
         **options: Unpack[PlacementOptions],
     ) -> Store:
-        """Builds a store. Collective over the node group; synchronises.
+        """Builds a store on each machine. Collective over all ranks of all machines; synchronises.
 
         Args:
-            source: the graph: on one rank, ``None`` on the others; or each rank's part of it.
+            source: the graph: on one rank of each machine, ``None`` on the others; or each rank's
+                part of it. Machines without a source get the graph from the first one with it.
             device: ``"cpu"``, ``"cuda"`` or ``"cuda:i"``; see :meth:`Group.current`.
             group: the node group; default :meth:`Group.current`.
             timeout: seconds after which a missing rank is an error.
             progress: whether long loads show bars; default: where stderr is a terminal.
             options: ``plan``, ``memory_budget``, ``hotness``, ``structure_hotness``,
                 ``graph_ratio``, ``feature_ratio``, ``first``, ``topology``, ``spill``,
-                ``host_budget``: see :class:`PlacementOptions`.
+                ``host_budget``, ``machines``: see :class:`PlacementOptions`.
 
         Raises:
             ValueError, TypeError, IndexError: the source does not fit together; on every rank.
+            ValueError: machines bring different graphs; compared are sizes, dtypes and edges.
             TypeError: an unknown keyword.
             ValueError: ratios, id maps, or a plan by name or hand that take more than the budget.
             MemoryError: a GPU or the host has less memory left than the plan needs; nothing has
@@ -115,7 +118,7 @@ class Store:
         complete = complete_options(options)
         group = group or Group.current(device=device, timeout=timeout)
         with group.collective("Store.build"):
-            contents = build_store(source, complete, group, progress)
+            contents = build_on_machines(source, complete, group, progress)
         return cls(group, contents)
 
     @classmethod
@@ -130,10 +133,11 @@ class Store:
         progress: bool | None = None,
         **options: Unpack[PlacementOptions],
     ) -> Store:
-        """Builds a store from a folder that :meth:`save` wrote. Collective; synchronises.
+        """Builds a store from a folder that :meth:`save` wrote. Collective over all ranks of all
+        machines; synchronises.
 
-        Each rank reads its share of the rows. Nothing outside the folder is read, no symbolic link
-        in it, and nothing is unpickled. See docs/disk.md.
+        Each machine reads the folder, each of its ranks a share of the rows. Nothing outside of it
+        is read, no symbolic link in it, and nothing is unpickled. See docs/disk.md.
 
         Args:
             verify: compare the checksums of everything that is read, and of the manifest.
@@ -149,7 +153,7 @@ class Store:
         complete = complete_options(options)
         group = group or Group.current(device=device, timeout=timeout)
         with group.collective("Store.load"):
-            saved = SavedStore.open(folder, verify, group)
+            saved = collective_call_machines(group, lambda: SavedStore.open(folder, verify, group))
             store = cls.build(saved.source(group), group=group, progress=progress, **complete)
             restore(store, saved)
         return store
@@ -158,7 +162,7 @@ class Store:
     def save(self, folder: str | PathLike[str]) -> None:
         """Writes the store into a new folder of ``.npy`` files and a manifest: structure, tables,
         and embeddings with the state of their optimizers. Collective over the node group (rank 0
-        writes); synchronises. See docs/disk.md.
+        writes; of several machines, save on one); synchronises. See docs/disk.md.
 
         The folder is on the disk, with all files, when this returns. Until then it is a folder
         ``<name>.part-...`` next to it. An error removes that folder; after a kill, the next save of
@@ -450,16 +454,15 @@ class ReversedStore(Store):
             source = GraphSource({t: store.num_nodes(t) for t in store.node_types}, edges)
         taken, record = store.memory().allocations, store.contents.build_record
         spill = remaining_host(record.spill, taken, group)
-        made = cls.build(
-            source,
-            memory_budget=remaining_budget(store.plan, taken, group),
-            topology=record.topology,
-            spill=spill.folder,
-            host_budget=spill.host_budget,
-            group=group,
-            progress=False,
-        )
-        assert isinstance(made, ReversedStore)
+        options: PlacementOptions = {
+            "memory_budget": remaining_budget(store.plan, taken, group),
+            "topology": record.topology,
+            "spill": spill.folder,
+            "host_budget": spill.host_budget,
+        }
+        with group.collective("Store.build"):
+            contents = build_store(source, complete_options(options), group, False)
+        made = cls(group, contents)
         made.original = store
         return made
 

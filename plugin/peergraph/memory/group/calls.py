@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from peergraph.memory.group.rank_names import RankNames
+
 
 @dataclass(frozen=True)
 class Call:
@@ -61,7 +63,7 @@ class Calls:
             self._own.call = outer
 
 
-def difference(encoded: Sequence[bytes]) -> str | None:
+def difference(encoded: Sequence[bytes], names: RankNames) -> str | None:
     """Describes which ranks are in which collectives; None if all are in the same one."""
     if len(set(encoded)) == 1:
         return None
@@ -69,12 +71,7 @@ def difference(encoded: Sequence[bytes]) -> str | None:
     same_outside = len({(call.number, call.names[0]) for call in calls}) == 1
     texts = [call.in_full() if same_outside else str(call) for call in calls]
     callers = [
-        f"{name_ranks([r for r, other in enumerate(texts) if other == text])} called {text}"
+        f"{names([r for r, other in enumerate(texts) if other == text])} called {text}"
         for text in dict.fromkeys(texts)
     ]
     return f"the ranks are in different collectives: {', '.join(callers)}"
-
-
-def name_ranks(ranks: Sequence[int]) -> str:
-    """Formats ranks, as in "rank 1" and "ranks 0, 2"."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

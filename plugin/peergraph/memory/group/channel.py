@@ -47,7 +47,7 @@ class Channel:
             for rank, part in self._arrivals(call, deadline, timeout):
                 parts[rank] = part
             in_order = [parts[rank] for rank in sorted(parts)]
-            different = difference([part.call for part in in_order])
+            different = difference([part.call for part in in_order], self.peers.names)
             if different:
                 raise CollectiveMismatchError(different)
             return [part.value for part in in_order]
@@ -71,7 +71,9 @@ class Channel:
         """Gives the group up: this rank does not finish the collective."""
         if os.getpid() == self._pid:
             self._broken_off = self._broken_off or (call.number, error)
-            reason = f"rank {self.peers.rank} broke off {call}: {type(error).__name__}"
+            reason = (
+                f"{self.peers.names([self.peers.rank])} broke off {call}: {type(error).__name__}"
+            )
             with self.peers.lock:
                 self.peers.give_up(PeerLostError(reason))
 

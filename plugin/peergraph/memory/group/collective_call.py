@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
+from peergraph.errors import PeerLostError
 from peergraph.memory.group.group import Group
 from peergraph.memory.group.values import Failure
 
@@ -30,5 +33,39 @@ def collective_call(group: Group, work: Callable[[], T]) -> T:
         raise error
     for rank, failure in enumerate(failures):
         if failure is not None:
-            raise failure.exception(rank)
+            raise failure.exception(group.names([rank]))
     return result  # type: ignore[return-value]
+
+
+def collective_call_machines(group: Group, work: Callable[[], T]) -> T:
+    """As :func:`collective_call`, over the ranks of all machines. Collective.
+
+    On the other machines an exception of Python's own has its type and text; any other is a
+    RuntimeError with its type and text.
+    """
+    if group.machines.count == 1:
+        return collective_call(group, work)
+    result: T | None = None
+    error: Exception | None = None
+    try:
+        result = collective_call(group, work)
+    except PeerLostError:
+        raise
+    except Exception as caught:
+        error = caught
+    failures = group.all_gather_machines(error and [type(error).__name__, str(error)])
+    if error is not None:
+        result = None
+        raise error
+    for machine, failure in enumerate(failures):
+        if failure is not None:
+            raise _error_of(group.machines.describe(machine), *failure)
+    return result  # type: ignore[return-value]
+
+
+def _error_of(machine: str, kind: str, text: str) -> Exception:
+    found = getattr(builtins, kind, None)
+    if isinstance(found, type) and issubclass(found, Exception):
+        with suppress(TypeError):  # some take other arguments
+            return found(f"on {machine}: {text}")
+    return RuntimeError(f"on {machine}: {kind}: {text}")

@@ -22,6 +22,8 @@ from peergraph.memory.group.peers import Peers, all_peers
 _DEATH_LAG_S = 0.5
 _LOOK_INTERVAL_S = 0.02
 _LONGEST_TEXT = 300
+# In errors of torch that follow from the end of a process on another machine.
+_NETWORK_WORDS = ("gloo", "nccl", "connection", "socket", "broken pipe")
 
 
 def send_farewell_at_exit() -> None:
@@ -80,7 +82,7 @@ def _lost(error: BaseException) -> str | None:
     """The death that led to an error which does not name it; None if there was none."""
     if isinstance(error, PeerLostError) or not isinstance(error, RuntimeError):
         return None
-    return next((lost for peers in all_peers() if (lost := _first_death(peers))), None)
+    return next((lost for peers in all_peers() if (lost := _first_death(peers, error))), None)
 
 
 def _send_farewells() -> None:
@@ -115,14 +117,18 @@ def _ends_with() -> BaseException | None:
 def _cause(peers: Peers, error: BaseException) -> str:
     """The text of a farewell: the first death, where this rank ends because of another's."""
     may_follow = isinstance(error, RuntimeError) or bool(_exit_codes)
-    if may_follow and (lost := _first_death(peers)):
+    if may_follow and (lost := _first_death(peers, error)):
         return lost
     text = f"{type(error).__name__}: {error}".splitlines()[0][:_LONGEST_TEXT]
-    return f"rank {peers.rank} died (pid {os.getpid()}) of {text}"
+    return f"{peers.names([peers.rank])} died (pid {os.getpid()}) of {text}"
 
 
-def _first_death(peers: Peers) -> str | None:
-    """Why the group is lost; waits a moment, since torch may see a death earlier."""
+def _first_death(peers: Peers, error: BaseException) -> str | None:
+    """Why the group is lost; waits a moment, since torch may see a death earlier.
+
+    Args:
+        error: that ends this process.
+    """
     deadline = time.monotonic() + _DEATH_LAG_S
     with peers.lock:
         while peers.lost is None and not peers.closed and time.monotonic() < deadline:
@@ -133,4 +139,7 @@ def _first_death(peers: Peers) -> str | None:
                 break
             time.sleep(_LOOK_INTERVAL_S)
         peers.when_raised()
-        return None if peers.lost is None else str(peers.lost)
+        if peers.lost is not None:
+            return str(peers.lost)
+    is_of_network = any(word in str(error).lower() for word in _NETWORK_WORDS)
+    return peers.find_silent() if is_of_network and not peers.closed else None

@@ -21,6 +21,8 @@ from peergraph.environment import read_variable
 from peergraph.errors import PeerLostError
 from peergraph.memory.group.calls import Calls
 from peergraph.memory.group.channel import Channel
+from peergraph.memory.group.machines import Machines
+from peergraph.memory.group.rank_names import RankNames
 from peergraph.memory.group.rendezvous import join
 from peergraph.memory.group.values import disagreement, pack, unpack
 
@@ -43,6 +45,10 @@ class Group:
     """Where this rank computes: the CPU or one GPU."""
     timeout: float
     """Seconds that a collective waits for the other ranks."""
+    names: RankNames
+    """How errors name the ranks of the group."""
+    machines: Machines
+    """All machines of the process group, and the ranks of each."""
 
     def __init__(
         self,
@@ -52,11 +58,14 @@ class Group:
         timeout: float,
         channel: Channel | None = None,
         calls: Calls | None = None,
+        machines: Machines | None = None,
     ) -> None:
         self.rank = rank
         self.world_size = world_size
         self.device = device
         self.timeout = timeout
+        self.machines = machines or Machines.alone(rank, world_size)
+        self.names = self.machines.rank_names()
         self._channel = channel
         self._calls = calls or Calls()
 
@@ -102,6 +111,7 @@ class Group:
             timeout,
             joined.channel,
             joined.calls,
+            joined.machines,
         )
 
     def barrier(self) -> None:
@@ -123,7 +133,7 @@ class Group:
         parts = self._exchange("Group.all_gather", data)
         if error is not None:
             raise error
-        return [unpack(part, rank) for rank, part in enumerate(parts)]
+        return [unpack(part, self.names([rank])) for rank, part in enumerate(parts)]
 
     def broadcast(self, value: Any, src: int = 0) -> Any:
         """Returns rank `src`'s value on every rank. Collective; any picklable object.
@@ -136,7 +146,25 @@ class Group:
         parts = self._exchange(f"Group.broadcast from rank {src}", data)
         if error is not None:
             raise error
-        return unpack(parts[src], src)
+        return unpack(parts[src], self.names([src]))
+
+    def all_gather_machines(self, value: Any) -> list[Any]:
+        """Returns every machine's value in order of the machines; rank 0's of each node group is
+        taken. Collective over all ranks of all machines.
+
+        Args:
+            value: of numbers, texts, lists and dicts with texts as keys (JSON), and small: it goes
+                through torch.distributed's store.
+
+        Raises PeerLostError naming the machines that did not come in time, or as :meth:`barrier`.
+        """
+        if self.machines.count == 1:
+            return [self.broadcast(value)]
+        with self.collective("Group.all_gather_machines"), self._calls.enter("machines") as call:
+            values = None
+            if self.rank == 0:
+                values = self.machines.exchange(value, call.in_full(), self.timeout)
+            return list(self.broadcast(values))
 
     def agree(self, **arguments: object) -> None:
         """Raises ValueError on every rank where their arguments differ, by their `repr`.
@@ -145,7 +173,7 @@ class Group:
         """
         with self.collective("Group.agree"):
             texts = {name: repr(value) for name, value in arguments.items()}
-            message = disagreement(self.all_gather(texts))
+            message = disagreement(self.all_gather(texts), self.names)
         if message is not None:
             raise ValueError(message)
 

@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from peergraph.errors import PeerLostError
-from peergraph.memory.group.calls import name_ranks
 from peergraph.memory.group.connection import Connection
 from peergraph.memory.group.process import pid_namespace
+from peergraph.memory.group.rank_names import RankNames
 
 _NAME_BYTES, _SECRET_BYTES = 16, 32
 # More than a host has ranks: other processes may connect, too.
@@ -91,8 +91,11 @@ class Listener:
 class Handshake:
     """Connects this rank with all others: it calls the lower ranks, the higher ranks call it."""
 
-    def __init__(self, rank: int, endpoints: list[Endpoint], listener: Listener) -> None:
+    def __init__(
+        self, rank: int, endpoints: list[Endpoint], listener: Listener, names: RankNames
+    ) -> None:
         self._rank = rank
+        self._names = names
         self._endpoints = endpoints
         self._listener = listener
         self._connected: dict[int, tuple[socket.socket, int]] = {}
@@ -111,7 +114,7 @@ class Handshake:
                     missing = sorted(
                         {*range(len(self._endpoints))} - {*self._connected, self._rank}
                     )
-                    raise PeerLostError(f"{name_ranks(missing)} did not join within {timeout:g} s")
+                    raise PeerLostError(f"{self._names(missing)} did not join within {timeout:g} s")
                 for key, _ in self._selector.select(max(0.0, deadline - time.monotonic())):
                     self._serve(key.fileobj)  # type: ignore[arg-type]
             return [Connection(rank, *found) for rank, found in self._connected.items()]
@@ -135,20 +138,20 @@ class Handshake:
             except BlockingIOError:  # the backlog is full
                 if time.monotonic() >= deadline:
                     connected.close()
-                    raise PeerLostError(f"rank {rank} accepts no connections") from None
+                    raise PeerLostError(f"{self._names([rank])} accepts no connections") from None
                 time.sleep(_RETRY_S)
             except OSError as error:
                 connected.close()
                 raise PeerLostError(
-                    f"rank {rank} cannot be reached: it ended (pid {endpoint.pid}), or the ranks "
-                    f"of this host are in different network namespaces ({error})"
+                    f"{self._names([rank])} cannot be reached: it ended (pid {endpoint.pid}), or "
+                    f"the ranks of this host are in different network namespaces ({error})"
                 ) from error
         pid, uid = _process_behind(connected)
         if not self._can_be(endpoint, pid, uid):
             connected.close()
             raise PeerLostError(
-                f"rank {rank} cannot be trusted: process {pid} of user {uid} answers for process "
-                f"{endpoint.pid}, and this rank's user is {os.geteuid()}"
+                f"{self._names([rank])} cannot be trusted: process {pid} of user {uid} answers for "
+                f"process {endpoint.pid}, and this rank's user is {os.geteuid()}"
             )
         connected.send(_HELLO.pack(self._rank, endpoint.secret_bytes))
         self._await(connected, rank, pid)
@@ -173,7 +176,7 @@ class Handshake:
             ready.send(self._endpoints[rank].secret_bytes)
         elif not hmac.compare_digest(received, self._listener.endpoint.secret_bytes):
             ready.close()
-            raise PeerLostError(f"rank {rank} died (pid {pid})")
+            raise PeerLostError(f"{self._names([rank])} died (pid {pid})")
         self._connected[rank] = (ready, pid)
 
     def _accept(self) -> None:

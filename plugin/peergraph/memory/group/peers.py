@@ -10,8 +10,9 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 
 from peergraph.errors import PeerLostError
-from peergraph.memory.group.calls import Call, name_ranks
+from peergraph.memory.group.calls import Call
 from peergraph.memory.group.connection import Connection, Kind
+from peergraph.memory.group.rank_names import RankNames
 
 # How often a process is polled whose end cannot be waited for.
 _LOOK_INTERVAL_S = 0.2
@@ -20,8 +21,9 @@ _LOOK_INTERVAL_S = 0.2
 class Peers:
     """A connection to every other rank, and whether the group is still usable."""
 
-    def __init__(self, rank: int, connections: Iterable[Connection]) -> None:
+    def __init__(self, rank: int, connections: Iterable[Connection], names: RankNames) -> None:
         self.rank = rank
+        self.names = names
         self.connections = {c.rank: c for c in sorted(connections, key=lambda c: c.rank)}
         self.lock = threading.RLock()
         """Of everything here: a thread may watch while another one is in a collective."""
@@ -31,6 +33,12 @@ class Peers:
         """Called before a collective raises :attr:`lost`."""
         self.when_closed: Callable[[], None] = lambda: None
         """Called before the descriptors are closed."""
+        self.when_lost: Callable[[str], None] = lambda cause: None
+        """Called with the cause where a rank of this host has died."""
+        self.when_leaving: Callable[[str], None] = lambda cause: None
+        """Called with the cause before this rank sends its farewell."""
+        self.find_silent: Callable[[], str | None] = lambda: None
+        """Called where torch's network has failed; returns which machine is lost, if any."""
         self.closed = False
         _all.add(self)
 
@@ -78,7 +86,7 @@ class Peers:
         dead = [c for c in ended if c.farewell is None]
         if not dead:
             return None
-        return f"{name_ranks([c.rank for c in dead])} died (pid {_pids(dead)})"
+        return f"{self.names([c.rank for c in dead])} died (pid {_pids(dead)})"
 
     def abandonment(self) -> str | None:
         """Returns why a rank gave the group up that has ended since, without an error of its own.
@@ -89,11 +97,11 @@ class Peers:
 
     def timeout_error(self, ranks: Sequence[int], call: Call, timeout: float) -> PeerLostError:
         """The error for ranks that have not joined a collective in time."""
-        text = f"{name_ranks(ranks)} did not join within {timeout:g} s: {call}"
+        text = f"{self.names(ranks)} did not join within {timeout:g} s: {call}"
         late = [self.connections[r] for r in ranks]
         stopped = [c for c in late if c.process is not None and c.process.is_stopped()]
         if stopped:
-            names = name_ranks([c.rank for c in stopped])
+            names = self.names([c.rank for c in stopped])
             verb = "are" if len(stopped) > 1 else "is"
             text += f"; {names} {verb} stopped (pid {_pids(stopped)}; by SIGSTOP or a debugger)"
         return PeerLostError(text)
@@ -108,6 +116,8 @@ class Peers:
 
     def leave(self, cause: str = "") -> None:
         """Sends a farewell: the error that this rank died of, or "" for success."""
+        if not self.closed:
+            self.when_leaving(cause)
         with self.lock:
             for connection in self.connections.values():
                 if not self.closed:
@@ -125,7 +135,7 @@ class Peers:
 
     def _departure(self, ranks: Sequence[int], call: Call) -> str:
         pids = _pids([self.connections[r] for r in ranks])
-        return f"{name_ranks(ranks)} left the group (pid {pids}) without joining {call}"
+        return f"{self.names(ranks)} left the group (pid {pids}) without joining {call}"
 
 
 def all_peers() -> list[Peers]:

@@ -8,11 +8,23 @@ import os
 import socket
 from dataclasses import dataclass
 
+_HOSTID = "PEERGRAPH_HOSTID"
+
 
 def host_identity() -> str:
-    """An identity of all processes that share memory: host name (containers differ) and boot id."""
+    """An identity of all processes that share memory: host name (containers differ) and boot id,
+    as in NCCL; or the environment variable PEERGRAPH_HOSTID, as NCCL_HOSTID there.
+    """
+    given = os.environ.get(_HOSTID)
+    if given:
+        return given
     with open("/proc/sys/kernel/random/boot_id") as file:
         return f"{socket.gethostname()}/{file.read().strip()}"
+
+
+def host_name() -> str:
+    """The name of this machine in errors."""
+    return os.environ.get(_HOSTID) or socket.gethostname()
 
 
 def pid_namespace() -> str:

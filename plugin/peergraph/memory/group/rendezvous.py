@@ -19,12 +19,17 @@ import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from peergraph.errors import PeerLostError
-from peergraph.memory.group.calls import Calls, name_ranks
+from peergraph.memory.group.alarm import Alarm
+from peergraph.memory.group.calls import Calls
 from peergraph.memory.group.channel import Channel
 from peergraph.memory.group.departure import send_farewell_at_exit
 from peergraph.memory.group.handshake import Endpoint, Handshake, Listener
+from peergraph.memory.group.heartbeat import Heartbeat
+from peergraph.memory.group.machines import Machines, Place
 from peergraph.memory.group.peers import Peers
-from peergraph.memory.group.process import host_identity
+from peergraph.memory.group.process import host_identity, host_name
+from peergraph.memory.group.rank_names import name_ranks
+from peergraph.memory.group.store_client import store_client
 from peergraph.memory.group.watcher import Watcher
 
 T = TypeVar("T")
@@ -43,13 +48,25 @@ class Joined:
     world_size: int
     calls: Calls
     channel: Channel | None
-    """None for the only rank of a host."""
+    """None for the only rank of all."""
+    machines: Machines
 
-    def watch(self) -> None:
-        """Watches for the death of other ranks from now on."""
-        if self.channel is not None:
-            assert _latest.process_group is not None
-            Watcher(self.channel.peers, _latest.process_group)
+    def watch(self, timeout: float) -> None:
+        """Watches for the death of other ranks from now on.
+
+        Args:
+            timeout: seconds after which a machine that gives no sign of life is lost.
+        """
+        if self.channel is None:
+            return
+        assert _latest.process_group is not None
+        peers = self.channel.peers
+        alarm = Alarm(peers, _latest.process_group)
+        if self.machines.count > 1:
+            heartbeat = Heartbeat(self.machines, peers, alarm, timeout)
+            peers.when_lost = heartbeat.report
+        if peers.connections:
+            Watcher(peers, alarm)
 
 
 class _Latest:
@@ -82,7 +99,7 @@ def join(timeout: float, watch: bool) -> Joined:
         try:
             _latest.joined = _meet(timeout)
             if watch:
-                _latest.joined.watch()
+                _latest.joined.watch(timeout)
         except PeerLostError as error:
             _latest.error = error
             raise
@@ -101,22 +118,31 @@ def _meet(timeout: float) -> Joined:
     rank, size = dist.get_rank(), dist.get_world_size()
     listener = Listener()
     try:
-        mine = json.dumps({"host": host_identity(), "endpoint": listener.endpoint.to_dict()})
+        host = host_identity()
+        # A clique of GPUs is those of a host.
+        place = {"host": host, "clique": host, "name": host_name()}
+        mine = json.dumps({**place, "endpoint": listener.endpoint.to_dict()})
         texts = _answer(
             lambda: _exchange(store, rank, size, mine, deadline, timeout), deadline, timeout
         )
         found = [_parse(r, text) for r, text in enumerate(texts)]
-        local = [r for r in range(size) if found[r][0] == found[rank][0]]
-        if len(local) == 1:
-            return Joined(0, 1, Calls(), None)
+        machines = Machines(rank, [place for place, _ in found])
+        if machines.count > 1:
+            # The name of a socket is random: no other run has it, nor this one's restarts.
+            client = store_client(store, f"peergraph/{found[0][1].name}")
+            machines = Machines(rank, [place for place, _ in found], client)
+        local = machines.local_ranks
+        names = machines.rank_names()
+        if size == 1:
+            return Joined(0, 1, Calls(), None, machines)
         own = local.index(rank)
-        connections = Handshake(own, [found[r][1] for r in local], listener).connect(
+        connections = Handshake(own, [found[r][1] for r in local], listener, names).connect(
             timeout, deadline
         )
     finally:
         listener.close()
     send_farewell_at_exit()
-    return Joined(own, len(local), Calls(), Channel(Peers(own, connections)))
+    return Joined(own, len(local), Calls(), Channel(Peers(own, connections, names)), machines)
 
 
 def _answer(work: Callable[[], T], deadline: float, timeout: float) -> T:
@@ -171,17 +197,20 @@ def _wait(store: Store, keys: Sequence[str], deadline: float) -> list[int]:
     return []
 
 
-def _parse(rank: int, text: bytes) -> tuple[str, Endpoint]:
-    """A rank's host and endpoint. RuntimeError for anything else."""
+def _parse(rank: int, text: bytes) -> tuple[Place, Endpoint]:
+    """A rank's place and endpoint. RuntimeError for anything else."""
     try:
         if len(text) > _MOST_BYTES:
             raise ValueError("it is too long")
         found = json.loads(text)
-        if not isinstance(found, dict) or not isinstance(found.get("host"), str):
+        if not isinstance(found, dict):
+            raise ValueError("it names no host")
+        place = Place(*(found.get(key) for key in Place.__dataclass_fields__))  # type: ignore[arg-type]
+        if not all(isinstance(text, str) for text in vars(place).values()):
             raise ValueError("it names no host")
         if not isinstance(found.get("endpoint"), dict):
             raise ValueError("it names no socket")
-        return found["host"], Endpoint.from_dict(found["endpoint"])
+        return place, Endpoint.from_dict(found["endpoint"])
     except ValueError as error:
         raise RuntimeError(
             f"what torch.distributed's store has of rank {rank} is not Peergraph's: {error}"

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from peergraph.memory.group.calls import name_ranks
+from peergraph.memory.group.rank_names import RankNames
 
 
 @dataclass(frozen=True)
@@ -30,26 +30,26 @@ def pack(value: Any) -> tuple[bytes, Exception | None]:
         return pickle.dumps(_Unsendable(summary(error))), error
 
 
-def unpack(data: bytes | memoryview, rank: int) -> Any:
-    """The value that a rank packed. RuntimeError where it cannot be had here."""
+def unpack(data: bytes | memoryview, rank: str) -> Any:
+    """The value that the rank of this name packed. RuntimeError where it cannot be had here."""
     try:
         value = pickle.loads(data)
     except Exception as error:
         raise RuntimeError(
-            f"the value of rank {rank} cannot be unpickled here: {summary(error)}"
+            f"the value of {rank} cannot be unpickled here: {summary(error)}"
         ) from error
     if isinstance(value, _Unsendable):
-        raise RuntimeError(f"rank {rank} could not send its value: {value.reason}")
+        raise RuntimeError(f"{rank} could not send its value: {value.reason}")
     return value
 
 
-def disagreement(arguments: Sequence[Mapping[str, str]]) -> str | None:
+def disagreement(arguments: Sequence[Mapping[str, str]], names: RankNames) -> str | None:
     """Describes the first argument that differs between the ranks; None if none does."""
     for name in arguments[0]:
         texts = [given[name] for given in arguments]
         if len(set(texts)) > 1:
             said = [
-                f"{text} on {name_ranks([r for r, other in enumerate(texts) if other == text])}"
+                f"{text} on {names([r for r, other in enumerate(texts) if other == text])}"
                 for text in dict.fromkeys(texts)
             ]
             return f"the ranks disagree about {name}: {', '.join(said)}"
@@ -76,13 +76,17 @@ class Failure:
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         return cls(_pickled(error), summary(error), text)
 
-    def exception(self, rank: int) -> Exception:
-        """The exception, or a RuntimeError that names it; its cause has the traceback there."""
-        error: Exception = RuntimeError(f"rank {rank} raised {self.summary}")
+    def exception(self, rank: str) -> Exception:
+        """The exception, or a RuntimeError that names it; its cause has the traceback there.
+
+        Args:
+            rank: the name of the rank that raised it.
+        """
+        error: Exception = RuntimeError(f"{rank} raised {self.summary}")
         if self.pickled is not None:
             with suppress(Exception):
                 error = pickle.loads(self.pickled)
-        error.__cause__ = RuntimeError(f"on rank {rank}:\n{self.traceback}")
+        error.__cause__ = RuntimeError(f"on {rank}:\n{self.traceback}")
         return error
 
 

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from torch import Tensor
 
 from peergraph.memory import Group
+from peergraph.memory.group.collective_call import collective_call_machines
 from peergraph.memory.topology.measure import cached_topology
+from peergraph.store.build.machine_source import graph_of_machine
 from peergraph.store.build.materialize import build_structure, build_tables
 from peergraph.store.build.row_order import RowOrder
 from peergraph.store.contents import StoreContents
@@ -25,13 +27,33 @@ from peergraph.store.placement.policies import POLICIES
 from peergraph.store.placement.reads import BatchReads
 
 
+def build_on_machines(
+    source: GraphSource | None,
+    options: PlacementOptions,
+    group: Group,
+    progress: bool | None,
+) -> StoreContents:
+    """Builds a store on each machine. Collective over all machines; raises as
+    :meth:`Store.build`.
+
+    Args:
+        options: complete.
+    """
+
+    def work() -> StoreContents:
+        with graph_of_machine(source, group) as mine:
+            return build_store(mine, options, group, progress)
+
+    return collective_call_machines(group, work)
+
+
 def build_store(
     source: GraphSource | None,
     options: PlacementOptions,
     group: Group,
     progress: bool | None,
 ) -> StoreContents:
-    """Plans, allocates and fills. Collective; raises as :meth:`Store.build`.
+    """Plans, allocates and fills the store of one machine. Collective over its node group.
 
     Args:
         options: complete.

@@ -50,6 +50,10 @@ class PlacementOptions(TypedDict, total=False):
         spill: folder for rows that the host's memory does not hold: the coldest rows of the widest
             tables, and without a GPU at last of the structure; see docs/disk.md.
         host_budget: bytes that the store may take of the host's memory; default: the free bytes.
+        machines: ``"replicate"`` (the default): each machine has a store of the whole graph, and
+            reads nothing from other machines (WholeGraph III-D). Each machine brings the graph, or
+            one sends it to those that do not. ``"shard"``, rows of tables split over machines, and
+            ``"auto"``, which replicates what fits, raise NotImplementedError.
     """
 
     plan: str | Plan
@@ -62,7 +66,10 @@ class PlacementOptions(TypedDict, total=False):
     topology: Topology | None
     spill: str | PathLike[str] | None
     host_budget: int | None
+    machines: str
 
+
+MACHINE_PLANS = ("replicate", "shard", "auto")
 
 _DEFAULTS: PlacementOptions = {
     "plan": "auto",
@@ -75,6 +82,7 @@ _DEFAULTS: PlacementOptions = {
     "topology": None,
     "spill": None,
     "host_budget": None,
+    "machines": "replicate",
 }
 
 
@@ -83,7 +91,8 @@ def complete_options(options: PlacementOptions) -> PlacementOptions:
 
     Raises:
         TypeError: a keyword that is no option of placement.
-        ValueError: a ratio, `first`, `spill` or `host_budget` that is out of range.
+        ValueError: a ratio, `first`, `spill`, `host_budget` or `machines` that is out of range.
+        NotImplementedError: `machines` is not ``"replicate"``.
     """
     for name in options:
         if name not in _DEFAULTS:
@@ -94,6 +103,7 @@ def complete_options(options: PlacementOptions) -> PlacementOptions:
     complete: PlacementOptions = {**_DEFAULTS, **options}
     shard_ratios(complete)
     disk_spill(complete)
+    _check_machines(complete["machines"])
     return complete
 
 
@@ -105,3 +115,13 @@ def shard_ratios(options: PlacementOptions) -> ShardRatios:
 def disk_spill(options: PlacementOptions) -> Spill:
     """The spill of complete options."""
     return Spill(options["spill"], options["host_budget"])
+
+
+def _check_machines(given: object) -> None:
+    if given not in MACHINE_PLANS:
+        raise ValueError(f"machines must be one of {MACHINE_PLANS}, got {given!r}")
+    if given != "replicate":
+        raise NotImplementedError(
+            f'machines={given!r} is not implemented: machines="replicate" keeps a store of the '
+            "whole graph on each machine; host_budget= and spill= let it exceed the memory"
+        )

@@ -1,0 +1,93 @@
+"""Tensors that one machine has, sent to others over the process group's network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from peergraph.memory.group.group import Group
+
+T = TypeVar("T")
+
+_PIECE_BYTES = 64 << 20
+_CPU = torch.device("cpu")
+
+
+class MachineBroadcast:
+    """Sends from one rank to the first ranks of some machines, over Gloo.
+
+    Every method is collective over these ranks only. Where the sender's data cannot be had, it
+    raises its error, and the receivers RuntimeError.
+    """
+
+    def __init__(self, group: Group, name: str, sender: int, receivers: Sequence[int]) -> None:
+        """
+        Args:
+            name: that no other broadcast between these machines has.
+            sender: rank in torch.distributed of the rank that has the data.
+            receivers: ranks in torch.distributed of the ranks that get them.
+        """
+        self._sender = sender
+        self._is_sender = group.machines.rank == sender
+        ranks = [sender, *receivers]
+        # Not a group of torch.distributed's: its names are those of its ranks, so that a second
+        # group of the same ranks finds the addresses of the first.
+        self._gloo: Any = dist.ProcessGroupGloo(
+            group.machines.substore(f"broadcast/{name}"),
+            ranks.index(group.machines.rank),
+            len(ranks),
+            timedelta(seconds=group.timeout),
+        )
+
+    def tensor(
+        self, make: Callable[[], Tensor], shape: Sequence[int], dtype: torch.dtype
+    ) -> Tensor:
+        """Returns the sender's tensor, on the CPU.
+
+        Args:
+            make: called by the sender only.
+            shape, dtype: of the tensor.
+        """
+        values = self._made(make)
+        if values is None:
+            values = torch.empty(tuple(shape), dtype=dtype, device=_CPU)
+        values = values.detach().to(_CPU).contiguous()
+        flat = values.view(-1).view(torch.uint8) if values.numel() else values.new_empty(0)
+        for piece in torch.split(flat, _PIECE_BYTES):
+            if piece.numel():
+                self._broadcast(piece)
+        return values
+
+    def bytes(self, make: Callable[[], bytes]) -> bytes:
+        """Returns the sender's bytes."""
+        data = self._made(lambda: torch.frombuffer(bytearray(make()), dtype=torch.uint8))
+        size = torch.tensor([0 if data is None else data.numel()])
+        self._broadcast(size)
+        return self.tensor(lambda: data, (int(size),), torch.uint8).numpy().tobytes()  # type: ignore[arg-type, return-value]
+
+    def close(self) -> None:
+        """Closes the connections; the others' waits for this rank end with an error."""
+        self._gloo = None
+
+    def _broadcast(self, tensor: Tensor) -> None:
+        self._gloo.broadcast(tensor, 0).wait()
+
+    def _made(self, make: Callable[[], T]) -> T | None:
+        """What the sender makes; None on receivers. They are told where it fails."""
+        has_failed = torch.zeros(1, dtype=torch.int64)
+        made: T | None = None
+        try:
+            if self._is_sender:
+                made = make()
+        except Exception:
+            self._broadcast(has_failed.fill_(1))
+            raise
+        self._broadcast(has_failed)
+        if int(has_failed):
+            raise RuntimeError(f"rank {self._sender} could not send its graph: see its error")
+        return made

@@ -1,0 +1,163 @@
+"""The machines that a process group of torch spans, and values that they exchange."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
+
+from peergraph.errors import PeerLostError
+from peergraph.memory.group.rank_names import RankNames, name_ranks
+
+_POLL_S = 2e-3
+# The first rank of a machine gives up before the other ranks give it up.
+_PATIENCE = 0.9
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank runs.
+
+    Args:
+        host: processes with the same host share memory, sockets and process numbers.
+        clique: GPUs with the same clique map each other's memory (NVLink, PCIe). A clique is the
+            GPUs of one host; fabric handles would make it wider than a host.
+        name: of the machine, in errors.
+    """
+
+    host: str
+    clique: str
+    name: str
+
+
+class Machines:
+    """The machines of a process group: their ranks, and which one this is.
+
+    A machine is a host: ranks that share memory. The ranks of this machine are the node group
+    (:class:`peergraph.memory.Group`); :attr:`ranks` are numbers in torch.distributed. Machines are
+    numbered by their first rank.
+    """
+
+    ranks: tuple[tuple[int, ...], ...]
+    """The ranks of each machine, ascending."""
+    index: int
+    """This machine among the machines."""
+    rank: int
+    """This process among all ranks: torch.distributed's."""
+    cliques: tuple[tuple[int, ...], ...]
+    """The ranks of each set of GPUs that map each other's memory."""
+
+    def __init__(self, rank: int, places: Sequence[Place], store: Store | None = None) -> None:
+        """
+        Args:
+            rank: of this process among all ranks.
+            places: of all ranks.
+            store: through which the machines exchange values; None: there is one machine.
+        """
+        self.rank = rank
+        self.ranks = _grouped([p.host for p in places])
+        self.cliques = _grouped([p.clique for p in places])
+        self.index = self.machine_of(rank)
+        self._names = [places[ranks[0]].name for ranks in self.ranks]
+        self._store = store
+        self._exchanges = 0
+        self._names_given = 0
+
+    @classmethod
+    def alone(cls, rank: int = 0, world_size: int = 1) -> Machines:
+        """One machine with so many ranks."""
+        return cls(rank, [Place("", "", "")] * world_size)
+
+    @property
+    def count(self) -> int:
+        """How many machines there are."""
+        return len(self.ranks)
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks all machines have."""
+        return sum(map(len, self.ranks))
+
+    @property
+    def local_ranks(self) -> tuple[int, ...]:
+        """The ranks of this machine, in order of their numbers in the node group."""
+        return self.ranks[self.index]
+
+    @property
+    def is_first_rank(self) -> bool:
+        """Whether this process is rank 0 of its machine's node group."""
+        return self.rank == self.local_ranks[0]
+
+    def machine_of(self, rank: int) -> int:
+        """The machine of one of all ranks."""
+        return next(m for m, ranks in enumerate(self.ranks) if rank in ranks)
+
+    def name(self, machine: int) -> str:
+        """As in "machine 1 (node-b)"."""
+        return f"machine {machine} ({self._names[machine]})"
+
+    def describe(self, machine: int) -> str:
+        """As in "machine 1 (node-b; ranks 4, 5)"."""
+        return f"machine {machine} ({self._names[machine]}; {name_ranks(self.ranks[machine])})"
+
+    def rank_names(self) -> RankNames:
+        """Names of the ranks of this machine's node group."""
+        return RankNames(self.local_ranks, self.name(self.index) if self.count > 1 else None)
+
+    def exchange(self, value: Any, what: str, timeout: float) -> list[Any]:
+        """Every machine's value, in order of the machines. Collective over the first ranks of all
+        machines; other ranks do not call it. See :meth:`Group.all_gather_machines`.
+
+        Args:
+            value: small, and made of what JSON has: nothing in torch's store is unpickled.
+            what: the collective, for errors.
+            timeout: seconds; the other machines must come within 90 % of them.
+
+        Raises PeerLostError naming the machines that did not come.
+        """
+        if self._store is None:
+            return [value]
+        self._exchanges += 1
+        deadline = time.monotonic() + _PATIENCE * timeout
+        keys = [self._key(self._exchanges, machine) for machine in range(self.count)]
+        self._store.set(keys[self.index], json.dumps(value))
+        for machine, key in enumerate(keys):
+            while not self._store.check([key]):
+                if time.monotonic() >= deadline:
+                    raise PeerLostError(
+                        f"{self.describe(machine)} did not join within {timeout:g} s: {what}"
+                    )
+                time.sleep(_POLL_S)
+        values = [json.loads(self._store.get(key)) for key in keys]
+        if self._exchanges > 1:
+            # Whoever came to this exchange has read the one before.
+            self._store.delete_key(self._key(self._exchanges - 1, self.index))
+        return values
+
+    def next_name(self) -> str:
+        """A name that is new on every rank; all ranks of all machines call it equally often."""
+        self._names_given += 1
+        return str(self._names_given)
+
+    def substore(self, name: str) -> Store:
+        """A part of torch.distributed's store for a process group between the machines."""
+        assert self._store is not None
+        return PrefixStore(name, self._store)
+
+    def _key(self, exchange: int, machine: int) -> str:
+        return f"exchange/{exchange}/{machine}"
+
+    def __repr__(self) -> str:
+        return f"Machines(index={self.index}, ranks={self.ranks})"
+
+
+def _grouped(identities: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """The positions of equal identities, in order of their first position."""
+    found: dict[str, list[int]] = {}
+    for position, identity in enumerate(identities):
+        found.setdefault(identity, []).append(position)
+    return tuple(map(tuple, found.values()))

@@ -1,0 +1,259 @@
+"""The graph on every machine: each brings it, or one machine sends it to those that do not.
+
+Every machine has a store of its own (WholeGraph III-D). Structure is sent at once, rows of tables
+as they are loaded, so that no machine holds a table twice.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peergraph.memory import Group
+from peergraph.memory.group.collective_call import collective_call, collective_call_machines
+from peergraph.memory.group.machine_broadcast import MachineBroadcast
+from peergraph.store.input.schema import TableSpec
+from peergraph.store.input.source import EdgeSource, EdgeType, GraphSource, NodeType, RowSource
+
+
+@dataclass(frozen=True)
+class Sending:
+    """Which rank sends its graph, and which first ranks of machines get it; numbers are ranks in
+    torch.distributed.
+    """
+
+    name: str
+    sender: int
+    receivers: tuple[int, ...]
+
+    @classmethod
+    def find(cls, brings: bool, group: Group) -> Sending | None:
+        """Collective over all machines.
+
+        Args:
+            brings: whether this rank has a graph.
+
+        Returns None where every machine has a rank that brings the graph, or none has.
+        """
+        machines = group.machines
+        if machines.count == 1:
+            return None
+        bringing = [rank for rank, has in enumerate(group.all_gather(brings)) if has]
+        first = group.all_gather_machines(bringing[0] if bringing else None)
+        givers = [m for m, rank in enumerate(first) if rank is not None]
+        lacking = [m for m, rank in enumerate(first) if rank is None]
+        if not givers or not lacking:
+            return None
+        sender = machines.ranks[givers[0]][first[givers[0]]]
+        return cls(machines.next_name(), sender, tuple(machines.ranks[m][0] for m in lacking))
+
+    @contextmanager
+    def connect(self, group: Group) -> Iterator[MachineBroadcast | None]:
+        """The connection, on the ranks that send or receive; None on the others."""
+        rank = group.machines.rank
+        if rank != self.sender and rank not in self.receivers:
+            yield None
+            return
+        link = MachineBroadcast(group, self.name, self.sender, self.receivers)
+        try:
+            yield link
+        finally:
+            link.close()
+
+
+@contextmanager
+def graph_of_machine(source: GraphSource | None, group: Group) -> Iterator[GraphSource | None]:
+    """What this rank brings to the store of its machine. Collective over all machines.
+
+    The result is read within the context; ranks that send must load all tables in order.
+
+    Raises:
+        ValueError: machines bring different graphs: sizes, tables or edges differ.
+        NotImplementedError: a source that is split over ranks would have to be sent.
+    """
+    if group.machines.count == 1:
+        yield source
+        return
+    _check_same(source, group)
+    sending = Sending.find(source is not None, group)
+    if sending is None:
+        yield source
+        return
+
+    def check() -> None:
+        is_sender = group.machines.rank == sending.sender
+        if is_sender and source is not None and source.node_range is not None:
+            raise NotImplementedError(
+                "a source that is split over ranks is not sent to other machines: give each "
+                "machine its source, or give rank 0 all of it"
+            )
+
+    collective_call_machines(group, check)
+    with sending.connect(group) as link:
+        mine = collective_call(group, lambda: source if link is None else _transfer(source, link))
+        yield mine
+
+
+def _check_same(source: GraphSource | None, group: Group) -> None:
+    """Raises ValueError on every rank where machines bring different graphs. Collective."""
+    shares = collective_call(group, lambda: None if source is None else _fingerprint(source))
+    brought = [share for share in group.all_gather(shares) if share is not None]
+    found = group.all_gather_machines(_sum(brought) if brought else None)
+    given = [m for m, mine in enumerate(found) if mine is not None]
+    for machine in given[1:]:
+        for name, value in found[given[0]].items():
+            other = found[machine].get(name)
+            if other != value or found[machine].keys() != found[given[0]].keys():
+                first, second = (group.machines.name(m) for m in (given[0], machine))
+                raise ValueError(
+                    f"the machines bring different graphs: {name} is {value} on {first} and "
+                    f"{other} on {second}; give each machine the same, or only one of them"
+                )
+
+
+def _fingerprint(source: GraphSource) -> dict[str, list[Any]]:
+    """Numbers that are equal for equal graphs, and whose sums over parts of a source are."""
+    source.validate()
+    found: dict[str, list[Any]] = {}
+    for node_type, count in source.num_nodes.items():
+        found[f"nodes of {node_type!r}"] = [int(count)]
+        for name, table in source.node_tables.get(node_type, {}).items():
+            found[f"node table {name!r} of {node_type!r}"] = [str(table.dtype), *table.shape[1:]]
+    for edge_type, edges in source.edges.items():
+        found[f"edges of {edge_type}"] = _edge_sums(edges, source.range_of(edge_type[2])[0])
+        for name, table in source.edge_tables.get(edge_type, {}).items():
+            found[f"edge table {name!r} of {edge_type}"] = [str(table.dtype), *table.shape[1:]]
+    return found
+
+
+def _edge_sums(edges: EdgeSource, first: int) -> list[Any]:
+    """Number of edges, sum of sources and sum of destinations, which start at `first`."""
+    if edges.coo is not None:
+        sources, destinations = (int(ends.sum(dtype=torch.int64)) for ends in edges.coo)
+        return ["sums", edges.num_edges, sources, destinations]
+    assert edges.csc is not None
+    indptr, indices = edges.csc
+    # The sum of j * degree(j), by parts.
+    rows = indptr.numel() - 1
+    destinations = (first + rows) * edges.num_edges - int(indptr[1:].sum(dtype=torch.int64))
+    return ["sums", edges.num_edges, int(indices.sum(dtype=torch.int64)), destinations]
+
+
+def _sum(parts: list[dict[str, list[Any]]]) -> dict[str, list[Any]]:
+    total = dict(parts[0])
+    for part in parts[1:]:
+        for name, values in part.items():
+            if values[0] == "sums" and name in total:
+                added = [a + b for a, b in zip(total[name][1:], values[1:], strict=True)]
+                total[name] = ["sums", *added]
+    return total
+
+
+@dataclass(frozen=True)
+class _Outline:
+    """A source without its data: of each relation, the dtypes and lengths of its tensors."""
+
+    num_nodes: dict[NodeType, int]
+    edges: dict[EdgeType, dict[str, tuple[tuple[int, ...], torch.dtype]]]
+    node_tables: dict[NodeType, dict[str, TableSpec]]
+    edge_tables: dict[EdgeType, dict[str, TableSpec]]
+
+
+def _transfer(source: GraphSource | None, link: MachineBroadcast) -> GraphSource:
+    """Sends the structure, or receives it; rows of tables follow as they are read."""
+    message = link.bytes(lambda: pickle.dumps(_outline(source)))
+    outline: _Outline = pickle.loads(message)
+    edges = {
+        t: _sent_edges(specs, None if source is None else source.edges[t], link)
+        for t, specs in outline.edges.items()
+    }
+    node_tables = None if source is None else source.node_tables
+    edge_tables = None if source is None else source.edge_tables
+    return GraphSource(
+        outline.num_nodes,
+        edges,
+        {t: _sent_rows(s, t, node_tables, link) for t, s in outline.node_tables.items()},
+        {t: _sent_rows(s, t, edge_tables, link) for t, s in outline.edge_tables.items()},
+    )
+
+
+def _outline(source: GraphSource | None) -> _Outline:
+    assert source is not None
+    return _Outline(
+        {t: int(n) for t, n in source.num_nodes.items()},
+        {
+            t: {n: (tuple(v.shape), v.dtype) for n, v in _edge_tensors(e).items()}
+            for t, e in source.edges.items()
+        },
+        {t: _specs(tables) for t, tables in source.node_tables.items()},
+        {t: _specs(tables) for t, tables in source.edge_tables.items()},
+    )
+
+
+def _specs(tables: Mapping[str, Tensor | RowSource]) -> dict[str, TableSpec]:
+    return {n: TableSpec(tuple(v.shape), v.dtype) for n, v in tables.items()}
+
+
+def _edge_tensors(edges: EdgeSource) -> dict[str, Tensor]:
+    if edges.coo is not None:
+        return {"coo": edges.coo}
+    assert edges.csc is not None
+    found = {"indptr": edges.csc[0], "indices": edges.csc[1]}
+    return found if edges.edge_ids is None else {**found, "edge_ids": edges.edge_ids}
+
+
+def _sent_edges(
+    specs: Mapping[str, tuple[tuple[int, ...], torch.dtype]],
+    edges: EdgeSource | None,
+    link: MachineBroadcast,
+) -> EdgeSource:
+    given = {} if edges is None else _edge_tensors(edges)
+    tensors = {n: link.tensor(functools.partial(given.get, n), *s) for n, s in specs.items()}  # type: ignore[arg-type]
+    if "coo" in tensors:
+        return EdgeSource(coo=tensors["coo"])
+    return EdgeSource(csc=(tensors["indptr"], tensors["indices"]), edge_ids=tensors.get("edge_ids"))
+
+
+def _sent_rows(
+    specs: Mapping[str, TableSpec],
+    kind: Any,
+    tables: Mapping[Any, Mapping[str, Tensor | RowSource]] | None,
+    link: MachineBroadcast,
+) -> dict[str, RowSource]:
+    """Tables of a type; reading a piece of rows sends it."""
+
+    def read(name: str, begin: int, end: int) -> Tensor:
+        assert tables is not None
+        table = tables[kind][name]
+        return table.rows(begin, end) if isinstance(table, RowSource) else table[begin:end]
+
+    def rows(name: str, spec: TableSpec, begin: int, end: int) -> Tensor:
+        shape = (end - begin, *spec.shape[1:])
+        return link.tensor(lambda: _checked(read(name, begin, end), shape, spec), shape, spec.dtype)
+
+    return {
+        name: RowSource(
+            spec.shape,
+            spec.dtype,
+            lambda begin, end, name=name, spec=spec: rows(name, spec, begin, end),  # type: ignore[misc]
+        )
+        for name, spec in specs.items()
+    }
+
+
+def _checked(rows: Tensor, shape: tuple[int, ...], spec: TableSpec) -> Tensor:
+    """Raises unless a source of users gave the rows that it announced: others wait for them."""
+    if not isinstance(rows, Tensor):
+        raise TypeError(f"rows must be a tensor, got {type(rows).__name__}")
+    if tuple(rows.shape) != shape or rows.dtype != spec.dtype:
+        raise ValueError(
+            f"rows must be {list(shape)} of {spec.dtype}, got {list(rows.shape)} of {rows.dtype}"
+        )
+    return rows

@@ -1,0 +1,1 @@
+"""Ranks of one machine that take themselves for ranks of several."""
