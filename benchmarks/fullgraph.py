@@ -91,7 +91,7 @@ class Model:
     def make(self, spec: GraphSpec, device: torch.device, **options: object) -> torch.nn.Module:
         """PyG's model, with the same parameters at each call."""
         torch.manual_seed(7)
-        options["dropout"] = self.dropout
+        options.setdefault("dropout", self.dropout)
         if self.kind == "GAT":
             options["heads"] = _HEADS
         made = getattr(pyg_models, _KINDS[self.kind])(

@@ -9,7 +9,8 @@ difference of any epoch's loss, relative to that loss, by number of ranks. Dropo
 any, has the same masks in both: plain tensors get them within `keyed_random`. `other order` is
 plain training with its edges in another order, so what rounding alone does. A difference above
 1e-6 in float64 or 3e-4 in float32 fails, unless rounding alone does a fourth of it, as it does
-where losses go to zero. Graphs: `made` and `made_typed`, small ones of hashed numbers; others are
+where losses go to zero. What `--out` has is not trained again: a run that was cut off goes on
+where it ended. Graphs: `made` and `made_typed`, small ones of hashed numbers; others are
 files of `--data`: `NAME` of one type, `NAME` of several, and `NAME_merged`, the same with types of
 edges alone. DGL trains on the CPU where its build knows no GPU.
 """
@@ -85,6 +86,11 @@ def run(session: Session) -> None:
     is_plain = session.args.is_plain
     for name, graph, curve in cases(session.args):
         fields = {**vars(curve), "graph": name}
+        last = session.world if not is_plain else OTHER_ORDER
+        if is_plain and curve.dtype != "float32":
+            last = PLAIN
+        if (*(fields[key] for key in _CASE), last) in session.args.recorded:
+            continue
         with session.section(" ".join(map(str, fields.values())), **fields):
             if not is_plain:
                 losses = partitioned_losses(curve, graph, session.group)
@@ -97,7 +103,12 @@ def run(session: Session) -> None:
                 session.recorder.note(system=OTHER_ORDER, losses=losses, **fields)
 
 
-_CASE = ("framework", "model", "graph", "dtype", "dropout")
+_CASE = ("framework", "model", "graph", "dtype", "dropout", "epochs")
+
+
+def _way(record: Record) -> object:
+    """The number of ranks, or which plain training."""
+    return record["world"] if record["system"] == "peergraph" else record["system"]
 
 
 def summarise(records: list[Record]) -> tuple[str, list[str]]:
@@ -105,14 +116,15 @@ def summarise(records: list[Record]) -> tuple[str, list[str]]:
     curves: dict[tuple[object, ...], dict[object, list[float]]] = {}
     for record in records:
         case = tuple(record[key] for key in _CASE)
-        way = record["world"] if record["system"] == "peergraph" else record["system"]
-        curves.setdefault(case, {})[way] = record["losses"]
+        curves.setdefault(case, {})[_way(record)] = record["losses"]
     worlds = sorted({way for found in curves.values() for way in found if isinstance(way, int)})
-    heads = ["framework", "model", "graph", "dtype", "dropout", "loss", "other order"]
+    heads = [*_CASE, "loss", "other order"]
     heads += [f"{world} rank{'s' if world > 1 else ''}" for world in worlds]
     lines = [f"| {' | '.join(heads)} |", "| --- " * 5 + "| ---: " * (len(heads) - 5) + "|"]
     faults = []
     for case, found in curves.items():
+        if PLAIN not in found:
+            continue
         plain = found[PLAIN]
         cells = [*map(str, case), f"{plain[0]:.4f} to {plain[-1]:.4f}"]
         rounding = greatest_difference(found.get(OTHER_ORDER, plain), plain)
@@ -166,9 +178,11 @@ def main() -> int:
     out = Path(args.out)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.touch()
+    before = [record for record in read_records(out) if "losses" in record]
+    args.recorded = {(*(record[key] for key in _CASE), _way(record)) for record in before}
     offset = out.stat().st_size
     code = max(launch(run, given) for given in launches(args))
-    records = read_records(out, offset)
+    records = [*before, *read_records(out, offset)]
     errors = [record["error"] for record in records if "error" in record]
     table, faults = summarise([record for record in records if "losses" in record])
     print(table)
