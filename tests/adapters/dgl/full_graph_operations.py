@@ -193,6 +193,9 @@ OPERATIONS: dict[str, Operation] = {
     "reversed, min": lambda g, x, w, f, t: _reversed(g, x, f, fn.u_sub_e, fn.min),
     "reversed, of the user": lambda g, x, w, f, t: _reversed(g, x, f, fn.u_mul_e, _by_highest),
     "edge_softmax by source": lambda g, x, w, f, t: dgl.ops.edge_softmax(g, f, norm_by="src"),
+    "edge_softmax of scores by source": lambda g, x, w, f, t: dgl.ops.edge_softmax(
+        g, dgl.ops.u_mul_v(g, x, x)[:, :3], norm_by="src"
+    ),
     "edge_softmax reversed": lambda g, x, w, f, t: dgl.ops.edge_softmax(dgl.reverse(g), f),
     "some edges": lambda g, x, w, f, t: _some_edges(g, x, f),
     "links": lambda g, x, w, f, t: _links(g, x),

@@ -7,12 +7,8 @@ import pytest
 from .full_graph import conv_cases, model_cases, offload_cases
 from .full_graph.ranks import check_cases
 
-# Each row of these needs all rows, or rows of two selections.
-NOT_SERVED = {
-    *("MF", "links", "GPS of linear attention"),
-}
-LAYERS = sorted(set(conv_cases.CASES) - NOT_SERVED)
-MODELS = sorted(set(model_cases.CASES) - NOT_SERVED)
+LAYERS = sorted(conv_cases.CASES)
+MODELS = sorted(model_cases.CASES)
 
 
 @pytest.mark.timeout(400)
@@ -24,12 +20,12 @@ def test_training_and_inference(ranks: int) -> None:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("ranks", "chunks"), [(1, 3), (2, 2)])
 def test_layers(ranks: int, chunks: int) -> None:
-    names = LAYERS[ranks - 1 :: 3]
+    names = LAYERS[ranks - 1 :: 2]
     check_cases(conv_cases.__name__, names, ranks, offload=True, num_chunks=chunks)
 
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("ranks", "chunks"), [(1, 1), (2, 3)])
 def test_models(ranks: int, chunks: int) -> None:
-    names = MODELS[ranks - 1 :: 3]
+    names = MODELS[ranks - 1 :: 2]
     check_cases(model_cases.__name__, names, ranks, offload=True, num_chunks=chunks)

@@ -72,6 +72,19 @@ def used_before_and_after(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tens
     return before + h * total
 
 
+def written_rows(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
+    """As PyG's MFConv, and by mask, range and number."""
+    h = x * 2
+    out = h.new_empty(h.shape)
+    for value in (False, True):
+        ids = (mask == value).nonzero().view(-1)
+        out.index_copy_(0, ids, F.linear(h.index_select(0, ids), w * (1 + value)))
+    out[3:5] = 0.5
+    out[mask, :2] = h[mask, 1:3].sin()
+    out[torch.tensor([7, 1])] = w[:2]
+    return out * s
+
+
 def graph_norm(x: Tensor, s: Tensor, mask: Tensor, w: Tensor) -> Tensor:
     """As PyG's layer, with the number of each row's graph."""
     graph = x.new_zeros(x.shape[0], dtype=torch.long)
@@ -120,6 +133,11 @@ ROW_CASES: dict[str, Case] = {
     "logarithm of softmax over rows": lambda x, s, mask, w: F.linear(x, w).log_softmax(0),
     "normalised by deviation": lambda x, s, mask, w: (lambda h: (h - h.mean()) / h.std())(x @ w),
     "graph norm": graph_norm,
+    "written rows": written_rows,
+    "all rows by mask": lambda x, s, mask, w: x.sin()[mask | ~mask] * s,
+    "mask of two dimensions": lambda x, s, mask, w: (
+        (x * 2).unsqueeze(0)[(mask | ~mask).unsqueeze(0)] * x
+    ),
     "linear attention": lambda x, s, mask, w: (
         lambda k: (x @ (k.transpose(-2, -1) @ (x * s))) / (x @ k.sum(-2).unsqueeze(-1))
     )((x @ w).relu() + 0.01),
@@ -140,6 +158,12 @@ PLAIN_CASES: dict[str, Case] = {
         x.sin()[mask].sum() + (x.sin()[~mask] * 2).sum() + x.square().sum()
     ),
     "ids": lambda x, s, mask, w: x[torch.tensor([5, 1, 5, 22])].square().sum(0),
+    "joined with selected rows": lambda x, s, mask, w: (
+        torch.cat([(x * s).sum(1), (x @ w)[torch.tensor([5, 1, 5])].sum(-1)]).sin().sum(0)
+    ),
+    "two lists of ids": lambda x, s, mask, w: (
+        lambda z: (z[torch.tensor([5, 1, 5, 22])] * z[torch.tensor([0, 3, 1, 1])]).sum(0)
+    )(x @ w),
     "range": lambda x, s, mask, w: (x * s)[3:9].sum(0),
     "one row": lambda x, s, mask, w: x.exp()[-2] * 2,
     "row and columns": lambda x, s, mask, w: x[mask, 1:3].sum(0),

@@ -15,7 +15,7 @@ from peergraph.fullgraph.offload.offloaded_tensor import (
     OffloadedTensor,
     from_store,
 )
-from peergraph.fullgraph.offload.passes import RowPass, value_at, write_rows
+from peergraph.fullgraph.offload.passes import RowPass, store_wanted, value_at, write_rows
 from peergraph.fullgraph.offload.records import (
     EdgesOperand,
     Operand,
@@ -26,7 +26,7 @@ from peergraph.fullgraph.offload.records import (
 )
 from peergraph.fullgraph.offload.replay import Compiled, Place, Program, SourceRows
 from peergraph.fullgraph.offload.row_store import RowStore
-from peergraph.fullgraph.offload.selected_rows import Selection, selected_gradient
+from peergraph.fullgraph.offload.selected_rows import SelectedOperand, Selection, spread_rows
 from peergraph.fullgraph.offload.virtual_rank import RowSpace, partial_sum
 from peergraph.fullgraph.tensor.conversions import from_local
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
@@ -48,7 +48,7 @@ class InputKind(NamedTuple):
     """Of a plain tensor."""
 
     @classmethod
-    def of(cls, operand: Operand) -> InputKind:
+    def of(cls, operand: Operand | SelectedOperand) -> InputKind:
         """Returns what an operand is."""
         if isinstance(operand, PlainOperand):
             return cls(PlainOperand, value=operand.copy, version=operand.version)
@@ -58,6 +58,8 @@ class InputKind(NamedTuple):
             return cls(RowOperand, operand.content.space)
         if isinstance(operand, SourceOperand):
             return cls(SourceOperand, operand.rows.content.space, operand.structure)
+        if isinstance(operand, SelectedOperand):
+            return cls(SelectedOperand, operand.selection.space)
         return cls(EdgesOperand, structure=operand.structure, in_window=operand.in_window)
 
     def operand(self, saved: Tensor | None) -> Operand:
@@ -92,7 +94,8 @@ def serves(selection: Selection, inputs: Sequence[InputKind]) -> bool:
     if any(structure.chunks.layout is not selection.space.layout for structure in structures):
         return False  # Rows of edges are selected, which are made of rows of nodes.
     edges = [structure.edge_layout for structure in structures]
-    spaces = [part.space for part in inputs if part.kind in (RowOperand, ResidentOperand)]
+    with_rows = (RowOperand, ResidentOperand, SelectedOperand)
+    spaces = [part.space for part in inputs if part.kind in with_rows]
     return all(
         space is selection.space or any(space.layout is layout for layout in edges)
         for space in spaces
@@ -170,6 +173,7 @@ class Differentiated:
             for operand in operands
             if isinstance(operand, RowOperand) and id(operand) not in kept
         ]
+        store_wanted([*roots, *rows])
         row_pass = RowPass(self.space, [*roots, *rows], selection)
         slots = dict(zip(map(id, rows), row_pass.outputs[len(roots) :], strict=True))
         rank = self.space.rank
@@ -286,7 +290,7 @@ class GradientSum:
         assert self.total is not None
         if isinstance(self.operand, RowOperand):
             assert self.selection is not None
-            return selected_gradient(self.total, self.selection)
+            return spread_rows(self.total, self.selection)
         if isinstance(self.operand, ResidentOperand):
             tensor = self.operand.tensor
             return wrap(self.total, tensor.layout, tensor.partitioned_dim)

@@ -87,11 +87,16 @@ class EdgeRecorder:
     Args:
         spaces: of the graph.
         structure: the edges.
+        stores_results: whether results are stored before others are computed from them, since the
+            chunks of `structure` are not those of a structure of nodes.
     """
 
-    def __init__(self, spaces: RowSpaces, structure: ChunkedCsc) -> None:
+    def __init__(
+        self, spaces: RowSpaces, structure: ChunkedCsc, *, stores_results: bool = False
+    ) -> None:
         self.spaces = spaces
         self.structure = structure
+        self.stores_results = stores_results
         self.destinations = spaces.add(structure.destination_layout, structure.chunks)
         self.edges = spaces.add(structure.edge_layout, structure.edge_chunks)
         self._probe_csc: Csc | None = None
@@ -123,7 +128,9 @@ class EdgeRecorder:
         """Returns the recorder of the reversed edges. Collective at the first call."""
         if self._reversed is None:
             structure = self.structure.reversed(self.sources.chunks)
-            self._reversed = EdgeRecorder(self.spaces, structure)
+            self._reversed = EdgeRecorder(
+                self.spaces, structure, stores_results=self.stores_results
+            )
         return self._reversed
 
     def reversed_weights(self, weights: PartitionedTensor) -> PartitionedTensor:
@@ -220,7 +227,9 @@ class EdgeRecorder:
         if probe is None:
             probe = make_probe(space, shape, dtype)
         assert isinstance(probe, PartitionedTensor)
-        return Content(space, probe, record=made), needs_grad
+        content = Content(space, probe, record=made)
+        content.wanted = self.stores_results
+        return content, needs_grad
 
     def tensor(self, content: Content, needs_grad: bool, *, keep: bool) -> OffloadedTensor:
         """Returns the tensor of a record.

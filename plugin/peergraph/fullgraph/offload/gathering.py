@@ -15,6 +15,7 @@ from peergraph.fullgraph.offload.offloaded_tensor import OffloadedTensor
 from peergraph.fullgraph.offload.passes import RowPass
 from peergraph.fullgraph.offload.replay import Place
 from peergraph.fullgraph.offload.row_segment import row_operand
+from peergraph.fullgraph.tensor.conversions import take_rows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 
 
@@ -59,6 +60,25 @@ def local_rows(x: OffloadedTensor, device: torch.device | None = None) -> Tensor
 
     visit_rows(x, visit)
     return result
+
+
+def on_device(x: OffloadedTensor) -> PartitionedTensor:
+    """Returns all rows as a tensor on the device. Collective; differentiable."""
+    result: PartitionedTensor = OnDevice.apply(x)  # type: ignore[no-untyped-call]
+    return result
+
+
+class OnDevice(torch.autograd.Function):
+    """All rows on the device."""
+
+    @staticmethod
+    def forward(ctx: Any, x: OffloadedTensor) -> PartitionedTensor:
+        ctx.layout = x.layout
+        return resident_rows(x, x.layout)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return take_rows(grad, ctx.layout, 0)
 
 
 def resident_rows(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:

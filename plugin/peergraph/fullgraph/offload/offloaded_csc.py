@@ -16,7 +16,7 @@ from peergraph.aggregate.ops.product_order import multiplies_first
 from peergraph.aggregate.ops.spmm import REDUCTIONS
 from peergraph.aggregate.ops.spmm_linear import check_weights
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.offload import batch_norm, selection  # rules register themselves
+from peergraph.fullgraph.offload import assignment, batch_norm  # rules register themselves
 from peergraph.fullgraph.offload.chunked_csc import ChunkedCsc
 from peergraph.fullgraph.offload.edge_program import EdgeRecorder
 from peergraph.fullgraph.offload.linear_sum import linear_sum
@@ -25,6 +25,7 @@ from peergraph.fullgraph.offload.source_sum import source_sum
 from peergraph.fullgraph.offload.virtual_rank import RowSpaces
 from peergraph.fullgraph.structure.constant_inputs import ConstantInputs
 from peergraph.fullgraph.structure.edge_changes import with_self_loops, without_self_loops
+from peergraph.fullgraph.structure.edge_moves import EdgeMoves
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.fullgraph.structure.partitioned_structure import (
     NONE,
@@ -36,7 +37,7 @@ from peergraph.fullgraph.structure.partitioned_structure import (
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.memory import TableRows
 
-__all__ = ["OffloadedCsc", "batch_norm", "selection"]
+__all__ = ["OffloadedCsc", "assignment", "batch_norm"]
 
 _Rows = TypeVar("_Rows", bound=Tensor)
 
@@ -81,6 +82,37 @@ class OffloadedCsc(PartitionedStructure):
             reuse_chunks=self.chunked.reuse_chunks,
         )
         return OffloadedCsc(self.recorder.spaces, chunked)
+
+    def move_edge_rows(
+        self, e: PartitionedTensor, before: PartitionedStructure, moves: EdgeMoves
+    ) -> PartitionedTensor:
+        """Moves features of edges: see :meth:`PartitionedStructure.move_edge_rows`.
+
+        Offloaded rows are sums over edges from the rows that were to the rows that are, of which
+        each has one. At the first call these edges are made; they take as much memory as the edges.
+        """
+        if not isinstance(e, OffloadedTensor):
+            return self.resident.move_edge_rows(e, before, moves)
+        assert isinstance(before, OffloadedCsc)
+        before._operands.check_edge("e", e)
+        recorder = self.cached("moved edges", lambda: self._recorder_of_moves(before, moves))
+        return linear_sum(recorder, "sum", e, None)
+
+    def _recorder_of_moves(self, before: OffloadedCsc, moves: EdgeMoves) -> EdgeRecorder:
+        """Returns edges from the rows of edges elsewhere to the rows of these edges."""
+        rows, new_rows = before.edge_layout, self.edge_layout
+        start = rows.offsets[rows.group.rank]
+        local_rows = torch.arange(rows.local_count, device=self.device)
+        positions = torch.arange(new_rows.local_count, device=self.device)
+        edges = PartitionedCsc.from_local_edges(
+            rows,
+            new_rows,
+            RowLayout(new_rows.group, new_rows.counts, new_rows.positions),
+            moves(local_rows + start),
+            positions,
+        )
+        chunked = ChunkedCsc(edges, self.chunked.edge_chunks)
+        return EdgeRecorder(self.recorder.spaces, chunked, stores_results=True)
 
     def in_degrees(self) -> PartitionedTensor:
         """Returns the number of edges to each destination, [destinations], on the device."""

@@ -249,6 +249,11 @@ def store_sources(roots: Sequence[RowOperand], waiting_bytes: int = 0) -> None:
     store_rows(needed, waiting_bytes)
 
 
+def store_wanted(roots: Sequence[RowOperand]) -> None:
+    """Stores those of the rows of a pass that are wanted in a store. Collective."""
+    store_rows([root for root in roots if root.content.wanted and root.content.store is None])
+
+
 def store_rows(operands: Sequence[RowOperand], waiting_bytes: int = 0) -> None:
     """Stores rows, in one pass for all rows of the same nodes. Collective.
 

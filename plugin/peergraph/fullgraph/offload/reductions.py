@@ -17,7 +17,7 @@ from peergraph.fullgraph.offload.offloaded_tensor import (
     detached,
     make_shell,
 )
-from peergraph.fullgraph.offload.passes import RowPass, value_at
+from peergraph.fullgraph.offload.passes import RowPass, store_wanted, value_at
 from peergraph.fullgraph.offload.recording import Call, refuse
 from peergraph.fullgraph.offload.records import (
     Record,
@@ -125,6 +125,7 @@ def _reduce_next(call: Call, known: Sequence[Tensor]) -> Tensor:
     """Returns the result of the reduction after the known ones; one pass. Collective."""
     rank = call.rank
     rows = [operand for operand in call.operands if isinstance(operand, RowOperand)]
+    store_wanted(rows)
     row_pass = RowPass(call.space, rows)
     slots = dict(zip(map(id, rows), row_pass.outputs, strict=True))
     step_of_call = (call.func, call.args, call.kwargs, call.modes, tuple(call.seeds), None)

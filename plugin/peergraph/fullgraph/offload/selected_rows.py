@@ -146,8 +146,8 @@ class SelectedOperand:
         return wrap(result, layout, 0)
 
 
-def selected_gradient(rows: Tensor, selection: Selection) -> OffloadedTensor:
-    """Returns the gradient of rows of which only selected ones were used.
+def spread_rows(rows: Tensor, selection: Selection) -> OffloadedTensor:
+    """Returns selected rows among zeros, as the gradient of rows of which others were not used.
 
     Args:
         rows: [selected rows, *features].

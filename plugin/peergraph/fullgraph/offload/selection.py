@@ -32,18 +32,20 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     """Selected rows on the device, or columns of all rows."""
     if not isinstance(x, OffloadedTensor):
         if isinstance(x, PartitionedTensor):
-            index = _on_device(index)
+            index = rows_on_device(index)
             return x[index]
         result: Tensor = record(Tensor.__getitem__, (x, index), {})
         return result
+    if _is_mask_of_dimensions(index, x):
+        return getitem(x.flatten(0, index.dim() - 1), index.reshape(-1))
     parts = list(index) if isinstance(index, tuple) else [index]
-    place = _place_of_rows(parts, x)
+    place = place_of_rows(parts, x)
     rows = slice(None) if place is None else parts[place]
-    if isinstance(rows, slice) and rows.indices(x.layout.size) == (0, x.layout.size, 1):
+    if is_all_rows(rows, x):
         columns: Tensor = record(Tensor.__getitem__, (x, index), {})
         return columns
     assert place is not None
-    selected = select_rows(x, _on_device(rows))
+    selected = select_rows(x, rows_on_device(rows))
     parts[place] = slice(None)
     if isinstance(rows, int) and not isinstance(rows, bool):
         assert isinstance(selected, PartitionedTensor)
@@ -57,7 +59,7 @@ def getitem(x: Tensor, index: Any) -> Tensor:
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """Rows by ids, or columns."""
     if isinstance(input, OffloadedTensor) and dim % input.dim() == input.partitioned_dim:
-        return select_rows(input, _on_device(index))
+        return select_rows(input, rows_on_device(index))
     result: Tensor = record(torch.index_select, (input, dim, index), {})
     return result
 
@@ -82,12 +84,19 @@ def select_rows(x: OffloadedTensor, rows: Any) -> Tensor:
         rows = x.layout.range_ids(rows % x.layout.size, rows % x.layout.size + 1, 1)
     if not x._content.is_storable:
         refuse("indexing", "rows are selected from a view of which they are no rows")
-    layout = selection(x.layout, rows)
-    if layout is x.layout:
-        return x.view(x.shape)
-    if layout.by_ids or layout.parent is not x._content.space.layout:
-        return _rows_by_ids(x, layout)
-    return _rows_by_mask(x, layout)
+    return rows_of(x, selection(x.layout, rows))
+
+
+def rows_of(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
+    """Returns the rows of a selection of `x`'s rows on the device; all of them are `x`.
+
+    Collective; differentiable.
+    """
+    whole = x._content.space.layout
+    by_ids = layout.by_ids or layout.parent is not whole
+    if layout is x.layout or (not by_ids and layout.size == whole.size):
+        return x.view(x.shape)  # type: ignore[return-value]
+    return _rows_by_ids(x, layout) if by_ids else _rows_by_mask(x, layout)
 
 
 def _rows_by_mask(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
@@ -110,15 +119,20 @@ def _rows_by_mask(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
 
 def _rows_by_ids(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
     """Rows in the order of ids, taken from the rows that a mask selects. Collective."""
-    rows, space = layout.parent_rows, x._content.space
-    assert rows is not None
-    mask = torch.zeros(space.layout.local_count, dtype=torch.bool, device=rows.device)
-    mask[rows] = True
-    chosen = space.layout.select_mask(mask)
-    assert chosen.parent_rows is not None
+    rows, chosen = layout.parent_rows, x._content.space.layout.select_mask(local_mask(layout))
+    assert rows is not None and chosen.parent_rows is not None
     selected = _rows_by_mask(x, chosen).to_local()
     # The gradient adds rows that occur more than once in a fixed order.
     return from_local(selected[torch.searchsorted(chosen.parent_rows, rows)], layout)
+
+
+def local_mask(layout: RowLayout) -> Tensor:
+    """Returns which of this rank's rows a selection has, bool [local rows of the parent]."""
+    rows, parent = layout.parent_rows, layout.parent
+    assert rows is not None and parent is not None
+    mask = torch.zeros(parent.local_count, dtype=torch.bool, device=rows.device)
+    mask[rows] = True
+    return mask
 
 
 def compute_rows(operands: Sequence[RowOperand], chosen: Selection) -> list[Tensor]:
@@ -184,7 +198,22 @@ class SelectRows(torch.autograd.Function):
         return (None, None, None, *results)
 
 
-def _place_of_rows(parts: list[Any], x: OffloadedTensor) -> int | None:
+def _is_mask_of_dimensions(index: Any, x: OffloadedTensor) -> bool:
+    """Whether an index is a mask of several dimensions, of which the last has the rows."""
+    return (
+        isinstance(index, PartitionedTensor)
+        and index.dtype == torch.bool
+        and index.dim() > 1
+        and index.partitioned_dim == x.partitioned_dim == index.dim() - 1
+    )
+
+
+def is_all_rows(rows: Any, x: OffloadedTensor) -> bool:
+    """Returns whether an index of rows is a range of all."""
+    return isinstance(rows, slice) and rows.indices(x.layout.size) == (0, x.layout.size, 1)
+
+
+def place_of_rows(parts: list[Any], x: OffloadedTensor) -> int | None:
     """Returns the place of the index of rows among the parts of an index; None for all rows."""
     consumed = 0
     for place, part in enumerate(parts):
@@ -210,7 +239,7 @@ def _dims_of(part: Any) -> int:
     return part.dim() if isinstance(part, Tensor) and part.dtype == torch.bool else 1
 
 
-def _on_device(rows: Any) -> Any:
+def rows_on_device(rows: Any) -> Any:
     """Returns rows by which others are selected; those that were not computed are."""
     if isinstance(rows, OffloadedTensor):
         return resident_rows(rows, rows.layout)

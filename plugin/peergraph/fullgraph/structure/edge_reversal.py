@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import torch
 from torch import Tensor
 
-from peergraph.fullgraph.exchange.transport import Transport, split_rows
+from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.structure.edge_changes import internal_source_rows
+from peergraph.fullgraph.structure.edge_moves import EdgeMoves
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.fullgraph.structure.partitioned_structure import PartitionedStructure
 from peergraph.fullgraph.tensor.conversions import from_local
@@ -28,7 +27,7 @@ class EdgeReversal:
     """
 
     def __init__(
-        self, original: PartitionedStructure, structure: PartitionedStructure, moves: _Moves
+        self, original: PartitionedStructure, structure: PartitionedStructure, moves: EdgeMoves
     ) -> None:
         self.original = original
         self.structure = structure
@@ -42,12 +41,11 @@ class EdgeReversal:
         Raises:
             ValueError: `e` has other rows.
         """
-        return _move(e, self.original.edge_layout, self.structure.edge_layout, self._moves)
+        return self.structure.move_edge_rows(e, self.original, self._moves)
 
     def from_reversed(self, e: PartitionedTensor) -> PartitionedTensor:
         """Returns features of reversed edges with the rows of the edges; as the other way."""
-        moves = self._moves.reversed()
-        return _move(e, self.structure.edge_layout, self.original.edge_layout, moves)
+        return self.original.move_edge_rows(e, self.structure, self._moves.reversed())
 
 
 def reverse_edges(structure: PartitionedStructure) -> EdgeReversal:
@@ -110,7 +108,7 @@ def _internal_ends(structure: PartitionedCsc) -> tuple[Tensor, Tensor]:
     return internal_source_rows(structure, extended_rows), destinations
 
 
-def _reverse(structure: PartitionedCsc) -> tuple[PartitionedCsc, _Moves]:
+def _reverse(structure: PartitionedCsc) -> tuple[PartitionedCsc, EdgeMoves]:
     """Returns the reversed edges, and how rows of edges move to them."""
     nodes = structure.source_layout
     group = nodes.group
@@ -121,7 +119,7 @@ def _reverse(structure: PartitionedCsc) -> tuple[PartitionedCsc, _Moves]:
     sent = torch.bincount(owners, minlength=group.world_size).tolist()
     received = [counts[group.rank] for counts in group.all_gather(sent)]
     order = torch.argsort(owners, stable=True)
-    moves = _Moves(Transport.of(group), sent, received, order, None)
+    moves = EdgeMoves(Transport.of(group), sent, received, order, None)
     destinations = structure.destination_layout.offsets[group.rank] + destinations
     ids = structure.edge_layout.positions
     found = moves(torch.stack([destinations, sources - offsets[owners], ids], 1))
@@ -140,52 +138,3 @@ def _reverse(structure: PartitionedCsc) -> tuple[PartitionedCsc, _Moves]:
         mode=structure.mode_choice,
     )
     return made, moves
-
-
-class _Moves(NamedTuple):
-    """The way of rows to the ranks that get them."""
-
-    transport: Transport
-    sent: list[int]
-    """Rows of this rank by the rank that gets them."""
-    received: list[int]
-    """Rows that this rank gets, by rank."""
-    order: Tensor | None
-    """[rows of this rank] rows in the order in which they are sent; None: as they are."""
-    places: Tensor | None
-    """[rows that it gets] where each is stored; None: in the order in which they come."""
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        """Returns the rows that this rank gets. Collective."""
-        rows = rows.contiguous() if self.order is None else rows.index_select(0, self.order)
-        found = rows.new_empty(sum(self.received), *rows.shape[1:])
-        self.transport.all_to_all(split_rows(found, self.received), split_rows(rows, self.sent))
-        if self.places is None:
-            return found
-        return torch.empty_like(found).index_copy_(0, self.places, found)
-
-    def reversed(self) -> _Moves:
-        """Returns the moves in the other direction."""
-        return _Moves(self.transport, self.received, self.sent, self.places, self.order)
-
-
-def _move(
-    e: PartitionedTensor, layout: RowLayout, new_layout: RowLayout, moves: _Moves
-) -> PartitionedTensor:
-    if e.partitioned_dim != 0 or not layout.same_rows(e.layout):
-        raise ValueError(f"e must have the rows of the edges, {layout}, in dimension 0, got "
-                         f"{e.layout} in dimension {e.partitioned_dim}")  # fmt: skip
-    moved: Tensor = _MoveRows.apply(e.to_local(), moves)  # type: ignore[no-untyped-call]
-    return from_local(moved, new_layout)
-
-
-class _MoveRows(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, moves: _Moves) -> Tensor:
-        ctx.moves = moves
-        return moves(rows)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        moved: Tensor = _MoveRows.apply(grad, ctx.moves.reversed())  # type: ignore[no-untyped-call]
-        return moved, None

@@ -19,6 +19,7 @@ from peergraph.fullgraph.exchange.halo import HaloPlan, add_to_owners
 from peergraph.fullgraph.exchange.local_operands import local_operands
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.structure.constant_inputs import ConstantInputs
+from peergraph.fullgraph.structure.edge_moves import EdgeMoves, move_rows
 from peergraph.fullgraph.structure.in_kernel_sum import InKernelSums
 from peergraph.fullgraph.structure.joined_relations import join_relations
 from peergraph.fullgraph.structure.neighbor_sums import ModeChoice, NeighborSums
@@ -166,6 +167,13 @@ class PartitionedCsc(PartitionedStructure):
     def in_kernel_sums(self) -> InKernelSums:
         """Sums by a kernel that reads rows of other ranks; made collectively at the first use."""
         return self._sums.in_kernel
+
+    def move_edge_rows(
+        self, e: PartitionedTensor, before: PartitionedStructure, moves: EdgeMoves
+    ) -> PartitionedTensor:
+        """Moves features of edges: see :meth:`PartitionedStructure.move_edge_rows`."""
+        before._operands.check_edge("e", e)
+        return from_local(move_rows(e.to_local(), moves), self.edge_layout)
 
     def in_degrees(self) -> PartitionedTensor:
         """Returns the number of edges to each destination, [destinations]."""

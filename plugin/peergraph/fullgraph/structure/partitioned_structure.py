@@ -19,6 +19,7 @@ from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.memory import TableRows
 
 if TYPE_CHECKING:
+    from peergraph.fullgraph.structure.edge_moves import EdgeMoves
     from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 
 _Result = TypeVar("_Result")
@@ -225,6 +226,23 @@ class PartitionedStructure(ABC):
 
         Raises:
             TypeError, ValueError: an operand with other rows.
+        """
+
+    @abstractmethod
+    def move_edge_rows(
+        self, e: PartitionedTensor, before: PartitionedStructure, moves: EdgeMoves
+    ) -> PartitionedTensor:
+        """Returns features of the edges of another structure with the rows of these edges.
+
+        Collective; differentiable.
+
+        Args:
+            e: features of the edges of `before`, partitioned along dimension 0.
+            before: a structure of the same edges on other ranks.
+            moves: the way of the rows.
+
+        Raises:
+            ValueError: `e` has other rows.
         """
 
     def sddmm(
