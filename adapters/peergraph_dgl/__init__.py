@@ -24,6 +24,7 @@ from .graph.storages import TableStorage, TypedStorage
 from .graph.store_graph import StoreGraph, from_store
 from .graph.store_of import store_of
 from .loader import sampling
+from .loader.resume import stateful
 from .nn.accelerate import accelerate, revert
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "import_dgl",
     "revert",
     "share",
+    "stateful",
     "store_of",
     "use_kernels",
 ]

@@ -21,6 +21,7 @@ from .fullgraph.full_graph import full_graph, partition_of
 from .loader import patches
 from .loader.exclude_targets import ExcludeTargets
 from .loader.lazy import lazy
+from .loader.resume import stateful
 from .loader.sampler import NeighborSampler
 from .nn.accelerate import accelerate, revert
 from .prefetching.prefetcher import prefetch
@@ -44,6 +45,7 @@ __all__ = [
     "prefetch",
     "revert",
     "share",
+    "stateful",
     "store_of",
     "stores",
 ]

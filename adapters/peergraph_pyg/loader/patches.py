@@ -116,10 +116,10 @@ def _init_loader(original: Function, self: Any, *args: Any, **kwargs: Any) -> No
 
 
 def _iterate(original: Function, self: Any) -> Any:
-    return iter(prefetch(self)) if not is_plain() and _prefetches(self) else original(self)
+    return iter(prefetch(self)) if not is_plain() and prefetches(self) else original(self)
 
 
-def _prefetches(loader: Any) -> bool:
+def prefetches(loader: Any) -> bool:
     """Whether a loader prefetches by itself: its sampler samples a store on a GPU.
 
     Other samplers may not be safe in a thread, or may draw from generators of their own.

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from peergraph.integration import ThreadRng
 from peergraph.memory import limit_blocks
 from peergraph.sampling import next_seed
 from peergraph.store import Store
@@ -22,7 +23,6 @@ from peergraph.store import Store
 from ..data.store_of import find_store
 from .thread_state import (
     Modes,
-    ThreadRng,
     on_stream,
     record_stream,
     return_stream,

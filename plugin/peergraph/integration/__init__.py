@@ -5,7 +5,9 @@ from __future__ import annotations
 from peergraph.integration.explain_log import explain, is_explaining, note
 from peergraph.integration.patching import Patches, installed_version
 from peergraph.integration.sharing import SplitGraph, share_graph
+from peergraph.integration.stateful_loader import StatefulLoader
 from peergraph.integration.swapping import check_module, layer_classes, swap_layers
+from peergraph.integration.thread_rng import ThreadRng
 from peergraph.integration.unsupported import Unsupported, require
 from peergraph.integration.worker_options import WORKER_OPTIONS
 
@@ -13,6 +15,8 @@ __all__ = [
     "WORKER_OPTIONS",
     "Patches",
     "SplitGraph",
+    "StatefulLoader",
+    "ThreadRng",
     "Unsupported",
     "check_module",
     "explain",
