@@ -26,7 +26,7 @@ NUM_GPUS = num_gpus()
 # What most tests of ranks take seconds to import; optimizers import the compiler.
 preload("pytest", "torch._dynamo")
 if NUM_GPUS == 0:  # importing PyG prints torch's configuration, which initialises CUDA
-    preload("torch_geometric.loader", "peergraph_pyg", "peergraph_dgl")
+    preload("tests.conv_templates", "torch_geometric.loader", "peergraph_pyg", "peergraph_dgl")
 
 REQUIRED_GPUS = int(os.environ.get("PEERGRAPH_REQUIRE_GPUS", "0"))
 
@@ -57,8 +57,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """One after the other on GPUs: tests measure free memory, and each process takes some."""
-    return 0 if NUM_GPUS else min(4, len(os.sched_getaffinity(0)))
+    """One after the other on GPUs: tests measure free memory, and each process takes some.
+
+    Elsewhere one more than there are cores, up to four: many tests wait for ranks.
+    """
+    return 0 if NUM_GPUS else min(4, 1 + len(os.sched_getaffinity(0)))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import forkserver
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +109,14 @@ def _fork_in_place_of_spawn() -> None:
     spawning: Any = sys.modules["torch.multiprocessing.spawn"]  # Its function hides it.
     # A child of a fork server knows that server's address, but would start another server.
     forkserver._forkserver.ensure_running = forkserver.ensure_running = _nothing  # type: ignore[attr-defined,method-assign]
-    forked = partial(spawning.start_processes, start_method="fork")
-    torch.multiprocessing.spawn = spawning.spawn = forked
+    torch.multiprocessing.spawn = spawning.spawn = partial(_fork, spawning.start_processes)
+
+
+def _fork(start: Callable[..., Any], fn: Callable[..., Any], args: Any = (), **options: Any) -> Any:
+    """Forks where what is to be run could be sent to a new process."""
+    if hasattr(sys.modules["__main__"], fn.__name__) or fn.__module__ != "__main__":
+        ForkingPickler.dumps((fn, args))  # Raises as spawning does.
+    return start(fn, args, start_method="fork", **options)
 
 
 def _free_port() -> int:

@@ -219,11 +219,14 @@ def check_all(pair: Both, verbs: dict[str, Verb], failed: list[str], case: objec
 
 def check_verbs() -> list[str]:
     group, failed = Group.current(), []
-    for mode in MODES:
+    # Of one and two CPU ranks each verb takes one of the modes.
+    step = 1 if group.world_size > 2 or group.device.type == "cuda" else len(MODES)
+    for number, mode in enumerate(MODES):
         pair = both(group, random_graph(group.device, 40, 30, 300), mode=mode)
-        check_all(pair, VERBS, failed, mode)
+        check_all(pair, dict(list(VERBS.items())[number % step :: step]), failed, mode)
         square = both(group, random_graph(group.device, 30, 30, 200), same_nodes=True, mode=mode)
-        check_all(square, VERBS_OF_SAME_NODES, failed, mode)
+        some = dict(list(VERBS_OF_SAME_NODES.items())[number % step :: step])
+        check_all(square, some, failed, mode)
     return failed
 
 
@@ -266,7 +269,7 @@ def check_graphs() -> list[str]:
     return failed
 
 
-@pytest.mark.parametrize("ranks", [1, 3, 4])
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_graphs_at_the_edge(ranks: int) -> None:
     run_cases(check_graphs, ranks, "cpu")
 

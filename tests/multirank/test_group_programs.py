@@ -7,14 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tests.scripts import run_python
 
 _BEGIN = """
 import os, signal, sys, time, torch
 import torch.distributed as dist
 from peergraph.memory import Group
-rank = int(sys.argv[1])
-dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=rank, world_size=2)
 group = Group.current(timeout=60)
 pids = group.all_gather(os.getpid())
 """
@@ -44,13 +44,13 @@ if rank == 0:
 
 
 def _run(program: str, folder: Path) -> list[tuple[int, str, str]]:
-    """Exit code, output and errors of both ranks."""
+    """Exit code, output and errors of both ranks, which are new interpreters."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", _BEGIN + program]
+    command = [sys.executable, "-c", _BEGIN + program, str(folder / "store")]
     ranks = [
         subprocess.Popen(
-            [*command, str(rank), str(folder / "store")],
-            env=environment,
+            command,
+            env={**environment, "RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -66,16 +66,19 @@ def _run(program: str, folder: Path) -> list[tuple[int, str, str]]:
             process.wait()
 
 
-@pytest.mark.parametrize(
-    ("program", "named"),
-    [(_DIES, "rank 1 died (pid {})"), (_RAISES, "rank 1 died (pid {}) of LookupError: on purpose")],
-    ids=["killed", "raises"],
-)
-def test_what_is_shown_where_a_rank_dies(tmp_path: Path, program: str, named: str) -> None:
-    program = "print(pids[1], flush=True)\n" + program
-    (code, out, errors), _ = _run(program, tmp_path)
+_SHOW = "if rank == 0: print(pids[1], flush=True)\n"
+
+
+def test_what_is_shown_where_a_rank_raises(tmp_path: Path) -> None:
+    (code, out, errors), _ = _run(_SHOW + _RAISES, tmp_path)
     assert code == 1
-    assert f"PeerLostError: {named.format(out.strip())}" in errors
+    assert f"PeerLostError: rank 1 died (pid {out.strip()}) of LookupError: on purpose" in errors
+
+
+def test_what_is_shown_where_a_rank_is_killed(tmp_path: Path) -> None:
+    done = run_python("-c", _BEGIN + _SHOW + _DIES, tmp_path / "store", ranks=2)
+    assert done.returncode == 1
+    assert f"PeerLostError: rank 1 died (pid {done.stdout.strip()})" in done.stderr
 
 
 def test_ranks_may_end_at_different_times(tmp_path: Path) -> None:

@@ -249,7 +249,7 @@ def held(device: torch.device) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("kind", ["plain", "disjoint", "induced", "fixed"])
-def test_ten_thousand_batches_leak_nothing(device: torch.device, kind: str) -> None:
+def test_thousands_of_batches_leak_nothing(device: torch.device, kind: str) -> None:
     store = random_store(device, 300, 5)
     options = {"disjoint": {"disjoint": True}, "induced": {"subgraph": "induced"}}.get(kind, {})
     sampler = NeighborSampler(store, [3, 2], **options)
@@ -263,7 +263,7 @@ def test_ten_thousand_batches_leak_nothing(device: torch.device, kind: str) -> N
     run(500)
     before, memory = held(device), resident_bytes()
     reserved = torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
-    run(10_000)
+    run(4_000)
     assert held(device) == before
-    assert resident_bytes() - memory < 16 << 20
+    assert resident_bytes() - memory < 8 << 20
     assert device.type == "cpu" or torch.cuda.memory_reserved(device) - reserved < 32 << 20

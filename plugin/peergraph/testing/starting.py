@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver
@@ -38,16 +39,19 @@ def context_of(start: Start) -> ForkServerContext | SpawnContext:
         raise ValueError(f'start must be "forked" or "fresh", got {start!r}')
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_imported)
-    with _one_thread():
+    with _environment_of_the_server():
         forkserver.ensure_running()
     return context
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    """For a process that is started meanwhile."""
-    before = {name: os.environ.get(name) for name in _ONE_THREAD}
-    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
+def _environment_of_the_server() -> Iterator[None]:
+    """Has a process that is started meanwhile start no threads and import from this one's paths."""
+    given = dict.fromkeys(_ONE_THREAD, "1")
+    # Python before 3.13 does not pass the paths on before the server imports.
+    given["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
     try:
         yield
     finally:

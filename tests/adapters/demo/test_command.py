@@ -6,8 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -85,14 +83,7 @@ def check_output(out: str, result: dict[str, Any], ranks: int) -> None:
 
 def test_two_ranks(tmp_path: Path) -> None:
     data, report = write_graph(tmp_path / "toy.npz"), tmp_path / "out.json"
-    command = [sys.executable, *DEMO, "--data", str(data), *SMALL]
-    done = subprocess.run(
-        [*command, "--json", str(report), "--measure"],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    done = run_python(*DEMO, "--data", data, *SMALL, "--json", report, "--measure")
     assert done.returncode == 0, done.stderr
     check_output(done.stdout, json.loads(report.read_text()), ranks=2)
     assert "epoch 1/1" in done.stderr  # the progress bar
@@ -126,7 +117,7 @@ def test_full_graph(tmp_path: Path) -> None:
     results = []
     for ranks in (1, 2):
         report = tmp_path / f"{ranks}.json"
-        command = [*DEMO, "--data", data, *SMALL, "--full-graph", "--epochs", "12"]
+        command = [*DEMO, "--data", data, *SMALL, "--full-graph", "--epochs", "6"]
         command += ["--ranks", str(ranks), "--dropout", "0.5", "--json", report]
         done = run_python(*command, ranks=ranks)
         assert done.returncode == 0, done.stderr

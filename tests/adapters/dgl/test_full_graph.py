@@ -14,8 +14,8 @@ from peergraph.testing import run_ranks
 from tests.named_case import named_case
 
 # Curves over 50 epochs, and longer, are a benchmark: benchmarks/fullgraph_curves.py.
-EPOCHS = 12
-FEW = 3
+EPOCHS = 4
+FEW = 2
 # Trained for all epochs with accelerated layers; DGL's own layers, and other models, for a few.
 LONG = ("GCN", "SAGE mean", "GAT", "GIN", "R-GCN", "deep, BatchNorm", "hetero")
 KINDS = [
@@ -45,7 +45,7 @@ def wanted() -> list[list[float]]:
     return [train(MODELS[name][0], GRAPHS[MODELS[name][1]](), epochs) for name, _, epochs in KINDS]
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("world_size", [1, 3])
 def test_losses_are_those_of_one_process(world_size: int, wanted: list[list[float]]) -> None:
     for rank, curves in enumerate(run_ranks(_curves, world_size, timeout_s=400)):
         for kind, got, losses in zip(KINDS, curves, wanted, strict=True):

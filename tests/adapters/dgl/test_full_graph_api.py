@@ -196,7 +196,7 @@ def _check_tiny() -> None:
             torch.testing.assert_close(got, train(make, GRAPHS[name](), 3), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("world_size", [1, 3])
 def test_graph(world_size: int) -> None:
     run_ranks(_all_checks, world_size, timeout_s=200)
 
@@ -244,12 +244,12 @@ class _Dropping(torch.nn.Module):
 
 
 def _drop(fast: bool) -> list[float]:
-    return train(_Dropping, peergraph_dgl.full_graph(GRAPHS["loops"]()), 5, fast)
+    return train(_Dropping, peergraph_dgl.full_graph(GRAPHS["loops"]()), 3, fast)
 
 
 @pytest.mark.parametrize("fast", [False, True], ids=["DGL's layers", "accelerated"])
 def test_dropout_is_the_same_on_any_number_of_ranks(fast: bool) -> None:
-    curves = [run_ranks(_drop, world_size, fast) for world_size in (1, 2, 3)]
+    curves = [run_ranks(_drop, world_size, fast) for world_size in (1, 3)]
     for losses in (rank for ranks in curves for rank in ranks):
         torch.testing.assert_close(losses, curves[0][0], rtol=1e-6, atol=1e-6)
-    assert curves[0][0] != train(_Dropping, GRAPHS["loops"](), 5)
+    assert curves[0][0] != train(_Dropping, GRAPHS["loops"](), 3)

@@ -24,7 +24,7 @@ from tests.adapters.dgl.full_graph_operations import (
 )
 from tests.named_case import named_case
 
-STEPS = 5
+STEPS = 2
 CHUNKS = (1, 3, 7)
 
 

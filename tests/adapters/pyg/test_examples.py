@@ -62,6 +62,6 @@ def test_full_graph(device: torch.device) -> None:
 
 
 def test_full_graph_larger_than_the_budget() -> None:
-    options = ("--device", "cpu", "--epochs", "5")
+    options = ("--device", "cpu", "--epochs", "2")
     resident = run("pyg_full_graph", *options)
     assert run("pyg_full_graph", *options, "--memory-budget", "2") == resident

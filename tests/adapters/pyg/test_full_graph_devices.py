@@ -23,7 +23,7 @@ from tests.named_case import named_case
 from .full_graph.graphs import CLASSES, WIDTH, small_graph
 
 Make = Callable[[], nn.Module]
-EPOCHS = 6
+EPOCHS = 3
 
 MODELS: dict[str, Make] = {
     "GCN": lambda: pyg.GCN(WIDTH, 8, 2, CLASSES, norm="batch_norm"),
@@ -132,9 +132,8 @@ def run_checks(device: str) -> None:
     check_two_runs(group)
 
 
-@pytest.mark.parametrize("ranks", [1, 4])
-def test_on_cpu_ranks(ranks: int) -> None:
-    run_ranks(run_checks, ranks, "cpu", timeout_s=300)
+def test_on_cpu_ranks() -> None:
+    run_ranks(run_checks, 3, "cpu", timeout_s=300)
 
 
 @pytest.mark.parametrize("ranks", GPU_NUMBERS)

@@ -64,13 +64,6 @@ def _run(module: str, names: list[str], options: dict[str, Any]) -> dict[str, st
     return errors
 
 
-def run_case(module: str, name: str) -> Any:
-    """Returns the result of one case, on a rank."""
-    torch.set_default_dtype(torch.float64)
-    torch.manual_seed(0)
-    return importlib.import_module(module).CASES[name]()
-
-
 def full(value: Any) -> Any:
     """Values of all ranks, in the order of the user's ids; a plain tensor is one already."""
     return value.full_tensor() if hasattr(value, "full_tensor") else value

@@ -1,0 +1,27 @@
+"""Fixtures of the tests of prefetching."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from peergraph_pyg.loader import patches
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("PEERGRAPH_PREFETCH", raising=False)
+    gc.collect()
+    before = threading.active_count()
+    yield
+    gc.collect()
+    assert threading.active_count() == before
+
+
+@pytest.fixture
+def all_prefetch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loaders of stores on CPUs do as those of stores on GPUs do."""
+    monkeypatch.setattr(patches, "_prefetches", lambda loader: True)
