@@ -122,7 +122,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+@named_cases("shapes", SHAPES)
 def test_shapes(device: torch.device, shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     for message, reduce in product(["add", "mul", "div"], ["sum", "max"]):
         with named_case(message, reduce):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate import Csc, spmm_add_self
-from tests.named_case import named_case
+from tests.named_case import named_case, named_cases
 from tests.pairwise import pairwise
 
 from .graphs import DTYPES, TOLERANCE, features, random_graph
@@ -32,7 +32,7 @@ def gradients(out: Tensor, wanted: list[Tensor]) -> list[Tensor]:
     return list(torch.autograd.grad((out * scale).sum(), wanted))
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("backward", "weighted", "weight_shape", "width"),
     pairwise(["transpose", "atomic"], [False, True], [(), (1,), (COUNT, 1)], [1, 7, 64]),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from peergraph.fullgraph.structure.interleaving import (
 from peergraph.memory import Group
 from peergraph.testing import run_ranks
 from tests.aggregate.graphs import TOLERANCE, features, random_graph
+from tests.named_case import named_cases
 
 from .partitioned import leaf, partition, shuffled_layout
 
@@ -37,8 +39,7 @@ TIMES: dict[str, Callable[[Interleaving], float]] = {
 }
 
 
-@pytest.mark.parametrize("name", TIMES)
-@pytest.mark.parametrize("row_bytes", [16, 64, 256, 512, 2048])
+@named_cases(("name", "row_bytes"), product(TIMES, [16, 64, 256, 512, 2048]))
 def test_tuning(name: str, row_bytes: int) -> None:
     measured: list[Interleaving] = []
 

@@ -17,6 +17,7 @@ from tests.kernels import (  # noqa: F401
 )
 from tests.kernels.cases import CASES
 from tests.kernels.sources import kernels
+from tests.named_case import named_cases
 
 
 def test_no_kernel_is_left_out() -> None:
@@ -24,7 +25,7 @@ def test_no_kernel_is_left_out() -> None:
     assert covered == kernels()
 
 
-@pytest.mark.parametrize("name", CASES)
+@named_cases("name", CASES)
 def test_results(name: str, device: torch.device) -> None:
     case = CASES[name]
     found = [tensor.cpu() for tensor in case.run(device)]

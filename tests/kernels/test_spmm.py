@@ -14,6 +14,7 @@ from peergraph.aggregate.sparse import csr
 from peergraph.aggregate.sparse.column_blocks import column_block_count
 from peergraph.aggregate.sparse.csr import CsrMatrix
 from tests.aggregate.graphs import TOLERANCE, Graph, features, hub_graph, random_graph
+from tests.named_case import named_cases
 from tests.pairwise import pairwise
 
 SCHEDULES = [
@@ -63,7 +64,7 @@ def expected_sums(graph: Graph, message: str, x: Tensor | None, e: Tensor | None
     return out.index_add_(0, destination, values)
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("kind", "dtype", "width", "message", "mean"),
     pairwise(
         ["hub", "random", "no edges"],
@@ -93,7 +94,7 @@ def test_add_spmm(
     torch.testing.assert_close(out, expected, **TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("kind", "dtype", "width", "message", "accumulate", "mean"),
     pairwise(
         ["hub", "random"],
@@ -216,9 +217,7 @@ def test_out_that_cannot_be_added_to(device: torch.device) -> None:
         add_spmm(out.repeat(1, 2)[:, ::2], x, None, matrix, "copy_u")
 
 
-@pytest.mark.parametrize(
-    ("schedule", "width", "message"), pairwise(SCHEDULES, [1, 33, 64], ["copy_u", "mul"])
-)
+@named_cases(("schedule", "width", "message"), pairwise(SCHEDULES, [1, 33, 64], ["copy_u", "mul"]))
 def test_schedules_give_the_same_sums(
     schedule: Schedule, width: int, message: str, device: torch.device
 ) -> None:

@@ -19,7 +19,7 @@ from peergraph.sampling import (
     exclude_edges,
 )
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Store, TableTensor
-from tests.named_case import named_case
+from tests.named_case import named_case, named_cases
 from tests.store.graphs import homogeneous_source
 
 DTYPES = [torch.float32, torch.float64, torch.bool, torch.int16, torch.int32]
@@ -76,7 +76,7 @@ USES: dict[str, Callable[[Store, torch.Tensor], Any]] = {
 }
 
 
-@pytest.mark.parametrize("use", USES)
+@named_cases("use", USES)
 def test_no_ids_of_any_dtype(use: str, device: torch.device) -> None:
     for dtype in DTYPES if use in ("sample", "gather", "walk") else DTYPES[:1]:
         with named_case(dtype), Store.build(homogeneous_source(50, 300), device=device) as store:

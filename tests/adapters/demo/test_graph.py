@@ -11,6 +11,7 @@ import pytest
 
 from peergraph_demo.graph import random_split
 from peergraph_demo.npz_file import load_npz, save_npz
+from tests.named_case import named_cases
 
 SHARED_DATA = Path(__file__).parents[4] / "shared" / "data"
 
@@ -96,7 +97,7 @@ def test_other_files_are_refused(tmp_path: Path, changes: dict[str, Any], messag
         load_npz(path)
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("changes", "message"),
     [
         ({"y": np.array([0, 1, 1, {}], object)}, "is damaged: y: Object arrays cannot be loaded"),

@@ -14,7 +14,7 @@ import dgl.nn as dglnn
 import torch
 
 from tests.adapters.dgl.served import assert_close, block, grads, leaf, plain_graph, served
-from tests.named_case import named_case
+from tests.named_case import named_case, named_cases
 
 Edges = str | None
 
@@ -90,7 +90,7 @@ def run(conv: torch.nn.Module, graph: Any, device: torch.device, edges: Edges) -
     return [out, *grads(out, [x, *collected, *conv.parameters()])]
 
 
-@pytest.mark.parametrize("name", CONVS)
+@named_cases("name", CONVS)
 def test_conv(name: str, device: torch.device) -> None:
     make, edges = CONVS[name]
     for graph in [plain_graph] if name in ON_GRAPHS_ONLY else [plain_graph, block]:

@@ -27,7 +27,7 @@ from .graphs import CLASSES, EDGE_WIDTH, WIDTH, small_graph, small_hetero
 from .model_cases import DeepGCN, Hetero, ToHetero
 from .training_cases import RGCN
 
-HIDDEN, STEPS, DROPOUT = 8, 5, 0.4
+HIDDEN, STEPS, DROPOUT = 8, 2, 0.4
 CHUNKS = (1, 3, 7)
 TOLERANCE = 1e-9
 
