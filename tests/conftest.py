@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import warnings
@@ -53,6 +54,12 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpus(n): the test needs n GPUs")
     config.addinivalue_line("markers", "alone: on GPUs, no other test runs beside it")
+
+
+def pytest_collection_finish() -> None:
+    """Leaves modules and the collected tests out of later collections of garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist

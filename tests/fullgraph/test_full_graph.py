@@ -192,7 +192,7 @@ def run_cases() -> None:
             case()
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("world_size", [1, 3])
 def test_graphs_are_the_same_on_ranks(world_size: int) -> None:
     run_ranks(run_cases, world_size)
 

@@ -80,7 +80,7 @@ def check_passes(folder: str) -> None:
                 copied = graph.resident.edge_layout.local_count >= graph.source_layout.local_count
                 rows = graph.source_layout.local_count * copied
                 assert (use.used, use.peak) == (0, 24 * rows)
-        for switches in SWITCHES:
+        for switches in SWITCHES[1:]:  # The passes above have both.
             with named_case(name, *switches):
                 options = dict(zip(("deduplicate_ranks", "reuse_chunks"), switches, strict=True))
                 stores = allocator(group, folder)
@@ -135,7 +135,7 @@ def check_gradients(graph: ChunkedGraph, csc: ChunkedCsc, stores: RowStores, tie
     assert torch.equal(*single)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_sums_and_gradients_are_those_of_plain_indexing(ranks: int, tmp_path: object) -> None:
     run_ranks(check_passes, ranks, str(tmp_path))
 
