@@ -1,4 +1,4 @@
-"""Structures that are built piece by piece, compared with sorted edges."""
+"""A structure built from pieces of a list of edges has the rank's edges, sorted by destination."""
 
 from __future__ import annotations
 

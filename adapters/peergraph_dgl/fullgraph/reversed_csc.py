@@ -61,7 +61,7 @@ class ReversedCsc:
     ) -> Tensor:
         """Sums or averages messages ``copy_u``, ``copy_e`` or ``mul`` at destinations."""
         if message not in _MESSAGES or reduce not in ("sum", "mean"):
-            return self.moved.structure.spmm(message, reduce, x, self._moved_rows(e))
+            return self.moved.structure.spmm(message, reduce, x, self._on_moved_edges(e))
         sums = self.original.spmm_transposed(message, x, e)
         if reduce == "sum":
             return sums
@@ -93,10 +93,11 @@ class ReversedCsc:
 
     @property
     def moved(self) -> EdgeReversal:
-        """The edges by rank of their destination. Collective at the first call."""
+        """The same edges, each on the rank of its destination. Collective at the first call."""
         return reverse_edges(self.original)
 
-    def _moved_rows(self, e: Any) -> PartitionedTensor | None:
+    def _on_moved_edges(self, e: Any) -> PartitionedTensor | None:
+        """Returns features of edges with the rows of :attr:`moved`'s structure, or None."""
         return None if e is None else self.moved.to_reversed(e)
 
     def __getattr__(self, name: str) -> Any:

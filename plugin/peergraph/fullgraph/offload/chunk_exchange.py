@@ -118,10 +118,11 @@ class ChunkExchange:
 
     @property
     def continues_sums(self) -> bool:
-        """Whether sums of gradients are loaded again with their rows, so that rows that leave a
-        window are written and not added.
+        """Whether a row that enters a window again is loaded with the gradients added before.
 
-        A row that leaves is then in no window of this rank or another before the batch after next.
+        Then a row that leaves a window is written over the stored sum; else it is added to that. A
+        row that leaves enters no window of any rank before the batch after next, when its sum has
+        been written.
         """
         return self.deduplicate_ranks and self.reuse_chunks
 

@@ -90,7 +90,7 @@ class Chunks:
         return max(self.sizes)
 
     def range(self, chunk: int) -> tuple[int, int]:
-        """Returns the first local row of a chunk, and the row behind its last."""
+        """Returns the bounds of a chunk: its local rows are ``start``, ..., ``stop - 1``."""
         if not 0 <= chunk < self.count:
             raise IndexError(f"chunk must be one of 0..{self.count - 1}, got {chunk}")
         return self.offsets[chunk], self.offsets[chunk + 1]

@@ -13,8 +13,6 @@ from torch import Tensor
 from peergraph.aggregate import Csc
 from peergraph.aggregate.ops.operands import autocast
 from peergraph.aggregate.ops.product_order import multiplies_first
-from peergraph.aggregate.ops.spmm import REDUCTIONS
-from peergraph.aggregate.ops.spmm_linear import check_weights
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload import assignment, batch_norm  # rules register themselves
 from peergraph.fullgraph.offload.chunked_csc import ChunkedCsc
@@ -23,7 +21,6 @@ from peergraph.fullgraph.offload.linear_sum import linear_sum
 from peergraph.fullgraph.offload.offloaded_tensor import OffloadedTensor, make_shell
 from peergraph.fullgraph.offload.source_sum import source_sum
 from peergraph.fullgraph.offload.virtual_rank import RowSpaces
-from peergraph.fullgraph.structure.constant_inputs import ConstantInputs
 from peergraph.fullgraph.structure.edge_changes import with_self_loops, without_self_loops
 from peergraph.fullgraph.structure.edge_moves import EdgeMoves
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
@@ -33,6 +30,7 @@ from peergraph.fullgraph.structure.partitioned_structure import (
     PartitionedStructure,
     RowsOf,
     RowType,
+    constant_inputs,
 )
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.memory import TableRows
@@ -59,9 +57,6 @@ class OffloadedCsc(PartitionedStructure):
         self.chunked = chunked
         """The edges by chunk."""
         self.recorder = EdgeRecorder(spaces, chunked)
-        self.keeps_results = True
-        """Whether sums of constant features are kept; they take as much memory as the features."""
-        self._constants = ConstantInputs()
 
     @property
     def device(self) -> torch.device:
@@ -130,10 +125,6 @@ class OffloadedCsc(PartitionedStructure):
         """Returns the user's ids of the source and of the destination of each edge, [edges]."""
         return self.resident.edge_ends()
 
-    def keeps(self, x: Tensor | TableRows, e: Tensor | None = None) -> bool:
-        """Returns whether results of these features are kept: they came before, unchanged."""
-        return self.keeps_results and self._constants.note(*_given(x, e))
-
     def kept(self, x: Tensor, key: Hashable, make: Callable[[], _Rows]) -> _Rows:
         """Returns what `make` returned at the first call for `x`, of which :meth:`keeps` is true.
 
@@ -198,13 +189,9 @@ class OffloadedCsc(PartitionedStructure):
             return self.resident.spmm_linear(
                 reduce, x, weight, self_weight, bias, self_x=self_x, others=resident
             )
-        if reduce not in REDUCTIONS:
-            raise ValueError(f"reduce must be one of {', '.join(REDUCTIONS)}, got {reduce!r}")
-        if self_x is None and self_weight is not None:
-            self._operands.check_same_nodes("spmm_linear without self_x")
-        structures = [self, *(structure for structure, _ in others)]
-        weights = [weight, *(other for _, other in others)]
-        check_weights(x, weights, self_weight, self_x, bias)
+        structures, weights = self._check_spmm_linear(
+            reduce, x, weight, self_weight, bias, self_x, others
+        )
         _refuse_table(x)
         assert isinstance(x, Tensor)
         own = x if self_x is None else self_x
@@ -336,7 +323,7 @@ class OffloadedCsc(PartitionedStructure):
         cast = torch.get_autocast_dtype(self.device.type)
         enabled = torch.is_autocast_enabled(self.device.type)
         key = (message, reduce, cast if enabled else None)
-        kept = self._constants.keep(_given(x, e), key, lambda: _keeping(run()))
+        kept = self._constants.keep(constant_inputs(x, e), key, lambda: _keeping(run()))
         assert isinstance(kept, OffloadedTensor)
         # What is kept must not be changed with the result.
         return make_shell(kept._content)
@@ -398,7 +385,3 @@ def _refuse_table(x: Any) -> None:
         raise NotImplementedError(
             "rows of a table as features of an offloaded graph: pass the graph's node rows"
         )
-
-
-def _given(*inputs: Any) -> tuple[Tensor, ...]:
-    return tuple(tensor for tensor in inputs if tensor is not None)

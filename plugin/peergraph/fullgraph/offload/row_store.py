@@ -122,7 +122,7 @@ class RowStore:
             write_staged(self.memory, start, rows)
             return
         target = self.memory[start : start + len(rows)]
-        # Rows of another memory layout would be copied through a buffer, synchronously.
+        # torch copies rows that are not contiguous through a buffer, and the host waits for it.
         target.copy_(rows.contiguous(), non_blocking=True)
 
     def gather(self, rows: Tensor, out: Tensor | None = None) -> Tensor:

@@ -152,7 +152,7 @@ class RowStores:
                 self._free_blocks(name, use.kept)
 
     def has_device_room(self, num_bytes: int) -> bool:
-        """Whether rows of the role "sequential" of so many bytes would be on the device."""
+        """Whether the device has room for `num_bytes` more bytes of rows of role "sequential"."""
         room = self.sequential_device_bytes - self._sequential_bytes
         return num_bytes <= min(room, self.use["device"].left)
 
@@ -164,7 +164,7 @@ class RowStores:
         return ["host", "file"]
 
     def _take(self, tier: Tier, num_bytes: int) -> Tensor | None:
-        """Returns at least so many bytes, or None where the tier has no room."""
+        """Returns at least `num_bytes` bytes, or None where the tier has no room."""
         use = self.use[tier]
         if num_bytes > use.left or (tier == "file" and self.folder is None):
             return None

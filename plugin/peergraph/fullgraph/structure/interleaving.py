@@ -56,7 +56,7 @@ APART = Interleaving(distance=0)
 
 
 def partitions(row_bytes: int) -> tuple[int, ...]:
-    """Returns the partitions that differ for rows of so many bytes, ascending.
+    """Returns the values of `partition` that are tried for rows of `row_bytes` bytes, ascending.
 
     As many lanes of a warp work on an edge as its row has vectors; each lane holds 1 to 8 vectors.
     """

@@ -18,7 +18,7 @@ from peergraph.fullgraph.structure.in_kernel_sum import InKernelSums
 from peergraph.fullgraph.structure.staged_sum import SourceBlocks, staged_sum
 
 ModeChoice = str | Callable[[int], str]
-"""The mode of all sums, or a function that returns that of rows of so many bytes."""
+"""The mode of all sums, or a function from the bytes of a row to the mode of its sums."""
 
 # Whole blocks need no packing, which costs about as much as this share of their rows' copies.
 _PACKING = 0.17
@@ -34,8 +34,8 @@ class NeighborSums:
     Args:
         plan: which rows of sources are exchanged.
         local: the edges, from extended rows of sources.
-        mode: one of :data:`MODES` for all sums; a function that returns the mode for rows of so
-            many bytes, the same on all ranks; None: :func:`default_mode`.
+        mode: one of :data:`MODES` for all sums; or a function from the bytes of a row to the mode
+            of its sums, the same on all ranks; None: :func:`default_mode`.
     """
 
     def __init__(self, plan: HaloPlan, local: Csc, mode: ModeChoice | None) -> None:
@@ -57,7 +57,7 @@ class NeighborSums:
         self.mode = mode
 
     def mode_for(self, row_bytes: int) -> str:
-        """Returns the mode of sums of rows of so many bytes."""
+        """Returns the mode of sums of rows of `row_bytes` bytes each."""
         return self.mode if isinstance(self.mode, str) else self.mode(row_bytes)
 
     def blocks(self, mode: str) -> SourceBlocks:

@@ -12,13 +12,11 @@ from torch import Tensor
 from peergraph.aggregate import Csc
 from peergraph.aggregate.ops.operands import autocast
 from peergraph.aggregate.ops.product_order import multiplies_first
-from peergraph.aggregate.ops.spmm import REDUCTIONS
-from peergraph.aggregate.ops.spmm_linear import check_weights, products, spmm_linear
+from peergraph.aggregate.ops.spmm_linear import products, spmm_linear
 from peergraph.aggregate.sparse.checks import check_range
 from peergraph.fullgraph.exchange.halo import HaloPlan, add_to_owners
 from peergraph.fullgraph.exchange.local_operands import local_operands
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.structure.constant_inputs import ConstantInputs
 from peergraph.fullgraph.structure.edge_moves import EdgeMoves, move_rows
 from peergraph.fullgraph.structure.in_kernel_sum import InKernelSums
 from peergraph.fullgraph.structure.joined_relations import join_relations
@@ -29,6 +27,7 @@ from peergraph.fullgraph.structure.partitioned_structure import (
     PartitionedStructure,
     RowsOf,
     RowType,
+    constant_inputs,
     kept_ends,
 )
 from peergraph.fullgraph.tensor.conversions import from_local
@@ -61,10 +60,7 @@ class PartitionedCsc(PartitionedStructure):
         """Which rows of sources are exchanged."""
         self.local = local
         """The edges of this rank, from extended rows of sources to local rows of destinations."""
-        self.keeps_results = True
-        """Whether sums of constant features are kept; they take as much memory as the features."""
         self._sums = NeighborSums(plan, local, mode)
-        self._constants = ConstantInputs()
         self._out_degrees: Tensor | None = None
 
     @classmethod
@@ -151,7 +147,7 @@ class PartitionedCsc(PartitionedStructure):
         return self._sums.mode
 
     def mode_for(self, row_bytes: int) -> str:
-        """Returns how rows of so many bytes are exchanged for sums."""
+        """Returns how rows of `row_bytes` bytes each are exchanged for sums."""
         return self._sums.mode_for(row_bytes)
 
     @property
@@ -220,14 +216,6 @@ class PartitionedCsc(PartitionedStructure):
         """
         return kept_ends(self.local)
 
-    def keeps(self, x: Tensor | TableRows, e: Tensor | None = None) -> bool:
-        """Returns whether results of these features are kept: they came before, unchanged.
-
-        They are leaves that need no gradient. Each call of a layer asks once, since the call notes
-        the features.
-        """
-        return self.keeps_results and self._constants.note(*_given(x, e))
-
     def kept(self, x: Tensor, key: Hashable, make: Callable[[], _Rows]) -> _Rows:
         """Returns what `make` returned at the first call for `x`, of which :meth:`keeps` is true.
 
@@ -292,14 +280,9 @@ class PartitionedCsc(PartitionedStructure):
             others: further structures over the same nodes, with their weights; rows are exchanged
                 once for all.
         """
-        if reduce not in REDUCTIONS:
-            raise ValueError(f"reduce must be one of {', '.join(REDUCTIONS)}, got {reduce!r}")
-        if self_x is None and self_weight is not None:
-            self._operands.check_same_nodes("spmm_linear without self_x")
-        structures = [self, *(structure for structure, _ in others)]
-        self._check_relations(structures)
-        weights = [weight, *(other for _, other in others)]
-        check_weights(x, weights, self_weight, self_x, bias)
+        structures, weights = self._check_spmm_linear(
+            reduce, x, weight, self_weight, bias, self_x, others
+        )
         rows, self_rows = (
             self._operands.source("x", x),
             self._operands.destination("self_x", self_x),
@@ -400,7 +383,7 @@ class PartitionedCsc(PartitionedStructure):
             return run()
         kind = self.device.type
         cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        return self._constants.keep(_given(x, e), (message, reduce, cast), run)
+        return self._constants.keep(constant_inputs(x, e), (message, reduce, cast), run)
 
     def _joined(self, structures: Sequence[PartitionedCsc]) -> tuple[HaloPlan, list[Csc]]:
         """Returns a plan for the sources of several structures, and their edges from its rows."""
@@ -413,12 +396,6 @@ class PartitionedCsc(PartitionedStructure):
         joined, _ = self.cached(key, lambda: (join_relations(plans, relations), relations))
         return joined
 
-    def _check_relations(self, structures: Sequence[PartitionedCsc]) -> None:
-        for other in structures[1:]:
-            same = self.source_layout.same_rows(other.source_layout)
-            if not same or not self.destination_layout.same_rows(other.destination_layout):
-                raise ValueError(f"others must have the same nodes as {self}, got {other}")
-
     def _of_destinations(self, rows: Tensor) -> PartitionedTensor:
         return from_local(rows, self.destination_layout)
 
@@ -429,7 +406,3 @@ class PartitionedCsc(PartitionedStructure):
             f"{self.num_edges} edges, {self.local.num_edges} of them on rank {group.rank} of "
             f"{group.world_size}, {self.device}; remote rows: {self.last_exchange})"
         )
-
-
-def _given(*inputs: Any) -> tuple[Tensor, ...]:
-    return tuple(tensor for tensor in inputs if tensor is not None)

@@ -13,7 +13,10 @@ from torch import Tensor
 
 from peergraph.aggregate import Csc, Message, attention_fits
 from peergraph.aggregate.ops.operands import autocast
+from peergraph.aggregate.ops.spmm import REDUCTIONS
+from peergraph.aggregate.ops.spmm_linear import check_weights
 from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.structure.constant_inputs import ConstantInputs
 from peergraph.fullgraph.structure.operand_checks import OperandChecks
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.memory import TableRows
@@ -58,7 +61,10 @@ class PartitionedStructure(ABC):
         """Rows of the features of destinations."""
         self.edge_layout = edge_layout
         """Rows of the features of edges."""
+        self.keeps_results = True
+        """Whether sums of constant features are kept; they take as much memory as the features."""
         self._operands = OperandChecks(source_layout, destination_layout, edge_layout)
+        self._constants = ConstantInputs()
         self._cache: dict[Hashable, Any] = {}
 
     @property
@@ -126,13 +132,13 @@ class PartitionedStructure(ABC):
         Made at the first call, which is collective, and kept; they are not to be changed.
         """
 
-    @abstractmethod
     def keeps(self, x: Tensor | TableRows, e: Tensor | None = None) -> bool:
         """Returns whether results of these features are kept: they came before, unchanged.
 
         They are leaves that need no gradient. Each call of a layer asks once, since the call notes
         the features.
         """
+        return self.keeps_results and self._constants.note(*constant_inputs(x, e))
 
     @abstractmethod
     def kept(self, x: Tensor, key: Hashable, make: Callable[[], _Rows]) -> _Rows:
@@ -181,6 +187,37 @@ class PartitionedStructure(ABC):
         Args:
             others: further structures of this kind over the same nodes, with their weights.
         """
+
+    def _check_spmm_linear(
+        self,
+        reduce: str,
+        x: Any,
+        weight: Tensor,
+        self_weight: Tensor | None,
+        bias: Tensor | None,
+        self_x: Any,
+        others: Sequence[tuple[Any, Tensor]],
+    ) -> tuple[list[Any], list[Tensor]]:
+        """Checks the arguments of :meth:`spmm_linear`.
+
+        Returns:
+            This structure and the other ones, and the weight of each.
+
+        Raises:
+            ValueError: an unknown reduction, weights of other shapes, or structures of other nodes.
+        """
+        if reduce not in REDUCTIONS:
+            raise ValueError(f"reduce must be one of {', '.join(REDUCTIONS)}, got {reduce!r}")
+        if self_x is None and self_weight is not None:
+            self._operands.check_same_nodes("spmm_linear without self_x")
+        structures = [self, *(structure for structure, _ in others)]
+        for other in structures[1:]:
+            same = self.source_layout.same_rows(other.source_layout)
+            if not same or not self.destination_layout.same_rows(other.destination_layout):
+                raise ValueError(f"others must have the same nodes as {self}, got {other}")
+        weights = [weight, *(other for _, other in others)]
+        check_weights(x, weights, self_weight, self_x, bias)
+        return structures, weights
 
     @abstractmethod
     def fuses_messages(self) -> bool:
@@ -352,3 +389,8 @@ class PartitionedStructure(ABC):
 def kept_ends(csc: Csc) -> tuple[Tensor, Tensor]:
     """Returns the source and the destination of each edge, [edges] int64, kept with the edges."""
     return csc.cached("edge ends", csc.edge_ends)
+
+
+def constant_inputs(*inputs: Any) -> tuple[Tensor, ...]:
+    """Returns the inputs that are given, by which kept results are found."""
+    return tuple(tensor for tensor in inputs if tensor is not None)
