@@ -17,6 +17,7 @@ from peergraph.fullgraph import FullGraph, distribute
 from peergraph.memory import Group, SharedRegion
 from peergraph.testing import run_ranks
 from tests.multirank.gpu_memory import check_freed
+from tests.multirank.lost_ranks import check_named
 
 # Whatever waits longer than this has not noticed.
 LONG_S = 100.0
@@ -75,14 +76,6 @@ def _train(victim: int, how: str, mode: str, in_backward: bool, ballast: int = 0
     raise AssertionError("no rank was lost")
 
 
-def _check_named(results: list[Any], victim: int) -> None:
-    for rank, result in enumerate(results):
-        if rank != victim:
-            message, seconds = result
-            assert f"rank {victim} " in message, message
-            assert seconds < LONG_S / 4
-
-
 @pytest.mark.parametrize(
     ("ranks", "victim", "how", "mode", "in_backward", "transport"),
     [
@@ -103,7 +96,7 @@ def test_training_ends(
 ) -> None:
     monkeypatch.setenv("PEERGRAPH_TRANSPORT", transport)
     results = run_ranks(_train, ranks, victim, how, mode, in_backward, may_die=[victim])
-    _check_named(results, victim)
+    check_named(results, victim, LONG_S / 4)
 
 
 def _check_on_gpus(
@@ -117,7 +110,7 @@ def _check_on_gpus(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PEERGRAPH_TRANSPORT", transport)
         results = run_ranks(_train, ranks, *arguments, device="cuda", may_die=[victim])
-    _check_named(results, victim)
+    check_named(results, victim, LONG_S / 4)
     for i, free in enumerate(before):
         check_freed(i, free - ballast + 1)
 

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,6 +20,7 @@ from peergraph.sampling import NeighborSampler
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, Store
 from peergraph.testing import run_ranks
 from tests.multirank.gpu_memory import check_freed
+from tests.multirank.lost_ranks import check_named
 
 # Whatever waits longer than this has not noticed.
 LONG_S = 100.0
@@ -156,14 +156,6 @@ def _message_of(work: Callable[[], object]) -> str:
     raise AssertionError("no rank was lost")
 
 
-def _check_named(results: list[Any], victim: int) -> None:
-    for rank, result in enumerate(results):
-        if rank != victim:
-            message, seconds = result
-            assert f"rank {victim} " in message, message
-            assert seconds < LONG_S / 2
-
-
 @pytest.mark.parametrize(
     ("stage", "ranks", "victim", "how"),
     [
@@ -186,7 +178,7 @@ def test_a_death_ends_every_wait_and_is_named(
     tmp_path: Path, stage: str, ranks: int, victim: int, how: str
 ) -> None:
     results = run_ranks(_lost_in, ranks, stage, victim, how, str(tmp_path), may_die=[victim])
-    _check_named(results, victim)
+    check_named(results, victim, LONG_S / 2)
 
 
 def _check_on_gpus(ranks: int, stage: str, victim: int, folder: str) -> None:
@@ -205,7 +197,7 @@ def _check_on_gpus(ranks: int, stage: str, victim: int, folder: str) -> None:
         device="cuda",
         may_die=[victim],
     )
-    _check_named(results, victim)
+    check_named(results, victim, LONG_S / 2)
     for i, free in enumerate(before):
         check_freed(i, free - ballast + 1)
 

@@ -11,6 +11,7 @@ import torch
 from peergraph.reference import walks as reference
 from peergraph.sampling import PinSageSample, PinSageSampler, RandomWalker
 from tests.named_case import named_case
+from tests.sampling.cuda_streams import in_own_stream
 from tests.sampling.plain_store import LAYOUTS, Layout, PlainStore, csc_with_degrees, random_csc
 from tests.sampling.walk_graphs import BY, OF, RELATIONS, TAGS, TYPES, csc_of
 
@@ -115,12 +116,7 @@ def test_several_streams_at_once(device: torch.device) -> None:
 
     def sample(k: int) -> PinSageSample:
         seeds = torch.arange(k, 500, 50)
-        if device.type == "cpu":
-            return sampler.sample(seeds, k)
-        with torch.cuda.stream(torch.cuda.Stream(device)):
-            result = sampler.sample(seeds, k)
-            torch.cuda.current_stream().synchronize()
-            return result
+        return in_own_stream(device, lambda: sampler.sample(seeds, k))
 
     want = [sample(k) for k in range(16)]
     with ThreadPoolExecutor(4) as pool:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from peergraph.sampling import NeighborSampler, Sample
+from tests.sampling.cuda_streams import in_own_stream
 from tests.sampling.plain_store import (
     EDGE,
     LAYOUTS,
@@ -181,12 +182,7 @@ def test_several_threads_at_once(device: torch.device, disjoint: bool) -> None:
 
     def sample(k: int) -> Sample:
         seeds = torch.arange(k, 3000, 50)
-        if device.type == "cpu":
-            return sampler.sample(seeds, k)
-        with torch.cuda.stream(torch.cuda.Stream(device)):
-            result = sampler.sample(seeds, k)
-            torch.cuda.current_stream().synchronize()
-            return result
+        return in_own_stream(device, lambda: sampler.sample(seeds, k))
 
     want = [sample(k) for k in range(24)]
     with ThreadPoolExecutor(6) as pool:

@@ -18,6 +18,7 @@ from peergraph.sampling import (
     sample_bounds,
 )
 from tests.named_case import named_case, named_cases
+from tests.sampling.fanouts import FANOUTS, FRONTIERS, SEEDS, small_sampler
 from tests.sampling.plain_store import (
     EDGE,
     INDEX_DTYPES,
@@ -102,23 +103,13 @@ def test_homogeneous(device: torch.device, layout: Layout) -> None:
             assert got.shape.edges_per_hop[EDGE] == [130, 390, 2100]
 
 
-@pytest.mark.parametrize(
-    "fanouts",
-    [[1], [-1, -1], [0, 4], [4, 0, 4], [2, -1, 3], [33, 2], [100, 5], [64, 31, 1], [3000], []],
-    ids=str,
-)
+@pytest.mark.parametrize("fanouts", FANOUTS, ids=str)
 def test_fanouts(device: torch.device, fanouts: list[int]) -> None:
-    for frontier, disjoint in product(["new", "all"], [False, True]):
+    for frontier, disjoint in FRONTIERS:
         with named_case(frontier, disjoint):
-            rng = np.random.default_rng(2)
-            csc = random_csc(rng, 120, 120, 40, own_edge_ids=False)
-            store = PlainStore.homogeneous(csc, layout=LAYOUTS["three tiers"], device=device)
-            sampler = NeighborSampler(
-                store, fanouts, frontier=frontier, disjoint=disjoint, duplicate_counts=True
-            )
-            seeds = torch.tensor([3, 3, 117, 0, 3, 50])
-            check(sampler, {NODE: seeds}, seed=2**63 - 1)
-            check(sampler, {NODE: seeds}, room=0, times=1.5)
+            _, sampler = small_sampler(fanouts, frontier, disjoint, device)
+            check(sampler, {NODE: SEEDS}, seed=2**63 - 1)
+            check(sampler, {NODE: SEEDS}, room=0, times=1.5)
 
 
 @each_kind
