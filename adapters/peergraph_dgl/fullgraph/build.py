@@ -43,6 +43,7 @@ def full_graph(
     widths: Sequence[int] | None = None,
     host_memory: int | None = None,
     folder: str | PathLike[str] | None = None,
+    hidden_dtype: torch.dtype | None = None,
     order: Any = "auto",
     group: Group | None = None,
 ) -> PartitionedGraph:
@@ -69,6 +70,9 @@ def full_graph(
             not be changed.
         folder: where files without a name hold offloaded rows for which the host has no room, best
             on an NVMe drive; None: no files.
+        hidden_dtype: ``torch.bfloat16`` or ``torch.float16``, in which offloaded rows of layers,
+            their sums and gradients are stored: half the memory and transfers, and results that
+            are rounded. They are computed in their own dtype. None: nothing is rounded.
         order: how nodes are numbered before they are cut into blocks: ``"auto"``, ``"random"``,
             ``"communities"``, ``"original"``, ``"metis"``, or a tensor [nodes] with the rank of
             each node, as ``dgl.metis_partition_assignment`` gives it; also by node type. See
@@ -90,6 +94,7 @@ def full_graph(
         "widths": widths,
         "host_memory": host_memory,
         "folder": folder,
+        "hidden_dtype": hidden_dtype,
     }
     if isinstance(g, PartitionedGraph) or not isinstance(g, (DGLGraph, StoreGraph, Store)):
         raise TypeError(f"g must be a DGLGraph or a Store, got {type(g).__name__}")

@@ -45,6 +45,7 @@ def full_graph(
     widths: Sequence[int] | None = None,
     host_memory: int | None = None,
     folder: str | PathLike[str] | None = None,
+    hidden_dtype: torch.dtype | None = None,
     order: Any = "auto",
     device: Any = None,
     group: Group | None = None,
@@ -71,6 +72,9 @@ def full_graph(
             not be changed.
         folder: where files without a name hold offloaded rows for which the host has no room, best
             on an NVMe drive; None: no files.
+        hidden_dtype: ``torch.bfloat16`` or ``torch.float16``, in which offloaded rows of layers,
+            their sums and gradients are stored: half the memory and transfers, and results that
+            are rounded. They are computed in their own dtype. None: nothing is rounded.
         order: how nodes are numbered before they are cut in blocks: ``"auto"``, ``"random"``,
             ``"communities"``, ``"original"``, ``"metis"``, or the rank of each node, [nodes]; also
             by node type. See :meth:`peergraph.fullgraph.FullGraph.build`.
@@ -100,6 +104,7 @@ def full_graph(
         "widths": widths,
         "host_memory": host_memory,
         "folder": folder,
+        "hidden_dtype": hidden_dtype,
     }
     store = find_store(data)
     if store is not None and has_shared_structure(data):

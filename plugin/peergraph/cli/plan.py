@@ -26,6 +26,7 @@ from peergraph.store.placement.ratios import ShardRatios
 from peergraph.store.placement.reads import BatchReads
 
 _DEFAULT_BUDGET_SHARE = 0.6
+_HIDDEN_BYTES = {"float32": None, "bfloat16": 2, "float16": 2}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,6 +83,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--num-chunks", type=int, metavar="N", help="of each GPU (default: the quickest)")
     add("--host-memory", type=byte_count, metavar="SIZE", help="for rows (the topology's)")
     add("--file-memory", type=byte_count, default=0, metavar="SIZE", help="for rows (0)")
+    add(
+        "--hidden-dtype",
+        choices=list(_HIDDEN_BYTES),
+        default="float32",
+        help="in which offloaded training stores rows of layers and gradients",
+    )
     add("--heads", type=int, default=0, help="of attention, for offloaded training (0: sums)")
     add("--order", choices=ORDERS, default="auto", help="of a saved store's nodes (auto)")
     add("--mode", choices=MODES, help="how rows are exchanged (default: the quickest)")
@@ -135,6 +142,7 @@ def _plan_full_graph(args: argparse.Namespace, topology: Topology) -> int:
         host_memory=args.host_memory,
         file_memory=args.file_memory,
         heads=args.heads,
+        hidden_bytes=_HIDDEN_BYTES[args.hidden_dtype],
         spreads=[spread_of(found) for found in counted],
     )
     if args.json:

@@ -113,6 +113,7 @@ class FullGraph:
         topology: Topology | str | None = None,
         widths: Sequence[int] | None = None,
         heads: int = 0,
+        hidden_dtype: torch.dtype | None = None,
         row_bytes: Mapping[NodeType, int] | None = None,
         edge_row_bytes: Mapping[EdgeType, int] | None = None,
         seed: int = 0,
@@ -153,6 +154,9 @@ class FullGraph:
                 measured, else an assumed one.
             widths: columns of the input and of each layer's output, for the plan.
             heads: of attention, for the plan of offloaded training; 0: layers that sum.
+            hidden_dtype: torch.bfloat16 or torch.float16, in which offloaded training stores rows
+                of layers, their sums and gradients; they are computed in their own dtype. Features
+                keep theirs. None: all rows keep their dtype. Without effect on a resident graph.
             row_bytes: bytes of a node's tables, by node type, for the plan.
             edge_row_bytes: bytes of an edge's tables, by relation, for the plan.
             seed: of random orders and partitioners.
@@ -187,6 +191,7 @@ class FullGraph:
             topology=topology,
             widths=widths,
             heads=heads,
+            hidden_dtype=hidden_dtype,
             row_bytes=row_bytes,
             edge_row_bytes=edge_row_bytes,
             seed=seed,
@@ -286,6 +291,7 @@ def _build(
     topology: Topology | str | None = None,
     widths: Sequence[int] | None = None,
     heads: int = 0,
+    hidden_dtype: torch.dtype | None = None,
     row_bytes: Mapping[NodeType, int] | None = None,
     edge_row_bytes: Mapping[EdgeType, int] | None = None,
     seed: int = 0,
@@ -297,6 +303,10 @@ def _build(
         raise NotImplementedError(
             "training on the whole graph over several machines: its ranks must share memory; run "
             "it on one machine, with offload=True where its GPUs are too small"
+        )
+    if hidden_dtype not in (None, torch.bfloat16, torch.float16):
+        raise ValueError(
+            f"hidden_dtype must be torch.bfloat16, torch.float16 or None, got {hidden_dtype}"
         )
     # One rank has nothing to agree on, and a digest reads all edges.
     digests = {
@@ -315,6 +325,7 @@ def _build(
         topology=topology if isinstance(topology, str | None) else topology.name,
         widths=None if widths is None else list(widths),
         heads=heads,
+        hidden_dtype=str(hidden_dtype),
         seed=seed,
     )
     share_bytes = _EDGE_BYTES * sum(r.num_edges for r in readers.values()) // group.world_size
@@ -344,6 +355,7 @@ def _build(
             _topology(group, topology),
             widths=widths,
             heads=heads,
+            hidden_bytes=None if hidden_dtype is None else hidden_dtype.itemsize,
             memory_budget=_budget(group, memory_budget),
             mode=mode,
             modes=_modes(group, mode),
@@ -365,7 +377,7 @@ def _build(
             del share  # its memory is for the rows of nodes
     if plan.offload is None:
         return FullGraph(group, layouts, structures, chosen, plan)
-    offloaded = OffloadedGraph(group, plan.offload, layouts, structures, folder)
+    offloaded = OffloadedGraph(group, plan.offload, layouts, structures, folder, hidden_dtype)
     return FullGraph(group, layouts, offloaded.structures, chosen, plan, offloaded)
 
 

@@ -117,7 +117,7 @@ def test_rows_of_users_are_not_written() -> None:
     ):
         with pytest.raises(RuntimeError, match="rows cannot be written"):
             write()
-    with pytest.raises(RuntimeError, match="no memory in the order of local rows"):
+    with pytest.raises(RuntimeError, match="has no memory"):
         _ = store.memory
     store.release()
     with pytest.raises(RuntimeError, match="was released"):

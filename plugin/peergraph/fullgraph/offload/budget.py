@@ -16,7 +16,10 @@ _MADE_LATER = ("transposes", "row lists", "chunk")
 
 
 def make_row_stores(
-    group: Group, plan: OffloadPlan, folder: str | PathLike[str] | None = None
+    group: Group,
+    plan: OffloadPlan,
+    folder: str | PathLike[str] | None = None,
+    hidden_dtype: torch.dtype | None = None,
 ) -> RowStores:
     """Returns the allocator of a rank's rows, within the plan's budget. Not collective.
 
@@ -28,6 +31,7 @@ def make_row_stores(
         group: the ranks.
         plan: of the graph, whose structure is on the device already.
         folder: for files with rows for which the host has no room; None: no files.
+        hidden_dtype: in which rows that passes compute are stored; None: in their own.
     """
     room = plan.device_room
     if group.device.type == "cuda":
@@ -42,4 +46,5 @@ def make_row_stores(
         folder=folder,
         file_bytes=plan.file_room,
         sequential_device_bytes=max(0, room - plan.source_bytes),
+        narrow_dtype=hidden_dtype,
     )

@@ -18,7 +18,7 @@ from peergraph.fullgraph.offload.row_store import RowStore
 from peergraph.fullgraph.offload.row_window import RowWindow
 from peergraph.fullgraph.offload.source_copies import SourceCopies
 from peergraph.fullgraph.offload.source_window import SourceWindow
-from peergraph.fullgraph.offload.transfer_counts import TransferCounts, moved_bytes
+from peergraph.fullgraph.offload.transfer_counts import TransferCounts
 from peergraph.fullgraph.offload.transfers import CopyQueue, InFlight, copy_queue
 
 Operand = tuple[RowStore, ChunkedCsc]
@@ -161,7 +161,7 @@ class ChunkPass:
             self._count(batch)
 
     def _progress(self) -> PassProgress:
-        num_bytes = sum(store.num_bytes for store in self._stores() if not store.in_place)
+        num_bytes = sum(store.moved_bytes(0, store.layout.local_count) for store in self._stores())
         count, rank = len(self._order), self.chunks.layout.group.rank
         return PassProgress(count, num_bytes, self.counts, self._device, rank)
 
@@ -210,9 +210,9 @@ class ChunkPass:
     def _count(self, batch: int) -> None:
         start, stop = self.chunks.range(self._order[batch])
         for rows in self._rows.values():
-            self.counts.to_device += (stop - start) * moved_bytes(rows.store)
+            self.counts.to_device += rows.store.moved_bytes(start, stop)
         for store in self._writes:
-            self.counts.from_device += (stop - start) * moved_bytes(store)
+            self.counts.from_device += store.moved_bytes(start, stop)
         for window in self._windows.values():
             self.counts.add_sources(window.exchange, window.store, batch)
         for sums in self._sums.values():

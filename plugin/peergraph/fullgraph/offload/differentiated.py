@@ -259,7 +259,11 @@ class GradientSum:
                 self.total = torch.zeros(shape, dtype=dtype, device=device)
                 return
             self.store = self.content.space.stores.allocate(
-                self.content.space.layout, self.content.features, self.content.dtype, "source"
+                self.content.space.layout,
+                self.content.features,
+                self.content.dtype,
+                "source",
+                narrow=True,
             )
         elif isinstance(operand, ResidentOperand):
             self.total = torch.zeros_like(operand.tensor._local)

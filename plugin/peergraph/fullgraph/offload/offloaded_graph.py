@@ -17,7 +17,9 @@ from peergraph.fullgraph.offload.offloaded_csc import OffloadedCsc
 from peergraph.fullgraph.offload.offloaded_tensor import OffloadedTensor, from_store
 from peergraph.fullgraph.offload.table_rows import store_rows
 from peergraph.fullgraph.offload.virtual_rank import RowSpaces
+from peergraph.fullgraph.plan.offload_cost import DEVICE
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan
+from peergraph.fullgraph.plan.offload_schedule import FEATURES
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.memory import Group
 from peergraph.memory.table.table import Table
@@ -33,6 +35,7 @@ class OffloadedGraph:
         layouts: rows of nodes, by type.
         structures: edges, by relation.
         folder: for files with rows for which the host has no room; None: no files.
+        hidden_dtype: in which rows that passes compute are stored; None: in their own.
     """
 
     def __init__(
@@ -42,9 +45,12 @@ class OffloadedGraph:
         layouts: Mapping[NodeType, RowLayout],
         structures: Mapping[EdgeType, PartitionedCsc],
         folder: str | PathLike[str] | None = None,
+        hidden_dtype: torch.dtype | None = None,
     ) -> None:
-        self.stores = make_row_stores(group, plan, folder)
+        self.stores = make_row_stores(group, plan, folder, hidden_dtype)
         """Memory for rows of this rank."""
+        # Of a model that is not known it is not known either whether each epoch reads them.
+        self._features_on_device = plan.assumed or plan.placement.tiers[FEATURES] == DEVICE
         self.spaces = RowSpaces(self.stores)
         """Rows by chunk."""
         chunks = {}
@@ -63,7 +69,9 @@ class OffloadedGraph:
         """Edges by chunk of their destinations, by relation."""
 
     def rows(self, table: Table | Tensor, layout: RowLayout, what: str) -> OffloadedTensor:
-        """Returns this rank's rows of a table, which are stored piece by piece. Not collective.
+        """Returns this rank's rows of a table. Not collective; synchronises.
+
+        They go to the device if it has room and the plan leaves it to them.
 
         Args:
             table: [layout.size, *features].
@@ -72,4 +80,6 @@ class OffloadedGraph:
         """
         space = self.spaces.find(layout)
         assert space is not None
-        return from_store(space, store_rows(self.stores, table, layout, what))
+        return from_store(
+            space, store_rows(self.stores, table, layout, what, self._features_on_device)
+        )

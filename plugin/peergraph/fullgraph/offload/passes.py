@@ -217,7 +217,7 @@ def structure_at(operand: SourceOperand | EdgesOperand, place: Place) -> Any:
 def allocate(content: Content, role: Any) -> RowStore:
     """Returns a store for the rows of a content."""
     return content.space.stores.allocate(
-        content.space.layout, content.features, content.dtype, role
+        content.space.layout, content.features, content.dtype, role, narrow=True
     )
 
 

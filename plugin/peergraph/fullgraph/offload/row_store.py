@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -14,7 +14,6 @@ from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.staged_rows import read_staged, write_staged
 from peergraph.memory.device.launching import launch_on
 from peergraph.memory.table.id_list import id_list
-from peergraph.memory.table.table import Table
 from peergraph.memory.table.table_view import dense_view
 
 if TYPE_CHECKING:
@@ -39,9 +38,11 @@ class RowStore:
 
     Args:
         layout: the rows of all ranks.
+        features: shape of a row.
+        dtype: of the rows.
+        tier: where the rows are.
         memory: [local rows, *features] contiguous: on the group's device for "device", else on the
-            CPU.
-        tier: where `memory` is.
+            CPU; None for a store that keeps its rows otherwise.
         release: called once, when the store's memory is not needed any more.
         allocator: of the graph's other rows, or None.
     """
@@ -49,8 +50,10 @@ class RowStore:
     def __init__(
         self,
         layout: RowLayout,
-        memory: Tensor | Table,
+        features: Sequence[int],
+        dtype: torch.dtype,
         tier: Tier,
+        memory: Tensor | None = None,
         release: Callable[[], None] | None = None,
         allocator: RowStores | None = None,
     ) -> None:
@@ -58,20 +61,23 @@ class RowStore:
         """The rows of all ranks."""
         self.tier = tier
         """Where the rows are."""
-        self.features = tuple(memory.shape[1:])
+        self.features = tuple(features)
         """Shape of a row."""
-        self.dtype = memory.dtype
-        """Of the rows."""
+        self.dtype = dtype
+        """Of the rows that methods take and return."""
         self.device = layout.group.device
         """Of the rows that methods take and return."""
         self.row_bytes = math.prod(self.features) * self.dtype.itemsize
-        """Bytes of a row."""
-        self.num_bytes = layout.local_count * self.row_bytes
-        """Bytes of this rank's rows."""
+        """Bytes of a row where it is stored."""
         self.allocator = allocator
         """Of the graph's other rows, or None."""
-        self._memory = memory if isinstance(memory, Tensor) else None
+        self._memory = memory
         self._release = release
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of this rank's rows where they are stored."""
+        return self.layout.local_count * self.row_bytes
 
     @property
     def memory(self) -> Tensor:
@@ -81,7 +87,7 @@ class RowStore:
             RuntimeError: the store was released.
         """
         if self._memory is None:
-            raise RuntimeError(f"{self} was released: its memory may hold other rows")
+            raise RuntimeError(f"{self} has no memory: it was released, or keeps rows otherwise")
         return self._memory
 
     @property
@@ -93,6 +99,10 @@ class RowStore:
     def waits_on_host(self) -> bool:
         """Whether methods wait on the CPU until rows are read or written."""
         return self.tier in ("file", "user") and self.device.type == "cuda"
+
+    def moved_bytes(self, start: int, stop: int) -> int:
+        """Returns the bytes that cross the link when local rows start..stop are read or written."""
+        return 0 if self.in_place else (stop - start) * self.row_bytes
 
     def empty(self, rows: int) -> Tensor:
         """Returns memory for `rows` rows on the device."""
@@ -176,7 +186,7 @@ class RowStore:
         if self.tier == "device" or self.device.type == "cpu":
             self.memory.zero_()
             return
-        count = self.layout.local_count
+        count = len(self.memory)
         step = max(1, _ZERO_BYTES // max(1, self.row_bytes))
         zeros = self.empty(min(step, count)).zero_()
         for start in range(0, count, step):
@@ -190,7 +200,7 @@ class RowStore:
             release()
 
     def _view(self) -> _C.TableView:
-        return dense_view(self.memory.data_ptr(), self.layout.local_count, self.row_bytes)
+        return dense_view(self.memory.data_ptr(), len(self.memory), self.row_bytes)
 
     def _most_blocks(self) -> int:
         return 0 if self.tier == "device" else _LINK_BLOCKS
@@ -200,7 +210,7 @@ class RowStore:
 
     def __repr__(self) -> str:
         return (
-            f"RowStore({self.layout.local_count} local rows of {list(self.features)} {self.dtype}, "
+            f"{type(self).__name__}({self.layout.local_count} local rows of {list(self.features)} {self.dtype}, "
             f"{self.tier})"
         )
 

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.host_memory import HostMapping
+from peergraph.fullgraph.offload.narrow_rows import NarrowRows
 from peergraph.fullgraph.offload.row_store import RowStore, Tier
+from peergraph.fullgraph.offload.split_rows import SplitRows
 from peergraph.fullgraph.offload.transfer_counts import TransferCounts
 from peergraph.memory import Group
 from peergraph.memory.region.free_memory import free_host_memory
@@ -25,6 +27,8 @@ Role = Literal["source", "sequential"]
 
 # A free block serves a request that leaves at most this share of the block unused.
 _MOST_UNUSED = 1 / 16
+# The least share of rows on the device for which the rows are split.
+_LEAST_SHARE = 1 / 32
 
 
 @dataclass
@@ -64,6 +68,8 @@ class RowStores:
         file_bytes: budget of these files, in bytes.
         sequential_device_bytes: of the device's budget, what rows of the role "sequential" may
             take; the rest is for rows of sources.
+        narrow_dtype: in which rows of wider floats are stored that are allocated with ``narrow``;
+            None: in their own.
     """
 
     def __init__(
@@ -75,6 +81,7 @@ class RowStores:
         folder: str | PathLike[str] | None = None,
         file_bytes: int = 1 << 62,
         sequential_device_bytes: int = 0,
+        narrow_dtype: torch.dtype | None = None,
     ) -> None:
         if host_bytes is None:
             host_bytes = free_host_memory() // group.world_size
@@ -84,6 +91,8 @@ class RowStores:
         """Where files without a name hold rows, or None."""
         self.sequential_device_bytes = sequential_device_bytes
         """Of the device's budget, what rows of the role "sequential" may take."""
+        self.narrow_dtype = narrow_dtype
+        """In which rows are stored that are allocated with ``narrow``; None: in their own dtype."""
         self._sequential_bytes = 0
         self.moved = TransferCounts()
         """Bytes that passes over chunks have moved between these stores and the device."""
@@ -103,6 +112,7 @@ class RowStores:
         role: Role = "sequential",
         *,
         tier: Tier | None = None,
+        narrow: bool = False,
         what: str = "rows",
     ) -> RowStore:
         """Returns a store for this rank's rows of `layout`; its contents are not initialised.
@@ -113,35 +123,81 @@ class RowStores:
             dtype: of the rows.
             role: "source" for rows that are read at random: on the device if there is room, else
                 on the host. "sequential" for rows that are read in order: on the device within
-                `sequential_device_bytes`, else on the host. Either goes to a file where the host
-                has no room.
+                `sequential_device_bytes`, as many rows as fit, the others on the host. Either goes
+                to a file where the host has no room.
             tier: the only tier that is tried; None: by role.
+            narrow: whether the rows may be stored in :attr:`narrow_dtype`.
             what: what the rows are, for errors.
 
         Raises:
             MemoryError: no tier has room; says how many bytes are needed, and what each has.
             OSError: the folder's disk is full, or not writable.
         """
-        num_bytes = layout.local_count * math.prod(features) * dtype.itemsize
-        for chosen in self._tiers(role, num_bytes) if tier is None else [tier]:
-            memory = self._take(chosen, num_bytes)
-            if memory is not None:
-                rows = memory[:num_bytes].view(dtype).view(layout.local_count, *features)
-                limited = memory.numel() if chosen == "device" and role == "sequential" else 0
-                self._sequential_bytes += limited
-                give_back = partial(self._give_back, chosen, memory, limited)
-                return RowStore(layout, rows, chosen, give_back, self)
-        raise MemoryError(self._explain(layout, features, dtype, num_bytes, what, tier))
+        stored = self.narrow_dtype if narrow else None
+        if stored is not None and dtype.is_floating_point and stored.itemsize < dtype.itemsize:
+            return NarrowRows(self._allocate(layout, features, stored, role, tier, what), dtype)
+        return self._allocate(layout, features, dtype, role, tier, what)
+
+    def _allocate(
+        self,
+        layout: RowLayout,
+        features: Sequence[int],
+        dtype: torch.dtype,
+        role: Role,
+        tier: Tier | None,
+        what: str,
+    ) -> RowStore:
+        make = partial(self._store, layout, features, dtype, role)
+        rows, row_bytes = layout.local_count, math.prod(features) * dtype.itemsize
+        tiers = self._tiers(role, rows * row_bytes) if tier is None else [tier]
+        first_count = 0
+        if tier is None and "device" not in tiers:
+            first_count = self._rows_that_fit(rows, row_bytes)
+        first = make("device", first_count) if first_count else None
+        for chosen in tiers:
+            found = make(chosen, rows if first is None else rows - first_count)
+            if found is not None:
+                return found if first is None else SplitRows(first, found, first_count)
+        if first is not None:
+            first.release()
+        raise MemoryError(self._explain(layout, features, dtype, rows * row_bytes, what, tier))
+
+    def _store(
+        self,
+        layout: RowLayout,
+        features: Sequence[int],
+        dtype: torch.dtype,
+        role: Role,
+        tier: Tier,
+        rows: int,
+    ) -> RowStore | None:
+        """Returns a store of so many rows in a tier, or None where it has no room."""
+        num_bytes = rows * math.prod(features) * dtype.itemsize
+        memory = self._take(tier, num_bytes)
+        if memory is None:
+            return None
+        content = memory[:num_bytes].view(dtype).view(rows, *features)
+        limited = memory.numel() if tier == "device" and role == "sequential" else 0
+        self._sequential_bytes += limited
+        give_back = partial(self._give_back, tier, memory, limited)
+        return RowStore(layout, features, dtype, tier, content, give_back, self)
+
+    def _rows_that_fit(self, rows: int, row_bytes: int) -> int:
+        """Returns how many rows that are read in order the device has room for; 0 for a few."""
+        room = min(self.sequential_device_bytes - self._sequential_bytes, self.use["device"].left)
+        count = room // max(1, row_bytes)
+        return count if count >= rows * _LEAST_SHARE > 0 else 0
 
     def allocate_copy(self, store: RowStore) -> RowStore | None:
         """Returns a store on the device for the rows of another one; None if there is no room.
 
         The contents are not initialised.
         """
-        if store.num_bytes == 0 or store.num_bytes > self.use["device"].left:
+        num_bytes = store.layout.local_count * math.prod(store.features) * store.dtype.itemsize
+        if num_bytes == 0 or num_bytes > self.use["device"].left:
             return None
         try:
-            return self.allocate(store.layout, store.features, store.dtype, tier="device")
+            return self.allocate(store.layout, store.features, store.dtype, "source", tier="device")
         except MemoryError:  # Other tensors have taken what the budget promised.
             return None
 

@@ -30,7 +30,7 @@ class SourceCopies:
                 self._copies[id(store)] = store, copy
 
     def find(self, store: RowStore) -> RowStore:
-        """Returns the copy of a store, or the store itself."""
+        """Returns the store to read in place of `store`: its copy, or itself if there is none."""
         found = self._copies.get(id(store))
         return store if found is None else found[1]
 
@@ -38,7 +38,8 @@ class SourceCopies:
         """Copies the rows; returns the bytes."""
         for store, copy in self._copies.values():
             store.read(0, store.layout.local_count, copy.memory)
-        return sum(copy.num_bytes for _, copy in self._copies.values())
+        rows = ((store, store.layout.local_count) for store, _ in self._copies.values())
+        return sum(store.moved_bytes(0, count) for store, count in rows)
 
     def release(self) -> None:
         """Returns the memory of the copies to the allocator."""

@@ -51,7 +51,9 @@ def _compute(recorder: EdgeRecorder, content: Content) -> OffloadedTensor:
     space, structure = recorder.sources, recorder.structure
     row_pass = RowPass(recorder.destinations, [RowOperand(Cell(content, False), None)])
     [slot] = row_pass.outputs
-    store = space.stores.allocate(space.layout, content.features, content.dtype, "source")
+    store = space.stores.allocate(
+        space.layout, content.features, content.dtype, "source", narrow=True
+    )
 
     def visit(chunk: PassChunk, place: Place, values: list[Any]) -> None:
         chunk.add_source_gradients(store, values[slot], structure)

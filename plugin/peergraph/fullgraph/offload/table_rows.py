@@ -21,18 +21,25 @@ def is_offloaded(table: Table | Tensor) -> bool:
     return table.dtype.is_floating_point and torch.Size(table.shape[1:]).numel() > 1
 
 
-def store_rows(stores: RowStores, table: Table | Tensor, layout: RowLayout, what: str) -> RowStore:
+def store_rows(
+    stores: RowStores,
+    table: Table | Tensor,
+    layout: RowLayout,
+    what: str,
+    on_device: bool = True,
+) -> RowStore:
     """Returns a store with this rank's rows of a table. Not collective; synchronises.
 
-    Rows go to the device if it has room for rows that are read in order. Otherwise a table, and a
-    contiguous tensor on the CPU, which may be a mapped file, are read where they are, without a
-    copy: they must not be changed. Any other tensor is copied, piece by piece.
+    Rows may go to the device, if it has room for rows that are read in order. Otherwise a table,
+    and a contiguous tensor on the CPU, which may be a mapped file, are read where they are, without
+    a copy: they must not be changed. Any other tensor is copied, piece by piece.
 
     Args:
         stores: the allocator.
         table: [layout.size, *features], a store's table, or a tensor on any device.
         layout: the rows of all ranks.
         what: the rows, for errors.
+        on_device: whether they may take memory of the device.
 
     Raises:
         MemoryError: there is no room for the rows of a tensor that is copied.
@@ -42,12 +49,12 @@ def store_rows(stores: RowStores, table: Table | Tensor, layout: RowLayout, what
     given: UserRows | None = None
     if isinstance(table, Table) or (table.device.type == "cpu" and table.is_contiguous()):
         given = UserRows(layout, table, stores)
-    if given is not None and not stores.has_device_room(num_bytes):
+    if given is not None and not (on_device and stores.has_device_room(num_bytes)):
         if isinstance(table, Table) or given.first is None or not table.is_pinned():
             return given
         # The GPU reads pinned memory itself.
         pinned = table.detach()[given.first : given.first + layout.local_count]
-        return RowStore(layout, pinned, "host", allocator=stores)
+        return RowStore(layout, features, table.dtype, "host", pinned, allocator=stores)
     store = stores.allocate(layout, features, table.dtype, "sequential", what=what)
     if given is not None and store.in_place:
         given.read(0, layout.local_count, store.memory)

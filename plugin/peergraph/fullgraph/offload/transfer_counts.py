@@ -32,7 +32,7 @@ class TransferCounts:
         batch = exchange.batches[number]
         sent = sum(map(len, batch.sent))
         loaded = len(batch.loaded) + sent * (not exchange.deduplicate_ranks)
-        self.to_device += loaded * moved_bytes(store)
+        self.to_device += loaded * _moved_row(store)
         self.to_ranks += sent * store.row_bytes
         self.kept += len(batch.kept) * store.row_bytes
 
@@ -47,17 +47,17 @@ class TransferCounts:
             written += sum(map(len, batch.taken_back))
         if not exchange.continues_sums:
             again = written
-        self.to_device += again * moved_bytes(store)
-        self.from_device += written * moved_bytes(store)
+        self.to_device += again * _moved_row(store)
+        self.from_device += written * _moved_row(store)
         self.to_ranks += len(batch.returned) * store.row_bytes
 
     def add_zeros(self, exchange: ChunkExchange, store: RowStore) -> None:
         """Counts the zeros that are written before the first gradients."""
         untouched = len(exchange.untouched)
         rows = untouched if exchange.continues_sums else store.layout.local_count
-        self.from_device += rows * moved_bytes(store)
+        self.from_device += rows * _moved_row(store)
 
 
-def moved_bytes(store: RowStore) -> int:
-    """Bytes of a row that cross the link."""
-    return 0 if store.in_place else store.row_bytes
+def _moved_row(store: RowStore) -> int:
+    """Bytes of a row of a store of sources that cross the link."""
+    return store.moved_bytes(0, 1)

@@ -38,16 +38,11 @@ class UserRows(RowStore):
 
     def __init__(self, layout: RowLayout, table: Table | Tensor, allocator: RowStores) -> None:
         rows = table if isinstance(table, Table) else table.detach()
-        super().__init__(layout, rows, "user", allocator=allocator)
+        super().__init__(layout, rows.shape[1:], rows.dtype, "user", allocator=allocator)
         self._table: Table | Tensor | None = rows
         self._version = _version_of(rows)
         self.first = first_of_consecutive(layout)
         """The id of the first local row if those of the others follow it in order, else None."""
-
-    @property
-    def memory(self) -> NoReturn:
-        """Raises RuntimeError: the user's rows have an order of their own."""
-        raise RuntimeError(f"{self} has no memory in the order of local rows: read the rows")
 
     def read(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         """Returns local rows start..stop on the device: see :meth:`RowStore.read`."""

@@ -7,6 +7,7 @@ from peergraph.fullgraph.plan.offload_plan import OffloadPlan
 from peergraph.store.placement.plan import format_bytes
 from peergraph.store.placement.prediction import columns, format_seconds
 
+_FLOAT_BYTES = 4
 _PLACES = {DEVICE: "device", HOST: "host", FILE: "files", USER: "given"}
 
 
@@ -31,6 +32,8 @@ def _chunks(plan: OffloadPlan) -> list[str]:
         )
     else:
         lines.append(f"  model: widths {widths}, {model}")
+    if plan.hidden_bytes < _FLOAT_BYTES:
+        lines.append(f"  rows of layers and gradients are stored in {8 * plan.hidden_bytes} bits")
     return lines
 
 

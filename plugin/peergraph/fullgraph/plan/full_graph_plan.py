@@ -49,6 +49,8 @@ class FullGraphPlan:
         offload: of training with rows in host memory; None: everything is on the devices.
         host_memory, file_memory: bytes of the host and of files, for all ranks together.
         heads: of attention, for offloaded training; 0: layers that sum.
+        hidden_bytes: bytes of an element of rows that offloaded training stores; None:
+            `element_bytes`.
         candidates: modes that :meth:`mode_for` chooses from: one with stages, since each has a list
             of the edges of its own, and ``in_kernel``.
     """
@@ -69,6 +71,7 @@ class FullGraphPlan:
     host_memory: int = _UNKNOWN_MEMORY
     file_memory: int = 0
     heads: int = 0
+    hidden_bytes: int | None = None
     candidates: tuple[str, ...] = ()
 
     @classmethod
@@ -87,6 +90,7 @@ class FullGraphPlan:
         host_memory: int | None = None,
         file_memory: int = 0,
         heads: int = 0,
+        hidden_bytes: int | None = None,
         spreads: Sequence[Spread] = (),
     ) -> FullGraphPlan:
         """Returns the plan of a graph whose nodes, edges and remote rows have been counted.
@@ -101,6 +105,8 @@ class FullGraphPlan:
                 :func:`make_offload_plan`.
             host_memory, file_memory: bytes for all ranks together; None: the topology's.
             heads: of attention, for offloaded training; 0: layers that sum.
+            hidden_bytes: bytes of an element of rows that offloaded training stores; None:
+                `element_bytes`.
             spreads: counted rows of chunks, for offloaded training.
 
         Raises:
@@ -111,6 +117,8 @@ class FullGraphPlan:
         if num_chunks is not None and offload is False:
             raise ValueError(f"num_chunks is for offloaded training, got {num_chunks} and "
                              "offload=False")  # fmt: skip
+        if hidden_bytes is not None and offload is False:
+            raise ValueError("a dtype of stored rows is for offloaded training, got offload=False")
         items, layers = graph_items(facts), list[LayerCost]()
         if widths is None:
             costs = mode_costs(facts, _ASSUMED_WIDTH * element_bytes, topology)
@@ -160,6 +168,7 @@ class FullGraphPlan:
                     file_memory=file_memory,
                     num_chunks=num_chunks,
                     heads=heads,
+                    hidden_bytes=hidden_bytes,
                     spreads=spreads,
                 )
             except ValueError as error:
@@ -190,6 +199,7 @@ class FullGraphPlan:
             host_memory,
             file_memory,
             heads,
+            hidden_bytes,
             _candidates(seconds, wanted),
         )
 
@@ -233,6 +243,7 @@ class FullGraphPlan:
             host_memory=self.host_memory,
             file_memory=self.file_memory,
             heads=self.heads,
+            hidden_bytes=None if self.offload is None else self.hidden_bytes,
         )
         if self.offload is None and plan.offload is not None:
             raise ValueError(

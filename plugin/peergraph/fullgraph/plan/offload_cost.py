@@ -165,7 +165,7 @@ class Placement:
 
 
 def place_rows(
-    schedule: Schedule, row_bytes: Mapping[str, int], rooms: Sequence[int]
+    schedule: Schedule, row_bytes: Mapping[str, int], rooms: Sequence[int], widening: int = 1
 ) -> Placement | None:
     """Returns the tier of each stored row set; None where they do not fit.
 
@@ -176,6 +176,7 @@ def place_rows(
         row_bytes: of all rows of the busiest rank, by name.
         rooms: bytes of the device, the host and files, for one rank. Features take none of the
             host's and of files.
+        widening: how many times as large rows are in a copy on the device.
     """
     passes = range(-1, len(schedule.passes))
     used = {tier: dict.fromkeys(passes, 0) for tier in TIERS}
@@ -205,8 +206,9 @@ def place_rows(
     for at, step in enumerate(schedule.passes):
         for name in (*step.sources, *step.adds):
             room = rooms[0] - used[DEVICE][at]
-            if placed[name] != DEVICE and row_bytes[name] <= room:
-                used[DEVICE][at] += row_bytes[name]
+            copied = row_bytes[name] * widening
+            if placed[name] != DEVICE and copied <= room:
+                used[DEVICE][at] += copied
                 loaded.add((name, at))
     return Placement(placed, frozenset(loaded))
 

@@ -22,7 +22,7 @@ from peergraph.fullgraph.plan.offload_cost import (
     tier_bytes,
     working_bytes,
 )
-from peergraph.fullgraph.plan.offload_schedule import SOURCE, Schedule, make_schedule
+from peergraph.fullgraph.plan.offload_schedule import FEATURES, SOURCE, Schedule, make_schedule
 from peergraph.memory import Topology
 from peergraph.store.placement.plan import format_bytes
 
@@ -42,6 +42,7 @@ class OffloadPlan:
         widths: of the model, or those that are assumed.
         assumed: whether the widths are assumed.
         heads: of attention; 0: none.
+        hidden_bytes: bytes of an element of rows that passes store.
         items: memory of each rank's device, without stored rows.
         schedule: the passes of an epoch.
         row_bytes: of all rows of the busiest rank, by name.
@@ -57,6 +58,7 @@ class OffloadPlan:
     widths: tuple[int, ...]
     assumed: bool
     heads: int
+    hidden_bytes: int
     items: tuple[MemoryItem, ...]
     schedule: Schedule
     row_bytes: dict[str, int]
@@ -109,6 +111,7 @@ class OffloadPlan:
             "widths": list(self.widths),
             "assumed_widths": self.assumed,
             "heads": self.heads,
+            "hidden_bytes": self.hidden_bytes,
             "bytes": {item.name: list(item.num_bytes) for item in self.items},
             "rows": {
                 name: {"bytes": size, "tier": self.placement.tiers[name]}
@@ -133,6 +136,7 @@ def make_offload_plan(
     file_memory: int = 0,
     num_chunks: int | None = None,
     heads: int = 0,
+    hidden_bytes: int | None = None,
     spreads: Sequence[Spread] = (),
 ) -> OffloadPlan:
     """Returns the plan of offloaded training: number of chunks, tiers of rows, bytes and times.
@@ -147,6 +151,7 @@ def make_offload_plan(
         file_memory: bytes of files for all ranks together.
         num_chunks: of each rank; None: the number with the shortest expected epoch.
         heads: of attention; 0: layers that sum.
+        hidden_bytes: bytes of an element of rows that passes store; None: `element_bytes`.
         spreads: that have been counted; others are expected of a random order.
 
     Raises:
@@ -157,7 +162,13 @@ def make_offload_plan(
         raise ValueError(f"num_chunks must be positive, got {num_chunks}")
     ranks = facts.world_size
     schedule = make_schedule(widths, heads)
-    row_bytes = {r.name: max(facts.rows) * r.columns * element_bytes for r in schedule.rows}
+    stored_bytes = hidden_bytes or element_bytes
+    row_bytes = {
+        r.name: max(facts.rows)
+        * r.columns
+        * (element_bytes if r.name == FEATURES else stored_bytes)
+        for r in schedule.rows
+    }
     fixed = _device_items(facts, widths[0] * element_bytes)
     host_room, file_room = host_memory // ranks, file_memory // ranks
     counted = {s.chunks: s for s in spreads}
@@ -167,8 +178,9 @@ def make_offload_plan(
         spread = counted.get(count) or expected_spread(facts, count)
         # A model that is not known may have attention.
         edge_columns = 2 * (heads or (_ASSUMED_HEADS if assumed else 0))
-        # Buffers for sources are needed where a whole row set does not fit on the device.
-        for stages in (False, True):
+        # Buffers for sources are needed where a whole row set does not fit on the device, and for
+        # rows that are widened.
+        for stages in (False, True) if stored_bytes == element_bytes else (True,):
             working = working_bytes(facts, schedule, spread, element_bytes, edge_columns, stages)
             lists = row_list_bytes(facts, spread, stages)
             items = (
@@ -178,7 +190,7 @@ def make_offload_plan(
             )
             device_room = memory_budget - max(total_bytes(items, ranks))
             rooms = (max(0, device_room), max(0, host_room), file_room)
-            placement = place_rows(schedule, row_bytes, rooms)
+            placement = place_rows(schedule, row_bytes, rooms, element_bytes // stored_bytes)
             if stages or (placement is not None and placement.has_sources_on_device(schedule)):
                 break
         if device_room < 0:
@@ -200,6 +212,7 @@ def make_offload_plan(
                 tuple(widths),
                 assumed,
                 heads,
+                stored_bytes,
                 items,
                 schedule,
                 row_bytes,
