@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from os import PathLike
@@ -28,6 +27,12 @@ from peergraph.fullgraph.layout.edge_share import (
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.offloaded_graph import OffloadedGraph
 from peergraph.fullgraph.offload.table_rows import is_offloaded, read_rows
+from peergraph.fullgraph.plan.available_memory import (
+    device_budget,
+    file_budget,
+    group_topology,
+    host_budget,
+)
 from peergraph.fullgraph.plan.choose_order import (
     ChosenOrder,
     GivenOrder,
@@ -43,18 +48,16 @@ from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.fullgraph.structure.partitioned_structure import PartitionedStructure
 from peergraph.fullgraph.tensor.conversions import from_local
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
-from peergraph.memory import Group, Topology, cached_topology, collective_call, machine
+from peergraph.memory import Group, Topology
 from peergraph.memory.group.naming import collective
 from peergraph.memory.region.free_memory import free_gpu_memory, free_host_memory
 from peergraph.memory.table.table import Table
-from peergraph.memory.topology.machines import fully_linked
 from peergraph.progress import progress_bar
 from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store
 
 _EDGE_BYTES = 24  # of an edge in a share: source, destination, id
 _BYTES_OF_KEPT_EDGE = 120  # free memory for each edge of a share that is read once and kept
 _PASSES, _MORE_PASSES = 4, 2  # over the edges, as the progress bar counts them; more for "auto"
-_CPU_RATE = 10e9  # bytes per second, assumed of ranks without a GPU that were not measured
 
 
 class FullGraph:
@@ -298,7 +301,6 @@ def _build(
     progress: bool | None = None,
 ) -> FullGraph:
     orders = check_order(order, num_nodes)
-    _check_host_memory(host_memory)
     if group.machines.count > 1:
         raise NotImplementedError(
             "training on the whole graph over several machines: its ranks must share memory; run "
@@ -352,17 +354,17 @@ def _build(
         )
         plan = FullGraphPlan.make(
             facts,
-            _topology(group, topology),
+            group_topology(group, topology),
             widths=widths,
             heads=heads,
             hidden_bytes=None if hidden_dtype is None else hidden_dtype.itemsize,
-            memory_budget=_budget(group, memory_budget),
+            memory_budget=device_budget(group, memory_budget),
             mode=mode,
             modes=_modes(group, mode),
             offload=offload,
             num_chunks=num_chunks,
-            host_memory=_host_memory(group, host_memory),
-            file_memory=_file_memory(group, folder),
+            host_memory=host_budget(group, host_memory),
+            file_memory=file_budget(group, folder),
         )
         layouts = {t: RowLayout.from_order(group, *parts) for t, parts in chosen.parts.items()}
         structures: dict[EdgeType, PartitionedCsc] = {}
@@ -435,55 +437,8 @@ def _check_ends(
             )
 
 
-def _topology(group: Group, given: Topology | str | None) -> Topology:
-    """The machine that times are predicted for, with as many GPUs as there are ranks."""
-    count = group.world_size
-    found = machine(given) if isinstance(given, str) else given
-    if found is None:
-        found = cached_topology(group)
-    if found is None and group.device.type == "cuda":
-        found = fully_linked(count)
-    elif found is None:
-        rates = [[_CPU_RATE] * count] * count
-        found = Topology.from_matrix(rates, _CPU_RATE, memory=0, name="assumed figures")
-    if found.num_gpus < count:
-        raise ValueError(f"topology must have at least {count} GPUs, got {found.num_gpus}")
-    return found if found.num_gpus == count else found.subset(range(count))
-
-
-def _budget(group: Group, memory_budget: int | None) -> int:
-    """The least bytes that a rank may use. Collective."""
-    if memory_budget is None:
-        if group.device.type == "cuda":
-            memory_budget = free_gpu_memory(group.device)
-        else:
-            memory_budget = free_host_memory() // group.world_size
-    least: int = min(group.all_gather(memory_budget))
-    return least
-
-
-def _file_memory(group: Group, folder: str | PathLike[str] | None) -> int:
-    """The least free bytes of the folders' disks, for all ranks together. Collective."""
-    free = collective_call(group, lambda: 0 if folder is None else shutil.disk_usage(folder).free)
-    least: int = min(group.all_gather(free))
-    return least
-
-
-def _host_memory(group: Group, given: int | None) -> int:
-    """The least bytes of the host for all ranks together. Collective."""
-    least: int = min(group.all_gather(free_host_memory() if given is None else given))
-    return least
-
-
 def _row_bytes(table: Table) -> int:
     return int(torch.Size(table.shape[1:]).numel()) * table.dtype.itemsize
-
-
-def _check_host_memory(given: int | None) -> None:
-    if given is not None and (not isinstance(given, int) or isinstance(given, bool)):
-        raise TypeError(f"host_memory must be an int, in bytes, got {given!r}")
-    if given is not None and given < 0:
-        raise ValueError(f"host_memory must not be negative, got {given}")
 
 
 def _check_num_nodes(num_nodes: int | Mapping[NodeType, int]) -> dict[NodeType, int]:

@@ -54,7 +54,8 @@ class NarrowRows(RowStore):
         """Returns the local rows named by `rows`: see :meth:`RowStore.gather`."""
         if out is None:
             out = self.empty(len(rows))
-        for local, part in zip(rows.split(self._step()), out.split(self._step()), strict=True):
+        parts = torch.split(rows, self._step()), torch.split(out, self._step())
+        for local, part in zip(*parts, strict=True):
             part.copy_(self._stored.gather(local))
         return out
 

@@ -210,8 +210,8 @@ class RowStore:
 
     def __repr__(self) -> str:
         return (
-            f"{type(self).__name__}({self.layout.local_count} local rows of {list(self.features)} {self.dtype}, "
-            f"{self.tier})"
+            f"{type(self).__name__}({self.layout.local_count} local rows of {list(self.features)} "
+            f"{self.dtype}, {self.tier})"
         )
 
 
