@@ -104,6 +104,24 @@ def test_features_that_change_are_refused(graph: FullGraph) -> None:
         rows.full_tensor()
 
 
+def test_no_epoch_after_the_first_reads_features_that_are_summed(graph: FullGraph) -> None:
+    x = values_of(torch.float32, 8)
+    assert graph.offloaded is not None
+    graph.offloaded.stores.sequential_device_bytes = 0
+    rows = graph.node_rows(x)
+    weight = torch.eye(8).requires_grad_()
+    losses = []
+    for _ in range(3):
+        out = graph.structures[EDGE].spmm("copy_u", "sum", rows) @ weight
+        loss = out.square().mean()
+        loss.backward()
+        losses.append(loss.item())
+        x.zero_()  # An error for who reads it.
+    assert losses[0] == losses[1] == losses[2] > 0
+    with pytest.raises(RuntimeError, match="was changed in place"):
+        rows.full_tensor()
+
+
 def test_rows_of_users_are_not_written() -> None:
     group = Group(0, 1, torch.device("cpu"), 60.0)
     layout = RowLayout.contiguous(group, ROWS)

@@ -20,12 +20,13 @@ class HostMapping:
     Args:
         num_bytes: at least 1.
         device: for whose copies the memory is pinned; on the CPU memory is not pinned.
+        num_threads: that map the pages of pinned memory.
 
     Raises:
         MemoryError: the system does not give the memory, or the driver does not pin it.
     """
 
-    def __init__(self, num_bytes: int, device: torch.device) -> None:
+    def __init__(self, num_bytes: int, device: torch.device, num_threads: int) -> None:
         try:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
             self._mapped = mmap.mmap(-1, num_bytes, flags=flags)
@@ -37,8 +38,8 @@ class HostMapping:
         _C.ask_for_huge_pages(self.address, num_bytes)
         if device.type != "cuda":
             return
-        # Threads touch the pages together; the driver would touch one after the other.
-        content.zero_()
+        # The driver would map one page after the other.
+        _C.populate_pages(self.address, num_bytes, num_threads)
         keep_gpu_objects_from_forked_children()
         try:
             _C.register_host(device.index, self.address, num_bytes)

@@ -125,6 +125,15 @@ class OffloadedCsc(PartitionedStructure):
         """Returns the user's ids of the source and of the destination of each edge, [edges]."""
         return self.resident.edge_ends()
 
+    def keeps(self, x: Tensor | TableRows, e: Tensor | None = None) -> bool:
+        """Returns whether results of these features are kept: see the base class.
+
+        In training, results of features that were given with the graph are kept from the first
+        time on.
+        """
+        came_before = super().keeps(x, e)
+        return came_before or (self.keeps_results and e is None and _comes_again(x))
+
     def kept(self, x: Tensor, key: Hashable, make: Callable[[], _Rows]) -> _Rows:
         """Returns what `make` returned at the first call for `x`, of which :meth:`keeps` is true.
 
@@ -378,6 +387,13 @@ def _keeping(made: _Rows) -> _Rows:
 
 def _are_offloaded(*features: Any) -> bool:
     return any(isinstance(rows, OffloadedTensor) for rows in features)
+
+
+def _comes_again(x: Any) -> bool:
+    """Returns whether rows are features of the graph in training, which each epoch reads."""
+    if not isinstance(x, OffloadedTensor) or not x._content.is_given:
+        return False
+    return torch.is_grad_enabled() and x.is_leaf and not x.requires_grad
 
 
 def _refuse_table(x: Any) -> None:

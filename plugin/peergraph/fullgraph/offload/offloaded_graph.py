@@ -80,6 +80,7 @@ class OffloadedGraph:
         """
         space = self.spaces.find(layout)
         assert space is not None
-        return from_store(
-            space, store_rows(self.stores, table, layout, what, self._features_on_device)
-        )
+        store = store_rows(self.stores, table, layout, what, self._features_on_device)
+        rows = from_store(space, store)
+        rows._content.is_given = True
+        return rows

@@ -43,7 +43,17 @@ class Content:
         output: which result of `record`.
     """
 
-    __slots__ = ("keeps", "output", "probe", "record", "selected", "space", "store", "wanted")
+    __slots__ = (
+        "is_given",
+        "keeps",
+        "output",
+        "probe",
+        "record",
+        "selected",
+        "space",
+        "store",
+        "wanted",
+    )
 
     def __init__(
         self,
@@ -61,6 +71,8 @@ class Content:
         self.output = output
         self.keeps = False
         """Whether rows are stored when they are first computed."""
+        self.is_given = False
+        """Whether the rows are a table of the user's, such as features, which each epoch reads."""
         self.wanted = False
         """Whether rows are stored before others are computed from them."""
         self.selected: SelectedOperand | None = None

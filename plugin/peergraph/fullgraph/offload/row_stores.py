@@ -22,6 +22,7 @@ from peergraph.fullgraph.offload.transfer_counts import TransferCounts
 from peergraph.memory import Group
 from peergraph.memory.region.free_memory import free_host_memory
 from peergraph.memory.region.parts import HostPart
+from peergraph.memory.table.staged_rows import staging_launch
 
 Role = Literal["source", "sequential"]
 
@@ -264,7 +265,8 @@ class RowStores:
             where = device if tier == "device" else torch.device("cpu")
             return torch.empty(num_bytes, dtype=torch.uint8, device=where)
         if tier == "host":
-            return HostMapping(num_bytes, device).tensor()
+            threads = staging_launch(self.group.world_size).num_threads
+            return HostMapping(num_bytes, device, threads).tensor()
         assert self.folder is not None
         part, _, fd = HostPart.create(num_bytes, torch.device("cpu"), self.folder)
         os.close(fd)
