@@ -13,12 +13,14 @@ from peergraph.headers import include_path
 from peergraph.integration import explain
 from peergraph.memory.device.pending_errors import synchronize
 from peergraph.store.embedding.embedding import Embedding
+from peergraph.store.embedding.table_state import TableState
 
 __version__ = version("peergraph")
 
 __all__ = [
     "Embedding",
     "PeerLostError",
+    "TableState",
     "__version__",
     "explain",
     "include_path",

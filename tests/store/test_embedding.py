@@ -156,14 +156,6 @@ def test_bad_embeddings(device: torch.device) -> None:
         assert copied.embeddings == {}
 
 
-def test_several_hosts(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    with make_store(device) as store:
-        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-        with pytest.raises(NotImplementedError, match="embeddings over several hosts"):
-            peergraph.Embedding(store, WIDTH, node_type="a")
-
-
 def test_what_cannot_be_done(device: torch.device) -> None:
     embedding = make(device)
     with pytest.raises(TypeError, match="is not copied with a model"):

@@ -66,6 +66,18 @@ class TrainedTable:
         Raises IndexError where an id is out of range, ValueError where gradients are of other
         shapes than the rows.
         """
+        given = self._flat(ids, grads)
+        return self._by_owner(SparseRows(self._keys(given.keys), given.values))
+
+    def summed(self, ids: Sequence[Tensor], grads: Sequence[Tensor]) -> SparseRows:
+        """This rank's gradients, the sum for each user id. Synchronises; arguments and errors as
+        :meth:`outgoing`.
+        """
+        given = self._flat(ids, grads)
+        self._check(given.keys)
+        return coalesce(given)
+
+    def _flat(self, ids: Sequence[Tensor], grads: Sequence[Tensor]) -> SparseRows:
         for row_ids, grad in zip(ids, grads, strict=True):
             if grad.shape != (*row_ids.shape, self.width):
                 raise ValueError(
@@ -77,7 +89,11 @@ class TrainedTable:
         flat = torch.cat([none, *(i.flatten().to(device, torch.int64) for i in ids)])
         values = [g.reshape(-1, self.width).to(device) for g in grads]
         empty = torch.empty((0, self.width), dtype=self.table.dtype, device=device)
-        rows = coalesce(SparseRows(self._keys(flat), torch.cat([empty, *values])))
+        return SparseRows(flat, torch.cat([empty, *values]))
+
+    def _by_owner(self, given: SparseRows) -> Outgoing:
+        device = self.table.device
+        rows = coalesce(given)
         world = self.group.world_size
         bounds = torch.arange(world + 1, device=device) * self._span
         ends = torch.searchsorted(rows.keys, bounds).tolist()
@@ -132,12 +148,15 @@ class TrainedTable:
         for view in plain[1:]:
             _C.scatter(view, id_list(rows), fresh.data_ptr(), launch_on(table.device))
 
-    def _keys(self, ids: Tensor) -> Tensor:
+    def _check(self, ids: Tensor) -> None:
         bad = (ids < 0) | (ids >= self.table.rows)
         if bool(bad.any()):
             raise IndexError(
                 f"id {int(ids[bad][0])} is out of range for a table of {self.table.rows} rows"
             )
+
+    def _keys(self, ids: Tensor) -> Tensor:
+        self._check(ids)
         order = self.table._order_values
         rows = ids if order is None else order[ids].long()
         world = self.group.world_size

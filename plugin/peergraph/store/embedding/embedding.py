@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
@@ -94,7 +93,8 @@ class Embedding(nn.Module):
         init: Init = None,
         in_state_dict: bool = True,
     ) -> None:
-        """Allocates and fills the rows. Collective over the node group; synchronises.
+        """Allocates and fills the rows, on each machine. Collective over all ranks of all machines;
+        synchronises.
 
         Args:
             store: the :class:`peergraph.store.Store` with which the rows are saved and closed. Or
@@ -110,7 +110,7 @@ class Embedding(nn.Module):
                 are replicated.
             dtype: float32 (also for None: torch's default), float64, float16 or bfloat16.
             init: None: standard normal. A tensor [rows, embedding_dim], on one rank or the same on
-                all. Or a function that fills a tensor in place, such as those of
+                all that have it. Or a function that fills a tensor in place, such as those of
                 :mod:`torch.nn.init`; it is called on pieces of rows. Random numbers follow from
                 rank 0's generator of torch, whatever the number of ranks and the plan.
             in_state_dict: whether :meth:`state_dict` contains all rows, as a tensor ``weight`` on
@@ -119,7 +119,6 @@ class Embedding(nn.Module):
         Raises:
             ValueError: the name is taken, or sizes, dtype or init do not fit, or the ranks differ.
             KeyError: the store has no such node type.
-            NotImplementedError: the ranks are on several hosts.
             MemoryError: the memory does not suffice.
         """
         super().__init__()
@@ -128,7 +127,6 @@ class Embedding(nn.Module):
         dtype = dtype or torch.get_default_dtype()
 
         def check() -> TableSpec:
-            _check_one_host(group)
             rows = _check_rows(owner, name, node_type, num_embeddings)
             return _check_spec(rows, embedding_dim, dtype)
 
@@ -276,11 +274,6 @@ def _group_of(store: EmbeddingOwner) -> Group:
     if store.group is None:
         raise RuntimeError("only the ranks that built a store can train its embeddings")
     return store.group
-
-
-def _check_one_host(group: Group) -> None:
-    if dist.is_initialized() and dist.get_world_size() > group.world_size:
-        raise NotImplementedError("embeddings over several hosts are not supported")
 
 
 def _check_rows(

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from peergraph.memory import Table
-from peergraph.memory.group.collective_call import collective_call
+from peergraph.memory.group.collective_call import collective_call, collective_call_machines
+from peergraph.memory.group.machine_broadcast import MachineBroadcast
 from peergraph.memory.training.coalesce import accumulator
 from peergraph.progress import progress_bar
+from peergraph.store.build.machine_source import Sending
 
 Init = Tensor | Callable[[Tensor], Any] | None
 """A tensor of all rows, a function that fills a tensor in place, or None: standard normal."""
@@ -21,29 +23,44 @@ _PIECE_ELEMENTS = 4 << 20
 
 
 def write_initial(table: Table, init: Init, what: str) -> None:
-    """Fills a table [rows, width]. Collective.
+    """Fills a table [rows, width] on each machine. Collective over all machines.
 
     Args:
         init: a tensor on one rank or the same on all; else each rank passes the same kind.
         what: for the progress bar.
     """
     group = table.group
-
-    def check() -> bool:
-        if isinstance(init, Tensor):
-            if init.shape != table.shape:
-                raise ValueError(f"init must have shape {table.shape}, got {tuple(init.shape)}")
-            return True
-        if init is not None and not callable(init):
-            raise TypeError(f"init must be a tensor, a function or None, got {init!r}")
-        return False
-
-    holders = group.all_gather(collective_call(group, check))
+    collective_call_machines(group, lambda: _check(table, init))
+    sending = Sending.find(isinstance(init, Tensor), group)
+    if sending is not None:
+        with sending.connect(group) as link:
+            init = collective_call(
+                group, lambda: init if link is None else _send(table, init, link)
+            )
+    holders = group.all_gather(isinstance(init, Tensor))
     if isinstance(init, Tensor):
         _load_share(table, init, holders)
     elif not any(holders):
         _draw(table, torch.nn.init.normal_ if init is None else init, what)
     group.barrier()
+
+
+def _check(table: Table, init: Init) -> None:
+    if isinstance(init, Tensor):
+        if init.shape != table.shape:
+            raise ValueError(f"init must have shape {table.shape}, got {tuple(init.shape)}")
+    elif init is not None and not callable(init):
+        raise TypeError(f"init must be a tensor, a function or None, got {init!r}")
+
+
+def _send(table: Table, init: Init, link: MachineBroadcast) -> Tensor:
+    """Sends the rows to machines that have none, or receives them."""
+
+    def rows() -> Tensor:
+        assert isinstance(init, Tensor)
+        return init.detach().to(table.dtype)
+
+    return link.tensor(rows, table.shape, table.dtype)
 
 
 def _load_share(table: Table, rows: Tensor, holders: list[bool]) -> None:
@@ -56,9 +73,8 @@ def _load_share(table: Table, rows: Tensor, holders: list[bool]) -> None:
 def _draw(table: Table, fill: Callable[[Tensor], Any], what: str) -> None:
     """Draws pieces of rows, dealt to the ranks in turn; each piece has its own seed."""
     group = table.group
-    first_seed = group.broadcast(
-        int(torch.randint(2**62, (), device="cpu")) if group.rank == 0 else None
-    )
+    drawn = int(torch.randint(2**62, (), device="cpu")) if group.rank == 0 else None
+    first_seed = group.all_gather_machines(drawn)[0]
     # A function may fail on one rank.
     collective_call(group, lambda: _draw_share(table, fill, first_seed, what))
 

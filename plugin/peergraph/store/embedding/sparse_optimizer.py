@@ -15,7 +15,9 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 import peergraph._C as _C
 from peergraph.memory import Group
 from peergraph.memory.group.collective_call import collective_call
+from peergraph.memory.training.coalesce import SparseRows
 from peergraph.memory.training.exchange import Exchange, Outgoing
+from peergraph.memory.training.machine_exchange import MachineExchange
 from peergraph.store.embedding.embedding import Embedding, RowState, load_rows
 
 
@@ -47,6 +49,7 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
         self._of_anchor: dict[Tensor, Embedding] = {}
         self._states: dict[Tensor, RowState] = {}
         self._exchange: Exchange | None = None
+        self._machine_exchange: MachineExchange | None = None
         given = [embeddings] if isinstance(embeddings, Embedding) else list(embeddings)
         torch.optim.Optimizer.__init__(self, given, defaults)  # type: ignore[arg-type]
         Joinable.__init__(self)
@@ -102,6 +105,11 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
             if self._exchange is not None:
                 self._exchange.wait()
         return loss
+
+    @property
+    def embeddings(self) -> list[Embedding]:
+        """The embeddings that it trains."""
+        return list(self._of_anchor.values())
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops this rank's gradients of the embeddings."""
@@ -191,6 +199,8 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
 
     def _collect(self) -> list[Any]:
         """For each embedding, gradients of the rows that this rank owns, or None. Collective."""
+        if self._group.machines.count > 1:
+            return self._collect_from_machines()
         if self._group.world_size == 1:
             alone = [self._outgoing(e) for e in self._of_anchor.values()]
             return [None if sent is None else [sent.rows] for sent in alone]
@@ -206,6 +216,50 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
             raise
         return self._exchange.send(outgoing)
 
+    def _collect_from_machines(self) -> list[Any]:
+        """As :meth:`_collect`, of the ranks of all machines, in order of their ranks."""
+        trained = [e.trained for e in self._of_anchor.values()]
+        tables = [(t.width, t.accumulator) for t in trained]
+        if self._machine_exchange is None:
+            self._machine_exchange = MachineExchange(self._group, tables)
+        network = self._machine_exchange
+        try:
+            mine = [self._summed(e) for e in self._of_anchor.values()]
+        except Exception:
+            with suppress(RuntimeError):
+                network.send(None)
+            raise
+        given = [mine, *network.send(mine)]
+        outgoing = [
+            None if rows is None else t.outgoing([rows.keys], [rows.values])
+            for slot in given
+            for t, rows in zip(trained, slot, strict=True)
+        ]
+        by_rank: list[Any]
+        if self._group.world_size == 1:
+            by_rank = [None if sent is None else [sent.rows] for sent in outgoing]
+        else:
+            if self._exchange is None:
+                self._exchange = Exchange(self._group, tables * len(given))
+            by_rank = self._exchange.send(outgoing)
+        found: list[dict[int, SparseRows]] = [{} for _ in trained]
+        for at, rows_by_rank in enumerate(by_rank):
+            slot, table = divmod(at, len(trained))
+            for rank, rows in enumerate(rows_by_rank or ()):
+                source = (
+                    self._group.machines.local_ranks[rank]
+                    if slot == 0
+                    else network.source(slot - 1, rank)
+                )
+                if source is not None:
+                    found[table][source] = rows
+        return [[rows[rank] for rank in sorted(rows)] if rows else None for rows in found]
+
+    def _summed(self, embedding: Embedding) -> SparseRows | None:
+        if not embedding.pending:
+            return None
+        return embedding.trained.summed(*zip(*embedding.pending, strict=True))
+
     def _outgoing(self, embedding: Embedding) -> Outgoing | None:
         if not embedding.pending:
             return None
@@ -215,7 +269,7 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
     def _update(self, anchor: Tensor, incoming: list[Any]) -> None:
         trained, kept = self._of_anchor[anchor].trained, self._states[anchor]
         group = next(g for g in self.param_groups if any(p is anchor for p in g["params"]))
-        scale = 1.0 / trained.group.world_size if self._reduce == "mean" else 1.0
+        scale = 1.0 / trained.group.machines.world_size if self._reduce == "mean" else 1.0
         rule = self._rule(group, kept.step, -scale if group["maximize"] else scale)
         trained.update(incoming, rule, list(kept.tables.values()))
 
@@ -234,6 +288,7 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
         if self._exchange is not None:
             self._exchange.close()
             self._exchange = None
+        self._machine_exchange = None
 
 
 class _StepAlong(JoinHook):

@@ -1,0 +1,152 @@
+"""Sends sums of gradients to the other machines, each of which has all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from peergraph.memory.group.group import Group
+from peergraph.memory.training.coalesce import SparseRows
+
+_ALIGNMENT = 16
+
+
+class MachineExchange:
+    """Brings each rank's rows to one rank of every other machine, by an all-to-all of all ranks.
+
+    A rank sends its rows over the network once to each machine, to the rank with its number there,
+    or its number modulo the number of ranks. That machine's ranks then share them out to owners.
+    """
+
+    def __init__(self, group: Group, tables: Sequence[tuple[int, torch.dtype]]) -> None:
+        """
+        Args:
+            tables: of each, the width of its values and their dtype.
+
+        Raises:
+            NotImplementedError: the process group has no backend for tensors on the device.
+        """
+        self._group = group
+        self._tables = list(tables)
+        self._device = _device_of(group)
+        machines = group.machines
+        self._targets = sorted(
+            ranks[group.rank % len(ranks)]
+            for m, ranks in enumerate(machines.ranks)
+            if m != machines.index
+        )
+
+    @property
+    def num_slots(self) -> int:
+        """The most ranks from which a rank of this machine gets rows."""
+        return len(self._slots)
+
+    def source(self, slot: int, rank: int) -> int | None:
+        """The rank in torch.distributed from which `rank` of this machine gets its rows number
+        `slot`; None: it gets none.
+        """
+        machine, turn = self._slots[slot]
+        ranks = self._group.machines.ranks[machine]
+        position = turn * self._group.world_size + rank
+        return ranks[position] if position < len(ranks) else None
+
+    def send(self, rows: Sequence[SparseRows | None] | None) -> list[list[SparseRows | None]]:
+        """Returns, for each slot and table, the rows that this rank gets. Collective over all
+        machines; synchronises.
+
+        Args:
+            rows: for each table; None in the place of one that this rank has nothing to say about,
+                or of all where it has failed.
+
+        Raises RuntimeError where another rank has failed.
+        """
+        received = self._exchange_headers(rows)
+        failed = [rank for rank, words in enumerate(received) if words[0]]
+        if rows is None:
+            return []
+        if failed:
+            raise RuntimeError(f"rank {failed[0]} failed in this step: see its error")
+        counts = [[word - 1 for word in words[1:]] for words in received]
+        payload = self._pack(rows)
+        sizes = [payload.numel() if r in self._targets else 0 for r in range(len(received))]
+        expected = [self._offsets(c)[-1] if any(n >= 0 for n in c) else 0 for c in counts]
+        inbox = torch.empty(sum(expected), dtype=torch.uint8, device=self._device)
+        dist.all_to_all_single(inbox, payload.repeat(len(self._targets)), expected, sizes)
+        parts = torch.split(inbox.to(self._group.device), expected)
+        sources = [self.source(slot, self._group.rank) for slot in range(self.num_slots)]
+        nothing: list[SparseRows | None] = [None] * len(self._tables)
+        return [nothing if s is None else self._unpack(parts[s], counts[s]) for s in sources]
+
+    @property
+    def _slots(self) -> list[tuple[int, int]]:
+        machines, here = self._group.machines, self._group.world_size
+        return [
+            (m, turn)
+            for m, ranks in enumerate(machines.ranks)
+            if m != machines.index
+            for turn in range(-(-len(ranks) // here))
+        ]
+
+    def _exchange_headers(self, rows: Sequence[SparseRows | None] | None) -> list[list[int]]:
+        """Of every rank: whether it has failed, and by table one more than its number of rows, 0
+        for nothing.
+        """
+        shape = (self._group.machines.world_size, 1 + len(self._tables))
+        header = torch.zeros(shape, dtype=torch.int64)
+        if rows is None:
+            header[:, 0] = 1
+        else:
+            counts = [0 if r is None else 1 + r.count for r in rows]
+            header[self._targets, 1:] = torch.tensor(counts)
+        given = header.to(self._device)
+        received = torch.empty_like(given)
+        dist.all_to_all_single(received, given)
+        return [list(map(int, words)) for words in received.tolist()]
+
+    def _offsets(self, counts: Sequence[int]) -> list[int]:
+        """The offsets of each table's ids and values in a message; last, its end."""
+        offsets = [0]
+        for (width, dtype), count in zip(self._tables, counts, strict=True):
+            for num_bytes in (8 * max(0, count), max(0, count) * width * dtype.itemsize):
+                offsets.append(offsets[-1] + -(-num_bytes // _ALIGNMENT) * _ALIGNMENT)
+        return offsets
+
+    def _pack(self, rows: Sequence[SparseRows | None]) -> Tensor:
+        offsets = self._offsets([-1 if r is None else r.count for r in rows])
+        message = torch.zeros(offsets[-1], dtype=torch.uint8, device=self._group.device)
+        for table, given in enumerate(rows):
+            for part, values in enumerate(() if given is None else (given.keys, given.values)):
+                if values.numel():
+                    data = values.contiguous().view(-1).view(torch.uint8)
+                    begin = offsets[2 * table + part]
+                    message[begin : begin + data.numel()] = data
+        return message.to(self._device)
+
+    def _unpack(self, message: Tensor, counts: Sequence[int]) -> list[SparseRows | None]:
+        offsets = self._offsets(counts)
+        found: list[SparseRows | None] = []
+        for table, ((width, dtype), count) in enumerate(zip(self._tables, counts, strict=True)):
+            if count < 0:
+                found.append(None)
+                continue
+            ids, values = offsets[2 * table : 2 * table + 2]
+            keys = message[ids : ids + 8 * count].clone().view(torch.int64)
+            data = message[values : values + count * width * dtype.itemsize].clone().view(dtype)
+            found.append(SparseRows(keys, data.view(count, width)))
+        return found
+
+
+def _device_of(group: Group) -> torch.device:
+    """Where tensors must be for the process group to send them."""
+    backends = str(dist.get_backend_config())
+    if group.device.type == "cuda" and "nccl" in backends:
+        return group.device
+    if "gloo" in backends:
+        return torch.device("cpu")
+    raise NotImplementedError(
+        f"trained tables on {group.device} over several machines need a process group that sends "
+        f'such tensors, this one is {backends}: call init_process_group("cpu:gloo,cuda:nccl")'
+    )

@@ -1,0 +1,159 @@
+"""Trained tables in checkpoints of torch.distributed.checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    MetadataIndex,
+    TensorProperties,
+)
+from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+
+from peergraph.memory import Group, Table
+from peergraph.memory.group.naming import collective
+from peergraph.store.embedding.embedding import Embedding
+from peergraph.store.embedding.sparse_optimizer import SparseOptimizer
+
+
+class RowRange:
+    """Rows of a table in the users' order, of which this rank saves some and loads some.
+
+    torch.distributed.checkpoint asks for them as it asks a DTensor.
+    """
+
+    def __init__(self, table: Table, saved: tuple[int, int], loaded: tuple[int, int]) -> None:
+        """
+        Args:
+            saved: the rows that this rank writes; those of all ranks are all rows.
+            loaded: the rows that this rank reads; those of a machine's ranks are all rows.
+        """
+        self._table = table
+        self._saved = saved
+        self._loaded = loaded
+        self._rows: Tensor | None = None
+
+    def size(self) -> torch.Size:
+        """Of the whole table."""
+        return torch.Size(self._table.shape)
+
+    def __create_write_items__(self, fqn: str, object: Any) -> list[WriteItem]:
+        chunk = self._chunk(self._saved)
+        empty = torch.empty(0, dtype=self._table.dtype, device="cpu")
+        data = TensorWriteData(chunk, TensorProperties.create_from_tensor(empty), self.size())
+        index = MetadataIndex(fqn, chunk.offsets)
+        return [WriteItem(index, WriteItemType.SHARD, tensor_data=data)] if chunk.sizes[0] else []
+
+    def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
+        # Asked for before rows are loaded, into memory that `store` then writes to the table.
+        chunk = self._chunk(self._loaded)
+        self._rows = torch.empty(chunk.sizes, dtype=self._table.dtype, device="cpu")
+        return [chunk]
+
+    def __get_tensor_shard__(self, index: MetadataIndex) -> Tensor:
+        return self._table.read(*self._saved) if self._rows is None else self._rows
+
+    def store(self) -> None:
+        """Writes the rows that were loaded to the table. Follow with a barrier."""
+        if self._rows is None:
+            raise ValueError("torch.distributed.checkpoint has loaded no rows of this table")
+        self._table.load(self._rows, self._loaded[0])
+        self._rows = None
+
+    def _chunk(self, rows: tuple[int, int]) -> ChunkStorageMetadata:
+        begin, end = rows
+        width = self._table.shape[1]
+        return ChunkStorageMetadata(torch.Size((begin, 0)), torch.Size((end - begin, width)))
+
+
+class TableState:
+    """Embeddings, and an optimizer's state of them, as a ``Stateful`` of
+    torch.distributed.checkpoint::
+
+        state = {"model": model.state_dict(), "tables": peergraph.TableState(optimizer)}
+        dcp.save(state, checkpoint_id=folder)       # all ranks
+        dcp.load(state, checkpoint_id=folder)
+
+    A checkpoint has the rows in the users' order: it loads into any number of ranks and machines,
+    and any placement. Each rank saves an equal range of rows, once over all machines, and loads a
+    range of them; no rank holds more than its range.
+    """
+
+    def __init__(self, *trained: Embedding | SparseOptimizer) -> None:
+        """
+        Args:
+            trained: embeddings, or optimizers with their embeddings and state; the same, in the
+                same order, when a checkpoint is saved and loaded.
+
+        Raises:
+            TypeError: an argument is neither.
+            ValueError: there is none, or they are on different groups of ranks.
+        """
+        for given in trained:
+            if not isinstance(given, Embedding | SparseOptimizer):
+                raise TypeError(
+                    "expected embeddings or optimizers of peergraph.optim, got "
+                    f"{type(given).__name__}"
+                )
+        if not trained:
+            raise ValueError("expected at least one embedding or optimizer, got none")
+        self._trained = trained
+        self.group: Group = next(self._embeddings())[1].trained.group
+
+    def state_dict(self) -> dict[str, Any]:
+        """Rows, optimizer state, numbers of steps, and options of the optimizers such as the
+        learning rate. One-sided.
+        """
+        state: dict[str, Any] = {}
+        for name, embedding in self._embeddings():
+            for part, table in embedding.tables().items():
+                state[f"{name}.{part}"] = self._range(table)
+            if embedding.row_state is not None:
+                state[f"{name}.step"] = torch.tensor(embedding.row_state.step)
+        for number, optimizer in enumerate(self._optimizers()):
+            for at, group in enumerate(optimizer.param_groups):
+                options = {key: value for key, value in group.items() if key != "params"}
+                state[f"optimizer{number}.group{at}"] = options
+        return state
+
+    @collective("TableState.load_state_dict")
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes over what torch.distributed.checkpoint has read. Collective.
+
+        Raises:
+            KeyError: the checkpoint was saved of other tables or optimizers.
+        """
+        for name, embedding in self._embeddings():
+            for part in embedding.tables():
+                state_dict[f"{name}.{part}"].store()
+            if embedding.row_state is not None:
+                embedding.row_state.step = int(state_dict[f"{name}.step"])
+        for number, optimizer in enumerate(self._optimizers()):
+            for at, group in enumerate(optimizer.param_groups):
+                group.update(state_dict[f"optimizer{number}.group{at}"])
+        self.group.barrier()
+
+    def _embeddings(self) -> Iterator[tuple[str, Embedding]]:
+        for number, given in enumerate(self._trained):
+            embeddings = [given] if isinstance(given, Embedding) else given.embeddings
+            for at, embedding in enumerate(embeddings):
+                yield f"table{number}.{at}", embedding
+
+    def _optimizers(self) -> Sequence[SparseOptimizer]:
+        return [given for given in self._trained if isinstance(given, SparseOptimizer)]
+
+    def _range(self, table: Table) -> RowRange:
+        machines = self.group.machines
+
+        def bounds(rank: int, count: int) -> tuple[int, int]:
+            return table.rows * rank // count, table.rows * (rank + 1) // count
+
+        return RowRange(
+            table,
+            bounds(machines.rank, machines.world_size),
+            bounds(self.group.rank, self.group.world_size),
+        )
