@@ -20,11 +20,20 @@ from peergraph.store.embedding.embedding import Embedding
 from peergraph.store.embedding.sparse_optimizer import SparseOptimizer
 
 
-class RowRange:
+class RowRange(Tensor):
     """Rows of a table in the users' order, of which this rank saves some and loads some.
 
-    torch.distributed.checkpoint asks for them as it asks a DTensor.
+    torch.distributed.checkpoint asks for them as it asks a DTensor. A tensor without memory: no
+    other function of torch takes it.
     """
+
+    @staticmethod
+    def __new__(cls, table: Table, saved: tuple[int, int], loaded: tuple[int, int]) -> RowRange:
+        """Made as a tensor of the table's shape and dtype."""
+        made: RowRange = Tensor._make_wrapper_subclass(
+            cls, table.shape, dtype=table.dtype, device=torch.device("cpu")
+        )
+        return made
 
     def __init__(self, table: Table, saved: tuple[int, int], loaded: tuple[int, int]) -> None:
         """
@@ -32,19 +41,29 @@ class RowRange:
             saved: the rows that this rank writes; those of all ranks are all rows.
             loaded: the rows that this rank reads; those of a machine's ranks are all rows.
         """
+        super().__init__()
         self._table = table
         self._saved = saved
         self._loaded = loaded
         self._rows: Tensor | None = None
 
-    def size(self) -> torch.Size:
-        """Of the whole table."""
-        return torch.Size(self._table.shape)
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """No operation of torch reads rows."""
+        raise NotImplementedError(
+            f"{func} of rows in a checkpoint: save them by torch.distributed.checkpoint.save, "
+            "whose async_save copies tensors and is not supported"
+        )
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"RowRange({tuple(self.shape)}, saved={self._saved}, loaded={self._loaded})"
 
     def __create_write_items__(self, fqn: str, object: Any) -> list[WriteItem]:
         chunk = self._chunk(self._saved)
         empty = torch.empty(0, dtype=self._table.dtype, device="cpu")
-        data = TensorWriteData(chunk, TensorProperties.create_from_tensor(empty), self.size())
+        data = TensorWriteData(chunk, TensorProperties.create_from_tensor(empty), self.shape)
         index = MetadataIndex(fqn, chunk.offsets)
         return [WriteItem(index, WriteItemType.SHARD, tensor_data=data)] if chunk.sizes[0] else []
 
