@@ -5,6 +5,8 @@
 #include <pybind11/stl.h>
 
 #include <array>
+#include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -15,6 +17,7 @@
 #include "store/coo_to_csc.h"
 #include "store/crc32c.h"
 #include "store/csc_view.h"
+#include "store/edge_buckets.h"
 #include "store/neighbor_lists.h"
 #include "store/peergraph.cuh"
 
@@ -116,6 +119,31 @@ bool sort_coo(const TensorRef& source, const TensorRef& destination, int64_t num
                     pointer<int64_t>(perm));
 }
 
+/// Addresses of destinations, sources and edges, their number, and the id of the first edge.
+using RunAddresses = std::tuple<uintptr_t, uintptr_t, uintptr_t, int64_t, int64_t>;
+
+std::pair<int64_t, bool> split_edges(const TensorRef& source, const TensorRef& destination,
+                                     const std::optional<TensorRef>& edge_ids, int64_t num_sources,
+                                     int64_t num_destinations, int shift,
+                                     const TensorRef& out_destination, const TensorRef& out_source,
+                                     const TensorRef& out_edge, const TensorRef& counts,
+                                     int num_threads) {
+  const PartitionedEdges found =
+      partition_edges(source, destination, edge_ids, num_sources, num_destinations, shift,
+                      out_destination, out_source, out_edge, counts, num_threads);
+  return {found.num_bad, found.is_sorted};
+}
+
+void sort_edge_runs(const std::vector<RunAddresses>& runs, int source_bytes, int edge_bytes,
+                    bool by_edge, const TensorRef& degrees, const TensorRef& indices,
+                    const std::optional<TensorRef>& edge_ids) {
+  std::vector<EdgeRun> found;
+  for (const auto& [destination, source, edge, count, first_edge] : runs)
+    found.push_back({pointer<const int32_t>(destination), pointer<const void>(source),
+                     pointer<const void>(edge), count, first_edge});
+  sort_bucket(found, source_bytes, edge_bytes, by_edge, degrees, indices, edge_ids);
+}
+
 }  // namespace
 
 void register_store(py::module_& m) {
@@ -151,6 +179,13 @@ void register_store(py::module_& m) {
   m.def("coo_to_csc", &sort_coo, ReleaseGil(), py::arg("source"), py::arg("destination"),
         py::arg("num_sources"), py::arg("num_destinations"), py::arg("indptr"), py::arg("indices"),
         py::arg("perm"));
+  m.def("partition_edges", &split_edges, ReleaseGil(), py::kw_only(), py::arg("source"),
+        py::arg("destination"), py::arg("edge_ids"), py::arg("num_sources"),
+        py::arg("num_destinations"), py::arg("shift"), py::arg("out_destination"),
+        py::arg("out_source"), py::arg("out_edge"), py::arg("counts"), py::arg("num_threads"));
+  m.def("sort_bucket", &sort_edge_runs, ReleaseGil(), py::kw_only(), py::arg("runs"),
+        py::arg("source_bytes"), py::arg("edge_bytes"), py::arg("by_edge"), py::arg("degrees"),
+        py::arg("indices"), py::arg("edge_ids"));
   m.def(
       "crc32c",
       [](uintptr_t address, int64_t num_bytes, uint32_t previous) {

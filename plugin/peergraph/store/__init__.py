@@ -4,6 +4,10 @@ from peergraph.store.csc.neighbor_lists import CscRange
 from peergraph.store.csc.tiered_csc import TieredCsc
 from peergraph.store.hotness.hotness import Hotness
 from peergraph.store.hotness.id_map import IdMap
+from peergraph.store.ingest.bad_rows import BadRows, BadRowsError
+from peergraph.store.ingest.graph_files import Columns, EdgeFiles, GraphFiles, NodeFiles, Rows
+from peergraph.store.ingest.ingest_report import IngestReport
+from peergraph.store.ingest.read.csv_rows import CsvFormat
 from peergraph.store.input.source import (
     EDGE,
     NODE,
@@ -27,20 +31,29 @@ from peergraph.store.tensors.table_tensor import TableTensor
 __all__ = [
     "EDGE",
     "NODE",
+    "BadRows",
+    "BadRowsError",
+    "Columns",
     "CscRange",
+    "CsvFormat",
+    "EdgeFiles",
     "EdgeSource",
     "EdgeType",
+    "GraphFiles",
     "GraphSource",
     "Hotness",
     "IdMap",
+    "IngestReport",
     "ItemReads",
     "MemoryUse",
+    "NodeFiles",
     "NodeType",
     "Placement",
     "PlacementOptions",
     "Plan",
     "ReadReport",
     "RowSource",
+    "Rows",
     "StoragelessTensor",
     "Store",
     "StoreTensor",

@@ -27,6 +27,7 @@ from peergraph.store.disk.saved_embeddings import restore
 from peergraph.store.disk.saved_store import SavedStore
 from peergraph.store.embedding.embedding import Embedding
 from peergraph.store.hotness.id_map import IdMap
+from peergraph.store.ingest.ingest_files import ingest
 from peergraph.store.input.source import (
     EDGE,
     NODE,
@@ -157,6 +158,8 @@ class Store:
             store = cls.build(saved.source(group), group=group, progress=progress, **complete)
             restore(store, saved)
         return store
+
+    ingest = staticmethod(ingest)
 
     @collective("Store.save")
     def save(self, folder: str | PathLike[str]) -> None:
@@ -447,10 +450,8 @@ class ReversedStore(Store):
         """Builds the reverse of a store. Collective."""
         source = None
         if group.rank == 0:
-            edges = {
-                reverse_type(t): EdgeSource(coo=store.edge_index(t).flip(0))
-                for t in store.edge_types
-            }
+            coo = {t: store.edge_index(t).flip(0) for t in store.edge_types}
+            edges = {reverse_type(t): EdgeSource(coo=c) for t, c in coo.items()}
             source = GraphSource({t: store.num_nodes(t) for t in store.node_types}, edges)
         taken, record = store.memory().allocations, store.contents.build_record
         spill = remaining_host(record.spill, taken, group)

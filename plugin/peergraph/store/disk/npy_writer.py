@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import peergraph._C as _C
+from peergraph.store.disk.checked_file import read_into
 from peergraph.store.disk.manifest import BLOCK_BYTES, ArrayEntry
 from peergraph.store.disk.saved_array import as_bytes, numpy_dtype, stored_dtype
 
@@ -23,22 +24,27 @@ class NpyWriter:
 
     Args:
         path: must not exist.
-        shape, dtype: of all rows.
+        shape: of all rows. Where the number of rows is None, no space is reserved, and the end
+            writes the number that has come.
+        dtype: of all rows.
 
     Raises:
         OSError: no room, or a write fails; here and from every method.
     """
 
-    def __init__(self, path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    def __init__(self, path: Path, shape: tuple[int | None, ...], dtype: torch.dtype) -> None:
         self._path = path
-        self._shape, self._dtype = shape, dtype
+        self._row_shape, self._dtype = tuple(n for n in shape[1:] if n is not None), dtype
+        self._known_rows = shape[0]
+        self._rows = 0
         self._written = 0
         self._checksums: list[int] = []
-        header = _header(shape, dtype)
-        self._num_bytes = len(header) + torch.Size(shape).numel() * dtype.itemsize
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        header = _header((self._known_rows or 0, *self._row_shape), dtype)
+        self._header_bytes = len(header)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
-            _reserve(self._fd, self._num_bytes)
+            if self._known_rows is not None:
+                _reserve(self._fd, self._size(self._known_rows))
             self._write(torch.frombuffer(bytearray(header), dtype=torch.uint8))
         except BaseException:
             os.close(self._fd)
@@ -47,13 +53,15 @@ class NpyWriter:
     def write(self, rows: Tensor) -> None:
         """Appends rows from the CPU."""
         values = rows.to(self._dtype).contiguous()
+        self._rows += rows.shape[0]
         self._write(as_bytes(values.view(stored_dtype(self._dtype))))
 
     @property
     def entry(self) -> ArrayEntry:
         """The entry of the manifest; complete after the end."""
         name = str(self._dtype).removeprefix("torch.")
-        return ArrayEntry(self._path.name, name, tuple(self._shape), tuple(self._checksums))
+        rows = self._rows if self._known_rows is None else self._known_rows
+        return ArrayEntry(self._path.name, name, (rows, *self._row_shape), tuple(self._checksums))
 
     def __enter__(self) -> NpyWriter:
         return self
@@ -66,13 +74,33 @@ class NpyWriter:
     ) -> None:
         try:
             if kind is None:
-                if self._written != self._num_bytes:
+                if self._known_rows is None:
+                    self._write_number_of_rows()
+                elif self._written != self._size(self._known_rows):
                     raise RuntimeError(
-                        f"{self._path}: {self._written} bytes were written of {self._num_bytes}"
+                        f"{self._path}: {self._written} bytes were written of "
+                        f"{self._size(self._known_rows)}"
                     )
                 os.fsync(self._fd)
         finally:
             os.close(self._fd)
+
+    def _size(self, rows: int) -> int:
+        """Bytes of a file of so many rows."""
+        return self._header_bytes + torch.Size((rows, *self._row_shape)).numel() * (
+            self._dtype.itemsize
+        )
+
+    def _write_number_of_rows(self) -> None:
+        """Writes the header anew, and computes the checksum of the first block anew."""
+        header = _header((self._rows, *self._row_shape), self._dtype)
+        if len(header) != self._header_bytes:  # NumPy leaves room for 21 digits
+            raise RuntimeError(f"{self._path}: the header cannot take {self._rows} rows")
+        if os.pwrite(self._fd, header, 0) != len(header):
+            raise OSError(errno.EIO, "the header was not written", str(self._path))
+        first = torch.empty(min(self._written, BLOCK_BYTES), dtype=torch.uint8, device="cpu")
+        read_into(self._fd, self._path, 0, first.numpy().data)
+        self._checksums[0] = _C.crc32c(first.data_ptr(), first.numel(), 0)
 
     def _write(self, values: Tensor) -> None:
         """Writes, and updates the checksums of the blocks."""

@@ -54,7 +54,7 @@ def _write_folder(contents: StoreContents, embeddings: Sequence[Embedding], fold
         nodes = [_write_nodes(contents, t, part, i) for i, t in enumerate(schema.num_nodes)]
         edges = [_write_edges(contents, t, part, i) for i, t in enumerate(schema.num_edges)]
         trained = describe(embeddings, lambda table, file: _write_table(table, part / file))
-        _write_text(part / FILE_NAME, Manifest(tuple(nodes), tuple(edges), trained).to_json())
+        write_text(part / FILE_NAME, Manifest(tuple(nodes), tuple(edges), trained).to_json())
 
 
 def _write_nodes(
@@ -114,7 +114,8 @@ def _write_table(table: Table, path: Path) -> ArrayEntry:
     return writer.entry
 
 
-def _write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
+    """Creates a file and waits until it is on the disk."""
     with open(path, "xb", buffering=0) as file:
         write_all(file.fileno(), memoryview(text.encode()))
         os.fsync(file.fileno())

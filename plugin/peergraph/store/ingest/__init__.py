@@ -1,0 +1,1 @@
+"""Stores made from files of other formats, in bounded memory."""

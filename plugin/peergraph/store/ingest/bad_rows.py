@@ -1,0 +1,73 @@
+"""Rows that cannot be used: counted by file and reason, the first ones with their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+_MOST_NAMED = 5
+
+
+class BadRowsError(ValueError):
+    """Files have rows that cannot be used.
+
+    Args:
+        bad_rows: all of them.
+    """
+
+    def __init__(self, bad_rows: BadRows, what: str) -> None:
+        super().__init__(f"{what}\n{bad_rows}")
+        self.bad_rows = bad_rows
+
+
+@dataclass
+class BadRows:
+    """Rows that were left out, or that make an ingest fail.
+
+    Args:
+        counts: rows by file and reason.
+        named: the first rows of each, as ``(number of the row, its value)``. Rows are counted from
+            0 on, headers not.
+    """
+
+    counts: dict[tuple[str, str], int] = field(default_factory=dict)
+    named: dict[tuple[str, str], list[tuple[int, str]]] = field(default_factory=dict)
+
+    def add(self, file: str, reason: str, rows: Sequence[int], values: Iterable[object]) -> None:
+        """Counts rows of one batch.
+
+        Args:
+            values: of the first rows; more are not used.
+        """
+        if len(rows) == 0:
+            return
+        key = file, reason
+        self.counts[key] = self.counts.get(key, 0) + len(rows)
+        named = self.named.setdefault(key, [])
+        room = _MOST_NAMED - len(named)
+        if room > 0:
+            named += [
+                (int(row), _short(value)) for row, value in zip(rows[:room], values, strict=False)
+            ]
+
+    @property
+    def total(self) -> int:
+        """All rows; a row with two reasons counts twice."""
+        return sum(self.counts.values())
+
+    def __str__(self) -> str:
+        lines = []
+        for (file, reason), count in self.counts.items():
+            named = [
+                f"row {row}" + (f" ({value})" if value else "")
+                for row, value in self.named[file, reason]
+            ]
+            more = ", ..." if count > len(named) else ""
+            rows = "1 row" if count == 1 else f"{count:,} rows"
+            lines.append(f"{file}: {rows}: {reason}: {', '.join(named)}{more}")
+        return "\n".join(lines)
+
+
+def _short(value: object) -> str:
+    text = "" if value is None else str(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."

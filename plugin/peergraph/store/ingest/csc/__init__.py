@@ -1,0 +1,1 @@
+"""Edge lists larger than memory, sorted into CSC."""

@@ -1,0 +1,146 @@
+"""Runs of edges of one bucket, and their order by destination."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import peergraph._C as _C
+
+_MOST_PIECES = 512  # of one call of the system
+
+
+@dataclass(frozen=True)
+class EdgeRun:
+    """Edges of one bucket from one batch.
+
+    Args:
+        destination: [n] int32, less the bucket's first destination.
+        source: [n] int32 or int64.
+        edge: [n] int32 or int64, the edge's id less `first_edge`.
+        first_edge: see there.
+    """
+
+    destination: NDArray[np.int32]
+    source: NDArray[Any]
+    edge: NDArray[Any]
+    first_edge: int
+
+    @classmethod
+    def of(cls, arrays: Iterable[NDArray[Any]], first_edge: int) -> EdgeRun:
+        """A run of the three arrays."""
+        destination, source, edge = arrays
+        return cls(destination, source, edge, first_edge)
+
+    def __len__(self) -> int:
+        return len(self.destination)
+
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        """[n] the edges' ids."""
+        return self.edge.astype(np.int64) + self.first_edge
+
+    def select(self, mask: NDArray[np.bool_], first_destination: int = 0) -> EdgeRun:
+        """The edges of a mask, with `first_destination` taken from their destinations."""
+        destination = self.destination[mask] - np.int32(first_destination)
+        return EdgeRun(destination, self.source[mask], self.edge[mask], self.first_edge)
+
+    def arrays(self) -> list[NDArray[Any]]:
+        """The arrays, in the order in which they stand in a file."""
+        return [self.destination, self.source, self.edge]
+
+    def addresses(self) -> tuple[int, int, int, int, int]:
+        """The run as the compiled module takes it."""
+        destination, source, edge = (array.ctypes.data for array in self.arrays())
+        return destination, source, edge, len(self), self.first_edge
+
+
+@dataclass(frozen=True)
+class SortedEdges:
+    """Edges by destination, as they follow each other in a CSC.
+
+    Args:
+        degrees: [destinations] int64, of the destinations that follow. Where a piece goes on with
+            the last destination of the piece before, that one's whole degree stood there.
+        indices: [n] sources.
+        edge_ids: [n]; None: not asked for.
+    """
+
+    degrees: Tensor
+    indices: Tensor
+    edge_ids: Tensor | None
+
+
+@dataclass(frozen=True)
+class RunOrder:
+    """How runs are sorted.
+
+    Args:
+        by_edge: edges of a destination are sorted by their ids; else they stay as they come.
+        index_dtype: of sources.
+        edge_id_dtype: None: without edge ids.
+    """
+
+    by_edge: bool
+    index_dtype: torch.dtype
+    edge_id_dtype: torch.dtype | None
+
+    def sort(self, runs: Iterable[EdgeRun], num_destinations: int) -> SortedEdges:
+        """Sorts all edges of the runs by destination."""
+        held = list(runs)
+        total = sum(map(len, held))
+        degrees = torch.empty(num_destinations, dtype=torch.int64, device="cpu")
+        indices = torch.empty(total, dtype=self.index_dtype, device="cpu")
+        edge_ids = None
+        if self.edge_id_dtype is not None:
+            edge_ids = torch.empty(total, dtype=self.edge_id_dtype, device="cpu")
+        _C.sort_bucket(
+            runs=[run.addresses() for run in held],
+            source_bytes=held[0].source.itemsize if held else 4,
+            edge_bytes=held[0].edge.itemsize if held else 4,
+            by_edge=self.by_edge,
+            degrees=degrees,
+            indices=indices,
+            edge_ids=edge_ids,
+        )
+        return SortedEdges(degrees, indices, edge_ids)
+
+
+def write_runs(path: Path, runs: Iterable[EdgeRun]) -> None:
+    """Appends runs to a file."""
+    pieces = [_bytes(a) for run in runs for a in run.arrays() if len(a)]
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        while pieces:
+            done = os.writev(fd, pieces[:_MOST_PIECES])
+            while pieces and done >= len(pieces[0]):
+                done -= len(pieces.pop(0))
+            if done:
+                pieces[0] = pieces[0][done:]
+    finally:
+        os.close(fd)
+
+
+def read_run(fd: int, path: Path, run: EdgeRun) -> None:
+    """Fills a run's arrays from where the file stands."""
+    pieces = [_bytes(array) for array in run.arrays() if len(array)]
+    while pieces:
+        done = os.readv(fd, pieces)
+        if done == 0:
+            raise OSError(f"{path} ends early: another process has changed it")
+        while pieces and done >= len(pieces[0]):
+            done -= len(pieces.pop(0))
+        if done:
+            pieces[0] = pieces[0][done:]
+
+
+def _bytes(array: NDArray[Any]) -> memoryview:
+    return array.view(np.uint8).data

@@ -1,0 +1,72 @@
+"""Buckets that do not fit into memory: of few destinations with many edges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from peergraph.store.ingest.csc.edge_run import EdgeRun, RunOrder, SortedEdges
+
+ReadRuns = Callable[[], Iterable[EdgeRun]]
+
+
+def sort_large_bucket(
+    runs: ReadRuns, num_destinations: int, most_edges: int, order: RunOrder
+) -> Iterator[SortedEdges]:
+    """Yields the edges by destination; reads the bucket once for each piece.
+
+    Args:
+        runs: reads the bucket from its beginning, a run at a time.
+        num_destinations: of the bucket.
+        most_edges: to hold at once; a run may have more.
+    """
+    degrees = np.zeros(num_destinations, np.int64)
+    for run in runs():
+        np.add.at(degrees, run.destination, 1)
+    for begin, end in _ranges(degrees, most_edges):
+        if degrees[begin:end].sum() <= most_edges:
+            yield order.sort(_selected(runs, begin, end), end - begin)
+        else:
+            yield from _one_destination(runs, begin, int(degrees[begin]), most_edges, order)
+
+
+def _ranges(degrees: NDArray[np.int64], most_edges: int) -> Iterator[tuple[int, int]]:
+    """Ranges of destinations with at most so many edges, or of one destination."""
+    ends = np.cumsum(degrees)
+    begin = 0
+    while begin < len(degrees):
+        before = int(ends[begin - 1]) if begin else 0
+        end = max(begin + 1, int(np.searchsorted(ends, before + most_edges, side="right")))
+        yield begin, end
+        begin = end
+
+
+def _selected(runs: ReadRuns, begin: int, end: int) -> Iterator[EdgeRun]:
+    """The edges of a range of destinations."""
+    for run in runs():
+        yield run.select((run.destination >= begin) & (run.destination < end), begin)
+
+
+def _one_destination(
+    runs: ReadRuns, destination: int, degree: int, most_edges: int, order: RunOrder
+) -> Iterator[SortedEdges]:
+    """The edges of a destination that has more than can be held."""
+    degrees = torch.tensor([degree], dtype=torch.int64, device="cpu")
+    for piece in _pieces(lambda: _selected(runs, destination, destination + 1), most_edges, order):
+        yield SortedEdges(degrees, piece.indices, piece.edge_ids)
+        degrees = degrees[:0]
+
+
+def _pieces(runs: ReadRuns, most_edges: int, order: RunOrder) -> Iterator[SortedEdges]:
+    if not order.by_edge:
+        for run in runs():
+            yield order.sort([run], 1)
+        return
+    # Ids are distinct: a range of so many ids has at most so many edges.
+    last = max(int(run.ids.max(initial=-1)) for run in runs())
+    for begin in range(0, last + 1, most_edges):
+        wanted = [r.select((r.ids >= begin) & (r.ids < begin + most_edges)) for r in runs()]
+        yield order.sort(wanted, 1)

@@ -1,0 +1,69 @@
+"""The files of a relation's CSC, from its edges in buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from peergraph.store.disk.manifest import ArrayEntry
+from peergraph.store.disk.npy_writer import NpyWriter
+from peergraph.store.hotness.id_map import id_dtype
+from peergraph.store.ingest.csc.edge_buckets import EdgeBuckets
+
+_NO_IDS: NDArray[np.int64] = np.empty(0, np.int64)
+
+
+def write_csc(
+    buckets: EdgeBuckets,
+    folder: Path,
+    stem: str,
+    num_destinations: int,
+    keep_edge_ids: bool = True,
+    missing_ids: NDArray[np.int64] = _NO_IDS,
+    moved: Callable[[int], object] = lambda _: None,
+) -> tuple[ArrayEntry, ArrayEntry, ArrayEntry | None]:
+    """Empties the buckets into ``<stem>.indptr.npy``, ``.indices.npy`` and ``.edge_ids.npy``. The
+    last one is left out where the edges came by destination.
+
+    Args:
+        keep_edge_ids: whether to write it at all; without it, an edge's id is its position.
+        missing_ids: ids that no edge has, ascending; larger ids move down.
+        moved: called with the number of edges that have been written.
+
+    Returns:
+        The files' entries of the manifest.
+    """
+    num_edges = buckets.num_edges
+    ids_dtype = id_dtype(num_edges) if keep_edge_ids and not buckets.is_sorted else None
+    # Ids before they move down may need more bits.
+    sort_dtype = torch.int64 if ids_dtype is not None and len(missing_ids) else ids_dtype
+    with ExitStack() as files:
+
+        def create(name: str, rows: int, dtype: torch.dtype) -> NpyWriter:
+            return files.enter_context(NpyWriter(folder / f"{stem}.{name}.npy", (rows,), dtype))
+
+        indptr = create("indptr", num_destinations + 1, torch.int64)
+        indices = create("indices", num_edges, buckets.index_dtype)
+        edge_ids = None if ids_dtype is None else create("edge_ids", num_edges, ids_dtype)
+        indptr.write(torch.zeros(1, dtype=torch.int64, device="cpu"))
+        first = 0
+        for piece in buckets.sorted_edges(sort_dtype):
+            indptr.write(first + piece.degrees.cumsum(0))
+            first += int(piece.degrees.sum())
+            indices.write(piece.indices)
+            if edge_ids is not None and piece.edge_ids is not None:
+                edge_ids.write(_moved_down(piece.edge_ids, missing_ids))
+            moved(piece.indices.numel())
+    return indptr.entry, indices.entry, None if edge_ids is None else edge_ids.entry
+
+
+def _moved_down(ids: Tensor, missing_ids: NDArray[np.int64]) -> Tensor:
+    if len(missing_ids) == 0:
+        return ids
+    return ids - torch.searchsorted(torch.from_numpy(missing_ids), ids)

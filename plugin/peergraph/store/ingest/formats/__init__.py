@@ -1,0 +1,1 @@
+"""Datasets of OGB, LSC, DGL and PyG as descriptions of files."""

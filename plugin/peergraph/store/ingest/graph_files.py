@@ -1,0 +1,186 @@
+"""How users describe the files of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from typing import Any, Literal
+
+import torch
+
+from peergraph.store.ingest.read.csv_rows import CsvFormat
+from peergraph.store.input.source import EdgeType, NodeType
+
+NanPolicy = Literal["error", "keep", "zero"]
+Numbering = Literal["auto", "dense", "mapped"]
+
+_NAN = ("error", "keep", "zero")
+_NUMBERINGS = ("auto", "dense", "mapped")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A table made of columns of the files of its node or edge type.
+
+    Args:
+        columns: a name: the table has one value per row (``[rows]``), or ``[rows, width]`` where
+            the column has lists. Or a pattern such as ``"f*"``, or a list of names: ``[rows,
+            number of columns]``, a pattern's in the order of the file.
+        dtype: of the table; default: the column's. Numbers with decimals in CSV files are float32.
+        nan: missing values and NaN: ``"error"`` (bad rows), ``"keep"`` as NaN or ``"zero"``.
+    """
+
+    columns: str | Sequence[str]
+    dtype: torch.dtype | str | None = None
+    nan: NanPolicy = "error"
+
+    def __post_init__(self) -> None:
+        _check_one_of("nan", self.nan, _NAN)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table in a file of its own, or in memory.
+
+    Args:
+        values: a path of a ``.npy`` file, ``archive.npz:name``, a tensor or an array of NumPy, of
+            ``[rows, ...]``; or a path of a Parquet or CSV file: all of its columns, ``[rows,
+            columns]``. Row ``i`` belongs to row ``i`` of the node or edge type's files, or to node
+            or edge ``i`` where it has none.
+        dtype: of the table; default: the values'.
+        nan: as in :class:`Columns`.
+        csv: how a CSV file is written.
+    """
+
+    values: Any
+    dtype: torch.dtype | str | None = None
+    nan: NanPolicy = "error"
+    csv: CsvFormat = field(default_factory=CsvFormat)
+
+    def __post_init__(self) -> None:
+        _check_one_of("nan", self.nan, _NAN)
+
+
+Table = Columns | Rows | str | PathLike[str] | Sequence[str] | Any
+"""Shorter forms: the name of a column, a pattern or a list of names stand for :class:`Columns`; a
+name that ends in ``.npy``, a path, a tensor or an array for :class:`Rows`."""
+
+
+@dataclass(frozen=True)
+class NodeFiles:
+    """The nodes of one type. Without any file, nodes are what edges name.
+
+    Args:
+        files: paths, globs or folders of Parquet or CSV files, or anything that gives Arrow record
+            batches (a table, a dataset, a reader). Rows come in the order of the list, those of a
+            glob in the order of the names.
+        id: the column of ids. Without it, row ``i`` is node ``i``.
+        numbering: ``"dense"``: ids are the node numbers, ``0 .. num_nodes - 1``. ``"mapped"``: ids
+            are strings or any integers; nodes are numbered in the order of the rows (without files:
+            of the ids), and edges' ids are looked up. ``"auto"``: dense where the ids are the
+            integers from 0 on in any order, else mapped.
+        num_nodes: their number, where nothing else says it; default: the largest id plus one.
+        tables: by name, see :data:`Table`.
+        where: condition of SQL (DuckDB): other rows are left out.
+        query: SELECT of DuckDB in place of `files`, for joins; ORDER BY decides the order of rows.
+        csv: how CSV files are written.
+    """
+
+    files: Any = None
+    id: str | None = None
+    numbering: Numbering = "auto"
+    num_nodes: int | None = None
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    where: str | None = None
+    query: str | None = None
+    csv: CsvFormat = field(default_factory=CsvFormat)
+
+    def __post_init__(self) -> None:
+        _check_one_of("numbering", self.numbering, _NUMBERINGS)
+        _check_given("NodeFiles", self.files, self.query, self.where)
+        has_rows = self.files is not None or self.query is not None
+        if not has_rows and self.id is not None:
+            raise ValueError("id names a column of files: give files or query, too")
+        if self.num_nodes is not None and (
+            isinstance(self.num_nodes, bool)
+            or not isinstance(self.num_nodes, int)
+            or self.num_nodes < 0
+        ):
+            raise ValueError(f"num_nodes must be an int of 0 or more, got {self.num_nodes!r}")
+
+
+@dataclass(frozen=True)
+class EdgeFiles:
+    """The edges of one type.
+
+    Args:
+        files: as in :class:`NodeFiles`; also ``.npy`` files, ``archive.npz:name``, a tensor or an
+            array of shape ``[2, E]`` (sources, destinations) or ``[E, 2]`` (columns ``"0"``,
+            ``"1"``).
+        source, destination: names of the columns; default: the first two.
+        tables: by name, see :data:`Table`. Edges are numbered in the order of the rows.
+        where, query, csv: as in :class:`NodeFiles`.
+        add_reverse: every edge is followed by its reverse, with the same row of each table (as
+            OGB's `add_inverse_edge`); the edge type must lead from a node type to itself.
+        edge_ids: whether samples can name edges by their number in the files. Without, an edge's
+            id is its position in the CSC, which saves 4 or 8 bytes per edge; there can be no
+            tables then.
+    """
+
+    files: Any = None
+    source: str | None = None
+    destination: str | None = None
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    where: str | None = None
+    query: str | None = None
+    csv: CsvFormat = field(default_factory=CsvFormat)
+    add_reverse: bool = False
+    edge_ids: bool = True
+
+    def __post_init__(self) -> None:
+        _check_given("EdgeFiles", self.files, self.query, self.where)
+        if self.files is None and self.query is None:
+            raise ValueError("EdgeFiles needs files or query")
+        if (self.source is None) != (self.destination is None):
+            raise ValueError("source and destination go together: give both or none")
+        if not self.edge_ids and self.tables:
+            raise ValueError(f"edge_ids=False goes without tables, got {', '.join(self.tables)}")
+
+
+@dataclass(frozen=True)
+class GraphFiles:
+    """The files of a graph, by node type and edge type."""
+
+    nodes: Mapping[NodeType, NodeFiles]
+    edges: Mapping[EdgeType, EdgeFiles]
+
+    def __post_init__(self) -> None:
+        if not self.nodes and not self.edges:
+            raise ValueError("no files: give source, nodes or edges")
+        for edge_type, edges in self.edges.items():
+            if not (
+                isinstance(edge_type, tuple)
+                and len(edge_type) == 3
+                and all(isinstance(name, str) for name in edge_type)
+            ):
+                raise ValueError(
+                    f"an edge type is (source type, relation, destination type), got {edge_type!r}"
+                )
+            if edges.add_reverse and edge_type[0] != edge_type[2]:
+                raise ValueError(
+                    f"edges of {edge_type}: add_reverse needs one node type; give the reverse "
+                    "edges a type of their own"
+                )
+
+
+def _check_one_of(name: str, value: object, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+
+
+def _check_given(what: str, files: object, query: str | None, where: str | None) -> None:
+    if files is not None and query is not None:
+        raise ValueError(f"{what} takes files or query, not both")
+    if query is not None and where is not None:
+        raise ValueError("where goes with files: write the condition into query")

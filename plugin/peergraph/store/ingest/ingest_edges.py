@@ -1,0 +1,321 @@
+"""Edges of one type: their CSC and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from peergraph.progress import progress_bar
+from peergraph.store.disk.manifest import EdgeEntry
+from peergraph.store.ingest.bad_rows import BadRowsError
+from peergraph.store.ingest.csc.edge_buckets import EdgeBuckets
+from peergraph.store.ingest.csc.write_csc import write_csc
+from peergraph.store.ingest.graph_files import EdgeFiles
+from peergraph.store.ingest.id_numbers import IdNumbers, look_up
+from peergraph.store.ingest.ingest_nodes import NumberedNodes
+from peergraph.store.ingest.read.batch import Batch, RowReader
+from peergraph.store.ingest.read.prefetch import read_ahead
+from peergraph.store.ingest.table_files import TableFiles
+from peergraph.store.ingest.values.id_values import to_dense_ids, to_keys
+from peergraph.store.ingest.values.numbers import Problems
+from peergraph.store.ingest.values.row_numbers import RowNumbers, RowPlaces, is_among
+from peergraph.store.ingest.workspace import Workspace
+from peergraph.store.input.source import EdgeType
+
+_WRITTEN_BYTES = 8  # of an edge, for the progress bar
+
+
+class EdgeIngest:
+    """Reads the files of one edge type.
+
+    Args:
+        edge_type, number: its name, and its place in the manifest.
+        given: the files.
+        reader: of them.
+        ends: names of the columns of sources and destinations.
+        nodes: of sources and destinations.
+        workspace: where results go.
+    """
+
+    def __init__(
+        self,
+        edge_type: EdgeType,
+        number: int,
+        given: EdgeFiles,
+        reader: RowReader,
+        ends: tuple[str, str],
+        nodes: tuple[NumberedNodes, NumberedNodes],
+        workspace: Workspace,
+    ) -> None:
+        self._type, self._stem = edge_type, f"edge{number}"
+        self._given, self._reader, self._ends = given, reader, ends
+        self._ids: tuple[IdNumbers | None, IdNumbers | None] = (nodes[0].ids, nodes[1].ids)
+        self._counts = (nodes[0].count or 0, nodes[1].count or 0)
+        self._workspace = workspace
+        self._repeat = 2 if given.add_reverse else 1
+
+    def run(self) -> EdgeEntry:
+        """Sorts the edges and writes the tables.
+
+        Raises:
+            BadRowsError: rows that cannot be used, unless the workspace skips them.
+        """
+        looked_up = self._ids != (None, None)
+        expected = self._repeat * self._reader.expected_rows
+        bad_before = self._workspace.bad_rows.total
+        with self._bucket_folder() as folder:
+            memory = self._workspace.memory // 2 if looked_up else self._workspace.memory
+            buckets = EdgeBuckets(folder, *self._counts, expected, memory, looked_up)
+            files = self._table_files()
+            with files:
+                self._check_tables(files)
+                if looked_up:
+                    missing = self._add_looked_up(buckets, files)
+                else:
+                    self._add_in_order(buckets, files)
+                    missing = np.empty(0, np.int64)
+            if self._workspace.bad_rows.total > bad_before and not self._workspace.skips_bad_rows:
+                raise BadRowsError(
+                    self._workspace.bad_rows, f"edges of {self._type} have rows without use:"
+                )
+            return self._write(buckets, files, missing)
+
+    def _write(
+        self, buckets: EdgeBuckets, files: TableFiles, missing: NDArray[np.int64]
+    ) -> EdgeEntry:
+        num_edges = buckets.num_edges
+        what = f"sort {'/'.join(self._type)}"
+        with progress_bar(what, num_edges * _WRITTEN_BYTES, self._workspace.progress) as moved:
+            indptr, indices, edge_ids = write_csc(
+                buckets,
+                self._workspace.folder,
+                self._stem,
+                self._counts[1],
+                self._given.edge_ids,
+                missing,
+                lambda edges: moved(edges * _WRITTEN_BYTES),
+            )
+        return EdgeEntry(self._type, num_edges, indptr, indices, edge_ids, files.entries())
+
+    @contextmanager
+    def _bucket_folder(self) -> Iterator[Path]:
+        folder = self._workspace.temporary / self._stem
+        folder.mkdir()
+        yield folder
+
+    def _table_files(self) -> TableFiles:
+        work = self._workspace
+        return TableFiles(
+            self._given.tables,
+            self._reader.column_names,
+            self._reader.is_text,
+            work.folder,
+            self._stem,
+            work.temporary,
+            self._repeat,
+        )
+
+    def _check_tables(self, files: TableFiles) -> None:
+        if not files.has_arrays:
+            return
+        if self._given.where is not None:
+            raise NotImplementedError(
+                f"{self._type}: where goes without tables that have a file of their own: "
+                "write the rows that are left into a file"
+            )
+
+    @contextmanager
+    def _batches(self, columns: list[str], batch_rows: int, what: str) -> Iterator[Iterator[Batch]]:
+        """Reads batches ahead, with a progress bar."""
+        work = self._workspace
+        name = f"{what} {'/'.join(self._type)}"
+        batches = self._reader.batches(list(dict.fromkeys(columns)), batch_rows)
+        with (
+            progress_bar(name, self._reader.num_bytes, work.progress) as moved,
+            read_ahead(batches) as ahead,
+        ):
+
+            def counted() -> Iterator[Batch]:
+                for batch in ahead:
+                    yield batch
+                    work.bytes_read += batch.num_bytes
+                    moved(batch.num_bytes)
+
+            yield counted()
+
+    # Ids that are node numbers: one pass, in the order of the rows.
+
+    def _add_in_order(self, buckets: EdgeBuckets, files: TableFiles) -> None:
+        numbers = RowNumbers()
+        columns = [*self._ends, *files.columns]
+        with self._batches(columns, buckets.batch_edges // self._repeat, "read") as batches:
+            for batch in batches:
+                self._add_batch(batch, numbers.of(batch), buckets, files)
+        if files.has_arrays:
+            files.check_rows(numbers.total, str(self._type))
+
+    def _add_batch(
+        self, batch: Batch, rows: NDArray[np.int64], buckets: EdgeBuckets, files: TableFiles
+    ) -> None:
+        problems = Problems()
+        source, destination = self._dense_ends(batch, problems)
+        values = files.read(batch, rows, problems)
+        keep = None
+        if problems.masks or batch.skipped or not self._add(buckets, source, destination):
+            ends = source, destination
+            in_range = [(e >= 0) & (e < n) for e, n in zip(ends, self._counts, strict=True)]
+            without_id = problems.any(len(batch))
+            for name, end, fits, count in zip(
+                ("source", "destination"), ends, in_range, self._counts, strict=True
+            ):
+                bad = ~fits & ~without_id
+                rows_of = list(batch.rows[bad])
+                reason = f"{name} id out of range for {count} nodes"
+                self._workspace.bad_rows.add(batch.file, reason, rows_of, end[bad])
+            self._report(batch, problems)
+            keep = in_range[0] & in_range[1] & ~without_id
+            self._add(buckets, source[keep], destination[keep])
+        files.write(values, rows, keep)
+
+    def _dense_ends(self, batch: Batch, problems: Problems) -> tuple[NDArray[Any], NDArray[Any]]:
+        ends = []
+        for name, what in zip(self._ends, ("source", "destination"), strict=True):
+            found = Problems()
+            ends.append(to_dense_ids(batch.columns[name], found))
+            for reason, mask in found.masks.items():
+                problems.add(f"the {what} {reason}", mask)
+        if ends[0].dtype != ends[1].dtype:
+            ends = [end.astype(np.int64) for end in ends]
+        return ends[0], ends[1]
+
+    def _add(self, buckets: EdgeBuckets, source: NDArray[Any], destination: NDArray[Any]) -> bool:
+        if self._repeat == 1:
+            return buckets.add(source, destination)
+        both = np.stack([source, destination], axis=1)
+        return buckets.add(both.reshape(-1), np.ascontiguousarray(both[:, ::-1]).reshape(-1))
+
+    def _report(self, batch: Batch, problems: Problems) -> None:
+        bad_rows = self._workspace.bad_rows
+        for reason, mask in problems.masks.items():
+            bad_rows.add(batch.file, reason, list(batch.rows[mask]), [])
+        for row, found in batch.skipped:
+            bad_rows.add(batch.file, found, [row], [])
+
+    # Ids that are looked up: the ends are found in any order, tables are read in a pass of their
+    # own.
+
+    def _add_looked_up(self, buckets: EdgeBuckets, files: TableFiles) -> NDArray[np.int64]:
+        """Returns the numbers of the rows that were left out, ascending."""
+        places = RowPlaces()
+        bad = [self._rows_without_values(buckets, files)]
+        unusable = bad[0]
+        edges = look_up(
+            self._keys(places, buckets.batch_edges, bad),
+            *self._ids,
+            self._workspace,
+            buckets.batch_edges,
+        )
+        for found in edges:
+            wrong = np.zeros(len(found.rows), np.bool_)
+            for end, ids, count, name in (
+                (found.source, found.source_id, self._counts[0], "source"),
+                (found.destination, found.destination_id, self._counts[1], "destination"),
+            ):
+                missing = (end < 0) | (end >= count)
+                self._report_unknown(places, found.rows[missing], ids, missing, name)
+                wrong |= missing
+            bad.append(found.rows[wrong])
+            use = ~wrong & ~is_among(found.rows, unusable)
+            self._add_found(buckets, found.source[use], found.destination[use], found.rows[use])
+        all_bad = np.unique(np.concatenate(bad))
+        if files.can_have_problems:
+            self._write_tables(files, buckets.batch_edges, all_bad)
+        if self._repeat == 1:
+            return all_bad
+        return np.stack([2 * all_bad, 2 * all_bad + 1], axis=1).reshape(-1)
+
+    def _add_found(
+        self,
+        buckets: EdgeBuckets,
+        source: NDArray[np.int64],
+        destination: NDArray[np.int64],
+        rows: NDArray[np.int64],
+    ) -> None:
+        if self._repeat == 2:
+            both = np.stack([source, destination], axis=1)
+            source = both.reshape(-1)
+            destination = np.ascontiguousarray(both[:, ::-1]).reshape(-1)
+            rows = np.stack([2 * rows, 2 * rows + 1], axis=1).reshape(-1)
+        if not buckets.add(source, destination, rows):
+            raise RuntimeError("a looked-up number is out of range")
+
+    def _keys(
+        self, places: RowPlaces, batch_rows: int, bad: list[NDArray[np.int64]]
+    ) -> Iterator[tuple[NDArray[np.int64], Any, Any]]:
+        """Numbers and ends of all rows; rows without an end are reported and left out."""
+        with self._batches([*self._ends], batch_rows, "read") as batches:
+            for batch in batches:
+                problems, rows = Problems(), places.of(batch)
+                ends = []
+                for name, ids, what in zip(
+                    self._ends, self._ids, ("source", "destination"), strict=True
+                ):
+                    found = Problems()
+                    column = batch.columns[name]
+                    if ids is None:
+                        ends.append(to_dense_ids(column, found).astype(np.int64))
+                    else:
+                        ends.append(to_keys(column, ids.as_text, found))
+                    for reason, mask in found.masks.items():
+                        problems.add(f"the {what} {reason}", mask)
+                self._report(batch, problems)
+                without_id = problems.any(len(batch))
+                if without_id.any():
+                    bad.append(rows[without_id])
+                    kept = np.flatnonzero(~without_id)
+                    ends, rows = [end.take(kept) for end in ends], rows[kept]
+                yield rows, ends[0], ends[1]
+
+    def _report_unknown(
+        self, places: RowPlaces, rows: NDArray[np.int64], ids: Any, mask: Any, name: str
+    ) -> None:
+        values = (str(ids[int(i)]) for i in np.flatnonzero(mask))
+        for row, value in zip(rows, values, strict=True):
+            file, number = places.place(int(row))
+            reason = f"no node has the {name} id"
+            self._workspace.bad_rows.add(file, reason, [number], [value])
+
+    def _rows_without_values(self, buckets: EdgeBuckets, files: TableFiles) -> NDArray[np.int64]:
+        """Numbers of the rows that have no value for a table, ascending; they are reported."""
+        if not files.can_have_problems:
+            return np.empty(0, np.int64)
+        numbers, places, bad = RowNumbers(), RowPlaces(), [np.empty(0, np.int64)]
+        columns = files.columns or [self._ends[0]]
+        with self._batches(columns, buckets.batch_edges, "check") as batches:
+            for batch in batches:
+                problems, rows = Problems(), numbers.of(batch)
+                files.read(batch, rows, problems)
+                rows = places.of(batch)
+                for reason, mask in problems.masks.items():
+                    bad_rows = list(batch.rows[mask])
+                    self._workspace.bad_rows.add(batch.file, reason, bad_rows, [])
+                bad.append(rows[problems.any(len(rows))])
+        return np.concatenate(bad)
+
+    def _write_tables(
+        self, files: TableFiles, batch_rows: int, left_out: NDArray[np.int64]
+    ) -> None:
+        numbers, places = RowNumbers(), RowPlaces()
+        columns = files.columns or [self._ends[0]]
+        with self._batches(columns, batch_rows, "tables of") as batches:
+            for batch in batches:
+                rows = numbers.of(batch)
+                values = files.read(batch, rows, Problems())
+                files.write(values, rows, ~is_among(places.of(batch), left_out))
+        if files.has_arrays:
+            files.check_rows(numbers.total, str(self._type))

@@ -1,0 +1,217 @@
+"""Makes a store's folder from files, in bounded memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, Literal
+
+from peergraph.memory.region.free_memory import free_host_memory
+from peergraph.store.disk.atomic_folder import new_folder
+from peergraph.store.disk.manifest import FILE_NAME, Manifest
+from peergraph.store.disk.save_store import write_text
+from peergraph.store.ingest.formats.known_formats import described_files
+from peergraph.store.ingest.graph_files import EdgeFiles, GraphFiles, NodeFiles
+from peergraph.store.ingest.id_numbers import IdNumbers
+from peergraph.store.ingest.ingest_edges import EdgeIngest
+from peergraph.store.ingest.ingest_nodes import NodeIngest, NumberedNodes
+from peergraph.store.ingest.ingest_report import IngestReport
+from peergraph.store.ingest.read.batch import RowReader
+from peergraph.store.ingest.read.open_rows import open_rows
+from peergraph.store.ingest.values.id_values import is_integer_column, to_dense_ids, to_keys
+from peergraph.store.ingest.values.numbers import Problems
+from peergraph.store.ingest.workspace import Workspace
+from peergraph.store.input.source import EDGE, NODE, EdgeType, NodeType
+
+_LEAST_MEMORY = 64 << 20
+_MOST_DEFAULT_MEMORY = 16 << 30
+_BATCH_ROWS = 1 << 20
+
+BadRowPolicy = Literal["error", "skip"]
+
+
+def ingest(
+    folder: str | PathLike[str],
+    source: str | PathLike[str] | GraphFiles | None = None,
+    *,
+    nodes: Mapping[NodeType, NodeFiles] | NodeFiles | None = None,
+    edges: Mapping[EdgeType, EdgeFiles] | EdgeFiles | None = None,
+    format: str = "auto",
+    bad_rows: BadRowPolicy = "error",
+    memory: int | None = None,
+    progress: bool | None = None,
+) -> IngestReport:
+    """Makes a store's folder, as :meth:`Store.save` writes it, from files of other formats, in
+    bounded memory. Runs in one process and is not collective; :meth:`Store.load` reads the result
+    on any number of ranks. See docs/ingest.md.
+
+    The folder equals, byte by byte, that of a store built from the same edges in memory. It appears
+    when it is complete: until then it is ``<name>.part-...`` beside, which an error removes and,
+    after a kill, the next ingest of the same name.
+
+    Args:
+        folder: to be made; must not exist.
+        source: a folder or file of a known format, or a description (``.json``, ``.toml``), or
+            :class:`GraphFiles`.
+        nodes, edges: the files by type, in place of `source`; without a mapping: of a graph of one
+            node type and one edge type. Node types that only edges name have as many nodes as their
+            largest id says, or as there are different strings.
+        format: of `source`: ``"auto"``, ``"ogb"``, ``"lsc"``, ``"dgl"``, ``"pyg"`` or
+            ``"description"``.
+        bad_rows: ``"error"``: raise after all rows of a type have been read; ``"skip"``: leave out
+            bad rows of edges, and of nodes rows with a missing or repeated id that is looked up.
+        memory: bytes to use for edges, ids and buffers; default: half of what is free, 16 GB at
+            most. Tables of nodes in the order of the files take none.
+        progress: whether to show bars; default: for more than 1 GB, on a terminal.
+
+    Returns:
+        Counts, bad rows, time and bytes.
+
+    Raises:
+        FileExistsError: the folder exists.
+        FileNotFoundError: a file does not, or a pattern matches none.
+        BadRowsError: rows cannot be used; names them by file and row. It is a ``ValueError``.
+        ValueError: files that do not fit together, or are not of their format.
+        ImportError: a package for a format is missing; says how to install it.
+        OSError: the disk is full, or a file cannot be read.
+    """
+    started = time.perf_counter()
+    if bad_rows not in ("error", "skip"):
+        raise ValueError(f"bad_rows must be 'error' or 'skip', got {bad_rows!r}")
+    if memory is None:
+        memory = max(_LEAST_MEMORY, min(_MOST_DEFAULT_MEMORY, free_host_memory() // 2))
+    if memory < 1:
+        raise ValueError(f"memory must be a positive number of bytes, got {memory}")
+    given = _graph_files(source, nodes, edges, format)
+    path = Path(fspath(folder))
+    with new_folder(path) as part:
+        workspace = Workspace(part, memory, progress, bad_rows == "skip")
+        try:
+            manifest = _GraphIngest(given, workspace).run()
+        finally:
+            workspace.close()
+        write_text(part / FILE_NAME, manifest.to_json())
+        written = sum(file.stat().st_size for file in part.iterdir())
+    return IngestReport(
+        path,
+        manifest.num_nodes,
+        {entry.type: entry.count for entry in manifest.edges},
+        workspace.bad_rows,
+        time.perf_counter() - started,
+        workspace.bytes_read,
+        written,
+    )
+
+
+def _graph_files(
+    source: str | PathLike[str] | GraphFiles | None,
+    nodes: Mapping[NodeType, NodeFiles] | NodeFiles | None,
+    edges: Mapping[EdgeType, EdgeFiles] | EdgeFiles | None,
+    format: str,
+) -> GraphFiles:
+    if source is not None:
+        if nodes is not None or edges is not None:
+            raise ValueError("give source, or nodes and edges, not both")
+        return source if isinstance(source, GraphFiles) else described_files(source, format)
+    if isinstance(nodes, NodeFiles):
+        nodes = {NODE: nodes}
+    if isinstance(edges, EdgeFiles):
+        edges = {EDGE: edges}
+    return GraphFiles(nodes or {}, edges or {})
+
+
+class _GraphIngest:
+    """All types of a graph, one after the other."""
+
+    def __init__(self, given: GraphFiles, workspace: Workspace) -> None:
+        self._given, self._workspace = given, workspace
+        named = dict.fromkeys(t for s, _, d in given.edges for t in (s, d))
+        # A type that only edges name comes after those that are described.
+        self._node_types = list(dict.fromkeys([*given.nodes, *named]))
+
+    def run(self) -> Manifest:
+        given, work = self._given, self._workspace
+        readers = {t: open_rows(edges, work) for t, edges in given.edges.items()}
+        ends = {t: _ends(t, given.edges[t], reader) for t, reader in readers.items()}
+        nodes = {}
+        for number, node_type in enumerate(self._node_types):
+            files = given.nodes.get(node_type, NodeFiles())
+            nodes[node_type] = NodeIngest(node_type, number, files, work).run()
+        for number, node_type in enumerate(self._node_types):
+            if nodes[node_type].count is None:
+                nodes[node_type] = self._named_by_edges(node_type, number, readers, ends)
+        entries = []
+        for number, (kind, edges) in enumerate(given.edges.items()):
+            both = nodes[kind[0]], nodes[kind[2]]
+            step = EdgeIngest(kind, number, edges, readers[kind], ends[kind], both, work)
+            entries.append(step.run())
+        node_entries = tuple(nodes[t].entry(t) for t in self._node_types)
+        return Manifest(node_entries, tuple(entries), ())
+
+    def _named_by_edges(
+        self,
+        node_type: NodeType,
+        number: int,
+        readers: Mapping[EdgeType, RowReader],
+        ends: Mapping[EdgeType, tuple[str, str]],
+    ) -> NumberedNodes:
+        """The nodes of a type without files: as many as the largest id says, or the ids."""
+        columns = [
+            (readers[edge_type], ends[edge_type][0 if at == 0 else 1])
+            for edge_type in readers
+            for at in (0, 2)
+            if edge_type[at] == node_type
+        ]
+        numbering = self._given.nodes.get(node_type, NodeFiles()).numbering
+        is_integer = all(_is_integer(reader, column) for reader, column in columns)
+        if numbering == "dense" or (numbering == "auto" and is_integer):
+            largest = max((_largest(reader, column) for reader, column in columns), default=-1)
+            return NumberedNodes(largest + 1, None, ())
+
+        def keys() -> Iterator[Any]:
+            for reader, column in columns:
+                for batch in reader.batches([column], _BATCH_ROWS):
+                    yield to_keys(batch.columns[column], not is_integer, Problems())
+
+        ids = IdNumbers.of_distinct(keys(), not is_integer, self._workspace)
+        ids.save(self._workspace.folder / f"node{number}.ids.parquet")
+        return NumberedNodes(ids.count, ids, ())
+
+
+def _ends(edge_type: EdgeType, files: EdgeFiles, reader: RowReader) -> tuple[str, str]:
+    """The columns of sources and destinations."""
+    names = reader.column_names
+    if files.source is not None and files.destination is not None:
+        for name in (files.source, files.destination):
+            # An empty CSV file has no columns.
+            if names and name not in names:
+                there = ", ".join(names)
+                raise ValueError(f"edges of {edge_type}: no column {name!r}; columns: {there}")
+        return files.source, files.destination
+    if len(names) == 1:
+        raise ValueError(f"edges of {edge_type} need two columns, there is {names[0]!r} only")
+    return (names[0], names[1]) if names else ("0", "1")
+
+
+def _is_integer(reader: RowReader, column: str) -> bool:
+    """Whether a column's first values are integers; True where there are none."""
+    for batch in reader.batches([column], _BATCH_ROWS):
+        if len(batch):
+            return is_integer_column(batch.columns[column])
+    return True
+
+
+def _largest(reader: RowReader, column: str) -> int:
+    """The largest id of a column; -1 where there is none."""
+    known = reader.largest(column)
+    if known is not None:
+        return known
+    found = -1
+    for batch in reader.batches([column], _BATCH_ROWS):
+        problems = Problems()
+        ids = to_dense_ids(batch.columns[column], problems)
+        usable = ids[~problems.any(len(ids))] if problems.masks else ids
+        found = max(found, int(usable.max(initial=-1)))
+    return found

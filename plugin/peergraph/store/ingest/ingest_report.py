@@ -1,0 +1,42 @@
+"""What an ingest did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from peergraph.store.ingest.bad_rows import BadRows
+from peergraph.store.input.source import EdgeType, NodeType
+
+
+@dataclass(frozen=True)
+class IngestReport:
+    """The result of :meth:`Store.ingest`; ``print`` shows it.
+
+    Args:
+        folder: the store.
+        num_nodes, num_edges: by type.
+        bad_rows: rows that were left out.
+        seconds: how long it took.
+        bytes_read: of the files, those that are read twice counted twice.
+        bytes_written: of the store's files.
+    """
+
+    folder: Path
+    num_nodes: dict[NodeType, int]
+    num_edges: dict[EdgeType, int]
+    bad_rows: BadRows
+    seconds: float
+    bytes_read: int
+    bytes_written: int
+
+    def __str__(self) -> str:
+        nodes, edges = sum(self.num_nodes.values()), sum(self.num_edges.values())
+        read, written = self.bytes_read / 1e9, self.bytes_written / 1e9
+        lines = [
+            f"{self.folder}: {nodes:,} nodes, {edges:,} edges in {self.seconds:.1f} s "
+            f"({read:.2f} GB read, {written:.2f} GB written)"
+        ]
+        if self.bad_rows.total:
+            lines += [f"{self.bad_rows.total:,} bad rows were left out", str(self.bad_rows)]
+        return "\n".join(lines)

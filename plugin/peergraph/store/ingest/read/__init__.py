@@ -1,0 +1,1 @@
+"""Rows of files, batch by batch."""

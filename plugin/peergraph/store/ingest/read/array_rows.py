@@ -1,0 +1,162 @@
+"""Columns that are arrays: tensors, arrays of NumPy, and parts of ``.npy`` files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from peergraph.store.ingest.read.batch import Batch, row_range
+from peergraph.store.ingest.read.npy_file import NpyFile
+
+
+@dataclass(frozen=True)
+class ArrayColumn:
+    """Rows that a function reads.
+
+    Args:
+        num_rows: how many; -1: not known before they have been read.
+        row_bytes: bytes of one.
+        read: called with ``(begin, end)``, returns the rows as an array.
+        count: returns the number of rows, where it is not known before; reads all that are left.
+    """
+
+    num_rows: int
+    row_bytes: int
+    read: Callable[[int, int], NDArray[Any]]
+    count: Callable[[], int] | None = None
+
+
+@dataclass(frozen=True)
+class ArrayRows:
+    """Columns of equal length, which stand for a file.
+
+    Args:
+        name: names them in messages.
+        columns: by name.
+    """
+
+    name: str
+    columns: Mapping[str, ArrayColumn]
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of all columns."""
+        return list(self.columns)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return next(iter(self.columns.values())).num_rows
+
+    @property
+    def expected_rows(self) -> int:
+        """Number of rows."""
+        return self.num_rows
+
+    @property
+    def is_text(self) -> bool:
+        """Whether types of columns were guessed from text."""
+        return False
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all columns."""
+        return sum(column.num_rows * column.row_bytes for column in self.columns.values())
+
+    def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[Batch]:
+        """Yields all rows, as :class:`RowReader` says."""
+        wanted = {name: self.columns[name] for name in columns}
+        row_bytes = sum(column.row_bytes for column in wanted.values())
+        for begin in range(0, self.num_rows, batch_rows):
+            end = min(begin + batch_rows, self.num_rows)
+            arrays = {name: column.read(begin, end) for name, column in wanted.items()}
+            yield Batch(self.name, row_range(begin, end), arrays, row_bytes * (end - begin))
+
+    def largest(self, column: str) -> int | None:
+        """Not known without reading."""
+        return None
+
+
+def tensor_column(values: Tensor | NDArray[Any]) -> ArrayColumn:
+    """A column of values in memory, or mapped."""
+    if isinstance(values, Tensor):
+        tensor = values.detach()
+        row_bytes = tensor.element_size() * (tensor[0].numel() if len(tensor) else 0)
+
+        def read(begin: int, end: int) -> NDArray[Any]:
+            return np.asarray(tensor[begin:end].cpu().contiguous().numpy())
+
+        return ArrayColumn(len(tensor), row_bytes, read)
+    array = values
+    return ArrayColumn(
+        len(array),
+        array.nbytes // max(1, len(array)),
+        lambda begin, end: np.ascontiguousarray(array[begin:end]),
+    )
+
+
+def edge_columns(name: str, edges: Tensor | NDArray[Any] | NpyFile) -> ArrayRows:
+    """Sources, destinations (columns ``"0"`` and ``"1"``) of ``[2, E]`` or ``[E, 2]``; ``[E, k]``
+    has further columns.
+
+    Raises:
+        ValueError: another shape.
+    """
+    shape = tuple(edges.shape)
+    if len(shape) != 2 or (2 not in shape and shape[1] < 2):
+        raise ValueError(f"{name}: edges must be [2, E] or [E, 2], are {list(shape)}")
+    if isinstance(edges, NpyFile):
+        columns = _file_columns(edges)
+    elif shape[0] == 2:
+        columns = [tensor_column(edges[0]), tensor_column(edges[1])]
+    else:
+        columns = [tensor_column(edges[:, i]) for i in range(shape[1])]
+    return ArrayRows(name, {str(i): column for i, column in enumerate(columns)})
+
+
+def _file_columns(file: NpyFile) -> list[ArrayColumn]:
+    rows, width = file.shape
+    size = file.dtype.itemsize
+    if rows == 2:
+        # Two descriptors, each of which reads from front to back.
+        sections = [NpyFile(file.path, file.member) for _ in range(2)]
+
+        def section(number: int) -> ArrayColumn:
+            def read(begin: int, end: int) -> NDArray[Any]:
+                return sections[number].read_elements(
+                    (number * width + begin) * size, (end - begin,)
+                )
+
+            return ArrayColumn(width, size, read)
+
+        return [section(0), section(1)]
+    shared = _LastRows(file)
+
+    def column(number: int) -> ArrayColumn:
+        return ArrayColumn(
+            rows,
+            size,
+            lambda begin, end: np.ascontiguousarray(shared.read(begin, end)[:, number]),
+        )
+
+    return [column(i) for i in range(width)]
+
+
+@dataclass
+class _LastRows:
+    """Reads rows of a file once for all of their columns."""
+
+    file: NpyFile
+    key: tuple[int, int] = (-1, -1)
+    rows: NDArray[Any] | None = None
+
+    def read(self, begin: int, end: int) -> NDArray[Any]:
+        if self.rows is None or self.key != (begin, end):
+            self.rows = self.file.read(begin, end)
+            self.key = begin, end
+        return self.rows

@@ -1,0 +1,80 @@
+"""Rows that satisfy a condition of SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from peergraph.store.ingest.read.batch import Batch, RowReader
+from peergraph.store.ingest.read.optional import require
+
+_ROW = "_peergraph_row"
+
+
+class FilteredRows:
+    """The rows of a reader that satisfy a condition; the others are no bad rows.
+
+    Args:
+        reader: of all rows.
+        where: the condition, in DuckDB's SQL.
+        database: a connection of DuckDB.
+    """
+
+    def __init__(self, reader: RowReader, where: str, database: Any) -> None:
+        self._reader = reader
+        self._where = where
+        self._database = database
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of all columns."""
+        return self._reader.column_names
+
+    @property
+    def num_rows(self) -> None:
+        """Not known without reading."""
+        return None
+
+    @property
+    def expected_rows(self) -> int:
+        """At most so many rows."""
+        return self._reader.expected_rows
+
+    @property
+    def is_text(self) -> bool:
+        """Whether types of columns were guessed from text."""
+        return self._reader.is_text
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all rows."""
+        return self._reader.num_bytes
+
+    def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[Batch]:
+        """Yields the rows, as :class:`RowReader` says.
+
+        Raises:
+            ValueError: DuckDB does not take the condition.
+        """
+        arrow = require("pyarrow", "conditions")
+        errors = require("duckdb", "conditions").Error
+        lower = self._where.lower()
+        used = [name for name in self.column_names if name.lower() in lower]
+        cursor = self._database.cursor()
+        for batch in self._reader.batches(list(dict.fromkeys([*columns, *used])), batch_rows):
+            columns_used = {name: arrow.array(batch.columns[name]) for name in used}
+            columns_used[_ROW] = arrow.array(np.arange(len(batch)))
+            cursor.register("batch", arrow.table(columns_used))
+            try:
+                found = cursor.execute(f"SELECT {_ROW} FROM batch WHERE {self._where}")
+                rows = np.sort(found.fetchnumpy()[_ROW])
+            except errors as error:
+                raise ValueError(f"where={self._where!r} is not valid: {error}") from error
+            arrays = {name: batch.columns[name].take(rows) for name in columns}
+            yield Batch(batch.file, batch.rows[rows], arrays, batch.num_bytes, batch.skipped)
+
+    def largest(self, column: str) -> int | None:
+        """Not known without reading."""
+        return None

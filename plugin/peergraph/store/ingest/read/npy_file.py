@@ -1,0 +1,118 @@
+"""Reads rows of ``.npy`` files and of arrays in ``.npz`` files, without mapping them."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip file's member: lengths of name and extra field
+
+
+class NpyFile:
+    """An array in a file. Arrays in Fortran order are read as their transpose.
+
+    Args:
+        path: a ``.npy`` file, or a ``.npz`` file.
+        member: the array in a ``.npz`` file.
+
+    Raises:
+        FileNotFoundError: there is no file.
+        KeyError: it has no such array.
+        ValueError: it is no array of numbers.
+    """
+
+    def __init__(self, path: Path, member: str | None = None) -> None:
+        self.path, self.member = path, member
+        self._offset = 0
+        self._is_compressed = False
+        if member is not None:
+            self._find_member()
+        with self._open() as file:
+            self.shape, self.dtype, header = self._read_header(file)
+        self._header_bytes = header
+        self._stream: Any = None
+        self._at = 0
+
+    @property
+    def name(self) -> str:
+        """The file's name in messages."""
+        return str(self.path) if self.member is None else f"{self.path}[{self.member}]"
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
+
+    def read(self, begin: int, end: int) -> NDArray[Any]:
+        """A copy of rows begin..end, in the machine's byte order. Compressed arrays are read
+        quickest from front to back.
+        """
+        return self.read_elements(begin * self.row_bytes, (end - begin, *self.shape[1:]))
+
+    def read_elements(self, offset: int, shape: tuple[int, ...]) -> NDArray[Any]:
+        """A copy of the elements that begin `offset` bytes after the header."""
+        values = np.empty(shape, self.dtype)
+        buffer = values.reshape(-1).view(np.uint8).data
+        start = self._offset + self._header_bytes + offset
+        if self._stream is None:
+            self._stream = self._open()
+            self._at = self._stream.tell()
+        if self._at != start:
+            self._stream.seek(start)
+        done = 0
+        while done < len(buffer):
+            count = self._stream.readinto(buffer[done:])
+            if not count:
+                raise ValueError(f"{self.name} ends early: {len(buffer) - done} bytes are missing")
+            done += count
+        self._at = start + done
+        return values if self.dtype.isnative else values.astype(self.dtype.newbyteorder("="))
+
+    def _open(self) -> Any:
+        if self._is_compressed:
+            return zipfile.ZipFile(self.path).open(f"{self.member}.npy")
+        file = open(self.path, "rb", buffering=0)  # noqa: SIM115
+        file.seek(self._offset)
+        return file
+
+    def _find_member(self) -> None:
+        try:
+            with zipfile.ZipFile(self.path) as archive:
+                names = [name.removesuffix(".npy") for name in archive.namelist()]
+                if self.member not in names:
+                    raise KeyError(f"{self.path} has no array {self.member!r}, it has {names}")
+                found = archive.getinfo(f"{self.member}.npy")
+        except zipfile.BadZipFile as error:
+            raise ValueError(f"{self.path} is no .npz file: {error}") from None
+        self._is_compressed = found.compress_type != zipfile.ZIP_STORED
+        if not self._is_compressed:
+            with open(self.path, "rb") as file:
+                file.seek(found.header_offset)
+                lengths = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
+            self._offset = found.header_offset + _LOCAL_HEADER.size + sum(lengths)
+
+    def _read_header(self, file: Any) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+        stream = io.BytesIO(file.read(1 << 16))
+        try:
+            version = np.lib.format.read_magic(stream)
+            if version == (1, 0):
+                shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+            else:
+                shape, is_fortran, dtype = np.lib.format.read_array_header_2_0(stream)
+        except Exception as error:  # what NumPy raises for damaged headers is not documented
+            raise ValueError(f"{self.name} has no valid .npy header: {error}") from error
+        if dtype.kind not in "biuf" or not shape:
+            raise ValueError(f"{self.name} must be an array of numbers, is {dtype} {list(shape)}")
+        return tuple(shape[::-1] if is_fortran else shape), dtype, stream.tell()
+
+
+def npz_names(path: Path) -> list[str]:
+    """Names of the arrays in a ``.npz`` file."""
+    with zipfile.ZipFile(path) as archive:
+        return [name.removesuffix(".npy") for name in archive.namelist()]

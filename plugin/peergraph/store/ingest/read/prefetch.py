@@ -1,0 +1,53 @@
+"""Reads batches ahead in a thread."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from peergraph.store.ingest.read.batch import Batch
+
+_AHEAD = 2
+
+
+@contextmanager
+def read_ahead(batches: Iterator[Batch]) -> Iterator[Iterator[Batch]]:
+    """Within the block, a thread reads up to two batches ahead; the first error is raised where
+    its batch would have come.
+    """
+    waiting: queue.Queue[Batch | BaseException | None] = queue.Queue(_AHEAD)
+    stopped = threading.Event()
+
+    def put(item: Batch | BaseException | None) -> None:
+        while not stopped.is_set():
+            try:
+                waiting.put(item, timeout=0.1)
+                return
+            except queue.Full:
+                continue
+
+    def read() -> None:
+        try:
+            for batch in batches:
+                put(batch)
+                if stopped.is_set():
+                    return
+            put(None)
+        except BaseException as error:
+            put(error)
+
+    def received() -> Iterator[Batch]:
+        while (item := waiting.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+
+    thread = threading.Thread(target=read, name="peergraph_ingest", daemon=True)
+    thread.start()
+    try:
+        yield received()
+    finally:
+        stopped.set()
+        thread.join()

@@ -1,0 +1,173 @@
+"""The files of tables, written row by row as they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from peergraph.store.disk.manifest import TableEntry
+from peergraph.store.disk.npy_writer import NpyWriter
+from peergraph.store.disk.saved_array import as_bytes
+from peergraph.store.ingest.read.batch import Batch
+from peergraph.store.ingest.values.numbers import Mask, Problems
+from peergraph.store.ingest.values.table_rows import TableRows
+
+_PIECE_BYTES = 64 << 20
+
+
+class TableFiles:
+    """The tables of one node or edge type. A context manager; its end completes the files.
+
+    Args:
+        given: tables by name, as users describe them.
+        column_names: of the type's files.
+        is_text: of the reader.
+        folder, stem: the files are ``<stem>.table0.npy`` and so on.
+        repeat: how often each row is written.
+        order: ``[rows]`` where row ``i`` goes; None: rows stay in their order.
+        temporary: a folder for rows that are put in order.
+    """
+
+    def __init__(
+        self,
+        given: Mapping[str, Any],
+        column_names: Sequence[str],
+        is_text: bool,
+        folder: Path,
+        stem: str,
+        temporary: Path,
+        repeat: int = 1,
+        order: NDArray[np.int64] | None = None,
+    ) -> None:
+        self._tables = [TableRows(n, t, column_names, is_text) for n, t in given.items()]
+        self._paths = [folder / f"{stem}.table{i}.npy" for i in range(len(self._tables))]
+        self._temporary, self._repeat, self._order = temporary, repeat, order
+        self._writers: list[NpyWriter | None] = [None] * len(self._tables)
+        self._unordered: list[NDArray[np.uint8] | None] = [None] * len(self._tables)
+        self._open = ExitStack()
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns that a batch must have."""
+        names = [name for table in self._tables for name in table.columns]
+        return list(dict.fromkeys(names))
+
+    @property
+    def can_have_problems(self) -> bool:
+        """Whether there are tables."""
+        return bool(self._tables)
+
+    def check_rows(self, num_rows: int, what: str) -> None:
+        """Raises ValueError where a table with a file of its own has another number of rows."""
+        for table in self._tables:
+            if table.array is None:
+                continue
+            found = table.array.num_rows if table.array.count is None else table.array.count()
+            if found != num_rows:
+                raise ValueError(
+                    f"table {table.name!r} of {what} has {found} rows, there are {num_rows}"
+                )
+
+    @property
+    def has_arrays(self) -> bool:
+        """Whether a table has a file of its own."""
+        return any(table.array is not None for table in self._tables)
+
+    @property
+    def array_rows(self) -> int | None:
+        """Rows of a table with a file of its own; None: not known, or there is none."""
+        arrays = [table.array for table in self._tables if table.array is not None]
+        return next((array.num_rows for array in arrays if array.num_rows >= 0), None)
+
+    @property
+    def array_bytes(self) -> int:
+        """Bytes of all tables with a file of their own."""
+        arrays = [table.array for table in self._tables if table.array is not None]
+        return sum(max(0, array.num_rows) * array.row_bytes for array in arrays)
+
+    def read(self, batch: Batch, rows: NDArray[np.int64], problems: Problems) -> list[Tensor]:
+        """The rows of all tables that belong to a batch.
+
+        Args:
+            rows: numbers of the batch's rows over all files.
+        """
+        return [table.read(batch, rows, problems) for table in self._tables]
+
+    def write(self, rows: Sequence[Tensor], numbers: NDArray[np.int64], keep: Mask | None) -> None:
+        """Appends the rows of a batch.
+
+        Args:
+            numbers: of the rows over all files.
+            keep: None: all.
+        """
+        for i, values in enumerate(rows):
+            kept = values if keep is None else values[torch.from_numpy(keep)]
+            if self._repeat > 1:
+                kept = kept.repeat_interleave(self._repeat, dim=0)
+            if self._order is None:
+                self._writer(i).write(kept)
+            else:
+                places = numbers if keep is None else numbers[keep]
+                self._put(i, kept, self._order[places])
+
+    def entries(self) -> tuple[TableEntry, ...]:
+        """The entries of the manifest, after the end."""
+        found = []
+        for table, writer in zip(self._tables, self._writers, strict=True):
+            assert writer is not None
+            found.append(TableEntry(table.name, writer.entry))
+        return tuple(found)
+
+    def __enter__(self) -> TableFiles:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        with self._open:
+            if kind is None:
+                for i in range(len(self._tables)):
+                    self._write_ordered(i)
+                    self._writer(i)
+            else:
+                self._open.__exit__(kind, *rest)
+
+    def _writer(self, i: int) -> NpyWriter:
+        writer = self._writers[i]
+        if writer is None:
+            table = self._tables[i]
+            if table.dtype is None or table.row_shape is None:
+                table.finish_without_rows()
+            assert table.dtype is not None
+            assert table.row_shape is not None
+            writer = NpyWriter(self._paths[i], (None, *table.row_shape), table.dtype)
+            self._writers[i] = self._open.enter_context(writer)
+        return writer
+
+    def _put(self, i: int, rows: Tensor, places: NDArray[np.int64]) -> None:
+        """Writes rows to their places in a mapped file."""
+        values = as_bytes(rows).numpy().reshape(len(rows), -1)
+        file = self._unordered[i]
+        if file is None:
+            assert self._order is not None
+            shape = (len(self._order), max(1, values.shape[1]))
+            path = self._temporary / f"{self._paths[i].name}.unordered"
+            file = self._unordered[i] = np.memmap(path, np.uint8, "w+", shape=shape)
+        file[places, : values.shape[1]] = values
+
+    def _write_ordered(self, i: int) -> None:
+        file, table = self._unordered[i], self._tables[i]
+        if file is None:
+            return
+        assert table.dtype is not None
+        assert table.row_shape is not None
+        step = max(1, _PIECE_BYTES // file.shape[1])
+        for begin in range(0, len(file), step):
+            piece = torch.from_numpy(np.array(file[begin : begin + step]))
+            rows = piece.view(table.dtype).view(len(piece), *table.row_shape)
+            self._writer(i).write(rows)

@@ -1,0 +1,1 @@
+"""Columns as ids and as rows of tables."""

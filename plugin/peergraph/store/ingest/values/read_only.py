@@ -1,0 +1,22 @@
+"""Arrays of Arrow as tensors."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+def as_tensor(values: NDArray[Any]) -> Tensor:
+    """A tensor on the same memory. It must not be written to where the array must not be: Arrow's
+    arrays are read-only, of which torch warns.
+    """
+    if values.flags.writeable or values.size == 0:
+        return torch.from_numpy(values if values.flags.writeable else values.copy())
+    memory: Any = (ctypes.c_byte * values.nbytes).from_address(values.ctypes.data)
+    memory.owner = values  # keeps the memory
+    return torch.from_numpy(np.frombuffer(memory, values.dtype).reshape(values.shape))

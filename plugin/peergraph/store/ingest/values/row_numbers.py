@@ -1,0 +1,84 @@
+"""Numbers of rows over all files of a reader, and their places in the files."""
+
+from __future__ import annotations
+
+import bisect
+
+import numpy as np
+from numpy.typing import NDArray
+
+from peergraph.store.ingest.read.batch import Batch
+
+_MOST_GAPS = 1000  # between the rows of a batch that is remembered row by row
+
+
+class RowNumbers:
+    """Numbers the rows of batches over all files, in the order in which they are read. Lines that
+    could not be read have numbers, too.
+    """
+
+    def __init__(self) -> None:
+        self._file: str | None = None
+        self._first = 0  # of the file
+        self._next = 0
+
+    def of(self, batch: Batch) -> NDArray[np.int64]:
+        """``[n]`` the numbers of a batch that follows the batches before."""
+        if batch.file != self._file:
+            self._file, self._first = batch.file, self._next
+        last = max([*batch.rows[-1:], *(row for row, _ in batch.skipped)], default=-1)
+        self._next = max(self._next, self._first + int(last) + 1)
+        return batch.rows + self._first
+
+    @property
+    def total(self) -> int:
+        """Rows until now."""
+        return self._next
+
+
+class RowPlaces:
+    """Numbers the rows of batches from 0 on, without those that could not be read or do not satisfy
+    a condition, and remembers where they stand.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+        """Rows until now."""
+        self._starts: list[int] = []
+        self._batches: list[tuple[str, int, NDArray[np.int64] | None]] = []
+        self._file_starts: dict[str, int] = {}
+
+    def of(self, batch: Batch) -> NDArray[np.int64]:
+        """``[n]`` the numbers of a batch that follows the batches before."""
+        count = len(batch)
+        numbers = np.arange(self.total, self.total + count, dtype=np.int64)
+        self._file_starts.setdefault(batch.file, self.total)
+        if count:
+            first = int(batch.rows[0])
+            gaps = int(np.count_nonzero(np.diff(batch.rows) != 1))
+            known = batch.rows if 0 < gaps <= _MOST_GAPS else None
+            self._starts.append(self.total)
+            self._batches.append((batch.file, first if gaps <= _MOST_GAPS else -1, known))
+        self.total += count
+        return numbers
+
+    def place(self, number: int) -> tuple[str, int]:
+        """File, and row in the file, of a number. Where a condition leaves out many rows, the row
+        is counted among those that are left.
+        """
+        at = bisect.bisect_right(self._starts, number) - 1
+        file, first, rows = self._batches[at]
+        within = number - self._starts[at]
+        if rows is not None:
+            return file, int(rows[within])
+        if first >= 0:
+            return file, first + within
+        return f"{file} (rows that satisfy the condition)", number - self._file_starts[file]
+
+
+def is_among(numbers: NDArray[np.int64], ascending: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """``[n]`` whether each number is among some ascending ones."""
+    if len(ascending) == 0:
+        return np.zeros(len(numbers), np.bool_)
+    at = np.minimum(np.searchsorted(ascending, numbers), len(ascending) - 1)
+    return np.asarray(ascending[at] == numbers)

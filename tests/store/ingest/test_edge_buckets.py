@@ -1,0 +1,98 @@
+"""Edge lists sorted into CSC in buckets, with any amount of memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from peergraph.store.hotness.id_map import id_dtype
+from peergraph.store.ingest.csc.edge_buckets import EdgeBuckets
+from peergraph.store.ingest.csc.write_csc import write_csc
+from tests.named_case import named_case
+from tests.store.graphs import random_coo
+
+
+def sorted_by_destination(coo: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    order = np.argsort(coo[1], kind="stable")
+    return coo[0][order], order
+
+
+def run(
+    folder: Path, coo: np.ndarray, nodes: tuple[int, int], memory: int, by_edge: bool, batch: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    folder.mkdir()
+    (folder / "buckets").mkdir()
+    buckets = EdgeBuckets(folder / "buckets", *nodes, coo.shape[1], memory, by_edge)
+    numbers = np.arange(coo.shape[1])
+    if by_edge:
+        numbers = np.random.default_rng(0).permutation(numbers)
+    for begin in range(0, coo.shape[1], batch):
+        part = numbers[begin : begin + batch]
+        source, destination = (np.ascontiguousarray(row[part]) for row in coo)
+        assert buckets.add(source, destination, part if by_edge else None)
+    entries = write_csc(buckets, folder, "edge0", nodes[1])
+    assert list((folder / "buckets").iterdir()) == []
+    indptr, indices, ids = (None if e is None else np.load(folder / e.file) for e in entries)
+    assert indptr is not None
+    assert indices is not None
+    return indptr, indices, ids
+
+
+@pytest.mark.parametrize("memory", [9_000, 1 << 30])
+def test_equals_a_stable_sort(tmp_path: Path, memory: int) -> None:
+    for number, (nodes, edges, dtype, by_edge) in enumerate(
+        [
+            ((60, 60), 1500, np.int64, False),
+            ((60, 60), 1500, np.int32, False),
+            ((7, 3000), 2000, np.int64, False),
+            ((5, 1), 1200, np.int64, False),  # one destination
+            ((60, 60), 1500, np.int64, True),
+            ((5, 1), 1200, np.int64, True),
+            ((3, 4), 0, np.int64, False),
+            ((2**40, 50), 900, np.int64, False),  # sources need 64 bits
+        ]
+    ):
+        with named_case(f"{nodes} {edges} {dtype} {by_edge}"):
+            coo = random_coo(*nodes, edges).numpy().astype(dtype)
+            folder = tmp_path / str(number)
+            indptr, indices, ids = run(folder, coo, nodes, memory, by_edge, 700)
+            sources, order = sorted_by_destination(coo)
+            counts = np.bincount(coo[1], minlength=nodes[1])
+            assert np.array_equal(indptr, np.concatenate([[0], np.cumsum(counts)]))
+            assert indices.dtype == torch.empty(0, dtype=id_dtype(nodes[0])).numpy().dtype
+            assert np.array_equal(indices, sources)
+            if ids is not None:
+                assert np.array_equal(ids, order)
+            else:
+                assert np.array_equal(order, np.arange(edges))
+
+
+def test_edges_that_come_sorted_need_no_ids(tmp_path: Path) -> None:
+    coo = np.stack([np.arange(1000) % 7, np.arange(1000) // 10])
+    *_, ids = run(tmp_path / "a", coo, (7, 100), 1 << 30, False, 300)
+    assert ids is None
+    coo[1, 300] = 0  # unsorted only between two batches
+    *_, ids = run(tmp_path / "b", coo, (7, 100), 1 << 30, False, 300)
+    assert ids is not None
+
+
+def test_a_batch_with_an_id_out_of_range_is_refused_whole(tmp_path: Path) -> None:
+    buckets = EdgeBuckets(tmp_path, 3, 4, 10, 1 << 20)
+    for source, destination in (([0, 3], [0, 0]), ([0, -1], [0, 0]), ([0, 0], [4, 0])):
+        assert not buckets.add(np.array(source), np.array(destination))
+    assert buckets.num_edges == 0
+    assert buckets.add(np.array([2]), np.array([3]))
+    (piece,) = buckets.sorted_edges(torch.int64)
+    assert piece.degrees.tolist() == [0, 0, 0, 1]
+
+
+def test_ids_that_are_missing_are_closed_up(tmp_path: Path) -> None:
+    buckets = EdgeBuckets(tmp_path, 9, 2, 4, 1 << 20, by_edge=True)
+    assert buckets.add(np.array([5, 6, 7]), np.array([1, 0, 1]), np.array([4, 0, 2]))
+    entries = write_csc(buckets, tmp_path, "edge0", 2, missing_ids=np.array([1, 3]))
+    assert entries[2] is not None
+    assert np.load(tmp_path / entries[2].file).tolist() == [0, 1, 2]
+    assert np.load(tmp_path / entries[1].file).tolist() == [6, 7, 5]
