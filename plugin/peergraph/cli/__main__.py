@@ -17,7 +17,12 @@ COMMANDS = {
     ),
     "info": (
         "peergraph.cli.info",
-        "what is installed, compiled and connected here, and what to do about what is missing",
+        "what is installed, compiled and connected here, and what to do about what is missing; or "
+        "what a saved store holds",
+    ),
+    "ingest": (
+        "peergraph.cli.ingest",
+        "make a store's folder from Parquet or CSV files, or datasets of OGB, DGL or PyG",
     ),
     "plan": (
         "peergraph.cli.plan",

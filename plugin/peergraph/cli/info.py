@@ -1,10 +1,11 @@
-"""`peergraph info`: versions, what was compiled, GPUs and links, limits, and advice."""
+"""`peergraph info`: versions, what was compiled, GPUs and links, limits, and advice; or a store."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import platform
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from peergraph import _C
-from peergraph.cli import _gpus, _limits
+from peergraph.cli import _gpus, _info_store, _limits
 
 PACKAGES = {
     "peergraph": ["peergraph"],
@@ -28,10 +29,19 @@ Facts = dict[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON object; sizes in bytes")
+    add = parser.add_argument
+    add("folder", nargs="?", help="a saved store to describe, in place of this machine")
+    add("--json", action="store_true", help="print one JSON object; sizes in bytes")
+    add("--picture", metavar="FILE", help="draw the store's degrees, as PNG or SVG")
 
 
 def run(args: argparse.Namespace) -> int:
+    """Prints the facts; 2 for a folder that is no store."""
+    if args.folder is not None:
+        return _info_store.run(args.folder, args.json, args.picture)
+    if args.picture is not None:
+        print("peergraph info: --picture draws a store: name its folder", file=sys.stderr)
+        return 2
     facts = collect()
     print(json.dumps(facts, indent=2) if args.json else "\n".join(render(facts)))
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 
 _MOST_NAMED = 5
 
@@ -33,11 +34,13 @@ class BadRows:
     counts: dict[tuple[str, str], int] = field(default_factory=dict)
     named: dict[tuple[str, str], list[tuple[int, str]]] = field(default_factory=dict)
 
-    def add(self, file: str, reason: str, rows: Sequence[int], values: Iterable[object]) -> None:
+    def add(
+        self, file: str, reason: str, rows: Sequence[int], values: Iterable[object] = ()
+    ) -> None:
         """Counts rows of one batch.
 
         Args:
-            values: of the first rows; more are not used.
+            values: of the first rows, where they say more than the reason.
         """
         if len(rows) == 0:
             return
@@ -46,9 +49,8 @@ class BadRows:
         named = self.named.setdefault(key, [])
         room = _MOST_NAMED - len(named)
         if room > 0:
-            named += [
-                (int(row), _short(value)) for row, value in zip(rows[:room], values, strict=False)
-            ]
+            padded = chain(values, repeat(None))
+            named += [(int(row), _short(next(padded))) for row in rows[:room]]
 
     @property
     def total(self) -> int:

@@ -155,8 +155,10 @@ def look_up(
         columns.append(f"CASE WHEN {node}.node IS NULL THEN e.{end} END AS {end}_id")
         joins.append(f"LEFT JOIN {numbers.table} AS {node} ON e.{end} = {node}.id")
     with _raising(errors):
-        result = cursor.execute(f"SELECT {', '.join(columns)} FROM {name} e {' '.join(joins)}")
-        for found in result.fetch_record_batch(batch_rows):
+        result = cursor.sql(f"SELECT {', '.join(columns)} FROM {name} e {' '.join(joins)}")
+        # Versions before 1.5 have the other name.
+        read = getattr(result, "to_arrow_reader", None) or result.fetch_arrow_reader
+        for found in read(batch_rows):
             yield FoundEdges(
                 found.column("row").to_numpy(),
                 found.column("source").to_numpy(),

@@ -202,9 +202,9 @@ class EdgeIngest:
     def _report(self, batch: Batch, problems: Problems) -> None:
         bad_rows = self._workspace.bad_rows
         for reason, mask in problems.masks.items():
-            bad_rows.add(batch.file, reason, list(batch.rows[mask]), [])
+            bad_rows.add(batch.file, reason, list(batch.rows[mask]))
         for row, found in batch.skipped:
-            bad_rows.add(batch.file, found, [row], [])
+            bad_rows.add(batch.file, found, [row])
 
     # Ids that are looked up: the ends are found in any order, tables are read in a pass of their
     # own.
@@ -303,7 +303,7 @@ class EdgeIngest:
                 rows = places.of(batch)
                 for reason, mask in problems.masks.items():
                     bad_rows = list(batch.rows[mask])
-                    self._workspace.bad_rows.add(batch.file, reason, bad_rows, [])
+                    self._workspace.bad_rows.add(batch.file, reason, bad_rows)
                 bad.append(rows[problems.any(len(rows))])
         return np.concatenate(bad)
 

@@ -162,9 +162,9 @@ class NodeIngest:
     def _report(self, batch: Batch, problems: Problems) -> None:
         for reason, mask in problems.masks.items():
             rows = batch.rows[mask]
-            self._workspace.bad_rows.add(batch.file, reason, list(rows), [None] * len(rows))
+            self._workspace.bad_rows.add(batch.file, reason, list(rows))
         for row, found in batch.skipped:
-            self._workspace.bad_rows.add(batch.file, found, [row], [None])
+            self._workspace.bad_rows.add(batch.file, found, [row])
 
     def _numbered(
         self, reader: RowReader
@@ -229,7 +229,7 @@ class NodeIngest:
                 rows, ids = places.of(batch), to_keys(batch.columns[name], as_text, problems)
                 for reason, mask in problems.masks.items():
                     bad = batch.rows[mask]
-                    self._workspace.bad_rows.add(batch.file, f"the id {reason}", list(bad), [])
+                    self._workspace.bad_rows.add(batch.file, f"the id {reason}", list(bad))
                 yield rows, ids
 
         ids, kept, repeated = IdNumbers.of_rows(keys(), as_text, self._workspace)
