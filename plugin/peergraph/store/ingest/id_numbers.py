@@ -6,13 +6,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from peergraph.store.ingest.read.optional import require
 from peergraph.store.ingest.workspace import Workspace, identifier, quoted
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _Item = TypeVar("_Item")
 _PURPOSE = "looking up string or sparse ids"

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from peergraph.progress import progress_bar
 from peergraph.store.disk.manifest import EdgeEntry
@@ -26,6 +25,9 @@ from peergraph.store.ingest.values.numbers import Problems
 from peergraph.store.ingest.values.row_numbers import RowNumbers, RowPlaces, is_among
 from peergraph.store.ingest.workspace import Workspace
 from peergraph.store.input.source import EdgeType
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _WRITTEN_BYTES = 8  # of an edge, for the progress bar
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from peergraph.progress import progress_bar
 from peergraph.store.disk.manifest import NodeEntry, TableEntry
@@ -24,6 +23,9 @@ from peergraph.store.ingest.values.numbers import Problems
 from peergraph.store.ingest.values.row_numbers import RowNumbers, RowPlaces, is_among
 from peergraph.store.ingest.workspace import Workspace
 from peergraph.store.input.source import NodeType
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _BATCH_ROWS = 1 << 20
 _ROW_BYTES = 4096  # of nodes' tables, at most, for the size of batches

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from peergraph.store.disk.manifest import TableEntry
@@ -18,6 +17,9 @@ from peergraph.store.disk.saved_array import as_bytes
 from peergraph.store.ingest.read.batch import Batch
 from peergraph.store.ingest.values.numbers import Mask, Problems
 from peergraph.store.ingest.values.table_rows import TableRows
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _PIECE_BYTES = 64 << 20
 

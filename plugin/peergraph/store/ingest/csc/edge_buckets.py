@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 import peergraph._C as _C
 from peergraph.store.hotness.id_map import id_dtype
@@ -24,6 +23,9 @@ from peergraph.store.ingest.csc.edge_run import (
 )
 from peergraph.store.ingest.csc.large_bucket import sort_large_bucket
 from peergraph.store.ingest.values.read_only import as_tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _EDGES_PER_BUCKET = 4 << 20
 _MOST_BUCKETS = 1024

@@ -6,14 +6,16 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 import peergraph._C as _C
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _MOST_PIECES = 512  # of one call of the system
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from peergraph.store.ingest.csc.edge_run import EdgeRun, RunOrder, SortedEdges
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 ReadRuns = Callable[[], Iterable[EdgeRun]]
 

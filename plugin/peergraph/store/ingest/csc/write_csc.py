@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from peergraph.store.disk.manifest import ArrayEntry
 from peergraph.store.disk.npy_writer import NpyWriter
 from peergraph.store.hotness.id_map import id_dtype
 from peergraph.store.ingest.csc.edge_buckets import EdgeBuckets
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _NO_IDS: NDArray[np.int64] = np.empty(0, np.int64)
 

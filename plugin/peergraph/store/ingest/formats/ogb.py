@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from peergraph.store.ingest.graph_files import (
     EdgeFiles,
@@ -22,6 +21,9 @@ from peergraph.store.ingest.read.npy_file import NpyFile, npz_names
 from peergraph.store.ingest.values.id_values import to_dense_ids
 from peergraph.store.ingest.values.numbers import Problems
 from peergraph.store.input.source import EDGE, NODE, EdgeType, NodeType
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _PLAIN = CsvFormat(header=False)
 _TABLES = {"node-feat": "x", "node-label": "y", "edge-feat": "edge_attr"}

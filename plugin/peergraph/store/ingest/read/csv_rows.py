@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from peergraph.store.ingest.read.batch import Batch
 from peergraph.store.ingest.read.optional import require
 from peergraph.store.ingest.read.parquet_rows import check_columns
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _BLOCK_BYTES = 16 << 20
 _SAMPLE_BYTES = 1 << 16

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from peergraph.store.ingest.read.batch import Batch, RowReader
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _BATCH_ROWS = 1 << 18
 

@@ -6,10 +6,12 @@ import io
 import struct
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip file's member: lengths of name and extra field
 

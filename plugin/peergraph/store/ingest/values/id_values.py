@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from peergraph.store.ingest.read.optional import require
 from peergraph.store.ingest.values.numbers import (
@@ -15,6 +14,9 @@ from peergraph.store.ingest.values.numbers import (
     to_numbers,
     to_whole_numbers,
 )
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def to_dense_ids(column: Any, problems: Problems) -> NDArray[Any]:

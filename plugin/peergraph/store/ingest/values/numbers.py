@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from peergraph.store.ingest.read.optional import require
 
-Mask = NDArray[np.bool_]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Mask: TypeAlias = "NDArray[np.bool_]"
 
 MISSING = "is missing"
 NO_NUMBER = "is no number"

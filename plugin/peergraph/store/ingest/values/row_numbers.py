@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import bisect
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from peergraph.store.ingest.read.batch import Batch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _MOST_GAPS = 1000  # between the rows of a batch that is remembered row by row
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from peergraph.store.disk.manifest import DTYPE_NAMES
@@ -30,6 +29,9 @@ from peergraph.store.ingest.values.numbers import (
     to_whole_numbers,
 )
 from peergraph.store.ingest.values.read_only import as_tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _UNSIGNED = {1: torch.uint8, 2: torch.int32, 4: torch.int64, 8: torch.int64}
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
