@@ -110,6 +110,13 @@ def test_reverse_edges_of_looked_up_ids(tmp_path: Path, files: dict[str, torch.T
     assert_same_folder(tmp_path / "s", GraphSource.homogeneous(USERS, EdgeSource(coo=both)))
 
 
+def test_edges_that_are_sorted_by_destination(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("s,d\na,b\nc,b\nb,c\n")
+    Store.ingest(tmp_path / "s", edges=EdgeFiles(tmp_path / "e.csv"))
+    edges = torch.tensor([[0, 2, 1], [1, 1, 2]])
+    assert_same_folder(tmp_path / "s", GraphSource.homogeneous(3, EdgeSource(coo=edges)))
+
+
 def test_unknown_repeated_and_missing_ids_are_named_or_left_out(tmp_path: Path) -> None:
     (tmp_path / "n.csv").write_text("id,v\nx,1\ny,2\nx,3\n,4\nz,5\n")
     (tmp_path / "e.csv").write_text("s,d,w\nx,y,1\nx,q,2\n,y,3\nz,z,\ny,z,5\ny,x\nz,x,6\n")

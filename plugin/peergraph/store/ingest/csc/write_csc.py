@@ -32,7 +32,7 @@ def write_csc(
     moved: Callable[[int], object] = lambda _: None,
 ) -> tuple[ArrayEntry, ArrayEntry, ArrayEntry | None]:
     """Empties the buckets into ``<stem>.indptr.npy``, ``.indices.npy`` and ``.edge_ids.npy``. The
-    last one is left out where the edges came by destination.
+    last one is left out where ids are the positions.
 
     Args:
         keep_edge_ids: whether to write it at all; without it, an edge's id is its position.
@@ -55,15 +55,27 @@ def write_csc(
         indices = create("indices", num_edges, buckets.index_dtype)
         edge_ids = None if ids_dtype is None else create("edge_ids", num_edges, ids_dtype)
         indptr.write(torch.zeros(1, dtype=torch.int64, device="cpu"))
-        first = 0
+        first, written, is_identity = 0, 0, True
         for piece in buckets.sorted_edges(sort_dtype):
             indptr.write(first + piece.degrees.cumsum(0))
             first += int(piece.degrees.sum())
             indices.write(piece.indices)
             if edge_ids is not None and piece.edge_ids is not None:
-                edge_ids.write(_moved_down(piece.edge_ids, missing_ids))
+                ids = _moved_down(piece.edge_ids, missing_ids)
+                is_identity = is_identity and _is_range(ids, written)
+                edge_ids.write(ids)
+            written += piece.indices.numel()
             moved(piece.indices.numel())
-    return indptr.entry, indices.entry, None if edge_ids is None else edge_ids.entry
+    if edge_ids is None or is_identity:
+        # Edges that come in any order may have been sorted by destination all the same.
+        (folder / f"{stem}.edge_ids.npy").unlink(missing_ok=True)
+        return indptr.entry, indices.entry, None
+    return indptr.entry, indices.entry, edge_ids.entry
+
+
+def _is_range(ids: Tensor, begin: int) -> bool:
+    """Whether the ids are the numbers from `begin` on."""
+    return bool(torch.equal(ids, torch.arange(begin, begin + len(ids), dtype=ids.dtype)))
 
 
 def _moved_down(ids: Tensor, missing_ids: NDArray[np.int64]) -> Tensor:
