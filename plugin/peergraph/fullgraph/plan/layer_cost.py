@@ -18,8 +18,8 @@ class LayerCost:
     Args:
         width: columns that are summed: those of the order that sums fewer (MG-GCN 4.4).
         before: whether the sum comes before the product.
-        sums: sums of an epoch: one forward and one backward; none for a first layer that sums the
-            input, which does not change and takes no gradient.
+        sums: sums of an epoch: one forward and one backward; none for the first layer, which sums
+            the input: that does not change and takes no gradient.
         modes: the cost of one sum by mode, over all relations.
     """
 
@@ -49,7 +49,7 @@ def layer_costs(
     layers = []
     for number, (width, sums_first) in enumerate(summed_widths(widths)):
         modes = mode_costs(facts, width * element_bytes, topology)
-        sums = 0 if number == 0 and sums_first else 2
+        sums = 0 if number == 0 else 2
         layers.append(LayerCost(width, sums_first, sums, modes))
     return layers
 
@@ -62,8 +62,8 @@ def summed_widths(widths: Sequence[int]) -> list[tuple[int, bool]]:
     """
     layers = []
     for number, (before, after) in enumerate(pairwise(widths)):
-        # A product before the sum of the input would take a sum in the backward pass, too.
-        sums_first = before <= (2 if number == 0 else 1) * after
+        # The sum of the input does not change, and is kept.
+        sums_first = number == 0 or before < after
         layers.append((before if sums_first else after, sums_first))
     return layers
 

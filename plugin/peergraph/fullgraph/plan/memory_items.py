@@ -97,9 +97,8 @@ def training_items(
     outputs = tuple(rows * sum(widths[1:]) * element_bytes for rows in facts.rows)
     spare = tuple(SPARE_BUFFERS * rows * max(widths[1:]) * element_bytes for rows in facts.rows)
     layers = len(widths) - 1
-    # A first layer that sums its input keeps the sum, which does not change.
-    kept = widths[0] if widths[0] <= 2 * widths[1] else 0
-    sums = tuple(rows * kept * element_bytes for rows in facts.rows)
+    # The first layer keeps the sum of its input, which does not change.
+    sums = tuple(rows * widths[0] * element_bytes for rows in facts.rows)
     return [
         MemoryItem("summed input", "kept for all epochs", sums),
         MemoryItem("layer outputs", f"{layers} buffers of n/P rows", outputs),
