@@ -90,6 +90,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="in which offloaded training stores rows of layers and gradients",
     )
     add("--heads", type=int, default=0, help="of attention, for offloaded training (0: sums)")
+    add(
+        "--labelled",
+        type=float,
+        default=1.0,
+        metavar="SHARE",
+        help="of the nodes that the loss is computed of, for offloaded training (1)",
+    )
     add("--order", choices=ORDERS, default="auto", help="of a saved store's nodes (auto)")
     add("--mode", choices=MODES, help="how rows are exchanged (default: the quickest)")
     add = parser.add_argument_group("output").add_argument
@@ -131,6 +138,7 @@ def _plan_full_graph(args: argparse.Namespace, topology: Topology) -> int:
         facts, counted = saved_facts(args.store, ranks, args.order)
     else:
         facts = described_facts(args.nodes, args.edges, sum(args.row_bytes), args.skew, ranks)
+    edges = sum(sum(v.num_edges) for v in facts.volumes.values())
     plan = FullGraphPlan.make(
         facts,
         topology,
@@ -143,7 +151,8 @@ def _plan_full_graph(args: argparse.Namespace, topology: Topology) -> int:
         file_memory=args.file_memory,
         heads=args.heads,
         hidden_bytes=_HIDDEN_BYTES[args.hidden_dtype],
-        spreads=[spread_of(found) for found in counted],
+        labelled=args.labelled,
+        spreads=[spread_of(found, edges / max(1, sum(facts.rows))) for found in counted],
     )
     if args.json:
         print(json.dumps({**plan.to_dict(), "duplication": [vars(found) for found in counted]}))

@@ -117,6 +117,7 @@ class FullGraph:
         widths: Sequence[int] | None = None,
         heads: int = 0,
         hidden_dtype: torch.dtype | None = None,
+        labelled: float = 1.0,
         row_bytes: Mapping[NodeType, int] | None = None,
         edge_row_bytes: Mapping[EdgeType, int] | None = None,
         seed: int = 0,
@@ -160,6 +161,7 @@ class FullGraph:
             hidden_dtype: torch.bfloat16 or torch.float16, in which offloaded training stores rows
                 of layers, their sums and gradients; they are computed in their own dtype. Features
                 keep theirs. None: all rows keep their dtype. Without effect on a resident graph.
+            labelled: share of the nodes that the loss is computed of, for that plan.
             row_bytes: bytes of a node's tables, by node type, for the plan.
             edge_row_bytes: bytes of an edge's tables, by relation, for the plan.
             seed: of random orders and partitioners.
@@ -195,6 +197,7 @@ class FullGraph:
             widths=widths,
             heads=heads,
             hidden_dtype=hidden_dtype,
+            labelled=labelled,
             row_bytes=row_bytes,
             edge_row_bytes=edge_row_bytes,
             seed=seed,
@@ -295,6 +298,7 @@ def _build(
     widths: Sequence[int] | None = None,
     heads: int = 0,
     hidden_dtype: torch.dtype | None = None,
+    labelled: float = 1.0,
     row_bytes: Mapping[NodeType, int] | None = None,
     edge_row_bytes: Mapping[EdgeType, int] | None = None,
     seed: int = 0,
@@ -328,6 +332,7 @@ def _build(
         widths=None if widths is None else list(widths),
         heads=heads,
         hidden_dtype=str(hidden_dtype),
+        labelled=labelled,
         seed=seed,
     )
     share_bytes = _EDGE_BYTES * sum(r.num_edges for r in readers.values()) // group.world_size
@@ -359,6 +364,7 @@ def _build(
             heads=heads,
             hidden_bytes=None if hidden_dtype is None else hidden_dtype.itemsize,
             memory_budget=device_budget(group, memory_budget),
+            labelled=labelled,
             mode=mode,
             modes=_modes(group, mode),
             offload=offload,

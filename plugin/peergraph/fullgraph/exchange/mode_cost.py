@@ -132,6 +132,33 @@ def sum_costs(
     return {cost.mode: cost for cost in costs}
 
 
+def sum_seconds(topology: Topology, rank: int, edges: int, rows: int, row_bytes: int) -> float:
+    """Returns the seconds in which a rank reads a row of its own memory for each edge.
+
+    Args:
+        topology: the machine.
+        edges: of the rank.
+        rows: different rows that are read.
+        row_bytes: bytes of a row.
+    """
+    slices = -(-row_bytes // _SLICE_BYTES)
+    per_edge = slices * _EDGE_BYTES
+    rate = _SUM_RATE * topology.rates(row_bytes).bandwidth[rank][rank]
+    from_memory = (max(row_bytes, _LEAST_READ) + per_edge) / rate
+    from_cache = (row_bytes + per_edge) / (rate * _CACHE_RATE)
+    cached = _cached_share(topology, rank, edges, rows, row_bytes)
+    return edges * (cached * from_cache + (1 - cached) * from_memory)
+
+
+def _cached_share(topology: Topology, rank: int, edges: int, rows: int, row_bytes: int) -> float:
+    """The share of a sum's reads that the cache serves."""
+    cache = topology.caches[rank] if topology.caches else _CACHE_BYTES
+    taken = rows * min(row_bytes, _SLICE_BYTES)
+    if edges >= _LEAST_READS * rows or taken <= cache:
+        return 1.0
+    return _CACHE_SHARE * cache / taken
+
+
 def _buffers(rows: Sequence[Sequence[int]], row_bytes: int, *, packed: bool) -> tuple[int, ...]:
     """Bytes of each rank for two stages, and for the rows that it packs for them."""
     taken = [min(2, sum(map(bool, row))) * max(row) for row in rows]
@@ -157,11 +184,11 @@ class _Model:
         self.sources = sources
         self.destinations = destinations
         self.row_bytes = row_bytes
+        self.topology = topology
         self.rows = topology.rates(row_bytes)
         self.has_row_rates = bool(topology.rows)
         self.bulk = topology.bulk
         self.latency = topology.latency
-        self.caches = topology.caches or (_CACHE_BYTES,) * topology.num_gpus
 
     def stages(self, rank: int, moved: Sequence[Sequence[int]], *, packed: bool) -> float:
         """Receives and sums the rows of one rank after the other; own rows first.
@@ -229,20 +256,7 @@ class _Model:
 
     def sum(self, rank: int, edges: int, rows: int) -> float:
         """Reads a row for each edge, of so many different rows in own memory."""
-        slices = -(-self.row_bytes // _SLICE_BYTES)
-        per_edge = slices * _EDGE_BYTES
-        rate = _SUM_RATE * self.rows.bandwidth[rank][rank]
-        from_memory = (max(self.row_bytes, _LEAST_READ) + per_edge) / rate
-        from_cache = (self.row_bytes + per_edge) / (rate * _CACHE_RATE)
-        cached = self.cached_share(rank, edges, rows)
-        return edges * (cached * from_cache + (1 - cached) * from_memory)
-
-    def cached_share(self, rank: int, edges: int, rows: int) -> float:
-        """The share of a sum's reads that the cache serves."""
-        taken = rows * min(self.row_bytes, _SLICE_BYTES)
-        if edges >= _LEAST_READS * rows or taken <= self.caches[rank]:
-            return 1.0
-        return _CACHE_SHARE * self.caches[rank] / taken
+        return sum_seconds(self.topology, rank, edges, rows, self.row_bytes)
 
     def access(self, rank: int, rows: int) -> float:
         """Reads or writes rows in order; a copy in bulk does both."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from peergraph.aggregate import Csc
 from peergraph.fullgraph.layout.duplication import Duplication, count_duplication, cut_chunks
 from peergraph.fullgraph.layout.edge_share import EdgeShare
-from peergraph.fullgraph.plan.offload_cost import Spread
+from peergraph.fullgraph.plan.offload_spread import Spread
 
 # Parts of the whole graph (HongTu, Table 3).
 COUNTED_PARTS = (32, 128, 512)
@@ -46,10 +46,16 @@ def count_parts(
     ]
 
 
-def spread_of(counted: Duplication) -> Spread:
-    """Returns counted rows as plans take them."""
-    nodes = max(1, counted.num_nodes)
-    return Spread(counted.num_chunks, counted.alpha, counted.loaded / nodes, True)
+def spread_of(counted: Duplication, degree: float) -> Spread:
+    """Returns counted rows as plans take them.
+
+    Args:
+        degree: edges for each node.
+    """
+    nodes, ranks = max(1, counted.num_nodes), counted.world_size
+    # Of the rows that a rank receives, as many stay from the chunk before as of all rows.
+    sent = counted.alpha * (ranks - 1) / ranks * counted.loaded / max(1, counted.distinct)
+    return Spread(counted.num_chunks, counted.alpha, counted.loaded / nodes, True, sent, degree)
 
 
 def format_duplication(counted: Sequence[Duplication]) -> list[str]:

@@ -15,8 +15,9 @@ from peergraph.fullgraph.plan.memory_items import (
     total_bytes,
     training_items,
 )
-from peergraph.fullgraph.plan.offload_cost import DEVICE, Spread
+from peergraph.fullgraph.plan.offload_cost import DEVICE
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan, make_offload_plan
+from peergraph.fullgraph.plan.offload_spread import Spread
 from peergraph.memory import Topology
 from peergraph.store import EdgeType
 from peergraph.store.placement.plan import format_bytes
@@ -51,6 +52,7 @@ class FullGraphPlan:
         heads: of attention, for offloaded training; 0: layers that sum.
         hidden_bytes: bytes of an element of rows that offloaded training stores; None:
             `element_bytes`.
+        labelled: share of the nodes that the loss is computed of, for offloaded training.
         candidates: modes that :meth:`mode_for` chooses from: one with stages, since each has a list
             of the edges of its own, and ``in_kernel``.
     """
@@ -72,6 +74,7 @@ class FullGraphPlan:
     file_memory: int = 0
     heads: int = 0
     hidden_bytes: int | None = None
+    labelled: float = 1.0
     candidates: tuple[str, ...] = ()
 
     @classmethod
@@ -91,6 +94,7 @@ class FullGraphPlan:
         file_memory: int = 0,
         heads: int = 0,
         hidden_bytes: int | None = None,
+        labelled: float = 1.0,
         spreads: Sequence[Spread] = (),
     ) -> FullGraphPlan:
         """Returns the plan of a graph whose nodes, edges and remote rows have been counted.
@@ -107,6 +111,7 @@ class FullGraphPlan:
             heads: of attention, for offloaded training; 0: layers that sum.
             hidden_bytes: bytes of an element of rows that offloaded training stores; None:
                 `element_bytes`.
+            labelled: share of the nodes that the loss is computed of, for offloaded training.
             spreads: counted rows of chunks, for offloaded training.
 
         Raises:
@@ -169,6 +174,7 @@ class FullGraphPlan:
                     num_chunks=num_chunks,
                     heads=heads,
                     hidden_bytes=hidden_bytes,
+                    labelled=labelled,
                     spreads=spreads,
                 )
             except ValueError as error:
@@ -200,6 +206,7 @@ class FullGraphPlan:
             file_memory,
             heads,
             hidden_bytes,
+            labelled,
             _candidates(seconds, wanted),
         )
 
@@ -244,6 +251,7 @@ class FullGraphPlan:
             file_memory=self.file_memory,
             heads=self.heads,
             hidden_bytes=None if self.offload is None else self.hidden_bytes,
+            labelled=self.labelled,
         )
         if self.offload is None and plan.offload is not None:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Where the rows of offloaded training are placed, and the time of a pass over chunks."""
+"""Where the rows of offloaded training are placed, and the memory of a chunk."""
 
 from __future__ import annotations
 
@@ -8,90 +8,15 @@ from dataclasses import dataclass
 
 from peergraph.fullgraph.plan.memory_items import GraphFacts
 from peergraph.fullgraph.plan.offload_schedule import FEATURES, SOURCE, Schedule, StoredRows
-from peergraph.memory import Topology
+from peergraph.fullgraph.plan.offload_spread import Spread
 
 DEVICE, HOST, FILE = TIERS = ("device", "host", "file")
 USER = "user"  # the tensor or table that the user gave, which is not copied
-# Of files nothing is measured: one NVMe drive, shared by the ranks.
-FILE_RATE = 3e9
-# What the host takes for the operations of a chunk, which nothing hides if the chunk is small.
-_CHUNK_SECONDS = 2e-3
 # Rows of the widest layer that the recomputation of a chunk holds: as of a layer with its product,
 # activation and dropout, and the gradients of these. Of values of edges fewer live at a time.
 _WORKING_ROWS, _WORKING_EDGES = 10, 4
 _LIST_BYTES = 16  # of a row that a chunk needs: in four lists
 _STAGES = 2  # buffers of each transfer: one is filled while the other is used
-
-
-@dataclass(frozen=True)
-class PassCost:
-    """Bytes and time of one pass over all chunks, on the slowest rank.
-
-    Args:
-        name: of the pass.
-        from_host, to_host: bytes over the link of the rank to the host.
-        from_files, to_files: bytes of files; they cross the host link, too.
-        from_ranks: bytes that the rank receives from other ranks.
-        seconds: expected.
-        bound: the longest part: "host link", "files", "links between GPUs", "memory of the GPU" or
-            "launches".
-    """
-
-    name: str
-    from_host: int
-    to_host: int
-    from_files: int
-    to_files: int
-    from_ranks: int
-    seconds: float
-    bound: str
-
-
-@dataclass(frozen=True)
-class Spread:
-    """How many rows the chunks read, in rows of all nodes.
-
-    Args:
-        chunks: on each rank.
-        alpha: rows that all chunks of all ranks need, each chunk's distinct rows counted
-            (HongTu 2.4).
-        batches: the same with the union of the chunks that the ranks compute at the same time.
-        counted: whether they were counted; else they are expected of a random order, which is the
-            most that they can be.
-    """
-
-    chunks: int
-    alpha: float
-    batches: float
-    counted: bool
-
-
-def expected_spread(facts: GraphFacts, chunks: int) -> Spread:
-    """Returns what chunks of a random order of nodes would read.
-
-    The counted rows between ranks tell how out-degrees are spread: the mean degree alone would
-    give more.
-    """
-    rows = max(1, sum(facts.rows))
-    ranks = facts.world_size
-    edges = sum(sum(v.num_edges) for v in facts.volumes.values())
-    degree = _effective_degree(facts, edges / rows)
-
-    def alpha(parts: int) -> float:
-        return parts * -math.expm1(-degree / parts)
-
-    whole = max(1.0, alpha(ranks * chunks))
-    return Spread(chunks, whole, max(1.0, alpha(chunks)), False)
-
-
-def _effective_degree(facts: GraphFacts, mean: float) -> float:
-    """The out-degree with which nodes of equal degree would need as many rows as were counted."""
-    ranks = facts.world_size
-    total = sum(sum(map(sum, v.rows)) for v in facts.volumes.values())
-    share = total / max(1, sum(facts.rows)) / ranks
-    if ranks == 1 or not 0 < share < 0.999:
-        return mean
-    return min(mean, -ranks * math.log1p(-share))
 
 
 def working_bytes(
@@ -149,7 +74,7 @@ class Placement:
         tiers: "device", "host", "file" or "user" by name of the row set. Features that are not on
             the device are read where the user has them.
         loaded: names of row sets that are not on the device, but are copied there as a whole for a
-            pass that reads or adds to them in the order of edges, with the number of that pass.
+            pass that reads them in the order of edges, with the number of that pass.
     """
 
     tiers: dict[str, str]
@@ -204,7 +129,7 @@ def place_rows(
             return None
     loaded = set()
     for at, step in enumerate(schedule.passes):
-        for name in (*step.sources, *step.adds):
+        for name in step.sources:
             room = rooms[0] - used[DEVICE][at]
             copied = row_bytes[name] * widening
             if placed[name] != DEVICE and copied <= room:
@@ -227,67 +152,3 @@ def tier_bytes(
         held[DEVICE] += sum(row_bytes[name] for name, step in placement.loaded if step == at)
         found = {tier: max(found[tier], held[tier]) for tier in TIERS}
     return found
-
-
-def pass_cost(
-    number: int,
-    schedule: Schedule,
-    facts: GraphFacts,
-    row_bytes: Mapping[str, int],
-    placement: Placement,
-    spread: Spread,
-    topology: Topology,
-    element_bytes: int,
-) -> PassCost:
-    """Predicts one pass over all chunks, bytes over measured rates.
-
-    Host memory is read and written at once, beside the sums; rows that are copied to the device as
-    a whole come before them. Every other row that the chunks of a batch
-    need crosses the link of the rank that has it once, and other ranks receive it from there
-    (HongTu 5.1).
-    """
-    ranks, step, placed = facts.world_size, schedule.passes[number], placement.tiers
-    loaded = 0
-    moved = {(tier, way): 0 for tier in (*TIERS, USER) for way in ("in", "out")}
-    exchanged = 0
-    for name in step.reads:
-        moved[placed[name], "in"] += row_bytes[name]
-    for name in step.writes:
-        moved[placed[name], "out"] += row_bytes[name]
-    for name in (*step.sources, *step.adds):
-        exchanged += round(row_bytes[name] * spread.alpha * (ranks - 1) / ranks)
-        if placed[name] == DEVICE:
-            continue
-        times = 1.0 if (name, number) in placement.loaded else spread.batches
-        size = round(row_bytes[name] * times)
-        if (name, number) not in placement.loaded:
-            moved[placed[name], "in"] += size
-        elif name not in step.adds:
-            loaded += size
-        if name in step.adds:
-            moved[placed[name], "out"] += size
-    edges = max(sum(v.num_edges[r] for v in facts.volumes.values()) for r in range(ranks))
-    host = min(topology.bulk.host)
-    files_in, files_out = moved[FILE, "in"], moved[FILE, "out"]
-    link_in = moved[HOST, "in"] + moved[USER, "in"] + files_in
-    link_out = moved[HOST, "out"] + files_out
-    row = max(1, step.edge_columns * element_bytes)
-    rates = topology.rates(row)
-    memory = min(rates.bandwidth[r][r] for r in range(ranks))
-    # Rows that move over the link are written to, or read from, the device's memory as well.
-    in_memory = edges * step.edge_columns * element_bytes / memory + (
-        link_in + link_out + exchanged
-    ) / min(topology.bulk.bandwidth[r][r] for r in range(ranks))
-    between = min(topology.bulk.ingress) or host / 2
-    parts = {
-        "host link": loaded / host + max(link_in, link_out) / host,
-        "files": (files_in + files_out) * ranks / FILE_RATE,
-        "links between GPUs": exchanged / between if exchanged else 0.0,
-        "memory of the GPU": in_memory,
-        "launches": spread.chunks * _CHUNK_SECONDS,
-    }
-    bound = max(parts, key=parts.__getitem__)
-    # Nothing runs beside the copy of whole row sets.
-    seconds = max(parts.values()) if bound == "host link" else parts[bound] + loaded / host
-    return PassCost(step.name, link_in + loaded, link_out, files_in, files_out, exchanged,
-                    seconds, bound)  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,17 +13,15 @@ from peergraph.fullgraph.plan.offload_cost import (
     FILE,
     HOST,
     USER,
-    PassCost,
     Placement,
-    Spread,
-    expected_spread,
-    pass_cost,
     place_rows,
     row_list_bytes,
     tier_bytes,
     working_bytes,
 )
+from peergraph.fullgraph.plan.offload_pass import PassCost, pass_cost
 from peergraph.fullgraph.plan.offload_schedule import FEATURES, SOURCE, Schedule, make_schedule
+from peergraph.fullgraph.plan.offload_spread import Spread, expected_spread
 from peergraph.memory import Topology
 from peergraph.store.placement.plan import format_bytes
 
@@ -72,7 +71,7 @@ class OffloadPlan:
 
     @property
     def seconds(self) -> float:
-        """Expected time of an epoch, without products of matrices."""
+        """Expected time of an epoch."""
         return sum(p.seconds for p in self.passes)
 
     @property
@@ -137,6 +136,7 @@ def make_offload_plan(
     num_chunks: int | None = None,
     heads: int = 0,
     hidden_bytes: int | None = None,
+    labelled: float = 1.0,
     spreads: Sequence[Spread] = (),
 ) -> OffloadPlan:
     """Returns the plan of offloaded training: number of chunks, tiers of rows, bytes and times.
@@ -152,19 +152,22 @@ def make_offload_plan(
         num_chunks: of each rank; None: the number with the shortest expected epoch.
         heads: of attention; 0: layers that sum.
         hidden_bytes: bytes of an element of rows that passes store; None: `element_bytes`.
+        labelled: share of the nodes that the loss is computed of.
         spreads: that have been counted; others are expected of a random order.
 
     Raises:
-        ValueError: a number of chunks that is not positive, or not enough memory; the message has
-            a table of what is needed and for what.
+        ValueError: a number of chunks or a share that is not positive, or not enough memory; the
+            message has a table of what is needed and for what.
     """
     if num_chunks is not None and (isinstance(num_chunks, bool) or num_chunks < 1):
         raise ValueError(f"num_chunks must be positive, got {num_chunks}")
     ranks = facts.world_size
-    schedule = make_schedule(widths, heads)
+    if not 0 < labelled <= 1:
+        raise ValueError(f"labelled must be a share of the nodes in (0, 1], got {labelled}")
+    schedule = make_schedule(widths, heads, labelled)
     stored_bytes = hidden_bytes or element_bytes
     row_bytes = {
-        r.name: max(facts.rows)
+        r.name: math.ceil(r.share * max(facts.rows))
         * r.columns
         * (element_bytes if r.name == FEATURES else stored_bytes)
         for r in schedule.rows

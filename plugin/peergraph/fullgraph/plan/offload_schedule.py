@@ -111,7 +111,7 @@ def _sums(widths: Sequence[int], labelled: float) -> Schedule:
     passes: list[ChunkedPass] = []
     for layer, (columns, _) in enumerate(layers):
         last = layer == count - 1
-        summed, out = f"sum of layer {layer + 1}", _rows_name(layer + 1, layers)
+        summed = f"sum of layer {layer + 1}"
         again = 2 * count - 2 - layer  # the pass that computes this layer's rows again
         share = labelled if last else 1.0
         reads, sources, writes = [], [], []
@@ -124,6 +124,7 @@ def _sums(widths: Sequence[int], labelled: float) -> Schedule:
                 rows.append(StoredRows(summed, columns, SEQUENTIAL, layer, again))
                 writes.append(summed)
         if not last:
+            out = _rows_name(layer + 1, layers)
             rows.append(StoredRows(out, layers[layer + 1][0], SOURCE, layer, layer + 1))
             writes.append(out)
         operations, columns_moved = _update(layer, widths, layers)
@@ -185,9 +186,7 @@ def _update(
     return operations, moved
 
 
-def _update_gradients(
-    layer: int, widths: Sequence[int], layers: Sequence[tuple[int, bool]]
-) -> int:
+def _update_gradients(layer: int, widths: Sequence[int], layers: Sequence[tuple[int, bool]]) -> int:
     """Returns the operations of the gradients of what follows a layer's sum in a pass."""
     operations = 0
     if layers[layer][1]:

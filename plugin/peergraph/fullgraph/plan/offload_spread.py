@@ -1,0 +1,81 @@
+"""How many rows the chunks of offloaded training read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from peergraph.fullgraph.plan.memory_items import GraphFacts
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How many rows the chunks read, in rows of all nodes.
+
+    Args:
+        chunks: on each rank.
+        alpha: rows that all chunks of all ranks need, each chunk's distinct rows counted
+            (HongTu 2.4).
+        batches: rows that cross the host links: those that the chunks of a batch need and the batch
+            before had not, once for all ranks.
+        counted: whether they were counted; else they are expected of a random order, which is the
+            most that they can be.
+        sent: rows that ranks receive from each other.
+        degree: out-degree with which nodes of equal degree would need as many rows.
+    """
+
+    chunks: int
+    alpha: float
+    batches: float
+    counted: bool
+    sent: float = 0.0
+    degree: float = math.inf
+
+    def loaded(self, share: float = 1.0) -> float:
+        """Rows that cross the host links if only a share of the nodes is summed at."""
+        if share >= 1:
+            return self.batches
+        whole = _loaded(self.degree, self.chunks)
+        return self.batches * _loaded(share * self.degree, self.chunks) / max(whole, 1e-9)
+
+    def reached(self, share: float = 1.0) -> float:
+        """Rows that are a source of an edge to a share of the nodes."""
+        return 1.0 if share >= 1 else -math.expm1(-share * self.degree)
+
+
+def expected_spread(facts: GraphFacts, chunks: int) -> Spread:
+    """Returns what chunks of a random order of nodes would read.
+
+    The counted rows between ranks tell how out-degrees are spread: the mean degree alone would
+    give more.
+    """
+    rows = max(1, sum(facts.rows))
+    ranks = facts.world_size
+    edges = sum(sum(v.num_edges) for v in facts.volumes.values())
+    degree = effective_degree(facts, edges / rows)
+    alpha = max(1.0, _distinct(degree, ranks * chunks))
+    batches = max(1.0, _loaded(degree, chunks))
+    # Each rank receives the rows of its chunks that others have and its chunk before had not.
+    sent = (ranks - 1) * _loaded(degree / ranks, chunks)
+    return Spread(chunks, alpha, batches, False, sent, degree)
+
+
+def effective_degree(facts: GraphFacts, mean: float) -> float:
+    """The out-degree with which nodes of equal degree would need as many rows as were counted."""
+    ranks = facts.world_size
+    total = sum(sum(map(sum, v.rows)) for v in facts.volumes.values())
+    share = total / max(1, sum(facts.rows)) / ranks
+    if ranks == 1 or not 0 < share < 0.999:
+        return mean
+    return min(mean, -ranks * math.log1p(-share))
+
+
+def _distinct(degree: float, parts: int) -> float:
+    """Rows that parts need, where each node has `degree` edges to random parts."""
+    return parts * -math.expm1(-degree / parts)
+
+
+def _loaded(degree: float, parts: int) -> float:
+    """The same without rows that the part before had."""
+    chance = -math.expm1(-degree / parts)
+    return chance + (parts - 1) * chance * (1 - chance)
