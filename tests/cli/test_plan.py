@@ -190,7 +190,7 @@ def test_offloaded_full_graph(capsys: pytest.CaptureFixture[str]) -> None:
     error = refused(capsys, *small, "--offload", "no")
     assert "Offloaded training (offload=None or True)" in error
     assert "host memory is not enough" in refused(
-        capsys, *small, "--budget", "4M", "--host-memory", "1K"
+        capsys, *small, "--budget", "3M", "--host-memory", "1K"
     )
     assert main(["plan", *SMALL, *small, "--num-chunks", "9"]) == 0
     printed = capsys.readouterr().out

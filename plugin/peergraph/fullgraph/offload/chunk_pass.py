@@ -282,6 +282,10 @@ class PassChunk:
             return torch.arange(plan.num_extended, device=plan.halo_rows.device)
         return csc.exchange(self._pass._leader).batches[self._batch].rows
 
+    def count_gathered(self, store: RowStore, rows: int) -> None:
+        """Counts rows that the work on the chunk has gathered from a store itself."""
+        self._pass.counts.to_device += rows * store.row_bytes * (not store.in_place)
+
     def write(self, store: RowStore, rows: Tensor) -> None:
         """Writes the chunk's rows [rows, *features] of one of `writes`.
 

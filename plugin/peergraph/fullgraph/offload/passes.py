@@ -185,7 +185,9 @@ def value_at(operand: Operand, chunk: PassChunk, place: Place) -> Any:
         store = content.store
         assert store is not None
         if isinstance(place, SelectedPlace):
-            rows = store.gather(place.selection.local_rows(content.space, chunk.index))
+            local_rows = place.selection.local_rows(content.space, chunk.index)
+            rows = store.gather(local_rows)
+            chunk.count_gathered(store, len(local_rows))
         elif store.layout is chunk.chunks.layout:
             rows = chunk.rows(store)
         else:

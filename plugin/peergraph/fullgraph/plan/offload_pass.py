@@ -135,7 +135,7 @@ def _moved_bytes(
             found.loaded += row_bytes[name] * (placed[name] != DEVICE)
             continue
         found.incoming[placed[name]] += row_bytes[name] * spread.loaded(step.share)
-        if name in step.own and schedule.find(name).share == 1:
+        if name in step.own:
             found.incoming[placed[name]] += row_bytes[name] * step.share
     for name in step.adds:
         # Sums that were written before and go on; zeros are written where no edge is.

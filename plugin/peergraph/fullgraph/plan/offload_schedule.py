@@ -160,7 +160,8 @@ def _sums(widths: Sequence[int], labelled: float) -> Schedule:
                 (gradient,),
                 tuple(writes),
                 layers[layer][0],
-                own=(gradient,),
+                # Gradients of labelled rows are on the device.
+                own=() if layer == count - 1 else (gradient,),
                 operations=_update_gradients(layer - 1, widths, layers),
                 row_columns=2 * columns_moved,
             )
