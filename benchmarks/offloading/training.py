@@ -144,6 +144,7 @@ class Prepared:
             host_memory=run.host,
             widths=widths,
             heads=run.attention_heads,
+            labelled=spec.train_nodes / spec.num_nodes,
             row_bytes={"_N": 4 * widths[0] + 9},
         )
         synchronize(session.device)

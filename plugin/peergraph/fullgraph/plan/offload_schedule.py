@@ -259,15 +259,15 @@ def _attention(widths: Sequence[int], heads: int, labelled: float) -> Schedule:
         adds = (f"product gradient of layer {layer}", f"sources gradient of layer {layer}")
         rows.append(StoredRows(adds[0], widths[layer], SOURCE, at, at + 1))
         rows.append(StoredRows(adds[1], heads, SOURCE, at, at + 1))
-        beside = f"destinations gradient of layer {layer}"
+        gradients = f"destinations gradient of layer {layer}"
         if not last:
-            rows.append(StoredRows(beside, heads, SEQUENTIAL, at, at + 1))
+            rows.append(StoredRows(gradients, heads, SEQUENTIAL, at, at + 1))
         passes.append(
             ChunkedPass(
                 f"backward {layer}",
                 () if last else (f"gradient of layer {layer}", f"destinations of layer {layer}"),
                 (f"product of layer {layer}", f"sources of layer {layer}"),
-                () if last else (beside,),
+                () if last else (gradients,),
                 # Rows are read twice and gradients added for each edge.
                 3 * widths[layer] + 6 * heads,
                 adds,
@@ -285,7 +285,7 @@ def _attention(widths: Sequence[int], heads: int, labelled: float) -> Schedule:
         passes.append(
             ChunkedPass(
                 f"weights {layer}",
-                (*adds, *(() if last else (beside,)), before),
+                (*adds, *(() if last else (gradients,)), before),
                 (),
                 writes,
                 0,
