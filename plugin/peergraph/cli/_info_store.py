@@ -84,8 +84,8 @@ def _edge_facts(folder: Path, entry: EdgeEntry, manifest: Manifest) -> dict[str,
 def _degrees(folder: Path, entry: EdgeEntry, num_nodes: int) -> dict[str, Any]:
     """In-degrees: the mean, the largest, and nodes and edges by ranges of degrees."""
     file = SavedArray.check(folder, entry.indptr, verify=False)
-    nodes = torch.zeros(65, dtype=torch.int64)
-    edges = torch.zeros(65, dtype=torch.int64)
+    nodes = torch.zeros(65, dtype=torch.int64, device="cpu")
+    edges = torch.zeros(65, dtype=torch.int64, device="cpu")
     largest = 0
     for begin in range(0, num_nodes, _CHUNK_NODES):
         degrees = file.read(begin, min(begin + _CHUNK_NODES, num_nodes) + 1).diff()

@@ -91,8 +91,8 @@ def test_a_batch_with_an_id_out_of_range_is_refused_whole(tmp_path: Path) -> Non
 
 def test_ids_that_are_missing_are_closed_up(tmp_path: Path) -> None:
     buckets = EdgeBuckets(tmp_path, 9, 2, 4, 1 << 20, by_edge=True)
-    assert buckets.add(np.array([5, 6, 7]), np.array([1, 0, 1]), np.array([4, 0, 2]))
+    assert buckets.add(np.array([5, 6, 7]), np.array([1, 0, 1]), np.array([0, 4, 2]))
     entries = write_csc(buckets, tmp_path, "edge0", 2, missing_ids=np.array([1, 3]))
     assert entries[2] is not None
-    assert np.load(tmp_path / entries[2].file).tolist() == [0, 1, 2]
-    assert np.load(tmp_path / entries[1].file).tolist() == [6, 7, 5]
+    assert np.load(tmp_path / entries[2].file).tolist() == [2, 0, 1]
+    assert np.load(tmp_path / entries[1].file).tolist() == [6, 5, 7]

@@ -75,7 +75,8 @@ def write_csc(
 
 def _is_range(ids: Tensor, begin: int) -> bool:
     """Whether the ids are the numbers from `begin` on."""
-    return bool(torch.equal(ids, torch.arange(begin, begin + len(ids), dtype=ids.dtype)))
+    expected = torch.arange(begin, begin + len(ids), dtype=ids.dtype, device="cpu")
+    return torch.equal(ids, expected)
 
 
 def _moved_down(ids: Tensor, missing_ids: NDArray[np.int64]) -> Tensor:
