@@ -49,6 +49,9 @@ class EdgeListStructure:
         result: _Result = self._cache[key]
         return result
 
+    def run_layer(self, layer: Callable[[Any, Tensor], Tensor], x: Tensor) -> Tensor:
+        return layer(self, x)
+
     def keeps(self, x: Tensor | TableRows, e: Tensor | None = None) -> bool:
         return False
 

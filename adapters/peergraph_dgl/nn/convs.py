@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from peergraph.aggregate import layers
+from peergraph.aggregate import Structure, layers
 from peergraph.integration import Unsupported, require
 
 from ..fullgraph.graph import PartitionedGraph
@@ -119,16 +119,25 @@ class GATConv(FastLayer, dgl_nn.GATConv):  # type: ignore[misc]
         destination_x = None
         if target is not None:
             destination_x = _by_head(self, self.fc_dst if two else self.fc, target)
-        out = layers.gat(
-            graph.edges.csc(),
-            x,
-            self.attn_l[0],
-            self.attn_r[0],
-            destination_x=destination_x,
-            edge_weight=None if e is None else e.unsqueeze(1),
-            negative_slope=self.leaky_relu.negative_slope,
-            dropout=_dropout(self.attn_drop),
-        )
+        weights = None if e is None else e.unsqueeze(1)
+        dropout = _dropout(self.attn_drop)
+
+        def attend(structure: Structure, features: Tensor) -> Tensor:
+            return layers.gat(
+                structure,
+                features,
+                self.attn_l[0],
+                self.attn_r[0],
+                destination_x=destination_x,
+                edge_weight=weights,
+                negative_slope=self.leaky_relu.negative_slope,
+                dropout=dropout,
+            )
+
+        csc = graph.edges.csc()
+        # Which weights are dropped is by the ids of partitioned edges.
+        one_end = destination_x is None and weights is None and dropout == 0
+        out = csc.run_layer(attend, x) if one_end else attend(csc, x)
         out = _add_residual(self, graph, out, source, target)
         if self.bias is not None:
             out = out + self.bias.view(1, self._num_heads, self._out_feats)

@@ -314,21 +314,26 @@ class GATConv(FastLayer, pyg.GATConv):  # type: ignore[misc]
         to_source, to_target = (
             (self.lin, self.lin) if self.lin is not None else (self.lin_src, self.lin_dst)
         )
-        h = to_source(source).view(-1, *heads)
-        destination_h = None
-        if target is not None and (target is not source or to_source is not to_target):
-            destination_h = to_target(target).view(-1, *heads)
-        out = layers.gat(
-            csc,
-            h,
-            self.att_src[0],
-            None if target is None else self.att_dst[0],
-            destination_x=destination_h,
-            negative_slope=self.negative_slope,
-            add_self_loops=self.add_self_loops,
-        )
+        h = to_source(source)
+        alone = target is None or (target is source and to_source is to_target)
+        one_end = alone and self.res is None
+        destination_h = None if alone else to_target(target).view(-1, *heads)
+
+        def attend(structure: Structure, features: Tensor) -> Tensor:
+            out = layers.gat(
+                structure,
+                features.view(-1, *heads),
+                self.att_src[0],
+                None if target is None else self.att_dst[0],
+                destination_x=destination_h,
+                negative_slope=self.negative_slope,
+                add_self_loops=self.add_self_loops,
+            )
+            return combine_heads(self, out, target)
+
+        out = csc.run_layer(attend, h) if one_end else attend(csc, h)
         note(f"forward: peergraph, attention in one pass over {csc}")
-        return combine_heads(self, out, target)
+        return out
 
     def edge_updater(self, edge_index: Any, size: Size = None, **kwargs: Any) -> Tensor:
         """Attention weights of edges [edges, heads], as PyG's."""

@@ -309,6 +309,13 @@ class Csc:
 
     orders_products = False
 
+    deterministic: bool | None = None
+    """Whether gradients of attention are added in a fixed order; None: as torch is set."""
+
+    def run_layer(self, layer: Callable[[Any, Tensor], Tensor], x: Tensor) -> Tensor:
+        """Returns ``layer(self, x)``."""
+        return layer(self, x)
+
     def keeps(self, x: Tensor | TableRows, e: Tensor | None = None) -> bool:
         """Returns False: nothing is kept of features."""
         return False
@@ -472,7 +479,7 @@ class Csc:
             att=att,
             negative_slope=negative_slope,
             self_loops=self_loops,
-            deterministic=deterministic,
+            deterministic=self.deterministic if deterministic is None else deterministic,
         )
 
     def fuses_messages(self) -> bool:

@@ -86,6 +86,19 @@ class Structure(Protocol):
         """Returns what `make` returned at the first call with this key."""
         ...
 
+    def run_layer(self, layer: Callable[[Any, Tensor], Tensor], x: Tensor) -> Tensor:
+        """Returns ``layer(structure, x)``, [destinations, *features].
+
+        The structure that the layer gets, and the rows, may be the plain ones of this rank, where
+        it has all of them: that costs less time of the host.
+
+        Args:
+            layer: computes rows of destinations from `x`, plain parameters and the structure,
+                without random numbers.
+            x: [sources, *features].
+        """
+        ...
+
     def spmm(
         self,
         message: str,

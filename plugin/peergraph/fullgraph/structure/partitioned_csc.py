@@ -60,6 +60,7 @@ class PartitionedCsc(PartitionedStructure):
         """Which rows of sources are exchanged."""
         self.local = local
         """The edges of this rank, from extended rows of sources to local rows of destinations."""
+        local.deterministic = True
         self._sums = NeighborSums(plan, local, mode)
         self._out_degrees: Tensor | None = None
 
@@ -367,6 +368,15 @@ class PartitionedCsc(PartitionedStructure):
         if isinstance(result, RowLayout):
             return from_local(rows, result)
         return from_local(rows, self.edge_layout if result == "edge" else self.destination_layout)
+
+    def run_layer(self, layer: Callable[[Any, Tensor], Tensor], x: Tensor) -> Tensor:
+        """Runs a layer: see :class:`peergraph.aggregate.Structure`. On one rank by plain rows."""
+        if self.source_layout.group.world_size > 1 or type(x) is not PartitionedTensor:
+            return layer(self, x)
+        rows = self._operands.source("x", x)
+        assert rows is not None
+        self._sums.last_exchange = "all at once: no rows are exchanged"
+        return self._of_destinations(layer(self.local, rows))
 
     def fuses_messages(self) -> bool:
         """Returns whether :meth:`reduce_message` runs as one kernel: on a GPU, with CuPy."""

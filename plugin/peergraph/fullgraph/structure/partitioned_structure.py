@@ -95,6 +95,10 @@ class PartitionedStructure(ABC):
             resident: these edges on the device.
         """
 
+    def run_layer(self, layer: Callable[[Any, Tensor], Tensor], x: Tensor) -> Tensor:
+        """Returns ``layer(structure, x)``: see :class:`peergraph.aggregate.Structure`."""
+        return layer(self, x)
+
     def cached(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
         """Returns what `make` returned at the first call with this key.
 
