@@ -81,14 +81,26 @@ class BlockStages:
         return self.plan.transport.reserve(most) if most else None
 
     def _start(
-        self, output: tuple[int, Tensor], given: tuple[int, Tensor], step: int, in_slots: bool
+        self,
+        output: tuple[int, Tensor],
+        given: tuple[int, Tensor],
+        step: int,
+        in_slots: bool,
+        selected: Tensor | None = None,
     ) -> Pending:
-        """Starts the exchange of a stage: the rank and rows of the output and of the input."""
+        """Starts the exchange of a stage: the rank and rows of the output and of the input.
+
+        Of the input those rows are sent that are `selected`, or all.
+        """
         outputs, inputs = dict([output]), dict([given])
+        reader, rows = given
         if not in_slots:
+            if selected is not None:
+                inputs = {reader: rows.index_select(0, selected)}
             return self.plan.transport.start(outputs, inputs)
-        slots = {given[0]: self._slots[given[0], step]}
-        return self.plan.transport.start(outputs, inputs, slots)
+        slots = {reader: self._slots[reader, step]}
+        by_reader = None if selected is None else {reader: selected}
+        return self.plan.transport.start(outputs, inputs, slots, by_reader)
 
     @property
     def max_rows(self) -> int:
@@ -111,9 +123,11 @@ class BlockStages:
         def start(index: int) -> tuple[Pending, Tensor]:
             stage = self._stages[index]
             rows = buffers[index % 2][: stage.num_read]
-            sent = self._rows_for(x, stage.reader) if stage.num_sent else x[:0]
-            output, given = (stage.source, rows), (stage.reader, sent)
-            return self._start(output, given, stage.step, slots is not None), rows
+            output, given = (stage.source, rows), (stage.reader, x if stage.num_sent else x[:0])
+            selected = None
+            if stage.num_sent and self.mode == "halo":
+                selected = self.plan.send_rows_by_rank[stage.reader]
+            return self._start(output, given, stage.step, slots is not None, selected), rows
 
         running = {index: start(index) for index in range(len(buffers))}
         yield plan.layout.group.rank, x
@@ -175,11 +189,6 @@ class BlockStages:
             out.add_(received)
         else:
             out.index_add_(0, self.plan.send_rows_by_rank[stage.reader], received)
-
-    def _rows_for(self, x: Tensor, reader: int) -> Tensor:
-        return (
-            x if self.mode == "blocks" else x.index_select(0, self.plan.send_rows_by_rank[reader])
-        )
 
     def __repr__(self) -> str:
         return f"BlockStages({self.mode}, {len(self._stages)} stages, {self.max_rows} rows)"

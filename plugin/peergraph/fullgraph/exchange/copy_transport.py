@@ -88,6 +88,7 @@ class CopyTransport(DistributedTransport):
         outputs: Mapping[int, Tensor],
         inputs: Mapping[int, Tensor],
         slots: Mapping[int, int] | None = None,
+        selected: Mapping[int, Tensor] | None = None,
     ) -> Pending:
         """See :meth:`Transport.start`.
 
@@ -97,7 +98,7 @@ class CopyTransport(DistributedTransport):
         if self._memory is None:
             return super().start(outputs, inputs)
         if slots is not None and self._slots is not None:
-            return self._slots.start(outputs, inputs, slots)
+            return self._slots.start(outputs, inputs, slots, selected or {})
         return self._memory.start(outputs, inputs)
 
 

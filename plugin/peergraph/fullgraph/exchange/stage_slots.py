@@ -1,7 +1,7 @@
 """Two slots on each rank to which other ranks copy whole stages of rows (MG-GCN 4.3).
 
-Sums read rows where they arrive: nothing is copied twice, and an exchange takes three launches on
-each side, whatever its size.
+Sums read rows where they arrive, and rows that are selected are packed there: nothing is copied
+twice, and an exchange takes three launches on each side, whatever its size.
 """
 
 from __future__ import annotations
@@ -72,7 +72,11 @@ class StageSlots:
         group.barrier()
 
     def start(
-        self, outputs: Mapping[int, Tensor], inputs: Mapping[int, Tensor], slots: Mapping[int, int]
+        self,
+        outputs: Mapping[int, Tensor],
+        inputs: Mapping[int, Tensor],
+        slots: Mapping[int, int],
+        selected: Mapping[int, Tensor],
     ) -> Pending:
         """See :meth:`Transport.start`."""
         waits = self._waits
@@ -84,11 +88,13 @@ class StageSlots:
             waits.receiving.run(self._free(source))
         for reader, tensor in inputs.items():
             if tensor.numel():
-                waits.sending.run(self._send(reader, as_bytes(tensor), slots[reader]))
+                send = self._send(reader, tensor.detach(), slots[reader], selected.get(reader))
+                waits.sending.run(send)
         for source in sources:
             waits.receiving.run(self._receive(source))
         marks = [waits.sending.mark(), waits.receiving.mark()]
-        return QueuedExchange(marks, waits.check, (*inputs.values(), *outputs.values()))
+        tensors = (*inputs.values(), *outputs.values(), *selected.values())
+        return QueuedExchange(marks, waits.check, tensors)
 
     def close(self) -> None:
         """Frees the memory, once all ranks have done what was queued. Collective."""
@@ -104,16 +110,23 @@ class StageSlots:
         value = _count(self._received[source] + 1)
         return lambda launch: _C.signal_flag(flag, value, launch)
 
-    def _send(self, reader: int, rows: Tensor, slot: int) -> Work:
+    def _send(self, reader: int, rows: Tensor, slot: int, selected: Tensor | None) -> Work:
         self._sent[reader] += 1
         number, rank = self._sent[reader], self._group.rank
-        target = self._parts[reader][slot * self._stride :][: rows.numel()]
+        count = rows.shape[0] if selected is None else selected.shape[0]
+        row_shape = rows.shape[1:]
+        num_bytes = count * row_shape.numel() * rows.itemsize
+        target = self._parts[reader][slot * self._stride :][:num_bytes]
         is_free = self._flag(rank, reader, of_arrived=False)
         arrived = self._flag(reader, rank, of_arrived=True)
 
         def work(launch: Launch) -> None:
             self._waits.wait(is_free, number, launch)
-            target.copy_(rows, non_blocking=True)
+            if selected is None:
+                target.copy_(as_bytes(rows), non_blocking=True)
+            else:
+                packed = target.view(rows.dtype).view(count, *row_shape)
+                torch.index_select(rows, 0, selected, out=packed)
             _C.signal_flag(arrived, _count(number), launch)
 
         return work

@@ -110,6 +110,7 @@ class Transport:
         outputs: Mapping[int, Tensor],
         inputs: Mapping[int, Tensor],
         slots: Mapping[int, int] | None = None,
+        selected: Mapping[int, Tensor] | None = None,
     ) -> Pending:
         """Starts to send `inputs[r]` to rank r and to write the tensor from rank r to `outputs[r]`.
 
@@ -122,6 +123,8 @@ class Transport:
                 travel.
             slots: where all ranks have outputs at the beginning of slots (:meth:`reserve`): by rank
                 that gets an input, the number of the slot it goes to; else None.
+            selected: with slots only: by rank that gets an input, int64 numbers of the rows of the
+                input that are sent, which are packed where they are sent to; None: all rows.
         """
         return _Works(self.group, [], ())
 
@@ -173,6 +176,7 @@ class DistributedTransport(Transport):
         outputs: Mapping[int, Tensor],
         inputs: Mapping[int, Tensor],
         slots: Mapping[int, int] | None = None,
+        selected: Mapping[int, Tensor] | None = None,
     ) -> Pending:
         """See :meth:`Transport.start`; there are no slots."""
         calls = [

@@ -56,8 +56,8 @@ def staged_sum(blocks: SourceBlocks, x: Tensor, e: Tensor | None, mean: bool) ->
     """Returns the sum or mean of messages at this rank's destinations. Collective.
 
     The message is x, or x times e. Differentiable once in `x`. Alive beside `x` and the result are
-    two buffers of the most rows that one rank sends, with ``halo`` as many packed rows, and in
-    backward three.
+    two buffers of the most rows that one rank sends, with ``halo`` as many packed rows where ranks
+    exchange them by torch.distributed, and in backward three.
 
     Args:
         blocks: the edges.
