@@ -88,9 +88,8 @@ class Csc:
             check_size("num_sources", num_sources)
             count = indptr.numel() - 1
             if num_nonisolated is not None and not 0 <= num_nonisolated <= count:
-                raise ValueError(
-                    f"num_nonisolated must be 0 to {count} destinations, got {num_nonisolated}"
-                )
+                raise ValueError(f"num_nonisolated must be 0 to {count} destinations, "
+                                 f"got {num_nonisolated}")  # fmt: skip
             check_offsets(indptr, indices.numel(), num_nonisolated)
             check_range("indices", indices, num_sources, "sources")
             if edge_ids is not None:
@@ -100,18 +99,16 @@ class Csc:
                 check_counts(duplicate_counts, num_sources, indices.device)
                 check_enough_counts(duplicate_counts, indices)
         exact = check and not transient
-        self._init(
-            CsrMatrix(
-                indptr.contiguous(),
-                indices.contiguous(),
-                num_sources,
-                edge_ids=None if edge_ids is None else edge_ids.contiguous(),
-                max_chunks=count_chunks(indptr) if exact else None,
-                duplicate_counts=duplicate_counts,
-                num_nonisolated=num_nonisolated,
-            ),
-            transient,
+        matrix = CsrMatrix(
+            indptr.contiguous(),
+            indices.contiguous(),
+            num_sources,
+            edge_ids=None if edge_ids is None else edge_ids.contiguous(),
+            max_chunks=count_chunks(indptr) if exact else None,
+            duplicate_counts=duplicate_counts,
+            num_nonisolated=num_nonisolated,
         )
+        self._init(matrix, transient)
 
     def _init(self, matrix: CsrMatrix, transient: bool | None) -> None:
         self.matrix = matrix
@@ -308,7 +305,6 @@ class Csc:
         return result
 
     orders_products = False
-
     deterministic: bool | None = None
     """Whether gradients of attention are added in a fixed order; None: as torch is set."""
 

@@ -162,7 +162,7 @@ class _VirtualTransport(Transport):
     def all_to_all(self, outputs: list[Tensor], inputs: list[Tensor]) -> NoReturn:
         _refuse()
 
-    def start(self, outputs: Any, inputs: Any, slots: Any = None) -> NoReturn:
+    def start(self, outputs: Any, inputs: Any, slots: Any = None, selected: Any = None) -> NoReturn:
         _refuse()
 
     def broadcast(self, tensor: Tensor, src: int = 0) -> NoReturn:
