@@ -51,21 +51,20 @@ def test_has_no_torch_symbol() -> None:
 
 # The package loads the module before it loads torch.
 ERRORS_LEAVE = """
-from array import array
 from concurrent.futures import ThreadPoolExecutor
 import pytest
 from peergraph import _C
 import torch
 
-ids = array("q", range(100_000))
+ids = torch.arange(100_000)
 
 def module_raises(bad_id):
-    found = _C.IdList(ids=ids.buffer_info()[0], id_bytes=8, count=len(ids))
+    found = _C.IdList(ids=ids)
     _C.check_ids(found, len(ids), 2)
     with pytest.raises(IndexError, match=str(bad_id)):
         _C.check_ids(found, bad_id, 2)
-    with pytest.raises(ValueError, match="id_bytes"):
-        _C.IdList(ids=0, id_bytes=3, count=1)
+    with pytest.raises(ValueError, match="ids must be int32 or int64"):
+        _C.IdList(ids=torch.zeros(1))
     with pytest.raises(TypeError, match="incompatible"):
         _C.check_ids("ids", 1, 1)
 

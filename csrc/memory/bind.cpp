@@ -63,18 +63,25 @@ LeasedIdMap make_id_map(uintptr_t address, int value_bytes, const Leases& leases
   return {{reinterpret_cast<const void*>(address), value_bytes}, leases};
 }
 
-IdList make_id_list(uintptr_t ids, int id_bytes, int64_t first, int64_t count, uintptr_t out_index,
-                    uintptr_t host_begin, bool padded, int64_t max_blocks) {
-  PG_CHECK_ARG(id_bytes == 0 || id_bytes == 4 || id_bytes == 8, "id_bytes must be 0, 4 or 8");
+using OptionalTensor = std::optional<TensorRef>;
+
+/// The ids of a tensor, or `count` consecutive ones from `first` on.
+IdList make_id_list(const OptionalTensor& ids, int64_t first, int64_t count,
+                    const OptionalTensor& out_index, const OptionalTensor& host_begin, bool padded,
+                    int64_t max_blocks) {
   PG_CHECK_ARG(count >= 0, "count must not be negative");
   PG_CHECK_ARG(max_blocks >= 0, "max_blocks must not be negative");
-  PG_CHECK_ARG(host_begin == 0 || out_index != 0, "host_begin needs out_index");
-  return {reinterpret_cast<const void*>(ids),
-          id_bytes,
+  PG_CHECK_ARG(!host_begin || out_index, "host_begin needs out_index");
+  PG_CHECK_ARG(!ids || (first == 0 && count == 0), "first and count are of ranges without ids");
+  for (const OptionalTensor* tensor : {&out_index, &host_begin})
+    PG_CHECK_ARG(!*tensor || (*tensor)->type == ScalarType::kInt64,
+                 "out_index and host_begin must be int64");
+  return {pointer<const void>(ids),
+          ids ? ids->id_bytes("ids") : 0,
           first,
-          count,
-          reinterpret_cast<const int64_t*>(out_index),
-          reinterpret_cast<const int64_t*>(host_begin),
+          ids ? ids->num_elements() : count,
+          pointer<const int64_t>(out_index),
+          pointer<const int64_t>(host_begin),
           padded,
           max_blocks};
 }
@@ -243,9 +250,10 @@ void register_memory(py::module_& m) {
         return py::bytes(reinterpret_cast<const char*>(&*view), sizeof(TableView));
       });
   py::class_<IdList>(m, "IdList")
-      .def(py::init(&make_id_list), py::kw_only(), py::arg("ids") = 0, py::arg("id_bytes") = 0,
-           py::arg("first") = 0, py::arg("count"), py::arg("out_index") = 0,
-           py::arg("host_begin") = 0, py::arg("padded") = false, py::arg("max_blocks") = 0);
+      .def(py::init(&make_id_list), py::kw_only(), py::arg("ids") = py::none(),
+           py::arg("first") = 0, py::arg("count") = 0, py::arg("out_index") = py::none(),
+           py::arg("host_begin") = py::none(), py::arg("padded") = false,
+           py::arg("max_blocks") = 0);
   register_ops(m);
 #ifdef PEERGRAPH_CUDA
   register_cuda(m);

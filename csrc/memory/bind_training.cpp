@@ -17,9 +17,9 @@ namespace py = pybind11;
 namespace peergraph {
 namespace {
 
-UpdateRule make_rule(int optimizer, double step_size, double grad_scale, double eps, double beta1,
-                     double beta2) {
-  return {static_cast<Optimizer>(optimizer), step_size, grad_scale, eps, beta1, beta2};
+UpdateRule make_rule(Optimizer optimizer, double step_size, double grad_scale, double eps,
+                     double beta1, double beta2) {
+  return {optimizer, step_size, grad_scale, eps, beta1, beta2};
 }
 
 /// Sums the rows of `values` [rows, width] that belong together; `offsets` [count + 1].
@@ -34,18 +34,24 @@ void sum_runs(const TensorRef& values, const TensorRef& positions, const TensorR
       sum_runs_cuda(values.data, dtype, width, runs, out.data, launch.device, launch.stream));
 }
 
+/// `rows` is int64 [count], `grads` [count, width] of the accumulator's type of `dtype`.
 void sparse_update(const Leased<TableView>& leased, DType dtype,
                    const std::vector<Leased<TableView>>& states, const UpdateRule& rule,
-                   uintptr_t rows, uintptr_t grads, int64_t count, int64_t width,
-                   const Launch& launch) {
+                   const TensorRef& rows, const TensorRef& grads, const Launch& launch) {
   PG_CHECK_ARG(states.size() <= kMaxStates, "there are at most 2 states");
+  PG_CHECK_ARG(rows.type == ScalarType::kInt64, "rows must be int64");
+  PG_CHECK_ARG(grads.num_dims == 2 && grads.size(0) == rows.num_elements(),
+               "grads must be [count, width], a row for each of rows");
+  PG_CHECK_ARG((grads.dtype("grads") == DType::kFloat64) == (dtype == DType::kFloat64) &&
+                   grads.type <= ScalarType::kFloat64,
+               "grads must have the accumulator's type: float64 for float64, else float32");
   Leases leases = leased.leases();
   for (const auto& state : states) add_leases(leases, state.leases());
   const Entered entered(leases);
   TrainedRows trained{leased.unopened(), dtype, {}};
   for (size_t s = 0; s < states.size(); ++s) trained.states[s] = states[s].unopened();
-  const RowGradients gradients{reinterpret_cast<const int64_t*>(rows),
-                               reinterpret_cast<const void*>(grads), count, width};
+  const RowGradients gradients{pointer<const int64_t>(rows), grads.data, grads.size(0),
+                               grads.size(1)};
   check_update(trained, gradients, rule, static_cast<int>(states.size()));
   PG_ON_DEVICE(launch.device, sparse_update_cpu(trained, gradients, rule, launch.num_threads),
                sparse_update_cuda(trained, gradients, rule, launch.device, launch.stream));
@@ -68,6 +74,10 @@ std::vector<int> await(const std::vector<uintptr_t>& addresses, int64_t round, d
 }  // namespace
 
 void register_training(py::module_& m) {
+  py::enum_<Optimizer>(m, "Optimizer")
+      .value("sgd", Optimizer::kSgd)
+      .value("adagrad", Optimizer::kAdagrad)
+      .value("adam", Optimizer::kAdam);
   py::class_<UpdateRule>(m, "UpdateRule")
       .def(py::init(&make_rule), py::kw_only(), py::arg("optimizer"), py::arg("step_size"),
            py::arg("grad_scale") = 1.0, py::arg("eps") = 0.0, py::arg("beta1") = 0.0,
@@ -75,8 +85,7 @@ void register_training(py::module_& m) {
   m.def("sum_runs", &sum_runs, py::arg("values"), py::arg("positions"), py::arg("offsets"),
         py::arg("out"), py::arg("launch"), ReleaseGil());
   m.def("sparse_update", &sparse_update, py::arg("table"), py::arg("dtype"), py::arg("states"),
-        py::arg("rule"), py::arg("rows"), py::arg("grads"), py::arg("count"), py::arg("width"),
-        py::arg("launch"), ReleaseGil());
+        py::arg("rule"), py::arg("rows"), py::arg("grads"), py::arg("launch"), ReleaseGil());
   m.def("post_round", &post, py::arg("address"), py::arg("round"), py::arg("lease"));
   m.def("await_round", &await, py::arg("addresses"), py::arg("round"), py::arg("seconds"),
         py::arg("lease"), ReleaseGil());

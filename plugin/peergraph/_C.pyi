@@ -91,21 +91,33 @@ class IdList:
     def __init__(
         self,
         *,
-        ids: int = 0,
-        id_bytes: int = 0,
+        ids: torch.Tensor | None = None,
         first: int = 0,
-        count: int,
-        out_index: int = 0,
-        host_begin: int = 0,
+        count: int = 0,
+        out_index: torch.Tensor | None = None,
+        host_begin: torch.Tensor | None = None,
         padded: bool = False,
         max_blocks: int = 0,
     ) -> None: ...
+
+class Optimizer:
+    __members__: typing.ClassVar[dict[str, Optimizer]]
+    adagrad: typing.ClassVar[Optimizer]
+    adam: typing.ClassVar[Optimizer]
+    sgd: typing.ClassVar[Optimizer]
+
+    def __init__(self, value: int) -> None: ...
+    def __int__(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def value(self) -> int: ...
 
 class UpdateRule:
     def __init__(
         self,
         *,
-        optimizer: int,
+        optimizer: Optimizer,
         step_size: float,
         grad_scale: float = 1.0,
         eps: float = 0.0,
@@ -401,7 +413,6 @@ def await_round(
     addresses: collections.abc.Sequence[int], round: int, seconds: float, lease: Lease
 ) -> list[int]: ...
 def bytes_as_dlpack(address: int, num_bytes: int, device: int, owner: typing.Any) -> typing.Any: ...
-def populate_pages(address: int, bytes: int, num_threads: int) -> None: ...
 def check_ids(ids: IdList, limit: int, num_threads: int) -> None: ...
 def coo_to_csc(
     source: torch.Tensor,
@@ -466,22 +477,12 @@ def is_arange(ids: torch.Tensor) -> bool: ...
 def limit_vector_bytes(bytes: int) -> int: ...
 def make_huge_pages(address: int, bytes: int) -> None: ...
 def map_shared(fd: int, bytes: int, on_disk: bool) -> int: ...
-def partition_edges(
-    *,
-    source: torch.Tensor,
-    destination: torch.Tensor,
-    edge_ids: torch.Tensor | None,
-    num_sources: int,
-    num_destinations: int,
-    shift: int,
-    out_destination: torch.Tensor,
-    out_source: torch.Tensor,
-    out_edge: torch.Tensor,
-    counts: torch.Tensor,
-    num_threads: int,
-) -> tuple[int, bool]: ...
+def populate_pages(address: int, bytes: int, num_threads: int) -> None: ...
 def post_round(address: int, round: int, lease: Lease) -> None: ...
 def random_walk(csc: CscView, walks: Walks, launch: Launch) -> None: ...
+def relu_bitmask(
+    *, x: torch.Tensor, bits: torch.Tensor, out: torch.Tensor, launch: Launch
+) -> None: ...
 def row_addresses(table: TableView, ids: IdList, out: int, launch: Launch) -> None: ...
 def sample_negatives(csc: CscView, negatives: Negatives, launch: Launch) -> None: ...
 def scatter(table: TableView, ids: IdList, values: int, launch: Launch) -> None: ...
@@ -501,25 +502,13 @@ def sddmm(
     launch: Launch,
 ) -> None: ...
 def signal_flag(flag: int, value: int, launch: Launch) -> None: ...
-def sort_bucket(
-    *,
-    runs: collections.abc.Sequence[tuple[int, int, int, int, int]],
-    source_bytes: int,
-    edge_bytes: int,
-    by_edge: bool,
-    degrees: torch.Tensor,
-    indices: torch.Tensor,
-    edge_ids: torch.Tensor | None,
-) -> None: ...
 def sparse_update(
     table: TableView,
     dtype: DType,
     states: collections.abc.Sequence[TableView],
     rule: UpdateRule,
-    rows: int,
-    grads: int,
-    count: int,
-    width: int,
+    rows: torch.Tensor,
+    grads: torch.Tensor,
     launch: Launch,
 ) -> None: ...
 def spmm(
@@ -603,9 +592,6 @@ def close_ipc(device: int, address: int) -> None: ...
 def can_access(device: int, peer: int) -> bool: ...
 def enable_peer_access(device: int, peer: int) -> None: ...
 def register_host(device: int, address: int, bytes: int) -> None: ...
-def relu_bitmask(
-    *, x: torch.Tensor, bits: torch.Tensor, out: torch.Tensor, launch: Launch
-) -> None: ...
 def unregister_host(device: int, address: int) -> None: ...
 def use_thread_local_capture_mode() -> None: ...
 def raise_pending(device: int) -> None: ...

@@ -70,11 +70,16 @@ def rows_where_they_lie(device: torch.device) -> Iterator[Tensor]:
 def sparse_update(device: torch.device) -> Iterator[Tensor]:
     """Small whole numbers, so that sums are the same in any order."""
     generator = torch.Generator().manual_seed(4)
-    for optimizer, width in ((0, 1), (1, 33), (2, 4)):
+    kinds = _C.Optimizer
+    for optimizer, num_states, width in (
+        (kinds.sgd, 0, 1),
+        (kinds.adagrad, 1, 33),
+        (kinds.adam, 2, 4),
+    ):
         weights = torch.randint(5, (23, width), generator=generator).float()
         table = table_of(weights, split(23, "mixed"), Group.current(device=device))
         trained = TrainedTable(table)
-        states = [trained.new_state(0.25) for _ in range(optimizer)]
+        states = [trained.new_state(0.25) for _ in range(num_states)]
         rule = _C.UpdateRule(optimizer=optimizer, step_size=0.5, eps=0.5, beta1=0.5, beta2=0.5)
         rows = torch.randint(23, (90,), generator=generator).to(device)
         grads = torch.randint(-3, 4, (90, width), generator=generator).float().to(device)

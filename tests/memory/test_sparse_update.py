@@ -47,11 +47,12 @@ def updated(
     rule: str, dtype: torch.dtype, width: int, kind: str, device: torch.device
 ) -> tuple[Tensor, ...]:
     """Rows and states after two updates, in order of rows."""
-    optimizer, numbers = RULES[rule]
+    num_states, numbers = RULES[rule]
     group = Group.current(device=device)
     table = table_of(normal((ROWS, width), dtype, 0), split(ROWS, kind), group)
     trained = TrainedTable(table)
-    states = [trained.new_state(0.25) for _ in range(optimizer)]
+    states = [trained.new_state(0.25) for _ in range(num_states)]
+    optimizer = getattr(_C.Optimizer, rule)
     native = _C.UpdateRule(optimizer=optimizer, grad_scale=0.5, **numbers)
     for seed in (1, 2):
         rows = torch.randperm(ROWS, generator=torch.Generator().manual_seed(seed))[:9]
@@ -136,11 +137,9 @@ def update_natively(**changed: Any) -> None:
         "table": table.view,
         "dtype": _C.DType.float32,
         "states": [state.view],
-        "rule": _C.UpdateRule(optimizer=1, step_size=1.0),
-        "rows": 0,
-        "grads": 0,
-        "count": 0,
-        "width": 2,
+        "rule": _C.UpdateRule(optimizer=_C.Optimizer.adagrad, step_size=1.0),
+        "rows": torch.zeros(0, dtype=torch.int64),
+        "grads": torch.zeros(0, 2),
         "launch": _C.Launch(device=-1, stream=0, num_threads=1),
         **changed,
     }
@@ -150,13 +149,23 @@ def update_natively(**changed: Any) -> None:
 def test_bad_arguments() -> None:
     update_natively()
     for changed, match in (
-        ({"width": 3}, "width must be that of the table's rows"),
-        ({"dtype": _C.DType.float16, "width": 4}, "a state must have the table's rows and width"),
-        ({"count": -1}, "count and width must not be negative"),
+        ({"grads": torch.zeros(0, 3)}, "width must be that of the table's rows"),
+        (
+            {"dtype": _C.DType.float16, "grads": torch.zeros(0, 4)},
+            "a state must have the table's rows and width",
+        ),
+        ({"grads": torch.zeros(1, 2)}, "grads must be .* a row for each of rows"),
+        ({"grads": torch.zeros(0)}, "grads must be .* a row for each of rows"),
+        ({"grads": torch.zeros(0, 2).double()}, "grads must have the accumulator's type"),
+        ({"grads": torch.zeros(0, 2).half()}, "grads must have the accumulator's type"),
+        ({"rows": torch.zeros(0, dtype=torch.int32)}, "rows must be int64"),
         ({"states": []}, "the optimizer takes 1 states, got 0"),
         ({"states": [_C.TableView()] * 3}, "at most 2 states"),
         ({"state_tiers": Tiers(replicated=4)}, "a state must not be replicated"),
-        ({"rule": _C.UpdateRule(optimizer=7, step_size=1.0)}, "optimizer must be 0..2"),
+        (
+            {"rule": _C.UpdateRule(optimizer=_C.Optimizer(7), step_size=1.0)},
+            "optimizer must be 0..2",
+        ),
     ):
         with pytest.raises(ValueError, match=match):
             update_natively(**changed)

@@ -266,7 +266,7 @@ class _SteppedByHand:
 
         outgoing = self.trained.outgoing([ids], [grads])
         (incoming,) = self.exchange.send([outgoing])
-        rule = _C.UpdateRule(optimizer=1, step_size=0.5, eps=1e-10)
+        rule = _C.UpdateRule(optimizer=_C.Optimizer.adagrad, step_size=0.5, eps=1e-10)
         assert incoming is not None
         self.trained.update(incoming, rule, self.states)
         self.exchange.wait()

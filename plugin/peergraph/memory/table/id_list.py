@@ -16,9 +16,10 @@ def id_list(
     padded: bool = False,
     max_blocks: int = 0,
 ) -> _C.IdList:
-    """The ids as the compiled module takes them: addresses of contiguous tensors.
+    """The ids as the compiled module takes them.
 
-    The list refers to the tensors' memory, so the caller keeps the tensors until the call.
+    The list refers to the memory of the tensors, which are contiguous; the caller keeps them until
+    the call.
 
     Args:
         ids: int32 or int64.
@@ -30,13 +31,7 @@ def id_list(
         max_blocks: of the kernel on a GPU; 0: as many as fill it.
     """
     return _C.IdList(
-        ids=ids.data_ptr(),
-        id_bytes=ids.dtype.itemsize,
-        count=ids.numel(),
-        out_index=0 if out_index is None else out_index.data_ptr(),
-        host_begin=0 if host_begin is None else host_begin.data_ptr(),
-        padded=padded,
-        max_blocks=max_blocks,
+        ids=ids, out_index=out_index, host_begin=host_begin, padded=padded, max_blocks=max_blocks
     )
 
 

@@ -119,10 +119,8 @@ class TrainedTable:
             DTYPES[self.table.dtype],
             [state.view for state in states],
             rule,
-            owned.data_ptr(),
-            values.data_ptr(),
-            rows.count,
-            self.width,
+            owned,
+            values,
             launch_on(self.table.device),
         )
         if len(views) > 1:

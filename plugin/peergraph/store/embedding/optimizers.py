@@ -12,8 +12,6 @@ from peergraph.store.embedding.sparse_optimizer import SparseOptimizer, non_nega
 
 Embeddings = Embedding | Iterable[Embedding] | Iterable[dict[str, Any]]
 
-_SGD, _ADAGRAD, _ADAM = 0, 1, 2
-
 
 class SparseSGD(SparseOptimizer):
     """``torch.optim.SGD`` on the rows that have gradients.
@@ -58,7 +56,9 @@ class SparseSGD(SparseOptimizer):
         not_supported(**{name: group[name] for name in names})
 
     def _rule(self, group: dict[str, Any], step: int, grad_scale: float) -> _C.UpdateRule:
-        return _C.UpdateRule(optimizer=_SGD, step_size=float(group["lr"]), grad_scale=grad_scale)
+        return _C.UpdateRule(
+            optimizer=_C.Optimizer.sgd, step_size=float(group["lr"]), grad_scale=grad_scale
+        )
 
 
 class SparseAdagrad(SparseOptimizer):
@@ -108,7 +108,7 @@ class SparseAdagrad(SparseOptimizer):
 
     def _rule(self, group: dict[str, Any], step: int, grad_scale: float) -> _C.UpdateRule:
         return _C.UpdateRule(
-            optimizer=_ADAGRAD,
+            optimizer=_C.Optimizer.adagrad,
             step_size=float(group["lr"]) / (1 + (step - 1) * group["lr_decay"]),
             grad_scale=grad_scale,
             eps=group["eps"],
@@ -153,7 +153,7 @@ class SparseAdam(SparseOptimizer):
         beta1, beta2 = group["betas"]
         correction = math.sqrt(1 - beta2**step) / (1 - beta1**step)
         return _C.UpdateRule(
-            optimizer=_ADAM,
+            optimizer=_C.Optimizer.adam,
             step_size=float(group["lr"]) * correction,
             grad_scale=grad_scale,
             eps=group["eps"],
