@@ -477,6 +477,20 @@ def is_arange(ids: torch.Tensor) -> bool: ...
 def limit_vector_bytes(bytes: int) -> int: ...
 def make_huge_pages(address: int, bytes: int) -> None: ...
 def map_shared(fd: int, bytes: int, on_disk: bool) -> int: ...
+def partition_edges(
+    *,
+    source: torch.Tensor,
+    destination: torch.Tensor,
+    edge_ids: torch.Tensor | None,
+    num_sources: int,
+    num_destinations: int,
+    shift: int,
+    out_destination: torch.Tensor,
+    out_source: torch.Tensor,
+    out_edge: torch.Tensor,
+    counts: torch.Tensor,
+    num_threads: int,
+) -> tuple[int, bool]: ...
 def populate_pages(address: int, bytes: int, num_threads: int) -> None: ...
 def post_round(address: int, round: int, lease: Lease) -> None: ...
 def random_walk(csc: CscView, walks: Walks, launch: Launch) -> None: ...
@@ -502,6 +516,16 @@ def sddmm(
     launch: Launch,
 ) -> None: ...
 def signal_flag(flag: int, value: int, launch: Launch) -> None: ...
+def sort_bucket(
+    *,
+    runs: collections.abc.Sequence[tuple[int, int, int, int, int]],
+    source_bytes: int,
+    edge_bytes: int,
+    by_edge: bool,
+    degrees: torch.Tensor,
+    indices: torch.Tensor,
+    edge_ids: torch.Tensor | None,
+) -> None: ...
 def sparse_update(
     table: TableView,
     dtype: DType,

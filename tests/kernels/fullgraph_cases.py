@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from peergraph.fullgraph.random.kernels import DISTRIBUTIONS, dropout_rows, fill_random, keep_rows
+from peergraph.fullgraph.tensor.relu import apply_bitmask, relu_bitmask
 from tests.kernels.cases import case
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -33,3 +34,14 @@ def dropouts(device: torch.device) -> Iterator[Tensor]:
             for x in (values[:-1], values[1:]):
                 yield dropout_rows(x.view(70, columns), 0.4, 3, ids)
             yield keep_rows(0.4, 3, ids, columns, dtype)
+
+
+@case("bitmask")
+def relus(device: torch.device) -> Iterator[Tensor]:
+    """Numbers of elements of whole bytes of bits and others; zeros and not a number."""
+    for dtype in DTYPES:
+        for count in (1, 8, 13, 1000):
+            x = torch.arange(count, device=device).remainder(7).sub(3).to(dtype)
+            x[count // 2] = torch.nan
+            out, bits = relu_bitmask(x)
+            yield from (out.nan_to_num(), bits, apply_bitmask(torch.ones_like(x), bits))
