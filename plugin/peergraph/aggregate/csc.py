@@ -113,6 +113,8 @@ class Csc:
     def _init(self, matrix: CsrMatrix, transient: bool | None) -> None:
         self.matrix = matrix
         matrix.transient = transient is not False
+        self.deterministic: bool | None = None
+        """Whether gradients of attention are added in a fixed order; None: as torch is set."""
         self._uses = 0 if transient is None else None
         self._cache: dict[Hashable, Any] = {}
 
@@ -305,8 +307,6 @@ class Csc:
         return result
 
     orders_products = False
-    deterministic: bool | None = None
-    """Whether gradients of attention are added in a fixed order; None: as torch is set."""
 
     def run_layer(self, layer: Callable[[Any, Tensor], Tensor], x: Tensor) -> Tensor:
         """Returns ``layer(self, x)``."""
