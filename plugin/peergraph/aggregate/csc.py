@@ -98,13 +98,12 @@ class Csc:
             if duplicate_counts is not None:
                 check_counts(duplicate_counts, num_sources, indices.device)
                 check_enough_counts(duplicate_counts, indices)
-        exact = check and not transient
         matrix = CsrMatrix(
             indptr.contiguous(),
             indices.contiguous(),
             num_sources,
             edge_ids=None if edge_ids is None else edge_ids.contiguous(),
-            max_chunks=count_chunks(indptr) if exact else None,
+            max_chunks=count_chunks(indptr) if check and not transient else None,
             duplicate_counts=duplicate_counts,
             num_nonisolated=num_nonisolated,
         )
