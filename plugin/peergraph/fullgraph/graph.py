@@ -380,7 +380,13 @@ def _build(
             choice: ModeChoice = plan.mode
             if plan.chooses_by_width:
                 choice = cache(partial(plan.mode_for, edge_type))
-            structures[edge_type] = _structure(layouts, edge_type, share, choice)
+            structures[edge_type] = build_structure(
+                layouts[edge_type[0]],
+                layouts[edge_type[2]],
+                share,
+                choice,
+                ids_on_host=plan.offload is not None,
+            )
             step(count)
             del share  # its memory is for the rows of nodes
     if plan.offload is None:
@@ -401,13 +407,6 @@ def _read(reader: EdgeReader, group: Group) -> Share:
         return reader.read(group.rank, group.world_size, group.device)
     pieces = -(-edges // PIECE_EDGES)
     return UnreadShare(reader, group.rank, group.world_size, group.device, pieces)
-
-
-def _structure(
-    layouts: Mapping[NodeType, RowLayout], edge_type: EdgeType, share: Share, mode: ModeChoice
-) -> PartitionedCsc:
-    """Sends each edge to the rank of its destination. Collective."""
-    return build_structure(layouts[edge_type[0]], layouts[edge_type[2]], share, mode)
 
 
 def _modes(group: Group, asked: str | None) -> tuple[str, ...]:

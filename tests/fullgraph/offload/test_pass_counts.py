@@ -20,7 +20,7 @@ from peergraph.fullgraph.offload.chunks import Chunks
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.memory import Group
 
-from .offloaded_runs import CLASSES, FEATURES, NODES, Data, make_graph, offload
+from .offloaded_runs import CLASSES, FEATURES, NODES, PLENTY, Data, make_graph, offload
 from .test_offloaded_training import (
     Gat,
     GcnWithLoops,
@@ -172,6 +172,16 @@ def test_bytes_of_sums(layer: Callable[..., nn.Module]) -> None:
     loaded, stored = columns_moved(layer, 1)
     assert 3 <= loaded < 4
     assert stored <= 2
+
+
+def test_sums_of_features_are_kept_beside_features_on_the_device(made: list[Pass]) -> None:
+    data, layout = make_graph(Group.current("cpu"))
+    data = offload(data, layout, Chunks.even(layout, 3), PLENTY)
+    model = TwoLayers(SumThenLinear).double()
+    for _ in range(3):
+        made.clear()
+        masked_loss(model, data)
+    assert made == [Pass([(6,)], [], [(8,)], []), Pass([], [(8,)], [], [])]
 
 
 @pytest.mark.parametrize("layer", [GinWithFixedShare, Sage])

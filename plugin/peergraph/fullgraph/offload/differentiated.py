@@ -177,6 +177,8 @@ class Differentiated:
         row_pass = RowPass(self.space, [*roots, *rows], selection)
         slots = dict(zip(map(id, rows), row_pass.outputs[len(roots) :], strict=True))
         rank = self.space.rank
+        # Autograd keeps what the gradients need, and nothing else stays.
+        last_uses = self.program.last_uses(self.outputs)
 
         def visit(chunk: PassChunk, place: Place, values: list[Any]) -> None:
             leaves: list[Tensor] = []
@@ -197,7 +199,7 @@ class Differentiated:
                 inputs.append(value)
             with torch.enable_grad():
                 with rank.knowing(known):
-                    results = self.program.run(rank, inputs)
+                    results = self.program.run(rank, inputs, last_uses)
                 computed = [values[slot] for slot in row_pass.outputs[: len(roots)]]
                 outputs, grads = heads(chunk, place, computed, results)
             given = [i for i, output in enumerate(outputs) if output.requires_grad]

@@ -145,8 +145,10 @@ class RowPass:
             return False
         sources = [part for part in record.operands if isinstance(part, SourceOperand)]
         for source in sources:
+            rows_of_source = source.rows
+            node = rows_of_source.identity
             # Sums of features without gradients are kept for all epochs.
-            if source.rows.identity is None or not source.rows.content.is_on_device:
+            if node is None or not node.requires_grad or not rows_of_source.content.is_on_device:
                 return False
             if source.structure.edge_layout.local_count > _SUMMED_AGAIN_EDGES * rows:
                 return False

@@ -20,6 +20,8 @@ def build_structure(
     share: Share,
     mode: ModeChoice | None = None,
     step: Callable[[int], object] = lambda _: None,
+    *,
+    ids_on_host: bool = False,
 ) -> PartitionedCsc:
     """Sends each edge to the rank of its destination. Collective; synchronises.
 
@@ -34,6 +36,8 @@ def build_structure(
         mode: see :class:`PartitionedCsc`.
         step: called with the number of edges of each piece, in each of three passes over them (two
             on one rank).
+        ids_on_host: whether the user's ids of edges are in host memory until a tensor of edges
+            asks for them, in 4 bytes each if they fit.
     """
     group = destinations.group
     numbers = _InternalRows(sources, destinations)
@@ -57,7 +61,12 @@ def build_structure(
     if isinstance(share, EdgeShare):
         ids = torch.empty(delivery.num_edges, dtype=torch.int64, device=group.device)
         plan, local = delivery.deliver_sources(sources, source, [(edge_ids, ids)])
-        edge_layout = RowLayout(group, group.all_gather(local.num_edges), ids)
+        counts = group.all_gather(local.num_edges)
+        if ids_on_host and group.device.type != "cpu":
+            host_ids = (ids.int() if sum(counts) < 2**31 else ids).cpu()
+            edge_layout = RowLayout(group, counts, lambda: host_ids.to(group.device).long())
+        else:
+            edge_layout = RowLayout(group, counts, ids)
     else:
         plan, local = delivery.deliver_sources(sources, source)
         edge_layout = RowLayout(group, group.all_gather(local.num_edges), deliver_ids)
