@@ -208,3 +208,22 @@ def test_full_graph_refused(capsys: pytest.CaptureFixture[str]) -> None:
     error = refused(capsys, "--topology", "full4", "--full-graph", "--picture", "a.png")
     assert "--picture is for plans of mini-batches" in error
     assert "--skew must be" in refused(capsys, "--topology", "full4", "--full-graph", "--skew=-1")
+
+
+def test_several_machines(capsys: pytest.CaptureFixture[str]) -> None:
+    several = ("--topology", "dgx1", "--machines", "4", "--network", "50G", "--parameters", "1e6")
+    network = planned(capsys, *several)["network"]
+    gradients, batches, graph = network["traffic"]
+    assert gradients["num_bytes"] == 6_000_000  # twice 3/4 of 4 bytes a parameter
+    assert gradients["seconds"] == pytest.approx(6e6 / (50 << 30))
+    assert batches["num_bytes"] == 0
+    assert graph["per"] == "build"
+    assert graph["num_bytes"] > 1e4 * 400
+    assert main(["plan", *SMALL, *several]) == 0
+    assert "gradients (DDP)  machine to machine                6.0 MB a step" in (
+        capsys.readouterr().out
+    )
+    assert "needs --network" in refused(capsys, "--topology", "dgx1", "--machines", "2")
+    assert "at least 1" in refused(capsys, *several, "--machines", "0")
+    assert "for --machines" in refused(capsys, "--topology", "dgx1", "--network", "1G")
+    assert "leave --machines out" in refused(capsys, *several, "--full-graph")

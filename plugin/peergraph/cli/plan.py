@@ -9,6 +9,13 @@ from pathlib import Path
 
 from peergraph.cli._plan_full_graph import described_facts, saved_facts
 from peergraph.cli._plan_graph import described_graph, saved_graph
+from peergraph.cli._plan_machines import (
+    Traffic,
+    check_machines,
+    format_traffic,
+    replicate_traffic,
+    traffic_facts,
+)
 from peergraph.cli._plan_picture import draw
 from peergraph.cli.arguments import byte_count, integers
 from peergraph.fullgraph import FullGraphPlan
@@ -50,6 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--gpus", type=integers, metavar="N,...", help="only these")
     add("--mask", type=pairs, default=(), metavar="A-B,...", help="links that are not to be used")
+    add = parser.add_argument_group("several machines").add_argument
+    add("--machines", type=int, metavar="N", help="such machines, each with a store of its own")
+    add("--network", type=byte_count, metavar="SIZE", help="bytes a second of each, such as 50G")
+    add("--parameters", type=count, default=1_000_000, metavar="N", help="of the model (1e6)")
     add = parser.add_argument_group("plan").add_argument
     add("--policy", choices=POLICIES, default="auto")
     add(
@@ -110,6 +121,10 @@ def run(args: argparse.Namespace) -> int:
         topology = _topology(args)
         if topology is None:  # another rank prints
             return 0
+        if args.machines is not None:
+            check_machines(args.machines, args.network, args.parameters)
+        elif args.network is not None:
+            raise ValueError("--network is for --machines")
         if args.full_graph:
             return _plan_full_graph(args, topology)
         plan, reads = _plan(args, topology)
@@ -118,19 +133,29 @@ def run(args: argparse.Namespace) -> int:
     except (ImportError, OSError, ValueError, NotImplementedError) as error:
         print(f"peergraph plan: {error}", file=sys.stderr)
         return 2
+    traffic: tuple[Traffic, ...] = ()
+    if args.machines is not None:
+        traffic = replicate_traffic(plan, args.machines, args.network, args.parameters)
     if args.json:
         facts = {
             "topology": json.loads(topology.to_json()),
             "plan": plan.to_dict(),
         }
+        if traffic:
+            facts["network"] = traffic_facts(traffic, args.machines)
         print(json.dumps(facts))
     else:
         print(topology, plan.partitions, plan, _assumed(reads, args), sep="\n")
+        if traffic:
+            seconds = sum(p.seconds for p in plan.predictions)
+            print(format_traffic(traffic, args.machines, seconds))
     return 0
 
 
 def _plan_full_graph(args: argparse.Namespace, topology: Topology) -> int:
     """Prints the plan of training on the whole graph."""
+    if args.machines is not None:
+        raise NotImplementedError("--full-graph plans for one machine: leave --machines out")
     if args.picture is not None:
         raise ValueError("--picture is for plans of mini-batches")
     ranks, counted = topology.num_gpus, list[Duplication]()

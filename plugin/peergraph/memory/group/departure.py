@@ -130,6 +130,8 @@ def _first_death(peers: Peers, error: BaseException) -> str | None:
         error: that ends this process.
     """
     deadline = time.monotonic() + _DEATH_LAG_S
+    # The watcher's error must not come while this one is looked at.
+    peers.when_raised()
     with peers.lock:
         while peers.lost is None and not peers.closed and time.monotonic() < deadline:
             peers.look()
@@ -138,7 +140,6 @@ def _first_death(peers: Peers, error: BaseException) -> str | None:
                 peers.give_up(PeerLostError(cause))
                 break
             time.sleep(_LOOK_INTERVAL_S)
-        peers.when_raised()
         if peers.lost is not None:
             return str(peers.lost)
     is_of_network = any(word in str(error).lower() for word in _NETWORK_WORDS)

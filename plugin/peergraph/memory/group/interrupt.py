@@ -17,11 +17,12 @@ class Interrupt:
         """Set once the main thread raises it."""
 
     def arm(self, message: str) -> None:
-        """Raises the error as soon as the main thread returns to Python."""
-        _set(_named(message, self.raised))
+        """Raises the error as soon as the main thread returns to Python, unless it is disarmed."""
+        if not self.raised.is_set():
+            _set(_named(message, self.raised))
 
     def disarm(self) -> None:
-        """Cancels the error: the main thread has raised it in another way."""
+        """Cancels the error, for good: the main thread has raised it in another way, or ends."""
         if threading.current_thread() is threading.main_thread():
             self.raised.set()
             _set(None)
