@@ -110,7 +110,8 @@ def main(folder: Path) -> None:
     assert (first["epoch"], first["batch"]) == (LAST_EPOCH, LAST_BATCH)
     assert all(map(torch.equal, training.seen, expected.seen[-done:]))
     for mine, theirs in zip(training.model.parameters(), expected.model.parameters(), strict=True):
-        assert torch.equal(mine, theirs)
+        # To rounding: DistributedDataParallel orders its sums anew after the first step.
+        torch.testing.assert_close(mine, theirs)
     (folder / f"rank{rank}").touch()
     dist.barrier()
     dist.destroy_process_group()

@@ -41,7 +41,7 @@ def test_a_killed_rank_comes_back_with_the_same_batches(tmp_path: Path) -> None:
     for number, (host, ranks) in enumerate((("host-a", 1), ("host-b", 2))):
         prefix = _in_uts_namespace(host)
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--max-restarts=1"]
-        torchrun += ["--nnodes=2", f"--node-rank={number}", f"--nproc-per-node={ranks}"]
+        torchrun += ["--nnodes=2", f"--nproc-per-node={ranks}"]
         torchrun += ["--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-id=1"]
         torchrun += ["--local-addr=127.0.0.1", "--rdzv-conf", f"is_host={int(number == 0)}"]
         environment = {
