@@ -81,8 +81,14 @@ def test_streamed_papers_moves_the_bytes_of_the_floor() -> None:
     assert tiers["features"] == "user"
     # The output of layer 2 takes the place of the product before it is summed.
     assert plan.placement.loaded == {("output of layer 2", 2)}
-    assert sum(p.from_host for p in plan.passes) == 4 * row
-    assert sum(p.to_host for p in plan.passes) == 2 * row
+    # Of one of the sums, the device has some rows.
+    [(name, share)] = plan.placement.parts.items()
+    assert name.startswith("sum of layer")
+    assert 0 < share < 1
+    assert sum(p.from_host for p in plan.passes) == pytest.approx(
+        (4 - (2 if name == "sum of layer 1" else 1) * share) * row
+    )
+    assert row < sum(p.to_host for p in plan.passes) <= 2 * row
     small = offloaded(
         FullGraphPlan.make(
             facts(), machine("single"), widths=PAPERS, memory_budget=60 * GIB,
@@ -91,8 +97,8 @@ def test_streamed_papers_moves_the_bytes_of_the_floor() -> None:
     )  # fmt: skip
     assert set(small.placement.tiers.values()) == {"host", "user"}
     # Destinations read their own rows, too, where those are not on the device.
-    assert sum(p.from_host for p in small.passes) == 10 * row
-    assert sum(p.to_host for p in small.passes) == 4 * row
+    assert 9 * row < sum(p.from_host for p in small.passes) <= 10 * row
+    assert 3 * row < sum(p.to_host for p in small.passes) <= 4 * row
     assert small.passes[0].bound == "host link"
     assert plan.seconds < small.seconds
 

@@ -104,9 +104,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--labelled",
         type=float,
-        default=1.0,
         metavar="SHARE",
-        help="of the nodes that the loss is computed of, for offloaded training (1)",
+        help="of the nodes that the loss is computed of, for offloaded training (at most all)",
     )
     add("--order", choices=ORDERS, default="auto", help="of a saved store's nodes (auto)")
     add("--mode", choices=MODES, help="how rows are exchanged (default: the quickest)")

@@ -117,7 +117,7 @@ class FullGraph:
         widths: Sequence[int] | None = None,
         heads: int = 0,
         hidden_dtype: torch.dtype | None = None,
-        labelled: float = 1.0,
+        labelled: float | None = None,
         row_bytes: Mapping[NodeType, int] | None = None,
         edge_row_bytes: Mapping[EdgeType, int] | None = None,
         seed: int = 0,
@@ -161,7 +161,8 @@ class FullGraph:
             hidden_dtype: torch.bfloat16 or torch.float16, in which offloaded training stores rows
                 of layers, their sums and gradients; they are computed in their own dtype. Features
                 keep theirs. None: all rows keep their dtype. Without effect on a resident graph.
-            labelled: share of the nodes that the loss is computed of, for that plan.
+            labelled: share of the nodes that the loss is computed of, for that plan; None: not
+                known, at most all.
             row_bytes: bytes of a node's tables, by node type, for the plan.
             edge_row_bytes: bytes of an edge's tables, by relation, for the plan.
             seed: of random orders and partitioners.
@@ -298,7 +299,7 @@ def _build(
     widths: Sequence[int] | None = None,
     heads: int = 0,
     hidden_dtype: torch.dtype | None = None,
-    labelled: float = 1.0,
+    labelled: float | None = None,
     row_bytes: Mapping[NodeType, int] | None = None,
     edge_row_bytes: Mapping[EdgeType, int] | None = None,
     seed: int = 0,

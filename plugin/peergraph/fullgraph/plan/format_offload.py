@@ -60,6 +60,9 @@ def _rows(plan: OffloadPlan) -> list[str]:
     for rows in plan.schedule.rows:
         size = format_bytes(plan.row_bytes[rows.name])
         place = _PLACES[plan.placement.tiers[rows.name]]
+        part = plan.placement.parts.get(rows.name)
+        if part is not None:
+            place += f", {100 * part:.0f} % on the device"
         if any(name == rows.name for name, _ in plan.placement.loaded):
             place += ", copied to the device"
         table.append((rows.name, place, str(rows.columns), size))

@@ -52,7 +52,8 @@ class FullGraphPlan:
         heads: of attention, for offloaded training; 0: layers that sum.
         hidden_bytes: bytes of an element of rows that offloaded training stores; None:
             `element_bytes`.
-        labelled: share of the nodes that the loss is computed of, for offloaded training.
+        labelled: share of the nodes that the loss is computed of, for offloaded training; None:
+            not known, at most all.
         candidates: modes that :meth:`mode_for` chooses from: one with stages, since each has a list
             of the edges of its own, and ``in_kernel``.
     """
@@ -74,7 +75,7 @@ class FullGraphPlan:
     file_memory: int = 0
     heads: int = 0
     hidden_bytes: int | None = None
-    labelled: float = 1.0
+    labelled: float | None = None
     candidates: tuple[str, ...] = ()
 
     @classmethod
@@ -94,7 +95,7 @@ class FullGraphPlan:
         file_memory: int = 0,
         heads: int = 0,
         hidden_bytes: int | None = None,
-        labelled: float = 1.0,
+        labelled: float | None = None,
         spreads: Sequence[Spread] = (),
     ) -> FullGraphPlan:
         """Returns the plan of a graph whose nodes, edges and remote rows have been counted.
@@ -111,7 +112,8 @@ class FullGraphPlan:
             heads: of attention, for offloaded training; 0: layers that sum.
             hidden_bytes: bytes of an element of rows that offloaded training stores; None:
                 `element_bytes`.
-            labelled: share of the nodes that the loss is computed of, for offloaded training.
+            labelled: share of the nodes that the loss is computed of, for offloaded training; None:
+                not known, at most all.
             spreads: counted rows of chunks, for offloaded training.
 
         Raises:

@@ -7,14 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from peergraph.fullgraph.plan.memory_items import GraphFacts
-from peergraph.fullgraph.plan.offload_schedule import FEATURES, SOURCE, Schedule, StoredRows
+from peergraph.fullgraph.plan.offload_schedule import (
+    FEATURES,
+    SEQUENTIAL,
+    SOURCE,
+    Schedule,
+    StoredRows,
+)
 from peergraph.fullgraph.plan.offload_spread import Spread
 
 DEVICE, HOST, FILE = TIERS = ("device", "host", "file")
 USER = "user"  # the tensor or table that the user gave, which is not copied
-# Rows of the widest layer that the recomputation of a chunk holds: as of a layer with its product,
-# activation and dropout, and the gradients of these. Of values of edges fewer live at a time.
-_WORKING_ROWS, _WORKING_EDGES = 10, 4
+_WORKING_EDGES = 4  # values of an edge that the work on a chunk holds for each that is computed
+_LEAST_PART = 1 / 32  # of the rows, for which rows are partly on the device
 _LIST_BYTES = 16  # of a row that a chunk needs: in four lists
 _STAGES = 2  # buffers of each transfer: one is filled while the other is used
 
@@ -35,20 +40,23 @@ def working_bytes(
             else only those of other ranks are copied.
     """
     ranks, chunks = facts.world_size, spread.chunks
-    moved = max(
-        sum(schedule.columns(name) for name in (*p.reads, *p.writes)) for p in schedule.passes
-    )
-    gathered = max(
+    staged_columns = [
         sum(schedule.columns(name) for name in (*p.sources, *p.adds)) for p in schedule.passes
-    )
+    ]
+    columns = [
+        p.working + _STAGES * sum(schedule.columns(name) for name in (*p.reads, *p.writes))
+        for p in schedule.passes
+    ]
     edges = [sum(v.num_edges[r] for v in facts.volumes.values()) for r in range(ranks)]
     found = []
     for rank, rows in enumerate(facts.rows):
         of_chunk = -(-rows // chunks)
         sources = min(sum(facts.rows), math.ceil(spread.alpha * sum(facts.rows) / ranks / chunks))
         staged = sources if stages_own_sources else sources * (ranks - 1) // ranks
-        held = of_chunk * (_STAGES * moved + _WORKING_ROWS * schedule.widest)
-        held += _STAGES * staged * gathered
+        held = max(
+            math.ceil(step.share * of_chunk) * own + _STAGES * staged * gathered
+            for step, own, gathered in zip(schedule.passes, columns, staged_columns, strict=True)
+        )
         held += _WORKING_EDGES * -(-edges[rank] // chunks) * edge_columns
         found.append(held * element_bytes)
     return tuple(found)
@@ -73,12 +81,19 @@ class Placement:
     Args:
         tiers: "device", "host", "file" or "user" by name of the row set. Features that are not on
             the device are read where the user has them.
+        parts: by name of row sets that are not on the device as a whole, the share of their rows
+            that are there, of rows that are read in order.
         loaded: names of row sets that are not on the device, but are copied there as a whole for a
             pass that reads them in the order of edges, with the number of that pass.
     """
 
     tiers: dict[str, str]
     loaded: frozenset[tuple[str, int]]
+    parts: dict[str, float]
+
+    def outside(self, name: str) -> float:
+        """Returns the share of the rows that are not on the device."""
+        return 0.0 if self.tiers[name] == DEVICE else 1 - self.parts.get(name, 0.0)
 
     def has_sources_on_device(self, schedule: Schedule) -> bool:
         """Whether all rows that a pass reads in the order of edges are on the device by then."""
@@ -106,6 +121,7 @@ def place_rows(
     passes = range(-1, len(schedule.passes))
     used = {tier: dict.fromkeys(passes, 0) for tier in TIERS}
     placed: dict[str, str] = {}
+    parts: dict[str, float] = {}
 
     def urgency(rows: StoredRows) -> tuple[bool, bool, int]:
         in_use = any(
@@ -116,7 +132,16 @@ def place_rows(
     for rows in sorted(schedule.rows, key=urgency):
         live = range(rows.first, rows.last + 1)
         size = row_bytes[rows.name]
+        if rows.role == SEQUENTIAL and rows.name != FEATURES and size:
+            left = min(rooms[0] - used[DEVICE][at] for at in live)
+            if _LEAST_PART <= left / size < 1:
+                parts[rows.name] = left / size
+                for at in live:
+                    used[DEVICE][at] += left
+                size -= left
         for tier, room in zip(TIERS, rooms, strict=True):
+            if tier == DEVICE and rows.name in parts:
+                continue
             if tier != DEVICE and rows.name == FEATURES:
                 placed[rows.name] = USER
                 break
@@ -135,7 +160,7 @@ def place_rows(
             if placed[name] != DEVICE and copied <= room:
                 used[DEVICE][at] += copied
                 loaded.add((name, at))
-    return Placement(placed, frozenset(loaded))
+    return Placement(placed, frozenset(loaded), parts)
 
 
 def tier_bytes(
@@ -148,7 +173,9 @@ def tier_bytes(
         for rows in schedule.rows:
             tier = placement.tiers[rows.name]
             if tier != USER and rows.first <= at <= rows.last:
-                held[tier] += row_bytes[rows.name]
+                part = round(row_bytes[rows.name] * placement.parts.get(rows.name, 0.0))
+                held[DEVICE] += part
+                held[tier] += row_bytes[rows.name] - part
         held[DEVICE] += sum(row_bytes[name] for name, step in placement.loaded if step == at)
         found = {tier: max(found[tier], held[tier]) for tier in TIERS}
     return found

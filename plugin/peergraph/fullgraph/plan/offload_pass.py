@@ -123,9 +123,9 @@ def _moved_bytes(
     tiers = (*TIERS, USER)
     found = _Moved(dict.fromkeys(tiers, 0.0), dict.fromkeys(tiers, 0.0))
     for name in step.reads:
-        found.incoming[placed[name]] += row_bytes[name]
+        found.incoming[placed[name]] += row_bytes[name] * placement.outside(name)
     for name in step.writes:
-        found.outgoing[placed[name]] += row_bytes[name]
+        found.outgoing[placed[name]] += row_bytes[name] * placement.outside(name)
     for name in (*step.sources, *step.adds):
         found.exchanged += (
             row_bytes[name] * spread.sent * spread.loaded(step.share) / max(spread.batches, 1e-9)

@@ -29,6 +29,7 @@ CHUNK_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384
 """Numbers of chunks of a rank that a plan chooses from."""
 _AS_QUICK, _CHUNK_SHARE = 1.02, 1 / 16
 _ASSUMED_HEADS = 4
+_LABELLED_ROWS = 4  # the output of labelled nodes, its logarithms of softmax, gradients of both
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def make_offload_plan(
     num_chunks: int | None = None,
     heads: int = 0,
     hidden_bytes: int | None = None,
-    labelled: float = 1.0,
+    labelled: float | None = None,
     spreads: Sequence[Spread] = (),
 ) -> OffloadPlan:
     """Returns the plan of offloaded training: number of chunks, tiers of rows, bytes and times.
@@ -152,7 +153,7 @@ def make_offload_plan(
         num_chunks: of each rank; None: the number with the shortest expected epoch.
         heads: of attention; 0: layers that sum.
         hidden_bytes: bytes of an element of rows that passes store; None: `element_bytes`.
-        labelled: share of the nodes that the loss is computed of.
+        labelled: share of the nodes that the loss is computed of; None: not known, at most all.
         spreads: that have been counted; others are expected of a random order.
 
     Raises:
@@ -162,9 +163,9 @@ def make_offload_plan(
     if num_chunks is not None and (isinstance(num_chunks, bool) or num_chunks < 1):
         raise ValueError(f"num_chunks must be positive, got {num_chunks}")
     ranks = facts.world_size
-    if not 0 < labelled <= 1:
+    if labelled is not None and not 0 < labelled <= 1:
         raise ValueError(f"labelled must be a share of the nodes in (0, 1], got {labelled}")
-    schedule = make_schedule(widths, heads, labelled)
+    schedule = make_schedule(widths, heads, 1.0 if labelled is None else labelled)
     stored_bytes = hidden_bytes or element_bytes
     row_bytes = {
         r.name: math.ceil(r.share * max(facts.rows))
@@ -173,6 +174,10 @@ def make_offload_plan(
         for r in schedule.rows
     }
     fixed = _device_items(facts, widths[0] * element_bytes)
+    if labelled is not None:
+        logits = [math.ceil(labelled * rows) * widths[-1] * element_bytes for rows in facts.rows]
+        kept = tuple(_LABELLED_ROWS * size for size in logits)
+        fixed.append(MemoryItem("labelled rows", "output, loss and gradients", kept))
     host_room, file_room = host_memory // ranks, file_memory // ranks
     counted = {s.chunks: s for s in spreads}
     found: list[OffloadPlan] = []

@@ -9,13 +9,16 @@ result is kept for the backward pass; with attention, the backward pass computes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from peergraph.fullgraph.plan.layer_cost import summed_widths
 
 SOURCE, SEQUENTIAL = "source", "sequential"
 FEATURES = "features"
 _BEFORE = -1  # made before the first epoch
+# Rows of a layer's output, and of its sum or the gradient of that, that the work on a chunk holds
+# at its peak: measured, with dropout. Attention holds rows of the widest layer.
+_FORWARD_ROWS, _BACKWARD_ROWS, _SUMMED_ROWS, _ATTENTION_ROWS = 4, 6, 4, 10
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,7 @@ class ChunkedPass:
         share: of the nodes, how many are destinations.
         operations: floating-point operations of matrix products for each destination.
         row_columns: elements that functions of rows read and write for each destination.
+        working: elements that the computation holds for each destination at its peak.
     """
 
     name: str
@@ -65,6 +69,7 @@ class ChunkedPass:
     share: float = 1.0
     operations: int = 0
     row_columns: int = 0
+    working: int = 0
 
 
 @dataclass(frozen=True)
@@ -73,8 +78,6 @@ class Schedule:
 
     passes: tuple[ChunkedPass, ...]
     rows: tuple[StoredRows, ...]
-    widest: int
-    """Columns of the widest rows, those of the last layer included."""
 
     def columns(self, name: str) -> int:
         """Columns of stored rows."""
@@ -139,6 +142,7 @@ def _sums(widths: Sequence[int], labelled: float) -> Schedule:
                 share=share,
                 operations=operations,
                 row_columns=columns_moved,
+                working=_FORWARD_ROWS * widths[layer + 1] + _SUMMED_ROWS * columns,
             )
         )
     for layer in range(count - 1, 0, -1):
@@ -164,9 +168,10 @@ def _sums(widths: Sequence[int], labelled: float) -> Schedule:
                 own=() if layer == count - 1 else (gradient,),
                 operations=_update_gradients(layer - 1, widths, layers),
                 row_columns=2 * columns_moved,
+                working=_BACKWARD_ROWS * widths[layer] + _SUMMED_ROWS * layers[layer][0],
             )
         )
-    return Schedule(tuple(passes), tuple(rows), max(widths))
+    return Schedule(tuple(passes), tuple(rows))
 
 
 def _update(
@@ -293,7 +298,9 @@ def _attention(widths: Sequence[int], heads: int, labelled: float) -> Schedule:
                 row_columns=2 * moved,
             )
         )
-    return Schedule(tuple(passes), tuple(rows), max(widths))
+    working = _ATTENTION_ROWS * max(widths)
+    passes = [replace(step, working=working) for step in passes]
+    return Schedule(tuple(passes), tuple(rows))
 
 
 def _attention_again(layer: int, count: int) -> int:
