@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data
+from torch_geometric.nn import GCN
 
 import peergraph_pyg
 from peergraph.fullgraph.offload.offloaded_tensor import OffloadedTensor
@@ -59,3 +60,33 @@ def test_mapped_features_are_read_where_they_are(tmp_path: Path) -> None:
     assert store.tier == "user"
     assert data.x._content.space.stores.use["host"].used == 0
     assert torch.equal(data.x.full_tensor(), torch.from_numpy(values))
+
+
+def test_three_layers_within_two_sets_of_rows_on_the_device_and_one_on_the_host() -> None:
+    """Features stay where they are, their sum is on the host, and what a layer needs goes."""
+    torch.manual_seed(1)
+    one_set = NODES * 16 * 4
+    data = partition(torch.randn(NODES, 16), memory_budget=1 << 24, widths=[16, 16, 16, 7])
+    data.y, data.train_mask = (
+        peergraph_pyg.partition_of(data).node_rows(values)
+        for values in (torch.randint(7, (NODES,)), torch.arange(NODES) % 50 == 0)
+    )
+    graph = peergraph_pyg.partition_of(data)
+    assert graph.offloaded is not None
+    stores = graph.offloaded.stores
+    stores.use["device"].budget = int(2.2 * one_set)
+    stores.use["host"].budget = one_set
+    stores.sequential_device_bytes = int(0.2 * one_set)
+    data.x = graph.offloaded.rows(torch.randn(NODES, 16), graph.node_layouts["_N"], "features")
+    model = peergraph_pyg.accelerate(GCN(16, 16, 3, 7))
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        out = model(data.x, data.edge_index)[data.train_mask]
+        torch.nn.functional.cross_entropy(out, data.y[data.train_mask]).backward()
+        optimizer.step()
+        del out
+    # The sum of the features, less what is on the device.
+    assert 0.8 * one_set < stores.use["host"].used < one_set
+    assert stores.use["host"].peak < one_set
+    assert stores.use["device"].peak <= 2.2 * one_set

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -234,23 +234,39 @@ def store_sources(roots: Sequence[RowOperand], waiting_bytes: int = 0) -> None:
         roots: rows that are to be computed.
         waiting_bytes: of rows that are to be stored after them.
     """
+    needed = _stored_first(roots, set())
+    # Rows that only other sources are computed from are stored with these, and go with them.
+    needed = _stored_first(roots, {id(rows.content) for rows in needed})
+    store_rows(needed, waiting_bytes)
+
+
+def _stored_first(roots: Sequence[RowOperand], leaves: Collection[int]) -> list[RowOperand]:
+    """Returns the rows that are stored before `roots` are computed.
+
+    Args:
+        roots: rows that are to be computed.
+        leaves: ids of contents that are stored before, so that nothing else is computed from what
+            they are made of.
+    """
     needed: list[RowOperand] = []
     seen: set[int] = set()
-    pending: list[Operand] = list(roots)
+    pending: list[tuple[Operand, bool]] = [(root, True) for root in roots]
     while pending:
-        operand = pending.pop()
+        operand, is_root = pending.pop()
         rows = operand.rows if isinstance(operand, SourceOperand) else operand
         if not isinstance(rows, RowOperand) or rows.content.store is not None:
             continue
         if rows is not operand or (rows.content.wanted and rows not in roots):
             needed.append(rows)
             continue
+        if not is_root and id(rows.content) in leaves:
+            continue
         record = rows.content.record
         assert record is not None
         if id(record) not in seen:
             seen.add(id(record))
-            pending.extend(record.operands)
-    store_rows(needed, waiting_bytes)
+            pending.extend((part, False) for part in record.operands)
+    return needed
 
 
 def store_wanted(roots: Sequence[RowOperand]) -> None:

@@ -30,6 +30,9 @@ Role = Literal["source", "sequential"]
 _MOST_UNUSED = 1 / 16
 # The least share of rows on the device for which the rows are split.
 _LEAST_SHARE = 1 / 32
+# The share of the device's budget that split rows leave: for rows of few nodes, such as gradients
+# of selected rows, which no plan counts.
+_RESERVE = 1 / 32
 
 
 @dataclass
@@ -185,8 +188,9 @@ class RowStores:
 
     def _rows_that_fit(self, rows: int, row_bytes: int) -> int:
         """Returns how many rows that are read in order the device has room for; 0 for a few."""
-        room = min(self.sequential_device_bytes - self._sequential_bytes, self.use["device"].left)
-        count = room // max(1, row_bytes)
+        use = self.use["device"]
+        room = min(self.sequential_device_bytes - self._sequential_bytes, use.left)
+        count = max(0, room - int(use.budget * _RESERVE)) // max(1, row_bytes)
         return count if count >= rows * _LEAST_SHARE > 0 else 0
 
     def allocate_copy(self, store: RowStore) -> RowStore | None:

@@ -1,0 +1,156 @@
+"""Accuracy of offloaded training whose stored rows are rounded to bfloat16, against exact rows.
+
+    python benchmarks/accuracy_offload.py cora.npz citeseer.npz amazon_photo.npz
+
+The same script, seeds, initial weights and dropout masks on all sides: an unmodified GCN of PyG
+over `peergraph_pyg.full_graph(data, offload=True)`. The test accuracy is that of the best
+validation epoch; `loss` is how far the last training loss is from that of exact rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+import torch_geometric
+from harness.sections import write_section
+from torch_geometric.nn import GCN
+from tqdm import tqdm
+
+import peergraph_pyg
+from peergraph.memory import Group
+from peergraph_demo.graph import NodeGraph
+from peergraph_demo.inputs import to_pyg
+from peergraph_demo.npz_file import load_npz
+
+_KINDS = {"exact": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Result(NamedTuple):
+    """Of one training."""
+
+    accuracy: float
+    loss: float
+
+
+def main() -> None:
+    args = parse_arguments()
+    rows = [measure(load_npz(path), args) for path in args.graphs]
+    text = report(rows, args)
+    print(text)
+    if args.out is not None:
+        write_section(args.out, "Offloaded rows in bfloat16", text)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("graphs", type=Path, nargs="+", help=".npz files of labelled graphs")
+    parser.add_argument("--kinds", default="exact,bfloat16", help=f"of {', '.join(_KINDS)}")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--eval-every", type=int, default=5)
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--dropout", type=float, default=0.5)
+    parser.add_argument("--lr", type=float, default=0.01)
+    parser.add_argument("--weight-decay", type=float, default=5e-4)
+    parser.add_argument("--chunks", type=int, default=2)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--out", type=Path, help="Markdown file whose section is replaced")
+    return parser.parse_args()
+
+
+def measure(graph: NodeGraph, args: argparse.Namespace) -> dict[str, Any]:
+    """Results of all seeds, by kind of stored rows."""
+    group = Group.current(args.device)
+    widths = [graph.x.shape[1], *[args.hidden] * (args.layers - 1), graph.num_classes]
+    results: dict[str, list[Result]] = {}
+    for kind in args.kinds.split(","):
+        data = to_pyg(graph)
+        data.x = data.x.float()
+        parts = peergraph_pyg.full_graph(
+            data, offload=True, num_chunks=args.chunks, widths=widths, hidden_dtype=_KINDS[kind],
+            group=group,
+        )  # fmt: skip
+        seeds = tqdm(range(args.seeds), desc=f"{graph.name}, {kind}", unit=" seeds")
+        results[kind] = [train(parts, graph, args, seed) for seed in seeds]
+    return {"graph": graph, **results}
+
+
+def train(data: Any, graph: NodeGraph, args: argparse.Namespace, seed: int) -> Result:
+    """Trains a model and evaluates it every few epochs."""
+    torch.manual_seed(seed)
+    model = GCN(graph.x.shape[1], args.hidden, args.layers, graph.num_classes, args.dropout)
+    model = peergraph_pyg.accelerate(model.to(args.device))
+    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
+    labels = data.y[data.train_mask]
+    best, at_best, last = -1.0, 0.0, 0.0
+    for epoch in range(args.epochs):
+        model.train()
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(data.x, data.edge_index)[data.train_mask], labels)
+        loss.backward()
+        optimizer.step()
+        last = loss.item()
+        if (epoch + 1) % args.eval_every == 0:
+            model.eval()
+            with torch.no_grad():
+                out = model(data.x, data.edge_index)
+                val, test = (
+                    float((out[mask].argmax(1) == data.y[mask]).float().mean())
+                    for mask in (data.val_mask, data.test_mask)
+                )
+            if val > best:
+                best, at_best = val, test
+    return Result(100 * at_best, last)
+
+
+def report(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
+    """A Markdown table with what was run."""
+    kinds = args.kinds.split(",")
+    question = (
+        "What does it cost to store rows of offloaded layers, their sums and gradients in half the "
+        "bytes? Test accuracy in percent at the best validation epoch, mean and standard deviation "
+        f"of {args.seeds} seeds, the difference of each seed's accuracies with its standard error, "
+        "and how far the last training losses are apart, relative to the exact ones:"
+    )
+    head = ["graph", "nodes", "edges", *kinds]
+    head += [f"{kind}: {what}" for kind in kinds[1:] for what in ("difference", "loss")]
+    lines = [f"| {' | '.join(head)} |", "| --- |" + " ---: |" * (len(head) - 1)]
+    for row in rows:
+        graph: NodeGraph = row["graph"]
+        cells = [graph.name, f"{graph.num_nodes:,}", f"{graph.num_edges:,}"]
+        cells += [spread([result.accuracy for result in row[kind]]) for kind in kinds]
+        for kind in kinds[1:]:
+            pairs = list(zip(row[kinds[0]], row[kind], strict=True))
+            apart = [b.accuracy - a.accuracy for a, b in pairs]
+            error = stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else 0.0
+            losses = [abs(b.loss - a.loss) / a.loss for a, b in pairs]
+            cells += [f"{mean(apart):+.2f} ± {error:.2f}", f"{mean(losses):.1e}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    method = (
+        f"{args.layers}-layer GCN of PyG, hidden {args.hidden}, dropout {args.dropout}, Adam with "
+        f"learning rate {args.lr} and weight decay {args.weight_decay}, {args.epochs} epochs, "
+        f"`full_graph(data, offload=True, num_chunks={args.chunks}, hidden_dtype=...)`, the same "
+        f"initial weights and dropout masks in all columns. Device: {args.device}; torch "
+        f"{torch.__version__}, PyG {torch_geometric.__version__}."
+    )
+    origin = (
+        "Made by `python benchmarks/accuracy_offload.py GRAPH.npz ... --out docs/accuracy.md`; the "
+        "files are in the format that `peergraph demo --data` takes."
+    )
+    return "\n\n".join([question, "\n".join(lines), method, origin])
+
+
+def spread(values: list[float]) -> str:
+    return f"{mean(values):.2f} ± {stdev(values) if len(values) > 1 else 0:.2f}"
+
+
+if __name__ == "__main__":
+    main()
