@@ -13,6 +13,7 @@ namespace peergraph {
 namespace {
 
 constexpr int64_t kGrain = 1 << 16;
+constexpr int64_t kEdgesInCache = 1 << 18;  // results of so many edges are in a core's cache
 
 template <typename Id>
 struct Pieces {
@@ -88,6 +89,53 @@ PartitionedEdges partition(const Pieces<Id>& pieces, const int64_t* edge_ids, in
   return all;
 }
 
+/// Edges of one bucket, ordered by narrower ranges of destinations.
+template <typename Source>
+struct GroupedEdges {
+  std::vector<int32_t> destination;
+  std::vector<Source> source;
+  std::vector<int64_t> edge;
+
+  explicit GroupedEdges(int64_t total) : destination(total), source(total), edge(total) {}
+};
+
+/// Calls body(destination, source, edge id) for the edges of all runs.
+template <typename Source, typename Edge, typename Body>
+void for_each_edge(const std::vector<EdgeRun>& runs, const Body& body) {
+  for (const EdgeRun& run : runs) {
+    const auto* source = static_cast<const Source*>(run.source);
+    const auto* edge = static_cast<const Edge*>(run.edge);
+    for (int64_t e = 0; e < run.count; ++e)
+      body(run.destination[e], source[e], run.first_edge + static_cast<int64_t>(edge[e]));
+  }
+}
+
+/// Orders the edges by destination >> shift, where the first position of a range is that of its
+/// first destination.
+template <typename Source, typename Edge>
+GroupedEdges<Source> group_edges(const std::vector<EdgeRun>& runs,
+                                 const std::vector<int64_t>& first, int64_t total, int shift) {
+  GroupedEdges<Source> grouped(total);
+  std::vector<int64_t> next;
+  for (size_t v = 0; v < first.size(); v += size_t{1} << shift) next.push_back(first[v]);
+  for_each_edge<Source, Edge>(runs, [&](int32_t destination, Source source, int64_t edge) {
+    const int64_t at = next[destination >> shift]++;
+    grouped.destination[at] = destination;
+    grouped.source[at] = source;
+    grouped.edge[at] = edge;
+  });
+  return grouped;
+}
+
+/// The shift that gives ranges of about kEdgesInCache edges; 31 where all edges fit.
+inline int grouping_shift(int64_t total, int64_t num_destinations) {
+  if (total <= 2 * kEdgesInCache) return 31;
+  const int64_t width = std::max<int64_t>(1, num_destinations * kEdgesInCache / total);
+  int shift = 0;
+  while ((int64_t{2} << shift) <= width) ++shift;
+  return shift;
+}
+
 template <typename Source, typename Edge, typename Index, typename EdgeId>
 void sort_runs(const std::vector<EdgeRun>& runs, bool by_edge, int64_t* degrees,
                int64_t num_destinations, Index* indices, EdgeId* edge_ids) {
@@ -100,28 +148,33 @@ void sort_runs(const std::vector<EdgeRun>& runs, bool by_edge, int64_t* degrees,
     next[v] = total;
     total += degrees[v];
   }
-  std::vector<std::pair<int64_t, Source>> pairs(by_edge ? total : 0);
-  for (const EdgeRun& run : runs) {
-    const auto* source = static_cast<const Source*>(run.source);
-    const auto* edge = static_cast<const Edge*>(run.edge);
-    for (int64_t e = 0; e < run.count; ++e) {
-      const int64_t at = next[run.destination[e]]++;
-      const int64_t id = run.first_edge + static_cast<int64_t>(edge[e]);
-      if (by_edge) {
-        pairs[at] = {id, source[e]};
-        continue;
-      }
-      indices[at] = static_cast<Index>(source[e]);
-      if (edge_ids != nullptr) edge_ids[at] = static_cast<EdgeId>(id);
+  if (by_edge) {
+    std::vector<std::pair<int64_t, Source>> pairs(total);
+    for_each_edge<Source, Edge>(runs, [&](int32_t destination, Source source, int64_t edge) {
+      pairs[next[destination]++] = {edge, source};
+    });
+    for (int64_t v = 0, first = 0; v < num_destinations; first += degrees[v++])
+      std::sort(pairs.begin() + first, pairs.begin() + first + degrees[v]);
+    for (int64_t at = 0; at < total; ++at) {
+      indices[at] = static_cast<Index>(pairs[at].second);
+      if (edge_ids != nullptr) edge_ids[at] = static_cast<EdgeId>(pairs[at].first);
     }
+    return;
   }
-  if (!by_edge) return;
-  for (int64_t v = 0, first = 0; v < num_destinations; first += degrees[v++])
-    std::sort(pairs.begin() + first, pairs.begin() + first + degrees[v]);
-  for (int64_t at = 0; at < total; ++at) {
-    indices[at] = static_cast<Index>(pairs[at].second);
-    if (edge_ids != nullptr) edge_ids[at] = static_cast<EdgeId>(pairs[at].first);
+  const auto put = [&](int32_t destination, Source source, int64_t edge) {
+    const int64_t at = next[destination]++;
+    indices[at] = static_cast<Index>(source);
+    if (edge_ids != nullptr) edge_ids[at] = static_cast<EdgeId>(edge);
+  };
+  const int shift = grouping_shift(total, num_destinations);
+  if (shift == 31) {
+    for_each_edge<Source, Edge>(runs, put);
+    return;
   }
+  // Two passes, each to few places at a time, are quicker than one to places all over memory.
+  const auto grouped = group_edges<Source, Edge>(runs, next, total, shift);
+  for (int64_t e = 0; e < total; ++e)
+    put(grouped.destination[e], grouped.source[e], grouped.edge[e]);
 }
 
 /// Calls body with a null pointer of int32_t or int64_t.

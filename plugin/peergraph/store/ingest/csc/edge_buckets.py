@@ -27,11 +27,12 @@ from peergraph.store.ingest.values.read_only import as_tensor
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_EDGES_PER_BUCKET = 4 << 20
+_EDGES_PER_BUCKET = 1 << 18  # whose results are in a core's cache
+_NODES_PER_BUCKET = 1 << 17
 _MOST_BUCKETS = 1024
 _MOST_SHIFT = 31  # destinations within a bucket are int32
-# Bytes of an edge that is being sorted: its run and the result; by id also the pairs.
-_SORT_BYTES, _SORT_BY_EDGE_BYTES = 32, 56
+# Bytes of an edge that is being sorted: its run, a copy of large buckets, the result.
+_SORT_BYTES, _SORT_BY_EDGE_BYTES = 48, 56
 _READ_BYTES = 128  # of an edge of a batch: as it is read, converted, and partitioned
 
 
@@ -74,7 +75,8 @@ class EdgeBuckets:
         self._num_sources, self._num_destinations = num_sources, num_destinations
         self._sort_bytes = _SORT_BY_EDGE_BYTES if by_edge else _SORT_BYTES
         most_edges = max(1, min(_EDGES_PER_BUCKET, memory // (8 * self._sort_bytes)))
-        wanted = max(1, min(-(-expected_edges // most_edges), _MOST_BUCKETS))
+        by_nodes = num_destinations // _NODES_PER_BUCKET if expected_edges > most_edges else 0
+        wanted = max(1, min(max(-(-expected_edges // most_edges), by_nodes), _MOST_BUCKETS))
         width = -(-max(1, num_destinations) // wanted)
         self._shift = min(_MOST_SHIFT, (width - 1).bit_length())
         count = (max(0, num_destinations - 1) >> self._shift) + 1
