@@ -88,7 +88,8 @@ class ParquetRows:
 
     def _open(self, path: Path) -> Any:
         try:
-            return self._parquet.ParquetFile(path, pre_buffer=True)
+            # Buffers read ahead would hold all of the columns of the file.
+            return self._parquet.ParquetFile(path, pre_buffer=False)
         except FileNotFoundError:
             raise
         except Exception as error:  # ArrowInvalid, and OSError for what is damaged
