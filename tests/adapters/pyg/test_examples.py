@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from tests.scripts import run_python
@@ -65,3 +68,12 @@ def test_full_graph_larger_than_the_budget() -> None:
     options = ("--device", "cpu", "--epochs", "2")
     resident = run("pyg_full_graph", *options)
     assert run("pyg_full_graph", *options, "--memory-budget", "2") == resident
+
+
+def test_ray_train(tmp_path: Path) -> None:
+    pytest.importorskip("ray.train.torch", reason="needs ray[train], which no extra installs")
+    script = [sys.executable, EXAMPLES / "ray_train_pyg.py", "--device", "cpu"]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=250, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (accuracy,) = re.findall(r"training accuracy (\S+)", done.stdout)
+    assert float(accuracy) > 0.9
