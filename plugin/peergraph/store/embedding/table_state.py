@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    MetadataIndex,
-    TensorProperties,
-)
-from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
 from peergraph.memory import Group, Table
 from peergraph.memory.group.naming import collective
 from peergraph.store.embedding.embedding import Embedding
 from peergraph.store.embedding.sparse_optimizer import SparseOptimizer
+
+# torch.distributed.checkpoint takes long to import: those who use it have imported it.
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
+    from torch.distributed.checkpoint.planner import WriteItem
 
 
 class RowRange(Tensor):
@@ -61,6 +60,9 @@ class RowRange(Tensor):
         return f"RowRange({tuple(self.shape)}, saved={self._saved}, loaded={self._loaded})"
 
     def __create_write_items__(self, fqn: str, object: Any) -> list[WriteItem]:
+        from torch.distributed.checkpoint.metadata import MetadataIndex, TensorProperties
+        from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+
         chunk = self._chunk(self._saved)
         empty = torch.empty(0, dtype=self._table.dtype, device="cpu")
         data = TensorWriteData(chunk, TensorProperties.create_from_tensor(empty), self.shape)
@@ -84,6 +86,8 @@ class RowRange(Tensor):
         self._rows = None
 
     def _chunk(self, rows: tuple[int, int]) -> ChunkStorageMetadata:
+        from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
+
         begin, end = rows
         width = self._table.shape[1]
         return ChunkStorageMetadata(torch.Size((begin, 0)), torch.Size((end - begin, width)))
