@@ -25,6 +25,7 @@ from .test_offloaded_training import (
     Gat,
     GcnWithLoops,
     GinWithFixedShare,
+    Layer,
     Sage,
     SumThenLinear,
     TwoLayers,
@@ -172,6 +173,26 @@ def test_bytes_of_sums(layer: Callable[..., nn.Module]) -> None:
     loaded, stored = columns_moved(layer, 1)
     assert 3 <= loaded < 4
     assert stored <= 2
+
+
+class ScaledSum(Layer):
+    """Rows are scaled before they are summed with their own, as in a dense graph's GCN."""
+
+    def forward(self, data: Data, x: Tensor) -> Tensor:
+        share = torch.ones((), dtype=x.dtype)
+        return self.linear(data.structure.spmm_add_self(0.5 * x, share))
+
+
+def test_rows_of_three_layers_that_live_at_once() -> None:
+    """Two row sets on the device and two on the host, beside the features, suffice."""
+    data = make_data()
+    assert data.stores is not None
+    use, layer = data.stores.use, FEATURES * ROW
+    use["device"].budget, use["host"].budget = int(2.9 * layer), int((1 + 2.1) * layer)
+    model = ThreeLayers(ScaledSum).double()
+    for _ in range(3):
+        masked_loss(model, data).backward()
+    assert use["host"].peak <= 3 * layer
 
 
 def test_sums_of_features_are_kept_beside_features_on_the_device(made: list[Pass]) -> None:
