@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from peergraph.aggregate import Csc
 from peergraph.fullgraph.offload import passes, replay
 from peergraph.fullgraph.offload.chunk_pass import ChunkPass
 from peergraph.fullgraph.offload.chunks import Chunks
@@ -181,6 +182,16 @@ class ScaledSum(Layer):
     def forward(self, data: Data, x: Tensor) -> Tensor:
         share = torch.ones((), dtype=x.dtype)
         return self.linear(data.structure.spmm_add_self(0.5 * x, share))
+
+
+def test_structures_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps with the same mask sort no edges."""
+    data = make_data()
+    model = TwoLayers(SumThenLinear).double()
+    masked_loss(model, data).backward()
+    for name in ("from_coo", "from_edge_index"):
+        monkeypatch.setattr(Csc, name, None)
+    masked_loss(model, data).backward()
 
 
 def test_rows_of_three_layers_that_live_at_once() -> None:

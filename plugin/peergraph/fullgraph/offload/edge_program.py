@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -102,6 +103,7 @@ class EdgeRecorder:
         self._probe_csc: Csc | None = None
         self._reversed: EdgeRecorder | None = None
         self._reversed_weights: MutableMapping[Tensor, Any] = WeakIdKeyDictionary()
+        self._reversed_selections: MutableMapping[ChunkedCsc, EdgeRecorder] = WeakKeyDictionary()
 
     @property
     def sources(self) -> RowSpace:
@@ -132,6 +134,24 @@ class EdgeRecorder:
                 self.spaces, structure, stores_results=self.stores_results
             )
         return self._reversed
+
+    def reversed_selection(self, structure: ChunkedCsc) -> EdgeRecorder:
+        """Returns the recorder of some of the reversed edges. Collective at the first call.
+
+        Kept for as long as `structure` lives.
+
+        Args:
+            structure: the edges to selected destinations.
+        """
+        found = self._reversed_selections.get(structure)
+        if found is None:
+            found = EdgeRecorder(
+                self.spaces,
+                structure.reversed(self.sources.chunks),
+                stores_results=self.stores_results,
+            )
+            self._reversed_selections[structure] = found
+        return found
 
     def reversed_weights(self, weights: PartitionedTensor) -> PartitionedTensor:
         """Returns rows of edges on the device as rows of the reversed edges. Collective.

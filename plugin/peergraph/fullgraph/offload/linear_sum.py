@@ -120,11 +120,7 @@ def transposed_sum(
             reverse = recorder.reversed()
             edges = None if weights is None else recorder.reversed_weights(weights)
         else:
-            reverse = EdgeRecorder(
-                recorder.spaces,
-                structure.reversed(recorder.sources.chunks),
-                stores_results=recorder.stores_results,
-            )
+            reverse = recorder.reversed_selection(structure)
             edges = None if weights is None else reverse_rows(structure, weights)
         content, _ = _record_sum(reverse, "sum", grad, edges, own, self_weight)
     return make_shell(content)
