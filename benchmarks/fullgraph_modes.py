@@ -2,9 +2,10 @@
 
     python benchmarks/fullgraph_modes.py --graphs products,reddit --dims 16,64,128 --worlds 2,4
 
-`halo` and `blocks` stage rows under the sums, `in_kernel` reads each edge's row where it lies.
-`no overlap` brings all distinct rows first. `predicted_ms` is the cost model's. Sums run forward,
-features are not kept.
+`halo` and `blocks` stage rows under the sums, `in_kernel` reads each edge's row where it lies, and
+`distinct` reads each distinct row once by a kernel (`systems/distinct_rows.py`). `no overlap`
+brings all distinct rows first. `predicted_ms` is the cost model's. Sums run forward, features are
+not kept.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from harness.common import integers, main, measure, parser, words
 from harness.ranks import Session
 from inputs.arrays import fill_features
 from inputs.gcn_graph import make_gcn_graph, parse_name
+from systems.distinct_rows import DistinctRowSums
 
 from peergraph.fullgraph import FullGraph, distribute
 from peergraph.fullgraph.plan.layer_cost import mode_costs
@@ -40,6 +42,13 @@ def time_modes(session: Session, graph: FullGraph, name: str, dim: int) -> None:
             timing = measure(session, lambda *_: structure.spmm("copy_u", "sum", rows))
             predicted = 1e3 * costs[mode].seconds if mode in costs else None
             session.recorder.add(timing, system=mode, predicted_ms=predicted, **fields)
+    with session.section(f"distinct {name} {dim}", system="distinct", **fields):
+        own, sums = rows.to_local(), DistinctRowSums(structure.in_kernel_sums)
+        found, expected = sums(own), structure.spmm("copy_u", "sum", rows).to_local()
+        assert torch.allclose(found, expected, rtol=1e-4, atol=1e-4), "other sums"
+        del found, expected
+        timing = measure(session, lambda *_: sums(own))
+        session.recorder.add(timing, system="distinct", **fields)
     with session.section(f"no overlap {name} {dim}", system="no overlap", **fields):
         plan, local = structure.plan, structure.local
         own = rows.to_local()

@@ -236,7 +236,7 @@ def test_fullgraph_modes(tmp_path: Path) -> None:
     small = ["--graphs", "tiny/200", "--dims", "8", "--worlds", "2"]
     records, table = run("fullgraph_modes", tmp_path / "out.jsonl", *small)
     assert not [r for r in records if "error" in r]
-    systems = ["halo", "blocks", "in_kernel", "no overlap"]
+    systems = ["halo", "blocks", "in_kernel", "distinct", "no overlap"]
     assert [r["system"] for r in records] == systems
     assert "in_kernel" in table
 

@@ -38,8 +38,8 @@ def test_bytes() -> None:
     rows, edges, halo = 250_000, EDGES // 4, 750_000
     assert bytes_of(plan) == {
         "structure": 4 * (rows + 1 + edges),
-        "stages": 4 * (4 * (rows + 1) + 2 * edges),
-        "transposes": 4 * (rows + halo + 1 + 3 * edges),
+        "stages": 4 * (4 * (rows + 1) + edges),
+        "transposes": 4 * (rows + halo + 1 + edges),
         "numbering": 8 * (rows + 2 * halo),
         "edge rows": 8 * edges,
         "node rows": 408 * rows,

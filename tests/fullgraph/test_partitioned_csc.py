@@ -298,6 +298,24 @@ def test_dtypes_on_gpus() -> None:
     run_ranks(check_dtypes, 2, device="cuda")
 
 
+def check_bytes_of_edges(pair: Both) -> None:
+    """Sums in stages hold ids of edges only from the first sum of values of edges on."""
+    structure = pair.partitioned
+    structure.mode = "blocks"
+    given = operands(pair.graph, torch.float64)
+    for name, most in (("", 8), ("e", 16), ("", 16)):
+        values = leaf(given[name].detach(), structure.edge_layout) if name else None
+        x = leaf(given["u"], structure.source_layout)
+        structure.spmm("mul" if name else "copy_u", "sum", x, values).sum().backward()
+        (edges,) = structure._sums._blocks.values()
+        held: set[Tensor] = set()
+        for block in edges.blocks.values():
+            transpose = block.transpose()
+            kept = (block.indices, block.edge_ids, transpose.indices, transpose.edge_ids)
+            held |= {tensor for tensor in (*kept, block._positions) if tensor is not None}
+        assert sum(tensor.nbytes for tensor in held) == most * structure.local.num_edges
+
+
 def check_counts() -> None:
     group = Group.current()
     graph = random_graph(group.device, 30, 30, 400)
@@ -317,6 +335,8 @@ def check_counts() -> None:
     source, destination = mine.edge_ends()
     assert torch.equal(full(source), graph.edge_index[0])
     assert torch.equal(full(destination), graph.edge_index[1])
+    if group.world_size > 1:
+        check_bytes_of_edges(pair)
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import Literal
 
@@ -93,6 +93,8 @@ class CsrMatrix:
         self.duplicate_counts = duplicate_counts
         self.num_nonisolated = self.num_rows if num_nonisolated is None else num_nonisolated
         self.transient = transient
+        self.has_edge_operands = True
+        """Whether kernels may get values of edges; else the transpose has no edge ids."""
         self.blocks_columns = False
         """Whether sums may run in blocks of columns, which are kept and take as much memory as the
         edges: for matrices that serve many passes."""
@@ -171,18 +173,20 @@ class CsrMatrix:
     def transpose(self) -> CsrMatrix:
         """Returns the edges by column. The first call sorts (stable) and synchronises a GPU."""
         if self._transpose is None:
-            compiling = torch.compiler.is_compiling()
-            # A matrix that is kept must hold no tensors of a trace.
-            keeps = not compiling and type(self.indptr) is Tensor and type(self.indices) is Tensor
-            with _disable_current_modes() if keeps else nullcontext():
-                self._transpose, self._positions = self._make_transpose(compiling)
+            with self._outside_of_traces():
+                self._make_transpose()
+            assert self._transpose is not None
             self._transpose.blocks_columns = self.blocks_columns
         return self._transpose
 
-    def _make_transpose(self, compiling: bool) -> tuple[CsrMatrix, Tensor]:
+    def _make_transpose(self) -> None:
         indptr, indices, positions = transpose_rows(self.indptr, self.indices, self.num_columns)
-        edge_ids = positions if self.edge_ids is None else self.edge_ids[positions]
-        transpose = CsrMatrix(
+        if self.edge_ids is not None:
+            edge_ids: Tensor | None = self.edge_ids[positions]
+        else:
+            edge_ids = self._positions = positions if self.has_edge_operands else None
+        compiling = torch.compiler.is_compiling()
+        self._transpose = CsrMatrix(
             indptr,
             indices,
             self.num_rows,
@@ -190,13 +194,26 @@ class CsrMatrix:
             max_chunks=None if compiling else count_chunks(indptr, self.schedule),
             schedule=self.schedule,
         )
-        return transpose, positions
 
     def transpose_tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns indptr and indices of the transpose, and the position here of each edge."""
+        """Returns indptr and indices of the transpose, and the position here of each edge.
+
+        Where the transpose has other edge ids than positions, these are made at the first call.
+        """
         transpose = self.transpose()
-        assert self._positions is not None
+        if self._positions is None:
+            with self._outside_of_traces():
+                sorted_edges = transpose_rows(self.indptr, self.indices, self.num_columns)
+                self._positions = sorted_edges[2]
         return transpose.indptr, transpose.indices, self._positions
+
+    def _outside_of_traces(self) -> AbstractContextManager[object]:
+        """A matrix that is kept must hold no tensors of a trace."""
+        is_kept = type(self.indptr) is Tensor and type(self.indices) is Tensor
+        if torch.compiler.is_compiling() or not is_kept:
+            return nullcontext()
+        context: AbstractContextManager[object] = _disable_current_modes()
+        return context
 
     def gradient_matrix(self, backward: str, deterministic: bool) -> CsrMatrix | None:
         """Returns the transpose, if gradients of columns are summed over it; None for atomics.

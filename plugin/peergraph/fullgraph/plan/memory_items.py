@@ -67,10 +67,10 @@ def graph_items(facts: GraphFacts) -> list[MemoryItem]:
             index = 4 if max(extended, destinations[rank], edges) < _INT32_ROWS else 8
             offsets = destinations[rank] + 1
             structure[rank] += (offsets + edges) * index
-            # Edges by the rank of their source have ids of edges, and so do their transposes.
+            # Without values of edges, edges by the rank of their source have no ids of edges.
             if len(ranks) > 1:
-                stages[rank] += (len(ranks) * offsets + 2 * edges) * index
-            ids = 1 if len(ranks) == 1 else 2
+                stages[rank] += (len(ranks) * offsets + edges) * index
+            ids = 1 if len(ranks) == 1 else 0
             transposes[rank] += (extended + 1 + (1 + ids) * edges) * index
             # The user's row of each edge, and the edges' tables.
             edge_rows[rank] += edges * (8 + facts.edge_row_bytes.get(edge_type, 0))

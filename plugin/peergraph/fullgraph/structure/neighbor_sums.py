@@ -60,11 +60,18 @@ class NeighborSums:
         """Returns the mode of sums of rows of `row_bytes` bytes each."""
         return self.mode if isinstance(self.mode, str) else self.mode(row_bytes)
 
-    def blocks(self, mode: str) -> SourceBlocks:
-        """Returns the edges by the rank of their source, made at the first use of a mode."""
-        if mode not in self._blocks:
-            self._blocks[mode] = SourceBlocks(self.local.matrix, BlockStages(self.plan, mode))
-        return self._blocks[mode]
+    def blocks(self, mode: str, *, has_edge_ids: bool) -> SourceBlocks:
+        """Returns the edges by the rank of their source, made at the first use of a mode.
+
+        Args:
+            has_edge_ids: whether sums have values of edges. Blocks for these serve other sums, too.
+        """
+        found = self._blocks.get(mode)
+        if found is None or (has_edge_ids and not found.has_edge_ids):
+            stages = BlockStages(self.plan, mode)
+            found = SourceBlocks(self.local.matrix, stages, has_edge_ids=has_edge_ids)
+            self._blocks[mode] = found
+        return found
 
     @property
     def in_kernel(self) -> InKernelSums:
@@ -93,7 +100,8 @@ class NeighborSums:
                 tuning = self.in_kernel.tuning_of(rows, weights)
                 self.last_exchange = mode if tuning is None else f"{mode} ({tuning[0]})"
             else:
-                sums = staged_sum(self.blocks(mode), rows, weights, mean)
+                blocks = self.blocks(mode, has_edge_ids=weights is not None)
+                sums = staged_sum(blocks, rows, weights, mean)
                 self.last_exchange = f"{mode}, in stages"
             return sums.reshape(sums.shape[0], *features)
         self.last_exchange = f"all at once: {reason}"
