@@ -37,6 +37,8 @@ def _one_thread_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
 def _on_rank() -> None:
     ranks = Group.current().world_size
     for number, (name, (make, graph)) in enumerate(MODELS.items()):
+        if (number % 3 == 0) != (ranks == 1):
+            continue  # Every third model runs on one rank, the others on two.
         chunks = CHUNKS[(number + ranks) % 3]
         found = [
             train(make, peergraph_dgl.full_graph(GRAPHS[graph](), **options), STEPS, fast=True)

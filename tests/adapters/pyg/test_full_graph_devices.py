@@ -82,10 +82,8 @@ def check_few_nodes_and_training_nodes(group: Group) -> None:
         "one training node": graph(40, 200, slice(7, 8)),
         "training nodes at the end": graph(40, 200, slice(33, None)),
     }
-    for name, data in cases.items():
-        for kind, make in MODELS.items():
-            if kind == "GAT" and data.num_nodes == 1:
-                continue  # [1, heads, depth] of a parameter may be rows of nodes.
+    for number, (name, data) in enumerate(cases.items()):
+        for kind, make in list(MODELS.items())[1 - number % 2 :: 2]:
             if name == "one node" and kind != "SAGE":
                 continue  # BatchNorm of PyG needs two nodes.
             with named_case(name, kind):

@@ -14,7 +14,11 @@ MODELS = sorted(model_cases.CASES)
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_training_and_inference(ranks: int) -> None:
-    check_cases(offload_cases.__name__, offload_cases.CASES, ranks)
+    # Every third model runs on one rank, the others on two.
+    thirds = set(list(offload_cases.MODELS)[::3])
+    left_out = thirds if ranks == 2 else set(offload_cases.MODELS) - thirds
+    names = [name for name in offload_cases.CASES if name not in left_out]
+    check_cases(offload_cases.__name__, names, ranks)
 
 
 @pytest.mark.timeout(400)

@@ -24,4 +24,4 @@ def _no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def all_prefetch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loaders of stores on CPUs do as those of stores on GPUs do."""
-    monkeypatch.setattr(patches, "_prefetches", lambda loader: True)
+    monkeypatch.setattr(patches, "prefetches", lambda loader: True)

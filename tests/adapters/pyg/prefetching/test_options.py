@@ -93,10 +93,10 @@ def test_which_loaders_prefetch_by_themselves(monkeypatch: pytest.MonkeyPatch) -
         LinkLoader(peergraph_pyg.stores(store), sampler),
     ]
     other = [NodeLoader(shared, OtherSampler()), NodeLoader(random_data(), OtherSampler())]
-    assert not any(patches._prefetches(loader) for loader in own + other)
+    assert not any(patches.prefetches(loader) for loader in own + other)
     monkeypatch.setattr(store, "device", torch.device("cuda:0"))
-    assert all(patches._prefetches(loader) for loader in own)
-    assert not any(patches._prefetches(loader) for loader in other)
+    assert all(patches.prefetches(loader) for loader in own)
+    assert not any(patches.prefetches(loader) for loader in other)
 
 
 @pytest.mark.gpus(1)
