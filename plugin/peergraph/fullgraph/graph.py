@@ -125,8 +125,9 @@ class FullGraph:
     ) -> FullGraph:
         """Partitions a graph that every rank has. Collective; synchronises.
 
-        Besides the arguments, a rank takes at most about 150 bytes for each edge of the largest
-        relation divided by the number of ranks, plus (2 P + 40) bytes for each node on P ranks.
+        Besides the arguments, a rank takes at most about 280 bytes for each edge of the largest
+        relation divided by the number of ranks, as two GPUs did with products and Reddit, plus
+        (2 P + 40) bytes for each node on P ranks. One rank takes 30 bytes an edge.
         With the orders "communities" and "metis", rank 0 takes about 350 bytes for each edge of the
         whole graph; "auto" tries communities only where that fits easily.
 
