@@ -134,6 +134,23 @@ ROW_CASES: dict[str, Case] = {
     "normalised by deviation": lambda x, s, mask, w: (lambda h: (h - h.mean()) / h.std())(x @ w),
     "graph norm": graph_norm,
     "written rows": written_rows,
+    "rows merged with copies": lambda x, s, mask, w: (
+        x.view(-1, 2, 3).transpose(0, 1).reshape(-1, 3).softmax(1)
+    ),
+    "instance norm over rows": lambda x, s, mask, w: (
+        (
+            (
+                lambda m, v: (
+                    F.instance_norm(x.t().unsqueeze(0), m, v, w[0], w[1]) + m.sum() + v.prod()
+                )
+            )(w.new_zeros(6), w.new_ones(6))
+        )
+        .squeeze(0)
+        .t()
+    ),
+    "native batch norm": lambda x, s, mask, w: torch.native_batch_norm(
+        x, w[0], w[1], None, None, True, 0.1, 1e-5
+    )[0],
     "all rows by mask": lambda x, s, mask, w: x.sin()[mask | ~mask] * s,
     "mask of two dimensions": lambda x, s, mask, w: (
         (x * 2).unsqueeze(0)[(mask | ~mask).unsqueeze(0)] * x
@@ -160,6 +177,9 @@ PLAIN_CASES: dict[str, Case] = {
     "ids": lambda x, s, mask, w: x[torch.tensor([5, 1, 5, 22])].square().sum(0),
     "joined with selected rows": lambda x, s, mask, w: (
         torch.cat([(x * s).sum(1), (x @ w)[torch.tensor([5, 1, 5])].sum(-1)]).sin().sum(0)
+    ),
+    "gathered on the CPU": lambda x, s, mask, w: (
+        (x @ w).full_tensor().sin().sum(0) if hasattr(x, "full_tensor") else (x @ w).sin().sum(0)
     ),
     "two lists of ids": lambda x, s, mask, w: (
         lambda z: (z[torch.tensor([5, 1, 5, 22])] * z[torch.tensor([0, 3, 1, 1])]).sum(0)

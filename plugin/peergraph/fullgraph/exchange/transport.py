@@ -63,6 +63,9 @@ class Transport:
         """From now on `transport` is the transport of a group. Not collective."""
         _transports[group] = transport
 
+    one_part_a_rank = True
+    """Whether each rank gives one tensor to a reduction; a chunk of rows is one of several."""
+
     def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> Tensor:
         """Returns the element-wise sum, maximum, ... over all ranks, equal on all ranks.
 

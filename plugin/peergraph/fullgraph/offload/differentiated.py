@@ -26,6 +26,7 @@ from peergraph.fullgraph.offload.records import (
 )
 from peergraph.fullgraph.offload.replay import Compiled, Place, Program, SourceRows
 from peergraph.fullgraph.offload.row_store import RowStore
+from peergraph.fullgraph.offload.rows_first import Undo, rows_first
 from peergraph.fullgraph.offload.selected_rows import SelectedOperand, Selection, spread_rows
 from peergraph.fullgraph.offload.virtual_rank import RowSpace, partial_sum
 from peergraph.fullgraph.tensor.conversions import from_local
@@ -250,6 +251,8 @@ class GradientSum:
             self.structure = selection.structure(self.structure)
         self.store: RowStore | None = None
         """Of rows of offloaded tensors."""
+        self.undo: Undo | None = None
+        """Makes the gradient of what is stored, where rows are not the first dimension."""
         self.total: Tensor | None = None
         """Of tensors on the device."""
         if isinstance(operand, (RowOperand, SourceOperand)):
@@ -260,9 +263,13 @@ class GradientSum:
                 dtype, device = self.content.dtype, space.rank.device
                 self.total = torch.zeros(shape, dtype=dtype, device=device)
                 return
+            features = self.content.features
+            if not self.content.is_storable:
+                view, self.undo = rows_first(self.content.probe, self.content.space.probe)
+                features = tuple(view.shape[1:])
             self.store = self.content.space.stores.allocate(
                 self.content.space.layout,
-                self.content.features,
+                features,
                 self.content.dtype,
                 "source",
                 narrow=True,
@@ -279,6 +286,11 @@ class GradientSum:
                 chunk.add_source_gradients(self.store, part, self.structure)  # type: ignore[arg-type]
         elif self.store is not None:
             rows = torch.zeros_like(leaf) if part is None else part
+            if self.undo is not None:
+                base = place.layout(self.content.space)
+                layout = self.content.space.virtual_layout(base, self.content.layout)
+                dim = self.content.probe.partitioned_dim
+                rows = rows_first(wrap(rows, layout, dim), base)[0]._local
             write_rows(chunk, self.content, self.store, rows)
         elif part is not None:
             assert self.total is not None
@@ -292,7 +304,8 @@ class GradientSum:
     def result(self) -> Tensor:
         """Returns the gradient."""
         if self.store is not None:
-            return from_store(self.content.space, self.store)
+            rows = from_store(self.content.space, self.store)
+            return rows if self.undo is None else self.undo(rows)
         assert self.total is not None
         if isinstance(self.operand, RowOperand):
             assert self.selection is not None

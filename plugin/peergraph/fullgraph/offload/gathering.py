@@ -11,11 +11,12 @@ from torch import Tensor
 from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.offload.chunk_pass import PassChunk
-from peergraph.fullgraph.offload.offloaded_tensor import OffloadedTensor
+from peergraph.fullgraph.offload.offloaded_tensor import OffloadedTensor, from_store
 from peergraph.fullgraph.offload.passes import RowPass
-from peergraph.fullgraph.offload.replay import Place
+from peergraph.fullgraph.offload.replay import Place, no_autograd
 from peergraph.fullgraph.offload.row_segment import row_operand
-from peergraph.fullgraph.tensor.conversions import take_rows
+from peergraph.fullgraph.offload.rows_first import Undo, rows_first
+from peergraph.fullgraph.tensor.conversions import distribute, take_rows
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 
 
@@ -23,23 +24,22 @@ def visit_rows(x: OffloadedTensor, visit: Callable[[int, Tensor], None]) -> None
     """Computes this rank's rows chunk by chunk. Collective; not differentiable.
 
     Args:
-        x: partitioned along its first dimension.
+        x: of which the first dimension has the rows of its space.
         visit: called with the first local row and the rows of each chunk, on the device; equally
             often on all ranks.
     """
     content = x._content
-    times = x.layout.local_count // max(content.space.layout.local_count, 1)
-    if x.partitioned_dim != 0 or times * content.space.layout.local_count != x.layout.local_count:
+    if not content.is_storable:
         raise NotImplementedError(
-            f"the rows of a tensor {tuple(x.shape)} that is partitioned along dimension "
-            f"{x.partitioned_dim}: gather the rows before they are transposed"
+            f"rows of a tensor {tuple(x.shape)} that is partitioned along dimension "
+            f"{x.partitioned_dim}: write the rows before they are transposed or merged"
         )
     row_pass = RowPass(content.space, [row_operand(x)])
     [slot] = row_pass.outputs
 
     def visit_chunk(chunk: PassChunk, place: Place, values: list[Any]) -> None:
         start, _ = content.space.chunks.range(chunk.index)
-        visit(start * times, values[slot]._local)
+        visit(start, values[slot]._local)
 
     row_pass.run(visit_chunk)
 
@@ -49,9 +49,12 @@ def local_rows(x: OffloadedTensor, device: torch.device | None = None) -> Tensor
     """Returns this rank's rows. Collective; not differentiable.
 
     Args:
-        x: partitioned along its first dimension.
+        x: any offloaded tensor.
         device: of the result; None: the CPU.
     """
+    if not x._content.is_storable:
+        rows, undo = _rows_first(x)
+        return undo(local_rows(rows, device))
     shape = (x.layout.local_count, *x.shape[1:])
     result = torch.empty(shape, dtype=x.dtype, device=device or torch.device("cpu"))
 
@@ -83,7 +86,41 @@ class OnDevice(torch.autograd.Function):
 
 def resident_rows(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
     """Returns the rows as a tensor on the device. Collective; not differentiable."""
-    return wrap(local_rows(x, x.device), layout, 0)
+    return wrap(local_rows(x, x.device), layout, x.partitioned_dim)
+
+
+def full_tensor(x: OffloadedTensor) -> Tensor:
+    """Returns all rows in the user's order on the CPU. Differentiable; collective."""
+    result: Tensor = FullTensor.apply(x)  # type: ignore[no-untyped-call]
+    return result
+
+
+class FullTensor(torch.autograd.Function):
+    """All rows in the user's order on the CPU; the gradient is stored chunk by chunk."""
+
+    @staticmethod
+    def forward(ctx: Any, x: OffloadedTensor) -> Tensor:
+        content = x._content
+        ctx.space, ctx.layout, ctx.dim = content.space, x.layout, x.partitioned_dim
+        ctx.features = content.features if content.is_storable else None
+        return all_rows(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        if ctx.features is None:
+            return distribute(grad, ctx.layout, ctx.dim)
+        space = ctx.space
+        store = space.stores.allocate(space.layout, ctx.features, grad.dtype, "source")
+        positions = space.layout.positions.to(grad.device)
+        for chunk in range(space.chunks.count):
+            start, stop = space.chunks.range(chunk)
+            store.write(start, grad[positions[start:stop]].to(space.rank.device))
+        return from_store(space, store)
+
+
+def _rows_first(x: OffloadedTensor) -> tuple[OffloadedTensor, Undo]:
+    with no_autograd():
+        return rows_first(x, x._content.space.layout)
 
 
 @torch.inference_mode(False)
@@ -92,6 +129,9 @@ def all_rows(x: OffloadedTensor) -> Tensor:
 
     The device holds the rows of one chunk of each rank at a time.
     """
+    if not x._content.is_storable:
+        rows, undo = _rows_first(x)
+        return undo(all_rows(rows))
     layout = x.layout
     group, transport = layout.group, Transport.of(layout.group)
     result = torch.empty(tuple(x.shape), dtype=x.dtype, device=torch.device("cpu"))

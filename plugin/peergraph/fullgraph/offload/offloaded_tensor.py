@@ -176,10 +176,10 @@ class OffloadedTensor(PartitionedTensor):
         return local_rows(self)
 
     def full_tensor(self) -> Tensor:
-        """Returns all rows in the user's order on the CPU. Not differentiable; collective."""
-        from peergraph.fullgraph.offload.gathering import all_rows
+        """Returns all rows in the user's order on the CPU. Differentiable; collective."""
+        from peergraph.fullgraph.offload.gathering import full_tensor
 
-        return all_rows(self)
+        return full_tensor(self)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         with _DisableTorchFunction():

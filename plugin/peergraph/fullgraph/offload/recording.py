@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 from weakref import ref
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.nn import Parameter
@@ -42,6 +43,9 @@ from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wra
 
 # Plain operands up to this size are copied, so that a record keeps their values of that time.
 _MOST_COPIED_BYTES = 64 << 20
+
+# Functions that change running statistics in place.
+_CHANGE_ARGUMENTS = {F.instance_norm, torch.instance_norm}
 
 
 def record(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -86,7 +90,8 @@ class Call:
         self.probes: list[Tensor] = []
         """The tensor of few rows in the place of each operand."""
         self._places: dict[int, int] = {}
-        self.changes = self.name.endswith("_") or kwargs.get("inplace", False)
+        named = self.name.endswith("_") or func in _CHANGE_ARGUMENTS
+        self.changes = named or kwargs.get("inplace", False)
         """Whether the function may change an argument in place."""
         self.args = map_nested(args, self._slot)
         self.kwargs = map_nested(kwargs, self._slot)

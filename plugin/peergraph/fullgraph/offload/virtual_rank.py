@@ -151,6 +151,7 @@ def no_number(tensor: Tensor, op: ReduceOp) -> Tensor:
 class _VirtualTransport(Transport):
     """Collectives of a chunk: refused, but for reductions."""
 
+    one_part_a_rank = False
     group: VirtualRank
 
     def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> Tensor:

@@ -16,6 +16,7 @@ from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.tensor.arguments import not_implemented
 from peergraph.fullgraph.tensor.conversions import take_rows
+from peergraph.fullgraph.tensor.over_rows import moments
 from peergraph.fullgraph.tensor.parameters import check_parameters
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 from peergraph.fullgraph.tensor.registry import function_rule, rule
@@ -152,11 +153,16 @@ def channel_statistics(x: PartitionedTensor) -> tuple[Tensor, Tensor]:
     if group.world_size == 1 and local.numel():
         variance, mean = torch.var_mean(local, _other_dims(local), correction=0)
         return mean, variance
+    transport = Transport.of(group)
+    if not transport.one_part_a_rank:
+        rows = wrap(local, x.layout, x.partitioned_dim)
+        variance, mean = moments(rows, list(_other_dims(local)), 0, keepdim=False)
+        return mean, variance
     parts = local.new_zeros(group.world_size, 2, local.shape[1])
     if local.numel():
         variance, mean = torch.var_mean(local, _other_dims(local), correction=0)
         parts[group.rank, 0], parts[group.rank, 1] = mean, variance
-    parts = Transport.of(group).all_reduce(parts)
+    parts = transport.all_reduce(parts)
     shares = _shares_of(x.layout, parts)
     means, variances = parts.unbind(1)
     mean = (shares * means).sum(0)
