@@ -143,13 +143,16 @@ def batch_norm(
     if not isinstance(input, OffloadedTensor):
         refuse("batch_norm", "parameters or statistics are offloaded, the input is not")
     if not input._content.is_storable or input.dim() < 2:
-        refuse("batch_norm", "rows are not the first of at least two dimensions")
+        arguments = (running_mean, running_var, weight, bias, training, momentum, eps)
+        of_view: Tensor = record(F.batch_norm, (input, *arguments), {})
+        return of_view
     check_parameters((weight, bias), input.layout.group)
     if not training:
         if running_mean is None or running_var is None:
             raise ValueError("running_mean and running_var must be given in evaluation")
-        arguments = (input, running_mean, running_var, weight, bias, eps)
-        frozen: Tensor = record(_normalize, arguments, {})
+        frozen: Tensor = record(
+            _normalize, (input, running_mean, running_var, weight, bias, eps), {}
+        )
         return frozen
     count = input.numel() // max(input.shape[1], 1)
     if count == 1:

@@ -45,7 +45,7 @@ from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wra
 _MOST_COPIED_BYTES = 64 << 20
 
 # Functions that change running statistics in place.
-_CHANGE_ARGUMENTS = {F.instance_norm, torch.instance_norm}
+_CHANGE_ARGUMENTS = {F.instance_norm, torch.instance_norm, F.batch_norm, torch.native_batch_norm}
 
 
 def record(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
