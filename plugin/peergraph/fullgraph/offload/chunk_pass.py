@@ -235,10 +235,14 @@ class PassChunk:
     start: int
     """First local row of the chunk."""
     stop: int
-    """Local row behind its last."""
+    """Local row after the last row of the chunk."""
 
     def rows(self, store: RowStore) -> Tensor:
-        """Returns the chunk's rows of one of `reads`, [rows, *features]; not to be changed."""
+        """Returns the chunk's rows of a store, [rows, *features], which must not be changed.
+
+        Args:
+            store: one of `reads`.
+        """
         if store not in self._pass._reads:
             raise ValueError(f"{store} is not one of the pass's reads")
         return self._pass._rows[id(store)].rows(self._batch, self.index)
@@ -265,7 +269,11 @@ class PassChunk:
         return window.rows(self._batch), self.csc(csc)
 
     def csc(self, csc: ChunkedCsc) -> Csc:
-        """Returns the chunk's edges of one of the pass's structures, as :meth:`sources` does."""
+        """Returns the edges to the chunk's rows, whose sources are numbered as by :meth:`sources`.
+
+        Args:
+            csc: one of the structures of the pass.
+        """
         found = self._structures.get(id(csc))
         if found is None:
             if self._pass._is_whole[id(csc)]:
@@ -287,9 +295,11 @@ class PassChunk:
         self._pass.counts.to_device += rows * store.row_bytes * (not store.in_place)
 
     def write(self, store: RowStore, rows: Tensor) -> None:
-        """Writes the chunk's rows [rows, *features] of one of `writes`.
+        """Writes the chunk's rows to a store.
 
-        The rows must not be changed until the pass has ended.
+        Args:
+            store: one of `writes`.
+            rows: [rows, *features], which must not be changed until the pass has ended.
         """
         if store not in self._pass._writes:
             raise ValueError(f"{store} is not one of the pass's writes")
@@ -303,13 +313,13 @@ class PassChunk:
     def add_source_gradients(
         self, store: RowStore, rows: Tensor, csc: ChunkedCsc | None = None
     ) -> None:
-        """Adds gradients of the rows that :meth:`sources` returns, in a fixed order of sums.
+        """Adds to the gradients of source rows.
 
-        Several calls for a chunk add up.
+        The gradients of a row are added in the same order in every run.
 
         Args:
             store: one of `gradients`.
-            rows: [source rows, *features].
+            rows: [source rows, *features] gradients of the rows that :meth:`sources` returns.
             csc: its structure; None: the only one that the store has in the pass.
         """
         store, csc = _find(self._pass._gradients, "gradients", store, csc)

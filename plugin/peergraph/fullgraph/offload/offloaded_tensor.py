@@ -132,7 +132,7 @@ class Cell:
         self.content = content
         self.needs_grad = needs_grad
         self.identity: OffloadedTensor | None = None
-        """Through which gradients flow once the rows are stored; None: through the record."""
+        """The tensor whose autograd node gets the gradient; None: the record is differentiated."""
         self.aliases: list[ref[OffloadedTensor]] = []
         """Tensors that would share memory with this one if they were on the device."""
 

@@ -26,7 +26,7 @@ class RowOperand(NamedTuple):
 
     cell: Cell
     handle: OffloadedTensor | None
-    """Through which gradients flow; None: through the cell's identity or record."""
+    """The tensor whose node of autograd gets the gradient; None: see :attr:`identity`."""
 
     @property
     def content(self) -> Content:
@@ -35,7 +35,7 @@ class RowOperand(NamedTuple):
 
     @property
     def identity(self) -> OffloadedTensor | None:
-        """Through which gradients flow, or None where they flow through the record."""
+        """The tensor whose autograd node gets the gradient; None: the record is differentiated."""
         return self.cell.identity if self.handle is None else self.handle
 
 
@@ -53,7 +53,7 @@ class EdgesOperand(NamedTuple):
     structure: Any
     """A ChunkedCsc."""
     in_window: bool = False
-    """Whether sources are those of the pass, to whose rows something is added."""
+    """Whether the numbers of sources are positions among the source rows that the pass adds to."""
 
 
 class ResidentOperand(NamedTuple):

@@ -13,7 +13,12 @@ from peergraph.fullgraph.offload.chunk_pass import PassChunk
 from peergraph.fullgraph.offload.differentiated import Differentiated, InputKind, serves
 from peergraph.fullgraph.offload.gathering import resident_rows
 from peergraph.fullgraph.offload.offloaded_tensor import RULES, OffloadedTensor
-from peergraph.fullgraph.offload.passes import RowPass, store_rows
+from peergraph.fullgraph.offload.passes import (
+    RowPass,
+    is_stored,
+    store_rows,
+    store_sources,
+)
 from peergraph.fullgraph.offload.recording import record, refuse
 from peergraph.fullgraph.offload.records import RowOperand
 from peergraph.fullgraph.offload.replay import Compiled, Place, no_autograd
@@ -102,8 +107,9 @@ def rows_of(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
 def _rows_by_mask(x: OffloadedTensor, layout: RowLayout) -> PartitionedTensor:
     operand = row_operand(x)
     chosen = Selection.of(x._content.space, layout)
-    read = map(InputKind.of, RowPass(chosen.space, [operand], chosen).compiled.operands)
-    if not serves(chosen, list(read)):
+    store_sources([operand])
+    read = Compiled([operand], is_stored).operands
+    if not serves(chosen, [InputKind.of(part) for part in read]):
         with no_autograd():
             store_rows([operand])
         operand = row_operand(x)
