@@ -86,7 +86,7 @@ def main() -> None:
     trainer = ray.train.torch.TorchTrainer(
         train,
         train_loop_config={"epochs": args.epochs},
-        scaling_config=ScalingConfig(args.workers, use_gpu=args.device == "cuda"),
+        scaling_config=ScalingConfig(num_workers=args.workers, use_gpu=args.device == "cuda"),
         run_config=RunConfig(failure_config=FailureConfig(max_failures=2)),
     )
     metrics = trainer.fit().metrics
