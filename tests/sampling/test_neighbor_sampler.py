@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from peergraph.sampling import NeighborSampler
-from tests.named_case import named_case
+from tests.named_case import named_case, named_cases
 from tests.sampling.fanouts import FANOUTS, FRONTIERS, SEEDS, small_sampler
 from tests.sampling.plain_store import (
     EDGE,
@@ -39,7 +39,7 @@ def test_homogeneous(device: torch.device, layout: Layout) -> None:
             assert_equals_reference(store, sampler, {NODE: seeds}, 5)
 
 
-@pytest.mark.parametrize("fanouts", FANOUTS, ids=str)
+@named_cases("fanouts", FANOUTS)
 def test_fanouts(device: torch.device, fanouts: list[int]) -> None:
     for frontier, disjoint in FRONTIERS:
         with named_case(frontier, disjoint):

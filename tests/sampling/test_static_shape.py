@@ -103,7 +103,7 @@ def test_homogeneous(device: torch.device, layout: Layout) -> None:
             assert got.shape.edges_per_hop[EDGE] == [130, 390, 2100]
 
 
-@pytest.mark.parametrize("fanouts", FANOUTS, ids=str)
+@named_cases("fanouts", FANOUTS)
 def test_fanouts(device: torch.device, fanouts: list[int]) -> None:
     for frontier, disjoint in FRONTIERS:
         with named_case(frontier, disjoint):

@@ -29,7 +29,7 @@ from tests.adapters.dgl.served import (
     served,
     typed_graph,
 )
-from tests.named_case import named_case
+from tests.named_case import named_case, named_cases
 
 Make = Callable[[Any], torch.nn.Module]
 CPU = torch.device("cpu")
@@ -90,7 +90,7 @@ def check(slow: Any, quick: Any, graph: Any, device: torch.device, *features: An
             assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@named_cases("name", LAYERS)
 def test_layer(name: str, device: torch.device) -> None:
     for graph in (plain_graph, block):
         g = graph()
