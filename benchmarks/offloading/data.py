@@ -52,7 +52,10 @@ class Data:
             return from_local(fill_features(first, rows), layout)
         stores = graph.offloaded.stores
         store = stores.allocate(layout, (columns,), torch.float32, what="features")
-        write_features(first, store.memory, device)
+        step = max(1, _PIECE // columns)
+        for start in range(0, count, step):
+            piece = torch.empty(min(step, count - start), columns, device=device)
+            store.write(start, fill_features(first + start, piece))
         space = graph.offloaded.spaces.find(layout)
         assert space is not None
         return from_store(space, store)
