@@ -135,7 +135,8 @@ _PREDICTED = ["predicted_ms", "predicted_sample", "predicted_gather", "predicted
 _OFFLOAD = ["setting", "decision", "num_chunks", "budget_gib", *_TIMES, "predicted_ms", "first_s",
             "build_s", "rows_s", "lists_s", "from_host_gb", "to_host_gb", "to_ranks_gb", "kept_gb",
             "peak_gib", "driver_gib", "rows_device_gib", "rows_host_gib", "rows_file_gib", "h2d_ms",
-            "d2h_ms", "rows_ms", "d2d_ms", "gpu_ms", "busy_ms", "loss", "last_loss"]  # fmt: skip
+            "d2h_ms", "rows_ms", "d2d_ms", "sums_ms", "gpu_ms", "busy_ms", "loss",
+            "last_loss"]  # fmt: skip
 _COLUMNS = {
     "aggregate": ["system", *_TIMES, "gbs", "peak_gib", "ratio"],
     "spmm": ["system", *_TIMES, "gbs", "floor_ms", "edge_floor_ms", "ratio"],

@@ -176,8 +176,8 @@ def _parts(rows: list[Record], folder: Path) -> tuple[list[str], list[Path]]:
     if not rows:
         return [], []
     keys = {"copies from the host": "h2d_ms", "copies to the host": "d2h_ms",
-            "rows by edges": "rows_ms", "between GPUs": "d2d_ms", "computation": "gpu_ms",
-            "busy": "busy_ms"}  # fmt: skip
+            "rows by edges": "rows_ms", "between GPUs": "d2d_ms", "sums over edges": "sums_ms",
+            "other computation": "gpu_ms", "busy": "busy_ms"}  # fmt: skip
     lines = [[_case(r), r["setting"], r.get("num_chunks"), r["ms"],
               *(r.get(key) for key in keys.values())] for r in rows]  # fmt: skip
     head = ["graph, model, GPUs", "setting", "chunks", "epoch, ms", *keys]

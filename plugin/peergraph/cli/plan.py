@@ -22,7 +22,11 @@ from peergraph.fullgraph import FullGraphPlan
 from peergraph.fullgraph.exchange.mode_cost import MODES
 from peergraph.fullgraph.layout.duplication import Duplication
 from peergraph.fullgraph.layout.numbering import ORDERS
-from peergraph.fullgraph.plan.counted_spread import format_duplication, spread_of
+from peergraph.fullgraph.plan.counted_spread import (
+    format_duplication,
+    spread_given,
+    spread_of,
+)
 from peergraph.memory import Group
 from peergraph.memory.topology.machines import MACHINES, machine
 from peergraph.memory.topology.measure import known_topology, measure_topology
@@ -102,6 +106,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--heads", type=int, default=0, help="of attention, for offloaded training (0: sums)")
     add(
+        "--duplication",
+        type=_spreads,
+        default=(),
+        metavar="CHUNKS:NEEDED:LOADED,...",
+        help="rows for each node that so many chunks of each GPU need, and that are loaded of them",
+    )
+    add(
         "--labelled",
         type=float,
         metavar="SHARE",
@@ -151,6 +162,23 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _spreads(text: str) -> list[tuple[int, float, float]]:
+    """``32:7.87:3.82,64:...``."""
+    found = []
+    for word in text.split(","):
+        try:
+            chunks, needed, loaded = word.split(":")
+            given = int(chunks), float(needed), float(loaded)
+        except ValueError:
+            raise argparse.ArgumentTypeError(
+                f"expected CHUNKS:NEEDED:LOADED, got {word!r}"
+            ) from None
+        if given[0] < 1 or not 1 <= given[2] <= given[1]:
+            raise argparse.ArgumentTypeError(f"expected 1 <= LOADED <= NEEDED, got {word!r}")
+        found.append(given)
+    return found
+
+
 def _plan_full_graph(args: argparse.Namespace, topology: Topology) -> int:
     """Prints the plan of training on the whole graph."""
     if args.machines is not None:
@@ -176,7 +204,10 @@ def _plan_full_graph(args: argparse.Namespace, topology: Topology) -> int:
         heads=args.heads,
         hidden_bytes=_HIDDEN_BYTES[args.hidden_dtype],
         labelled=args.labelled,
-        spreads=[spread_of(found, edges / max(1, sum(facts.rows))) for found in counted],
+        spreads=[
+            *(spread_of(found, edges / max(1, sum(facts.rows))) for found in counted),
+            *(spread_given(*given, ranks, facts) for given in args.duplication),
+        ],
     )
     if args.json:
         print(json.dumps({**plan.to_dict(), "duplication": [vars(found) for found in counted]}))

@@ -10,7 +10,8 @@ from torch import Tensor
 from peergraph.aggregate import Csc
 from peergraph.fullgraph.layout.duplication import Duplication, count_duplication, cut_chunks
 from peergraph.fullgraph.layout.edge_share import EdgeShare
-from peergraph.fullgraph.plan.offload_spread import Spread
+from peergraph.fullgraph.plan.memory_items import GraphFacts
+from peergraph.fullgraph.plan.offload_spread import Spread, expected_spread
 
 # Parts of the whole graph (HongTu, Table 3).
 COUNTED_PARTS = (32, 128, 512)
@@ -56,6 +57,24 @@ def spread_of(counted: Duplication, degree: float) -> Spread:
     # Of the rows that a rank receives, as many stay from the chunk before as of all rows.
     sent = counted.alpha * (ranks - 1) / ranks * counted.loaded / max(1, counted.distinct)
     return Spread(counted.num_chunks, counted.alpha, counted.loaded / nodes, True, sent, degree)
+
+
+def spread_given(
+    chunks: int, needed: float, loaded: float, ranks: int, facts: GraphFacts
+) -> Spread:
+    """Returns the spread of a graph that somebody else has counted.
+
+    Args:
+        chunks: of each rank.
+        needed: rows for each node that all chunks need.
+        loaded: rows for each node that cross the host links.
+        ranks: number of ranks.
+        facts: of the graph.
+    """
+    expected = expected_spread(facts, chunks)
+    random = expected.sent / max(expected.alpha * (ranks - 1) / ranks, 1e-9)
+    sent = needed * (ranks - 1) / ranks * random if ranks > 1 else 0.0
+    return Spread(chunks, needed, loaded, True, sent, expected.degree)
 
 
 def format_duplication(counted: Sequence[Duplication]) -> list[str]:

@@ -14,9 +14,9 @@ from peergraph.memory import Topology
 
 # Of files nothing is measured: one NVMe drive, shared by the ranks.
 FILE_RATE = 3e9
-# Seconds in which the host queues the operations of a chunk, and which a chunk takes at least
-# besides its work. Measured on an H200.
-_QUEUE_SECONDS, _CHUNK_SECONDS = 5e-4, 1.6e-4
+# Seconds in which the host queues the operations of a chunk, on one rank and on several, and which
+# a chunk takes at least besides its work. Measured on H200s.
+_QUEUE_SECONDS, _EXCHANGED_QUEUE_SECONDS, _CHUNK_SECONDS = 1e-3, 2e-3, 1.6e-4
 # Bytes of the direction with less traffic that take time, where a link moves rows in both: 48 of
 # 55 GB/s were measured each way.
 _DUPLEX = 0.15
@@ -87,13 +87,14 @@ def pass_cost(
     files = moved.incoming[FILE], moved.outgoing[FILE]
     host = min(topology.bulk.host)
     between = min(topology.bulk.ingress) or host / 2
+    queue = _QUEUE_SECONDS if facts.world_size == 1 else _EXCHANGED_QUEUE_SECONDS
     parts = {
         "host link": (max(link_in, link_out) + _DUPLEX * min(link_in, link_out)) / host,
         "files": sum(files) * facts.world_size / FILE_RATE,
         "links between GPUs": moved.exchanged / between,
         "the GPU": _device_seconds(step, facts, spread, topology, element_bytes)
         + _access(topology, link_in + link_out + 2 * moved.exchanged),
-        "launches": spread.chunks * _QUEUE_SECONDS,
+        "launches": spread.chunks * queue,
     }
     bound = max(parts, key=parts.__getitem__)
     # Parts run beside each other, except for those of the first and of the last chunk.

@@ -21,7 +21,7 @@ from peergraph.fullgraph.plan.offload_cost import (
 )
 from peergraph.fullgraph.plan.offload_pass import PassCost, pass_cost
 from peergraph.fullgraph.plan.offload_schedule import FEATURES, SOURCE, Schedule, make_schedule
-from peergraph.fullgraph.plan.offload_spread import Spread, expected_spread
+from peergraph.fullgraph.plan.offload_spread import Spread, spread_at
 from peergraph.memory import Topology
 from peergraph.store.placement.plan import format_bytes
 
@@ -154,7 +154,8 @@ def make_offload_plan(
         heads: of attention; 0: layers that sum.
         hidden_bytes: bytes of an element of rows that passes store; None: `element_bytes`.
         labelled: share of the nodes that the loss is computed of; None: not known, at most all.
-        spreads: that have been counted; others are expected of a random order.
+        spreads: rows that chunks need, counted for some numbers of chunks; none: as of a random
+            order of nodes.
 
     Raises:
         ValueError: a number of chunks or a share that is not positive, or not enough memory; the
@@ -179,11 +180,10 @@ def make_offload_plan(
         kept = tuple(_LABELLED_ROWS * size for size in logits)
         fixed.append(MemoryItem("labelled rows", "output, loss and gradients", kept))
     host_room, file_room = host_memory // ranks, file_memory // ranks
-    counted = {s.chunks: s for s in spreads}
     found: list[OffloadPlan] = []
     refused = ""
     for count in CHUNK_COUNTS if num_chunks is None else (num_chunks,):
-        spread = counted.get(count) or expected_spread(facts, count)
+        spread = spread_at(facts, count, spreads)
         # A model that is not known may have attention.
         edge_columns = 2 * (heads or (_ASSUMED_HEADS if assumed else 0))
         # Buffers for sources are needed where a whole row set does not fit on the device, and for

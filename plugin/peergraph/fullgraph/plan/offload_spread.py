@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from peergraph.fullgraph.plan.memory_items import GraphFacts
@@ -58,6 +59,34 @@ def expected_spread(facts: GraphFacts, chunks: int) -> Spread:
     # Each rank receives the rows of its chunks that others have and its chunk before had not.
     sent = (ranks - 1) * _loaded(degree / ranks, chunks)
     return Spread(chunks, alpha, batches, False, sent, degree)
+
+
+def spread_at(facts: GraphFacts, chunks: int, counted: Sequence[Spread]) -> Spread:
+    """Returns what chunks read, by what was counted for as many chunks or for other numbers.
+
+    Of other numbers, the nearest one tells how many of the rows that a random order would need
+    beyond one for each node are needed.
+    """
+    expected = expected_spread(facts, chunks)
+    if not counted:
+        return expected
+    nearest = min(counted, key=lambda s: abs(math.log(s.chunks / chunks)))
+    if nearest.chunks == chunks:
+        return nearest
+    random = expected_spread(facts, nearest.chunks)
+
+    def between(found: float, of_random: float, expected: float) -> float:
+        share = (found - 1) / (of_random - 1) if of_random > 1 else 0.0
+        return 1 + max(0.0, share) * (expected - 1)
+
+    return Spread(
+        chunks,
+        between(nearest.alpha, random.alpha, expected.alpha),
+        between(nearest.batches, random.batches, expected.batches),
+        True,
+        nearest.sent * expected.sent / max(random.sent, 1e-9),
+        expected.degree,
+    )
 
 
 def effective_degree(facts: GraphFacts, mean: float) -> float:
