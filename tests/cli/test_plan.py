@@ -187,6 +187,11 @@ def test_offloaded_full_graph(capsys: pytest.CaptureFixture[str]) -> None:
     assert (asked["num_chunks"], asked["reason"]) == (7, "as asked for")
     attention = planned(capsys, *small, "--heads", "2", "--offload", "yes")["offload"]
     assert [p["name"] for p in attention["passes"]][-1] == "weights 1"
+    local = planned(capsys, *small, "--num-chunks", "7", "--duplication", "7:1.5:1.25")["offload"]
+    assert local["alpha"] == 1.5 < asked["alpha"]
+    assert local["seconds"] <= asked["seconds"]
+    near = planned(capsys, *small, "--num-chunks", "14", "--duplication", "7:1.5:1.25")["offload"]
+    assert 1.5 < near["alpha"] < 2
     error = refused(capsys, *small, "--offload", "no")
     assert "Offloaded training (offload=None or True)" in error
     assert "host memory is not enough" in refused(

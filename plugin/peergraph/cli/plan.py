@@ -206,7 +206,7 @@ def _plan_full_graph(args: argparse.Namespace, topology: Topology) -> int:
         labelled=args.labelled,
         spreads=[
             *(spread_of(found, edges / max(1, sum(facts.rows))) for found in counted),
-            *(spread_given(*given, ranks, facts) for given in args.duplication),
+            *(spread_given(given, ranks, facts) for given in args.duplication),
         ],
     )
     if args.json:

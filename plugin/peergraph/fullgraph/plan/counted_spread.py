@@ -59,18 +59,16 @@ def spread_of(counted: Duplication, degree: float) -> Spread:
     return Spread(counted.num_chunks, counted.alpha, counted.loaded / nodes, True, sent, degree)
 
 
-def spread_given(
-    chunks: int, needed: float, loaded: float, ranks: int, facts: GraphFacts
-) -> Spread:
+def spread_given(given: tuple[int, float, float], ranks: int, facts: GraphFacts) -> Spread:
     """Returns the spread of a graph that somebody else has counted.
 
     Args:
-        chunks: of each rank.
-        needed: rows for each node that all chunks need.
-        loaded: rows for each node that cross the host links.
+        given: chunks of each rank; rows for each node that all chunks need; those of them that
+            cross the host links.
         ranks: number of ranks.
         facts: of the graph.
     """
+    chunks, needed, loaded = given
     expected = expected_spread(facts, chunks)
     random = expected.sent / max(expected.alpha * (ranks - 1) / ranks, 1e-9)
     sent = needed * (ranks - 1) / ranks * random if ranks > 1 else 0.0
