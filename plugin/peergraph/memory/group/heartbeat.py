@@ -108,7 +108,8 @@ class Heartbeat:
         if self._cause is not None:
             self._store.compare_set("loss", "", self._cause)
             self._store.add("losses", 1)
-        if not self._leaves and self._alarm.is_current():
+        # Also once the process group is destroyed: the process may still end with an error.
+        if not self._leaves:
             return False
         self._store.add(f"left/{self._machines.index}", 1)
         if self._machines.rank == 0:
