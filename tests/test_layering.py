@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.named_case import named_cases
+
 ROOT = Path(__file__).parent.parent
 AREAS = ["memory", "store", "sampling", "aggregate", "fullgraph"]
 PARTS = {  # of an area, in the order in which they may import each other
@@ -210,7 +212,7 @@ def test_allows_the_rest(tmp_path: Path) -> None:
     assert violations(tmp_path) == []
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("path", "text", "rule"),
     [
         ("csrc/memory/x.h", '#include "store/store.h"', "<area>/<file>"),
@@ -246,8 +248,9 @@ def test_allows_the_rest(tmp_path: Path) -> None:
     ],
 )
 def test_catches_each_violation(tmp_path: Path, path: str, text: str, rule: str) -> None:
-    write_tree(tmp_path, ALLOWED | {path: text})
-    found = violations(tmp_path)
+    tree = tmp_path / str(len(list(tmp_path.iterdir())))
+    write_tree(tree, ALLOWED | {path: text})
+    found = violations(tree)
     assert len(found) == 1, found
     assert path in found[0]
     assert rule in found[0]

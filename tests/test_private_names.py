@@ -112,6 +112,7 @@ def _of_newer_torch(name: str) -> Callable[[], Any]:
 
 
 TENSOR, MODULE = _torch("torch.Tensor"), lambda: torch.nn.Linear(1, 1)
+LOADER = lambda: iter(torch.utils.data.DataLoader([1]))  # noqa: E731
 KNOWN: dict[str, Callable[[], Any]] = {
     "_BatchNorm": _torch("torch.nn.modules.batchnorm"),
     "_C": _torch("torch"),
@@ -124,6 +125,7 @@ KNOWN: dict[str, Callable[[], Any]] = {
     "_backward_pre_hooks": MODULE,
     "_base": TENSOR,
     "_cdata": lambda: torch.ones(1).untyped_storage(),
+    "_dataset_fetcher": LOADER,
     "_current_graph_task_id": _torch("torch._C"),
     "_current_level": _torch("torch.autograd.forward_ad"),
     "_disable_current_modes": _torch("torch.utils._python_dispatch"),
@@ -150,6 +152,7 @@ KNOWN: dict[str, Callable[[], Any]] = {
     "_pytree": _torch("torch.utils"),
     "_reduction": _torch("torch.nn"),
     "_reshape_alias": lambda: torch.ops.aten,
+    "_sampler_iter": LOADER,
     "_schema": lambda: torch.ops.aten.add.Tensor,
     "_softmax": _torch("torch.ops.aten"),
     "_softmax_backward_data": _torch("torch.ops.aten"),

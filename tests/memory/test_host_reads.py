@@ -16,6 +16,7 @@ from peergraph.memory.table import access
 from peergraph.memory.table.host_read_speeds import SPARSE_BYTES, Speeds, save_speeds, staged_share
 from peergraph.testing import run_ranks
 from tests.memory.tables import plain_gather, random_ids, random_rows, same_bits, split, table_of
+from tests.named_case import named_cases
 from tests.pairwise import pairwise
 
 
@@ -54,7 +55,7 @@ def test_the_fastest_way_by_width(tmp_path: Path) -> None:
     assert [path.name for path in file.parent.iterdir()] == ["rates.json"]
 
 
-@pytest.mark.parametrize(
+@named_cases(
     "text",
     [
         "",
