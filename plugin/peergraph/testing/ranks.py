@@ -119,6 +119,8 @@ def _run(
             world_size=world_size,
             timeout=timedelta(seconds=60),
         )
+        # Gloo fails on a rank that is still connecting when another one, already connected, ends.
+        dist.all_reduce(torch.zeros(1))
         fn, args = pickle.loads(task)
         message = pickle.dumps((True, fn(*args)))
         has_finished = True

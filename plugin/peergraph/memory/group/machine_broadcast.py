@@ -43,6 +43,8 @@ class MachineBroadcast:
             len(ranks),
             timedelta(seconds=group.timeout),
         )
+        # Gloo fails on a rank that is still connecting when another one, already connected, ends.
+        self._gloo.barrier().wait()
 
     def tensor(
         self, make: Callable[[], Tensor], shape: Sequence[int], dtype: torch.dtype
