@@ -167,7 +167,38 @@ class Differentiated:
             GradientSum(operand, self.space, selection) if needed else None
             for operand, needed in zip(operands, needs, strict=True)
         ]
-        kept: dict[int, Tensor] = {id(operands[place]): next(saved) for place in self._known}
+        kept = {id(operands[place]): next(saved) for place in self._known}
+        backward = _BackwardPass(self, operands, gradients, kept, roots, heads, known, selection)
+        backward.run(further)
+        add_over_ranks(self.space.rank.real, [g for g in gradients if g is not None])
+        return [None if gradient is None else gradient.result() for gradient in gradients]
+
+
+class _BackwardPass:
+    """A pass over chunks that runs a program again and differentiates it.
+
+    Args:
+        differentiated: the program.
+        operands: its inputs.
+        gradients: of each input; None: not needed.
+        kept: rows of inputs that are not computed again, by the id of the operand.
+        roots, heads, known, selection: see :meth:`Differentiated.backward`.
+    """
+
+    def __init__(
+        self,
+        differentiated: Differentiated,
+        operands: Sequence[Operand],
+        gradients: Sequence[GradientSum | None],
+        kept: dict[int, Tensor],
+        roots: Sequence[RowOperand],
+        heads: Heads,
+        known: Sequence[Tensor],
+        selection: Selection | None,
+    ) -> None:
+        self._space, self._program = differentiated.space, differentiated.program
+        self._operands, self._gradients, self._kept = operands, gradients, kept
+        self._heads, self._known = heads, known
         # Aggregated rows that were not stored are computed again.
         rows = [
             operand
@@ -175,63 +206,78 @@ class Differentiated:
             if isinstance(operand, RowOperand) and id(operand) not in kept
         ]
         store_wanted([*roots, *rows])
-        row_pass = RowPass(self.space, [*roots, *rows], selection)
-        slots = dict(zip(map(id, rows), row_pass.outputs[len(roots) :], strict=True))
-        rank = self.space.rank
+        self._pass = RowPass(self._space, [*roots, *rows], selection)
+        slots = self._pass.outputs
+        self._root_slots = slots[: len(roots)]
+        self._row_slots = dict(zip(map(id, rows), slots[len(roots) :], strict=True))
         # Autograd keeps what the gradients need, and nothing else stays.
-        last_uses = self.program.last_uses(self.outputs)
+        self._last_uses = self._program.last_uses(differentiated.outputs)
 
-        def visit(chunk: PassChunk, place: Place, values: list[Any]) -> None:
-            leaves: list[Tensor] = []
-            sums: list[GradientSum] = []
-            inputs = []
-            for operand, gradient in zip(operands, gradients, strict=True):
-                if id(operand) in kept:
-                    part = kept[id(operand)][chunk.start : chunk.stop]
-                    value = wrap(part, place.layout(self.space), 0)
-                elif isinstance(operand, RowOperand):
-                    value = values[slots[id(operand)]]
-                else:
-                    value = value_at(operand, chunk, place)
-                if gradient is not None:
-                    value, leaf = differentiable_value(value)
-                    leaves.append(leaf)
-                    sums.append(gradient)
-                inputs.append(value)
-            with torch.enable_grad():
-                with rank.knowing(known):
-                    results = self.program.run(rank, inputs, last_uses)
-                computed = [values[slot] for slot in row_pass.outputs[: len(roots)]]
-                outputs, grads = heads(chunk, place, computed, results)
-            given = [i for i, output in enumerate(outputs) if output.requires_grad]
-            found: Sequence[Tensor | None] = [None] * len(leaves)
-            if given:
-                with rank.reducing(partial_sum):
-                    found = torch.autograd.grad(
-                        [outputs[i] for i in given],
-                        leaves,
-                        [grads[i] for i in given],
-                        allow_unused=True,
-                    )
-            for gradient, leaf, grad in zip(sums, leaves, found, strict=True):
-                gradient.add(chunk, place, leaf, grad)
-
-        wanted = [gradient for gradient in gradients if gradient is not None]
-        row_pass.run(
-            visit,
+    def run(self, further: Sequence[Operand]) -> None:
+        """Adds the gradients of all chunks. `further` are operands that the heads take."""
+        stores = [
+            (gradient.store, gradient.structure)
+            for gradient in self._gradients
+            if gradient is not None and gradient.store is not None
+        ]
+        self._pass.run(
+            self._visit,
             operands=[
-                *(operand for operand in operands if id(operand) not in kept),
+                *(operand for operand in self._operands if id(operand) not in self._kept),
                 *further,
             ],
-            writes=[g.store for g in wanted if g.store is not None and g.structure is None],
-            gradients=[
-                (g.store, g.structure)
-                for g in wanted
-                if g.store is not None and g.structure is not None
-            ],
+            writes=[store for store, structure in stores if structure is None],
+            gradients=[part for part in stores if part[1] is not None],
         )
-        add_over_ranks(rank.real, wanted)
-        return [None if gradient is None else gradient.result() for gradient in gradients]
+
+    def _visit(self, chunk: PassChunk, place: Place, values: list[Any]) -> None:
+        inputs, leaves, sums = self._inputs(chunk, place, values)
+        rank = self._space.rank
+        with torch.enable_grad():
+            with rank.knowing(self._known):
+                results = self._program.run(rank, inputs, self._last_uses)
+            computed = [values[slot] for slot in self._root_slots]
+            outputs, grads = self._heads(chunk, place, computed, results)
+        found = self._differentiate(outputs, grads, leaves)
+        for gradient, leaf, grad in zip(sums, leaves, found, strict=True):
+            gradient.add(chunk, place, leaf, grad)
+
+    def _inputs(
+        self, chunk: PassChunk, place: Place, values: list[Any]
+    ) -> tuple[list[Any], list[Tensor], list[GradientSum]]:
+        """The program's inputs in a chunk; the leaves among them, and the sum of each one."""
+        inputs: list[Any] = []
+        leaves: list[Tensor] = []
+        sums: list[GradientSum] = []
+        for operand, gradient in zip(self._operands, self._gradients, strict=True):
+            if id(operand) in self._kept:
+                part = self._kept[id(operand)][chunk.start : chunk.stop]
+                value = wrap(part, place.layout(self._space), 0)
+            elif isinstance(operand, RowOperand):
+                value = values[self._row_slots[id(operand)]]
+            else:
+                value = value_at(operand, chunk, place)
+            if gradient is not None:
+                value, leaf = differentiable_value(value)
+                leaves.append(leaf)
+                sums.append(gradient)
+            inputs.append(value)
+        return inputs, leaves, sums
+
+    def _differentiate(
+        self, outputs: Sequence[Tensor], grads: Sequence[Tensor], leaves: Sequence[Tensor]
+    ) -> Sequence[Tensor | None]:
+        """The gradient of each leaf; None is zero."""
+        given = [i for i, output in enumerate(outputs) if output.requires_grad]
+        if not given:
+            return [None] * len(leaves)
+        with self._space.rank.reducing(partial_sum):
+            return torch.autograd.grad(
+                [outputs[i] for i in given],
+                leaves,
+                [grads[i] for i in given],
+                allow_unused=True,
+            )
 
 
 class GradientSum:

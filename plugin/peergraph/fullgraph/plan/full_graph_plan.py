@@ -7,26 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from peergraph.fullgraph.exchange.mode_cost import MODES, STAGED_MODES, quickest, sum_costs
-from peergraph.fullgraph.plan.layer_cost import LayerCost, layer_costs, mode_costs
-from peergraph.fullgraph.plan.memory_items import (
-    GraphFacts,
-    MemoryItem,
-    graph_items,
-    total_bytes,
-    training_items,
-)
+from peergraph.fullgraph.plan.layer_cost import LayerCost
+from peergraph.fullgraph.plan.memory_items import GraphFacts, MemoryItem, total_bytes
 from peergraph.fullgraph.plan.offload_cost import DEVICE
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan, make_offload_plan
 from peergraph.fullgraph.plan.offload_spread import Spread
+from peergraph.fullgraph.plan.resident_plan import ASSUMED_WIDTH, ResidentPlan
 from peergraph.memory import Topology
 from peergraph.store import EdgeType
 from peergraph.store.placement.plan import format_bytes
 
 # Layers, and columns of each, that are assumed of a model if its widths are not given.
 _ASSUMED_COLUMNS, _ASSUMED_LAYERS = 256, 3
-# The width of a sum for which exchanges are compared where the model's widths are not known.
-_ASSUMED_WIDTH = 128
-_MOST_GPUS = 4096
 _UNKNOWN_MEMORY = 1 << 50
 
 
@@ -121,41 +113,16 @@ class FullGraphPlan:
                 message has a table of what is needed and for what.
         """
         widths = _check_widths(widths)
-        if num_chunks is not None and offload is False:
-            raise ValueError(f"num_chunks is for offloaded training, got {num_chunks} and "
-                             "offload=False")  # fmt: skip
-        if hidden_bytes is not None and offload is False:
-            raise ValueError("a dtype of stored rows is for offloaded training, got offload=False")
-        items, layers = graph_items(facts), list[LayerCost]()
-        if widths is None:
-            costs = mode_costs(facts, _ASSUMED_WIDTH * element_bytes, topology)
-            seconds = {name: cost.seconds for name, cost in costs.items()}
-            # Without widths nothing is known of the rows that layers exchange.
-            buffers = dict.fromkeys(costs, (0,) * facts.world_size)
-        else:
-            items += training_items(facts, widths, element_bytes)
-            layers = layer_costs(facts, widths, element_bytes, topology)
-            names = list(layers[0].modes)
-            seconds = {name: sum(layer.seconds(name) for layer in layers) for name in names}
-            buffers = {name: _widest_buffers(layers, name) for name in names}
-        usable = [name for name in seconds if name in modes]
-        if mode is not None and mode not in MODES:
-            raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
-        if mode is not None and mode not in usable:
-            raise ValueError(f"mode {mode!r} is not for these ranks, expected one of {usable}")
-        held = total_bytes(items, facts.world_size)
-        peak = {name: _peak(held, buffers[name]) for name in usable}
-        fitting = [n for n in usable if memory_budget is None or peak[n] <= memory_budget]
-        wanted = fitting if mode is None else [n for n in fitting if n == mode]
+        _check_offload_options(offload, num_chunks, hidden_bytes)
+        resident = ResidentPlan.make(facts, topology, widths, element_bytes, modes)
+        _check_mode(mode, resident.usable)
+        fitting = resident.fitting_modes(memory_budget)
+        wanted = [name for name in fitting if mode in (None, name)]
         if offload is False and not wanted:
-            least = min(peak.values()) if mode is None else peak[mode]
             assert memory_budget is not None
-            raise ValueError(_too_large(facts, items, buffers, least, memory_budget))
+            raise ValueError(resident.describe_excess(mode, memory_budget))
         model = widths or _assumed_widths(facts, element_bytes)
-        needed = min(peak.values()) if mode is None else peak[mode]
-        if widths is None:
-            assumed = training_items(facts, model, element_bytes)
-            needed += max(total_bytes(assumed, facts.world_size))
+        needed = resident.needed_bytes(mode, model, element_bytes)
         too_large = memory_budget is not None and needed > memory_budget
         if host_memory is None:
             host_memory = topology.host_memory or _UNKNOWN_MEMORY
@@ -182,34 +149,31 @@ class FullGraphPlan:
             except ValueError as error:
                 if offload or not too_large:
                     raise
-                advice = _enough(facts, items, buffers, memory_budget)
+                advice = resident.advise_gpus(memory_budget)
                 raise ValueError(f"{error}\nResident training: {advice}") from None
+            wanted = [name for name in resident.usable if mode in (None, name)]
         asked = offload if num_chunks is None else True
-        decision = _decision(asked, too_large, needed, memory_budget, widths, model)
-        if offloaded is not None:
-            wanted = [n for n in usable if mode in (None, n)]
-        chosen = quickest(seconds, wanted)
-        reason = _reason(facts, chosen, mode, seconds, usable, fitting, widths)
+        chosen = quickest(resident.seconds, wanted)
         return cls(
-            facts,
-            topology,
-            widths,
-            element_bytes,
-            memory_budget,
-            chosen,
-            reason,
-            tuple(items),
-            tuple(layers),
-            buffers,
-            tuple(modes),
-            decision,
-            offloaded,
-            host_memory,
-            file_memory,
-            heads,
-            hidden_bytes,
-            labelled,
-            _candidates(seconds, wanted),
+            facts=facts,
+            topology=topology,
+            widths=widths,
+            element_bytes=element_bytes,
+            memory_budget=memory_budget,
+            mode=chosen,
+            reason=_reason(resident, chosen, mode, fitting),
+            items=resident.items,
+            layers=resident.layers,
+            buffers=resident.buffers,
+            modes=tuple(modes),
+            decision=_decision(asked, too_large, needed, memory_budget, widths, model),
+            offload=offloaded,
+            host_memory=host_memory,
+            file_memory=file_memory,
+            heads=heads,
+            hidden_bytes=hidden_bytes,
+            labelled=labelled,
+            candidates=_candidates(resident.seconds, wanted),
         )
 
     @property
@@ -331,6 +295,24 @@ def _check_widths(widths: Sequence[int] | None) -> tuple[int, ...] | None:
     return tuple(widths)
 
 
+def _check_offload_options(
+    offload: bool | None, num_chunks: int | None, hidden_bytes: int | None
+) -> None:
+    if num_chunks is not None and offload is False:
+        raise ValueError(
+            f"num_chunks is for offloaded training, got {num_chunks} and offload=False"
+        )
+    if hidden_bytes is not None and offload is False:
+        raise ValueError("a dtype of stored rows is for offloaded training, got offload=False")
+
+
+def _check_mode(mode: str | None, usable: Sequence[str]) -> None:
+    if mode is not None and mode not in MODES:
+        raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+    if mode is not None and mode not in usable:
+        raise ValueError(f"mode {mode!r} is not for these ranks, expected one of {list(usable)}")
+
+
 def _assumed_widths(facts: GraphFacts, element_bytes: int) -> tuple[int, ...]:
     """The tables of nodes taken for features, and layers of usual widths."""
     rows = sum(map(sum, facts.nodes.values()))
@@ -364,82 +346,18 @@ def _candidates(seconds: dict[str, float], usable: Sequence[str]) -> tuple[str, 
     return best + tuple(mode for mode in usable if mode not in STAGED_MODES)
 
 
-def _widest_buffers(layers: Sequence[LayerCost], mode: str) -> tuple[int, ...]:
-    return tuple(map(max, zip(*(layer.modes[mode].buffers for layer in layers), strict=True)))
-
-
-def _peak(held: Sequence[int], buffers: Sequence[int]) -> int:
-    return max(a + b for a, b in zip(held, buffers, strict=True))
-
-
-def _reason(
-    facts: GraphFacts,
-    chosen: str,
-    asked: str | None,
-    seconds: dict[str, float],
-    usable: Sequence[str],
-    fitting: Sequence[str],
-    widths: Sequence[int] | None,
-) -> str:
+def _reason(resident: ResidentPlan, chosen: str, asked: str | None, fitting: Sequence[str]) -> str:
+    """Why a mode of exchange is used, in words."""
+    facts, seconds = resident.facts, resident.seconds
     if asked is not None:
         return "asked for"
     if facts.world_size == 1:
         return "one rank has all rows, nothing is exchanged"
-    per = "an epoch" if widths is not None else f"a sum of {_ASSUMED_WIDTH} columns"
-    times = ", ".join(f"{name} {1e3 * seconds[name]:.3g} ms" for name in usable)
+    per = "an epoch" if resident.widths is not None else f"a sum of {ASSUMED_WIDTH} columns"
+    times = ", ".join(f"{name} {1e3 * seconds[name]:.3g} ms" for name in resident.usable)
     volume = sum(sum(v.received) for v in facts.volumes.values())
     whole = sum((facts.world_size - 1) * sum(facts.nodes[t[0]]) for t in facts.volumes)
     share = f"{100 * volume / max(1, whole):.0f} % of remote rows are needed"
-    left_out = [name for name in usable if name not in fitting]
+    left_out = [name for name in resident.usable if name not in fitting]
     without = f"; no room for {', '.join(left_out)}" if left_out else ""
     return f"predicted for {per}: {times}; {share}{without}"
-
-
-def _too_large(
-    facts: GraphFacts,
-    items: Sequence[MemoryItem],
-    buffers: dict[str, tuple[int, ...]],
-    least: int,
-    budget: int,
-) -> str:
-    ranks = facts.world_size
-    parts = ", ".join(
-        f"{i.name} {format_bytes(max(i.num_bytes))}" for i in items if any(i.num_bytes)
-    )
-    advice = _enough(facts, items, buffers, budget)
-    return (
-        f"full-graph training takes {format_bytes(least)} ({least} bytes) on the busiest of "
-        f"{ranks} rank{'s' if ranks > 1 else ''}, more than memory_budget "
-        f"{format_bytes(budget)} ({budget} bytes): {parts}. Offloaded training (offload=None or "
-        f"True) keeps rows in host memory; {advice}"
-    )
-
-
-def _enough(
-    facts: GraphFacts,
-    items: Sequence[MemoryItem],
-    buffers: dict[str, tuple[int, ...]],
-    budget: int,
-) -> str:
-    """How many GPUs would do, in words."""
-    count = _enough_gpus(facts, items, buffers, budget)
-    return f"{count or 'no number of'} GPUs with this budget would do"
-
-
-def _enough_gpus(
-    facts: GraphFacts,
-    items: Sequence[MemoryItem],
-    buffers: dict[str, tuple[int, ...]],
-    budget: int,
-) -> int | None:
-    """How many GPUs hold the graph with even shares and whole blocks in two buffers."""
-    ranks = facts.world_size
-    held = sum(total_bytes(items, ranks))
-    # Two buffers of n/P rows; on one rank the plan has none, so count a layer's widest rows.
-    staged = max(buffers["blocks"]) * ranks
-    if ranks == 1:
-        staged = 2 * max((sum(i.num_bytes) for i in items if i.name == "layer outputs"), default=0)
-    for count in range(ranks + 1, _MOST_GPUS + 1):
-        if (held + staged) / count <= budget:
-            return count
-    return None

@@ -44,7 +44,7 @@ class MachineBroadcast:
             timedelta(seconds=group.timeout),
         )
         # Gloo fails on a rank that is still connecting when another one, already connected, ends.
-        self._gloo.barrier().wait()
+        self._gloo.barrier().wait()  # type: ignore[attr-defined]
 
     def tensor(
         self, make: Callable[[], Tensor], shape: Sequence[int], dtype: torch.dtype
