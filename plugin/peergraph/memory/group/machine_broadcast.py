@@ -35,16 +35,7 @@ class MachineBroadcast:
         self._sender = sender
         self._is_sender = group.machines.rank == sender
         ranks = [sender, *receivers]
-        # Not a group of torch.distributed's: its names are those of its ranks, so that a second
-        # group of the same ranks finds the addresses of the first.
-        self._gloo: Any = dist.ProcessGroupGloo(
-            group.machines.substore(f"broadcast/{name}"),
-            ranks.index(group.machines.rank),
-            len(ranks),
-            timedelta(seconds=group.timeout),
-        )
-        # Gloo fails on a rank that is still connecting when another one, already connected, ends.
-        self._gloo.barrier().wait()  # type: ignore[attr-defined]
+        self._gloo = _connect(group, name, ranks)
 
     def tensor(
         self, make: Callable[[], Tensor], shape: Sequence[int], dtype: torch.dtype
@@ -93,3 +84,18 @@ class MachineBroadcast:
         if int(has_failed):
             raise RuntimeError(f"rank {self._sender} could not send its graph: see its error")
         return made
+
+
+def _connect(group: Group, name: str, ranks: list[int]) -> Any:
+    """A process group of these ranks, which all call this."""
+    # Not a group of torch.distributed's: its names are those of its ranks, so that a second group
+    # of the same ranks finds the addresses of the first.
+    gloo: Any = dist.ProcessGroupGloo(
+        group.machines.substore(f"broadcast/{name}"),
+        ranks.index(group.machines.rank),
+        len(ranks),
+        timedelta(seconds=group.timeout),
+    )
+    # Gloo fails on a rank that is still connecting when another one, already connected, ends.
+    gloo.allreduce([torch.zeros(1)]).wait()
+    return gloo

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 
+from peergraph.store.ingest.read.batch import Batch
+from peergraph.store.ingest.values.numbers import Problems
+
 _MOST_NAMED = 5
 
 
@@ -51,6 +54,17 @@ class BadRows:
         if room > 0:
             padded = chain(values, repeat(None))
             named += [(int(row), _short(next(padded))) for row in rows[:room]]
+
+    def add_problems(self, batch: Batch, problems: Problems) -> None:
+        """Counts the rows of a batch that have problems."""
+        for reason, mask in problems.masks.items():
+            self.add(batch.file, reason, list(batch.rows[mask]))
+
+    def add_batch(self, batch: Batch, problems: Problems) -> None:
+        """Counts the rows of a batch that have problems, and the rows that its reader skipped."""
+        self.add_problems(batch, problems)
+        for row, reason in batch.skipped:
+            self.add(batch.file, reason, [row])
 
     @property
     def total(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,22 +69,23 @@ class EdgeIngest:
         looked_up = self._ids != (None, None)
         expected = self._repeat * self._reader.expected_rows
         bad_before = self._workspace.bad_rows.total
-        with self._bucket_folder() as folder:
-            memory = self._workspace.memory // 2 if looked_up else self._workspace.memory
-            buckets = EdgeBuckets(folder, *self._counts, expected, memory, looked_up)
-            files = self._table_files()
-            with files:
-                self._check_tables(files)
-                if looked_up:
-                    missing = self._add_looked_up(buckets, files)
-                else:
-                    self._add_in_order(buckets, files)
-                    missing = np.empty(0, np.int64)
-            if self._workspace.bad_rows.total > bad_before and not self._workspace.skips_bad_rows:
-                raise BadRowsError(
-                    self._workspace.bad_rows, f"edges of {self._type} have rows without use:"
-                )
-            return self._write(buckets, files, missing)
+        folder = self._workspace.temporary / self._stem
+        folder.mkdir()
+        memory = self._workspace.memory // 2 if looked_up else self._workspace.memory
+        buckets = EdgeBuckets(folder, *self._counts, expected, memory, looked_up)
+        files = self._table_files()
+        with files:
+            files.check_filter(self._given.where, str(self._type))
+            if looked_up:
+                missing = self._add_looked_up(buckets, files)
+            else:
+                self._add_in_order(buckets, files)
+                missing = np.empty(0, np.int64)
+        if self._workspace.bad_rows.total > bad_before and not self._workspace.skips_bad_rows:
+            raise BadRowsError(
+                self._workspace.bad_rows, f"edges of {self._type} have rows without use:"
+            )
+        return self._write(buckets, files, missing)
 
     def _write(
         self, buckets: EdgeBuckets, files: TableFiles, missing: NDArray[np.int64]
@@ -104,12 +104,6 @@ class EdgeIngest:
             )
         return EdgeEntry(self._type, num_edges, indptr, indices, edge_ids, files.entries())
 
-    @contextmanager
-    def _bucket_folder(self) -> Iterator[Path]:
-        folder = self._workspace.temporary / self._stem
-        folder.mkdir()
-        yield folder
-
     def _table_files(self) -> TableFiles:
         work = self._workspace
         return TableFiles(
@@ -121,15 +115,6 @@ class EdgeIngest:
             work.temporary,
             self._repeat,
         )
-
-    def _check_tables(self, files: TableFiles) -> None:
-        if not files.has_arrays:
-            return
-        if self._given.where is not None:
-            raise NotImplementedError(
-                f"{self._type}: where goes without tables that have a file of their own: "
-                "write the rows that are left into a file"
-            )
 
     @contextmanager
     def _batches(self, columns: list[str], batch_rows: int, what: str) -> Iterator[Iterator[Batch]]:
@@ -179,7 +164,7 @@ class EdgeIngest:
                 rows_of = list(batch.rows[bad])
                 reason = f"{name} id out of range for {count} nodes"
                 self._workspace.bad_rows.add(batch.file, reason, rows_of, end[bad])
-            self._report(batch, problems)
+            self._workspace.bad_rows.add_batch(batch, problems)
             keep = in_range[0] & in_range[1] & ~without_id
             self._add(buckets, source[keep], destination[keep])
         files.write(values, rows, keep)
@@ -189,24 +174,15 @@ class EdgeIngest:
         for name, what in zip(self._ends, ("source", "destination"), strict=True):
             found = Problems()
             ends.append(to_dense_ids(batch.columns[name], found))
-            for reason, mask in found.masks.items():
-                problems.add(f"the {what} {reason}", mask)
+            problems.add_all(found, f"the {what}")
         if ends[0].dtype != ends[1].dtype:
             ends = [end.astype(np.int64) for end in ends]
         return ends[0], ends[1]
 
     def _add(self, buckets: EdgeBuckets, source: NDArray[Any], destination: NDArray[Any]) -> bool:
-        if self._repeat == 1:
-            return buckets.add(source, destination)
-        both = np.stack([source, destination], axis=1)
-        return buckets.add(both.reshape(-1), np.ascontiguousarray(both[:, ::-1]).reshape(-1))
-
-    def _report(self, batch: Batch, problems: Problems) -> None:
-        bad_rows = self._workspace.bad_rows
-        for reason, mask in problems.masks.items():
-            bad_rows.add(batch.file, reason, list(batch.rows[mask]))
-        for row, found in batch.skipped:
-            bad_rows.add(batch.file, found, [row])
+        if self._repeat == 2:
+            source, destination = _both_directions(source, destination)
+        return buckets.add(source, destination)
 
     # Ids that are looked up: the ends are found in any order, tables are read in a pass of their
     # own.
@@ -237,9 +213,7 @@ class EdgeIngest:
         all_bad = np.unique(np.concatenate(bad))
         if files.can_have_problems:
             self._write_tables(files, buckets.batch_edges, all_bad)
-        if self._repeat == 1:
-            return all_bad
-        return np.stack([2 * all_bad, 2 * all_bad + 1], axis=1).reshape(-1)
+        return _edges_of_rows(all_bad) if self._repeat == 2 else all_bad
 
     def _add_found(
         self,
@@ -249,10 +223,8 @@ class EdgeIngest:
         rows: NDArray[np.int64],
     ) -> None:
         if self._repeat == 2:
-            both = np.stack([source, destination], axis=1)
-            source = both.reshape(-1)
-            destination = np.ascontiguousarray(both[:, ::-1]).reshape(-1)
-            rows = np.stack([2 * rows, 2 * rows + 1], axis=1).reshape(-1)
+            source, destination = _both_directions(source, destination)
+            rows = _edges_of_rows(rows)
         if not buckets.add(source, destination, rows):
             raise RuntimeError("a looked-up number is out of range")
 
@@ -273,9 +245,8 @@ class EdgeIngest:
                         ends.append(to_dense_ids(column, found).astype(np.int64))
                     else:
                         ends.append(to_keys(column, ids.as_text, found))
-                    for reason, mask in found.masks.items():
-                        problems.add(f"the {what} {reason}", mask)
-                self._report(batch, problems)
+                    problems.add_all(found, f"the {what}")
+                self._workspace.bad_rows.add_batch(batch, problems)
                 without_id = problems.any(len(batch))
                 if without_id.any():
                     bad.append(rows[without_id])
@@ -303,9 +274,7 @@ class EdgeIngest:
                 problems, rows = Problems(), numbers.of(batch)
                 files.read(batch, rows, problems)
                 rows = places.of(batch)
-                for reason, mask in problems.masks.items():
-                    bad_rows = list(batch.rows[mask])
-                    self._workspace.bad_rows.add(batch.file, reason, bad_rows)
+                self._workspace.bad_rows.add_problems(batch, problems)
                 bad.append(rows[problems.any(len(rows))])
         return np.concatenate(bad)
 
@@ -321,3 +290,16 @@ class EdgeIngest:
                 files.write(values, rows, ~is_among(places.of(batch), left_out))
         if files.has_arrays:
             files.check_rows(numbers.total, str(self._type))
+
+
+def _both_directions(
+    source: NDArray[Any], destination: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Sources and destinations ``[2 * rows]``: each edge is followed by its reverse."""
+    both = np.stack([source, destination], axis=1)
+    return both.reshape(-1), np.ascontiguousarray(both[:, ::-1]).reshape(-1)
+
+
+def _edges_of_rows(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The numbers of the two edges of each row, where each edge is followed by its reverse."""
+    return np.stack([2 * rows, 2 * rows + 1], axis=1).reshape(-1)

@@ -14,7 +14,7 @@ from peergraph.store.ingest.bad_rows import BadRowsError
 from peergraph.store.ingest.graph_files import NodeFiles
 from peergraph.store.ingest.id_numbers import IdNumbers
 from peergraph.store.ingest.read.array_rows import ArrayColumn, ArrayRows
-from peergraph.store.ingest.read.batch import Batch, RowReader
+from peergraph.store.ingest.read.batch import RowReader
 from peergraph.store.ingest.read.open_rows import open_rows
 from peergraph.store.ingest.read.prefetch import read_ahead
 from peergraph.store.ingest.table_files import TableFiles
@@ -121,11 +121,7 @@ class NodeIngest:
     ) -> tuple[int, tuple[TableEntry, ...]]:
         files = self._table_files(reader.column_names, reader.is_text, order)
         with files:
-            if files.has_arrays and self._given.where is not None:
-                raise NotImplementedError(
-                    f"{self._type!r}: where goes without tables that have a file of their own: "
-                    "write the rows that are left into a file"
-                )
+            files.check_filter(self._given.where, repr(self._type))
             if not files.columns and not files.has_arrays and reader.num_rows is not None:
                 count = reader.num_rows
             else:
@@ -149,7 +145,7 @@ class NodeIngest:
                 for batch in ahead:
                     problems = Problems()
                     values = files.read(batch, numbers.of(batch), problems)
-                    self._report(batch, problems)
+                    self._workspace.bad_rows.add_batch(batch, problems)
                     rows = places.of(batch)
                     keep = None if kept is None else is_among(rows, kept)
                     files.write(values, rows, keep)
@@ -160,13 +156,6 @@ class NodeIngest:
         if files.has_arrays:
             files.check_rows(numbers.total, repr(self._type))
         return places.total
-
-    def _report(self, batch: Batch, problems: Problems) -> None:
-        for reason, mask in problems.masks.items():
-            rows = batch.rows[mask]
-            self._workspace.bad_rows.add(batch.file, reason, list(rows))
-        for row, found in batch.skipped:
-            self._workspace.bad_rows.add(batch.file, found, [row])
 
     def _numbered(
         self, reader: RowReader
@@ -203,7 +192,7 @@ class NodeIngest:
         for batch in reader.batches([name], _BATCH_ROWS):
             problems = Problems()
             ids, rows = to_dense_ids(batch.columns[name], problems), places.of(batch)
-            self._report(batch, problems)
+            bad_rows.add_batch(batch, problems)
             good = ~problems.any(len(ids))
             if good.all() and _is_new(ids, seen):
                 seen[ids], order[rows] = True, ids
@@ -227,11 +216,10 @@ class NodeIngest:
 
         def keys() -> Iterator[tuple[NDArray[np.int64], Any]]:
             for batch in reader.batches([name], _BATCH_ROWS):
-                problems = Problems()
-                rows, ids = places.of(batch), to_keys(batch.columns[name], as_text, problems)
-                for reason, mask in problems.masks.items():
-                    bad = batch.rows[mask]
-                    self._workspace.bad_rows.add(batch.file, f"the id {reason}", list(bad))
+                found, problems = Problems(), Problems()
+                rows, ids = places.of(batch), to_keys(batch.columns[name], as_text, found)
+                problems.add_all(found, "the id")
+                self._workspace.bad_rows.add_problems(batch, problems)
                 yield rows, ids
 
         ids, kept, repeated = IdNumbers.of_rows(keys(), as_text, self._workspace)

@@ -77,6 +77,14 @@ class TableFiles:
                     f"table {table.name!r} of {what} has {found} rows, there are {num_rows}"
                 )
 
+    def check_filter(self, where: str | None, what: str) -> None:
+        """Raises NotImplementedError where a filter of rows meets a table with its own file."""
+        if where is not None and self.has_arrays:
+            raise NotImplementedError(
+                f"{what}: where goes without tables that have a file of their own: write the rows "
+                "that are left into a file"
+            )
+
     @property
     def has_arrays(self) -> bool:
         """Whether a table has a file of its own."""

@@ -122,11 +122,7 @@ def write_runs(path: Path, runs: Iterable[EdgeRun]) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         while pieces:
-            done = os.writev(fd, pieces[:_MOST_PIECES])
-            while pieces and done >= len(pieces[0]):
-                done -= len(pieces.pop(0))
-            if done:
-                pieces[0] = pieces[0][done:]
+            _advance(pieces, os.writev(fd, pieces[:_MOST_PIECES]))
     finally:
         os.close(fd)
 
@@ -138,10 +134,15 @@ def read_run(fd: int, path: Path, run: EdgeRun) -> None:
         done = os.readv(fd, pieces)
         if done == 0:
             raise OSError(f"{path} ends early: another process has changed it")
-        while pieces and done >= len(pieces[0]):
-            done -= len(pieces.pop(0))
-        if done:
-            pieces[0] = pieces[0][done:]
+        _advance(pieces, done)
+
+
+def _advance(pieces: list[memoryview], num_bytes: int) -> None:
+    """Removes the bytes that a call of the system has moved from the front of the pieces."""
+    while pieces and num_bytes >= len(pieces[0]):
+        num_bytes -= len(pieces.pop(0))
+    if num_bytes:
+        pieces[0] = pieces[0][num_bytes:]
 
 
 def _bytes(array: NDArray[Any]) -> memoryview:

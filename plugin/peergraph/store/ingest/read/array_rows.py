@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from peergraph.store.ingest.read.batch import Batch, row_range
+from peergraph.store.ingest.read.batch import Batch, RowReader, row_range
 from peergraph.store.ingest.read.npy_file import NpyFile
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class ArrayColumn:
 
 
 @dataclass(frozen=True)
-class ArrayRows:
+class ArrayRows(RowReader):
     """Columns of equal length, which stand for a file.
 
     Args:
@@ -56,16 +56,6 @@ class ArrayRows:
         return next(iter(self.columns.values())).num_rows
 
     @property
-    def expected_rows(self) -> int:
-        """Number of rows."""
-        return self.num_rows
-
-    @property
-    def is_text(self) -> bool:
-        """Whether types of columns were guessed from text."""
-        return False
-
-    @property
     def num_bytes(self) -> int:
         """Bytes of all columns."""
         return sum(column.num_rows * column.row_bytes for column in self.columns.values())
@@ -78,10 +68,6 @@ class ArrayRows:
             end = min(begin + batch_rows, self.num_rows)
             arrays = {name: column.read(begin, end) for name, column in wanted.items()}
             yield Batch(self.name, row_range(begin, end), arrays, row_bytes * (end - begin))
-
-    def largest(self, column: str) -> int | None:
-        """Not known without reading."""
-        return None
 
 
 def tensor_column(values: Tensor | NDArray[Any]) -> ArrayColumn:

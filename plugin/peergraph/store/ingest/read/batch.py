@@ -1,10 +1,11 @@
-"""Batches of rows, and the interface of what reads them."""
+"""Batches of rows, and the base class of the readers that yield them."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,29 +35,34 @@ class Batch:
         return len(self.rows)
 
 
-class RowReader(Protocol):
+class RowReader(ABC):
     """Reads rows of some files, as often as it is asked to, in the same order."""
 
+    is_text = False
+    """Whether types of columns were guessed from text."""
+
     @property
+    @abstractmethod
     def column_names(self) -> list[str]:
         """Names of all columns."""
 
     @property
+    @abstractmethod
     def num_rows(self) -> int | None:
         """Number of rows, where it is known without reading them."""
 
     @property
     def expected_rows(self) -> int:
-        """An estimate of the number of rows."""
+        """An estimate of the number of rows where that is not known."""
+        assert self.num_rows is not None
+        return self.num_rows
 
     @property
-    def is_text(self) -> bool:
-        """Whether types of columns were guessed from text."""
-
-    @property
+    @abstractmethod
     def num_bytes(self) -> int:
         """The sum of :attr:`Batch.num_bytes`, at most, where all columns are read."""
 
+    @abstractmethod
     def batches(self, columns: Sequence[str], batch_rows: int) -> Iterator[Batch]:
         """Yields all rows.
 
@@ -70,6 +76,7 @@ class RowReader(Protocol):
 
     def largest(self, column: str) -> int | None:
         """The largest number of a column, where it is known without reading it."""
+        return None
 
 
 def row_range(begin: int, end: int) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from peergraph.store.ingest.read.batch import Batch
+from peergraph.store.ingest.read.batch import Batch, RowReader
 from peergraph.store.ingest.read.optional import require
 from peergraph.store.ingest.read.parquet_rows import check_columns
 
@@ -42,7 +42,7 @@ class CsvFormat:
     types: Mapping[str, str] = field(default_factory=dict)
 
 
-class CsvRows:
+class CsvRows(RowReader):
     """Rows of CSV files, one file after the other. Lines with too many or too few values are
     skipped and reported (:attr:`Batch.skipped`).
 
@@ -50,6 +50,8 @@ class CsvRows:
         paths: the files; one at least. ``.gz``, ``.bz2``, ``.zst`` and ``.lz4`` are decompressed.
         csv: how they are written.
     """
+
+    is_text = True
 
     def __init__(self, paths: Sequence[Path], csv: CsvFormat) -> None:
         self._arrow = require("pyarrow", "reading CSV files")
@@ -77,11 +79,6 @@ class CsvRows:
         return sum(map(self._expected, self._paths))
 
     @property
-    def is_text(self) -> bool:
-        """Whether types of columns were guessed from text."""
-        return True
-
-    @property
     def num_bytes(self) -> int:
         """Bytes of all files."""
         return sum(path.stat().st_size for path in self._paths)
@@ -102,10 +99,6 @@ class CsvRows:
                     yield batch
             except self._arrow.ArrowInvalid:
                 yield from self._read_text(path, columns, batch_rows, done)
-
-    def largest(self, column: str) -> int | None:
-        """Not known without reading."""
-        return None
 
     def _read_text(
         self, path: Path, columns: Sequence[str], batch_rows: int, done: int

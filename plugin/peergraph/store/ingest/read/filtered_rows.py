@@ -13,7 +13,7 @@ from peergraph.store.ingest.read.optional import require
 _ROW = "_peergraph_row"
 
 
-class FilteredRows:
+class FilteredRows(RowReader):
     """The rows of a reader that satisfy a condition; the others are no bad rows.
 
     Args:
@@ -24,6 +24,7 @@ class FilteredRows:
 
     def __init__(self, reader: RowReader, where: str, database: Any) -> None:
         self._reader = reader
+        self.is_text = reader.is_text
         self._where = where
         self._database = database
 
@@ -39,13 +40,8 @@ class FilteredRows:
 
     @property
     def expected_rows(self) -> int:
-        """At most so many rows."""
+        """The number of rows before the condition, at most."""
         return self._reader.expected_rows
-
-    @property
-    def is_text(self) -> bool:
-        """Whether types of columns were guessed from text."""
-        return self._reader.is_text
 
     @property
     def num_bytes(self) -> int:
@@ -74,7 +70,3 @@ class FilteredRows:
                 raise ValueError(f"where={self._where!r} is not valid: {error}") from error
             arrays = {name: batch.columns[name].take(rows) for name in columns}
             yield Batch(batch.file, batch.rows[rows], arrays, batch.num_bytes, batch.skipped)
-
-    def largest(self, column: str) -> int | None:
-        """Not known without reading."""
-        return None

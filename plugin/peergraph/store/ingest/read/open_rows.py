@@ -19,7 +19,7 @@ from peergraph.store.ingest.read.filtered_rows import FilteredRows
 from peergraph.store.ingest.read.npy_file import NpyFile
 from peergraph.store.ingest.read.optional import require
 from peergraph.store.ingest.read.parquet_rows import ParquetRows
-from peergraph.store.ingest.read.stream_rows import DatasetRows, stored_stream
+from peergraph.store.ingest.read.stream_rows import DatasetRows, spool_to_parquet
 from peergraph.store.ingest.workspace import Workspace, quoted
 
 _PARQUET = {".parquet", ".pq", ".parq"}
@@ -81,7 +81,7 @@ def _open(given: NodeFiles | EdgeFiles, workspace: Workspace) -> RowReader:
         return DatasetRows(type(files).__name__, files)
     if hasattr(files, "__arrow_c_stream__"):
         path = workspace.temporary / f"{workspace.unique_name('stream')}.parquet"
-        return stored_stream(type(files).__name__, files, path)
+        return spool_to_parquet(type(files).__name__, files, path)
     raise TypeError(
         "files must be paths, a tensor or array of edges, or give Arrow record batches, got "
         f"{type(files).__name__}"
@@ -146,7 +146,7 @@ def _query(query: str, workspace: Workspace) -> RowReader:
 
 
 @dataclass(frozen=True)
-class _Joined:
+class _Joined(RowReader):
     """Readers with the same columns, one after the other."""
 
     readers: Sequence[RowReader]
@@ -163,10 +163,6 @@ class _Joined:
     @property
     def expected_rows(self) -> int:
         return sum(reader.expected_rows for reader in self.readers)
-
-    @property
-    def is_text(self) -> bool:
-        return False
 
     @property
     def num_bytes(self) -> int:

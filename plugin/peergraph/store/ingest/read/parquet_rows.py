@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from peergraph.store.ingest.read.batch import Batch, row_range
+from peergraph.store.ingest.read.batch import Batch, RowReader, row_range
 from peergraph.store.ingest.read.optional import require
 
 
-class ParquetRows:
+class ParquetRows(RowReader):
     """Rows of Parquet files, one file after the other.
 
     Args:
@@ -36,16 +36,6 @@ class ParquetRows:
     def num_rows(self) -> int:
         """Rows of all files."""
         return sum(self._rows)
-
-    @property
-    def expected_rows(self) -> int:
-        """Rows of all files."""
-        return self.num_rows
-
-    @property
-    def is_text(self) -> bool:
-        """Whether types of columns were guessed from text."""
-        return False
 
     @property
     def num_bytes(self) -> int:

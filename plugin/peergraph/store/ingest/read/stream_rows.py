@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from peergraph.store.ingest.read.batch import Batch, row_range
+from peergraph.store.ingest.read.batch import Batch, RowReader, row_range
 from peergraph.store.ingest.read.optional import require
 from peergraph.store.ingest.read.parquet_rows import ParquetRows, check_columns
 
 
-class DatasetRows:
+class DatasetRows(RowReader):
     """Rows of an Arrow table or dataset.
 
     Args:
@@ -37,16 +37,6 @@ class DatasetRows:
         return self._rows
 
     @property
-    def expected_rows(self) -> int:
-        """Number of rows."""
-        return self._rows
-
-    @property
-    def is_text(self) -> bool:
-        """Whether types of columns were guessed from text."""
-        return False
-
-    @property
     def num_bytes(self) -> int:
         """An estimate: eight bytes per value."""
         return 8 * self._rows * len(self.column_names)
@@ -64,13 +54,9 @@ class DatasetRows:
             yield Batch(self._name, row_range(begin, end), arrays, 8 * len(columns) * rows.num_rows)
             begin = end
 
-    def largest(self, column: str) -> int | None:
-        """Not known without reading."""
-        return None
 
-
-def stored_stream(name: str, reader: Any, path: Path) -> ParquetRows:
-    """Writes record batches that come once into a Parquet file, and reads it as often as needed.
+def spool_to_parquet(name: str, reader: Any, path: Path) -> ParquetRows:
+    """Writes record batches, which can be read only once, to a Parquet file; returns its reader.
 
     Args:
         reader: of Arrow, or an object with ``__arrow_c_stream__``.

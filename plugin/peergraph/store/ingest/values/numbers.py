@@ -33,6 +33,15 @@ class Problems:
             known = self.masks.get(reason)
             self.masks[reason] = mask if known is None else known | mask
 
+    def add_all(self, others: Problems, what: str) -> None:
+        """Adds rows with the problems of one value.
+
+        Args:
+            what: names the value, before each reason.
+        """
+        for reason, mask in others.masks.items():
+            self.add(f"{what} {reason}", mask)
+
     def any(self, num_rows: int) -> Mask:
         """Rows with a problem."""
         found = np.zeros(num_rows, np.bool_)
