@@ -95,8 +95,8 @@ def disk_rates(folder: Path, num_bytes: int) -> tuple[float, float]:
     return read, write
 
 
-def child(edges: str, store: str, num_nodes: int, memory: int) -> None:
-    """Ingests in this process; prints what it took."""
+def ingest_and_report(edges: str, store: str, num_nodes: int, memory: int) -> None:
+    """Ingests in this process, and prints the time, memory and bytes that it took as JSON."""
     from peergraph.store import EdgeFiles, NodeFiles, Store
 
     def moved() -> dict[str, int]:
@@ -168,7 +168,7 @@ def main() -> int:
     args = arguments.parse_args()
     num_nodes, num_edges = int(args.nodes), int(args.edges)
     if args.child:
-        child(*args.child, num_nodes, int(args.memory))
+        ingest_and_report(*args.child, num_nodes, int(args.memory))
         return 0
     rows = []
     with tempfile.TemporaryDirectory(dir=args.folder) as name:

@@ -13,14 +13,14 @@ from peergraph.headers import include_path
 from peergraph.integration import explain
 from peergraph.memory.device.pending_errors import synchronize
 from peergraph.store.embedding.embedding import Embedding
-from peergraph.store.embedding.table_state import TableState
+from peergraph.store.embedding.embedding_state import EmbeddingState
 
 __version__ = version("peergraph")
 
 __all__ = [
     "Embedding",
     "PeerLostError",
-    "TableState",
+    "EmbeddingState",
     "__version__",
     "explain",
     "include_path",

@@ -38,7 +38,7 @@ def dropouts(device: torch.device) -> Iterator[Tensor]:
 
 @case("bitmask")
 def relus(device: torch.device) -> Iterator[Tensor]:
-    """Numbers of elements of whole bytes of bits and others; zeros and not a number."""
+    """Counts of elements that fill the last byte of the bits and that do not; zeros and NaN."""
     for dtype in DTYPES:
         for count in (1, 8, 13, 1000):
             x = torch.arange(count, device=device).remainder(7).sub(3).to(dtype)

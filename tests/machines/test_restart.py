@@ -33,7 +33,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(440)
 def test_a_killed_rank_comes_back_with_the_same_batches(tmp_path: Path) -> None:
     files = shared_files()
     endpoint = f"127.0.0.1:{_free_port()}"
@@ -62,7 +62,7 @@ def test_a_killed_rank_comes_back_with_the_same_batches(tmp_path: Path) -> None:
             )
         )
     try:
-        codes = [agent.wait(timeout=150) for agent in agents]
+        codes = [agent.wait(timeout=400) for agent in agents]
     finally:
         for agent in agents:
             agent.kill()

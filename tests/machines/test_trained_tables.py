@@ -88,7 +88,7 @@ def _saves(device: str, folder: str) -> torch.Tensor:
     for step in range(3):
         train_step(embedding, adam, batch_of(step, dist.get_rank()))
     adam.param_groups[0]["lr"] = 0.05
-    dcp.save({"tables": peergraph.TableState(adam)}, checkpoint_id=folder)
+    dcp.save({"tables": peergraph.EmbeddingState(adam)}, checkpoint_id=folder)
     # Steps on the same batches on any number of ranks.
     for step in range(3, 6):
         train_step(embedding, adam, batch_of(step))
@@ -98,7 +98,7 @@ def _saves(device: str, folder: str) -> torch.Tensor:
 def _loads(device: str, folder: str) -> torch.Tensor:
     embedding, adam = _make(device)
     train_step(embedding, adam, batch_of(0, dist.get_rank() + 7))
-    state = {"tables": peergraph.TableState(adam)}
+    state = {"tables": peergraph.EmbeddingState(adam)}
     dcp.load(state, checkpoint_id=folder)
     assert adam.param_groups[0]["lr"] == 0.05
     for step in range(3, 6):
@@ -127,6 +127,6 @@ def test_checkpoints_load_on_gpus(tmp_path: Path) -> None:
 
 def test_what_is_no_table_is_refused() -> None:
     with pytest.raises(TypeError, match="expected embeddings or optimizers"):
-        peergraph.TableState(torch.nn.Linear(1, 1))  # type: ignore[arg-type]
+        peergraph.EmbeddingState(torch.nn.Linear(1, 1))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least one"):
-        peergraph.TableState()
+        peergraph.EmbeddingState()

@@ -25,7 +25,7 @@ _ALONE = Group(0, 1, torch.device("cpu"), 300.0)
 def saved_facts(
     folder: str | PathLike[str], ranks: int, order: str
 ) -> tuple[GraphFacts, list[Duplication]]:
-    """Counts a store that :meth:`Store.save` wrote, its nodes in an order for so many ranks.
+    """Counts a store that :meth:`Store.save` wrote, with its nodes in an order for `ranks` ranks.
 
     Returns:
         The facts, and, of a graph with one type of nodes, the rows that chunks need.

@@ -25,10 +25,10 @@ Graph = TypeVar("Graph")
 
 @dataclass(frozen=True)
 class SplitGraph(Generic[Outline]):
-    """A graph in parts.
+    """A graph split in what is pickled, what fills the store, and tensors that are sent.
 
     Args:
-        outline: is pickled and sent to all ranks.
+        outline: the part that is pickled and sent to all ranks.
         source: what the store is filled with.
         tensors: on the CPU, for rank 0 of each machine.
     """

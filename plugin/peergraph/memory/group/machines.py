@@ -69,17 +69,17 @@ class Machines:
 
     @classmethod
     def alone(cls, rank: int = 0, world_size: int = 1) -> Machines:
-        """One machine with so many ranks."""
+        """One machine with `world_size` ranks."""
         return cls(rank, [Place("", "", "")] * world_size)
 
     @property
     def count(self) -> int:
-        """How many machines there are."""
+        """The number of machines."""
         return len(self.ranks)
 
     @property
     def world_size(self) -> int:
-        """How many ranks all machines have."""
+        """The number of ranks of all machines."""
         return sum(map(len, self.ranks))
 
     @property

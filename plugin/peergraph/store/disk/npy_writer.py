@@ -86,7 +86,7 @@ class NpyWriter:
             os.close(self._fd)
 
     def _size(self, rows: int) -> int:
-        """Bytes of a file of so many rows."""
+        """Bytes of a file with `rows` rows."""
         return self._header_bytes + torch.Size((rows, *self._row_shape)).numel() * (
             self._dtype.itemsize
         )

@@ -103,7 +103,7 @@ def _fitting(
 def _chosen(item: Item, room: int, built: Plan, record: BuildRecord, group: Group) -> Tiers:
     partitions = built.partitions_in_use
     if record.topology is None:
-        # With copies of shards, the ranks hold as much as so many fewer of them.
+        # With c copies of each shard, n ranks hold as many rows as n / c ranks with one copy.
         return fit(item, max(1, built.world_size // built.copies), room)
 
     def choose() -> Tiers | None:

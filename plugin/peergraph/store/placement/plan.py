@@ -26,9 +26,9 @@ class Item:
         rows: rows, hottest first where the rows are ordered by hotness.
         bytes_of: bytes of the first k rows.
         of: the node or edge type.
-        parts_of: bytes by tier of given tiers over so many ranks, as they are allocated: of
-            replicas, the host and the disk by rank, of the sharded tier by shard; None: even
-            shares.
+        parts_of: gives the bytes that each tier allocates, for given tiers and a number of
+            ranks: of replicas, the host and the disk by rank, of the sharded tier by shard. None:
+            even shares.
     """
 
     kind: str

@@ -279,6 +279,6 @@ def place_table(
     # Ranks without a GPU share the machine's memory: one copy serves all.
     name = "host" if plan == "auto" and group.device.type == "cpu" else plan
     budget = common_budget(None, group, DEFAULT_BUDGET_SHARE)
-    # With copies of shards, the ranks hold as much as so many fewer of them.
+    # With c copies of each shard, n ranks hold as many rows as n / c ranks with one copy.
     made = make_plan(name, [item], max(1, group.world_size // copies), budget)
     return made.placements[0].tiers

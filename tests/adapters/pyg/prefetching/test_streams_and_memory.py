@@ -39,7 +39,7 @@ class Slotted:
 
 
 def test_all_tensors_of_a_batch_change_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever a transform has put them; each of them once."""
+    """Each tensor is recorded once, wherever a transform has put it."""
     x = [torch.full((1,), i) for i in range(10)]
     loader = node_loader("cpu")
     batch = Data(x=x[0], own=[x[1], {"a": (x[2],)}], again=x[0])

@@ -37,7 +37,7 @@ def sort_large_bucket(
 
 
 def _ranges(degrees: NDArray[np.int64], most_edges: int) -> Iterator[tuple[int, int]]:
-    """Ranges of destinations with at most so many edges, or of one destination."""
+    """Yields ranges of destinations with at most `most_edges` edges, or of one destination."""
     ends = np.cumsum(degrees)
     begin = 0
     while begin < len(degrees):
@@ -68,7 +68,7 @@ def _pieces(runs: ReadRuns, most_edges: int, order: RunOrder) -> Iterator[Sorted
         for run in runs():
             yield order.sort([run], 1)
         return
-    # Ids are distinct: a range of so many ids has at most so many edges.
+    # Ids are distinct: a range of ids has at most as many edges as ids.
     last = max(int(run.ids.max(initial=-1)) for run in runs())
     for begin in range(0, last + 1, most_edges):
         wanted = [r.select((r.ids >= begin) & (r.ids < begin + most_edges)) for r in runs()]

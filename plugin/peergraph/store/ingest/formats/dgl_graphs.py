@@ -12,8 +12,9 @@ from peergraph.store.input.source import EDGE, NODE
 
 
 def dgl_files(path: Path) -> GraphFiles:
-    """The only graph of a file, homogeneous or heterogeneous, with all tables. DGL loads the file
-    into memory.
+    """Returns the files of a graph that `dgl.save_graphs` wrote, with all its tables.
+
+    The graph may be homogeneous or heterogeneous. DGL loads it into memory.
 
     Raises:
         ImportError: DGL cannot be imported.

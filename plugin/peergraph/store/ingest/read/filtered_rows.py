@@ -14,7 +14,7 @@ _ROW = "_peergraph_row"
 
 
 class FilteredRows(RowReader):
-    """The rows of a reader that satisfy a condition; the others are no bad rows.
+    """The rows of a reader that satisfy a condition. The other rows do not count as bad rows.
 
     Args:
         reader: of all rows.

@@ -93,11 +93,11 @@ class RowRange(Tensor):
         return ChunkStorageMetadata(torch.Size((begin, 0)), torch.Size((end - begin, width)))
 
 
-class TableState:
+class EmbeddingState:
     """Embeddings, and an optimizer's state of them, as a ``Stateful`` of
     torch.distributed.checkpoint::
 
-        state = {"model": model.state_dict(), "tables": peergraph.TableState(optimizer)}
+        state = {"model": model.state_dict(), "tables": peergraph.EmbeddingState(optimizer)}
         dcp.save(state, checkpoint_id=folder)       # all ranks
         dcp.load(state, checkpoint_id=folder)
 
@@ -143,7 +143,7 @@ class TableState:
                 state[f"optimizer{number}.group{at}"] = options
         return state
 
-    @collective("TableState.load_state_dict")
+    @collective("EmbeddingState.load_state_dict")
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over what torch.distributed.checkpoint has read. Collective.
 
