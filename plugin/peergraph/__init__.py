@@ -19,8 +19,8 @@ __version__ = version("peergraph")
 
 __all__ = [
     "Embedding",
-    "PeerLostError",
     "EmbeddingState",
+    "PeerLostError",
     "__version__",
     "explain",
     "include_path",
