@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -215,20 +216,75 @@ def test_full_graph_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--skew must be" in refused(capsys, "--topology", "full4", "--full-graph", "--skew=-1")
 
 
-def test_several_machines(capsys: pytest.CaptureFixture[str]) -> None:
-    several = ("--topology", "dgx1", "--machines", "4", "--network", "50G", "--parameters", "1e6")
-    network = planned(capsys, *several)["network"]
+def several(name: str, *more: str) -> tuple[str, ...]:
+    return ("--topology", name, "--machines", "4", "--network", "50G", "--parameters", "1e6", *more)
+
+
+def test_a_store_on_each_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    network = planned(capsys, *several("dgx1", "--compute", "0.01"))["network"]
+    assert (network["plan"], network["machines"]) == ("replicate", 4)
+    assert network["reason"].startswith("a whole store takes ")
     gradients, batches, graph = network["traffic"]
     assert gradients["num_bytes"] == 6_000_000  # twice 3/4 of 4 bytes a parameter
     assert gradients["seconds"] == pytest.approx(6e6 / (50 << 30))
     assert batches["num_bytes"] == 0
     assert graph["per"] == "build"
     assert graph["num_bytes"] > 1e4 * 400
-    assert main(["plan", *SMALL, *several]) == 0
-    assert "gradients (DDP)  machine to machine                6.0 MB a step" in (
-        capsys.readouterr().out
-    )
+    step = network["step"]
+    assert 0.01 < step["one_machine"] == step["machine"] == step["seconds"]
+    assert main(["plan", *SMALL, *several("dgx1", "--compute", "0.01")]) == 0
+    printed = capsys.readouterr().out
+    assert "gradients (DDP)  machine to machine                6.0 MB a step" in printed
+    assert "hidden behind it" in printed
+    assert "an epoch is 4.00 times as fast as on one such machine" in printed
     assert "needs --network" in refused(capsys, "--topology", "dgx1", "--machines", "2")
-    assert "at least 1" in refused(capsys, *several, "--machines", "0")
+    assert "at least 1" in refused(capsys, *several("dgx1"), "--machines", "0")
     assert "for --machines" in refused(capsys, "--topology", "dgx1", "--network", "1G")
-    assert "leave --machines out" in refused(capsys, *several, "--full-graph")
+    assert "leave --machines out" in refused(capsys, *several("dgx1"), "--full-graph")
+    assert "must be in 0..1" in refused(
+        capsys, *several("dgx1"), "--hot-ratio", "2", "--machine-plan", "shard"
+    )
+
+
+def test_rows_split_over_machines(capsys: pytest.CaptureFixture[str]) -> None:
+    def split(name: str, *more: str) -> dict[str, Any]:
+        network = planned(capsys, *several(name, "--machine-plan", "shard", *more))["network"]
+        assert network["plan"] == "shard"
+        return network  # type: ignore[no-any-return]
+
+    # Every mini-batch reads all 10,000 rows; 3/4 of the cold ones are on other machines.
+    network = split("full2", "--hot-ratio", "0.2")
+    gradients, ids, rows, inside, graph = network["traffic"]
+    assert gradients["num_bytes"] == 6_000_000
+    assert (ids["num_bytes"], rows["num_bytes"]) == (6000 * 4, 6000 * 400)
+    # One of two GPUs has received each row that both need.
+    assert inside["num_bytes"] == 3000 * 404
+    assert not inside["network"]
+    assert graph["num_bytes"] > 1e4 * 400
+    assert network["bytes"]["stored"] == graph["num_bytes"] - 6000 * 400
+    assert network["step"]["seconds"] == max(network["step"]["machine"], network["step"]["network"])
+    # What every machine has is not sent; GPUs that do not reach each other use the host.
+    assert split("full2", "--hot-ratio", "1")["traffic"][2]["num_bytes"] == 0
+    assert split("pcie2")["traffic"][3]["link"] == "through host memory"
+    # Narrow rows are on every machine.
+    assert split("full2", "--row-bytes", "16,8")["traffic"][2]["num_bytes"] == 0
+    # Two tables of a type share the ids.
+    both = split("full2", "--hot-ratio", "0.2", "--row-bytes", "400,100")["traffic"]
+    assert (both[1]["num_bytes"], both[2]["num_bytes"]) == (6000 * 4, 6000 * 500)
+
+
+def test_large_graphs_are_split_over_machines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topology = machine("full2")
+    small = replace(topology, memory=(1 << 20,) * 2, host_memory=1 << 20)
+    file = tmp_path / "small.json"
+    file.write_text(small.to_json())
+    arguments = [*several(str(file)), "--budget", "1M"]
+    network = planned(capsys, *arguments)["network"]
+    assert network["plan"] == "shard"
+    assert network["bytes"]["stored"] < network["bytes"]["room"] == 3 << 20
+    assert main(["plan", *SMALL, *arguments, "--machines", "2", "--row-bytes", "900"]) == 0
+    printed = capsys.readouterr().out
+    assert "machines='shard': a whole store takes 9." in printed
+    assert "too large: " in printed

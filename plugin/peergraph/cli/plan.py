@@ -5,17 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from peergraph.cli._plan_full_graph import described_facts, saved_facts
 from peergraph.cli._plan_graph import described_graph, saved_graph
-from peergraph.cli._plan_machines import (
-    Traffic,
-    check_machines,
-    format_traffic,
-    replicate_traffic,
-    traffic_facts,
-)
+from peergraph.cli._plan_machines import Network, PlanOfMachines
 from peergraph.cli._plan_picture import draw
 from peergraph.cli.arguments import byte_count, integers
 from peergraph.fullgraph import FullGraphPlan
@@ -31,12 +26,14 @@ from peergraph.memory import Group
 from peergraph.memory.topology.machines import MACHINES, machine
 from peergraph.memory.topology.measure import known_topology, measure_topology
 from peergraph.memory.topology.topology import Topology
-from peergraph.store.placement.plan import Plan
+from peergraph.store.placement.options import MACHINE_PLANS
+from peergraph.store.placement.plan import Item, Plan
 from peergraph.store.placement.policies import POLICIES, plan_on
 from peergraph.store.placement.ratios import ShardRatios
 from peergraph.store.placement.reads import BatchReads
 
 _DEFAULT_BUDGET_SHARE = 0.6
+DEFAULT_HOT_RATIO = 0.25
 _HIDDEN_BYTES = {"float32": None, "bfloat16": 2, "float16": 2}
 
 
@@ -62,9 +59,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--gpus", type=integers, metavar="N,...", help="only these")
     add("--mask", type=pairs, default=(), metavar="A-B,...", help="links that are not to be used")
     add = parser.add_argument_group("several machines").add_argument
-    add("--machines", type=int, metavar="N", help="such machines, each with a store of its own")
+    add("--machines", type=int, metavar="N", help="so many such machines")
     add("--network", type=byte_count, metavar="SIZE", help="bytes a second of each, such as 50G")
     add("--parameters", type=count, default=1_000_000, metavar="N", help="of the model (1e6)")
+    add(
+        "--machine-plan",
+        choices=MACHINE_PLANS,
+        default="auto",
+        help="a store on each machine, or rows split over them (auto: replicate what fits)",
+    )
+    add(
+        "--hot-ratio",
+        type=float,
+        default=DEFAULT_HOT_RATIO,
+        metavar="R",
+        help="share of the rows of node tables that each machine has where rows are split "
+        f"({DEFAULT_HOT_RATIO:g})",
+    )
+    add(
+        "--compute",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="of a step besides reading the graph: the model's passes (0)",
+    )
     add = parser.add_argument_group("plan").add_argument
     add("--policy", choices=POLICIES, default="auto")
     add(
@@ -131,34 +149,24 @@ def run(args: argparse.Namespace) -> int:
         topology = _topology(args)
         if topology is None:  # another rank prints
             return 0
-        if args.machines is not None:
-            check_machines(args.machines, args.network, args.parameters)
-        elif args.network is not None:
-            raise ValueError("--network is for --machines")
+        network = _network(args)
         if args.full_graph:
             return _plan_full_graph(args, topology)
-        plan, reads = _plan(args, topology)
+        plan, reads, machines = _plan(args, topology, network)
         if args.picture is not None:
             draw(args.picture, plan, topology)
     except (ImportError, OSError, ValueError, NotImplementedError) as error:
         print(f"peergraph plan: {error}", file=sys.stderr)
         return 2
-    traffic: tuple[Traffic, ...] = ()
-    if args.machines is not None:
-        traffic = replicate_traffic(plan, args.machines, args.network, args.parameters)
     if args.json:
-        facts = {
-            "topology": json.loads(topology.to_json()),
-            "plan": plan.to_dict(),
-        }
-        if traffic:
-            facts["network"] = traffic_facts(traffic, args.machines)
+        facts = {"topology": json.loads(topology.to_json()), "plan": plan.to_dict()}
+        if machines is not None:
+            facts["network"] = machines.to_dict()
         print(json.dumps(facts))
     else:
         print(topology, plan.partitions, plan, _assumed(reads, args), sep="\n")
-        if traffic:
-            seconds = sum(p.seconds for p in plan.predictions)
-            print(format_traffic(traffic, args.machines, seconds))
+        if machines is not None:
+            print(machines)
     return 0
 
 
@@ -228,7 +236,18 @@ def _assumed(reads: BatchReads, args: argparse.Namespace) -> str:
     )
 
 
-def _plan(args: argparse.Namespace, topology: Topology) -> tuple[Plan, BatchReads]:
+def _network(args: argparse.Namespace) -> Network | None:
+    if args.machines is not None:
+        return Network.of(args.machines, args.network, args.parameters, args.compute)
+    if args.network is not None:
+        raise ValueError("--network is for --machines")
+    return None
+
+
+def _plan(
+    args: argparse.Namespace, topology: Topology, network: Network | None
+) -> tuple[Plan, BatchReads, PlanOfMachines | None]:
+    """The plan of each machine, the reads of the whole graph, and what several machines send."""
     if args.store is not None:
         items, reads = saved_graph(args.store)
     else:
@@ -237,7 +256,16 @@ def _plan(args: argparse.Namespace, topology: Topology) -> tuple[Plan, BatchRead
     if budget is None:
         budget = int(_DEFAULT_BUDGET_SHARE * min(topology.memory))
     ratios = ShardRatios(args.graph_ratio, args.feature_ratio, args.first)
-    return plan_on(topology, items, reads, budget, args.policy, ratios), reads
+
+    def plan_items(some: Sequence[Item], read: BatchReads) -> Plan:
+        return plan_on(topology, some, read, budget, args.policy, ratios)
+
+    if network is None:
+        return plan_items(items, reads), reads, None
+    machines = PlanOfMachines.make(
+        args.machine_plan, items, reads, topology, network, args.hot_ratio, plan_items
+    )
+    return machines.plan, reads, machines
 
 
 def _topology(args: argparse.Namespace) -> Topology | None:

@@ -74,6 +74,33 @@ class HitRateCurve:
         """The share of the first `count` rows."""
         return float(np.interp(count, self.rows, self.share))
 
+    def distinct_rows(self, reads: float, batches: int = 1, first: int = 0) -> float:
+        """The expected number of distinct rows from `first` on that some mini-batches read.
+
+        A mini-batch reads a row at most once: with a probability that is proportional to the row's
+        share of the reads, at most 1.
+
+        Args:
+            reads: rows of each mini-batch, all of them distinct.
+            batches: how many mini-batches are merged.
+        """
+        counts = np.diff(self.rows).astype(np.float64)
+        density = np.diff(self.share) / counts
+        read = density > 0
+        if reads <= 0 or not read.any():
+            return 0.0
+        low, high = float(reads), max(float(reads), 1 / float(density[read].min()))
+        for _ in range(64):
+            middle = (low + high) / 2
+            if float(np.sum(counts * np.minimum(1.0, middle * density))) < reads:
+                low = middle
+            else:
+                high = middle
+        probability = np.minimum(1.0, low * density)
+        merged = 1.0 - (1.0 - probability) ** batches
+        upto = np.concatenate([[0.0], np.cumsum(counts * merged)])
+        return float(upto[-1] - np.interp(first, self.rows, upto))
+
 
 @dataclass(frozen=True)
 class SamplerWork:

@@ -57,7 +57,7 @@ class Spill:
             MemoryError: the host's memory still does not suffice for the budget or with a folder.
             OSError: the folder has no room for the rows.
         """
-        room = self._room(group)
+        room = self.room(group)
         if movable and self.folder is not None:
             for item in _widest_first(items, group.device.type == "cuda"):
                 excess = host_bytes(planned_allocations(items, plan), group) - room
@@ -74,7 +74,8 @@ class Spill:
         self._check_folder(sum(e.disk for e in allocations))
         return plan, allocations
 
-    def _room(self, group: Group) -> int:
+    def room(self, group: Group) -> int:
+        """Bytes of the host's memory that the store may take. Collective."""
         given = free_host_memory() if self.host_budget is None else self.host_budget
         return int(min(group.all_gather(given)))
 

@@ -1,0 +1,107 @@
+"""What one of several machines stores and reads, where they split the rows of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from peergraph.store.hotness.id_map import id_dtype
+from peergraph.store.input.source import EdgeType, NodeType
+from peergraph.store.placement.cost_model import HitRateCurve
+from peergraph.store.placement.plan import Item
+from peergraph.store.placement.reads import BatchReads
+
+# Wider rows are split over machines.
+_WHOLE_ROW_BYTES = 16
+
+
+@dataclass(frozen=True)
+class RemoteReads:
+    """Rows of one type that a machine needs of other machines for a step.
+
+    Args:
+        rows: distinct rows of the mini-batches of all its GPUs.
+        rows_of_batch: of the mini-batch of one GPU.
+        row_bytes: of all split tables of the type.
+        id_bytes: of a row's number.
+    """
+
+    rows: float
+    rows_of_batch: float
+    row_bytes: int
+    id_bytes: int
+
+
+@dataclass(frozen=True)
+class SplitReads:
+    """Items and reads of one of several machines that split the rows of tables.
+
+    Args:
+        items: with the rows that this machine has.
+        reads: of these rows by a mini-batch.
+        remote: by type with split tables, what it needs of other machines.
+    """
+
+    items: list[Item]
+    reads: BatchReads
+    remote: tuple[RemoteReads, ...]
+
+    @classmethod
+    def of(
+        cls, items: Sequence[Item], reads: BatchReads, machines: int, gpus: int, hot_ratio: float
+    ) -> SplitReads:
+        """Rows of more than 16 bytes are split: each machine has the hottest rows of a node table
+        and an equal share of the others; edge tables have no hot rows.
+
+        Args:
+            items, reads: of the whole graph.
+            gpus: of each machine.
+            hot_ratio: share of the rows of a node table that each machine has.
+
+        Raises:
+            ValueError: a ratio outside of 0..1.
+        """
+        if not 0 <= hot_ratio <= 1:
+            raise ValueError(f"--hot-ratio must be in 0..1, got {hot_ratio}")
+        kept, elsewhere = list[Item](), (machines - 1) / machines
+        nodes, edges = dict(reads.nodes), dict(reads.edges)
+        remote: dict[NodeType | EdgeType, RemoteReads] = {}
+        for item in items:
+            row_bytes = item.bytes_of(1) if item.rows else 0
+            if item.kind not in ("node table", "edge table") or row_bytes <= _WHOLE_ROW_BYTES:
+                kept.append(item)
+                continue
+            of: NodeType | EdgeType
+            if isinstance(item.of, str):
+                hot, of = round(hot_ratio * item.rows), f"{item.of}, split"
+                curve, count = reads.nodes[item.of]
+            else:
+                hot, of = 0, (*item.of[:2], f"{item.of[2]}, split")
+                curve, count = HitRateCurve.uniform(item.rows), reads.edges[item.of]
+            if of not in remote:
+                all_gpus, one = (elsewhere * curve.distinct_rows(count, n, hot) for n in (gpus, 1))
+                id_bytes = id_dtype(item.rows).itemsize
+                remote[of] = RemoteReads(all_gpus, one, 0, id_bytes)
+                if isinstance(of, str):
+                    nodes[of] = _curve_of_machine(curve, hot, machines), count - one
+                else:
+                    edges[of] = count - one
+            remote[of] = replace(remote[of], row_bytes=remote[of].row_bytes + row_bytes)
+            kept.append(replace(item, rows=hot + -(-(item.rows - hot) // machines), of=of))
+        found = replace(reads, nodes=nodes, edges=edges)
+        return cls(kept, found, tuple(remote.values()))
+
+
+def _curve_of_machine(curve: HitRateCurve, hot: int, machines: int) -> HitRateCurve:
+    """The curve of the rows that one of the machines has: the first `hot`, and every `machines`-th
+    of the others."""
+    total = int(curve.rows[-1])
+    cold = hot + -(-(curve.rows[curve.rows > hot] - hot) // machines)
+    rows = np.unique(np.concatenate([curve.rows[curve.rows < hot], [hot], cold, [0]]))
+    among_all = np.where(rows <= hot, rows, np.minimum(total, hot + (rows - hot) * machines))
+    share = np.interp(among_all, curve.rows, curve.share)
+    of_hot = curve.hit_rate(hot)
+    share = np.where(rows <= hot, share, of_hot + (share - of_hot) / machines)
+    return HitRateCurve(rows, share / share[-1] if share[-1] else share)
