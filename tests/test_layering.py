@@ -49,6 +49,7 @@ PUBLIC = [  # what adapters may import: these packages, and what their __all__ l
     "peergraph.integration",
     "peergraph.errors",
     "peergraph.optim",
+    "peergraph.profiling",
     "peergraph.cli",
 ]
 MAX_MODULES = 8  # of an area without parts

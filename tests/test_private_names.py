@@ -140,6 +140,7 @@ KNOWN: dict[str, Callable[[], Any]] = {
     "_get_default_store": _torch("torch.distributed.distributed_c10d"),
     "_has_storage": _torch("torch._C"),
     "_index_put_impl_": _torch("torch.ops.aten"),
+    "_is_profiler_enabled": _torch("torch.autograd.profiler"),
     "_is_view": TENSOR,
     "_len_torch_dispatch_stack": _torch("torch._C"),
     "_local_scalar_dense": _torch("torch.ops.aten"),

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from peergraph.integration import ThreadRng
 from peergraph.memory import limit_blocks
+from peergraph.profiling import WAIT_BATCH, profile_range
 from peergraph.sampling import next_seed
 from peergraph.store import Store
 
@@ -280,7 +281,8 @@ class PrefetchIterator:
     def __next__(self) -> Any:
         if self._is_over:
             raise StopIteration
-        result = self._channel.results.get()
+        with profile_range(WAIT_BATCH):
+            result = self._channel.results.get()
         if self._channel.stopped:
             self._is_over = True
             if self._store is not None and self._store.closed:

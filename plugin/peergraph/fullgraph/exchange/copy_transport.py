@@ -25,6 +25,7 @@ from peergraph.fullgraph.exchange.transport import DistributedTransport, Pending
 from peergraph.memory import Group, SharedRegion
 from peergraph.memory.device.launching import Launch
 from peergraph.memory.group.device_waits import register_wait
+from peergraph.profiling import EXCHANGE, count_bytes, profiled
 
 CHUNK_BYTES = 32 << 20
 """Bytes of a buffer."""
@@ -83,6 +84,7 @@ class CopyTransport(DistributedTransport):
         found = self._slots
         return None if found is None or num_bytes > found.num_bytes else found.own
 
+    @profiled(EXCHANGE)
     def start(
         self,
         outputs: Mapping[int, Tensor],
@@ -97,6 +99,7 @@ class CopyTransport(DistributedTransport):
         """
         if self._memory is None:
             return super().start(outputs, inputs)
+        count_bytes(EXCHANGE, outputs.values())
         if slots is not None and self._slots is not None:
             return self._slots.start(outputs, inputs, slots, selected or {})
         return self._memory.start(outputs, inputs)

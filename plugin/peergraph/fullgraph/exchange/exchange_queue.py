@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from peergraph.memory.device.launching import Launch, launch_on
+from peergraph.profiling import EXCHANGE, profiled
 
 Work = Callable[[Launch], None]
 
@@ -29,6 +30,7 @@ class QueuedExchange:
         self._check = check
         self._tensors = tensors
 
+    @profiled(EXCHANGE)
     def wait(self) -> None:
         """Waits for the exchange; raises PeerLostError where it is known to have been given up."""
         for mark in self._marks:

@@ -18,6 +18,7 @@ from peergraph.fullgraph.exchange.transport import split_rows
 from peergraph.memory import SharedRegion
 from peergraph.memory.device.launching import launch_on
 from peergraph.memory.group.device_waits import register_wait
+from peergraph.profiling import EXCHANGE, count_bytes, profiled
 
 # Counts are this far apart, so that two ranks do not write to the same line of a cache.
 _FLAG_BYTES = 128
@@ -75,6 +76,7 @@ class MappedRows:
         unit = _ROW_UNIT // x.itemsize
         return -(-x.shape[1] // unit) * unit
 
+    @profiled(EXCHANGE)
     def publish(self, x: Tensor) -> RowAddresses:
         """Copies rows of this rank to where all ranks read them; returns where the halo is.
 
@@ -99,6 +101,7 @@ class MappedRows:
             sent = x if self._sent is None else x.index_select(0, self._sent)
             rows[:, : x.shape[1]].copy_(sent)
             rows[:, x.shape[1] :].zero_()
+        count_bytes(EXCHANGE, [rows])
         self._round += 1
         self._signal_all(region, of_release=False)
         self._wait_for_all(region, of_release=False)

@@ -14,6 +14,7 @@ from torch import Tensor
 from peergraph.environment import read_variable
 from peergraph.errors import PeerLostError
 from peergraph.memory import Group
+from peergraph.profiling import ALL_REDUCE, EXCHANGE, count_bytes, profiled
 
 ReduceOp = Literal["sum", "max", "min", "prod"]
 
@@ -142,6 +143,7 @@ class DistributedTransport(Transport):
         super().__init__(group)
         self._is_connected = group.device.type != "cuda"
 
+    @profiled(ALL_REDUCE)
     def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> Tensor:
         """See :meth:`Transport.all_reduce`."""
         if tensor.dtype in _HALF:
@@ -163,6 +165,7 @@ class DistributedTransport(Transport):
         self.all_to_all(outputs, [rows] * len(counts))
         return result
 
+    @profiled(EXCHANGE)
     def all_to_all(self, outputs: list[Tensor], inputs: list[Tensor]) -> None:
         """See :meth:`Transport.all_to_all`."""
         rank, world_size = self.group.rank, self.group.world_size
@@ -174,6 +177,7 @@ class DistributedTransport(Transport):
         peers = [(rank + step) % world_size for step in range(1, world_size)]
         self.start({r: outputs[r] for r in reversed(peers)}, {r: inputs[r] for r in peers}).wait()
 
+    @profiled(EXCHANGE)
     def start(
         self,
         outputs: Mapping[int, Tensor],
@@ -188,6 +192,7 @@ class DistributedTransport(Transport):
             for peer, tensor in tensors.items()
             if tensor.numel()
         ]
+        count_bytes(EXCHANGE, outputs.values())
         works: list[dist.Work] = []
         if calls:
             with _naming_the_lost(self.group):
@@ -225,6 +230,7 @@ class _Works:
         self._works = works
         self._tensors = tensors
 
+    @profiled(EXCHANGE)
     def wait(self) -> None:
         """Waits for all calls."""
         with _naming_the_lost(self._group):

@@ -20,6 +20,7 @@ from peergraph.fullgraph.offload.source_copies import SourceCopies
 from peergraph.fullgraph.offload.source_window import SourceWindow
 from peergraph.fullgraph.offload.transfer_counts import TransferCounts
 from peergraph.fullgraph.offload.transfers import CopyQueue, InFlight, copy_queue
+from peergraph.profiling import CHUNK, profile_range
 
 Operand = tuple[RowStore, ChunkedCsc]
 """Rows of sources, and the edges from them."""
@@ -138,7 +139,8 @@ class ChunkPass:
     def __iter__(self) -> Iterator[PassChunk]:
         with self._progress() as progress:
             for chunk in self._chunks():
-                yield chunk
+                with profile_range(CHUNK):
+                    yield chunk
                 progress.step()
 
     def _chunks(self) -> Iterator[PassChunk]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import fields
 from functools import partial
 from os import PathLike
@@ -31,6 +31,7 @@ from peergraph.memory.table.staged_rows import disk_launch
 from peergraph.memory.table.table_view import leases_of
 from peergraph.memory.table.tier_sizes import Split, local_bytes, shard_rows
 from peergraph.memory.table.tiers import Tiers
+from peergraph.profiling import GATHER, profiled
 from peergraph.progress import progress_bar
 
 _READ_CHUNK_BYTES = 32 << 20
@@ -210,6 +211,7 @@ class Table:
         """The bytes of each rank, by tier, including copies of shards."""
         return {name: region.sizes for name, region in self._regions.items()}
 
+    @profiled(GATHER)
     def gather(
         self, ids: torch.Tensor, out: torch.Tensor | None = None, *, padded: bool = False
     ) -> torch.Tensor:
@@ -239,11 +241,8 @@ class Table:
         result = target
         if target.device != self.device:
             result = torch.empty(shape, dtype=self.dtype, device=self.device)
-        if self.counter is None:
+        with nullcontext() if self.counter is None else self.counter.gather(ids):
             self._gather(access, ids, result.data_ptr(), padded)
-        else:
-            with self.counter.gather(ids):
-                self._gather(access, ids, result.data_ptr(), padded)
         if target is not result:
             target.copy_(result)
         return target

@@ -12,6 +12,7 @@ from peergraph.memory.group.group import Group
 from peergraph.memory.region.region import SharedRegion
 from peergraph.memory.training.coalesce import SparseRows
 from peergraph.memory.training.rounds import Rounds
+from peergraph.profiling import EXCHANGE, profiled
 
 _ALIGNMENT = 16
 # Batches differ in size: parts have room for somewhat larger ones, so that they rarely grow.
@@ -41,6 +42,7 @@ class Exchange:
         self._rounds = Rounds(group, 1 + len(self._tables) * (1 + group.world_size))
         self._region: SharedRegion | None = None
 
+    @profiled(EXCHANGE)
     def send(self, outgoing: Sequence[Outgoing | None] | None) -> list[list[SparseRows] | None]:
         """Returns, for each table, every rank's rows that this rank owns, in order of rank; None
         for a table to which no rank sends. Collective; waits for this rank's current stream.
@@ -68,6 +70,7 @@ class Exchange:
             self._rounds.exchange()
         return [self._incoming(t, counts) for t in range(len(self._tables))]
 
+    @profiled(EXCHANGE)
     def wait(self) -> None:
         """A barrier of the ranks; waits for this rank's current stream first. Collective."""
         _synchronize(self._group.device)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.memory.device.launching import launch_on
+from peergraph.profiling import SAMPLE, profiled
 from peergraph.sampling.arguments import (
     NEGATIVE_STREAM,
     check_edge_type,
@@ -112,6 +113,7 @@ class NegativeSampler:
             "dst", dst_weight, dst_time, store, edge_type[2]
         )
 
+    @profiled(SAMPLE)
     def sample(self, sources: Tensor | int, seed: int, *, time: Tensor | None = None) -> Negatives:
         """Draws negatives for a batch of positives.
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from peergraph import _C
 from peergraph.memory.device.launching import Buffers
+from peergraph.profiling import SAMPLE, profiled
 from peergraph.sampling.arguments import check_integer_vector, check_seed
 from peergraph.sampling.csc_reads import csc_rows, edge_ids_at
 from peergraph.sampling.neighbor.fanouts import Fanouts, check_fanouts
@@ -199,6 +200,7 @@ class NeighborSampler:
 
         return self.run(draw)
 
+    @profiled(SAMPLE)
     def run(self, draw: Callable[[_C.KHopSampler], Result]) -> Result:
         """Calls `draw` with the compiled sampler; counts the reads if the store measures them."""
         measuring = self.store.measuring

@@ -13,6 +13,7 @@ from peergraph.memory.device.launching import Buffers, launch_on
 from peergraph.memory.device.pending_errors import raise_pending
 from peergraph.memory.table.id_list import integers
 from peergraph.memory.table.read_counter import capturing
+from peergraph.profiling import SAMPLE, profiled
 from peergraph.sampling.arguments import check_seed, store_device
 from peergraph.sampling.neighbor.neighbor_sampler import NeighborSampler
 from peergraph.sampling.neighbor.workspace import Workspace
@@ -88,6 +89,7 @@ class StaticShapeSampler:
     def _types(self) -> list[NodeType]:
         return list(self.shape.rows_per_hop)
 
+    @profiled(SAMPLE)
     def sample(
         self,
         seeds: Tensor | Mapping[NodeType, Tensor],

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.memory.device.launching import Buffers, launch_on
+from peergraph.profiling import SAMPLE, profiled
 from peergraph.sampling.arguments import (
     MAX_STEPS,
     WALK_STREAM,
@@ -139,6 +140,7 @@ class PinSageSampler:
         self.__dict__.update(state)
         self._set_up()
 
+    @profiled(SAMPLE)
     def sample(self, seeds: Tensor, seed: int) -> PinSageSample:
         """Samples the neighbours of `seeds`, then the neighbours of all nodes found, and so on.
 

@@ -14,6 +14,7 @@ from torch import Tensor
 import peergraph._C as _C
 from peergraph.memory.device.launching import launch_on
 from peergraph.memory.table.read_counter import capturing
+from peergraph.profiling import SAMPLE, profiled
 from peergraph.sampling.arguments import (
     MAX_STEPS,
     PROBABILITY_ONE,
@@ -166,6 +167,7 @@ class RandomWalker:
         if restart == "jump" and restart_prob and len(self.metapath) > 1:
             raise ValueError("restart: 'jump' needs a single relation; use 'end'")
 
+    @profiled(SAMPLE)
     def draw_walks(
         self,
         start: Tensor,

@@ -18,6 +18,7 @@ from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.training.coalesce import SparseRows
 from peergraph.memory.training.exchange import Exchange, Outgoing
 from peergraph.memory.training.machine_exchange import MachineExchange
+from peergraph.profiling import UPDATE, profiled
 from peergraph.store.embedding.embedding import Embedding, RowState, load_rows
 
 
@@ -76,6 +77,7 @@ class SparseOptimizer(torch.optim.Optimizer, Joinable):
             self._states[embedding.anchor] = self._take_state(embedding, group)
         self._close_exchange()
 
+    @profiled(UPDATE)
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Updates the rows that have gradients on any rank. Collective; synchronises.
