@@ -36,7 +36,7 @@ from torch_geometric.nn import conv as pyg
 
 from peergraph.aggregate import g_spmm
 from peergraph_pyg import nn
-from peergraph_pyg.nn.csc_cache import csc_of
+from peergraph_pyg.data.csc_cache import csc_of
 
 _PEERS = ("coo", "csr", "cusparse", "dgl")
 _HEADS = 4

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from peergraph.aggregate import Csc, g_spmm
-from peergraph.aggregate.sparse.conversion import indptr_if_sorted, is_arange
+from peergraph.aggregate.sparse.index_tensors import indptr_if_sorted, is_arange
 from peergraph.sampling import Block
 from tests.aggregate.graphs import features, random_graph
 from tests.named_case import named_cases

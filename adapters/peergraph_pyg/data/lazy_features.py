@@ -200,6 +200,11 @@ def _first_rows(
     return rows if end is None else len(range(rows)[:end])
 
 
+def is_plain(value: Any) -> bool:
+    """Returns whether `value` is a dense tensor of torch and of no subclass."""
+    return type(value) in (Tensor, torch.nn.Parameter) and value.layout == torch.strided
+
+
 def rows_or_tensor(x: Tensor, reads: int) -> Tensor | TableRows:
     """The table or matrix of features from which a kernel should read `reads` rows in all."""
     return x.source(reads) if isinstance(x, LazyRows) and not _wants_gradient(x) else gathered(x)

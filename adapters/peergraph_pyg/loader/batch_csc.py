@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from itertools import accumulate
 from typing import Any
 
@@ -13,7 +12,7 @@ from peergraph.aggregate import Csc
 from peergraph.sampling import Sample
 from peergraph.store import EdgeType
 
-from ..compat import version_of, view_base
+from ..data import csc_cache
 
 
 class BatchCsc:
@@ -96,10 +95,6 @@ class BatchCsc:
         return self._offsets
 
 
-# By `id` of the edge index; an entry is removed with its edge index.
-_by_edge_index: dict[int, tuple[weakref.ref[Tensor], int, BatchCsc]] = {}
-
-
 def cache_csc(sample: Sample) -> None:
     """Attaches the CSCs of a sample to its row tensors, from which PyG makes edge indices.
 
@@ -118,32 +113,7 @@ def attach_to(row: Tensor | None, edge_index: Any) -> None:
         return
     if edge_index.device != csc.tensors()[0].device:
         return
-    key = id(edge_index)
-    entry = weakref.ref(edge_index, lambda _: _by_edge_index.pop(key, None))
-    _by_edge_index[key] = entry, version_of(edge_index), csc
-
-
-def lookup(edge_index: Tensor) -> BatchCsc | None:
-    """The CSC of an edge index that a loader made and nothing has written to.
-
-    Args:
-        edge_index: of a batch, or a slice of its first edges.
-    """
-    if edge_index.is_inference():
-        return None
-    whole = view_base(edge_index)
-    entry = _by_edge_index.get(id(whole))
-    if entry is None or entry[0]() is not whole or entry[1] != version_of(whole):
-        return None
-    starts = edge_index.storage_offset() == whole.storage_offset()
-    begins = starts and edge_index.stride() == whole.stride()
-    return entry[2] if begins and edge_index.dim() == 2 and edge_index.shape[0] == 2 else None
-
-
-def device_tensors(edge_index: Tensor) -> list[Tensor]:
-    """The device tensors of an edge index's CSC, which change streams with the batch."""
-    csc = lookup(edge_index)
-    return [] if csc is None else csc.tensors()
+    csc_cache.attach(edge_index, csc)
 
 
 def _targets_in_order(sample: Sample, edge_type: EdgeType) -> bool:

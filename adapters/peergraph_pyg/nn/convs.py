@@ -20,8 +20,9 @@ from peergraph.aggregate.layers import without_autocast
 from peergraph.fullgraph import PartitionedEdgeIndex
 from peergraph.integration import is_explaining, note, require
 
+from ..data.csc_cache import cache_key, can_be_cached
 from ..data.lazy_features import gathered
-from .csc_cache import cache_key, can_be_cached
+from .attention_steps import combine_heads, structure_of_one_pass, with_attention_weights
 from .features import (
     Ends,
     are_first_rows,
@@ -30,18 +31,10 @@ from .features import (
     kind_of,
     self_rows,
     table_rows_or_tensor,
-)
-from .fused_steps import (
-    aggregate_and_project,
-    combine_heads,
-    require_projection,
-    require_weight,
-    structure_of_one_pass,
-    weight_to_reorder,
     weighted_operands,
-    with_attention_weights,
 )
 from .layer import FastLayer, Size
+from .linear_maps import require_weight, weight_to_reorder
 from .partitioned import relation_structures, split_weights
 
 
@@ -57,7 +50,7 @@ class SAGEConv(FastLayer, pyg.SAGEConv):  # type: ignore[misc]
             require(not self.project, "features are projected before")
             require(self.root_weight, "there is no root weight")
             ends = ends_of((x, x) if isinstance(x, Tensor) else x)
-            out = aggregate_and_project(self, ends, edge_index, size, self.lin_l, self.lin_r)
+            out = self._aggregate_and_project(ends, edge_index, size, self.lin_l, self.lin_r)
             return F.normalize(out, p=2.0, dim=-1) if self.normalize else out
 
         return self._fused_or_fallback(
@@ -188,7 +181,7 @@ class GraphConv(FastLayer, pyg.GraphConv):  # type: ignore[misc]
         def fused() -> Tensor:
             require(edge_weight is None, "there are weights")
             ends = ends_of((x, x) if isinstance(x, Tensor) else x)
-            return aggregate_and_project(self, ends, edge_index, size, self.lin_rel, self.lin_root)
+            return self._aggregate_and_project(ends, edge_index, size, self.lin_rel, self.lin_root)
 
         return self._fused_or_fallback(
             fused, lambda: pyg.GraphConv.forward(self, x, edge_index, edge_weight, size)
@@ -224,7 +217,7 @@ class RGCNConv(FastLayer, pyg.RGCNConv):  # type: ignore[misc]
         both = len(pair) == 2 and all(isinstance(end, Tensor) for end in pair)
         require(both, "x is not given")
         ends = Ends(*pair)
-        reduce = require_projection(self, ends, edge_index)
+        reduce = self._require_projection(ends, edge_index)
         # PyG starts with zeros of torch's default dtype.
         dtype = ends.x_src.dtype
         wide = torch.promote_types(dtype, torch.get_default_dtype()) == dtype

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from peergraph.fullgraph import PartitionedTensor
 from peergraph.integration import note, require
 from peergraph.memory import TableRows
 
-from ..data.lazy_features import gathered, rows_or_tensor
+from ..data.lazy_features import gathered, is_plain, rows_or_tensor
 
 
 class Ends(NamedTuple):
@@ -33,11 +32,6 @@ def ends_of(x: Any) -> Ends:
     pair = tuple(x) if isinstance(x, (tuple, list)) else (x, None)
     require(len(pair) == 2 and pair[0] is not None, f"x is {kind_of(x)}")
     return Ends(*pair)
-
-
-def is_plain(value: Any) -> bool:
-    """Returns whether `value` is a dense tensor of torch and of no subclass."""
-    return type(value) in (Tensor, torch.nn.Parameter) and value.layout == torch.strided
 
 
 def is_rows(value: Any) -> bool:
@@ -92,3 +86,13 @@ def self_rows(x: Ends) -> Tensor | None:
     if x.x_dst is None or are_first_rows(x.x_dst, x.x_src):
         return None
     return gathered(x.x_dst)
+
+
+def weighted_operands(kwargs: dict[str, Any]) -> tuple[Ends, Tensor | None]:
+    """Returns features and weights of edges, which PyG takes as [edges] or as [edges, 1]."""
+    x, weight = ends_of(kwargs["x"]), kwargs["edge_weight"]
+    if weight is None:
+        return x, None
+    fits = is_rows(weight) and x.x_src.dim() == 2
+    require(fits, "there are weights and more than features")
+    return x, weight.reshape(-1)

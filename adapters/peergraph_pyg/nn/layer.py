@@ -16,15 +16,23 @@ from torch_geometric.nn.aggr import (
 )
 from torch_geometric.nn.conv import MessagePassing
 
-from peergraph.aggregate import FEATURE_DTYPES, Structure, supports
+from peergraph.aggregate import FEATURE_DTYPES, Structure, layers, supports
 from peergraph.aggregate.layers import without_autocast
 from peergraph.fullgraph import PartitionedEdgeIndex
-from peergraph.integration import Unsupported, note, require
+from peergraph.integration import Unsupported, is_explaining, note, require
 
 from .. import compat
-from ..data.lazy_features import LazyRows, rows_or_tensor
-from .csc_cache import csc_of
-from .features import Ends, ends_of, is_partitioned, is_plain, kind_of, table_rows_or_tensor
+from ..data.csc_cache import csc_of
+from ..data.lazy_features import LazyRows, is_plain, rows_or_tensor
+from .features import (
+    Ends,
+    ends_of,
+    is_partitioned,
+    kind_of,
+    self_rows,
+    table_rows_or_tensor,
+)
+from .linear_maps import is_plain_map, require_weight
 from .message_arguments import collect
 from .partitioned import partitioned_structure
 
@@ -104,6 +112,51 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         weight = e.to(dtype)
         return without_autocast(lambda: csc.spmm("mul", reduce, wide, weight))
 
+    def _aggregate_and_project(
+        self, x: Ends, edge_index: Any, size: Size, to_rows: Any, to_self: Any
+    ) -> Tensor:
+        """Returns ``to_rows(propagate(x)) + to_self(x of destinations)``; raises Unsupported.
+
+        Args:
+            x: features; the layer reduces them without weights of edges.
+            edge_index, size: as for ``propagate``.
+            to_rows, to_self: PyG's linear maps; the second has no bias.
+        """
+        reduce = self._require_projection(x, edge_index)
+        source, target = x
+        maps = [(to_rows, source)] + ([] if target is None else [(to_self, target)])
+        for linear, rows in maps:
+            require(is_plain_map(linear), "a map is the user's, or there are hooks of a map")
+            require_weight(linear.weight, rows, 1)
+        bias = to_rows.bias
+        require(bias is None or is_plain(bias), "a bias is of another kind")
+        require(target is None or to_self.bias is None, "a map is the user's")
+        csc = self._structure(edge_index, size, x, None)
+        out = layers.sage(
+            csc,
+            table_rows_or_tensor(source, csc.num_edges),
+            to_rows.weight,
+            reduce=reduce,
+            self_weight=None if target is None else to_self.weight,
+            self_x=self_rows(x),
+            bias=bias,
+        )
+        if is_explaining():
+            note(f"propagate: peergraph, {reduce} over {csc}")
+        return out
+
+    def _require_projection(self, x: Ends, edge_index: Any) -> str:
+        """Returns the reduction; raises Unsupported unless sums and products can be one step."""
+        reduce = self._require_settings()
+        self._require_steps("propagate")
+        if not isinstance(edge_index, Tensor):
+            raise Unsupported(f"edge_index is a {kind_of(edge_index)}")
+        for end in x.distinct:
+            self._require_features(end, edge_index)
+            require(end.ndim == 2, "x is no matrix")
+        require(not torch.is_autocast_enabled(x.x_src.device.type), "there is autocast")
+        return reduce
+
     def _fused_or_fallback(
         self, fused: Callable[[], Any], fallback: Callable[[], Any], step: str | None = None
     ) -> Any:
@@ -167,12 +220,9 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
         plain = type(edge_index) is Tensor and edge_index.layout == torch.strided
         if not plain and not isinstance(edge_index, EdgeIndex):
             raise Unsupported(f"edge_index is a {kind_of(edge_index)}")
-        require(
-            edge_index.dtype in (torch.int32, torch.int64)
-            and edge_index.dim() == 2
-            and edge_index.shape[0] == 2,
-            f"edge_index is {edge_index.dtype}, {list(edge_index.shape)}",
-        )
+        dtype, shape = edge_index.dtype, edge_index.shape
+        if dtype not in (torch.int32, torch.int64) or len(shape) != 2 or shape[0] != 2:
+            raise Unsupported(f"edge_index is {dtype}, {list(shape)}")
         sizes = list(size or (None, None))
         if isinstance(edge_index, EdgeIndex):
             sizes = list(edge_index.sparse_size())

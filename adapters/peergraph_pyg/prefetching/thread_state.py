@@ -20,9 +20,9 @@ from torch_geometric.data.data import BaseData
 from peergraph.memory import Table, use_thread_local_capture_mode
 from peergraph.store import Store, StoreTensor
 
+from ..data.csc_cache import device_tensors
 from ..data.lazy_features import LazyRows
 from ..data.sparse_adjacency import component_tensors
-from ..loader.batch_csc import device_tensors
 
 # Streams that no thread uses, by device and priority. Later threads reuse them, because memory that
 # was freed on a stream serves that stream only.

@@ -14,7 +14,7 @@ from peergraph.aggregate.functions import (
 from peergraph.aggregate.kernels.arguments import DTYPES, supports
 from peergraph.aggregate.messages.message import Message, message
 from peergraph.aggregate.ops.attention import attention_fits
-from peergraph.aggregate.sparse.conversion import is_arange, row_of_edges
+from peergraph.aggregate.sparse.index_tensors import is_arange, row_of_edges
 from peergraph.aggregate.structure import Structure
 
 FEATURE_DTYPES = tuple(DTYPES)

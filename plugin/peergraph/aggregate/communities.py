@@ -7,8 +7,8 @@ from torch import Tensor
 
 from peergraph.aggregate.csc import Csc
 from peergraph.aggregate.kernels.arguments import count_chunks
-from peergraph.aggregate.sparse.conversion import row_of_edges
 from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.index_tensors import row_of_edges
 
 # Multipliers of splitmix64, as signed numbers.
 _MIX = (-4658895280553007687, -7723592293110705685)

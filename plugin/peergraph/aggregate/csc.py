@@ -17,16 +17,17 @@ from peergraph.aggregate.ops.spmm import spmm
 from peergraph.aggregate.ops.spmm_add_self import spmm_add_self
 from peergraph.aggregate.ops.spmm_linear import spmm_linear
 from peergraph.aggregate.ops.spmm_transposed import spmm_transposed
-from peergraph.aggregate.sparse.checks import (
+from peergraph.aggregate.sparse.csr import Backward, CsrMatrix
+from peergraph.aggregate.sparse.index_tensors import (
     check_counts,
     check_enough_counts,
     check_ids,
     check_offsets,
     check_range,
     check_size,
+    group_by,
+    indptr_if_sorted,
 )
-from peergraph.aggregate.sparse.conversion import group_by, indptr_if_sorted
-from peergraph.aggregate.sparse.csr import Backward, CsrMatrix
 from peergraph.memory import TableRows
 from peergraph.memory.table.id_list import check_distinct, integers
 
@@ -83,8 +84,6 @@ class Csc:
         if check:
             indices = check_ids("indices", indices)
             check_ids("indptr", indptr, indices.device)
-            if indptr.numel() == 0:
-                raise ValueError("indptr must have at least one offset, got none")
             check_size("num_sources", num_sources)
             count = indptr.numel() - 1
             if num_nonisolated is not None and not 0 <= num_nonisolated <= count:
@@ -151,7 +150,7 @@ class Csc:
         """
         if edge_index.dim() != 2 or edge_index.shape[0] != 2:
             raise ValueError(f"edge_index must be [2, edges], got {list(edge_index.shape)}")
-        edge_index = integers(edge_index)
+        edge_index = edge_index if edge_index.numel() else integers(edge_index)  # of any dtype
         check_ids("edge_index", edge_index[0], edge_index.device)
         check_size("num_destinations", num_destinations)
         check_size("num_sources", num_sources)

@@ -14,7 +14,7 @@ from torch import Tensor
 import peergraph
 from peergraph_pyg import accelerate, explain, revert
 from peergraph_pyg import nn as fast
-from peergraph_pyg.nn import csc_cache
+from peergraph_pyg.data import csc_cache
 from tests.named_case import named_cases
 from tests.scripts import run_python
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from peergraph.aggregate.messages.cuda_source import source
 from peergraph.aggregate.messages.expression import SYMBOLS, Expression, parse
-from peergraph.aggregate.sparse.conversion import row_of_edges
 from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.index_tensors import row_of_edges
 from peergraph.memory.device.cupy_stream import cupy_stream
 from peergraph.memory.table.kernel_argument import as_argument
 

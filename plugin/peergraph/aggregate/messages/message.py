@@ -132,7 +132,7 @@ class Message:
                 raise ValueError(f"message {self.expression!r} {state} {name}")
             if operand is not None:
                 what = rows_of(name)
-                check_operand(name, operand, matrix, rows[what], what)
+                check_operand(name, operand, matrix.device, rows[what], what)
                 operands[name] = operand
         cast = {name: autocast(operand) for name, operand in operands.items()}
         check_same_dtype(**cast)

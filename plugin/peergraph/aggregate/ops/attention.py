@@ -56,7 +56,7 @@ def attention(
     deterministic: bool | None = None,
 ) -> Tensor:
     """Sums columns by attention: see :func:`peergraph.aggregate.attention`."""
-    check_operand("x", x, matrix, matrix.num_columns, "sources")
+    check_operand("x", x, matrix.device, matrix.num_columns, "sources")
     if x.dim() != 3:
         raise ValueError(f"x must be [sources, heads, depth], got {list(x.shape)}")
     heads, depth = x.shape[1:]

@@ -14,7 +14,7 @@ from peergraph.aggregate.sparse.csr import CsrMatrix
 
 def edge_softmax(matrix: CsrMatrix, scores: Tensor) -> Tensor:
     """Normalises scores in each row: see :func:`peergraph.aggregate.edge_softmax`."""
-    check_operand("scores", scores, matrix, matrix.num_edges, "edges")
+    check_operand("scores", scores, matrix.device, matrix.num_edges, "edges")
     if scores.dtype != torch.float64 and torch.is_autocast_enabled(scores.device.type):
         scores = scores.float()
     result: Tensor = _EdgeSoftmax.apply(flat(scores), matrix)  # type: ignore[no-untyped-call]

@@ -9,16 +9,22 @@ from torch import Tensor
 
 from peergraph.aggregate.kernels.arguments import DTYPES
 from peergraph.aggregate.kernels.torch_operator import is_traced
-from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.memory import TableRows
 
 
-def check_operand(name: str, tensor: Tensor, matrix: CsrMatrix, rows: int, what: str) -> None:
+def check_operand(name: str, tensor: Tensor, device: torch.device, rows: int, what: str) -> None:
     """Checks an operand.
+
+    Args:
+        name: of the argument.
+        tensor: the operand.
+        device: of the structure.
+        rows: that it must have.
+        what: there is a row for each of.
 
     Raises:
         TypeError: it is no dense tensor of a dtype that kernels know.
-        ValueError: it is on another device than `matrix`, or has not `rows` rows.
+        ValueError: it is on another device, or has not `rows` rows.
         NotImplementedError: it belongs to a transform of ``torch.func``.
     """
     if not isinstance(tensor, Tensor):
@@ -30,8 +36,8 @@ def check_operand(name: str, tensor: Tensor, matrix: CsrMatrix, rows: int, what:
         raise TypeError(f"{name} must be a dense tensor, got {tensor.layout}")
     if is_transformed(tensor):
         raise NotImplementedError(f"{name}: transforms of torch.func do not know aggregation")
-    if tensor.device != matrix.device:
-        raise ValueError(f"{name} must be on {matrix.device} as the structure, got {tensor.device}")
+    if tensor.device != device:
+        raise ValueError(f"{name} must be on {device} as the structure, got {tensor.device}")
     if tensor.dim() == 0 or tensor.shape[0] != rows:
         raise ValueError(f"{name} must have {rows} rows ({what}), got {list(tensor.shape)}")
 
@@ -58,14 +64,6 @@ def runs_plainly(x: Tensor | TableRows) -> bool:
 def pays_to_fuse(x: Tensor) -> bool:
     """Returns whether a fused function that is differentiable once saves passes for `x`."""
     return x.requires_grad and torch.is_grad_enabled() and x.numel() > 0 and runs_plainly(x)
-
-
-def check_first_rows(matrix: CsrMatrix, x: Tensor | TableRows) -> None:
-    """Raises ValueError unless the destinations of `matrix` can be the first rows of `x`."""
-    if len(x.shape) != 2 or x.shape[0] != matrix.num_columns:
-        raise ValueError(f"x must be [{matrix.num_columns}, columns], got {list(x.shape)}")
-    if matrix.num_columns < matrix.num_rows:
-        raise ValueError(f"destinations must be the first sources, got {matrix}")
 
 
 def check_same_dtype(**operands: Tensor | None) -> None:

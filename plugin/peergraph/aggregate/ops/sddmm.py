@@ -19,8 +19,7 @@ from peergraph.aggregate.ops.operands import (
     view_if_aliased,
 )
 from peergraph.aggregate.ops.source_gradients import sum_to_sources
-from peergraph.aggregate.sparse.checks import check_backward
-from peergraph.aggregate.sparse.csr import Backward, CsrMatrix
+from peergraph.aggregate.sparse.csr import Backward, CsrMatrix, check_backward
 
 OPERATIONS = ("copy", "add", "sub", "mul", "div", "dot")
 _MESSAGES = {"copy": "copy_u", "dot": "mul"}
@@ -93,7 +92,7 @@ def _check(name: str, operand: Tensor, target: str, matrix: CsrMatrix) -> None:
         "v": (matrix.num_rows, "destinations"),
         "e": (matrix.num_edges, "edges"),
     }[target]
-    check_operand(name, operand, matrix, rows, what)
+    check_operand(name, operand, matrix.device, rows, what)
 
 
 def _expand(operand: Tensor, features: tuple[int, ...]) -> Tensor:

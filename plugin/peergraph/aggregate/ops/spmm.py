@@ -24,8 +24,7 @@ from peergraph.aggregate.ops.source_gradients import (
     sum_to_sources,
 )
 from peergraph.aggregate.ops.spmm_table_rows import reduce_table
-from peergraph.aggregate.sparse.checks import check_backward
-from peergraph.aggregate.sparse.csr import Backward, CsrMatrix
+from peergraph.aggregate.sparse.csr import Backward, CsrMatrix, check_backward
 from peergraph.memory import TableRows
 
 REDUCTIONS = ("sum", "mean", "max", "min")
@@ -58,9 +57,9 @@ def spmm(
             return direct
         x = x.gather()
     if x is not None:
-        check_operand("x", x, matrix, matrix.num_columns, "sources")
+        check_operand("x", x, matrix.device, matrix.num_columns, "sources")
     if e is not None:
-        check_operand("e", e, matrix, matrix.num_edges, "edges")
+        check_operand("e", e, matrix.device, matrix.num_edges, "edges")
     x, e = autocast(x), autocast(e)
     check_same_dtype(x=x, e=e)
     if message == "dot":

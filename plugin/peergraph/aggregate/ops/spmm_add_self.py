@@ -10,7 +10,6 @@ from torch import Tensor
 from peergraph.aggregate.ops.once_differentiable import once_differentiable
 from peergraph.aggregate.ops.operands import (
     as_tensor,
-    check_first_rows,
     pays_to_fuse,
     use_deterministic,
 )
@@ -20,7 +19,7 @@ from peergraph.aggregate.ops.source_gradients import (
     sum_to_sources,
 )
 from peergraph.aggregate.ops.spmm import spmm
-from peergraph.aggregate.sparse.csr import Backward, CsrMatrix
+from peergraph.aggregate.sparse.csr import Backward, CsrMatrix, check_first_rows
 from peergraph.memory import TableRows
 
 

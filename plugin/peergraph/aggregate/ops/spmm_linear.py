@@ -12,7 +12,7 @@ from torch import Tensor
 from peergraph.aggregate.ops.once_differentiable import once_differentiable
 from peergraph.aggregate.ops.operands import (
     as_tensor,
-    check_first_rows,
+    check_operand,
     pays_to_fuse,
     runs_plainly,
     use_deterministic,
@@ -24,7 +24,7 @@ from peergraph.aggregate.ops.source_gradients import (
     sum_to_sources,
 )
 from peergraph.aggregate.ops.spmm import REDUCTIONS, spmm
-from peergraph.aggregate.sparse.csr import Backward, CsrMatrix
+from peergraph.aggregate.sparse.csr import Backward, CsrMatrix, check_backward, check_first_rows
 from peergraph.memory import TableRows
 
 
@@ -42,28 +42,32 @@ def spmm_linear(
 ) -> Tensor:
     """Aggregates and multiplies: see :func:`peergraph.aggregate.spmm_linear`."""
     _check(matrices, reduce, x, weights, self_weight, self_x, bias)
+    fixed_order = use_deterministic(deterministic)
+    check_backward(backward, fixed_order)
     count = matrices[0].num_rows
-
-    def reduced(matrix: CsrMatrix) -> Tensor:
-        return spmm(
-            matrix, "copy_u", reduce, x, backward=backward, deterministic=deterministic
-        )  # fmt: skip
-
-    of_x = self_x is None and self_weight is not None
+    no_self_x = self_x is None and self_weight is not None
     same = {t.dtype for t in (*weights, self_weight, bias, self_x) if t is not None} == {x.dtype}
-    if same and runs_plainly(x):
+    plain = same and runs_plainly(x)
+    if plain:
         matrices = [matrix.trim_isolated_tail() for matrix in matrices]
-    sums = reduce in ("sum", "mean")
-    if isinstance(x, TableRows) or not same or not sums or not pays_to_fuse(x):
-        if of_x:
-            self_x = as_tensor(x, count)
-        return products(count, map(reduced, matrices), weights, self_x, self_weight, bias)
-    fixed = use_deterministic(deterministic)
-    transposes = [matrix.gradient_matrix(backward, fixed) for matrix in matrices]
-    result: Tensor = _Linear.apply(  # type: ignore[no-untyped-call]
-        x, self_x, self_weight, bias, count, matrices, reduce == "mean", transposes, *weights
-    )
-    return result
+    mean = reduce == "mean"
+    if plain and isinstance(x, Tensor) and (mean or reduce == "sum") and x.numel() > 0:
+        if pays_to_fuse(x):
+            transposes = [matrix.gradient_matrix(backward, fixed_order) for matrix in matrices]
+            result: Tensor = _Linear.apply(  # type: ignore[no-untyped-call]
+                x, self_x, self_weight, bias, count, matrices, mean, transposes, *weights
+            )
+            return result
+        # Without a gradient of x, autograd needs the products only.
+        sums = (matrix.spmm(x, None, "copy_u", mean) for matrix in matrices)
+    else:
+        sums = (
+            spmm(matrix, "copy_u", reduce, x, backward=backward, deterministic=deterministic)
+            for matrix in matrices
+        )
+    if no_self_x:
+        self_x = as_tensor(x, count)
+    return products(count, sums, weights, self_x, self_weight, bias)
 
 
 def _check(
@@ -94,6 +98,8 @@ def _check(
         count = matrices[0].num_rows
         raise ValueError(f"self_x must be [{count}, columns], got {list(self_x.shape)}")
     check_weights(x, weights, self_weight, self_x, bias)
+    if isinstance(x, Tensor):
+        check_operand("x", x, matrices[0].device, matrices[0].num_columns, "sources")
 
 
 def check_weights(

@@ -33,7 +33,7 @@ def reduce_table(
     if not _can_read(message, x, e):
         return None
     if e is not None:
-        check_operand("e", e, matrix, matrix.num_edges, "edges")
+        check_operand("e", e, matrix.device, matrix.num_edges, "edges")
         if e.dtype != x.dtype or not is_prefix(tuple(e.shape[1:]), x.shape[1:]):
             return None
         e = flat(e).contiguous()

@@ -38,9 +38,9 @@ def spmm_transposed(
             state = "needs" if needed else "does not use"
             raise ValueError(f"message {message!r} {state} {name}")
     if x is not None:
-        check_operand("x", x, matrix, matrix.num_rows, "destinations")
+        check_operand("x", x, matrix.device, matrix.num_rows, "destinations")
     if e is not None:
-        check_operand("e", e, matrix, matrix.num_edges, "edges")
+        check_operand("e", e, matrix.device, matrix.num_edges, "edges")
     x, e = autocast(x), autocast(e)
     check_same_dtype(x=x, e=e)
     x, e, features = align(x, e)

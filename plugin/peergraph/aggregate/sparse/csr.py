@@ -31,13 +31,13 @@ from peergraph.aggregate.kernels.spmm import (
 )
 from peergraph.aggregate.kernels.spmm_minmax import spmm_minmax, spmm_minmax_backward
 from peergraph.aggregate.kernels.torch_operator import is_traced
-from peergraph.aggregate.sparse.checks import check_backward
 from peergraph.aggregate.sparse.column_blocks import (
     add_in_blocks,
     column_block_count,
     take_columns,
 )
-from peergraph.aggregate.sparse.conversion import row_of_edges, transpose_rows
+from peergraph.aggregate.sparse.index_tensors import row_of_edges, transpose_rows
+from peergraph.memory import TableRows
 
 Backward = Literal["auto", "transpose", "atomic"]
 
@@ -46,6 +46,22 @@ Backward = Literal["auto", "transpose", "atomic"]
 _TRIMMED_SHARE = 0.75
 # Sums of other dtypes would be rounded after each block.
 _WIDE = (torch.float32, torch.float64)
+
+
+def check_backward(backward: str, deterministic: bool) -> None:
+    """Raises ValueError unless `backward` is known and goes with `deterministic`."""
+    if backward not in ("auto", "transpose", "atomic"):
+        raise ValueError(f"backward must be 'auto', 'transpose' or 'atomic', got {backward!r}")
+    if backward == "atomic" and deterministic:
+        raise ValueError("backward='atomic' adds in no fixed order, got deterministic=True")
+
+
+def check_first_rows(matrix: CsrMatrix, x: Tensor | TableRows) -> None:
+    """Raises ValueError unless the destinations of `matrix` can be the first rows of `x`."""
+    if len(x.shape) != 2 or x.shape[0] != matrix.num_columns:
+        raise ValueError(f"x must be [{matrix.num_columns}, columns], got {list(x.shape)}")
+    if matrix.num_columns < matrix.num_rows:
+        raise ValueError(f"destinations must be the first sources, got {matrix}")
 
 
 class CsrMatrix:

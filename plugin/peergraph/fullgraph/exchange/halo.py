@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate import FEATURE_DTYPES
-from peergraph.aggregate.sparse.conversion import group_by
 from peergraph.aggregate.sparse.csr import CsrMatrix
+from peergraph.aggregate.sparse.index_tensors import group_by
 from peergraph.fullgraph.exchange.transport import Transport, split_rows
 from peergraph.fullgraph.layout.row_layout import RowLayout
 

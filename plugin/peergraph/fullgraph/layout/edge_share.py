@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate import Csc, row_of_edges
-from peergraph.aggregate.sparse.checks import check_ids, check_offsets
+from peergraph.aggregate.sparse.index_tensors import check_ids, check_offsets
 from peergraph.fullgraph.layout.blocks import cut_blocks
 from peergraph.fullgraph.layout.digest import digest_rows
 from peergraph.memory.table.id_list import check_distinct, integers

@@ -13,7 +13,7 @@ from peergraph.aggregate import Csc
 from peergraph.aggregate.ops.operands import autocast
 from peergraph.aggregate.ops.product_order import multiplies_first
 from peergraph.aggregate.ops.spmm_linear import products, spmm_linear
-from peergraph.aggregate.sparse.checks import check_range
+from peergraph.aggregate.sparse.index_tensors import check_range
 from peergraph.fullgraph.exchange.halo import HaloPlan, add_to_owners
 from peergraph.fullgraph.exchange.local_operands import local_operands
 from peergraph.fullgraph.layout.row_layout import RowLayout

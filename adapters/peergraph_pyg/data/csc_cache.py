@@ -1,4 +1,7 @@
-"""A cache of structures, by edge index; an entry lives as long as its edge index."""
+"""The structures of edge indices: made once and kept, or given by a loader.
+
+An entry lives as long as its edge index.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,9 +20,8 @@ from torch_geometric import EdgeIndex
 from peergraph.aggregate import Csc
 from peergraph.integration import is_explaining, note
 
-from ..compat import version_of
-from ..loader.batch_csc import lookup
-from .features import is_plain
+from ..compat import version_of, view_base
+from .lazy_features import is_plain
 
 # Edge indices that the cache holds: the edge types of a heterogeneous graph, or the layers
 # of a few mini-batches.
@@ -64,6 +66,52 @@ class _Origin:
 _entries: OrderedDict[tuple[int, ...], _Entry] = OrderedDict()
 _lock = threading.Lock()
 _origin: ContextVar[_Origin | None] = ContextVar("peergraph_pyg_cache_key", default=None)
+
+
+class BatchStructure(Protocol):
+    """The structure of a batch's edge index, which the batch's loader knows."""
+
+    def csc(self, edge_index: Tensor, num_destinations: int, num_sources: int) -> Csc | None:
+        """Returns the structure of the first edges, or None where it is not known."""
+        ...
+
+    def tensors(self) -> list[Tensor]:
+        """Returns the tensors on the device."""
+        ...
+
+
+# By `id` of the edge index; an entry is removed with its edge index.
+_attached: dict[int, tuple[weakref.ref[Tensor], int, BatchStructure]] = {}
+
+
+def attach(edge_index: Tensor, structure: BatchStructure) -> None:
+    """Attaches a batch's structure to its edge index, for as long as nothing writes to it."""
+    key = id(edge_index)
+    entry = weakref.ref(edge_index, lambda _: _attached.pop(key, None))
+    _attached[key] = entry, version_of(edge_index), structure
+
+
+def attached(edge_index: Tensor) -> BatchStructure | None:
+    """Returns the structure that a loader attached, if nothing has written to the edge index.
+
+    Args:
+        edge_index: of a batch, or a slice of its first edges.
+    """
+    if not _attached or edge_index.is_inference():
+        return None
+    whole = view_base(edge_index)
+    entry = _attached.get(id(whole))
+    if entry is None or entry[0]() is not whole or entry[1] != version_of(whole):
+        return None
+    starts = edge_index.storage_offset() == whole.storage_offset()
+    begins = starts and edge_index.stride() == whole.stride()
+    return entry[2] if begins and edge_index.dim() == 2 and edge_index.shape[0] == 2 else None
+
+
+def device_tensors(edge_index: Tensor) -> list[Tensor]:
+    """Returns the tensors of an attached structure, which change streams with the batch."""
+    structure = attached(edge_index)
+    return [] if structure is None else structure.tensors()
 
 
 def can_be_cached(*tensors: Any) -> bool:
@@ -111,8 +159,8 @@ def csc_of(edge_index: Tensor, num_destinations: int, num_sources: int) -> Csc:
     Raises:
         IndexError: the first id out of range.
     """
-    batch_csc = lookup(edge_index) if type(edge_index) is Tensor else None
-    found = None if batch_csc is None else batch_csc.csc(edge_index, num_destinations, num_sources)
+    given = attached(edge_index) if type(edge_index) is Tensor else None
+    found = None if given is None else given.csc(edge_index, num_destinations, num_sources)
     if found is not None:
         note(f"structure: the loader's, nothing is sorted or checked; {_gradients_of(found)}")
         return found

@@ -1,0 +1,51 @@
+"""Steps that the layers of attention share: the structure, heads, and weights of edges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peergraph.aggregate import Structure, layers
+from peergraph.fullgraph import PartitionedEdgeIndex
+from peergraph.integration import Unsupported, require
+
+from .features import Ends
+from .layer import FastLayer, Size
+
+
+def structure_of_one_pass(
+    layer: FastLayer, x: Ends, edge_index: Any, size: Size, parameter_dtype: torch.dtype
+) -> Structure:
+    """Returns the structure; raises Unsupported unless attention runs in one pass over it."""
+    require(layer._require_settings() == "sum", f"aggr is {layer.aggr}")
+    layer._require_steps("propagate", "edge_updater")
+    layer._require_features(x.x_src, edge_index)
+    dropout = layer.dropout if layer.training else 0.0
+    heads, depth = layer.heads, layer.out_channels
+    reason = layers.why_not_one_pass(x.x_src, heads, depth, parameter_dtype, dropout)
+    if reason is not None:
+        raise Unsupported(reason)
+    require(size is None or None not in size, "size is not all given")
+    csc = layer._structure(edge_index, size, x, None)
+    square = not layer.add_self_loops or csc.num_sources == csc.num_destinations
+    bipartite = isinstance(edge_index, PartitionedEdgeIndex) and not square
+    require(not bipartite, "self loops of two types of nodes are added to the structure")
+    return csc
+
+
+def combine_heads(layer: FastLayer, out: Tensor, target: Tensor | None) -> Tensor:
+    residual = None
+    if layer.res is not None and target is not None:
+        residual = layer.res(target)
+    return layers.combine_heads(out, concat=layer.concat, residual=residual, bias=layer.bias)
+
+
+def with_attention_weights(out: Tensor, by_edges: Callable[[], Any], wanted: bool | None) -> Any:
+    """Returns the result, with the weights of edges if they are wanted.
+
+    PyG's code computes the weights beside it, so that asking for them does not change the result.
+    """
+    return (out, by_edges()[1]) if wanted else out

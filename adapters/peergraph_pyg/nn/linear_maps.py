@@ -1,0 +1,36 @@
+"""Linear maps of PyG's layers: which ones can be multiplied within a sum over neighbours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.nn.dense.linear import Linear
+
+from peergraph.integration import require
+
+from ..compat import has_hooks
+from ..data.lazy_features import is_plain
+
+
+def require_weight(weight: Any, x: Tensor, width: int) -> None:
+    """Raises Unsupported unless `weight` is a plain tensor that multiplies rows of `x`."""
+    require(is_plain(weight) and weight.dtype == x.dtype, "weights are of another kind")
+    fits = weight.device == x.device and weight.shape[width] == x.shape[1]
+    require(fits, "weights do not fit")
+
+
+def is_plain_map(linear: Any) -> bool:
+    """Returns whether a map is PyG's linear map as it is, without hooks."""
+    plain = type(linear) is Linear and "forward" not in linear.__dict__
+    return plain and not has_hooks(linear)
+
+
+def weight_to_reorder(linear: Any, x: Tensor) -> Tensor | None:
+    """Returns the weight of a map that may also run after the sum over neighbours, else None."""
+    if not is_plain_map(linear) or linear.bias is not None or x.ndim != 2:
+        return None
+    weight = linear.weight
+    fits = is_plain(weight) and weight.dtype == x.dtype and weight.shape[1:] == x.shape[1:]
+    return weight if fits and not torch.is_autocast_enabled(x.device.type) else None
