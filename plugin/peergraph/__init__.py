@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from importlib.metadata import version
 
 # First, so that a broken installation is explained before anything else fails.
@@ -16,6 +17,9 @@ from peergraph.store.embedding.embedding import Embedding
 from peergraph.store.embedding.embedding_state import EmbeddingState
 
 __version__ = version("peergraph")
+
+# Quiet unless the program sets up logging: docs/observe.md.
+logging.getLogger("peergraph").addHandler(logging.NullHandler())
 
 __all__ = [
     "Embedding",

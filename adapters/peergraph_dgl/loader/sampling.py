@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-import logging
+import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -24,8 +23,6 @@ from ..graph.columns import StoreColumn
 from ..graph.store_graph import StoreGraph
 from ..graph.store_of import find_store
 from .blocks import to_blocks
-
-logger = logging.getLogger("peergraph_dgl")
 
 _patches = new_patches()
 
@@ -291,6 +288,5 @@ def _on_cpu(indices: Any) -> Any:
     return indices
 
 
-@functools.cache
 def _warn_ignored(argument: str, why: str) -> None:
-    logger.warning("%s has no effect on a shared graph: %s", argument, why)
+    warnings.warn(f"{argument} has no effect on a shared graph: {why}", stacklevel=3)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from peergraph.aggregate import FEATURE_DTYPES
-from peergraph.integration import Unsupported, note, require
+from peergraph.integration import Unsupported, note, note_fallback, require
 
 from ..backend.materialize import materialize
 from ..backend.message_passing import install
@@ -49,7 +49,7 @@ class FastLayer(torch.nn.Module):
             note(f"{name}: peergraph's kernels in DGL's steps, {fused_reason}")
             return out
         except Unsupported as reason:
-            note(f"{name}: DGL, {reason}")
+            note_fallback(self, f"{name}: DGL, {reason}")
         return super().forward(graph, *args, **kwargs)
 
     def fused(self, graph: KernelGraph, *args: Any, **kwargs: Any) -> Any:

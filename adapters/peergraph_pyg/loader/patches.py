@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-import logging
+import warnings
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -38,8 +38,6 @@ from ..data.store_of import check_unchanged, find_store, has_shared_structure
 from ..prefetching.prefetcher import is_plain, prefetch
 from . import batch_csc
 from .sampler import NeighborSampler
-
-_logger = logging.getLogger("peergraph_pyg")
 
 Function = Callable[..., Any]
 
@@ -264,11 +262,12 @@ def _stay_in_process(options: dict[str, Any], store: Store) -> None:
     if options.get("filter_per_worker") is None:
         options["filter_per_worker"] = False
     loader_options = options.setdefault("kwargs", {})
-    if loader_options.get("num_workers", 0) > 0:
-        _logger.warning(
-            "the graph is on %s: num_workers=%d set to 0, its batches are made on the GPU",
-            store.device,
-            loader_options["num_workers"],
+    workers = loader_options.get("num_workers", 0)
+    if workers > 0:
+        warnings.warn(
+            f"the graph is on {store.device}: num_workers={workers} set to 0, "
+            "its batches are made on the GPU",
+            stacklevel=2,
         )
         for name in WORKER_OPTIONS:
             loader_options.pop(name, None)

@@ -19,7 +19,7 @@ from torch_geometric.nn.conv import MessagePassing
 from peergraph.aggregate import FEATURE_DTYPES, Structure, layers, supports
 from peergraph.aggregate.layers import without_autocast
 from peergraph.fullgraph import PartitionedEdgeIndex
-from peergraph.integration import Unsupported, is_explaining, note, require
+from peergraph.integration import Unsupported, is_explaining, note, note_fallback, require
 
 from .. import compat
 from ..data.csc_cache import csc_of
@@ -173,7 +173,7 @@ class FastLayer(MessagePassing):  # type: ignore[misc]
             return fused()
         except Unsupported as reason:
             if step is not None:
-                note(f"{step}: PyG, {reason}")
+                note_fallback(self, f"{step}: PyG, {reason}")
         return fallback()
 
     def _require_settings(self, by_columns: bool = False) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from os import PathLike
@@ -54,6 +55,8 @@ from peergraph.memory.region.free_memory import free_gpu_memory, free_host_memor
 from peergraph.memory.table.table import Table
 from peergraph.progress import progress_bar
 from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store
+
+_logger = logging.getLogger(__name__)
 
 _EDGE_BYTES = 24  # of an edge in a share: source, destination, id
 _BYTES_OF_KEPT_EDGE = 120  # free memory for each edge of a share that is read once and kept
@@ -391,6 +394,8 @@ def _build(
             )
             step(count)
             del share  # its memory is for the rows of nodes
+    if group.rank == 0:
+        _logger.info("full graph, nodes ordered by %s: %s", chosen.name, plan)
     if plan.offload is None:
         return FullGraph(group, layouts, structures, chosen, plan)
     offloaded = OffloadedGraph(group, plan.offload, layouts, structures, folder, hidden_dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peergraph.integration.explain_log import explain, is_explaining, note
+from peergraph.integration.explain_log import explain, is_explaining, note, note_fallback
 from peergraph.integration.patching import Patches, installed_version
 from peergraph.integration.sharing import SplitGraph, share_graph
 from peergraph.integration.stateful_loader import StatefulLoader
@@ -24,6 +24,7 @@ __all__ = [
     "is_explaining",
     "layer_classes",
     "note",
+    "note_fallback",
     "require",
     "share_graph",
     "swap_layers",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+import logging
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
 
 from peergraph.integration.swapping import check_module
+
+_logger = logging.getLogger("peergraph.fallback")
 
 Module = TypeVar("Module", bound=torch.nn.Module)
 
@@ -26,6 +30,18 @@ def note(line: str) -> None:
     lines = _lines.get()
     if lines is not None:
         lines.append(line)
+
+
+def note_fallback(layer: torch.nn.Module, line: str) -> None:
+    """As :func:`note`, for a step that the framework's own code runs; logs each line once."""
+    note(line)
+    if _logger.isEnabledFor(logging.INFO):
+        _log_once(f"{type(layer).__name__}: {line}")
+
+
+@lru_cache(maxsize=1000)
+def _log_once(line: str) -> None:
+    _logger.info("%s", line)
 
 
 def explain(layer: torch.nn.Module, *args: Any, **kwargs: Any) -> str:

@@ -11,6 +11,7 @@ host waits for nothing.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
@@ -26,6 +27,8 @@ from peergraph.memory import Group, SharedRegion
 from peergraph.memory.device.launching import Launch
 from peergraph.memory.group.device_waits import register_wait
 from peergraph.profiling import EXCHANGE, count_bytes, profiled
+
+_logger = logging.getLogger(__name__)
 
 CHUNK_BYTES = 32 << 20
 """Bytes of a buffer."""
@@ -62,7 +65,8 @@ class CopyTransport(DistributedTransport):
             self._was_opened = True
             try:
                 self._memory = _Buffers(self.group, self._chunk_bytes)
-            except (MemoryError, OSError, RuntimeError):
+            except (MemoryError, OSError, RuntimeError) as error:
+                _logger.info("rows travel by torch.distributed: no memory for copies, %s", error)
                 self._memory = None  # on all ranks: the memory is made on all or on none
         super().all_to_all(outputs, inputs)
 

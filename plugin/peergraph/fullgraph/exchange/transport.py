@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, Protocol
@@ -15,6 +16,8 @@ from peergraph.environment import read_variable
 from peergraph.errors import PeerLostError
 from peergraph.memory import Group
 from peergraph.profiling import ALL_REDUCE, EXCHANGE, count_bytes, profiled
+
+_logger = logging.getLogger(__name__)
 
 ReduceOp = Literal["sum", "max", "min", "prod"]
 
@@ -57,6 +60,7 @@ class Transport:
         transport = _transports.get(group)
         if transport is None:
             transport = _transports[group] = _kind_for(group)(group)
+            _logger.info("rank %d exchanges rows by %s", group.rank, type(transport).__name__)
         return transport
 
     @staticmethod

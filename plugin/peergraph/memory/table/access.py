@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -19,6 +20,8 @@ from peergraph.memory.table.staged_rows import StagedRows, disk_launch, staging_
 from peergraph.memory.table.table_view import cpu_view, table_view
 from peergraph.memory.table.tier_sizes import Split, tier_bytes
 from peergraph.memory.table.tiers import Tiers
+
+_logger = logging.getLogger(__name__)
 
 
 class Access(NamedTuple):
@@ -90,6 +93,7 @@ def open_access(
     if staged is None and tiers.host:
         file = host_reads_file(group.device, group.world_size)
         staged = staged_share(file, row_bytes, tiers.host * row_bytes)
+        _logger.debug("CPU threads read %.0f %% of %d host rows", 100 * staged, tiers.host)
     staging = None
     if staged:
         launch = disk_launch() if tiers.disk else staging_launch(group.world_size)

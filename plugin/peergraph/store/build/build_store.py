@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 
 from torch import Tensor
@@ -25,6 +26,8 @@ from peergraph.store.placement.plan import Plan
 from peergraph.store.placement.planner import choose_plan, fits_budget, may_split
 from peergraph.store.placement.policies import POLICIES
 from peergraph.store.placement.reads import BatchReads
+
+_logger = logging.getLogger(__name__)
 
 
 def build_on_machines(
@@ -79,6 +82,8 @@ def build_store(
     maps = bool(order.nodes), bool(order.lists)
     chosen = choose_plan(options, schema, order.degrees(degrees), permuted, reads, maps, group)
     order, plan = order.used_by(group.broadcast(chosen))
+    if group.rank == 0:
+        _logger.info("store over %d ranks on %s: %s", group.world_size, group.device, plan)
     if plan.bytes_disk():
         sequential = order.with_user_order_on_disk(plan, schema)
         # In another order shards have other sizes.
