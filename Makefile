@@ -30,6 +30,9 @@ build:  ## .venv with torch, PyG and the compiled module (the other targets do i
 demo: build  ## train GraphSAGE on two ranks from one shared store; options: ARGS="--help"
 	$(BIN)/peergraph demo $(ARGS)
 
+# Tests start many interpreters: bytecode is kept, which the packages are installed without.
+test: export PYTHONDONTWRITEBYTECODE :=
+test: export PYTHONPYCACHEPREFIX := $(CURDIR)/build/bytecode
 test: build $(TESTERS)  ## all tests; a part of them: ARGS="tests/memory -k gather"
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from peergraph.errors import PeerLostError
 from peergraph.memory import Group, SharedRegion, Table, Tiers
-from peergraph.testing import run_ranks
+from peergraph.testing import ranks, run_ranks
 from tests.multirank.gpu_memory import check_freed
 from tests.multirank.impatient import impatient_group
 
@@ -175,6 +175,24 @@ def _fails_in_rank_one() -> None:
 def test_run_ranks_reports_the_traceback() -> None:
     with pytest.raises(RuntimeError, match=r"(?s)rank 1 raised:.*LookupError: on purpose"):
         run_ranks(_fails_in_rank_one, 2)
+
+
+def _loses_the_other_rank(seconds: float) -> None:
+    if dist.get_rank() == 0:
+        raise RuntimeError("Connection closed by peer")
+    time.sleep(seconds)
+    raise LookupError("on purpose")
+
+
+def test_run_ranks_reports_the_cause_of_a_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "_CAUSE_WAIT_S", 60.0)
+    with pytest.raises(RuntimeError, match="^rank 1 raised:") as caught:
+        run_ranks(_loses_the_other_rank, 2, 0.3)
+    assert "LookupError: on purpose" in str(caught.value)
+    # The other rank need not end at all.
+    monkeypatch.setattr(ranks, "_CAUSE_WAIT_S", 0.1)
+    with pytest.raises(RuntimeError, match="(?s)^rank 0 raised:.*Connection closed by peer$"):
+        run_ranks(_loses_the_other_rank, 2, 60.0)
 
 
 def _sleeps() -> None:

@@ -18,8 +18,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from peergraph.errors import PeerLostError
 from peergraph.memory.group.store_file import StoreFile, open_store
 from peergraph.testing.starting import Start, context_of
+
+# How long other ranks' errors are waited for where a rank's error follows from another's end.
+_CAUSE_WAIT_S = 1.0
+# What Gloo says where another rank has ended.
+_LOST_CONNECTION = ("Connection closed by peer", "Connection reset by peer")
 
 
 def run_ranks(
@@ -48,6 +54,7 @@ def run_ranks(
 
     Raises:
         RuntimeError: a rank raised (with its traceback), died, or gave what cannot be unpickled.
+            Where one rank's error follows from another's, both are told, the cause first.
         TimeoutError: a rank took longer.
     """
     if device not in ("cpu", "cuda"):
@@ -122,10 +129,11 @@ def _run(
         # Gloo fails on a rank that is still connecting when another one, already connected, ends.
         dist.all_reduce(torch.zeros(1))
         fn, args = pickle.loads(task)
-        message = pickle.dumps((True, fn(*args)))
+        message = pickle.dumps(("returned", fn(*args)))
         has_finished = True
-    except Exception:
-        sender.send_bytes(pickle.dumps((False, traceback.format_exc())))
+    except Exception as error:
+        end = "lost a rank" if _follows_from_an_end(error) else "raised"
+        sender.send_bytes(pickle.dumps((end, traceback.format_exc())))
         sys.exit(1)  # for the other ranks this is a death
     else:
         sender.send_bytes(message)
@@ -136,6 +144,11 @@ def _run(
             dist.destroy_process_group()
 
 
+def _follows_from_an_end(error: Exception) -> bool:
+    """Whether another rank's end is why this rank raised."""
+    return isinstance(error, PeerLostError) or any(t in str(error) for t in _LOST_CONNECTION)
+
+
 def _collect(
     processes: list[BaseProcess],
     pipes: list[Connection],
@@ -144,30 +157,56 @@ def _collect(
     may_die: Collection[int],
 ) -> list[Any]:
     results: list[Any] = [None] * len(pipes)
+    causes: list[RuntimeError] = []
+    consequences: list[RuntimeError] = []
     waiting = dict(zip(pipes, range(len(pipes)), strict=True))
-    while waiting:
-        ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
+    end = deadline
+    while waiting and not causes:
+        ready = wait(list(waiting), max(0.0, end - time.monotonic()))
+        if not ready and consequences:
+            break
         if not ready:
             raise TimeoutError(f"ranks {sorted(waiting.values())} took more than {timeout_s:g} s")
         for pipe in ready:
             assert isinstance(pipe, Connection)
             rank = waiting.pop(pipe)
             try:
-                message = pipe.recv_bytes()
-            except EOFError:
-                if rank not in may_die:
-                    raise RuntimeError(f"rank {rank} {_end_of(processes[rank])}") from None
-                continue
-            try:
-                succeeded, value = pickle.loads(message)
-            except Exception as error:
-                raise RuntimeError(f"the result of rank {rank} cannot be unpickled") from error
-            if not succeeded:
-                raise RuntimeError(f"rank {rank} raised:\n{value}")
-            results[rank] = value
+                results[rank] = _receive(pipe, rank, processes[rank], rank in may_die)
+            except _LostRankError as error:
+                consequences.append(error)
+                end = min(end, time.monotonic() + _CAUSE_WAIT_S)
+            except RuntimeError as error:
+                causes.append(error)
+    errors = causes + consequences
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise RuntimeError("\n".join(map(str, errors))) from errors[0].__cause__
     for process in processes:
         process.join(max(0.0, deadline - time.monotonic()))
     return results
+
+
+class _LostRankError(RuntimeError):
+    """A rank raised because another one has ended."""
+
+
+def _receive(pipe: Connection, rank: int, process: BaseProcess, may_die: bool) -> Any:
+    """Returns what a rank returned, None for one that died as it may; raises RuntimeError."""
+    try:
+        message = pipe.recv_bytes()
+    except EOFError:
+        if may_die:
+            return None
+        raise RuntimeError(f"rank {rank} {_end_of(process)}") from None
+    try:
+        end, value = pickle.loads(message)
+    except Exception as error:
+        raise RuntimeError(f"the result of rank {rank} cannot be unpickled") from error
+    if end == "returned":
+        return value
+    kind = _LostRankError if end == "lost a rank" else RuntimeError
+    raise kind(f"rank {rank} raised:\n{value}")
 
 
 def _end_of(process: BaseProcess) -> str:
