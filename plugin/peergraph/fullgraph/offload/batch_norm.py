@@ -43,7 +43,7 @@ def channel_statistics(operand: RowOperand) -> tuple[Tensor, Tensor]:
 
     def visit(chunk: PassChunk, place: Place, values: list[Any]) -> None:
         nonlocal count, mean, squares
-        rows = values[slot]._local.to(dtype).movedim(1, -1).reshape(-1, channels)
+        rows = values[slot].to_local().to(dtype).movedim(1, -1).reshape(-1, channels)
         if len(rows):
             variance, chunk_mean = torch.var_mean(rows, 0, correction=0)
             mean, squares = _combined(count, mean, squares, len(rows), chunk_mean,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from peergraph.fullgraph.exchange.transport import Transport, split_rows
 from peergraph.fullgraph.offload.chunk_pass import PassChunk
+from peergraph.fullgraph.offload.chunk_rows import ChunkRows
 from peergraph.fullgraph.offload.offloaded_tensor import (
     Cell,
     OffloadedTensor,
@@ -252,7 +253,7 @@ class _BackwardPass:
         for operand, gradient in zip(self._operands, self._gradients, strict=True):
             if id(operand) in self._kept:
                 part = self._kept[id(operand)][chunk.start : chunk.stop]
-                value = wrap(part, place.layout(self._space), 0)
+                value = ChunkRows(part, place.layout(self._space))
             elif isinstance(operand, RowOperand):
                 value = values[self._row_slots[id(operand)]]
             else:
@@ -394,6 +395,9 @@ def differentiable_value(value: Any) -> tuple[Any, Tensor]:
         assert value.rows is not None
         leaf = value.rows.detach().requires_grad_()
         return SourceRows(leaf, value.csc, value.place), leaf
+    if type(value) is ChunkRows:
+        leaf = value.rows.detach().requires_grad_()
+        return ChunkRows(leaf, value.layout, value.partitioned_dim), leaf
     if isinstance(value, PartitionedTensor):
         leaf = value._local.detach().requires_grad_()
         with torch.enable_grad():

@@ -12,6 +12,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from peergraph.aggregate import Csc
 from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.offload.chunk_rows import ChunkRows, partitioned
 from peergraph.fullgraph.offload.chunked_csc import ChunkedCsc
 from peergraph.fullgraph.offload.offloaded_tensor import (
     Content,
@@ -67,17 +68,24 @@ class EdgeFunction:
             edges: the edges; None: those that come with rows of sources.
             operands: by name; None is passed on.
         """
+        found: Tensor = partitioned(self.run_on_rows(edges, *operands))
+        return found
+
+    def run_on_rows(self, edges: SourceRows | None, *operands: Any) -> Any:
+        """As a call, with :class:`ChunkRows` as the result unless it has the rows of sources."""
         if edges is None:
             edges = next(part for part in operands if isinstance(part, SourceRows))
         rows = {name: _plain(part) for name, part in zip(self.names, operands, strict=True)}
         result = self.function(edges.csc, **rows)
         if self.space is None:
             return result
-        return from_local(result, edges.place.layout(self.space))
+        return ChunkRows(result, edges.place.layout(self.space))
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, SourceRows):
+        return value.rows
+    if type(value) is ChunkRows:
         return value.rows
     return value.to_local() if isinstance(value, PartitionedTensor) else value
 

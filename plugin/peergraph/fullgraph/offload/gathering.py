@@ -39,7 +39,7 @@ def visit_rows(x: OffloadedTensor, visit: Callable[[int, Tensor], None]) -> None
 
     def visit_chunk(chunk: PassChunk, place: Place, values: list[Any]) -> None:
         start, _ = content.space.chunks.range(chunk.index)
-        visit(start, values[slot]._local)
+        visit(start, values[slot].to_local())
 
     row_pass.run(visit_chunk)
 

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from peergraph.fullgraph.offload.chunk_pass import ChunkPass, PassChunk
+from peergraph.fullgraph.offload.chunk_rows import ChunkRows
 from peergraph.fullgraph.offload.offloaded_tensor import Content
 from peergraph.fullgraph.offload.records import (
     EdgesOperand,
@@ -25,7 +26,6 @@ from peergraph.fullgraph.offload.selected_rows import (
     Selection,
 )
 from peergraph.fullgraph.offload.virtual_rank import RowSpace
-from peergraph.fullgraph.tensor.partitioned_tensor import wrap
 
 Visit = Callable[[PassChunk, Place, list[Any]], None]
 GradientStore = tuple[RowStore, Any]
@@ -113,7 +113,7 @@ class RowPass:
                     last_uses,
                 )
                 for content, (slot, store) in zip(kept, caches, strict=True):
-                    write_rows(chunk, content, store, values[slot]._local)
+                    write_rows(chunk, content, store, values[slot].to_local())
                 visit(chunk, place, values)
                 del values  # before those of the next chunk are made
         for content, (_, store) in zip(kept, caches, strict=True):
@@ -194,7 +194,7 @@ def value_at(operand: Operand, chunk: PassChunk, place: Place) -> Any:
             rows = chunk.rows(store)
         else:
             rows = store.read(*content.space.chunks.range(chunk.index))
-        return wrap(rows, place.layout(content.space), 0)
+        return ChunkRows(rows, place.layout(content.space))
     if isinstance(operand, SourceOperand):
         store = operand.rows.content.store
         assert store is not None
@@ -311,7 +311,7 @@ def _store_together(roots: list[RowOperand], waiting_bytes: int) -> None:
 
     def write(chunk: PassChunk, place: Place, values: list[Any]) -> None:
         for root, slot, store in parts:
-            write_rows(chunk, root.content, store, values[slot]._local)
+            write_rows(chunk, root.content, store, values[slot].to_local())
 
     row_pass.run(write, writes=stores)
     for root, store in zip(roots, stores, strict=True):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from peergraph.fullgraph.offload.chunk_rows import partitioned
 from peergraph.fullgraph.offload.offloaded_tensor import Cell, Content, OffloadedTensor
 from peergraph.fullgraph.offload.virtual_rank import RowSpace
 from peergraph.fullgraph.random.seeds import Seed
@@ -116,6 +117,12 @@ class Modes(NamedTuple):
         cast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind), kind
         return cls(torch.is_grad_enabled(), cast)
 
+    def are_current(self) -> bool:
+        """Returns whether torch has these modes, so that nothing is to be entered."""
+        if self.autocast[0] or torch.is_autocast_enabled(self.autocast[2]):
+            return False
+        return self.grad or not torch.is_grad_enabled()
+
     @contextmanager
     def entered(self) -> Iterator[None]:
         """Within the context, autocast is as it was; gradients are off where they were off."""
@@ -215,5 +222,9 @@ def slots_in(value: Any) -> list[int]:
 
 
 def fill(value: Any, values: Sequence[Any]) -> Any:
-    """Returns recorded arguments with values in the place of slots."""
-    return map_nested(value, lambda part: values[part.place] if type(part) is Slot else part)
+    """Returns recorded arguments with values in the place of slots, rows as partitioned tensors."""
+
+    def filled(part: Any) -> Any:
+        return partitioned(values[part.place]) if type(part) is Slot else part
+
+    return map_nested(value, filled)

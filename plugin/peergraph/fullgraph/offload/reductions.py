@@ -26,7 +26,7 @@ from peergraph.fullgraph.offload.records import (
     map_nested,
     tensors_in,
 )
-from peergraph.fullgraph.offload.replay import WHOLE_RESULT, Place, Step, run_step
+from peergraph.fullgraph.offload.replay import WHOLE_RESULT, Place, Step
 from peergraph.fullgraph.offload.virtual_rank import NeedsOtherRowsError, VirtualRank
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 
@@ -128,8 +128,15 @@ def _reduce_next(call: Call, known: Sequence[Tensor]) -> Tensor:
     store_wanted(rows)
     row_pass = RowPass(call.space, rows)
     slots = dict(zip(map(id, rows), row_pass.outputs, strict=True))
-    step_of_call = (call.func, call.args, call.kwargs, call.modes, tuple(call.seeds), None)
-    step = Step(*step_of_call, [(WHOLE_RESULT, len(call.operands))])
+    step = Step(
+        call.func,
+        call.args,
+        call.kwargs,
+        call.modes,
+        tuple(call.seeds),
+        changed=None,
+        outputs=[(WHOLE_RESULT, len(call.operands))],
+    )
     total: Tensor | None = None
     operation: ReduceOp = "sum"
 
@@ -148,7 +155,7 @@ def _reduce_next(call: Call, known: Sequence[Tensor]) -> Tensor:
             given.append(differentiable_value(value)[0] if tensor.requires_grad else value)
         try:
             with torch.enable_grad(), rank.reducing(add), rank.knowing(known):
-                run_step(rank, step, [*given, None])
+                step.run(rank, [*given, None])
         except _ReductionReached:
             return
 

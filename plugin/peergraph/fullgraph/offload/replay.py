@@ -11,6 +11,7 @@ from torch import Tensor
 
 from peergraph.aggregate import Csc
 from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.offload.chunk_rows import ChunkRows, chunk_rows, partitioned
 from peergraph.fullgraph.offload.offloaded_tensor import Content
 from peergraph.fullgraph.offload.records import (
     EdgesOperand,
@@ -26,9 +27,9 @@ from peergraph.fullgraph.offload.records import (
     slots_in,
     tensors_in,
 )
+from peergraph.fullgraph.offload.row_functions import RANDOM_FUNCTIONS, ROW_FUNCTIONS
 from peergraph.fullgraph.offload.virtual_rank import RowSpace, VirtualRank
 from peergraph.fullgraph.random.seeds import Seed
-from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 
 WHOLE_RESULT = -1
 """In place of the number of one of the results of a function."""
@@ -36,18 +37,87 @@ WHOLE_RESULT = -1
 IsLeaf = Callable[[RowOperand], bool]
 
 
-class Step(NamedTuple):
-    """One recorded call."""
+class Step:
+    """One recorded call, prepared for all chunks.
 
-    func: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    modes: Modes
-    seeds: tuple[Seed, ...]
-    changed: int | None
-    """Slot of the value that the function changes in place, of which it gets a copy."""
-    outputs: list[tuple[int, int]]
-    """Which result goes to which slot."""
+    Args:
+        func: what is called.
+        args, kwargs: with a Slot in the place of each value.
+        modes: of torch at the record.
+        seeds: what random operations drew.
+        changed: slot of the value that the function changes in place, of which it gets a copy.
+        outputs: which result goes to which slot.
+    """
+
+    __slots__ = ("_run_on_rows", "args", "changed", "func", "kwargs", "modes", "outputs", "seeds")
+
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        modes: Modes,
+        seeds: tuple[Seed, ...],
+        changed: int | None,
+        outputs: list[tuple[int, int]],
+    ) -> None:
+        self.func = func
+        self.args, self.kwargs = args, kwargs
+        self.modes = modes
+        self.seeds = seeds
+        self.changed = changed
+        self.outputs = outputs
+        self._run_on_rows = self._find_row_function()
+
+    def _find_row_function(self) -> Callable[[list[Any]], Any] | None:
+        """Returns what computes the only result from all values on plain rows, if anything does."""
+        if self.changed is not None or len(self.outputs) != 1 or self.modes.autocast[0]:
+            return None
+        run = getattr(self.func, "run_on_rows", None)
+        if run is None and self.outputs[0][0] == 0:
+            run = ROW_FUNCTIONS.get(self.func)
+        if run is None or any(map(slots_in, self.kwargs.values())):
+            return None
+        places = [part.place if type(part) is Slot else None for part in self.args]
+        if any(slots_in(part) for part in self.args if type(part) is not Slot):
+            return None
+        kwargs = dict(self.kwargs)
+        if self.func in RANDOM_FUNCTIONS:
+            kwargs["seeds"] = self.seeds
+        given = list(zip(places, self.args, strict=True))
+        return lambda values: run(
+            *(part if place is None else values[place] for place, part in given), **kwargs
+        )
+
+    def run(self, rank: VirtualRank, values: list[Any]) -> None:
+        """Runs the call on `values` and stores its results there."""
+        if self._run_on_rows is not None and self.modes.are_current():
+            result = self._run_on_rows(values)
+            if result is not None:
+                values[self.outputs[0][1]] = result
+                return
+        self._run_by_rules(rank, values)
+
+    def _run_by_rules(self, rank: VirtualRank, values: list[Any]) -> None:
+        """Runs the call on partitioned tensors of the virtual rank."""
+        changed, given = None, values
+        with rank.replaying(self.seeds), self.modes.entered():
+            if self.changed is not None:
+                changed = partitioned(values[self.changed]).clone()
+                given = values.copy()
+                given[self.changed] = changed
+            result = self.func(*fill(self.args, given), **fill(self.kwargs, given))
+        if changed is not None:
+            [(_, slot)] = self.outputs
+            values[slot] = changed
+            return
+        results = None
+        for index, slot in self.outputs:
+            if index == WHOLE_RESULT:
+                values[slot] = result
+            else:
+                results = results or tensors_in(result)
+                values[slot] = chunk_rows(results[index])
 
 
 class Program:
@@ -89,33 +159,11 @@ class Program:
         values = inputs
         values.extend([None] * (self.num_values - len(inputs)))
         for place, step in enumerate(self.steps):
-            run_step(rank, step, values)
+            step.run(rank, values)
             if last_uses is not None:
                 for slot in last_uses[place]:
                     values[slot] = None
         return values
-
-
-def run_step(rank: VirtualRank, step: Step, values: list[Any]) -> None:
-    """Runs a step on `values` and stores its results there."""
-    changed, given = None, values
-    with rank.replaying(step.seeds), step.modes.entered():
-        if step.changed is not None:
-            changed = values[step.changed].clone()
-            given = values.copy()
-            given[step.changed] = changed
-        result = step.func(*fill(step.args, given), **fill(step.kwargs, given))
-    if changed is not None:
-        [(_, slot)] = step.outputs
-        values[slot] = changed
-        return
-    results = None
-    for index, slot in step.outputs:
-        if index == WHOLE_RESULT:
-            values[slot] = result
-        else:
-            results = results or tensors_in(result)
-            values[slot] = results[index]
 
 
 class Compiled:
@@ -225,14 +273,14 @@ class Place:
         """Adds rows of the place to `total`, which has the local rows of an operand."""
         self.resident_part(operand, total).add_(part)
 
-    def resident_rows(self, operand: ResidentOperand) -> PartitionedTensor:
-        """Returns the rows of a tensor that is on the device. Differentiable."""
+    def resident_rows(self, operand: ResidentOperand) -> ChunkRows:
+        """Returns the rows of a tensor that is on the device."""
         tensor, space = operand.tensor, operand.space
         local = tensor._local
         operand.check_unchanged()
         dim = tensor.partitioned_dim
         layout = space.virtual_layout(self.layout(space), _on_space(tensor.layout, space))
-        return wrap(self.resident_part(operand, local), layout, dim)
+        return ChunkRows(self.resident_part(operand, local), layout, dim)
 
     def resident_part(self, operand: ResidentOperand, local: Tensor) -> Tensor:
         """Returns the place's rows of `local`, which has the local rows of an operand; a view."""

@@ -149,10 +149,10 @@ class Segment(torch.autograd.Function):
             for slot, grad in given:
                 output = results[slot]
                 if isinstance(grad, OffloadedTensor):
-                    local = next(given_rows)._local
+                    local = next(given_rows).to_local()
                 elif isinstance(grad, PartitionedTensor):
                     version = version_of(grad)
-                    local = place.resident_rows(ResidentOperand(grad, found.space, version))._local
+                    local = place.resident_rows(ResidentOperand(grad, found.space, version)).rows
                 else:
                     dim = output.partitioned_dim - output.dim()
                     local = local_rows_of_plain("gradient", grad, output.layout, dim)

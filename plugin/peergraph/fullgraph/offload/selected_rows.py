@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.offload.chunk_rows import ChunkRows
 from peergraph.fullgraph.offload.chunked_csc import ChunkedCsc
 from peergraph.fullgraph.offload.offloaded_tensor import (
     Content,
@@ -18,8 +19,8 @@ from peergraph.fullgraph.offload.offloaded_tensor import (
 )
 from peergraph.fullgraph.offload.records import Modes, Record, ResidentOperand, Slot
 from peergraph.fullgraph.offload.replay import Place
+from peergraph.fullgraph.offload.row_functions import ROW_FUNCTIONS
 from peergraph.fullgraph.offload.virtual_rank import RowSpace
-from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor, wrap
 
 # Selections whose lists of rows and edges are kept.
 _KEPT = 8
@@ -131,19 +132,19 @@ class SelectedOperand:
         self.tensor = rows
         self.selection = selection
 
-    def value(self, place: Place) -> PartitionedTensor:
+    def value(self, place: Place) -> ChunkRows:
         """Returns the rows of a place."""
         space = self.selection.space
         layout = place.layout(space)
         part = self.tensor[slice(*self.selection.chunks.range(place.chunk))]
         if isinstance(place, SelectedPlace) and place.selection is self.selection:
-            return wrap(part, layout, 0)
+            return ChunkRows(part, layout)
         start, stop = space.chunks.range(place.chunk)
         rows = self.selection.local_rows(space, place.chunk) - start
         result = part.new_zeros((stop - start, *part.shape[1:])).index_copy_(0, rows, part)
         if isinstance(place, SelectedPlace):
             result = result[place.selection.local_rows(space, place.chunk) - start]
-        return wrap(result, layout, 0)
+        return ChunkRows(result, layout)
 
 
 def spread_rows(rows: Tensor, selection: Selection) -> OffloadedTensor:
@@ -163,3 +164,6 @@ def spread_rows(rows: Tensor, selection: Selection) -> OffloadedTensor:
 
 def _same(rows: Tensor) -> Tensor:
     return rows
+
+
+ROW_FUNCTIONS[_same] = lambda rows: rows

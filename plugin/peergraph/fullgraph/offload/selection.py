@@ -157,7 +157,7 @@ def compute_rows(operands: Sequence[RowOperand], chosen: Selection) -> list[Tens
 
     def visit(chunk: PassChunk, place: Place, values: list[Any]) -> None:
         for slot, rows in zip(row_pass.outputs, found, strict=True):
-            rows[chunk.start : chunk.stop] = values[slot]._local
+            rows[chunk.start : chunk.stop] = values[slot].to_local()
 
     row_pass.run(visit)
     return found

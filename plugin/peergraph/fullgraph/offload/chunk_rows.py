@@ -1,0 +1,71 @@
+"""A chunk's rows as a plain tensor, which becomes a partitioned one where a function needs that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.tensor.conversions import from_local
+from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
+
+
+class ChunkRows:
+    """The rows of a virtual rank: what a PartitionedTensor is, without the cost of one.
+
+    A chunk is small, so that the host's time for wrapping tensors and finding their rules would
+    bound the time of a pass. :mod:`row_functions` computes on the plain rows; any other function
+    gets :attr:`partitioned`.
+
+    Args:
+        rows: `layout.local_count` along `partitioned_dim`, with autograd's history.
+        layout: of the virtual rank.
+        partitioned_dim: not negative.
+    """
+
+    __slots__ = ("_partitioned", "layout", "partitioned_dim", "rows")
+
+    def __init__(self, rows: Tensor, layout: RowLayout, partitioned_dim: int = 0) -> None:
+        self.rows = rows
+        self.layout = layout
+        self.partitioned_dim = partitioned_dim
+        self._partitioned: PartitionedTensor | None = None
+
+    @property
+    def partitioned(self) -> PartitionedTensor:
+        """The same rows as a partitioned tensor. Differentiable."""
+        if self._partitioned is None or (torch.is_grad_enabled() and self.rows.requires_grad):
+            self._partitioned = from_local(self.rows, self.layout, self.partitioned_dim)
+        return self._partitioned
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients flow to the rows."""
+        return self.rows.requires_grad
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the rows."""
+        return self.rows.dtype
+
+    def dim(self) -> int:
+        """Returns the number of dimensions."""
+        return self.rows.dim()
+
+    def to_local(self) -> Tensor:
+        """Returns the plain rows. Differentiable."""
+        return self.rows
+
+
+def partitioned(value: Any) -> Any:
+    """Returns a chunk's rows as a partitioned tensor; any other value as it is."""
+    return value.partitioned if type(value) is ChunkRows else value
+
+
+def chunk_rows(value: Any) -> Any:
+    """Returns a partitioned tensor of a virtual rank as plain rows; any other value as it is."""
+    if isinstance(value, PartitionedTensor):
+        return ChunkRows(value.to_local(), value.layout, value.partitioned_dim)
+    return value
