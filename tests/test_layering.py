@@ -14,7 +14,7 @@ from tests.named_case import named_cases
 ROOT = Path(__file__).parent.parent
 AREAS = ["memory", "store", "sampling", "aggregate", "fullgraph"]
 PARTS = {  # of an area, in the order in which they may import each other
-    "memory": ["device", "group", "region", "table", "training", "topology"],
+    "memory": ["device", "group", "region", "table", "distributed", "training", "topology"],
     "store": [
         *("input", "hotness", "csc", "placement", "contents", "build", "report", "embedding"),
         *("disk", "ingest", "store", "tensors", "kernel_argument"),

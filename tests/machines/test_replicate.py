@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -186,9 +185,8 @@ def test_graphs_with_types_and_errors_of_share() -> None:
     run_on_hosts(_shares_hetero, "ab")
 
 
-@pytest.mark.parametrize("machines", ["shard", "auto"])
-def test_other_plans_are_refused(machines: str) -> None:
-    with pytest.raises(NotImplementedError, match=re.escape(f"machines={machines!r}")):
-        Store.build(_source(), machines=machines)
+def test_other_plans_are_refused() -> None:
+    with pytest.raises(NotImplementedError, match="machines='auto'"):
+        Store.build(_source(), machines="auto")
     with pytest.raises(ValueError, match="machines must be one of"):
         Store.build(_source(), machines="both")

@@ -10,7 +10,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils._pytree import tree_map_only
 from typing_extensions import Self
 
-from peergraph.memory import TableRows
+from peergraph.memory import DistributedTable, TableRows
 from peergraph.store import StoragelessTensor, TableTensor, dispatch_mode
 
 from ..compat import can_alias, is_in_place
@@ -27,8 +27,11 @@ class LazyTable(TableTensor):
         return cls(tensor.store, tensor.owner, tensor.table_name, tensor.device)
 
     def rows(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """The rows ``ids``; gathered only for an ``out`` or for another device."""
-        if out is not None or ids.dim() != 1 or self.device != self.table.device:
+        """The rows ``ids``; gathered only for an ``out`` or for another device, or where rows are
+        split over machines.
+        """
+        in_place = out is None and ids.dim() == 1 and self.device == self.table.device
+        if not in_place or isinstance(self.table, DistributedTable):
             return super().rows(ids, out)
         return LazyRows(TableRows(self.table, ids))
 

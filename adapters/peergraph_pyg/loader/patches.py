@@ -35,6 +35,7 @@ from ..compat import canonical_edge_type, data_storage, patches
 from ..data.feature_store import FeatureStore
 from ..data.sparse_adjacency import ADJACENCY_KEYS, ADJACENCY_TYPES
 from ..data.store_of import check_unchanged, find_store, has_shared_structure
+from ..prefetching.exchanging import is_split
 from ..prefetching.prefetcher import is_plain, prefetch
 from . import batch_csc
 from .sampler import NeighborSampler
@@ -108,20 +109,28 @@ def _init_loader(original: Function, self: Any, *args: Any, **kwargs: Any) -> No
         if without_times and options.get(time) is not None:
             raise ValueError(f"{time}: the sampler has no time_attr that it could be compared to")
         _complete_inputs(options, store)
+        if is_split(store):
+            _gather_in_process(options)
         if store.device.type == "cuda":
             _stay_in_process(options, store)
     original(*bound.args, **bound.kwargs)
 
 
 def _iterate(original: Function, self: Any) -> Any:
-    return iter(prefetch(self)) if not is_plain() and prefetches(self) else original(self)
+    if not is_plain() and prefetches(self):
+        return iter(prefetch(self))
+    # Without its last step, which gathers features.
+    return original(self).iterator if is_split(find_store(self.data)) else original(self)
 
 
 def prefetches(loader: Any) -> bool:
-    """Whether a loader prefetches by itself: its sampler samples a store on a GPU.
+    """Whether a loader prefetches by itself: its sampler samples a store on a GPU, or the rows of
+    its batches come from other machines.
 
     Other samplers may not be safe in a thread, or may draw from generators of their own.
     """
+    if isinstance(loader, (NodeLoader, LinkLoader)) and is_split(find_store(loader.data)):
+        return True
     sampler = getattr(loader, "node_sampler", None) or getattr(loader, "link_sampler", None)
     return isinstance(sampler, NeighborSampler) and sampler.store.device.type == "cuda"
 
@@ -255,6 +264,21 @@ def _has_edges(storage: Any) -> bool:
 
 def _brief(value: Any) -> str:
     return repr(value) if value is None or isinstance(value, (str, tuple)) else type(value).__name__
+
+
+def _gather_in_process(options: dict[str, Any]) -> None:
+    """Has the process that trains gather features, since it exchanges them with other machines.
+
+    Raises:
+        NotImplementedError: workers were asked to gather them.
+    """
+    workers = options.get("kwargs", {}).get("num_workers", 0)
+    if options.get("filter_per_worker") and workers > 0:
+        raise NotImplementedError(
+            'filter_per_worker=True: with machines="shard" workers cannot gather rows of other '
+            'machines; leave it out (workers sample then), or share with machines="replicate"'
+        )
+    options["filter_per_worker"] = False
 
 
 def _stay_in_process(options: dict[str, Any], store: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from peergraph.integration.exchange_iterator import ExchangeIterator
 from peergraph.integration.explain_log import explain, is_explaining, note, note_fallback
 from peergraph.integration.patching import Patches, installed_version
 from peergraph.integration.sharing import SplitGraph, share_graph
@@ -13,6 +14,7 @@ from peergraph.integration.worker_options import WORKER_OPTIONS
 
 __all__ = [
     "WORKER_OPTIONS",
+    "ExchangeIterator",
     "Patches",
     "SplitGraph",
     "StatefulLoader",

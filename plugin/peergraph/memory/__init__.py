@@ -4,6 +4,10 @@ from peergraph.memory.device.capture_mode import use_thread_local_capture_mode
 from peergraph.memory.device.cupy_stream import cupy_stream
 from peergraph.memory.device.launching import limit_blocks
 from peergraph.memory.device.pending_errors import synchronize
+from peergraph.memory.distributed.distributed_table import DistributedTable, RemoteRowsError
+from peergraph.memory.distributed.exchange_session import ExchangeSession, FetchedRows
+from peergraph.memory.distributed.network_traffic import NetworkTraffic
+from peergraph.memory.distributed.row_exchange import RowExchange
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.group.group import Group
 from peergraph.memory.group.machines import Machines
@@ -18,8 +22,14 @@ from peergraph.memory.topology.topology import Topology
 
 __all__ = [
     "MACHINES",
+    "DistributedTable",
+    "ExchangeSession",
+    "FetchedRows",
     "Group",
     "Machines",
+    "NetworkTraffic",
+    "RemoteRowsError",
+    "RowExchange",
     "SharedRegion",
     "Table",
     "TableRows",

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from peergraph.memory import Group, Table
+from peergraph.memory import Group, NetworkTraffic, RowExchange, Table
 from peergraph.memory.group.collective_call import collective_call_machines
 from peergraph.memory.group.naming import collective
 from peergraph.memory.region.closing import close_all
 from peergraph.store.build.build_store import build_on_machines, build_store
+from peergraph.store.build.machine_split import connect_exchange
 from peergraph.store.build.materialize import add_table
 from peergraph.store.contents import StoreContents, table_allocation
 from peergraph.store.csc.neighbor_lists import CscRange, read_degrees, read_edge_index, read_range
@@ -65,16 +66,21 @@ class Store:
     """Structures, tables and id maps."""
     embeddings: dict[tuple[NodeType, str], Embedding]
     """Trained tables by node type and name; made by :class:`peergraph.Embedding`."""
+    exchange: RowExchange | None
+    """Brings rows of other machines to batches; None unless rows are split over machines."""
     measuring: ReadRecorder | None
     """Counts reads within :meth:`measure`."""
     closed: bool
     """Whether :meth:`close` has been called."""
 
-    def __init__(self, group: Group, contents: StoreContents) -> None:
+    def __init__(
+        self, group: Group, contents: StoreContents, exchange: RowExchange | None = None
+    ) -> None:
         self.group = group
         self.device = group.device
         self.contents = contents
         self.embeddings = {}
+        self.exchange = exchange
         self.measuring = None
         self.closed = False
         self._rank = group.rank
@@ -102,9 +108,8 @@ class Store:
             group: the node group; default :meth:`Group.current`.
             timeout: seconds after which a missing rank is an error.
             progress: whether long loads show bars; default: where stderr is a terminal.
-            options: ``plan``, ``memory_budget``, ``hotness``, ``structure_hotness``,
-                ``graph_ratio``, ``feature_ratio``, ``first``, ``topology``, ``spill``,
-                ``host_budget``, ``machines``: see :class:`PlacementOptions`.
+            options: ``plan``, ``memory_budget``, ``hotness``, ``machines`` and others: see
+                :class:`PlacementOptions`.
 
         Raises:
             ValueError, TypeError, IndexError: the source does not fit together; on every rank.
@@ -120,7 +125,8 @@ class Store:
         group = group or Group.current(device=device, timeout=timeout)
         with group.collective("Store.build"):
             contents = build_on_machines(source, complete, group, progress)
-        return cls(group, contents)
+            exchange = connect_exchange(contents, group)
+        return cls(group, contents, exchange)
 
     @classmethod
     def load(
@@ -137,8 +143,8 @@ class Store:
         """Builds a store from a folder that :meth:`save` wrote. Collective over all ranks of all
         machines; synchronises.
 
-        Each machine reads the folder, each of its ranks a share of the rows. Nothing outside of it
-        is read, no symbolic link in it, and nothing is unpickled. See docs/disk.md.
+        Each machine reads the folder, each of its ranks a share of the rows; nothing outside of it,
+        no symbolic link, and nothing is unpickled. See docs/disk.md.
 
         Args:
             verify: compare the checksums of everything that is read, and of the manifest.
@@ -146,9 +152,8 @@ class Store:
 
         Raises:
             FileNotFoundError: no such folder, or a file is missing.
-            ValueError: a folder of another format version, or a manifest or file that is not as
-                :meth:`save` wrote it: it names the file, what was expected and what was found. On
-                every rank.
+            ValueError: another format version, or a manifest or file that is not as :meth:`save`
+                wrote it: names the file, what was expected and what was found. On every rank.
             OSError: a file cannot be read.
         """
         complete = complete_options(options)
@@ -167,14 +172,14 @@ class Store:
         and embeddings with the state of their optimizers. Collective over the node group (rank 0
         writes; of several machines, save on one); synchronises. See docs/disk.md.
 
-        The folder is on the disk, with all files, when this returns. Until then it is a folder
-        ``<name>.part-...`` next to it. An error removes that folder; after a kill, the next save of
-        the same name does.
+        Until all is on the disk, the folder has the name ``<name>.part-...``. An error removes that
+        folder; after a kill, the next save of the same name does.
 
         Raises:
             FileExistsError: the folder exists.
             OSError: the disk is full, or cannot be written. On every rank.
             RuntimeError: this process is no rank of the store.
+            NotImplementedError: rows are split over machines.
         """
         save_store(self.contents, [*self.embeddings.values()], folder, self._ranks("save it"))
 
@@ -244,9 +249,8 @@ class Store:
     def read_csc(
         self, edge_type: EdgeType = EDGE, start: int = 0, stop: int | None = None
     ) -> CscRange:
-        """Copies the in-neighbours of destinations ``start .. stop - 1`` to this rank's device,
-        from any tier: ``indptr``, ``indices`` and ``edge_ids``, all in the users' ids. One-sided;
-        synchronises once, for the number of edges.
+        """Copies the in-neighbours of destinations ``start .. stop - 1`` to this rank's device:
+        ``indptr``, ``indices`` and ``edge_ids``, in the users' ids. One-sided; synchronises once.
 
         Args:
             edge_type: the relation; ``KeyError`` for an unknown one.
@@ -262,7 +266,8 @@ class Store:
     def add_node_table(
         self, name: str, values: Tensor | None, node_type: NodeType = NODE, *, plan: str = "auto"
     ) -> Table:
-        """Adds a table ``[num_nodes, ...]``. Collective; `values` on one rank suffices.
+        """Adds a table ``[num_nodes, ...]``. Collective; `values` on one rank suffices. It is not
+        split over machines.
 
         Args:
             plan: ``"auto"`` places by the store's links and reads in the rest of its budget;
@@ -281,9 +286,7 @@ class Store:
     def add_edge_table(
         self, name: str, values: Tensor | None, edge_type: EdgeType = EDGE, *, plan: str = "auto"
     ) -> Table:
-        """Adds a table ``[num_edges, ...]`` by edge id. Collective; otherwise as
-        :meth:`add_node_table`.
-        """
+        """Adds a table ``[num_edges, ...]`` by edge id, as :meth:`add_node_table`. Collective."""
         taken = self.memory().allocations
         ranks = self._ranks("add to it")
         return add_table(self.contents, name, values, edge_type, plan, taken, ranks)
@@ -293,9 +296,8 @@ class Store:
         """The same graph with every edge reversed: samplers on it draw out-neighbours.
 
         Edge type ``(s, r, d)`` becomes ``(d, r, s)``; node ids, edge ids and tables stay the same.
-        The second structure takes memory from the rest of this store's budget, and is made once:
-        the first call is collective, synchronises, and reads all edges on rank 0 (16 bytes each).
-        :meth:`close` of this store closes it.
+        Its structure takes memory from the rest of this store's budget, until this store is closed.
+        The first call is collective, synchronises, and reads all edges on rank 0 (16 bytes each).
 
         Raises:
             RuntimeError: this process is no rank of the store, and no rank has called it before.
@@ -309,8 +311,7 @@ class Store:
         """Bytes by rank, tier, relation and table: as they were asked for, and as the driver hands
         them out. Not collective, does not synchronise.
 
-        Includes the node maps of this rank's samplers. Excludes the memory of mini-batches, and the
-        page tables that the driver keeps for mapped memory.
+        Includes the node maps of this rank's samplers, not the memory of mini-batches.
         """
         self._scratch = [(name, ref) for name, ref in self._scratch if ref() is not None]
         kept = [(name, held) for name, ref in self._scratch if (held := ref()) is not None]
@@ -320,6 +321,10 @@ class Store:
             self._rank,
             tuple((name, held.num_bytes) for name, held in kept),
         )
+
+    def network_traffic(self) -> NetworkTraffic:
+        """What this rank's batches have sent to other machines and received. Not collective."""
+        return NetworkTraffic() if self.exchange is None else self.exchange.traffic
 
     def register_scratch(self, name: str, scratch: Scratch) -> None:
         """Has :meth:`memory` list `scratch` under this name for as long as the object exists."""
@@ -337,16 +342,13 @@ class Store:
         Counted are Python calls of this process: gathers of the store's tables; lists that
         neighbour samplers (of a static shape, too) and walks read, and the edge ids of the sample;
         features that layers read without a gather (:class:`peergraph.memory.TableRows`), one read
-        per edge. The counts are the same for the CPU and for CUDA. Kernels of their own count each
-        read after it was queued, so that times of reads do not contain the counting; reads without
-        a gather have no times. Outside of :meth:`measure` nothing is added. Synchronises at the
-        end; not collective.
+        per edge, without times. Counts are the same for the CPU and for CUDA. Separate kernels
+        count each read after it was queued. Synchronises at the end; not collective.
 
-        Not counted, as the printed table says: processes that the store was sent to (workers of a
-        DataLoader), users' kernels, and replays of CUDA graphs. Nor are these counted: weights,
-        times and edge ids that weighted and temporal samplers look up; lists that are searched for
-        an edge (node2vec, negatives that avoid edges); empty lists of walks with restarts; and
-        lists of :meth:`reversed`, which has its own :meth:`measure`.
+        Not counted: processes that the store was sent to (workers of a DataLoader), users' kernels,
+        replays of CUDA graphs; weights, times and edge ids that weighted and temporal samplers look
+        up; lists that are searched for an edge (node2vec, negatives that avoid edges); empty lists
+        of walks with restarts; and lists of :meth:`reversed`, which has its own :meth:`measure`.
 
         Raises:
             RuntimeError: the store is being measured already.
@@ -376,10 +378,9 @@ class Store:
 
     @collective("Store.close")
     def close(self) -> None:
-        """Frees everything. Collective, where the ranks built the store together; idempotent.
-
-        Waits for the reads of other threads; later reads, also of samplers and loaders, raise
-        RuntimeError. Raises as :meth:`SharedRegion.close`, after closing the rest.
+        """Frees everything. Collective, where the ranks built the store together; idempotent. Waits
+        for reads of other threads; later ones raise RuntimeError. Raises as
+        :meth:`SharedRegion.close`, after closing the rest.
         """
         self.closed = True
         for ref in list(self._readers):
@@ -389,6 +390,7 @@ class Store:
         by_name = (*contents.node_tables.values(), *contents.edge_tables.values())
         close_all(
             (
+                *(() if self.exchange is None else (self.exchange.close,)),
                 *(() if self._reversed is None else (self._reversed.close,)),
                 *(embedding.close for embedding in self.embeddings.values()),
                 *(table.close for tables in by_name for table in tables.values()),
@@ -429,7 +431,7 @@ class Store:
 
     def __getstate__(self) -> dict[str, Any]:
         fresh: dict[str, Any] = {"closed": False, "_readers": [], "_scratch": [], "embeddings": {}}
-        return {**self.__dict__, "group": None, "measuring": None, **fresh}
+        return {**self.__dict__, "group": None, "measuring": None, "exchange": None, **fresh}
 
     def __repr__(self) -> str:
         schema = self.contents.schema
@@ -463,7 +465,7 @@ class ReversedStore(Store):
         }
         with group.collective("Store.build"):
             contents = build_store(source, complete_options(options), group, False)
-        made = cls(group, contents)
+        made = cls(group, contents, store.exchange)
         made.original = store
         return made
 

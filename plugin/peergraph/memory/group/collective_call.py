@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from peergraph.errors import PeerLostError
 from peergraph.memory.group.group import Group
+from peergraph.memory.group.machines import MachineFailedError
 from peergraph.memory.group.values import Failure
 
 T = TypeVar("T")
@@ -51,19 +52,23 @@ def collective_call_machines(group: Group, work: Callable[[], T]) -> T:
         result = collective_call(group, work)
     except PeerLostError:
         raise
+    except MachineFailedError as failed:
+        # Came in the place of a value that `work` waited for: this exchange is over.
+        raise _error_of(failed, group) from None
     except Exception as caught:
         error = caught
-    failures = group.all_gather_machines(error and [type(error).__name__, str(error)])
+    failures = group.all_gather_results(error and MachineFailedError.encode(error))
     if error is not None:
         result = None
         raise error
-    for machine, failure in enumerate(failures):
-        if failure is not None:
-            raise _error_of(group.machines.describe(machine), *failure)
+    failed_elsewhere = MachineFailedError.find(failures)
+    if failed_elsewhere is not None:
+        raise _error_of(failed_elsewhere, group)
     return result  # type: ignore[return-value]
 
 
-def _error_of(machine: str, kind: str, text: str) -> Exception:
+def _error_of(failed: MachineFailedError, group: Group) -> Exception:
+    machine, kind, text = group.machines.describe(failed.machine), failed.kind, failed.text
     found = getattr(builtins, kind, None)
     if isinstance(found, type) and issubclass(found, Exception):
         with suppress(TypeError):  # some take other arguments

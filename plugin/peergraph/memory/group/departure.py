@@ -41,7 +41,7 @@ def _register(pid: int) -> None:
 
 
 def _record_exit_code() -> None:
-    """Keeps the exit code of this process of multiprocessing for :func:`_ends_with`.
+    """Keeps the exit code of this process of multiprocessing for :func:`error_at_exit`.
 
     From Python 3.13 on, a process of multiprocessing runs its exit functions when the exception
     that ended it is gone. It flushes its streams before, in a frame that has the exit code.
@@ -86,7 +86,7 @@ def _lost(error: BaseException) -> str | None:
 
 
 def _send_farewells() -> None:
-    error = _ends_with()
+    error = error_at_exit()
     for peers in all_peers():
         cause = "" if error is None else _cause(peers, error)
         if multiprocessing.parent_process() is not None and error is not None and _lost(error):
@@ -97,7 +97,7 @@ def _send_farewells() -> None:
         give_up_waits()
 
 
-def _ends_with() -> BaseException | None:
+def error_at_exit() -> BaseException | None:
     """The exception that ends this process; None where it ends well.
 
     An exit code other than 0 that a script gives itself (sys.exit) cannot be seen here.

@@ -21,7 +21,7 @@ from peergraph.environment import read_variable
 from peergraph.errors import PeerLostError
 from peergraph.memory.group.calls import Calls
 from peergraph.memory.group.channel import Channel
-from peergraph.memory.group.machines import Machines
+from peergraph.memory.group.machines import MachineFailedError, Machines
 from peergraph.memory.group.rank_names import RankNames
 from peergraph.memory.group.rendezvous import join
 from peergraph.memory.group.values import disagreement, pack, unpack
@@ -156,8 +156,17 @@ class Group:
             value: of numbers, texts, lists and dicts with texts as keys (JSON), and small: it goes
                 through torch.distributed's store.
 
-        Raises PeerLostError naming the machines that did not come in time, or as :meth:`barrier`.
+        Raises PeerLostError naming the machines that did not come in time, or as :meth:`barrier`;
+        and, within collective_call_machines, MachineFailedError where a machine failed before.
         """
+        values = self.all_gather_results(value)
+        failed = MachineFailedError.find(values)
+        if failed is not None:
+            raise failed
+        return values
+
+    def all_gather_results(self, value: Any) -> list[Any]:
+        """As :meth:`all_gather_machines`; machines that failed have their errors in the list."""
         if self.machines.count == 1:
             return [self.broadcast(value)]
         with self.collective("Group.all_gather_machines"), self._calls.enter("machines") as call:

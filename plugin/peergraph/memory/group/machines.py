@@ -18,6 +18,34 @@ _POLL_S = 2e-3
 _PATIENCE = 0.9
 
 
+class MachineFailedError(Exception):
+    """A machine sent its error in the place of the value that another one waited for."""
+
+    def __init__(self, machine: int, kind: str, text: str) -> None:
+        """
+        Args:
+            machine: that failed.
+            kind, text: of its error.
+        """
+        super().__init__(machine, kind, text)
+        self.machine, self.kind, self.text = machine, kind, text
+
+    _KEY = "error of this machine"
+
+    @classmethod
+    def encode(cls, error: Exception) -> dict[str, list[str]]:
+        """An error, in the place of a value."""
+        return {cls._KEY: [type(error).__name__, str(error)]}
+
+    @classmethod
+    def find(cls, values: Sequence[Any]) -> MachineFailedError | None:
+        """The first error among the values of all machines."""
+        for machine, value in enumerate(values):
+            if isinstance(value, dict) and cls._KEY in value:
+                return cls(machine, *value[cls._KEY])
+        return None
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a rank runs.

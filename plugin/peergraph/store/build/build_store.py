@@ -12,6 +12,12 @@ from peergraph.memory import Group
 from peergraph.memory.group.collective_call import collective_call_machines
 from peergraph.memory.topology.measure import cached_topology
 from peergraph.store.build.machine_source import graph_of_machine
+from peergraph.store.build.machine_split import (
+    check_same_splits,
+    machine_splits,
+    row_sets,
+    schema_of_machine,
+)
 from peergraph.store.build.materialize import build_structure, build_tables
 from peergraph.store.build.row_order import RowOrder
 from peergraph.store.contents import StoreContents
@@ -63,8 +69,11 @@ def build_store(
     """
     group.agree(plan=options["plan"], ratios=shard_ratios(options))
     schema = agree_on_schema(source, group)
+    splits = machine_splits(schema, options, group.machines)
+    kept = schema_of_machine(schema, splits)
     local = local_csc.local_structure(source, schema, group)
-    ordered = may_split(options, group)
+    by_machine = any(split.hot for split in splits.values())
+    ordered = by_machine or may_split(options, group)
     degrees = local_csc.in_degrees(local, schema, group)
     hotness = options["hotness"]
     node_reads = node_hotness(hotness, local, degrees, schema, group, ordered)
@@ -72,6 +81,8 @@ def build_store(
     if (given := options["structure_hotness"]) is not None:
         list_reads = list_hotness(given, local, degrees, schema, group, ordered)
     order = RowOrder.by_hotness(node_reads, list_reads, degrees, schema, group.device)
+    if options["machines"] == "shard":
+        check_same_splits(splits, order.nodes, group)
 
     @functools.cache
     def reads() -> BatchReads:
@@ -80,11 +91,11 @@ def build_store(
 
     permuted = local_csc.relations_with_edge_ids(local, group)
     maps = bool(order.nodes), bool(order.lists)
-    chosen = choose_plan(options, schema, order.degrees(degrees), permuted, reads, maps, group)
-    order, plan = order.used_by(group.broadcast(chosen))
+    chosen = choose_plan(options, kept, order.degrees(degrees), permuted, reads, maps, group)
+    order, plan = order.used_by(group.broadcast(chosen), keep_nodes=by_machine)
     if group.rank == 0:
         _logger.info("store over %d ranks on %s: %s", group.world_size, group.device, plan)
-    if plan.bytes_disk():
+    if plan.bytes_disk() and not splits:
         sequential = order.with_user_order_on_disk(plan, schema)
         # In another order shards have other sizes.
         if fits_budget(plan, graph_items(schema, sequential.degrees(degrees), permuted)):
@@ -108,7 +119,9 @@ def build_store(
         )
         for t in schema.num_edges
     }
-    node_tables, edge_tables = build_tables(source, schema, plan, id_maps, spill, group, progress)
+    node_tables, edge_tables = build_tables(
+        source, schema, row_sets(splits, id_maps), plan, id_maps, spill, group, progress
+    )
     group.synchronize()
     group.barrier()
     record = _build_record(options, reads, order, schema, ordered, group)

@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from peergraph.memory import Group, Table, Tiers
+from peergraph.memory.distributed.distributed_table import DistributedTable
+from peergraph.memory.distributed.row_set import RowSet
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.table.partitions import Partitions
 from peergraph.progress import progress_bar
+from peergraph.store.build.machine_split import is_split
 from peergraph.store.contents import StoreContents
 from peergraph.store.csc.neighbor_lists import write_lists
 from peergraph.store.csc.tiered_csc import TieredCsc
@@ -99,24 +102,29 @@ def build_table(
     progress: bool | None,
     partitions: Partitions | None,
     spill: Spill,
+    row_set: RowSet | None = None,
 ) -> Table:
     """Allocates one table and writes the rows of this rank's source. Collective; every rank raises
     the error of a source.
 
     Args:
+        spec: of the rows of all machines.
         rows: this rank's rows; None: it has none.
         start: the position of the first row.
+        row_set: where the table is split over machines: which rows this one has.
     """
     table = Table.create(
-        spec.shape,
+        spec.shape if row_set is None else (row_set.split.local_rows, *spec.shape[1:]),
         spec.dtype,
         tiers,
         group,
-        order=order,
+        order=order if row_set is None else None,
         partitions=partitions,
         spill=spill.folder,
         check=False,  # IdMap has checked the order
     )
+    if row_set is not None:
+        table = DistributedTable(spec.shape, table, row_set, what)
 
     def load() -> None:
         if isinstance(rows, RowSource):
@@ -215,13 +223,19 @@ def add_table(
 def build_tables(
     source: GraphSource | None,
     schema: Schema,
+    row_sets: Mapping[NodeType | EdgeType, RowSet],
     plan: Plan,
     ids: Mapping[NodeType, IdMap],
     spill: Spill,
     group: Group,
     progress: bool | None,
 ) -> tuple[dict[NodeType, dict[str, Table]], dict[EdgeType, dict[str, Table]]]:
-    """All node and edge tables. Collective."""
+    """All node and edge tables. Collective.
+
+    Args:
+        schema: with the rows of all machines.
+        row_sets: by type with tables that are split over machines.
+    """
     held = any(b < e for b, e in schema.node_range[group.rank].values())
     given = source if held else None
 
@@ -244,6 +258,7 @@ def build_tables(
                 progress,
                 plan.partitions,
                 spill,
+                row_sets[kind] if kind in row_sets and is_split(spec) else None,
             )
             for name, spec in specs.items()
         }

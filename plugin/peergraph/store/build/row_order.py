@@ -65,9 +65,12 @@ class RowOrder:
         orders = {t: self.list_order(t) for t in by_user}
         return {t: d if (o := orders[t]) is None else d[o] for t, d in by_user.items()}
 
-    def used_by(self, plan: Plan) -> tuple[RowOrder, Plan]:
+    def used_by(self, plan: Plan, *, keep_nodes: bool = False) -> tuple[RowOrder, Plan]:
         """The orders that a plan needs, and the plan without maps for the others. Rows that are all
         in one tier keep the users' order.
+
+        Args:
+            keep_nodes: whether the orders of nodes are needed in any case.
         """
         lists = {
             t: order
@@ -76,7 +79,8 @@ class RowOrder:
         }
         by_nodes = {"node table"} if self.lists else {"node table", "structure"}
         nodes = self.nodes
-        if not any(p.kind in by_nodes and splits(p.tiers) for p in plan.placements):
+        tiered = any(p.kind in by_nodes and splits(p.tiers) for p in plan.placements)
+        if not tiered and not keep_nodes:
             nodes = {}
         names = {"ids": {type_name(t) for t in nodes}, "list order": {type_name(t) for t in lists}}
         placements = tuple(p for p in plan.placements if p.name in names.get(p.kind, {p.name}))

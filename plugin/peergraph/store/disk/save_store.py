@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from peergraph.memory import Group, Table
+from peergraph.memory import DistributedTable, Group, Table
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.store.contents import StoreContents
 from peergraph.store.csc.neighbor_lists import read_lists
@@ -39,6 +39,11 @@ def save_store(
     group: Group,
 ) -> None:
     """Writes the folder. Collective; raises as :meth:`Store.save`."""
+    if any(isinstance(table, DistributedTable) for _, _, table in contents.all_tables()):
+        raise NotImplementedError(
+            'a store with machines="shard" is not saved, since no machine has all rows: build it '
+            'with machines="replicate" on one machine and save that, or use Store.ingest'
+        )
     group.agree(folder=os.fspath(folder))
 
     def write() -> None:

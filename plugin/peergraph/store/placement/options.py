@@ -52,8 +52,12 @@ class PlacementOptions(TypedDict, total=False):
         host_budget: bytes that the store may take of the host's memory; default: the free bytes.
         machines: ``"replicate"`` (the default): each machine has a store of the whole graph, and
             reads nothing from other machines (WholeGraph III-D). Each machine brings the graph, or
-            one sends it to those that do not. ``"shard"``, rows of tables split over machines, and
-            ``"auto"``, which replicates what fits, raise NotImplementedError.
+            one sends it to those that do not. ``"shard"``: each machine has the structure, the
+            tables with at most 16 bytes a row, the hottest rows of the others, and its share of the
+            rest; loaders exchange rows batch by batch, on all ranks together. ``"auto"``, which
+            replicates what fits, raises NotImplementedError.
+        hot_ratio: with ``machines="shard"``: the share (0..1) of the rows of each node table,
+            hottest first, that every machine has; default 0.25. Equal on all machines.
     """
 
     plan: str | Plan
@@ -67,9 +71,13 @@ class PlacementOptions(TypedDict, total=False):
     spill: str | PathLike[str] | None
     host_budget: int | None
     machines: str
+    hot_ratio: float | None
 
 
 MACHINE_PLANS = ("replicate", "shard", "auto")
+
+# The hottest quarter of the nodes gets most reads of a graph with a power law.
+_DEFAULT_HOT_RATIO = 0.25
 
 _DEFAULTS: PlacementOptions = {
     "plan": "auto",
@@ -83,6 +91,7 @@ _DEFAULTS: PlacementOptions = {
     "spill": None,
     "host_budget": None,
     "machines": "replicate",
+    "hot_ratio": None,
 }
 
 
@@ -91,8 +100,9 @@ def complete_options(options: PlacementOptions) -> PlacementOptions:
 
     Raises:
         TypeError: a keyword that is no option of placement.
-        ValueError: a ratio, `first`, `spill`, `host_budget` or `machines` that is out of range.
-        NotImplementedError: `machines` is not ``"replicate"``.
+        ValueError: a ratio, `first`, `spill`, `host_budget` or `machines` that is out of range, or
+            `hot_ratio` without ``machines="shard"``.
+        NotImplementedError: `machines` is ``"auto"``.
     """
     for name in options:
         if name not in _DEFAULTS:
@@ -104,6 +114,7 @@ def complete_options(options: PlacementOptions) -> PlacementOptions:
     shard_ratios(complete)
     disk_spill(complete)
     _check_machines(complete["machines"])
+    hot_ratio(complete)
     return complete
 
 
@@ -117,11 +128,24 @@ def disk_spill(options: PlacementOptions) -> Spill:
     return Spill(options["spill"], options["host_budget"])
 
 
+def hot_ratio(options: PlacementOptions) -> float:
+    """The share of the rows of each node table that every machine has, of complete options."""
+    given = options["hot_ratio"]
+    if given is None:
+        return _DEFAULT_HOT_RATIO if options["machines"] == "shard" else 1.0
+    if options["machines"] == "replicate":
+        raise ValueError('hot_ratio is for machines="shard": machines="replicate" has all rows')
+    is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
+    if not is_number or not 0 <= given <= 1:
+        raise ValueError(f"hot_ratio must be a number from 0 to 1, got {given!r}")
+    return float(given)
+
+
 def _check_machines(given: object) -> None:
     if given not in MACHINE_PLANS:
         raise ValueError(f"machines must be one of {MACHINE_PLANS}, got {given!r}")
-    if given != "replicate":
+    if given == "auto":
         raise NotImplementedError(
             f'machines={given!r} is not implemented: machines="replicate" keeps a store of the '
-            "whole graph on each machine; host_budget= and spill= let it exceed the memory"
+            'whole graph on each machine, machines="shard" splits rows of tables over machines'
         )

@@ -11,7 +11,8 @@ from torch_geometric.data import Data
 from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
 
 import peergraph_pyg
-from peergraph_pyg.prefetching.prefetcher import PrefetchIterator, plain_iterator
+from peergraph_pyg.prefetching.prefetch_iterator import PrefetchIterator
+from peergraph_pyg.prefetching.prefetcher import plain_iterator
 from tests.adapters.pyg.graphs import check_batch, random_data, random_hetero
 from tests.adapters.pyg.prefetching.loops import assert_equal, end_workers, epochs, node_loader
 

@@ -14,7 +14,7 @@ import torch
 from torch_geometric.data import Data
 
 import peergraph_pyg
-from peergraph_pyg.prefetching import prefetcher
+from peergraph_pyg.prefetching import prefetch_iterator
 from tests.adapters.pyg.prefetching.loops import node_loader
 
 
@@ -46,7 +46,7 @@ def test_wrong_seed_is_an_index_error(device: torch.device) -> None:
 
 
 def test_error_of_the_thread_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetcher, "_make", lambda *_: 1 / 0)
+    monkeypatch.setattr(prefetch_iterator, "_make", lambda *_: 1 / 0)
     iterator = iter(peergraph_pyg.prefetch(node_loader("cpu"), 2))
     with pytest.raises(ZeroDivisionError):
         next(iterator)

@@ -15,7 +15,7 @@ from torch_geometric.sampler import BaseSampler, NeighborSampler
 
 import peergraph_pyg
 from peergraph_pyg.loader import patches
-from peergraph_pyg.prefetching.prefetcher import PrefetchIterator, PrefetchOptions
+from peergraph_pyg.prefetching.prefetch_iterator import PrefetchIterator, PrefetchOptions
 from tests.adapters.pyg.graphs import random_data
 from tests.adapters.pyg.prefetching.loops import assert_equal, epochs, node_loader
 from tests.named_case import named_cases

@@ -1,0 +1,191 @@
+"""Loaders over a store that is split over machines: batches get rows of other machines."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import LinkLoader, NodeLoader
+
+from peergraph.integration import ExchangeIterator
+from peergraph.memory import DistributedTable, Table
+from peergraph.store import Store, TableTensor
+
+from ..data.store_of import find_store
+from ..loader.sampler import NeighborSampler
+from .prefetch_iterator import PrefetchIterator, PrefetchOptions, Result
+from .thread_state import record_stream
+
+
+def is_split(store: Store | None) -> bool:
+    """Whether the rows of a store's tables are split over machines."""
+    return store is not None and store.exchange is not None
+
+
+class RowsOfSamples:
+    """The last step of a loader: gathers the features of its samples.
+
+    Args:
+        loader: of PyG; it is not changed.
+    """
+
+    def __init__(self, loader: NodeLoader | LinkLoader) -> None:
+        # Samples are changed before their ids are read.
+        self._change = loader.transform_sampler_output
+        self._loader = copy.copy(loader)
+        self._loader.transform_sampler_output = None
+        sampler = getattr(loader, "node_sampler", None) or loader.link_sampler
+        self._permutation = getattr(sampler, "edge_permutation", None)
+        self._tensors = list(_split_tensors(loader.data))
+
+    @property
+    def what(self) -> str:
+        """The loader and what it reads; the same on all ranks."""
+        names = ", ".join(sorted(_name(tensor) for tensor in self._tensors))
+        return f"{type(self._loader).__name__} of {names or 'no split tables'}"
+
+    def change(self, sample: Any) -> Any:
+        """What the loader's ``transform_sampler_output`` makes of a sample."""
+        return sample if self._change is None else self._change(sample)
+
+    def requests(self, sample: Any) -> list[tuple[Table, Tensor]]:
+        """The tables that the batch reads, and the ids."""
+        found = []
+        for tensor in self._tensors:
+            ids = self._ids(tensor, sample)
+            if ids is not None:
+                found.append((tensor.table, ids))
+        return found
+
+    def batch(self, sample: Any) -> Any:
+        """The batch of a sample."""
+        return self._loader.filter_fn(sample)
+
+    def _ids(self, tensor: TableTensor, sample: Any) -> Tensor | None:
+        is_of_edges = isinstance(tensor.owner, tuple)
+        ids: Any = sample.edge if is_of_edges else sample.node
+        permutation = self._permutation if is_of_edges else None
+        if isinstance(ids, dict):
+            ids = ids.get(tensor.owner)
+            permutation = (permutation or {}).get(tensor.owner)
+        found: Tensor | None = ids if ids is None or permutation is None else permutation[ids]
+        return found
+
+
+def _name(tensor: TableTensor) -> str:
+    owner = tensor.owner if isinstance(tensor.owner, str) else "-".join(tensor.owner)
+    return f"{owner}.{tensor.table_name}"
+
+
+def _split_tensors(data: Any) -> Iterator[TableTensor]:
+    """The tensors of a loader's data with rows on other machines."""
+    if isinstance(data, (Data, HeteroData)):
+        values: Iterable[Any] = (v for storage in data.stores for v in storage.values())
+    else:
+        values = data[0].tensors()
+    for value in values:
+        if isinstance(value, TableTensor) and isinstance(value.table, DistributedTable):
+            yield value
+
+
+def exchange_rows(
+    loader: Any,
+    samples: Iterator[Any],
+    depth: int,
+    device: torch.device,
+    options: PrefetchOptions,
+) -> ExchangeIterator:
+    """The batches of a loader, with rows of other machines.
+
+    Args:
+        loader: PyG's, or one around it.
+        samples: what the loader's sampler makes.
+        depth: how many samples a thread makes ahead. Samplers that may not be safe in a thread
+            make each sample when its batch is asked for, as with 0.
+        device: of the thread's stream.
+        options: of the thread.
+    """
+    while not isinstance(loader, (NodeLoader, LinkLoader)):
+        loader = loader.loader
+    rows = RowsOfSamples(loader)
+    store = find_store(loader.data)
+    assert store is not None
+    sampler = getattr(loader, "node_sampler", None) or loader.link_sampler
+    if depth == 0 or not isinstance(sampler, NeighborSampler):
+        return ExchangeIterator(
+            store,
+            _ChangedSamples(samples, rows),
+            rows.requests,
+            lambda sample, fetched: rows.batch(sample),
+            rows.what,
+            ahead=False,
+            record_stream=record_stream,
+        )
+    results = _Results(PrefetchIterator(samples, depth + 1, device, options, store), rows)
+    return ExchangeIterator(
+        store,
+        results,
+        lambda result: rows.requests(results.sample_of(result)),
+        lambda result, fetched: rows.batch(result.batch),
+        rows.what,
+        deliver=results.deliver,
+        record_stream=record_stream,
+    )
+
+
+class _ChangedSamples:
+    """Samples, made when they are asked for."""
+
+    def __init__(self, samples: Iterator[Any], rows: RowsOfSamples) -> None:
+        self._samples = samples
+        self._rows = rows
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return self._rows.change(next(self._samples))
+
+    def __len__(self) -> int:
+        return len(self._samples)  # type: ignore[arg-type]
+
+
+class _Results:
+    """What a thread has made of samples, before the loop takes it."""
+
+    def __init__(self, made: PrefetchIterator, rows: RowsOfSamples) -> None:
+        self._made = made
+        self._rows = rows
+        self._last: Result | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Result:
+        result = self._made.take()
+        if result.last:
+            self._last = result
+            raise StopIteration if result.error is None else result.error
+        return result
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def sample_of(self, result: Result) -> Any:
+        """The sample of a result, or its error."""
+        result.batch = self._rows.change(self._made.batch_of(result))
+        return result.batch
+
+    def deliver(self, result: Result | None) -> None:
+        """The loop takes a result; None: it has taken all."""
+        accepted = result or self._last
+        if accepted is not None:
+            self._made.accept(accepted)
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._made.close()

@@ -1,0 +1,200 @@
+"""`ExchangeIterator`: batches of a store that is split over machines, a batch ahead of training."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from peergraph.errors import PeerLostError
+from peergraph.memory.distributed.exchange_session import ExchangeSession, FetchedRows
+from peergraph.memory.table.table import Table
+from peergraph.store.store import Store
+
+Requests = Sequence[tuple[Table, Tensor]]
+
+
+@dataclass
+class _Batch:
+    """A batch on its way."""
+
+    sample: Any = None
+    fetched: FetchedRows | None = None
+    batch: Any = None
+    error: BaseException | None = None
+    ready: torch.cuda.Event | None = None
+
+
+@dataclass
+class _Opened:
+    """What ends with the iteration."""
+
+    samples: Iterator[Any]
+    session: ExchangeSession | None = None
+
+    def close(self) -> None:
+        if self.session is not None:
+            self.session.finish()
+        close = getattr(self.samples, "close", None)
+        if close is not None:
+            close()
+
+
+class ExchangeIterator:
+    """Iterates batches with rows that other machines have.
+
+    Each ``next`` takes the next sample, sends for its rows, and returns the batch whose rows it
+    sent for the time before: rows travel while the loop trains. Ranks of all machines iterate the
+    same loaders in the same order; where a rank has fewer batches, or leaves its loop, the others
+    go on. ``next`` is called in one thread, the one that trains: on GPUs the order of NCCL's
+    kernels follows from it.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        samples: Iterator[Any],
+        requests: Callable[[Any], Requests],
+        finish: Callable[[Any, FetchedRows], Any],
+        what: str,
+        *,
+        ahead: bool = True,
+        deliver: Callable[[Any], None] | None = None,
+        record_stream: Callable[[torch.cuda.Stream, Any], None] | None = None,
+    ) -> None:
+        """
+        Args:
+            store: with rows that are split over machines.
+            samples: of this rank's batches; it is closed with this iterator, if it has ``close``.
+            requests: of a sample: the tables that the batch reads, each with the users' ids. Tables
+                that are not split are left out.
+            finish: makes the batch of a sample. Gathers of this thread find the rows that were
+                requested; later ones do within ``fetched.reading()``.
+            what: the loader and what it reads, for errors; the same on all ranks.
+            ahead: False: rows are sent for when the batch is asked for.
+            deliver: called with a sample before its batch, or its error, is given to the loop, and
+                with None at the end.
+            record_stream: keeps the memory of a batch until a stream has used it. On a GPU samples
+                are requested and batches finished in a stream of the exchange.
+        """
+        exchange = store.exchange
+        if exchange is None:
+            raise ValueError("store has no rows that are split over machines")
+        self._store = store
+        self._exchange = exchange
+        self._requests = requests
+        self._make = finish
+        self._what = what
+        self._is_ahead = ahead
+        self._deliver = deliver or (lambda sample: None)
+        self._record_stream = record_stream
+        self._next: _Batch | None = None
+        self._is_over = False
+        self._opened = _Opened(samples)
+        self._close = weakref.finalize(self, _Opened.close, self._opened)
+        # At the end of the process the exchange itself tells the other ranks.
+        self._close.atexit = False
+        store.register_reader(self)
+
+    def __iter__(self) -> ExchangeIterator:
+        return self
+
+    def __len__(self) -> int:
+        """The number of batches of the whole iteration."""
+        return len(self._opened.samples)  # type: ignore[arg-type]
+
+    def __next__(self) -> Any:
+        if self._is_over:
+            if self._store.closed:
+                raise RuntimeError("this store has been closed: there are no more batches of it")
+            raise StopIteration
+        with self._on_stream():
+            if self._opened.session is None:
+                self._opened.session = self._exchange.open(self._what)
+                self._next = self._take()
+            elif not self._is_ahead:
+                self._next = self._take()
+            batch, self._next = self._next, None
+            if batch is not None and self._is_ahead:
+                self._next = self._take()
+            if batch is not None:
+                self._finish(batch)
+        if batch is None:
+            self._is_over = True
+            self._deliver(None)
+            self.close()
+            raise StopIteration
+        self._deliver(batch.sample)
+        if batch.error is not None:
+            try:
+                raise batch.error
+            finally:
+                del batch  # or the traceback and the exception would hold each other
+        if batch.ready is not None:
+            stream = torch.cuda.current_stream(self._store.device)
+            stream.wait_event(batch.ready)
+            if self._record_stream is not None:
+                self._record_stream(stream, batch.batch)
+        return batch.batch
+
+    def close(self) -> None:
+        """Ends the iteration: this rank has no more batches. Does not wait for the others."""
+        self._is_over = True
+        self._next = None
+        self._close()
+
+    def _on_stream(self) -> AbstractContextManager[Any]:
+        stream = self._exchange.stream
+        if stream is None:
+            return nullcontext()
+        if self._opened.session is None:
+            # The loop may have written the tables.
+            stream.wait_stream(torch.cuda.current_stream(self._store.device))
+        return torch.cuda.stream(stream)
+
+    def _take(self) -> _Batch | None:
+        """Takes a sample and sends for its rows; None where there is none."""
+        session = self._opened.session
+        assert session is not None
+        batch = _Batch()
+        requests: Requests = ()
+        try:
+            batch.sample = next(self._opened.samples)
+            requests = self._requests(batch.sample)
+        except StopIteration:
+            session.finish()
+            return None
+        except Exception as error:
+            batch.error = error
+        try:
+            batch.fetched = session.fetch(requests)
+        except (IndexError, TypeError, ValueError) as error:
+            if session.broken:
+                raise
+            # Of this batch: the other ranks get theirs, and the loop may go on with the next one.
+            batch.error = error
+            batch.fetched = session.fetch(())
+        if self._exchange.stream is not None:
+            self._finish(batch)
+        return batch
+
+    def _finish(self, batch: _Batch) -> None:
+        """Makes the batch, unless that is done."""
+        fetched, batch.fetched = batch.fetched, None
+        if fetched is None:
+            return
+        if batch.error is None:
+            try:
+                with fetched.reading():
+                    batch.batch = self._make(batch.sample, fetched)
+            except PeerLostError:
+                raise
+            except Exception as error:
+                batch.error = error
+        if self._exchange.stream is not None:
+            batch.ready = self._exchange.stream.record_event()

@@ -1,0 +1,1 @@
+"""Tables with rows split over machines, and the exchange that brings rows of other machines."""

@@ -1,0 +1,302 @@
+"""Tables with rows split over machines."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import torch
+
+import peergraph._C as _C
+from peergraph.memory.distributed.remote_rows import Location, RemoteRows, remote_rows_of
+from peergraph.memory.distributed.row_set import RowSet
+from peergraph.memory.group.naming import collective
+from peergraph.memory.table.id_list import id_list, ids_on_device, out_tensor
+from peergraph.memory.table.read_counter import ReadCounter
+from peergraph.memory.table.source import Source, check_source
+from peergraph.memory.table.table import Table
+from peergraph.progress import progress_bar
+
+if TYPE_CHECKING:
+    from peergraph.memory.distributed.row_exchange import RowExchange
+
+# The local row of padding, while -1 stands for rows of other machines.
+_PADDING = -2
+
+
+class RemoteRowsError(RuntimeError):
+    """A read outside of a loader asked for rows that another machine has."""
+
+
+class DistributedTable(Table):
+    """A table with its hottest rows on each machine and its other rows on one machine each
+    (WholeGraph III-D; ``machines="shard"``).
+
+    Its shape is that of all rows. A machine's rows are a :class:`Table` of their own, placed by the
+    machine's plan. :meth:`gather` reads them, and rows of other machines that the loader of the
+    batch has received; it reads no others. A table pickles as a handle for processes of its
+    machine.
+    """
+
+    def __init__(self, shape: tuple[int, ...], local: Table, rows: RowSet, name: str) -> None:
+        """
+        Args:
+            shape: of all rows.
+            local: the rows of this machine, by local row.
+            rows: which machine has which rows.
+            name: by which the machines know the table; the same on all.
+        """
+        self.shape = shape
+        self.dtype = local.dtype
+        self.tiers = local.tiers
+        self.group = local.group
+        self.row_bytes = local.row_bytes
+        self.split = local.split
+        self.local = local
+        self.row_set = rows
+        self.name = name
+        self._exchange: weakref.ref[RowExchange] | None = None
+
+    @property
+    def counter(self) -> ReadCounter | None:
+        """Counts gathers of this machine's rows after :meth:`count_reads`."""
+        return self.local.counter
+
+    @counter.setter
+    def counter(self, counter: ReadCounter | None) -> None:
+        self.local.counter = counter
+
+    @property
+    def view(self) -> NoReturn:
+        """Raises NotImplementedError: kernels do not read rows of other machines in place."""
+        raise self._not_in_place()
+
+    @property
+    def write_views(self) -> NoReturn:
+        """Raises NotImplementedError, as :attr:`view`."""
+        raise self._not_in_place()
+
+    @property
+    def leases(self) -> list[_C.Lease]:
+        """The leases of this machine's rows."""
+        return self.local.leases
+
+    @property
+    def allocated(self) -> dict[str, list[int]]:
+        """The bytes of each rank of this machine, by tier."""
+        return self.local.allocated
+
+    def connect(self, exchange: RowExchange) -> None:
+        """Has :meth:`collective_read` use an exchange."""
+        self._exchange = weakref.ref(exchange)
+
+    def is_remote(self, ids: torch.Tensor) -> torch.Tensor:
+        """Whether other machines have the rows: bool, of the shape of `ids`, on the table's device.
+
+        Args:
+            ids: as :meth:`gather` takes them.
+        """
+        ids = self._checked(ids, padded=False)
+        return (self._local_rows(ids) == -1).view(ids.shape)
+
+    def gather(
+        self, ids: torch.Tensor, out: torch.Tensor | None = None, *, padded: bool = False
+    ) -> torch.Tensor:
+        """Returns the rows `ids`, as :meth:`Table.gather`. One-sided.
+
+        On a GPU it synchronises, unless a loader has announced this very tensor of ids.
+
+        Raises:
+            RemoteRowsError: another machine has a row, and no loader has received it for this
+                batch.
+        """
+        remote = remote_rows_of(self.row_set)
+        location = None if remote is None or padded else remote.location_of(ids)
+        if location is None:
+            ids = self._checked(ids, padded)
+            location = self._locate(ids, remote, padded)
+        shape = (*ids.shape, *self.shape[1:])
+        target = out_tensor(out, shape, self.dtype, self.device)
+        result = target
+        if target.device != self.device:
+            result = torch.empty(shape, dtype=self.dtype, device=self.device)
+        self.local.gather(location.local.view(ids.shape), result, padded=True)
+        if remote is not None and location.positions.numel() and self.row_bytes:
+            values = remote.values.get(self.name)
+            if values is None:
+                raise RemoteRowsError(self._advice("has not been read for this batch"))
+            flat = result.view(location.local.numel(), -1).view(torch.uint8)
+            flat.index_copy_(0, location.positions, values[location.slots])
+        if target is not result:
+            target.copy_(result)
+        return target
+
+    def collective_read(self, ids: torch.Tensor) -> torch.Tensor:
+        """Returns the rows `ids` of all machines, as :meth:`gather` would. Collective over all
+        ranks of all machines; each passes ids of its own, or none. Synchronises.
+
+        Raises:
+            IndexError: an id is out of range.
+            PeerLostError: a rank did not come in time, or called something else.
+            RuntimeError: this process is no rank of the store, or the store is closed.
+        """
+        exchange = None if self._exchange is None else self._exchange()
+        if exchange is None:
+            raise RuntimeError("only the ranks that built a store can read rows of other machines")
+        ids = self._checked(ids, padded=False)
+        with exchange.open(f"collective_read of {self.name}") as session:
+            fetched = session.fetch([(self, ids)])
+            with fetched.reading():
+                return self.gather(ids)
+
+    def locate(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The local row of each id, -1 for rows of other machines; and the internal row of each.
+
+        Args:
+            ids: on the CPU or the table's device, any shape.
+
+        Raises IndexError for an id on the CPU that is out of range.
+        """
+        ids = self._checked(ids, padded=False)
+        internal = self.row_set.internal_row(ids)
+        return self._local_of(internal, ids), internal
+
+    def _checked(self, ids: torch.Tensor, padded: bool) -> torch.Tensor:
+        checked = ids_on_device(ids, self.rows, self.device, padded)
+        if self.device.type == "cpu":
+            _C.check_ids(id_list(checked, padded=padded), self.rows, torch.get_num_threads())
+        return checked
+
+    def _local_rows(self, ids: torch.Tensor) -> torch.Tensor:
+        return self._local_of(self.row_set.internal_row(ids), ids)
+
+    def _local_of(self, internal: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        """Local rows; -1 for rows of other machines. Ids out of range get local rows out of range,
+        which kernels report.
+        """
+        local = self.row_set.split.local_row(internal)
+        flat = ids.flatten().long()
+        local = torch.where(flat >= self.rows, self.local.rows + flat - self.rows, local)
+        return torch.where(flat < 0, flat + (_PADDING + 1), local)
+
+    def _locate(self, ids: torch.Tensor, remote: RemoteRows | None, padded: bool) -> Location:
+        internal = self.row_set.internal_row(ids)
+        local = self._local_of(internal, ids)
+        positions = (local == -1).nonzero().squeeze(1)
+        slots = positions if remote is None else remote.slots_of(internal[positions])
+        if slots is None or (remote is None and positions.numel()):
+            first = int(ids.flatten()[positions[0]])
+            machine = int(self.row_set.split.machine_of(internal[positions[:1]]))
+            where = self.group.machines.describe(machine)
+            raise RemoteRowsError(self._advice(f"has row {first} on {where}"))
+        if padded:
+            local = torch.where(local == _PADDING, -1, local)
+        return Location(local, positions, slots)
+
+    def _advice(self, what: str) -> str:
+        return (
+            f'table {self.name!r} {what}: with machines="shard" loaders bring rows of other '
+            "machines with their batches; elsewhere call table.collective_read(ids) on all ranks, "
+            'or build the store with machines="replicate"'
+        )
+
+    def _not_in_place(self) -> NotImplementedError:
+        return NotImplementedError(
+            f"kernels cannot read {self.name!r} in place: its rows are split over machines. Gather "
+            'them, or build the store with machines="replicate"'
+        )
+
+    def count_reads(self) -> ReadCounter:
+        """Counts gathers of this machine's rows from now on."""
+        return self.local.count_reads()
+
+    def scatter(self, ids: torch.Tensor, values: torch.Tensor) -> None:
+        """Raises NotImplementedError: a write would have to reach other machines."""
+        raise NotImplementedError(
+            f"rows of {self.name!r} are split over machines and cannot be written one by one: "
+            'write them before the store is built, or build it with machines="replicate"'
+        )
+
+    def load(
+        self,
+        source: Source,
+        start: int = 0,
+        *,
+        chunk_bytes: int = 64 << 20,
+        progress: bool | None = None,
+    ) -> None:
+        """Writes those of the users' rows [start, start + len(source)) that this machine has. Every
+        machine loads the same rows. One-sided otherwise; as :meth:`Table.load`.
+        """
+        check_source(source, start, chunk_bytes, self.shape, self.dtype)
+        if self.row_bytes == 0:
+            return
+        step = max(1, chunk_bytes // self.row_bytes)
+        with progress_bar("load", len(source) * self.row_bytes, progress) as moved:
+            for begin in range(0, len(source), step):
+                part = source[begin : begin + step]
+                positions, local = self.row_set.kept_here(start + begin, len(part))
+                self.load_local(local, _select(part, positions))
+                moved(len(part) * self.row_bytes)
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+
+    def load_local(self, local: torch.Tensor, rows: torch.Tensor) -> None:
+        """Writes rows of this machine. One-sided.
+
+        Args:
+            local: [n] local rows.
+            rows: [n, *row shape] on the CPU or the table's device.
+        """
+        self.local.scatter(local.to(self.device), rows)
+
+    def read(
+        self, start: int = 0, stop: int | None = None, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Returns the users' rows [start, stop) on the CPU, as :meth:`Table.read`.
+
+        Raises:
+            RemoteRowsError: another machine has one of them.
+        """
+        stop = self.rows if stop is None else stop
+        if not 0 <= start <= stop <= self.rows:
+            raise ValueError(f"rows [{start}, {stop}) are not within a table of {self.rows} rows")
+        result = out_tensor(out, (stop - start, *self.shape[1:]), self.dtype, torch.device("cpu"))
+        if stop > start:
+            self.gather(torch.arange(start, stop, device="cpu"), result)
+        return result
+
+    def shard_rows(self, rank: int | None = None) -> NoReturn:
+        """Raises NotImplementedError: internal rows are split over machines first."""
+        raise NotImplementedError(f"{self.name!r} is split over machines: use table.local")
+
+    def local_shard(self) -> NoReturn:
+        """Raises NotImplementedError, as :meth:`shard_rows`."""
+        self.shard_rows()
+
+    def as_tensor(self) -> NoReturn:
+        """Raises ValueError: the rows are not contiguous in memory that this rank reaches."""
+        raise ValueError(f"the rows of {self.name!r} are on several machines")
+
+    @collective("Table.close")
+    def close(self) -> None:
+        """Releases this machine's rows, as :meth:`Table.close`."""
+        self.local.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DistributedTable, (self.shape, self.local, self.row_set, self.name)
+
+    def __repr__(self) -> str:
+        split = self.row_set.split
+        return (
+            f"DistributedTable(shape={self.shape}, dtype={self.dtype}, "
+            f"{split.hot} rows on each of {split.machines} machines, here {self.tiers})"
+        )
+
+
+def _select(part: Source, positions: torch.Tensor) -> torch.Tensor:
+    """Some rows of a chunk, contiguous; only they are read of an array on disk."""
+    if isinstance(part, torch.Tensor):
+        return part[positions.to(part.device)]
+    return torch.from_numpy(np.ascontiguousarray(part[positions.cpu().numpy()]))

@@ -1,0 +1,400 @@
+"""One exchange of rows: the rows that all ranks want for their next batch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import gcd
+
+import torch
+
+from peergraph.memory.distributed.distributed_table import DistributedTable
+from peergraph.memory.distributed.exchange_network import ExchangeNetwork, Transfer
+from peergraph.memory.distributed.network_traffic import TrafficCounter
+from peergraph.memory.distributed.remote_rows import Location, RemoteRows
+from peergraph.memory.distributed.row_set import RowSet
+
+Request = tuple[DistributedTable, torch.Tensor]
+
+_LOCAL_IDS, _COUNTS, _IDS, _ROWS, _LOCAL_ROWS = range(1, 6)
+_ALIGNMENT = 16
+_WORD = 8
+
+
+class Layout:
+    """The tables of an exchange by row set, numbered equally on all ranks."""
+
+    def __init__(self, tables: Sequence[DistributedTable]) -> None:
+        self.sets = list(dict.fromkeys(table.row_set for table in tables))
+        self.tables = {s: [t for t in tables if t.row_set is s] for s in self.sets}
+
+    def named(self, rows: RowSet, mask: int) -> list[DistributedTable]:
+        """The tables of a set that a mask of bits names."""
+        return [t for bit, t in enumerate(self.tables[rows]) if mask >> bit & 1]
+
+
+@dataclass
+class Wanted:
+    """Of one row set: the rows of other machines that a rank wants.
+
+    Attributes:
+        mask: the tables, as bits.
+        rows: the distinct rows.
+        by_rank: by rank of the machine, the positions in them of those that the rank brings.
+    """
+
+    mask: int
+    rows: RemoteRows
+    by_rank: list[torch.Tensor]
+
+
+def wanted_rows(
+    requests: Sequence[Request], layout: Layout, local_ranks: int
+) -> dict[RowSet, Wanted]:
+    """Finds the rows of other machines that a batch needs. Synchronises with a GPU.
+
+    Raises IndexError for ids on the CPU that are out of range.
+    """
+    found = {}
+    for rows in layout.sets:
+        mine = [(table, ids) for table, ids in requests if table.row_set is rows]
+        if not mine:
+            continue
+        mask = sum(
+            1 << bit for bit, t in enumerate(layout.tables[rows]) if any(t is m for m, _ in mine)
+        )
+        lists = list({id(ids): ids for _, ids in mine}.values())
+        located = [mine[0][0].locate(ids) for ids in lists]
+        positions = [(local == -1).nonzero().squeeze(1) for local, _ in located]
+        remote = [internal[p] for (_, internal), p in zip(located, positions, strict=True)]
+        distinct = torch.unique(torch.cat(remote))
+        locations = [
+            Location(local, p, torch.searchsorted(distinct, r))
+            for (local, _), p, r in zip(located, positions, remote, strict=True)
+        ]
+        turns = rows.split.turn_of(distinct) % local_ranks
+        by_rank = [(turns == rank).nonzero().squeeze(1) for rank in range(local_ranks)]
+        found[rows] = Wanted(mask, RemoteRows(distinct, lists, locations), by_rank)
+    return found
+
+
+@dataclass
+class _Merged:
+    """Of one row set: the distinct rows that this rank brings to its machine.
+
+    Attributes:
+        mask: the tables that any rank of the machine wants, as bits.
+        internal: int64, the internal rows, ascending.
+        by_partner: by rank of another machine, the positions in them of the rows that it sends.
+        buffers: by table name: uint8 [rows, row bytes].
+    """
+
+    mask: int
+    internal: torch.Tensor
+    by_partner: dict[int, torch.Tensor]
+    buffers: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+class ExchangeRound:
+    """Rows travel from the machine that has them to one rank of each machine that needs them, once
+    a machine, and from there to the ranks that want them (WholeGraph III-D's hierarchy).
+
+    Which rank of a machine brings or sends a row follows from the row. :meth:`begin` and
+    :meth:`complete` are collective over all ranks of all machines.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        network: ExchangeNetwork,
+        traffic: TrafficCounter,
+        what: str,
+        *,
+        by_nccl: bool,
+    ) -> None:
+        """
+        Args:
+            what: the loader, for errors.
+            by_nccl: whether rows go from GPU to GPU; otherwise through host memory.
+        """
+        self._layout = layout
+        self._network = network
+        self._traffic = traffic
+        self._what = what
+        self._by_nccl = by_nccl
+        group = network.group
+        self._machines = group.machines
+        self._device = group.device
+        self._local_ranks = self._machines.local_ranks
+        self._local_rank = self._local_ranks.index(self._machines.rank)
+        self._others = [r for r in self._local_ranks if r != self._machines.rank]
+        self._partners = _partners(self._machines.ranks, self._machines.index, self._local_rank)
+        self._rows: Transfer | None = None
+        self._completing = threading.Lock()
+
+    def begin(
+        self,
+        wanted: Mapping[RowSet, Wanted],
+        headers: Mapping[int, Mapping[RowSet, tuple[int, int]]],
+    ) -> None:
+        """Sends what was asked for on its way.
+
+        Args:
+            wanted: by this rank.
+            headers: by rank of this machine: by row set, the tables as bits, and how many rows it
+                wants this rank to bring.
+        """
+        self._wanted, self._headers = wanted, headers
+        self._merge()
+        asked = self._ask()
+        self._rows = self._serve(asked)
+        if self._by_nccl:
+            self.complete()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all transfers are on their way in the stream."""
+        return self._rows is None
+
+    def complete(self) -> None:
+        """Waits for the rows, and brings them to the ranks of this machine that want them.
+        Idempotent; threads may call it at the same time.
+        """
+        with self._completing:
+            if self._rows is None:
+                return
+            received = self._rows.wait()
+            for partner in self._partners:
+                pieces = self._pieces_from(partner)
+                self._count_received(pieces)
+                if partner in received:
+                    sizes = [(positions.numel(), table.row_bytes) for _, table, positions in pieces]
+                    parts = _unpack(received[partner], sizes)
+                    for (rows, table, positions), part in zip(pieces, parts, strict=True):
+                        self._merged[rows].buffers[table.name].index_copy_(0, positions, part)
+            self._hand_out()
+            self._rows = None
+
+    def _transfer(
+        self, parts: Mapping[int, torch.Tensor], sizes: Mapping[int, int], tag: int
+    ) -> Transfer:
+        return self._network.transfer(parts, sizes, tag, self._what, by_nccl=self._by_nccl)
+
+    def _merge(self) -> None:
+        """Finds the distinct rows that the ranks of this machine want from this rank."""
+        ids = {
+            rank: torch.cat(
+                [w.rows.internal[w.by_rank[i]] for w in self._wanted.values()] or [self._no_ids()]
+            )
+            for i, rank in enumerate(self._local_ranks)
+        }
+        sizes = {
+            rank: _WORD * sum(count for _, count in self._headers[rank].values())
+            for rank in self._others
+        }
+        parts = {rank: ids[rank].view(torch.uint8) for rank in self._others}
+        self._traffic.add(local_bytes=sum(part.numel() for part in parts.values()))
+        came = self._transfer(parts, sizes, _LOCAL_IDS).wait()
+        messages = {rank: came[rank].view(torch.int64) for rank in came}
+        messages[self._machines.rank] = ids[self._machines.rank]
+        self._asked: dict[RowSet, dict[int, torch.Tensor]] = {s: {} for s in self._layout.sets}
+        for rank, message in messages.items():
+            counts = [count for _, count in self._headers[rank].values()]
+            for rows, part in zip(self._headers[rank], torch.split(message, counts), strict=True):
+                self._asked[rows][rank] = part
+        self._merged = {s: self._merged_set(s) for s in self._layout.sets}
+
+    def _merged_set(self, rows: RowSet) -> _Merged:
+        parts = list(self._asked[rows].values())
+        distinct = torch.unique(torch.cat(parts)) if parts else self._no_ids()
+        mask = 0
+        for header in self._headers.values():
+            mask |= header.get(rows, (0, 0))[0]
+        merged = _Merged(mask, distinct, self._by_partner(rows, distinct))
+        for table in self._layout.named(rows, mask):
+            shape = (distinct.numel(), table.row_bytes)
+            merged.buffers[table.name] = torch.empty(shape, dtype=torch.uint8, device=self._device)
+        return merged
+
+    def _by_partner(self, rows: RowSet, distinct: torch.Tensor) -> dict[int, torch.Tensor]:
+        machines, turns = rows.split.machine_of(distinct), rows.split.turn_of(distinct)
+        found = {}
+        for partner in self._partners:
+            machine = self._machines.machine_of(partner)
+            ranks = self._machines.ranks[machine]
+            sent = (machines == machine) & (turns % len(ranks) == ranks.index(partner))
+            found[partner] = sent.nonzero().squeeze(1)
+        return found
+
+    def _ask(self) -> dict[int, dict[RowSet, tuple[int, torch.Tensor]]]:
+        """Sends ids to the ranks that have the rows.
+
+        Returns:
+            By rank of another machine, what it asks for: the tables as bits, and internal rows.
+        """
+        words = 2 * len(self._layout.sets)
+        counts = {
+            p: torch.tensor(
+                [[m.mask, m.by_partner[p].numel()] for m in self._merged.values()], device="cpu"
+            )
+            for p in self._partners
+        }
+        sizes = dict.fromkeys(self._partners, _WORD * words)
+        parts = {p: c.view(-1).view(torch.uint8) for p, c in counts.items()}
+        counted = self._network.transfer(parts, sizes, _COUNTS, self._what)
+        ids = {
+            p: torch.cat([m.internal[m.by_partner[p]] for m in self._merged.values()])
+            for p in self._partners
+        }
+        numbers = {
+            p: message.cpu().view(torch.int64).view(-1, 2).tolist()
+            for p, message in counted.wait().items()
+        }
+        sent = sum(part.numel() for part in ids.values())
+        received = {p: sum(count for _, count in numbers[p]) for p in self._partners}
+        self._traffic.add(
+            ids_sent=sent,
+            ids_received=sum(received.values()),
+            bytes_sent=_WORD * (sent + words * len(self._partners)),
+            bytes_received=_WORD * (sum(received.values()) + words * len(self._partners)),
+        )
+        came = self._transfer(
+            {p: part.view(torch.uint8) for p, part in ids.items()},
+            {p: _WORD * count for p, count in received.items()},
+            _IDS,
+        ).wait()
+        asked = {}
+        for p in self._partners:
+            message = came[p].view(torch.int64) if p in came else self._no_ids()
+            split = torch.split(message, [count for _, count in numbers[p]])
+            asked[p] = {
+                s: (mask, part)
+                for s, (mask, _), part in zip(self._layout.sets, numbers[p], split, strict=True)
+            }
+        return asked
+
+    def _serve(self, asked: Mapping[int, Mapping[RowSet, tuple[int, torch.Tensor]]]) -> Transfer:
+        """Sends rows to the ranks that asked for them."""
+        parts = {}
+        for partner, sets in asked.items():
+            pieces = [
+                _rows_of(table, rows.split.local_row(internal))
+                for rows, (mask, internal) in sets.items()
+                for table in self._layout.named(rows, mask)
+            ]
+            self._traffic.add(
+                rows_sent=sum(len(piece) for piece in pieces),
+                bytes_sent=sum(piece.numel() for piece in pieces),
+            )
+            parts[partner] = _pack(pieces, self._device)
+        sizes = {
+            p: _packed_bytes([(i.numel(), t.row_bytes) for _, t, i in self._pieces_from(p)])
+            for p in self._partners
+        }
+        return self._transfer(parts, sizes, _ROWS)
+
+    def _pieces_from(self, partner: int) -> list[tuple[RowSet, DistributedTable, torch.Tensor]]:
+        """The parts of a message of rows: set, table, and positions in the merged rows."""
+        return [
+            (rows, table, merged.by_partner[partner])
+            for rows, merged in self._merged.items()
+            for table in self._layout.named(rows, merged.mask)
+        ]
+
+    def _count_received(
+        self, pieces: Sequence[tuple[RowSet, DistributedTable, torch.Tensor]]
+    ) -> None:
+        self._traffic.add(
+            rows_received=sum(positions.numel() for _, _, positions in pieces),
+            bytes_received=sum(p.numel() * table.row_bytes for _, table, p in pieces),
+        )
+
+    def _hand_out(self) -> None:
+        """Gives the ranks of this machine their rows, and takes this rank's."""
+        parts = {
+            rank: _pack(list(self._wanted_by(rank)), self._device) for rank in self._local_ranks
+        }
+        expected = {
+            rank: [
+                (wanted.by_rank[i].numel(), table.row_bytes)
+                for rows, wanted in self._wanted.items()
+                for table in self._layout.named(rows, wanted.mask)
+            ]
+            for i, rank in enumerate(self._local_ranks)
+        }
+        mine = parts.pop(self._machines.rank)
+        self._traffic.add(local_bytes=sum(part.numel() for part in parts.values()))
+        sizes = {rank: _packed_bytes(expected[rank]) for rank in self._others}
+        came = self._transfer(parts, sizes, _LOCAL_ROWS).wait()
+        came[self._machines.rank] = mine
+        self._take(came, expected)
+
+    def _wanted_by(self, rank: int) -> Iterator[torch.Tensor]:
+        """The rows that a rank of this machine gets from this one, table by table."""
+        for rows, (mask, _) in self._headers[rank].items():
+            merged = self._merged[rows]
+            slots = torch.searchsorted(merged.internal, self._asked[rows].get(rank, self._no_ids()))
+            for table in self._layout.named(rows, mask):
+                yield merged.buffers[table.name][slots]
+
+    def _take(
+        self, came: Mapping[int, torch.Tensor], expected: Mapping[int, list[tuple[int, int]]]
+    ) -> None:
+        for rows, wanted in self._wanted.items():
+            for table in self._layout.named(rows, wanted.mask):
+                shape = (wanted.rows.internal.numel(), table.row_bytes)
+                wanted.rows.values[table.name] = torch.empty(
+                    shape, dtype=torch.uint8, device=self._device
+                )
+        for i, rank in enumerate(self._local_ranks):
+            if rank not in came:
+                continue
+            pieces = iter(_unpack(came[rank], expected[rank]))
+            for rows, wanted in self._wanted.items():
+                for table in self._layout.named(rows, wanted.mask):
+                    wanted.rows.values[table.name].index_copy_(0, wanted.by_rank[i], next(pieces))
+
+    def _no_ids(self) -> torch.Tensor:
+        return torch.empty(0, dtype=torch.int64, device=self._device)
+
+
+def _partners(ranks: Sequence[Sequence[int]], index: int, local_rank: int) -> list[int]:
+    """The ranks of other machines that exchange rows with a rank. Row number t of a machine is
+    brought by rank ``t % R`` of one machine and sent by rank ``t % S`` of the other.
+    """
+    return [
+        rank
+        for machine, others in enumerate(ranks)
+        for position, rank in enumerate(others)
+        if machine != index and (position - local_rank) % gcd(len(others), len(ranks[index])) == 0
+    ]
+
+
+def _rows_of(table: DistributedTable, local: torch.Tensor) -> torch.Tensor:
+    """uint8 [n, row bytes]: rows of this machine."""
+    rows = table.local.gather(local)
+    if rows.numel() == 0:
+        return torch.empty((local.numel(), table.row_bytes), dtype=torch.uint8, device=rows.device)
+    return rows.view(local.numel(), -1).view(torch.uint8)
+
+
+def _packed_bytes(sizes: Sequence[tuple[int, int]]) -> int:
+    return sum(-(-count * width // _ALIGNMENT) * _ALIGNMENT for count, width in sizes)
+
+
+def _pack(pieces: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """One message of matrices, each aligned."""
+    sizes = [(len(piece), piece.size(1)) for piece in pieces]
+    message = torch.empty(_packed_bytes(sizes), dtype=torch.uint8, device=device)
+    for piece, part in zip(pieces, _unpack(message, sizes), strict=True):
+        part.copy_(piece)
+    return message
+
+
+def _unpack(message: torch.Tensor, sizes: Sequence[tuple[int, int]]) -> Iterator[torch.Tensor]:
+    """The matrices of a message."""
+    begin = 0
+    for count, width in sizes:
+        yield message[begin : begin + count * width].view(count, width)
+        begin += _packed_bytes([(count, width)])

@@ -1,0 +1,275 @@
+"""One iteration of a loader over all ranks, in which they exchange rows batch by batch."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from typing_extensions import Self
+
+from peergraph.errors import CollectiveMismatchError, PeerLostError
+from peergraph.memory.distributed.distributed_table import DistributedTable
+from peergraph.memory.distributed.exchange_network import ExchangeNetwork
+from peergraph.memory.distributed.exchange_round import ExchangeRound, Layout, wanted_rows
+from peergraph.memory.distributed.network_traffic import TrafficCounter
+from peergraph.memory.distributed.remote_rows import RemoteRows, reading_rows
+from peergraph.memory.distributed.row_set import RowSet
+from peergraph.memory.table.table import Table
+
+_HEADER = 0
+_WORD = 8
+
+
+class FetchedRows:
+    """The rows of other machines for one batch of this rank."""
+
+    def __init__(
+        self, rows: dict[RowSet, RemoteRows], complete: Callable[[], None], device: torch.device
+    ) -> None:
+        self._rows = rows
+        self._complete = complete
+        self._device = device
+        self._ready: torch.cuda.Event | None = None
+
+    def wait(self) -> None:
+        """Waits until the rows are here; on a GPU the current stream waits, and not the host,
+        where NCCL brings them. In the thread that iterates.
+        """
+        self._complete()
+        if self._device.type != "cuda":
+            return
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(self.mark_ready())
+        for rows in self._rows.values():
+            for tensor in rows.tensors():
+                tensor.record_stream(stream)
+
+    def mark_ready(self) -> torch.cuda.Event:
+        """On a GPU: an event after which the rows are there. The first call records it in the
+        current stream.
+        """
+        if self._ready is None:
+            self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._ready.record(torch.cuda.current_stream(self._device))
+        return self._ready
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """A context in which this thread's gathers find the rows; waits for them first."""
+        self.wait()
+        with reading_rows(self._rows):
+            yield
+
+
+class ExchangeSession:
+    """One iteration of a loader. Every rank of every machine opens the session, and finishes it.
+
+    :meth:`fetch` is collective over the ranks that have a batch; for a rank that has finished, a
+    thread answers until all ranks have. Works as a context manager, which finishes.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        layout: Layout,
+        network: ExchangeNetwork,
+        traffic: TrafficCounter,
+    ) -> None:
+        """
+        Args:
+            what: the loader and what it reads; the same on all ranks.
+        """
+        self.what = what
+        self.network = network
+        self.finished = False
+        """Whether this rank has no more batches."""
+        self._layout = layout
+        self._traffic = traffic
+        self._hash = int.from_bytes(
+            hashlib.blake2b(what.encode(), digest_size=7).digest(), "little"
+        )
+        self._rounds = 0
+        self._pending: ExchangeRound | None = None
+        self._error: Exception | None = None
+        self._thread: threading.Thread | None = None
+
+    def fetch(self, requests: Sequence[tuple[Table, torch.Tensor]]) -> FetchedRows:
+        """Asks other machines for the rows of this rank's next batch, and gives them theirs.
+        Collective over the ranks that have a batch; synchronises with a GPU for the numbers of
+        rows, and not with their transfer.
+
+        Args:
+            requests: tables and the users' ids that the batch will gather of them. Tables that are
+                not split are left out.
+
+        Raises:
+            IndexError: an id on the CPU is out of range; nothing has been exchanged.
+            PeerLostError: a rank is lost, or did not come in time.
+            CollectiveMismatchError: a rank iterates another loader.
+            RuntimeError: this rank has finished.
+        """
+        if self.finished:
+            raise RuntimeError(f"{self.what}: this iteration has been closed")
+        group = self.network.group
+        split = [(t, ids) for t, ids in requests if isinstance(t, DistributedTable)]
+        wanted = wanted_rows(split, self._layout, group.world_size)
+        with self._guard():
+            self._complete()
+            counts = {
+                rows: (w.mask, [positions.numel() for positions in w.by_rank])
+                for rows, w in wanted.items()
+            }
+            headers = self._exchange_headers(False, counts)
+            self._pending = pending = self._run(headers, wanted)
+        self._traffic.add(batches=1)
+
+        def complete() -> None:
+            # Unless it is, the thread that answers may be completing it.
+            if not pending.is_complete:
+                with self._guard():
+                    pending.complete()
+
+        fetched = FetchedRows({s: w.rows for s, w in wanted.items()}, complete, group.device)
+        if pending.is_complete and group.device.type == "cuda":
+            fetched.mark_ready()
+        return fetched
+
+    def finish(self) -> None:
+        """Says that this rank has no more batches. Returns at once; a thread answers the other
+        ranks. Idempotent.
+        """
+        if self.finished:
+            return
+        self.finished = True
+        if self._error is None:
+            self._thread = threading.Thread(
+                target=self._answer, name="peergraph-exchange", daemon=True
+            )
+            self._thread.start()
+
+    def join(self) -> None:
+        """Waits until all ranks have finished. Raises what has ended the exchange, if anything."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    @property
+    def broken(self) -> bool:
+        """Whether an error has ended the exchange."""
+        return self._error is not None
+
+    def _answer(self) -> None:
+        try:
+            with self._guard():
+                self._complete()
+                while True:
+                    headers = self._exchange_headers(True, {})
+                    if all(words[2] for words in headers.values()):
+                        return
+                    self._pending = self._run(headers, {})
+                    self._complete()
+        except Exception as error:  # raised by join
+            self._error = error
+
+    def _complete(self) -> None:
+        if self._pending is not None:
+            self._pending.complete()
+        self._pending = None
+
+    def _run(self, headers: dict[int, list[int]], wanted: Any) -> ExchangeRound:
+        network = self.network
+        anyone_done = any(words[2] for words in headers.values())
+        made = ExchangeRound(
+            self._layout,
+            network,
+            self._traffic,
+            self.what,
+            # A rank that has finished answers in a thread, which must not launch NCCL's kernels
+            # while the main thread may: NCCL wants one order on all ranks.
+            by_nccl=network.has_nccl and not anyone_done,
+        )
+        local = {
+            rank: {
+                rows: (words[3 + 2 * i], words[4 + 2 * i])
+                for i, rows in enumerate(self._layout.sets)
+                if words[3 + 2 * i]
+            }
+            for rank, words in headers.items()
+            if rank in network.group.machines.local_ranks
+        }
+        made.begin(wanted, local)
+        return made
+
+    def _exchange_headers(
+        self, done: bool, counts: dict[RowSet, tuple[int, list[int]]]
+    ) -> dict[int, list[int]]:
+        """Of every rank: the loader, the number of the round, whether it has finished, and by row
+        set, the tables as bits and how many rows it wants this rank to bring.
+        """
+        network = self.network
+        machines = network.group.machines
+        own = [self._hash, self._rounds, int(done)]
+        parts, headers = {}, {}
+        for rank in range(machines.world_size):
+            words = list(own)
+            for rows in self._layout.sets:
+                mask, by_rank = counts.get(rows, (0, []))
+                is_local = rank in machines.local_ranks and bool(by_rank)
+                words += [mask, by_rank[machines.local_ranks.index(rank)] if is_local else 0]
+            if rank == machines.rank:
+                headers[rank] = words
+            else:
+                parts[rank] = torch.tensor(words, device="cpu").view(torch.uint8)
+        size = _WORD * (len(own) + 2 * len(self._layout.sets))
+        remote = machines.world_size - len(machines.local_ranks)
+        self._traffic.add(bytes_sent=size * remote, bytes_received=size * remote)
+        what = f"batch {self._rounds} of {self.what}"
+        came = network.transfer(parts, dict.fromkeys(parts, size), _HEADER, what).wait()
+        for rank, message in came.items():
+            headers[rank] = message.cpu().view(torch.int64).tolist()
+        headers = dict(sorted(headers.items()))
+        self._check(headers)
+        self._rounds += 1
+        return headers
+
+    def _check(self, headers: dict[int, list[int]]) -> None:
+        machines = self.network.group.machines
+        others = [
+            rank for rank, words in headers.items() if words[:2] != [self._hash, self._rounds]
+        ]
+        if others:
+            names = ", ".join(
+                f"rank {r} of {machines.name(machines.machine_of(r))}" for r in others
+            )
+            raise CollectiveMismatchError(
+                f"this rank ({machines.rank} of {machines.name(machines.index)}) iterates "
+                f'{self.what}, and another loader is iterated by {names}. With machines="shard" '
+                "all ranks of all machines iterate the same loaders in the same order"
+            )
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        """Ends the session where a round fails: the others' waits for this rank end."""
+        if self._error is not None:
+            raise RuntimeError(f"the exchange of rows has ended: {self._error}")
+        try:
+            yield
+        except Exception as error:
+            self._error = error
+            self.network.close()
+            raise
+        except BaseException as error:
+            self._error = PeerLostError(f"{type(error).__name__} ended the exchange of rows")
+            self.network.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.finish()

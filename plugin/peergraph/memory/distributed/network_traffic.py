@@ -1,0 +1,62 @@
+"""What the exchange of rows has sent over the network."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import asdict, dataclass, fields
+
+from typing_extensions import Self
+
+
+@dataclass(frozen=True)
+class NetworkTraffic:
+    """What one rank has sent to and received from ranks of other machines, since its store was
+    built. A row that several ranks of a machine want in the same batch counts once: at the rank
+    that receives it for the machine.
+
+    Args:
+        batches: exchanges that this rank asked for rows in.
+        ids_sent: rows that this rank asked other machines for.
+        ids_received: rows that other machines asked this rank for.
+        rows_sent, rows_received: the rows themselves, counted by table.
+        bytes_sent, bytes_received: of numbers of rows, ids and rows.
+        local_bytes: ids and rows that this rank sent to ranks of its own machine.
+    """
+
+    batches: int = 0
+    ids_sent: int = 0
+    ids_received: int = 0
+    rows_sent: int = 0
+    rows_received: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    local_bytes: int = 0
+
+    def __add__(self, other: Self) -> Self:
+        names = [field.name for field in fields(self)]
+        return type(self)(*(getattr(self, name) + getattr(other, name) for name in names))
+
+    def __sub__(self, other: Self) -> Self:
+        names = [field.name for field in fields(self)]
+        return type(self)(*(getattr(self, name) - getattr(other, name) for name in names))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in asdict(self).items())
+
+
+class TrafficCounter:
+    """Adds up traffic; threads may count at the same time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._total = NetworkTraffic()
+
+    def add(self, **counts: int) -> None:
+        """Adds to fields of :class:`NetworkTraffic`."""
+        with self._lock:
+            self._total = self._total + NetworkTraffic(**counts)
+
+    @property
+    def total(self) -> NetworkTraffic:
+        """So far."""
+        return self._total

@@ -1,0 +1,131 @@
+"""The exchange of rows between machines: one for the tables of a store."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing import util
+
+import torch
+
+from peergraph.memory.distributed.distributed_table import DistributedTable
+from peergraph.memory.distributed.exchange_network import ExchangeNetwork
+from peergraph.memory.distributed.exchange_round import Layout
+from peergraph.memory.distributed.exchange_session import ExchangeSession
+from peergraph.memory.distributed.network_traffic import NetworkTraffic, TrafficCounter
+from peergraph.memory.group.departure import error_at_exit
+from peergraph.memory.group.group import Group
+
+
+class RowExchange:
+    """Brings rows of distributed tables to the batches that need them.
+
+    A loader opens a session for each iteration. Sessions may overlap, where all ranks open, read
+    and finish them in the same order.
+    """
+
+    def __init__(self, group: Group, tables: Sequence[DistributedTable], name: str) -> None:
+        """Connects all ranks of all machines. Collective.
+
+        Args:
+            tables: of one store, in the same order on all ranks.
+            name: that no other exchange of these ranks has.
+
+        Raises:
+            PeerLostError: a rank did not come in time.
+        """
+        self._group = group
+        self._name = name
+        self._layout = Layout(tables)
+        self._traffic = TrafficCounter()
+        self._networks: list[ExchangeNetwork] = []
+        self._sessions: list[ExchangeSession] = []
+        self._is_closed = False
+        self._stream: torch.cuda.Stream | None = None
+        if group.device.type == "cuda":
+            # Its kernels start before queued kernels of the model.
+            self._stream = torch.cuda.Stream(group.device, priority=-1)  # type: ignore[no-untyped-call]
+        self._networks.append(self._connect())
+        for table in tables:
+            table.connect(self)
+        # Before the farewell to the ranks of the machine.
+        self._at_exit = util.Finalize(self, _finish_at_exit, (weakref.ref(self),), exitpriority=0)
+
+    @property
+    def traffic(self) -> NetworkTraffic:
+        """What this rank has sent and received. Not collective."""
+        return self._traffic.total
+
+    @property
+    def stream(self) -> torch.cuda.Stream | None:
+        """On a GPU: the stream for exchanges that are a batch ahead of training."""
+        return self._stream
+
+    def open(self, what: str) -> ExchangeSession:
+        """Opens a session. Every rank of every machine does, in the same order.
+
+        Waits until sessions that this rank has finished are finished by all ranks.
+
+        Args:
+            what: the loader and what it reads; the same on all ranks.
+
+        Raises:
+            RuntimeError: the exchange is closed.
+            PeerLostError: a former session, or this one's connection, failed.
+        """
+        if self._is_closed:
+            raise RuntimeError("this store has been closed")
+        self._join_finished()
+        taken = [session.network for session in self._sessions]
+        network = next((n for n in self._networks if n not in taken), None)
+        if network is None:
+            network = self._connect()
+            self._networks.append(network)
+        session = ExchangeSession(what, self._layout, network, self._traffic)
+        self._sessions.append(session)
+        return session
+
+    def close(self) -> None:
+        """Finishes all sessions, waits until the other ranks have, and ends the connections.
+
+        Idempotent. Raises what has ended a session, after closing the rest.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._at_exit.cancel()
+        try:
+            for session in self._sessions:
+                session.finish()
+            self._join_finished()
+        finally:
+            for network in self._networks:
+                network.close()
+
+    def _connect(self) -> ExchangeNetwork:
+        number = len(self._networks)
+        open_already = f" ({number} others are being iterated on this rank)" if number else ""
+        return ExchangeNetwork(
+            self._group, f"{self._name}/{number}", f"the exchange of rows{open_already}"
+        )
+
+    def _join_finished(self) -> None:
+        for session in list(self._sessions):
+            if session.finished:
+                self._sessions.remove(session)
+                session.join()
+
+    def _answer_to_the_end(self) -> None:
+        for session in list(self._sessions):
+            session.finish()
+            session.join()
+
+
+def _finish_at_exit(exchange: weakref.ref[RowExchange]) -> None:
+    """Answers the other ranks until they have finished, where this process ends well."""
+    found = exchange()
+    if found is not None and error_at_exit() is None:
+        # The others' errors name what has happened.
+        with suppress(Exception):
+            found._answer_to_the_end()

@@ -1,0 +1,47 @@
+"""The rows of one node or edge type, which its tables have on the same machines."""
+
+from __future__ import annotations
+
+import torch
+
+from peergraph.memory.distributed.machine_split import MachineSplit
+from peergraph.memory.table.table import Table
+
+
+class RowSet:
+    """Finds users' rows in the tables of one node or edge type.
+
+    Args:
+        name: of the type, for errors.
+        split: which machine has which rows.
+        order: user id -> internal row; None: they are equal.
+    """
+
+    def __init__(self, name: str, split: MachineSplit, order: Table | None) -> None:
+        self.name = name
+        self.split = split
+        self._order = order
+
+    def internal_row(self, ids: torch.Tensor) -> torch.Tensor:
+        """The internal rows of users' ids, flattened, as int64; ids out of range stay so.
+
+        Args:
+            ids: on the device of the tables.
+        """
+        ids = ids.flatten().long()
+        if self._order is None or ids.numel() == 0:
+            return ids
+        rows = self._order.as_tensor()[ids.clamp(0, self.split.rows - 1)].long()
+        return torch.where((ids < 0) | (ids >= self.split.rows), ids, rows)
+
+    def kept_here(self, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Which of the users' rows from `start` on are on this machine.
+
+        Returns:
+            int64 on the order's device: their positions from `start` on, and their local rows.
+        """
+        device = "cpu" if self._order is None else self._order.device
+        ids = torch.arange(start, start + count, device=device)
+        local = self.split.local_row(self.internal_row(ids))
+        positions = (local >= 0).nonzero().squeeze(1)
+        return positions, local[positions]

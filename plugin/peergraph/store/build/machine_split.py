@@ -1,0 +1,118 @@
+"""Which tables of a graph are split over machines, and how many rows each machine has."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torch import Tensor
+
+from peergraph.memory import DistributedTable, Group, Machines, RowExchange
+from peergraph.memory.distributed.machine_split import MachineSplit
+from peergraph.memory.distributed.row_set import RowSet
+from peergraph.store.contents import StoreContents
+from peergraph.store.hotness.id_map import IdMap
+from peergraph.store.input.schema import Schema, TableSpec
+from peergraph.store.input.source import EdgeType, NodeType
+from peergraph.store.placement.items import type_name
+from peergraph.store.placement.options import PlacementOptions, hot_ratio
+
+# Tables with narrower rows stay whole on each machine: labels, masks, weights and times, which take
+# less memory than the structure, and which samplers and users read outside of batches.
+_NARROW_BYTES = 16
+
+Splits = Mapping[NodeType | EdgeType, MachineSplit]
+
+
+def machine_splits(schema: Schema, options: PlacementOptions, machines: Machines) -> Splits:
+    """How the rows of each node and edge type with a split table are split; empty where none is.
+
+    Args:
+        options: complete.
+    """
+    if options["machines"] != "shard" or machines.count == 1:
+        return {}
+    found: dict[NodeType | EdgeType, MachineSplit] = {}
+    ratio, count, index = hot_ratio(options), machines.count, machines.index
+    for node_type, node_tables in schema.node_tables.items():
+        if any(map(is_split, node_tables.values())):
+            rows = schema.num_nodes[node_type]
+            found[node_type] = MachineSplit(rows, round(ratio * rows), count, index)
+    for edge_type, edge_tables in schema.edge_tables.items():
+        if any(map(is_split, edge_tables.values())):
+            found[edge_type] = MachineSplit(schema.num_edges[edge_type], 0, count, index)
+    return found
+
+
+def is_split(spec: TableSpec) -> bool:
+    """Whether the rows of a table are split over machines."""
+    return spec.row_bytes > _NARROW_BYTES
+
+
+def schema_of_machine(schema: Schema, splits: Splits) -> Schema:
+    """The schema with the rows of tables that this machine has."""
+
+    def shrunk(kind: NodeType | EdgeType, tables: Mapping[str, TableSpec]) -> dict[str, TableSpec]:
+        if kind not in splits:
+            return dict(tables)
+        rows = splits[kind].local_rows
+        return {
+            name: replace(spec, shape=(rows, *spec.shape[1:])) if is_split(spec) else spec
+            for name, spec in tables.items()
+        }
+
+    return replace(
+        schema,
+        node_tables={t: shrunk(t, tables) for t, tables in schema.node_tables.items()},
+        edge_tables={t: shrunk(t, tables) for t, tables in schema.edge_tables.items()},
+    )
+
+
+def row_sets(
+    splits: Splits, id_maps: Mapping[NodeType, IdMap]
+) -> dict[NodeType | EdgeType, RowSet]:
+    """Finds users' rows in split tables, by type."""
+    return {
+        kind: RowSet(
+            type_name(kind), split, id_maps[kind].to_internal if isinstance(kind, str) else None
+        )
+        for kind, split in splits.items()
+    }
+
+
+def check_same_splits(splits: Splits, orders: Mapping[NodeType, Tensor], group: Group) -> None:
+    """Raises ValueError where machines split rows differently. Collective over all machines.
+
+    Args:
+        orders: by node type, the users' ids of the rows.
+    """
+    mine = {}
+    if group.rank == 0:
+        digests = {t: _digest(orders[t]) for t in splits if isinstance(t, str) and t in orders}
+        mine = {
+            "machines and hot_ratio": {str(t): [s.rows, s.hot] for t, s in splits.items()},
+            "hotness": {str(t): digest for t, digest in digests.items()},
+        }
+    found = group.all_gather_machines(mine)
+    for machine, other in enumerate(found):
+        for name, value in found[0].items():
+            if other[name] != value:
+                first, second = (group.machines.name(m) for m in (0, machine))
+                raise ValueError(
+                    f'{name}: with machines="shard" all machines must have the same, and {first} '
+                    f"and {second} differ: {value} and {other[name]}"
+                )
+
+
+def _digest(order: Tensor) -> str:
+    return hashlib.blake2b(order.numpy().tobytes(), digest_size=8).hexdigest()
+
+
+def connect_exchange(contents: StoreContents, group: Group) -> RowExchange | None:
+    """The exchange of rows for a new store; None where no table is split over machines.
+    Collective over all machines.
+    """
+    by_name = (*contents.node_tables.values(), *contents.edge_tables.values())
+    split = [t for named in by_name for t in named.values() if isinstance(t, DistributedTable)]
+    return RowExchange(group, split, group.machines.next_name()) if split else None
