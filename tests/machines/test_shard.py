@@ -80,7 +80,7 @@ def _homogeneous(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("hosts", ["abab"])
-def test_first(hosts: str) -> None:
+def test_batches(hosts: str) -> None:
     run_on_hosts(_run, hosts)
 
 

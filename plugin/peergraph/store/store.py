@@ -108,8 +108,9 @@ class Store:
             group: the node group; default :meth:`Group.current`.
             timeout: seconds after which a missing rank is an error.
             progress: whether long loads show bars; default: where stderr is a terminal.
-            options: ``plan``, ``memory_budget``, ``hotness``, ``machines`` and others: see
-                :class:`PlacementOptions`.
+            options: ``plan``, ``memory_budget``, ``hotness``, ``structure_hotness``,
+                ``graph_ratio``, ``feature_ratio``, ``first``, ``topology``, ``spill``,
+                ``host_budget``, ``machines``, ``hot_ratio``: see :class:`PlacementOptions`.
 
         Raises:
             ValueError, TypeError, IndexError: the source does not fit together; on every rank.
@@ -266,8 +267,8 @@ class Store:
     def add_node_table(
         self, name: str, values: Tensor | None, node_type: NodeType = NODE, *, plan: str = "auto"
     ) -> Table:
-        """Adds a table ``[num_nodes, ...]``. Collective; `values` on one rank suffices. It is not
-        split over machines.
+        """Adds a table ``[num_nodes, ...]``, whole on each machine. Collective; `values` on one rank
+        of the machine suffices.
 
         Args:
             plan: ``"auto"`` places by the store's links and reads in the rest of its budget;
@@ -369,10 +370,7 @@ class Store:
             recorder.stop()
 
     def register_reader(self, reader: Any) -> None:
-        """Has :meth:`close` call ``reader.close()`` first, if the reader still exists then.
-
-        For readers that work in the background: they must end before memory is freed.
-        """
+        """Has :meth:`close` call ``reader.close()`` first, if the reader still exists then."""
         # Each is one step, since readers may begin and end in several threads.
         self._readers.append(weakref.ref(reader, self._readers.remove))
 
