@@ -267,8 +267,8 @@ class Store:
     def add_node_table(
         self, name: str, values: Tensor | None, node_type: NodeType = NODE, *, plan: str = "auto"
     ) -> Table:
-        """Adds a table ``[num_nodes, ...]``, whole on each machine. Collective; `values` on one rank
-        of the machine suffices.
+        """Adds a table ``[num_nodes, ...]``, whole on each machine. Collective; `values` on one
+        rank of the machine suffices.
 
         Args:
             plan: ``"auto"`` places by the store's links and reads in the rest of its budget;
