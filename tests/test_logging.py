@@ -39,4 +39,6 @@ def test_a_fallback_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "peergraph")
     for _ in range(3):
         note_fallback(layer, "forward: PyG, hooks")
-    assert messages(caplog.records, "peergraph.fallback") == ["Linear: forward: PyG, hooks"]
+    assert messages(caplog.records, "peergraph.integration.explain_log") == [
+        "Linear: forward: PyG, hooks"
+    ]

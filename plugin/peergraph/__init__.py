@@ -11,7 +11,7 @@ from peergraph import optim
 from peergraph.errors import PeerLostError
 from peergraph.gpus import num_gpus
 from peergraph.headers import include_path
-from peergraph.integration import explain
+from peergraph.integration import explain, monitor
 from peergraph.memory.device.pending_errors import synchronize
 from peergraph.store.embedding.embedding import Embedding
 from peergraph.store.embedding.embedding_state import EmbeddingState
@@ -28,6 +28,7 @@ __all__ = [
     "__version__",
     "explain",
     "include_path",
+    "monitor",
     "num_gpus",
     "optim",
     "synchronize",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import wraps
 from types import TracebackType
@@ -107,10 +107,10 @@ def profiled(name: str) -> Callable[[Callable[P, Result]], Callable[P, Result]]:
     return decorate
 
 
-def count_bytes(name: str, tensors: Iterable[torch.Tensor]) -> None:
-    """Adds tensors to the bytes that the work of a range has moved, if they are counted."""
+def count_bytes(name: str, num_bytes: int) -> None:
+    """Adds to the bytes that the work of a range has moved, if they are counted."""
     if _observer is not None:
-        _observer.add_bytes(name, sum(tensor.nbytes for tensor in tensors))
+        _observer.add_bytes(name, num_bytes)
 
 
 def observe(observer: Observer | None) -> None:

@@ -24,6 +24,10 @@ COMMANDS = {
         "peergraph.cli.ingest",
         "make a store's folder from Parquet or CSV files, or datasets of OGB, DGL or PyG",
     ),
+    "monitor": (
+        "peergraph.cli.monitor",
+        "run a Python script and show what it reads from where, and what it waits for",
+    ),
     "plan": (
         "peergraph.cli.plan",
         "where a graph would lie on this machine or another, and what reading it would cost",

@@ -9,12 +9,14 @@ from peergraph.integration.sharing import SplitGraph, share_graph
 from peergraph.integration.stateful_loader import StatefulLoader
 from peergraph.integration.swapping import check_module, layer_classes, swap_layers
 from peergraph.integration.thread_rng import ThreadRng
+from peergraph.integration.training_monitor import Monitor, monitor
 from peergraph.integration.unsupported import Unsupported, require
 from peergraph.integration.worker_options import WORKER_OPTIONS
 
 __all__ = [
     "WORKER_OPTIONS",
     "ExchangeIterator",
+    "Monitor",
     "Patches",
     "SplitGraph",
     "StatefulLoader",
@@ -25,6 +27,7 @@ __all__ = [
     "installed_version",
     "is_explaining",
     "layer_classes",
+    "monitor",
     "note",
     "note_fallback",
     "require",

@@ -12,7 +12,7 @@ import torch
 
 from peergraph.integration.swapping import check_module
 
-_logger = logging.getLogger("peergraph.fallback")
+_logger = logging.getLogger(__name__)
 
 Module = TypeVar("Module", bound=torch.nn.Module)
 

@@ -44,6 +44,7 @@ from peergraph.store.placement.items import table_name, type_name
 from peergraph.store.placement.options import PlacementOptions, complete_options
 from peergraph.store.placement.plan import Plan
 from peergraph.store.report.memory_use import MemoryUse, Scratch
+from peergraph.store.report.open_stores import open_stores
 from peergraph.store.report.read_recorder import ReadRecorder
 
 
@@ -87,6 +88,7 @@ class Store:
         self._scratch: list[tuple[str, weakref.ref[Scratch]]] = []
         self._readers: list[weakref.ref[Any]] = []
         self._reversed: Store | None = None
+        open_stores.add(self)
 
     @classmethod
     def build(
@@ -257,8 +259,7 @@ class Store:
             edge_type: the relation; ``KeyError`` for an unknown one.
             start, stop: users' ids of destinations; `stop` None: to the last one.
 
-        Raises:
-            ValueError: ``start`` and ``stop`` are no range of the destinations.
+        Raises ValueError where ``start`` and ``stop`` are no range of the destinations.
         """
         maps = (self.id_map(edge_type[2]), self.id_map(edge_type[0]))
         return read_range(self.csc(edge_type), start, stop, *maps)
@@ -351,8 +352,7 @@ class Store:
         up; lists that are searched for an edge (node2vec, negatives that avoid edges); empty lists
         of walks with restarts; and lists of :meth:`reversed`, which has its own :meth:`measure`.
 
-        Raises:
-            RuntimeError: the store is being measured already.
+        Raises RuntimeError where the store is being measured already.
         """
         if self.measuring is not None:
             raise RuntimeError("the store is being measured already")

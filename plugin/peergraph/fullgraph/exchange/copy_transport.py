@@ -103,7 +103,7 @@ class CopyTransport(DistributedTransport):
         """
         if self._memory is None:
             return super().start(outputs, inputs)
-        count_bytes(EXCHANGE, outputs.values())
+        count_bytes(EXCHANGE, sum(tensor.nbytes for tensor in outputs.values()))
         if slots is not None and self._slots is not None:
             return self._slots.start(outputs, inputs, slots, selected or {})
         return self._memory.start(outputs, inputs)

@@ -101,7 +101,7 @@ class MappedRows:
             sent = x if self._sent is None else x.index_select(0, self._sent)
             rows[:, : x.shape[1]].copy_(sent)
             rows[:, x.shape[1] :].zero_()
-        count_bytes(EXCHANGE, [rows])
+        count_bytes(EXCHANGE, rows.nbytes)
         self._round += 1
         self._signal_all(region, of_release=False)
         self._wait_for_all(region, of_release=False)

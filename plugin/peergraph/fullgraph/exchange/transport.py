@@ -196,7 +196,7 @@ class DistributedTransport(Transport):
             for peer, tensor in tensors.items()
             if tensor.numel()
         ]
-        count_bytes(EXCHANGE, outputs.values())
+        count_bytes(EXCHANGE, sum(tensor.nbytes for tensor in outputs.values()))
         works: list[dist.Work] = []
         if calls:
             with _naming_the_lost(self.group):

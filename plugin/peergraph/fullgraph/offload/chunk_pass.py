@@ -20,7 +20,7 @@ from peergraph.fullgraph.offload.source_copies import SourceCopies
 from peergraph.fullgraph.offload.source_window import SourceWindow
 from peergraph.fullgraph.offload.transfer_counts import TransferCounts
 from peergraph.fullgraph.offload.transfers import CopyQueue, InFlight, copy_queue
-from peergraph.profiling import CHUNK, profile_range
+from peergraph.profiling import CHUNK, count_bytes, profile_range
 
 Operand = tuple[RowStore, ChunkedCsc]
 """Rows of sources, and the edges from them."""
@@ -131,6 +131,7 @@ class ChunkPass:
         self._windows.clear()
         self._sums.clear()
         self._copies.release()
+        count_bytes(CHUNK, self.counts.to_device + self.counts.from_device)
         for store in self._stores():
             if store.allocator is not None:  # one for all stores of a graph
                 store.allocator.moved += self.counts

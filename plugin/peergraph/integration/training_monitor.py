@@ -1,0 +1,230 @@
+"""`monitor`: what a training reads from where, and what it waits for, while it runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from peergraph.memory.table.read_counter import capturing
+from peergraph.profiling import CHUNK, observe
+from peergraph.store import Store
+from peergraph.store.placement.plan import format_bytes
+from peergraph.store.report.open_stores import open_stores
+from peergraph.store.report.read_recorder import ReadRecorder
+
+_TIERS = ("replicated", "sharded", "host", "disk")
+_LEAST_SHARE = 0.005
+_running: Monitor | None = None
+
+
+@dataclass
+class _Counts:
+    """What has happened since the monitor began."""
+
+    seconds: float = 0.0
+    batches: int = 0
+    rows: Counter[str] = field(default_factory=Counter)
+    """Rows and neighbour lists read, by tier."""
+    moved: Counter[str] = field(default_factory=Counter)
+    """Bytes by the memory that they come from."""
+    times: dict[str, float] = field(default_factory=dict)
+    """Seconds of the host by range."""
+
+    def since(self, before: _Counts) -> _Counts:
+        """The difference to earlier counts."""
+        return _Counts(
+            self.seconds - before.seconds,
+            self.batches - before.batches,
+            self.rows - before.rows,
+            self.moved - before.moved,
+            {name: spent - before.times.get(name, 0) for name, spent in self.times.items()},
+        )
+
+    def line(self) -> str:
+        """As text."""
+        parts = [f"{self.batches / self.seconds:.1f} batches/s"] if self.batches else []
+        total = sum(self.rows.values())
+        if total:
+            shares = (f"{100 * self.rows[t] / total:.0f} % {t}" for t in _TIERS if self.rows[t])
+            parts.append(f"rows {', '.join(shares)}")
+        if self.moved:
+            rates = (
+                f"{name} {format_bytes(int(count / self.seconds))}/s"
+                for name, count in sorted((+self.moved).items())
+            )
+            parts.append(f"read from {', '.join(rates)}")
+        times = [(spent / self.seconds, name) for name, spent in self.times.items()]
+        named = [
+            f"{name.removeprefix('peergraph::')} {100 * share:.0f} %"
+            for share, name in sorted(times, reverse=True)
+            if share >= _LEAST_SHARE
+        ]
+        parts.append(f"time in {', '.join(named)}" if named else "no time in Peergraph")
+        return " | ".join(parts)
+
+
+class Monitor:
+    """Counts the reads and the ranges of this process; made by :func:`monitor`.
+
+    ``str(monitor)`` is the line of everything since it began, for a progress bar
+    (``bar.set_postfix_str(monitor)``). On a GPU it waits for the device.
+    """
+
+    def __init__(self, every: float | None) -> None:
+        self._every = every
+        self._shows = every is not None and os.environ.get("RANK", "0") == "0"
+        self._process = os.getpid()
+        self._begin = time.perf_counter()
+        self._lock = threading.Lock()
+        self._times: dict[str, float] = {}
+        self._bytes: Counter[str] = Counter()
+        self._shown = _Counts()
+        self._measured = ExitStack()
+        self._recorders: dict[int, tuple[Store, ReadRecorder]] = {}
+        self._num_stores = 0
+        self._is_reporting = False
+
+    def add_time(self, name: str, seconds: float) -> None:
+        """Adds a range; a line may be due, which the main thread writes."""
+        if os.getpid() != self._process:  # a worker of a DataLoader, whose counts nobody reads
+            return
+        with self._lock:
+            self._times[name] = self._times.get(name, 0.0) + seconds
+        if self._is_reporting or threading.current_thread() is not threading.main_thread():
+            return
+        if len(open_stores) != self._num_stores:
+            self._measure_stores()
+        due = self._shown.seconds + (self._every or 0)
+        if self._shows and time.perf_counter() - self._begin >= due:
+            self._show()
+
+    def add_bytes(self, name: str, num_bytes: int) -> None:
+        """Adds bytes of an exchange or of chunks."""
+        with self._lock:
+            self._bytes[name] += num_bytes
+
+    def stop(self) -> None:
+        """Ends counting. Synchronises with the stores' GPUs. Idempotent."""
+        global _running
+        if _running is self:
+            observe(None)
+            _running = None
+            if self._shows and self._counts().seconds > self._shown.seconds:
+                self._write(f"{self} (in all)")
+            self._measured.close()
+
+    def __enter__(self) -> Monitor:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def __str__(self) -> str:
+        return self._counts().line()
+
+    def _measure_stores(self) -> None:
+        """Begins to count the reads of stores that are new."""
+        self._num_stores = len(open_stores)
+        stores: list[Store] = list(open_stores)
+        for store in stores:
+            if id(store) in self._recorders or store.closed or store.measuring is not None:
+                continue
+            self._recorders[id(store)] = store, self._measured.enter_context(store.measure())
+
+    def _show(self) -> None:
+        """Writes the line of the time since the last one, unless a CUDA graph is captured."""
+        if any(capturing(store.device) for store, _ in self._recorders.values()):
+            return
+        self._is_reporting = True  # Reading counters may itself be in ranges.
+        try:
+            now = self._counts()
+            self._write(now.since(self._shown).line())
+            self._shown = now
+        finally:
+            self._is_reporting = False
+
+    def _write(self, line: str) -> None:
+        from tqdm import tqdm
+
+        # Above progress bars.
+        tqdm.write(f"peergraph {time.perf_counter() - self._begin:.0f} s | {line}", sys.stderr)
+
+    def _counts(self) -> _Counts:
+        found = _Counts(time.perf_counter() - self._begin)
+        with self._lock:
+            found.times.update(self._times)
+            for name, moved in self._bytes.items():
+                found.moved["host, in chunks" if name == CHUNK else "other ranks"] += moved
+        for store, recorder in self._recorders.values():
+            result = recorder.result()
+            found.batches += result.batches[0] if result.items else 0
+            for item in result.items:
+                sources = _sources(store.plan.world_size, result.ranks[0])
+                for (tier, memory), reads, moved in zip(
+                    sources, item.reads[0], item.read_bytes[0], strict=False
+                ):
+                    found.rows[tier] += reads
+                    found.moved[memory] += moved
+        return found
+
+
+def _sources(world_size: int, rank: int) -> list[tuple[str, str]]:
+    """The tier of each source that a store's counters tell apart, and the memory that it is in."""
+    own = "own memory"
+    ranks = [own if other == rank else f"rank {other}" for other in range(world_size)]
+    return [
+        ("replicated", own),
+        *(("sharded", memory) for memory in ranks),
+        ("host", "host"),
+        ("disk", "disk"),
+    ]
+
+
+def monitor(every: float | None = 10.0) -> Monitor:
+    """Shows what this process reads from where, and what it waits for, while it runs::
+
+        peergraph.monitor()                    # anywhere before the training; one line
+        with peergraph.monitor(every=60): ...  # or for a part of it
+
+    Every `every` seconds a line on stderr says: mini-batches a second; the share of rows and
+    neighbour lists that were read from each tier; bytes a second from this rank's memory, each
+    other rank, the host, and the exchange of full graphs; and the share of the host's time in each
+    range of :data:`peergraph.profiling.NAMES`, ``wait_batch`` and ``exchange`` among them. Ranges
+    of threads that make batches ahead count, too, so shares may add up to more than 100 %; on a GPU
+    they are the time in which work is given to it and results are waited for, not that of kernels.
+
+    Counting adds small kernels after the reads (:meth:`peergraph.store.Store.measure`), and each
+    line waits for the GPU once. Under torchrun rank 0 writes; reads of workers of a DataLoader,
+    replays of CUDA graphs and users' kernels are not seen. Not collective. ``peergraph monitor
+    script.py`` does the same for a script as it is.
+
+    Args:
+        every: seconds from one line to the next; None: no lines, for ``str(monitor)`` alone.
+
+    Returns:
+        The monitor, which ends with its context, with :meth:`Monitor.stop`, or with the process.
+        Until then its stores cannot be measured by :meth:`peergraph.store.Store.measure`.
+
+    Raises:
+        ValueError: `every` is not positive.
+        RuntimeError: another monitor runs.
+    """
+    global _running
+    if every is not None and not every > 0:
+        raise ValueError(f"every must be a positive number of seconds or None, got {every!r}")
+    if _running is not None:
+        raise RuntimeError("a monitor runs already: stop it first")
+    _running = Monitor(every)
+    observe(_running)
+    return _running
