@@ -13,7 +13,6 @@ from torch_geometric.loader import NeighborLoader
 from torch_geometric.nn import SAGEConv
 
 import peergraph_pyg
-from peergraph.fullgraph import FullGraph
 from peergraph.memory import Group
 from peergraph.store import EDGE, NODE, EdgeSource, GraphSource, RowSource, Store
 from tests.adapters.pyg.graphs import check_batch, random_data, random_hetero
@@ -118,8 +117,6 @@ def _checks_stores() -> None:
         budget = {"host_budget": 10} if machines.index == last else {}
         with pytest.raises(MemoryError, match="" if budget else r"on machine 1 \(b; rank"):
             Store.build(_source() if group.rank == 0 else None, group=group, **budget)
-    with named_case("full graphs"), pytest.raises(NotImplementedError, match="several machines"):
-        FullGraph.build(group, 4, torch.zeros(2, 0, dtype=torch.int64))
 
 
 def _by_destination(source: GraphSource) -> GraphSource:

@@ -23,9 +23,15 @@ _ALONE = Group(0, 1, torch.device("cpu"), 300.0)
 
 
 def saved_facts(
-    folder: str | PathLike[str], ranks: int, order: str
+    folder: str | PathLike[str], ranks: int, order: str, machines: int = 1
 ) -> tuple[GraphFacts, list[Duplication]]:
     """Counts a store that :meth:`Store.save` wrote, with its nodes in an order for `ranks` ranks.
+
+    Args:
+        folder: of the store.
+        ranks: of all machines.
+        order: of the nodes.
+        machines: that have the ranks, each as many.
 
     Returns:
         The facts, and, of a graph with one type of nodes, the rows that chunks need.
@@ -43,7 +49,8 @@ def saved_facts(
         into = destinations.repeat_interleave(csc.indptr.diff())
         shares[edge_type] = EdgeShare(csc.indices, into, csc.edge_ids if csc.edge_ids is not None
                                       else ids)  # fmt: skip
-    chooser = OrderChooser(_ALONE, schema.num_nodes, shares, 0, blocks=ranks)
+    of_machines = ranks_of_machines(ranks, machines)
+    chooser = OrderChooser(_ALONE, schema.num_nodes, shares, 0, blocks=ranks, machines=of_machines)
     chosen = chooser.choose(check_order(order, schema.num_nodes))
     counted = []
     if len(chosen.parts) == 1:
@@ -55,18 +62,21 @@ def saved_facts(
         {t: sum(map(_row_bytes, tables.values())) for t, tables in schema.edge_tables.items()},
         chosen.name,
         chosen.reason,
+        of_machines,
     )
     return facts, counted
 
 
 def described_facts(
-    num_nodes: int, num_edges: int, row_bytes: int, skew: float, ranks: int
+    num_nodes: int, num_edges: int, row_bytes: int, skew: float, ranks: int, machines: int = 1
 ) -> GraphFacts:
     """Expects what random orders of a graph of these sizes give.
 
     Args:
         row_bytes: of all tables of a node.
         skew: out-degrees fall as this power of the rank; 0: all are equal.
+        ranks: of all machines.
+        machines: that have the ranks, each as many.
 
     Raises:
         ValueError: a size that is not positive, or a negative skew.
@@ -78,10 +88,24 @@ def described_facts(
     expected = float(-torch.expm1(-degrees / ranks).sum())
     nodes, edges = num_nodes // ranks, num_edges // ranks // ranks
     rows = min(nodes, round(expected / ranks))
-    volume = Volume(((rows,) * ranks,) * ranks, ((edges,) * ranks,) * ranks)
+    of_machines = ranks_of_machines(ranks, machines)
+    by_machine = float(-torch.expm1(-degrees / machines).sum())
+    between = min(nodes, round(by_machine / ranks))
+    network = tuple(
+        tuple(0 if rank in here else between for rank in range(ranks)) for here in of_machines
+    )
+    volume = Volume(((rows,) * ranks,) * ranks, ((edges,) * ranks,) * ranks, network)
     reason = "expected of a graph of this size, not counted"
     return GraphFacts({NODE: (nodes,) * ranks}, {EDGE: volume}, {NODE: row_bytes}, {}, "random",
-                      reason)  # fmt: skip
+                      reason, of_machines)  # fmt: skip
+
+
+def ranks_of_machines(ranks: int, machines: int) -> tuple[tuple[int, ...], ...]:
+    """Returns the ranks of each machine, as many on each; none for one machine."""
+    if machines == 1:
+        return ()
+    each = ranks // machines
+    return tuple(tuple(range(each * m, each * (m + 1))) for m in range(machines))
 
 
 def _row_bytes(table: TableSpec) -> int:

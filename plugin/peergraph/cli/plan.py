@@ -8,13 +8,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from peergraph.cli._plan_full_graph import described_facts, saved_facts
+from peergraph.cli._plan_full_graph import described_facts, ranks_of_machines, saved_facts
 from peergraph.cli._plan_graph import described_graph, saved_graph
 from peergraph.cli._plan_machines import Network, PlanOfMachines
 from peergraph.cli._plan_picture import draw
 from peergraph.cli.arguments import byte_count, integers
 from peergraph.fullgraph import FullGraphPlan
-from peergraph.fullgraph.exchange.mode_cost import MODES
+from peergraph.fullgraph.exchange.mode_cost import MODES, STAGED_MODES
 from peergraph.fullgraph.layout.duplication import Duplication
 from peergraph.fullgraph.layout.numbering import ORDERS
 from peergraph.fullgraph.plan.counted_spread import (
@@ -189,15 +189,17 @@ def _spreads(text: str) -> list[tuple[int, float, float]]:
 
 def _plan_full_graph(args: argparse.Namespace, topology: Topology) -> int:
     """Prints the plan of training on the whole graph."""
-    if args.machines is not None:
-        raise NotImplementedError("--full-graph plans for one machine: leave --machines out")
     if args.picture is not None:
         raise ValueError("--picture is for plans of mini-batches")
+    machines = args.machines or 1
+    if machines > 1:
+        topology = topology.on_machines(ranks_of_machines(machines * topology.num_gpus, machines))
     ranks, counted = topology.num_gpus, list[Duplication]()
     if args.store is not None:
-        facts, counted = saved_facts(args.store, ranks, args.order)
+        facts, counted = saved_facts(args.store, ranks, args.order, machines)
     else:
-        facts = described_facts(args.nodes, args.edges, sum(args.row_bytes), args.skew, ranks)
+        row_bytes = sum(args.row_bytes)
+        facts = described_facts(args.nodes, args.edges, row_bytes, args.skew, ranks, machines)
     edges = sum(sum(v.num_edges) for v in facts.volumes.values())
     plan = FullGraphPlan.make(
         facts,
@@ -205,6 +207,8 @@ def _plan_full_graph(args: argparse.Namespace, topology: Topology) -> int:
         widths=args.widths,
         memory_budget=args.budget or min(topology.memory),
         mode=args.mode,
+        modes=MODES if machines == 1 else STAGED_MODES,
+        network=args.network,
         offload={"auto": None, "yes": True, "no": False}[args.offload],
         num_chunks=args.num_chunks,
         host_memory=args.host_memory,

@@ -49,7 +49,7 @@ from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.fullgraph.structure.partitioned_structure import PartitionedStructure
 from peergraph.fullgraph.tensor.conversions import from_local
 from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
-from peergraph.memory import Group, Topology
+from peergraph.memory import Group, Topology, WorldGroup
 from peergraph.memory.group.naming import collective
 from peergraph.memory.region.free_memory import free_gpu_memory, free_host_memory
 from peergraph.memory.table.table import Table
@@ -71,7 +71,7 @@ class FullGraph:
     """
 
     group: Group
-    """The ranks."""
+    """The ranks, of all machines (:class:`peergraph.memory.WorldGroup`)."""
     node_layouts: dict[NodeType, RowLayout]
     """Rows of nodes, by type; ids are the user's."""
     edge_layouts: dict[EdgeType, RowLayout]
@@ -126,7 +126,7 @@ class FullGraph:
         seed: int = 0,
         progress: bool | None = None,
     ) -> FullGraph:
-        """Partitions a graph that every rank has. Collective; synchronises.
+        """Partitions a graph that every rank has. Collective over all machines; synchronises.
 
         Besides the arguments, a rank takes at most about 280 bytes for each edge of the largest
         relation divided by the number of ranks, as two GPUs did with products and Reddit, plus
@@ -135,7 +135,8 @@ class FullGraph:
         whole graph; "auto" tries communities only where that fits easily.
 
         Args:
-            group: the ranks; None: :meth:`Group.current`.
+            group: the ranks of this machine, all of whose machines take part; None:
+                :meth:`Group.current`.
             num_nodes: of the graph, or by node type.
             edges: of the graph, or by relation (source type, name, destination type): COO
                 [2, edges], a :class:`peergraph.aggregate.Csc`, or (indptr, indices[, edge_ids]);
@@ -309,12 +310,8 @@ def _build(
     seed: int = 0,
     progress: bool | None = None,
 ) -> FullGraph:
+    group = WorldGroup.of(group)
     orders = check_order(order, num_nodes)
-    if group.machines.count > 1:
-        raise NotImplementedError(
-            "training on the whole graph over several machines: its ranks must share memory; run "
-            "it on one machine, with offload=True where its GPUs are too small"
-        )
     if hidden_dtype not in (None, torch.bfloat16, torch.float16):
         raise ValueError(
             f"hidden_dtype must be torch.bfloat16, torch.float16 or None, got {hidden_dtype}"
@@ -361,6 +358,7 @@ def _build(
             edge_row_bytes or {},
             chosen.name,
             chosen.reason,
+            group.machines.ranks,
         )
         plan = FullGraphPlan.make(
             facts,
@@ -377,6 +375,8 @@ def _build(
             host_memory=host_budget(group, host_memory),
             file_memory=file_budget(group, folder),
         )
+        # Exchanges of chunks of rows bring each rank its rows from their owners.
+        Transport.of(group).by_machine = plan.offload is None
         layouts = {t: RowLayout.from_order(group, *parts) for t, parts in chosen.parts.items()}
         structures: dict[EdgeType, PartitionedCsc] = {}
         for edge_type in readers:
@@ -408,7 +408,11 @@ def _read(reader: EdgeReader, group: Group) -> Share:
     Collective.
     """
     on_gpu = group.device.type == "cuda"
-    free = free_gpu_memory(group.device) if on_gpu else free_host_memory() // group.world_size
+    free = (
+        free_gpu_memory(group.device)
+        if on_gpu
+        else free_host_memory() // group.node_group.world_size
+    )
     edges = -(-reader.num_edges // group.world_size)
     if edges * _BYTES_OF_KEPT_EDGE <= min(group.all_gather(free)):
         return reader.read(group.rank, group.world_size, group.device)
@@ -421,6 +425,8 @@ def _modes(group: Group, asked: str | None) -> tuple[str, ...]:
 
     ``in_kernel`` is for GPUs that reach each other's memory; CPU ranks use it if it is asked for.
     """
+    if group.node_group is not group:
+        return STAGED_MODES
     if group.device.type == "cpu":
         return MODES if asked == "in_kernel" else STAGED_MODES
     devices: list[torch.device] = group.all_gather(group.device)

@@ -11,6 +11,7 @@ from peergraph.memory.distributed.row_exchange import RowExchange
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.group.group import Group
 from peergraph.memory.group.machines import Machines
+from peergraph.memory.group.world_group import WorldGroup
 from peergraph.memory.region.region import SharedRegion
 from peergraph.memory.table.kernel_argument import table_argument
 from peergraph.memory.table.table import Table
@@ -35,6 +36,7 @@ __all__ = [
     "TableRows",
     "Tiers",
     "Topology",
+    "WorldGroup",
     "cached_topology",
     "collective_call",
     "cupy_stream",

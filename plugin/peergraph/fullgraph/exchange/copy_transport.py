@@ -22,7 +22,12 @@ import peergraph._C as _C
 from peergraph.errors import PeerLostError
 from peergraph.fullgraph.exchange.exchange_queue import QueuedExchange, Work, make_queue
 from peergraph.fullgraph.exchange.stage_slots import StageSlots
-from peergraph.fullgraph.exchange.transport import DistributedTransport, Pending, as_bytes
+from peergraph.fullgraph.exchange.transport import (
+    DistributedTransport,
+    Pending,
+    as_bytes,
+    refuse_slots,
+)
 from peergraph.memory import Group, SharedRegion
 from peergraph.memory.device.launching import Launch
 from peergraph.memory.group.device_waits import register_wait
@@ -102,10 +107,11 @@ class CopyTransport(DistributedTransport):
         no rank serves two at once and no wait depends on itself.
         """
         if self._memory is None:
-            return super().start(outputs, inputs)
+            return super().start(outputs, inputs, slots, selected)
         count_bytes(EXCHANGE, sum(tensor.nbytes for tensor in outputs.values()))
         if slots is not None and self._slots is not None:
             return self._slots.start(outputs, inputs, slots, selected or {})
+        refuse_slots(slots, selected)
         return self._memory.start(outputs, inputs)
 
 

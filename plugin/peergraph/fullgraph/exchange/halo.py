@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -10,18 +11,64 @@ from torch import Tensor
 from peergraph.aggregate import FEATURE_DTYPES
 from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.aggregate.sparse.index_tensors import group_by
-from peergraph.fullgraph.exchange.transport import Transport, split_rows
+from peergraph.fullgraph.exchange.transport import Pending, Transport, split_rows
 from peergraph.fullgraph.layout.row_layout import RowLayout
 
 _PIECE = 1 << 24  # rows that are marked at a time
 
 
-class HaloPlan:
+class Halo(ABC):
+    """Which rows of other ranks this rank needs, and how they get here.
+
+    Extended rows are this rank's rows, then rows of other ranks. The methods that move rows are
+    collective, and take rows [rows, *features] of any dtype that is the same on all ranks.
+
+    Args:
+        layout: the rows of all ranks.
+        halo_rows: [rows of other ranks] int64 internal row numbers of the extended rows after this
+            rank's.
+    """
+
+    def __init__(self, layout: RowLayout, halo_rows: Tensor) -> None:
+        self.transport = Transport.of(layout.group)
+        self.layout = layout
+        self.halo_rows = halo_rows
+        self.num_local = layout.local_count
+        self.num_extended = self.num_local + len(halo_rows)
+
+    @property
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """Whether no rank needs a row of another: extended rows are the local rows."""
+
+    @abstractmethod
+    def gather(self, x: Tensor) -> Tensor:
+        """Returns the extended rows of `x` [local rows, *features]; `x` itself for an empty plan.
+
+        Collective. Without autograd.
+        """
+
+    @abstractmethod
+    def add_to_owners(self, extended: Tensor) -> Tensor:
+        """Returns each local row plus the extended rows of it that other ranks have.
+
+        The transpose of :meth:`gather`. Sums are in a fixed order, so that two runs are equal bit
+        for bit, and are kept in float32 for half types. Collective. Without autograd.
+
+        Args:
+            extended: [extended rows, *features].
+
+        Returns:
+            [local rows, *features]; `extended` itself for an empty plan.
+        """
+
+
+class HaloPlan(Halo):
     """Which rows of other ranks this rank needs, and which of its rows other ranks need.
 
-    Extended rows are this rank's rows, then its halo: the rows of other ranks, grouped by owner in
-    rank order and ascending within an owner. Made by :meth:`make`; the methods that move rows are
-    collective, and take rows [rows, *features] of any dtype that is the same on all ranks.
+    Each rank gets rows from their owners. Extended rows are this rank's rows, then its halo: the
+    rows of other ranks, grouped by owner in rank order and ascending within an owner. Made by
+    :meth:`make`.
 
     Args:
         layout: the rows of all ranks.
@@ -39,16 +86,12 @@ class HaloPlan:
         send_rows: Tensor,
         needed: tuple[tuple[int, ...], ...],
     ) -> None:
-        self.transport = Transport.of(layout.group)
-        self.layout = layout
-        self.halo_rows = halo_rows
+        super().__init__(layout, halo_rows)
         self.send_rows = send_rows
         self.needed = needed
         rank = layout.group.rank
         self.halo_counts = needed[rank]
         self.send_counts = tuple(row[rank] for row in needed)
-        self.num_local = layout.local_count
-        self.num_extended = self.num_local + sum(self.halo_counts)
         self.send_rows_by_rank = split_rows(send_rows, self.send_counts)
         self._returned: CsrMatrix | None = None
 
@@ -105,37 +148,61 @@ class HaloPlan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no rank needs a row of another: extended rows are the local rows."""
+        """See :attr:`Halo.is_empty`."""
         return not any(map(any, self.needed))
 
     def gather(self, x: Tensor) -> Tensor:
-        """Returns the extended rows of `x` [local rows, *features]; `x` itself for an empty plan.
-
-        Collective. Without autograd.
-        """
+        """See :meth:`Halo.gather`."""
         if self.is_empty:
             return x
         extended = x.new_empty(self.num_extended, *x.shape[1:])
         extended[: self.num_local].copy_(x)
-        sent = x.index_select(0, self.send_rows)
+        self.fill_halo(extended)
+        return extended
+
+    def fill_halo(self, extended: Tensor) -> None:
+        """Writes the halo to extended rows of which the local rows are given. Collective.
+
+        Args:
+            extended: [extended rows, *features], contiguous.
+        """
+        if self.is_empty:
+            return
+        sent = extended[: self.num_local].index_select(0, self.send_rows)
         self.transport.all_to_all(
             split_rows(extended[self.num_local :], self.halo_counts),
             split_rows(sent, self.send_counts),
         )
-        return extended
 
-    def add_to_owners(self, extended: Tensor) -> Tensor:
-        """Returns each local row plus the extended rows of it that other ranks have.
+    def start_halo(self, x: Tensor, halo: Tensor) -> Pending:
+        """Starts to write the halo of `x` [local rows, *features] to `halo`. Collective.
 
-        The transpose of :meth:`gather`. Peers are added in rank order, so that two runs are equal
-        bit for bit. Sums are kept in float32 for half types. Collective. Without autograd.
+        See :meth:`Transport.start`; the current stream or this thread must wait for the exchange.
+        """
+        sent = x.index_select(0, self.send_rows)
+        return self._start(split_rows(halo, self.halo_counts), split_rows(sent, self.send_counts))
 
-        Args:
-            extended: [extended rows, *features].
+    def start_return(self, halo: Tensor) -> tuple[Pending, Tensor]:
+        """Starts to send extended rows after this rank's to their owners. Collective.
 
         Returns:
-            [local rows, *features]; `extended` itself for an empty plan.
+            The exchange, and the rows that come, for :meth:`add_returned` once it is waited for.
         """
+        received = halo.new_empty(len(self.send_rows), *halo.shape[1:])
+        pending = self._start(
+            split_rows(received, self.send_counts), split_rows(halo, self.halo_counts)
+        )
+        return pending, received
+
+    def _start(self, outputs: list[Tensor], inputs: list[Tensor]) -> Pending:
+        rank, world_size = self.layout.group.rank, self.layout.group.world_size
+        peers = [(rank + step) % world_size for step in range(1, world_size)]
+        return self.transport.start(
+            {r: outputs[r] for r in reversed(peers)}, {r: inputs[r] for r in peers}
+        )
+
+    def add_to_owners(self, extended: Tensor) -> Tensor:
+        """See :meth:`Halo.add_to_owners`; peers are added in rank order."""
         if self.is_empty:
             return extended
         halo = extended[self.num_local :].contiguous()
@@ -145,16 +212,25 @@ class HaloPlan:
             split_rows(halo, self.halo_counts),
         )
         out = extended[: self.num_local].clone(memory_format=torch.contiguous_format)
+        self.add_returned(out, received)
+        return out
+
+    def add_returned(self, out: Tensor, received: Tensor) -> None:
+        """Adds rows that other ranks have returned to local rows, peers in rank order.
+
+        Args:
+            out: [local rows, *features], contiguous, which is changed.
+            received: [rows to send, *features].
+        """
         if received.numel() == 0:
-            return out
+            return
         if received.dtype in FEATURE_DTYPES:
             matrix = self._returned_rows()
             matrix.add_spmm(_as_matrix(out), _as_matrix(received), None, "copy_u")
-            return out
+            return
         parts = split_rows(received, self.send_counts)
         for rows, part in zip(self.send_rows_by_rank, parts, strict=True):
             out.index_add_(0, rows, part)
-        return out
 
     def _returned_rows(self) -> CsrMatrix:
         """Returns the matrix that adds returned rows to local rows, peers in rank order."""
@@ -174,21 +250,21 @@ class HaloPlan:
         )
 
 
-def gather_halo(plan: HaloPlan, x: Tensor) -> Tensor:
-    """Returns the extended rows of `x`: :meth:`HaloPlan.gather`, differentiable. Collective."""
+def gather_halo(plan: Halo, x: Tensor) -> Tensor:
+    """Returns the extended rows of `x`: :meth:`Halo.gather`, differentiable. Collective."""
     found: Tensor = _Gather.apply(x, plan)  # type: ignore[no-untyped-call]
     return found
 
 
-def add_to_owners(plan: HaloPlan, extended: Tensor) -> Tensor:
-    """Returns sums by local row: :meth:`HaloPlan.add_to_owners`, differentiable. Collective."""
+def add_to_owners(plan: Halo, extended: Tensor) -> Tensor:
+    """Returns sums by local row: :meth:`Halo.add_to_owners`, differentiable. Collective."""
     found: Tensor = _AddToOwners.apply(extended, plan)  # type: ignore[no-untyped-call]
     return found
 
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, plan: HaloPlan) -> Tensor:
+    def forward(ctx: Any, x: Tensor, plan: Halo) -> Tensor:
         ctx.plan = plan
         return _fresh(plan.gather(x), x)
 
@@ -199,7 +275,7 @@ class _Gather(torch.autograd.Function):
 
 class _AddToOwners(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, extended: Tensor, plan: HaloPlan) -> Tensor:
+    def forward(ctx: Any, extended: Tensor, plan: Halo) -> Tensor:
         ctx.plan = plan
         return _fresh(plan.add_to_owners(extended), extended)
 

@@ -8,18 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peergraph.fullgraph.exchange.halo import HaloPlan
+from peergraph.fullgraph.exchange.halo import Halo
 from peergraph.fullgraph.exchange.transport import split_rows
 
 
 def local_operands(
-    plan: HaloPlan, sources: Sequence[Tensor | None], parameters: Sequence[Tensor | None] = ()
+    plan: Halo, sources: Sequence[Tensor | None], parameters: Sequence[Tensor | None] = ()
 ) -> tuple[list[Tensor | None], list[Tensor | None]]:
     """Returns operands for code that runs on the extended rows of this rank. Collective.
 
     All operands enter in one step of autograd, so that their gradients are exchanged in the same
     order on all ranks, even if a rank without rows does not use one of them. Gradients of sources
-    are added at their owners (:meth:`HaloPlan.add_to_owners`), those of parameters over all ranks
+    are added at their owners (:meth:`Halo.add_to_owners`), those of parameters over all ranks
     in one reduction for each dtype. Inputs that need no gradient have none exchanged.
 
     Args:
@@ -42,7 +42,7 @@ def local_operands(
 class _Enter(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, plan: HaloPlan, num_sources: int, *given: Tensor | None
+        ctx: Any, plan: Halo, num_sources: int, *given: Tensor | None
     ) -> tuple[Tensor, ...]:
         ctx.plan, ctx.num_sources = plan, num_sources
         ctx.given = [tensor is not None for tensor in given]
@@ -72,7 +72,7 @@ class _Enter(torch.autograd.Function):
 
 
 def _reduce(
-    plan: HaloPlan, grads: list[Tensor | None], found: list[Tensor | None], which: list[int]
+    plan: Halo, grads: list[Tensor | None], found: list[Tensor | None], which: list[int]
 ) -> None:
     """Stores the sums over ranks of the gradients `which` in `found`."""
     by_dtype: dict[torch.dtype, list[int]] = {}

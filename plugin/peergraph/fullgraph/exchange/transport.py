@@ -46,16 +46,23 @@ class Transport:
     PeerLostError.
     """
 
+    by_machine = True
+    """Whether rows of other machines come to each machine once, and are passed on there
+    (:class:`MachineHaloPlan`); else each rank gets its rows from their owners."""
+
     def __init__(self, group: Group) -> None:
         self.group = group
+        self.network_bytes = 0
+        """Bytes of rows that this rank has sent to ranks of other machines; without reductions."""
 
     @staticmethod
     def of(group: Group) -> Transport:
         """Returns the transport of a group, always the same object. Not collective.
 
         Several ranks exchange rows by copies between GPUs (:class:`CopyTransport`) and, on CPUs
-        and where GPUs do not reach each other's memory, by torch.distributed. The environment
-        variable PEERGRAPH_TRANSPORT, ``copy`` or ``torch``, chooses one of them.
+        and where GPUs do not reach each other's memory, by torch.distributed, as ranks of several
+        machines do. The environment variable PEERGRAPH_TRANSPORT, ``copy`` or ``torch``, chooses
+        one of them for the ranks of a machine.
         """
         transport = _transports.get(group)
         if transport is None:
@@ -133,7 +140,11 @@ class Transport:
                 that gets an input, the number of the slot it goes to; else None.
             selected: with slots only: by rank that gets an input, int64 numbers of the rows of the
                 input that are sent, which are packed where they are sent to; None: all rows.
+
+        Raises:
+            ValueError: slots, or selected rows, where there are no slots.
         """
+        refuse_slots(slots, selected)
         return _Works(self.group, [], ())
 
     def broadcast(self, tensor: Tensor, src: int = 0) -> None:
@@ -141,15 +152,30 @@ class Transport:
 
 
 class DistributedTransport(Transport):
-    """Collectives of the default process group of torch.distributed: NCCL on GPUs, else Gloo."""
+    """Collectives of the default process group of torch.distributed: NCCL on GPUs, else Gloo.
+
+    The ranks of one machine of several exchange rows, and have no other collectives: the process
+    group is that of all machines (:class:`WorldGroup`).
+    """
 
     def __init__(self, group: Group) -> None:
         super().__init__(group)
-        self._is_connected = group.device.type != "cuda"
+        machines, self._torch_ranks = group.machines, group.torch_ranks
+        self._is_remote = [machines.machine_of(r) != machines.index for r in self._torch_ranks]
+        self._is_part = len(self._torch_ranks) < machines.world_size
+        # NCCL connects at a first call that all ranks make; some may have no rows to send.
+        self._is_connected = group.device.type != "cuda" or self._is_part
+
+    def connect(self) -> None:
+        """Connects the ranks, before some of them exchange rows. Collective."""
+        if not self._is_connected:
+            self.all_reduce(torch.zeros(1, device=self.group.device))
+            self._is_connected = True
 
     @profiled(ALL_REDUCE)
     def all_reduce(self, tensor: Tensor, op: ReduceOp = "sum") -> Tensor:
         """See :meth:`Transport.all_reduce`."""
+        self._refuse_part()
         if tensor.dtype in _HALF:
             return self.all_reduce(tensor.float(), op).to(tensor.dtype)
         if tensor.dtype == torch.bool:
@@ -173,10 +199,7 @@ class DistributedTransport(Transport):
     def all_to_all(self, outputs: list[Tensor], inputs: list[Tensor]) -> None:
         """See :meth:`Transport.all_to_all`."""
         rank, world_size = self.group.rank, self.group.world_size
-        if not self._is_connected:
-            # NCCL connects at a first call that all ranks make; some may have no rows to send.
-            self.all_reduce(torch.zeros(1, device=self.group.device))
-            self._is_connected = True
+        self.connect()
         outputs[rank].copy_(inputs[rank])
         peers = [(rank + step) % world_size for step in range(1, world_size)]
         self.start({r: outputs[r] for r in reversed(peers)}, {r: inputs[r] for r in peers}).wait()
@@ -190,8 +213,12 @@ class DistributedTransport(Transport):
         selected: Mapping[int, Tensor] | None = None,
     ) -> Pending:
         """See :meth:`Transport.start`; there are no slots."""
+        refuse_slots(slots, selected)
+        self.network_bytes += sum(
+            tensor.nbytes for peer, tensor in inputs.items() if self._is_remote[peer]
+        )
         calls = [
-            dist.P2POp(kind, as_bytes(tensor), peer)
+            dist.P2POp(kind, as_bytes(tensor), self._torch_ranks[peer])
             for kind, tensors in ((dist.isend, inputs), (dist.irecv, outputs))
             for peer, tensor in tensors.items()
             if tensor.numel()
@@ -205,14 +232,24 @@ class DistributedTransport(Transport):
 
     def broadcast(self, tensor: Tensor, src: int = 0) -> None:
         """See :meth:`Transport.broadcast`."""
+        self._refuse_part()
         if tensor.numel():
             with _naming_the_lost(self.group):
                 dist.broadcast(as_bytes(tensor), src)
+
+    def _refuse_part(self) -> None:
+        if self._is_part:
+            raise RuntimeError(
+                "ranks of one machine of several have no process group of their own: reduce over "
+                "the ranks of all machines (WorldGroup)"
+            )
 
 
 def _kind_for(group: Group) -> type[Transport]:
     if group.world_size == 1:
         return Transport
+    if group.node_group is not group:
+        return DistributedTransport
     # It is made of this module's classes.
     from peergraph.fullgraph.exchange.copy_transport import CopyTransport
 
@@ -224,6 +261,13 @@ def _kind_for(group: Group) -> type[Transport]:
 def split_rows(rows: Tensor, counts: Sequence[int]) -> list[Tensor]:
     """Returns consecutive rows by rank, as views."""
     return list(torch.split(rows, list(counts)))
+
+
+def refuse_slots(slots: Mapping[int, int] | None, selected: Mapping[int, Tensor] | None) -> None:
+    """Raises ValueError for arguments of :meth:`Transport.start` that need slots."""
+    for name, given in (("slots", slots), ("selected", selected)):
+        if given is not None:
+            raise ValueError(f"{name} is for transports with slots: reserve() returned none")
 
 
 class _Works:

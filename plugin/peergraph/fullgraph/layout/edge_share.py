@@ -255,30 +255,47 @@ class StoreReader:
         self.store = store
         self.edge_type = edge_type
         self.num_edges = store.num_edges(edge_type)
+        self._cuts_by_size: dict[int, tuple[list[int], list[int]]] = {}
 
     def digest(self, device: torch.device) -> str:
-        """See :meth:`EdgeReader.digest`; a store is one for all ranks."""
-        return f"{self.edge_type} of a store, {self.num_edges} edges"
+        """See :meth:`EdgeReader.digest`; of the numbers of edges of each destination.
+
+        The ranks of a machine have one store; those of several machines have one on each.
+        """
+        return (
+            f"{self.edge_type} of a store, {self.num_edges} edges, "
+            f"{_digest(self._in_degrees, device):x}"
+        )
 
     def count(self, rank: int, world_size: int) -> int:
         """See :meth:`EdgeReader.count`."""
-        degrees = self.store.in_degree(self.edge_type)
-        start, stop = self._destinations(degrees, rank, world_size)
-        return int(degrees[start:stop].sum())
+        _, edges = self._cuts(world_size)
+        return edges[rank + 1] - edges[rank]
 
     def read(self, rank: int, world_size: int, device: torch.device) -> EdgeShare:
         """See :meth:`EdgeReader.read`."""
-        degrees = self.store.in_degree(self.edge_type)
-        start, stop = self._destinations(degrees, rank, world_size)
+        destinations, _ = self._cuts(world_size)
+        start, stop = destinations[rank : rank + 2]
         part = self.store.read_csc(self.edge_type, start, stop)
         destination = row_of_edges(part.indptr, part.indices.numel()) + start
         return EdgeShare(part.indices.to(device), destination.to(device), part.edge_ids.to(device))
 
-    @staticmethod
-    def _destinations(degrees: Tensor, rank: int, world_size: int) -> tuple[int, int]:
-        counts = cut_blocks(degrees, world_size)
-        start = sum(counts[:rank])
-        return start, start + counts[rank]
+    @cached_property
+    def _in_degrees(self) -> Tensor:
+        return self.store.in_degree(self.edge_type)
+
+    def _cuts(self, world_size: int) -> tuple[list[int], list[int]]:
+        """Returns where each rank's destinations begin, and its edges; last the end of all.
+
+        They are kept: a share that is read in pieces asks for the same cuts for each piece.
+        """
+        if world_size not in self._cuts_by_size:
+            counts = torch.tensor(cut_blocks(self._in_degrees, world_size))
+            destinations = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+            edges = torch.cat([counts.new_zeros(1), self._in_degrees.cpu().long().cumsum(0)])
+            cuts = destinations.tolist(), edges[destinations].tolist()
+            self._cuts_by_size[world_size] = cuts
+        return self._cuts_by_size[world_size]
 
 
 def edge_reader(edges: GivenEdges, num_destinations: int) -> EdgeReader:

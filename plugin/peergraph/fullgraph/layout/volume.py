@@ -5,6 +5,7 @@ The number of edges between blocks (edge cut) does not tell the cost: many edges
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,10 +24,13 @@ class Volume:
         rows: ``[P][P]``: distinct source rows of rank q that have an edge into rank p, in
             ``rows[p][q]``; the diagonal counts rows of the rank itself.
         edges: ``[P][P]``: edges from rank q into rank p, in ``edges[p][q]``.
+        network: ``[machines][P]``: distinct rows of rank q that ranks of machine m need, in
+            ``network[m][q]``; 0 for ranks of machine m itself. Empty for one machine.
     """
 
     rows: Matrix
     edges: Matrix
+    network: Matrix = ()
 
     def __post_init__(self) -> None:
         size = len(self.rows)
@@ -35,7 +39,10 @@ class Volume:
                 raise ValueError(f"{name} must be [{size}][{size}]")
 
     def __add__(self, other: Volume) -> Volume:
-        return Volume(_add(self.rows, other.rows), _add(self.edges, other.edges))
+        network = self.network or other.network
+        if self.network and other.network:
+            network = _add(self.network, other.network)
+        return Volume(_add(self.rows, other.rows), _add(self.edges, other.edges), network)
 
     @property
     def received(self) -> tuple[int, ...]:
@@ -57,6 +64,26 @@ class Volume:
     def largest(self) -> int:
         """Rows that the busiest rank receives or sends: all ranks wait for that rank."""
         return max((*self.received, *self.sent), default=0)
+
+    @property
+    def network_received(self) -> tuple[int, ...]:
+        """Distinct rows of other machines that each machine needs; none for one machine."""
+        return tuple(map(sum, self.network))
+
+    def network_sent(self, machines: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        """Rows that each machine sends, counted once for each machine that needs them.
+
+        Args:
+            machines: the ranks of each machine.
+        """
+        by_rank = [sum(column) for column in zip(*self.network, strict=True)]
+        return tuple(sum(by_rank[rank] for rank in ranks) for ranks in machines)
+
+    def network_largest(self, machines: Sequence[Sequence[int]]) -> int:
+        """Rows that the busiest machine receives or sends over the network; 0 for one machine."""
+        if not self.network:
+            return 0
+        return max((*self.network_received, *self.network_sent(machines)), default=0)
 
     @property
     def local_edges(self) -> tuple[int, ...]:
@@ -109,10 +136,19 @@ class VolumeCounter:
             counts = torch.bincount(pairs, minlength=self.edges.numel())
             self.edges += counts.view_as(self.edges)
 
-    def volume(self) -> Volume:
-        """Returns the volume of all edges that were added. Synchronises."""
+    def volume(self, machines: Sequence[Sequence[int]] = ()) -> Volume:
+        """Returns the volume of all edges that were added. Synchronises.
+
+        Args:
+            machines: the ranks of each machine; none: there is one.
+        """
         rows = [count_by_rank(marks, self._source_rank, self.world_size) for marks in self.marks]
-        return Volume(tuple(rows), tuple(map(tuple, self.edges.tolist())))
+        network = [
+            count_by_machine(self.marks[list(ranks)].any(0), self._source_rank, ranks,
+                             self.world_size)
+            for ranks in machines
+        ]  # fmt: skip
+        return Volume(tuple(rows), tuple(map(tuple, self.edges.tolist())), tuple(network))
 
 
 def count_by_rank(marks: Tensor, rank_of: Tensor, world_size: int) -> tuple[int, ...]:
@@ -124,6 +160,21 @@ def count_by_rank(marks: Tensor, rank_of: Tensor, world_size: int) -> tuple[int,
     """
     counts = torch.bincount(rank_of[marks].long(), minlength=world_size)
     return tuple(counts.tolist())
+
+
+def count_by_machine(
+    marks: Tensor, rank_of: Tensor, ranks: Sequence[int], world_size: int
+) -> tuple[int, ...]:
+    """Returns how many marked rows each rank of other machines has. Synchronises.
+
+    Args:
+        marks: [rows] bool: rows that a rank of the machine needs.
+        rank_of: [rows] rank of each row.
+        ranks: of the machine.
+        world_size: ranks of all machines.
+    """
+    counts = count_by_rank(marks, rank_of, world_size)
+    return tuple(0 if rank in ranks else count for rank, count in enumerate(counts))
 
 
 def _add(left: Matrix, right: Matrix) -> Matrix:

@@ -106,7 +106,7 @@ class ChunkedCsc:
             self._order = tuple(range(self.chunks.count))
             if self.orders_chunks:
                 orders = choose_orders(
-                    self.resident.plan,
+                    self.resident.direct_plan,
                     [self.sources(chunk) for chunk in self._order],
                     deduplicate_ranks=self.deduplicate_ranks,
                     reuse_chunks=self.reuse_chunks,
@@ -156,7 +156,7 @@ class ChunkedCsc:
         found = self._exchanges.get(leader)
         if found is None:
             found = ChunkExchange(
-                self.resident.plan,
+                self.resident.direct_plan,
                 [self.sources(chunk) for chunk in leader.order],
                 deduplicate_ranks=self.deduplicate_ranks,
                 reuse_chunks=self.reuse_chunks,
@@ -242,7 +242,7 @@ class ChunkedCsc:
             self.source_layout,
             layout,
             edge_layout,
-            self.resident.plan,
+            self.resident.direct_plan,
             Csc.from_matrix(matrix),
             self.resident.mode_choice,
         )

@@ -21,8 +21,8 @@ from peergraph.fullgraph.offload.linear_sum import linear_sum
 from peergraph.fullgraph.offload.offloaded_tensor import OffloadedTensor, make_shell
 from peergraph.fullgraph.offload.source_sum import source_sum
 from peergraph.fullgraph.offload.virtual_rank import RowSpaces
+from peergraph.fullgraph.structure.all_to_all_plan import AllToAllPlan
 from peergraph.fullgraph.structure.edge_changes import with_self_loops, without_self_loops
-from peergraph.fullgraph.structure.edge_moves import EdgeMoves
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.fullgraph.structure.partitioned_structure import (
     NONE,
@@ -79,7 +79,7 @@ class OffloadedCsc(PartitionedStructure):
         return OffloadedCsc(self.recorder.spaces, chunked)
 
     def move_edge_rows(
-        self, e: PartitionedTensor, before: PartitionedStructure, moves: EdgeMoves
+        self, e: PartitionedTensor, before: PartitionedStructure, plan: AllToAllPlan
     ) -> PartitionedTensor:
         """Moves features of edges: see :meth:`PartitionedStructure.move_edge_rows`.
 
@@ -87,13 +87,13 @@ class OffloadedCsc(PartitionedStructure):
         each has one. At the first call these edges are made; they take as much memory as the edges.
         """
         if not isinstance(e, OffloadedTensor):
-            return self.resident.move_edge_rows(e, before, moves)
+            return self.resident.move_edge_rows(e, before, plan)
         assert isinstance(before, OffloadedCsc)
         before._operands.check_edge("e", e)
-        recorder = self.cached("moved edges", lambda: self._recorder_of_moves(before, moves))
+        recorder = self.cached("moved edges", lambda: self._recorder_of_moved_rows(before, plan))
         return linear_sum(recorder, "sum", e, None)
 
-    def _recorder_of_moves(self, before: OffloadedCsc, moves: EdgeMoves) -> EdgeRecorder:
+    def _recorder_of_moved_rows(self, before: OffloadedCsc, plan: AllToAllPlan) -> EdgeRecorder:
         """Returns edges from the rows of edges elsewhere to the rows of these edges."""
         rows, new_rows = before.edge_layout, self.edge_layout
         start = rows.offsets[rows.group.rank]
@@ -103,7 +103,7 @@ class OffloadedCsc(PartitionedStructure):
             rows,
             new_rows,
             RowLayout(new_rows.group, new_rows.counts, new_rows.positions),
-            moves(local_rows + start),
+            plan(local_rows + start),
             positions,
         )
         chunked = ChunkedCsc(edges, self.chunked.edge_chunks)

@@ -88,7 +88,7 @@ class RowStores:
         narrow_dtype: torch.dtype | None = None,
     ) -> None:
         if host_bytes is None:
-            host_bytes = free_host_memory() // group.world_size
+            host_bytes = free_host_memory() // group.node_group.world_size
         self.group = group
         """The ranks."""
         self.folder = folder
@@ -269,7 +269,7 @@ class RowStores:
             where = device if tier == "device" else torch.device("cpu")
             return torch.empty(num_bytes, dtype=torch.uint8, device=where)
         if tier == "host":
-            threads = staging_launch(self.group.world_size).num_threads
+            threads = staging_launch(self.group.node_group.world_size).num_threads
             return HostMapping(num_bytes, device, threads).tensor()
         assert self.folder is not None
         part, _, fd = HostPart.create(num_bytes, torch.device("cpu"), self.folder)

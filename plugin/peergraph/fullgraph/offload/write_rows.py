@@ -30,10 +30,12 @@ def write_rows(rows: PartitionedTensor, target: Target) -> None:
     Args:
         rows: [rows, *features].
         target: a table of a store, whose rows are overwritten; the name of a ``.npy`` file, which
-            is made anew, for ``numpy.load(name, mmap_mode="r")``; or an array or memory map
-            that all ranks share. A tensor over a table is its ``table``.
+            is made anew, for ``numpy.load(name, mmap_mode="r")``, on a disk that all machines
+            share; or an array or memory map that all ranks share. A tensor over a table is its
+            ``table``.
 
     Raises:
+        NotImplementedError: a table or an array, with ranks of several machines.
         TypeError: the dtype is none of NumPy's, or not the target's.
         ValueError: rows are not the first dimension, or the target has another shape.
         OSError: the disk is full; on every rank, and the file is removed.
@@ -48,10 +50,16 @@ def write_rows(rows: PartitionedTensor, target: Target) -> None:
     if isinstance(target, (str, PathLike)):
         _write_file(rows, os.fspath(target))
         return
+    group = rows.layout.group
+    if group.node_group is not group:
+        raise NotImplementedError(
+            "writing rows of several machines to a table or an array, of which each machine has "
+            "its own: write a file on a disk that all machines share"
+        )
     if tuple(target.shape) != tuple(rows.shape):
         raise ValueError(f"target must have the shape {list(rows.shape)}, got {list(target.shape)}")
     _write(rows, target)
-    rows.layout.group.barrier()
+    group.barrier()
 
 
 def _write_file(rows: PartitionedTensor, name: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from peergraph.fullgraph.layout.blocks import balance_cost, balance_costs, cut_b
 from peergraph.fullgraph.layout.clusters import community_parts
 from peergraph.fullgraph.layout.digest import digest_rows
 from peergraph.fullgraph.layout.edge_share import Share, pieces_of
+from peergraph.fullgraph.layout.machine_placement import place_parts, rows_between_parts
 from peergraph.fullgraph.layout.metis import has_metis, metis_parts
 from peergraph.fullgraph.layout.numbering import (
     ORDERS,
@@ -23,7 +24,13 @@ from peergraph.fullgraph.layout.numbering import (
     random_order,
     rank_of_nodes,
 )
-from peergraph.fullgraph.layout.volume import Volume, VolumeCounter, count_by_rank
+from peergraph.fullgraph.layout.volume import (
+    Matrix,
+    Volume,
+    VolumeCounter,
+    count_by_machine,
+    count_by_rank,
+)
 from peergraph.memory import Group, collective_call
 from peergraph.memory.region.free_memory import free_gpu_memory, free_host_memory
 from peergraph.store import EdgeType, NodeType
@@ -59,7 +66,8 @@ class ChosenOrder:
         parts: by node type.
         volumes: by relation.
         reason: in words.
-        candidates: of the orders that were compared, the rows that the busiest rank exchanges.
+        candidates: of the orders that were compared, the rows that the busiest rank exchanges, or
+            with several machines the busiest machine over the network.
     """
 
     name: str
@@ -130,6 +138,7 @@ class OrderChooser:
         seed: of random orders and of partitioners.
         step: called with the number of edges of the share after each pass over them.
         blocks: blocks to make; None: one for each rank. Another number is for planning by one rank.
+        machines: the blocks of each machine, for planning by one rank; none: those of the group.
     """
 
     def __init__(
@@ -140,8 +149,10 @@ class OrderChooser:
         seed: int,
         step: Callable[[int], object] = lambda _: None,
         blocks: int | None = None,
+        machines: Sequence[Sequence[int]] = (),
     ) -> None:
         self.group = group
+        self.machines = machines or (group.machines.ranks if group.machines.count > 1 else ())
         self.blocks = blocks or group.world_size
         self.transport = Transport.of(group)
         self.num_nodes = num_nodes
@@ -160,15 +171,19 @@ class OrderChooser:
             return self._try(self._with(given, "original"), "one rank has all rows")
         names = ["random", "original", *self._partitioners_to_try()]
         tried = {name: self._try(self._with(given, name), "") for name in names}
-        return _best(tried)
+        return self._best(tried)
+
+    def _exchanged(self, volumes: Mapping[EdgeType, Volume]) -> int:
+        """Rows that the busiest rank exchanges, or the busiest machine over the network."""
+        total = add_volumes(volumes, self.blocks)
+        return total.network_largest(self.machines) if self.machines else total.largest
 
     def _try(self, orders: Mapping[NodeType, str | Tensor], reason: str) -> ChosenOrder:
         names = {o if isinstance(o, str) else "given" for o in orders.values()}
         parts = {t: self._part(t, order) for t, order in orders.items()}
         volumes = {t: self._volume(t, parts) for t in self.shares}
         name = ", ".join(sorted(names))
-        total = add_volumes(volumes, self.blocks)
-        return ChosenOrder(name, parts, volumes, reason, {name: total.largest})
+        return ChosenOrder(name, parts, volumes, reason, {name: self._exchanged(volumes)})
 
     def _with(
         self, given: Mapping[NodeType, str | Tensor], name: str
@@ -212,7 +227,7 @@ class OrderChooser:
             counter.add(piece.source, piece.destination)
             self.step(piece.num_edges)
         if world_size == 1:
-            return counter.volume()
+            return counter.volume(self.machines)
         # Rank p gets what all ranks have marked for it.
         marks = [torch.empty_like(counter.marks[0]) for _ in range(world_size)]
         self.transport.all_to_all(marks, list(counter.marks))
@@ -221,7 +236,24 @@ class OrderChooser:
             mine |= others
         rows = self.group.all_gather(count_by_rank(mine, source_rank, world_size))
         edges = self.transport.all_reduce(counter.edges)
-        return Volume(tuple(rows), tuple(map(tuple, edges.tolist())))
+        network = self._network_rows(mine, source_rank)
+        return Volume(tuple(rows), tuple(map(tuple, edges.tolist())), network)
+
+    def _network_rows(self, marks: Tensor, source_rank: Tensor) -> Matrix:
+        """See :attr:`Volume.network`. Collective.
+
+        Args:
+            marks: [sources] rows that this rank needs.
+            source_rank: [sources] rank of each row.
+        """
+        if not self.machines:
+            return ()
+        node, machines = self.group.node_group, self.group.machines
+        by_rank = Transport.of(node).all_gather_rows(marks.unsqueeze(0), [1] * node.world_size)
+        ranks = machines.local_ranks
+        mine = count_by_machine(by_rank.any(0), source_rank, ranks, self.group.world_size)
+        everyone = self.group.all_gather(mine)
+        return tuple(everyone[ranks[0]] for ranks in machines.ranks)
 
     def _partitioners_to_try(self) -> list[str]:
         """The partitioners that "auto" tries: the same on all ranks. Collective."""
@@ -262,6 +294,10 @@ class OrderChooser:
                     cost = balance_costs([self.degrees[t] for t in self.num_nodes])
                     parts = _PARTITIONERS[name]
                     part, community = parts(source, destination, cost, self.blocks, self.seed)
+                    if self.machines:
+                        rows = rows_between_parts(source, destination, part, self.blocks)
+                        ranks = torch.tensor(place_parts(rows, self.machines), device=part.device)
+                        part = ranks[part]
                     found[0].copy_(part)
                     found[1].copy_(community)
 
@@ -283,27 +319,27 @@ class OrderChooser:
         self.transport.all_to_all(outputs, [rows, *[nothing] * (len(counts) - 1)])
         return torch.cat(outputs).t()
 
-
-def _best(tried: Mapping[str, ChosenOrder]) -> ChosenOrder:
-    """Random, unless another order has clearly less to exchange and about the same balance."""
-    candidates = {name: chosen.volume.largest for name, chosen in tried.items()}
-    edges_of = {name: imbalance(chosen.volume.num_edges) for name, chosen in tried.items()}
-    rows = candidates["random"]
-    good = [
-        name
-        for name in tried
-        if candidates[name] <= _LEAST_GAIN * rows
-        and edges_of[name] <= _MOST_IMBALANCE * edges_of["random"]
-    ]
-    name = min(good, key=candidates.__getitem__) if rows and good else "random"
-    chosen = tried[name]
-    if name == "random":
-        others = ", ".join(f"{n} {c:,}" for n, c in candidates.items() if n != "random")
-        reason = (
-            f"no other order lowers the rows of the busiest rank by a fifth: {rows:,}, {others}"
-        )
-    else:
-        reason = (
-            f"the busiest rank exchanges {candidates[name]:,} rows, with a random order {rows:,}"
-        )
-    return ChosenOrder(chosen.name, chosen.parts, chosen.volumes, reason, candidates)
+    def _best(self, tried: Mapping[str, ChosenOrder]) -> ChosenOrder:
+        """Random, unless another order has clearly less to exchange and about the same balance."""
+        candidates = {name: self._exchanged(chosen.volumes) for name, chosen in tried.items()}
+        edges_of = {name: imbalance(chosen.volume.num_edges) for name, chosen in tried.items()}
+        rows = candidates["random"]
+        busiest = "busiest machine" if self.machines else "busiest rank"
+        good = [
+            name
+            for name in tried
+            if candidates[name] <= _LEAST_GAIN * rows
+            and edges_of[name] <= _MOST_IMBALANCE * edges_of["random"]
+        ]
+        name = min(good, key=candidates.__getitem__) if rows and good else "random"
+        chosen = tried[name]
+        if name == "random":
+            others = ", ".join(f"{n} {c:,}" for n, c in candidates.items() if n != "random")
+            reason = (
+                f"no other order lowers the rows of the {busiest} by a fifth: {rows:,}, {others}"
+            )
+        else:
+            reason = (
+                f"the {busiest} exchanges {candidates[name]:,} rows, with a random order {rows:,}"
+            )
+        return ChosenOrder(chosen.name, chosen.parts, chosen.volumes, reason, candidates)

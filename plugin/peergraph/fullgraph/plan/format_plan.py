@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from peergraph.fullgraph.layout.blocks import imbalance
 from peergraph.fullgraph.plan.format_offload import format_offload
 from peergraph.fullgraph.plan.memory_items import SPARE_BUFFERS
+from peergraph.fullgraph.plan.resident_plan import ASSUMED_WIDTH
 from peergraph.store.placement.plan import format_bytes
 from peergraph.store.placement.prediction import columns, format_seconds
 
@@ -24,7 +25,8 @@ def format_plan(plan: FullGraphPlan) -> str:
         lines = format_offload(plan.offload, plan.memory_budget)
         return "\n".join([*_head(plan), f"  {plan.decision}", *lines])
     decided = [f"  {plan.decision}"]
-    return "\n".join([*_head(plan), *decided, *_memory(plan), *_layers(plan), *_mode(plan)])
+    body = [*decided, *_memory(plan), *_layers(plan), *_mode(plan), *_network(plan)]
+    return "\n".join([*_head(plan), *body])
 
 
 def _head(plan: FullGraphPlan) -> list[str]:
@@ -64,7 +66,7 @@ def _memory(plan: FullGraphPlan) -> list[str]:
 def _layers(plan: FullGraphPlan) -> list[str]:
     if plan.widths is None:
         return []
-    modes = list(plan.layers[0].modes)
+    modes = [m for m in plan.layers[0].modes if plan.network is None or m in plan.modes]
     table: list[tuple[str, ...]] = [
         ("layer", "columns", "sums", *(f"{mode}: received, time" for mode in modes))
     ]
@@ -101,3 +103,9 @@ def _mode(plan: FullGraphPlan) -> list[str]:
         shown = "; ".join(f"{mode} of {', '.join(widths)}" for mode, widths in by_mode.items())
         lines.append(f"  sums by their columns: {shown}")
     return lines
+
+
+def _network(plan: FullGraphPlan) -> list[str]:
+    if plan.network is None:
+        return []
+    return plan.network.describe("epoch" if plan.layers else f"sum of {ASSUMED_WIDTH} columns")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from peergraph.fullgraph.exchange.mode_cost import MODES, STAGED_MODES, quickest, sum_costs
 from peergraph.fullgraph.plan.layer_cost import LayerCost
 from peergraph.fullgraph.plan.memory_items import GraphFacts, MemoryItem, total_bytes
+from peergraph.fullgraph.plan.network_cost import NetworkCost, network_cost
 from peergraph.fullgraph.plan.offload_cost import DEVICE
 from peergraph.fullgraph.plan.offload_plan import OffloadPlan, make_offload_plan
 from peergraph.fullgraph.plan.offload_spread import Spread
@@ -48,6 +49,7 @@ class FullGraphPlan:
             not known, at most all.
         candidates: modes that :meth:`mode_for` chooses from: one with stages, since each has a list
             of the edges of its own, and ``in_kernel``.
+        network: what several machines send each other; None: there is one, or rows are offloaded.
     """
 
     facts: GraphFacts
@@ -69,6 +71,7 @@ class FullGraphPlan:
     hidden_bytes: int | None = None
     labelled: float | None = None
     candidates: tuple[str, ...] = ()
+    network: NetworkCost | None = None
 
     @classmethod
     def make(
@@ -89,6 +92,7 @@ class FullGraphPlan:
         hidden_bytes: int | None = None,
         labelled: float | None = None,
         spreads: Sequence[Spread] = (),
+        network: float | None = None,
     ) -> FullGraphPlan:
         """Returns the plan of a graph whose nodes, edges and remote rows have been counted.
 
@@ -107,6 +111,8 @@ class FullGraphPlan:
             labelled: share of the nodes that the loss is computed of, for offloaded training; None:
                 not known, at most all.
             spreads: counted rows of chunks, for offloaded training.
+            network: bytes a second that each of several machines sends and receives; None:
+                :data:`peergraph.fullgraph.plan.network_cost.ASSUMED_NETWORK`.
 
         Raises:
             ValueError: an unknown mode, widths that are not positive, or too little memory; the
@@ -174,6 +180,18 @@ class FullGraphPlan:
             hidden_bytes=hidden_bytes,
             labelled=labelled,
             candidates=_candidates(resident.seconds, wanted),
+            network=None
+            if offloaded is not None
+            else network_cost(
+                facts,
+                topology,
+                resident,
+                chosen,
+                element_bytes=element_bytes,
+                modes=modes,
+                memory_budget=memory_budget,
+                bandwidth=network,
+            ),
         )
 
     @property
@@ -218,6 +236,9 @@ class FullGraphPlan:
             heads=self.heads,
             hidden_bytes=None if self.offload is None else self.hidden_bytes,
             labelled=self.labelled,
+            network=None
+            if self.network is None or self.network.is_assumed
+            else self.network.bandwidth,
         )
         if self.offload is None and plan.offload is not None:
             raise ValueError(
@@ -225,6 +246,30 @@ class FullGraphPlan:
                 "Partition the graph again with these widths, or with offload=True"
             )
         return plan
+
+    def with_network(self, bandwidth: float) -> FullGraphPlan:
+        """Returns the plan for a network on which each machine sends and receives `bandwidth` bytes
+        a second.
+
+        Raises:
+            ValueError: there is one machine, rows are offloaded, or it is not positive.
+        """
+        if self.network is None:
+            raise ValueError("network is for resident training on several machines")
+        resident = ResidentPlan.make(
+            self.facts, self.topology, self.widths, self.element_bytes, self.modes
+        )
+        found = network_cost(
+            self.facts,
+            self.topology,
+            resident,
+            self.mode,
+            element_bytes=self.element_bytes,
+            modes=self.modes,
+            memory_budget=self.memory_budget,
+            bandwidth=bandwidth,
+        )
+        return replace(self, network=found)
 
     @property
     def world_size(self) -> int:
@@ -242,9 +287,14 @@ class FullGraphPlan:
 
     @property
     def seconds(self) -> float:
-        """Predicted time of an epoch, without products; 0 if resident without widths."""
+        """Predicted time of an epoch, without products; 0 if resident without widths.
+
+        With several machines the network is included, unless the graph is offloaded.
+        """
         if self.offload is not None:
             return self.offload.seconds
+        if self.network is not None and self.layers:
+            return self.network.total_seconds
         return sum(layer.seconds(self.mode) for layer in self.layers)
 
     def to_dict(self) -> dict[str, Any]:
@@ -261,6 +311,7 @@ class FullGraphPlan:
             "memory_budget": self.memory_budget,
             "decision": self.decision,
             "offload": None if self.offload is None else self.offload.to_dict(),
+            "network": None if self.network is None else self.network.to_dict(),
             "mode": self.mode,
             "reason": self.reason,
             "bytes": {item.name: list(item.num_bytes) for item in self.items},

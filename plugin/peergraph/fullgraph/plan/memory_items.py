@@ -25,6 +25,7 @@ class GraphFacts:
         edge_row_bytes: bytes of the tables of an edge, by relation.
         order: name of the order of the nodes.
         reason: why that order.
+        machines: the ranks of each machine; empty: there is one.
     """
 
     nodes: Mapping[NodeType, tuple[int, ...]]
@@ -33,6 +34,7 @@ class GraphFacts:
     edge_row_bytes: Mapping[EdgeType, int] = field(default_factory=dict)
     order: str = "random"
     reason: str = ""
+    machines: tuple[tuple[int, ...], ...] = ()
 
     @property
     def world_size(self) -> int:

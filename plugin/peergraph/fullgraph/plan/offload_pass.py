@@ -140,7 +140,7 @@ def _moved_bytes(
             found.incoming[placed[name]] += row_bytes[name] * step.share
     for name in step.adds:
         # Sums that were written before and go on; zeros are written where no edge is.
-        again = max(0.0, spread.loaded(step.share) - spread.reached(step.share))
+        again = max(0.0, spread.loaded(step.share) - spread.distinct_sources(step.share))
         found.incoming[placed[name]] += row_bytes[name] * again
         found.outgoing[placed[name]] += row_bytes[name] * (1 + again)
     found.incoming[DEVICE] = found.outgoing[DEVICE] = 0.0

@@ -39,7 +39,7 @@ class Spread:
         whole = _loaded(self.degree, self.chunks)
         return self.batches * _loaded(share * self.degree, self.chunks) / max(whole, 1e-9)
 
-    def reached(self, share: float = 1.0) -> float:
+    def distinct_sources(self, share: float = 1.0) -> float:
         """Rows that are a source of an edge to a share of the nodes."""
         return 1.0 if share >= 1 else -math.expm1(-share * self.degree)
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from peergraph.aggregate import Csc
 from peergraph.aggregate.kernels.arguments import count_chunks
 from peergraph.aggregate.sparse.csr import CsrMatrix
-from peergraph.fullgraph.exchange.halo import HaloPlan
+from peergraph.fullgraph.exchange.halo import Halo
+from peergraph.fullgraph.exchange.machine_halo import make_halo
 from peergraph.fullgraph.exchange.transport import Transport, split_rows
 from peergraph.fullgraph.layout.edge_share import PIECE_EDGES
 from peergraph.fullgraph.layout.row_layout import RowLayout
@@ -87,7 +88,7 @@ class EdgeDelivery:
 
     def deliver_sources(
         self, layout: RowLayout, source: Column, others: Sequence[tuple[Column, Tensor]] = ()
-    ) -> tuple[HaloPlan, Csc]:
+    ) -> tuple[Halo, Csc]:
         """Returns which rows of sources are exchanged, and this rank's edges.
 
         Args:
@@ -97,7 +98,7 @@ class EdgeDelivery:
         """
         rank = layout.group.rank
         internal = torch.int32 if layout.size < _INT32 else torch.int64
-        plan, extended = HaloPlan.make(layout, self._halo_of(layout, source, internal))
+        plan, extended = make_halo(layout, self._halo_of(layout, source, internal))
         del extended
         dtype = torch.int32 if plan.num_extended < _INT32 else torch.int64
         indices = torch.empty(self.num_edges, dtype=dtype, device=self._device)

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from peergraph.fullgraph.exchange.transport import Transport
 from peergraph.fullgraph.layout.row_layout import RowLayout
+from peergraph.fullgraph.structure.all_to_all_plan import AllToAllPlan
 from peergraph.fullgraph.structure.edge_changes import internal_source_rows
-from peergraph.fullgraph.structure.edge_moves import EdgeMoves
 from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 from peergraph.fullgraph.structure.partitioned_structure import PartitionedStructure
 from peergraph.fullgraph.tensor.conversions import from_local
@@ -23,15 +23,15 @@ class EdgeReversal:
     Args:
         original: the edges.
         structure: the reversed edges.
-        moves: how rows of edges move to the reversed edges.
+        plan: which rows of edges go to which rank, for the reversed edges.
     """
 
     def __init__(
-        self, original: PartitionedStructure, structure: PartitionedStructure, moves: EdgeMoves
+        self, original: PartitionedStructure, structure: PartitionedStructure, plan: AllToAllPlan
     ) -> None:
         self.original = original
         self.structure = structure
-        self._moves = moves
+        self._plan = plan
 
     def to_reversed(self, e: PartitionedTensor) -> PartitionedTensor:
         """Returns features of edges with the rows of the reversed edges.
@@ -41,11 +41,11 @@ class EdgeReversal:
         Raises:
             ValueError: `e` has other rows.
         """
-        return self.structure.move_edge_rows(e, self.original, self._moves)
+        return self.structure.move_edge_rows(e, self.original, self._plan)
 
     def from_reversed(self, e: PartitionedTensor) -> PartitionedTensor:
         """Returns features of reversed edges with the rows of the edges; as the other way."""
-        return self.original.move_edge_rows(e, self.structure, self._moves.reversed())
+        return self.original.move_edge_rows(e, self.structure, self._plan.reversed())
 
 
 def reverse_edges(structure: PartitionedStructure) -> EdgeReversal:
@@ -56,11 +56,11 @@ def reverse_edges(structure: PartitionedStructure) -> EdgeReversal:
     """
 
     def make() -> EdgeReversal:
-        resident, moves = _reverse(structure.resident)
+        resident, plan = _reverse(structure.resident)
         made = structure.like(resident)
-        back = EdgeReversal(made, structure, moves.reversed())
+        back = EdgeReversal(made, structure, plan.reversed())
         made.cached("reversed edges", lambda: back)
-        return EdgeReversal(structure, made, moves)
+        return EdgeReversal(structure, made, plan)
 
     return structure.cached("reversed edges", make)
 
@@ -83,13 +83,13 @@ def with_reversed_edges(
     if not structure.source_layout.same_rows(nodes):
         raise ValueError(f"structure must have sources that are the destinations, got {structure}")
     resident, layout = structure.resident, structure.edge_layout
-    back, moves = _reverse(resident)
+    back, plan = _reverse(resident)
     ids = layout.positions
     if layout.parent is not None and layout.parent_rows is not None:
         ids = layout.parent.positions[layout.parent_rows]
     parts = [
         (*_internal_ends(resident), layout.positions, ids),
-        (*_internal_ends(back), back.edge_layout.positions + layout.size, moves(ids)),
+        (*_internal_ends(back), back.edge_layout.positions + layout.size, plan(ids)),
     ]
     sources, destinations, positions, ids = (torch.cat(pair) for pair in zip(*parts, strict=True))
     # As chunks of edges need them, and in less memory.
@@ -108,8 +108,8 @@ def _internal_ends(structure: PartitionedCsc) -> tuple[Tensor, Tensor]:
     return internal_source_rows(structure, extended_rows), destinations
 
 
-def _reverse(structure: PartitionedCsc) -> tuple[PartitionedCsc, EdgeMoves]:
-    """Returns the reversed edges, and how rows of edges move to them."""
+def _reverse(structure: PartitionedCsc) -> tuple[PartitionedCsc, AllToAllPlan]:
+    """Returns the reversed edges, and how rows of edges travel to them."""
     nodes = structure.source_layout
     group = nodes.group
     sources, destinations = _internal_ends(structure)
@@ -119,16 +119,16 @@ def _reverse(structure: PartitionedCsc) -> tuple[PartitionedCsc, EdgeMoves]:
     sent = torch.bincount(owners, minlength=group.world_size).tolist()
     received = [counts[group.rank] for counts in group.all_gather(sent)]
     order = torch.argsort(owners, stable=True)
-    moves = EdgeMoves(Transport.of(group), sent, received, order, None)
+    plan = AllToAllPlan(Transport.of(group), sent, received, order, None)
     destinations = structure.destination_layout.offsets[group.rank] + destinations
     ids = structure.edge_layout.positions
-    found = moves(torch.stack([destinations, sources - offsets[owners], ids], 1))
+    found = plan(torch.stack([destinations, sources - offsets[owners], ids], 1))
     # Edges that are sorted by destination take less memory.
     by_destination = torch.argsort(found[:, 1], stable=True)
     found = found[by_destination]
-    places = torch.empty_like(by_destination)
-    places[by_destination] = torch.arange(len(found), device=found.device)
-    moves = moves._replace(places=places)
+    positions = torch.empty_like(by_destination)
+    positions[by_destination] = torch.arange(len(found), device=found.device)
+    plan = plan._replace(positions=positions)
     made = PartitionedCsc.from_local_edges(
         structure.destination_layout,
         nodes,
@@ -137,4 +137,4 @@ def _reverse(structure: PartitionedCsc) -> tuple[PartitionedCsc, EdgeMoves]:
         found[:, 1],
         mode=structure.mode_choice,
     )
-    return made, moves
+    return made, plan

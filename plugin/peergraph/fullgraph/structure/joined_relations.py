@@ -8,13 +8,12 @@ import torch
 
 from peergraph.aggregate import Csc
 from peergraph.aggregate.sparse.csr import CsrMatrix
-from peergraph.fullgraph.exchange.halo import HaloPlan
+from peergraph.fullgraph.exchange.halo import Halo
+from peergraph.fullgraph.exchange.machine_halo import make_halo
 from peergraph.fullgraph.exchange.transport import split_rows
 
 
-def join_relations(
-    plans: Sequence[HaloPlan], relations: Sequence[Csc]
-) -> tuple[HaloPlan, list[Csc]]:
+def join_relations(plans: Sequence[Halo], relations: Sequence[Csc]) -> tuple[Halo, list[Csc]]:
     """Returns one plan for the rows that all relations need, and their edges from its rows.
 
     Collective. Offsets and edge ids are shared with the given relations.
@@ -29,7 +28,7 @@ def join_relations(
     first = layout.offsets[layout.group.rank]
     own = torch.arange(first, first + layout.local_count, device=layout.group.device)
     internal = [torch.cat([own, plan.halo_rows]) for plan in plans]
-    joined_plan, extended = HaloPlan.make(layout, torch.cat(internal))
+    joined_plan, extended = make_halo(layout, torch.cat(internal))
     joined = []
     counts = [len(rows) for rows in internal]
     for relation, rows in zip(relations, split_rows(extended, counts), strict=True):

@@ -11,11 +11,12 @@ from peergraph.aggregate import Csc
 from peergraph.aggregate.ops.operands import align, autocast, columns
 from peergraph.aggregate.ops.source_gradients import accumulates_in
 from peergraph.fullgraph.exchange.block_stages import BlockStages
-from peergraph.fullgraph.exchange.halo import HaloPlan
+from peergraph.fullgraph.exchange.halo import Halo, HaloPlan
 from peergraph.fullgraph.exchange.local_operands import local_operands
+from peergraph.fullgraph.exchange.machine_halo import MachineHaloPlan
 from peergraph.fullgraph.exchange.mode_cost import MODES
 from peergraph.fullgraph.structure.in_kernel_sum import InKernelSums
-from peergraph.fullgraph.structure.staged_sum import SourceBlocks, staged_sum
+from peergraph.fullgraph.structure.staged_sum import MachineBlocks, SourceBlocks, staged_sum
 
 ModeChoice = str | Callable[[int], str]
 """The mode of all sums, or a function from the bytes of a row to the mode of its sums."""
@@ -38,7 +39,7 @@ class NeighborSums:
             of its sums, the same on all ranks; None: :func:`default_mode`.
     """
 
-    def __init__(self, plan: HaloPlan, local: Csc, mode: ModeChoice | None) -> None:
+    def __init__(self, plan: Halo, local: Csc, mode: ModeChoice | None) -> None:
         self.plan = plan
         self.local = local
         local.matrix.blocks_columns = True
@@ -47,36 +48,58 @@ class NeighborSums:
             self.set_mode(mode)
         self.last_exchange = "no sum has run"
         """How the rows of the last reduction travelled, in words."""
-        self._blocks: dict[str, SourceBlocks] = {}
+        self._blocks: dict[tuple[str, bool], SourceBlocks | MachineBlocks] = {}
         self._in_kernel: InKernelSums | None = None
 
     def set_mode(self, mode: ModeChoice) -> None:
         """Sets the mode of all sums, or by their width."""
         if isinstance(mode, str) and mode not in MODES:
             raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+        if mode == "in_kernel" and not isinstance(self.plan, HaloPlan):
+            raise NotImplementedError(
+                "mode 'in_kernel' reads rows of other ranks in their memory, which ranks of "
+                "several machines do not reach: use 'halo' or 'blocks'"
+            )
         self.mode = mode
 
     def mode_for(self, row_bytes: int) -> str:
         """Returns the mode of sums of rows of `row_bytes` bytes each."""
         return self.mode if isinstance(self.mode, str) else self.mode(row_bytes)
 
-    def blocks(self, mode: str, *, has_edge_ids: bool) -> SourceBlocks:
+    def blocks(self, mode: str, *, has_edge_ids: bool) -> SourceBlocks | MachineBlocks:
         """Returns the edges by the rank of their source, made at the first use of a mode.
 
         Args:
             has_edge_ids: whether sums have values of edges. Blocks for these serve other sums, too.
         """
-        found = self._blocks.get(mode)
-        if found is None or (has_edge_ids and not found.has_edge_ids):
-            stages = BlockStages(self.plan, mode)
-            found = SourceBlocks(self.local.matrix, stages, has_edge_ids=has_edge_ids)
-            self._blocks[mode] = found
+        found = self._blocks.get((mode, True))
+        if found is None and not has_edge_ids:
+            found = self._blocks.get((mode, False))
+        if found is None:
+            found = self._make_blocks(mode, has_edge_ids)
+            self._blocks.pop((mode, False), None)
+            self._blocks[mode, has_edge_ids] = found
         return found
+
+    def _make_blocks(self, mode: str, has_edge_ids: bool) -> SourceBlocks | MachineBlocks:
+        matrix, plan = self.local.matrix, self.plan
+        if isinstance(plan, HaloPlan):
+            return SourceBlocks(matrix, BlockStages(plan, mode), has_edge_ids=has_edge_ids)
+        assert isinstance(plan, MachineHaloPlan)
+        within = SourceBlocks(matrix, BlockStages(plan.within, mode), has_edge_ids=has_edge_ids)
+        imported = SourceBlocks(
+            matrix,
+            BlockStages(plan.passed_on, default_mode(plan.passed_on)),
+            has_edge_ids=has_edge_ids,
+            first_column=plan.num_of_machine,
+        )
+        return MachineBlocks(within, plan.network, imported)
 
     @property
     def in_kernel(self) -> InKernelSums:
         """Sums by a kernel that reads rows of other ranks, made at the first use."""
         if self._in_kernel is None:
+            assert isinstance(self.plan, HaloPlan)
             self._in_kernel = InKernelSums(self.plan, self.local.matrix)
         return self._in_kernel
 
@@ -135,12 +158,16 @@ class NeighborSums:
         return None if narrow else "values of edges are wider than features"
 
 
-def default_mode(plan: HaloPlan) -> str:
-    """Returns the mode that moves fewer rows, where packed rows cost more; equal on all ranks.
+def default_mode(plan: Halo) -> str:
+    """Returns the mode that moves fewer rows, where packed rows cost more; equal on all ranks of a
+    machine.
 
     Where rates are known, :func:`peergraph.fullgraph.exchange.mode_cost.sum_costs` tells better.
     It never chooses ``in_kernel``, whose cost depends on them.
     """
+    if isinstance(plan, MachineHaloPlan):
+        plan = plan.within
+    assert isinstance(plan, HaloPlan)
     counts = plan.layout.counts
     distinct = max(map(sum, plan.needed))
     whole = max(

@@ -14,10 +14,11 @@ from peergraph.aggregate.ops.operands import autocast
 from peergraph.aggregate.ops.product_order import multiplies_first
 from peergraph.aggregate.ops.spmm_linear import products, spmm_linear
 from peergraph.aggregate.sparse.index_tensors import check_range
-from peergraph.fullgraph.exchange.halo import HaloPlan, add_to_owners
+from peergraph.fullgraph.exchange.halo import Halo, HaloPlan, add_to_owners
 from peergraph.fullgraph.exchange.local_operands import local_operands
+from peergraph.fullgraph.exchange.machine_halo import make_halo
 from peergraph.fullgraph.layout.row_layout import RowLayout
-from peergraph.fullgraph.structure.edge_moves import EdgeMoves, move_rows
+from peergraph.fullgraph.structure.all_to_all_plan import AllToAllPlan, all_to_all_rows
 from peergraph.fullgraph.structure.in_kernel_sum import InKernelSums
 from peergraph.fullgraph.structure.joined_relations import join_relations
 from peergraph.fullgraph.structure.neighbor_sums import ModeChoice, NeighborSums
@@ -51,7 +52,7 @@ class PartitionedCsc(PartitionedStructure):
         source_layout: RowLayout,
         destination_layout: RowLayout,
         edge_layout: RowLayout,
-        plan: HaloPlan,
+        plan: Halo,
         local: Csc,
         mode: ModeChoice | None = None,
     ) -> None:
@@ -104,7 +105,7 @@ class PartitionedCsc(PartitionedStructure):
                                  f"got {list(ids.shape)}")  # fmt: skip
         if count:
             check_range("destination_local_rows", destination_local_rows, rows, "local rows")
-        plan, sources = HaloPlan.make(source_layout, source_internal_rows)
+        plan, sources = make_halo(source_layout, source_internal_rows)
         narrow = max(plan.num_extended, rows, count) < 2**31 - 1
         dtype = torch.int32 if narrow else torch.int64
         local = Csc.from_coo(
@@ -128,6 +129,19 @@ class PartitionedCsc(PartitionedStructure):
     def like(self, resident: PartitionedCsc) -> PartitionedCsc:
         """Returns `resident`."""
         return resident
+
+    @property
+    def direct_plan(self) -> HaloPlan:
+        """The plan by which each rank gets rows from their owners.
+
+        Raises:
+            NotImplementedError: rows of other machines come to each machine once.
+        """
+        if not isinstance(self.plan, HaloPlan):
+            raise NotImplementedError(
+                "rows in chunks over several machines: build the graph with offload=True"
+            )
+        return self.plan
 
     @property
     def mode(self) -> str:
@@ -166,11 +180,11 @@ class PartitionedCsc(PartitionedStructure):
         return self._sums.in_kernel
 
     def move_edge_rows(
-        self, e: PartitionedTensor, before: PartitionedStructure, moves: EdgeMoves
+        self, e: PartitionedTensor, before: PartitionedStructure, plan: AllToAllPlan
     ) -> PartitionedTensor:
         """Moves features of edges: see :meth:`PartitionedStructure.move_edge_rows`."""
         before._operands.check_edge("e", e)
-        return from_local(move_rows(e.to_local(), moves), self.edge_layout)
+        return from_local(all_to_all_rows(e.to_local(), plan), self.edge_layout)
 
     def in_degrees(self) -> PartitionedTensor:
         """Returns the number of edges to each destination, [destinations]."""
@@ -370,7 +384,10 @@ class PartitionedCsc(PartitionedStructure):
         return from_local(rows, self.edge_layout if result == "edge" else self.destination_layout)
 
     def run_layer(self, layer: Callable[[Any, Tensor], Tensor], x: Tensor) -> Tensor:
-        """Runs a layer: see :class:`peergraph.aggregate.Structure`. On one rank by plain rows."""
+        """Runs a layer: see :class:`peergraph.aggregate.Structure`.
+
+        On one rank the layer runs on plain tensors: no rows are exchanged.
+        """
         if self.source_layout.group.world_size > 1 or type(x) is not PartitionedTensor:
             return layer(self, x)
         rows = self._operands.source("x", x)
@@ -395,7 +412,7 @@ class PartitionedCsc(PartitionedStructure):
         cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
         return self._constants.keep(constant_inputs(x, e), (message, reduce, cast), run)
 
-    def _joined(self, structures: Sequence[PartitionedCsc]) -> tuple[HaloPlan, list[Csc]]:
+    def _joined(self, structures: Sequence[PartitionedCsc]) -> tuple[Halo, list[Csc]]:
         """Returns a plan for the sources of several structures, and their edges from its rows."""
         if len(structures) == 1:
             return self.plan, [self.local]

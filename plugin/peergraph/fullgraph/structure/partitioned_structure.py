@@ -22,7 +22,7 @@ from peergraph.fullgraph.tensor.partitioned_tensor import PartitionedTensor
 from peergraph.memory import TableRows
 
 if TYPE_CHECKING:
-    from peergraph.fullgraph.structure.edge_moves import EdgeMoves
+    from peergraph.fullgraph.structure.all_to_all_plan import AllToAllPlan
     from peergraph.fullgraph.structure.partitioned_csc import PartitionedCsc
 
 _Result = TypeVar("_Result")
@@ -271,7 +271,7 @@ class PartitionedStructure(ABC):
 
     @abstractmethod
     def move_edge_rows(
-        self, e: PartitionedTensor, before: PartitionedStructure, moves: EdgeMoves
+        self, e: PartitionedTensor, before: PartitionedStructure, plan: AllToAllPlan
     ) -> PartitionedTensor:
         """Returns features of the edges of another structure with the rows of these edges.
 
@@ -280,7 +280,7 @@ class PartitionedStructure(ABC):
         Args:
             e: features of the edges of `before`, partitioned along dimension 0.
             before: a structure of the same edges on other ranks.
-            moves: the way of the rows.
+            plan: which rows go to which rank.
 
         Raises:
             ValueError: `e` has other rows.

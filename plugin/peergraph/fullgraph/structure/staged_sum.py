@@ -3,11 +3,14 @@
 ``out = sum over ranks q of A_q x_q``: A_q are the edges from sources on rank q, x_q its rows. The
 rows of the next ranks travel while those of one are multiplied. Gradients of x are partial sums
 over the transposes, which travel back while the next are computed.
+
+Rows of other machines cross the network while those of this machine are summed; those that a rank
+imports are then summed as its own rows are, and passed on to the other ranks in stages.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +20,7 @@ from peergraph.aggregate.ops.source_gradients import divide_by_degrees
 from peergraph.aggregate.sparse.column_blocks import take_columns
 from peergraph.aggregate.sparse.csr import CsrMatrix
 from peergraph.fullgraph.exchange.block_stages import BlockStages
+from peergraph.fullgraph.exchange.halo import HaloPlan
 
 
 class SourceBlocks:
@@ -27,10 +31,16 @@ class SourceBlocks:
         stages: how the rows of sources travel.
         has_edge_ids: whether sums may have values of edges; else the edges and their transposes
             take 8 bytes an edge in place of 16.
+        first_column: the column of `matrix` that is this rank's first row of the plan of `stages`.
     """
 
     def __init__(
-        self, matrix: CsrMatrix, stages: BlockStages, *, has_edge_ids: bool = True
+        self,
+        matrix: CsrMatrix,
+        stages: BlockStages,
+        *,
+        has_edge_ids: bool = True,
+        first_column: int = 0,
     ) -> None:
         self.stages = stages
         self.has_edge_ids = has_edge_ids
@@ -38,33 +48,92 @@ class SourceBlocks:
         plan = stages.plan
         layout = plan.layout
         self.rank = layout.group.rank
-        own = take_columns(matrix, 0, plan.num_local, edge_ids=has_edge_ids)
+        first = first_column + plan.num_local
+        own = take_columns(matrix, first_column, first, edge_ids=has_edge_ids)
         self.blocks = {self.rank: own}
         """By rank, the edges from the rows that :class:`BlockStages` brings from it."""
-        first = plan.num_local
+        start = 0
         for source, count in enumerate(plan.halo_counts):
             if count == 0:
                 continue
             block = take_columns(matrix, first, first + count, edge_ids=has_edge_ids)
             if stages.mode == "blocks":
-                rows = plan.halo_rows[first - plan.num_local :][:count] - layout.offsets[source]
+                rows = plan.halo_rows[start : start + count] - layout.offsets[source]
                 columns = rows[block.indices.long()].to(block.indices.dtype)
                 block = CsrMatrix(
                     block.indptr, columns, layout.counts[source], edge_ids=block.edge_ids
                 )
             self.blocks[source] = block
             first += count
+            start += count
         for block in self.blocks.values():
             block.blocks_columns = True
             block.has_edge_operands = has_edge_ids
 
+    def add_sums(self, out: Tensor | None, x: Tensor, e: Tensor | None) -> Tensor:
+        """Adds sums of messages to `out`, or returns new ones for None. Collective."""
+        message = "copy_u" if e is None else "mul"
+        for source, rows in self.stages.gather(x):
+            block = self.blocks[source]
+            if out is None:
+                out = block.spmm(rows, e, message)
+            else:
+                block.add_spmm(out, rows, e, message)
+        assert out is not None
+        return out
 
-def staged_sum(blocks: SourceBlocks, x: Tensor, e: Tensor | None, mean: bool) -> Tensor:
+    def source_gradients(self, grad: Tensor, e: Tensor | None) -> Tensor:
+        """Returns gradients of this rank's rows from those of sums. Collective."""
+        message = "copy_u" if e is None else "mul"
+
+        def partial_sums(source: int) -> Tensor:
+            return self.blocks[source].transpose().spmm(grad, e, message)
+
+        return self.stages.add_to_owners(grad, lambda: partial_sums(self.rank), partial_sums)
+
+
+class MachineBlocks(NamedTuple):
+    """The edges of this rank, from rows of this machine and from rows that its ranks import."""
+
+    within: SourceBlocks
+    """Edges from rows of this machine."""
+    network: HaloPlan
+    """The rows that ranks import."""
+    imported: SourceBlocks
+    """Edges from rows that ranks of this machine import."""
+
+    @property
+    def matrix(self) -> CsrMatrix:
+        """All edges."""
+        return self.within.matrix
+
+    def add_sums(self, out: Tensor | None, x: Tensor, e: Tensor | None) -> Tensor:
+        """See :meth:`SourceBlocks.add_sums`."""
+        imported = x.new_empty(self.imported.stages.plan.num_local, *x.shape[1:])
+        pending = self.network.start_halo(x, imported)
+        out = self.within.add_sums(out, x, e)
+        pending.wait()
+        return self.imported.add_sums(out, imported, e)
+
+    def source_gradients(self, grad: Tensor, e: Tensor | None) -> Tensor:
+        """See :meth:`SourceBlocks.source_gradients`."""
+        imported = self.imported.source_gradients(grad, e)
+        pending, received = self.network.start_return(imported)
+        out = self.within.source_gradients(grad, e)
+        pending.wait()
+        self.network.add_returned(out, received)
+        return out
+
+
+def staged_sum(
+    blocks: SourceBlocks | MachineBlocks, x: Tensor, e: Tensor | None, mean: bool
+) -> Tensor:
     """Returns the sum or mean of messages at this rank's destinations. Collective.
 
     The message is x, or x times e. Differentiable once in `x`. Alive beside `x` and the result are
     two buffers of the most rows that one rank sends, with ``halo`` as many packed rows where ranks
-    exchange them by torch.distributed, and in backward three.
+    exchange them by torch.distributed, and in backward three; on several machines also the rows
+    that this rank imports and exports.
 
     Args:
         blocks: the edges.
@@ -78,35 +147,23 @@ def staged_sum(blocks: SourceBlocks, x: Tensor, e: Tensor | None, mean: bool) ->
 
 class _StagedSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, e: Tensor | None, blocks: SourceBlocks, mean: bool) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, e: Tensor | None, blocks: SourceBlocks | MachineBlocks, mean: bool
+    ) -> Tensor:
         ctx.blocks, ctx.mean = blocks, mean
         ctx.save_for_backward(e)
-        message = "copy_u" if e is None else "mul"
-        out: Tensor | None = None
-        for source, rows in blocks.stages.gather(x):
-            block = blocks.blocks[source]
-            if out is None:
-                out = block.spmm(rows, e, message)
-            else:
-                block.add_spmm(out, rows, e, message)
-        assert out is not None
+        out = blocks.add_sums(None, x, e)
         return out.div_(_divisors(blocks.matrix, out.dtype)) if mean else out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        blocks: SourceBlocks = ctx.blocks
+        blocks: SourceBlocks | MachineBlocks = ctx.blocks
         if not ctx.needs_input_grad[0]:
             return None, None, None, None
         (e,) = ctx.saved_tensors
-        message = "copy_u" if e is None else "mul"
         grad = divide_by_degrees(blocks.matrix, grad) if ctx.mean else grad.contiguous()
-
-        def partial_sums(source: int) -> Tensor:
-            return blocks.blocks[source].transpose().spmm(grad, e, message)
-
-        found = blocks.stages.add_to_owners(grad, lambda: partial_sums(blocks.rank), partial_sums)
-        return found, None, None, None
+        return blocks.source_gradients(grad, e), None, None, None
 
 
 def _divisors(matrix: CsrMatrix, dtype: torch.dtype) -> Tensor:

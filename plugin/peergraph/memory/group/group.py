@@ -114,6 +114,16 @@ class Group:
             joined.machines,
         )
 
+    @property
+    def node_group(self) -> Group:
+        """The ranks of this machine, which share memory: this group."""
+        return self
+
+    @property
+    def torch_ranks(self) -> tuple[int, ...]:
+        """torch.distributed's number of each rank."""
+        return self.machines.local_ranks
+
     def barrier(self) -> None:
         """Waits for all ranks, and for this rank's GPU: what was written before is seen after.
 

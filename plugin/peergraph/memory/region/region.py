@@ -79,6 +79,9 @@ class SharedRegion:
             RuntimeError: parts cannot be mapped.
             PeerLostError: a rank is missing.
         """
+        if group.node_group is not group:
+            raise ValueError("group has ranks of several machines, which share no memory: pass its "
+                             "node_group")  # fmt: skip
         target = _check_device(device, group)
         group.agree(device=target.type, folder=folder is not None)
         own = _Own()

@@ -132,6 +132,22 @@ class Topology:
         self._check(gpus, "gpus")
         return self._select(f"{self.name}[{','.join(map(str, gpus))}]", gpus, ())
 
+    def on_machines(self, ranks: Sequence[Sequence[int]]) -> Topology:
+        """As many such machines, whose ranks have GPUs 0, 1, ... of each.
+
+        Links between machines are taken to be those between the GPUs of these numbers in one.
+
+        Args:
+            ranks: the ranks of each machine; all of them are 0..n - 1.
+
+        Raises:
+            ValueError: a machine has more ranks than this one has GPUs.
+        """
+        gpus = {rank: gpu for of_machine in ranks for gpu, rank in enumerate(of_machine)}
+        self._check(list(gpus.values()), "ranks")
+        name = self.name if len(ranks) == 1 else f"{len(ranks)} x {self.name}"
+        return self._select(name, [gpus[rank] for rank in range(len(gpus))], ())
+
     def masked(self, links: Iterable[tuple[int, int]]) -> Topology:
         """Without some links, each taken away in both directions.
 

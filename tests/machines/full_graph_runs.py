@@ -1,0 +1,110 @@
+"""Training on whole graphs, for comparing ranks of several machines with one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.data import HeteroData
+from torch_geometric.nn import GATConv, GCNConv, HeteroConv, SAGEConv
+
+import peergraph_pyg
+from peergraph.fullgraph import PartitionedTensor
+from tests.adapters.pyg.graphs import random_data, random_hetero
+
+Results = dict[str, list[Tensor]]
+
+
+class Layers(nn.Module):
+    """Two layers, with dropout and BatchNorm between them."""
+
+    def __init__(self, make: Callable[[int, int], nn.Module]) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = make(5, 8), nn.BatchNorm1d(8), make(8, 4)
+
+    def forward(self, x: Tensor, edge_index: Any) -> Tensor:
+        h = F.relu(self.norm(self.first(x, edge_index)))
+        out: Tensor = self.second(F.dropout(h, 0.3, self.training), edge_index)
+        return out
+
+
+class Relations(nn.Module):
+    """A layer with convolutions for three relations, and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = HeteroConv(
+            {
+                ("author", "writes", "paper"): SAGEConv((3, 4), 6),
+                ("paper", "cites", "paper"): GCNConv(4, 6, add_self_loops=False),
+                ("paper", "rev_writes", "author"): SAGEConv((4, 3), 6, aggr="max"),
+            }
+        )
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, data: HeteroData) -> Tensor:
+        found = self.conv(data.x_dict, data.edge_index_dict)
+        out: Tensor = self.last(found["paper"].relu()) + found["author"].mean()
+        return out
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "GCN": lambda: Layers(GCNConv),
+    "GAT": lambda: Layers(lambda i, o: GATConv(i, o, heads=2, concat=False)),
+    "SAGE": lambda: Layers(SAGEConv),
+    "SAGE max": lambda: Layers(lambda i, o: SAGEConv(i, o, aggr="max")),
+}
+
+
+def _trained(model: nn.Module, forward: Callable[[], Tensor], y: Tensor, mask: Tensor) -> Any:
+    """Losses of two steps, the gradients of the second, running statistics, exact inference."""
+    found: list[Tensor] = []
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(forward()[mask], y[mask])
+        loss.backward()
+        optimizer.step()
+        found.append(loss.detach())
+    found += [p.grad for p in model.parameters() if p.grad is not None]
+    model.eval()
+    with torch.no_grad():
+        out = forward()
+    found += [out.full_tensor() if isinstance(out, PartitionedTensor) else out]
+    found += list(model.buffers())
+    return [tensor.detach().cpu().clone() for tensor in found]
+
+
+def pyg_runs(device: torch.device, modes: tuple[str, ...] = ("halo",)) -> Results:
+    """Of models of PyG on this rank's part of the graphs. Collective."""
+    results: Results = {}
+    data = random_data()
+    data.x = data.x.double()
+    data = peergraph_pyg.full_graph(data, order="random", device=device)
+    structure = peergraph_pyg.partition_of(data).structures
+    for mode in modes:
+        for relation in structure.values():
+            relation.resident.mode = mode
+        for name, make in MODELS.items():
+            torch.manual_seed(3)
+            model = peergraph_pyg.accelerate(make().double().to(device))
+            forward = lambda m=model: m(data.x, data.edge_index)  # noqa: E731
+            results[name, mode] = _trained(model, forward, data.y, data.train_mask)
+    torch.manual_seed(4)
+    hetero = random_hetero()
+    for node_type in ("paper", "author"):
+        hetero[node_type].x = hetero[node_type].x.double()
+    hetero = peergraph_pyg.full_graph(hetero, order="original", device=device)
+    model = Relations().double().to(device)
+    paper = hetero["paper"]
+    results["hetero"] = _trained(model, lambda: model(hetero), paper.y, paper.train_mask)
+    reversed_index = data.edge_index.flip(0)
+    conv = SAGEConv(5, 4).double().to(device)
+    model = conv
+    results["reversed"] = _trained(
+        model, lambda: conv(data.x, reversed_index), data.y, data.train_mask
+    )
+    return results
