@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
@@ -216,6 +217,33 @@ def test_full_graph_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--skew must be" in refused(capsys, "--topology", "full4", "--full-graph", "--skew=-1")
 
 
+def test_full_graph_on_several_machines(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ("--full-graph", "--nodes", "1000", "--edges", "20000", "--skew", "0")
+    whole = planned(capsys, "--topology", "full2", *sizes, "--widths", "16,8,4", "--machines", "2",
+                    "--network", "1G")  # fmt: skip
+    network = whole["network"]
+    # A row has 20 edges: each machine needs nearly all rows of the other, forward and backward.
+    rows = round(1000 * (1 - math.exp(-10)) / 4) * 2
+    assert network["received"] == network["sent"] == [2 * rows * 4 * 4] * 2
+    assert network["seconds"] == pytest.approx(2 * rows * 16 / (1 << 30))
+    assert network["total_seconds"] > network["seconds"]
+    assert list(network["fewer"]) == ["1"]
+    assert network["pays"] == (network["fewer"]["1"] > network["total_seconds"])
+    several = ("--topology", "full4", "--full-graph", "--widths", "100,512,47", "--machines", "4")
+    assert main(["plan", *several, "--network", "10G"]) == 0
+    printed = capsys.readouterr().out
+    assert "full graph on 16 ranks" in printed
+    assert "links of 4 x full4" in printed
+    assert "it will not pay: 1 machine would take" in printed
+    assert main(["plan", *several, "--network", "10G", "--memory-budget", "1700M"]) == 0
+    assert "fewer machines do not hold the graph" in capsys.readouterr().out
+    dense = ("--nodes", "1e7", "--edges", "4e9", "--topology", "single")
+    assert main(["plan", *several, *dense, "--network", "4000G"]) == 0
+    assert "4 machines take 0." in capsys.readouterr().out
+    assert "is not for these ranks" in refused(capsys, *several, "--network", "1G", "--mode",
+                                               "in_kernel")  # fmt: skip
+
+
 def several(name: str, *more: str) -> tuple[str, ...]:
     return ("--topology", name, "--machines", "4", "--network", "50G", "--parameters", "1e6", *more)
 
@@ -240,7 +268,6 @@ def test_a_store_on_each_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert "needs --network" in refused(capsys, "--topology", "dgx1", "--machines", "2")
     assert "at least 1" in refused(capsys, *several("dgx1"), "--machines", "0")
     assert "for --machines" in refused(capsys, "--topology", "dgx1", "--network", "1G")
-    assert "leave --machines out" in refused(capsys, *several("dgx1"), "--full-graph")
     assert "must be in 0..1" in refused(
         capsys, *several("dgx1"), "--hot-ratio", "2", "--machine-plan", "shard"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -78,21 +79,20 @@ def _trained(model: nn.Module, forward: Callable[[], Tensor], y: Tensor, mask: T
     return [tensor.detach().cpu().clone() for tensor in found]
 
 
-def pyg_runs(device: torch.device, modes: tuple[str, ...] = ("halo",)) -> Results:
+def pyg_runs(device: torch.device) -> Results:
     """Of models of PyG on this rank's part of the graphs. Collective."""
     results: Results = {}
     data = random_data()
     data.x = data.x.double()
     data = peergraph_pyg.full_graph(data, order="random", device=device)
     structure = peergraph_pyg.partition_of(data).structures
-    for mode in modes:
+    for name, mode in [("GCN", "blocks"), *((name, "halo") for name in MODELS)]:
         for relation in structure.values():
             relation.resident.mode = mode
-        for name, make in MODELS.items():
-            torch.manual_seed(3)
-            model = peergraph_pyg.accelerate(make().double().to(device))
-            forward = lambda m=model: m(data.x, data.edge_index)  # noqa: E731
-            results[name, mode] = _trained(model, forward, data.y, data.train_mask)
+        torch.manual_seed(3)
+        model = peergraph_pyg.accelerate(MODELS[name]().double().to(device))
+        forward = functools.partial(model, data.x, data.edge_index)
+        results[f"{name}, {mode}"] = _trained(model, forward, data.y, data.train_mask)
     torch.manual_seed(4)
     hetero = random_hetero()
     for node_type in ("paper", "author"):
@@ -103,8 +103,25 @@ def pyg_runs(device: torch.device, modes: tuple[str, ...] = ("halo",)) -> Result
     results["hetero"] = _trained(model, lambda: model(hetero), paper.y, paper.train_mask)
     reversed_index = data.edge_index.flip(0)
     conv = SAGEConv(5, 4).double().to(device)
-    model = conv
-    results["reversed"] = _trained(
-        model, lambda: conv(data.x, reversed_index), data.y, data.train_mask
-    )
+    forward = functools.partial(conv, data.x, reversed_index)
+    results["reversed"] = _trained(conv, forward, data.y, data.train_mask)
+    data = random_data()
+    data.x = data.x.double()
+    data = peergraph_pyg.full_graph(data, order="random", device=device, offload=True, num_chunks=2)
+    model = peergraph_pyg.accelerate(MODELS["GCN"]().double().to(device))
+    forward = functools.partial(model, data.x, data.edge_index)
+    results["GCN, offloaded"] = _trained(model, forward, data.y, data.train_mask)
+    return results
+
+
+def dgl_runs() -> Results:
+    """Of models of DGL on this rank's part of the graphs. Collective."""
+    import peergraph_dgl
+    from tests.adapters.dgl.full_graph_models import GRAPHS, MODELS, train
+
+    results: Results = {}
+    for name in ("GAT", "hetero"):
+        make, graph = MODELS[name]
+        losses = train(make, peergraph_dgl.full_graph(GRAPHS[graph]()), 2)
+        results[f"DGL {name}"] = [torch.tensor(losses, dtype=torch.float64)]
     return results

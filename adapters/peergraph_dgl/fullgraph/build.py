@@ -15,7 +15,7 @@ from dgl.graph_index import from_coo
 from torch import Tensor
 
 from peergraph.fullgraph import FullGraph
-from peergraph.memory import Group
+from peergraph.memory import Group, WorldGroup
 from peergraph.store import Store
 
 from ..backend import message_passing
@@ -24,7 +24,7 @@ from ..backend.edge_list import edge_list_of
 from ..backend.materialize import materialize
 from ..compat import frame_columns
 from ..graph.columns import StoreColumn
-from ..graph.share import user_attributes
+from ..graph.share import share, user_attributes
 from ..graph.store_graph import StoreGraph
 from ..graph.store_of import find_store, idtype_of
 from ..graph.views import table_names
@@ -57,7 +57,8 @@ def full_graph(
     Args:
         g: a ``DGLGraph`` that is equal on all ranks, a graph returned by :func:`share` or
             :func:`from_store`, or a :class:`peergraph.store.Store`. Of a shared graph and a store
-            each rank reads its rows only.
+            each rank reads its rows only. Where some ranks pass None, the others' graph is shared
+            first, and sent to machines that have none.
         memory_budget: bytes of each rank's device; None: what is free.
         offload: whether features wider than one column, and rows of layers, are kept in host memory
             and computed chunk by chunk (HongTu), with the same results; None: where the graph does
@@ -96,6 +97,7 @@ def full_graph(
         "folder": folder,
         "hidden_dtype": hidden_dtype,
     }
+    g = _share_where_lacking(g, group)
     if isinstance(g, PartitionedGraph) or not isinstance(g, (DGLGraph, StoreGraph, Store)):
         raise TypeError(f"g must be a DGLGraph or a Store, got {type(g).__name__}")
     if isinstance(g, DGLGraph) and g.is_block:
@@ -123,6 +125,16 @@ def full_graph(
             table = store.edge_table(name, etype)
             graph.edges[etype].data[name] = parts.edge_rows(table, etype)
     return graph
+
+
+def _share_where_lacking(g: Any, group: Group | None) -> Any:
+    """Returns a shared graph where some ranks have none, else the graph. Collective."""
+    if group is None:
+        store = g if isinstance(g, Store) else None if g is None else find_store(g)
+        group = Group.current() if store is None or store.group is None else store.group
+    if not any(WorldGroup.of(group).all_gather(g is None)):
+        return g
+    return share(g, device=group.device, plan="host")
 
 
 def _from_graph(g: DGLGraph, group: Group, options: dict[str, Any]) -> PartitionedGraph:

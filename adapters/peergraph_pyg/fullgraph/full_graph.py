@@ -22,12 +22,13 @@ from peergraph.fullgraph import (
     PartitionedEdgeIndex,
     PartitionedTensor,
 )
-from peergraph.memory import Group
+from peergraph.memory import Group, WorldGroup
 from peergraph.store import EDGE, NODE, EdgeType, NodeType, Store, StoreTensor, TableTensor
 
 from ..compat import data_storage, graph_storage
 from ..data.edge_index_tensor import EdgeIndexTensor
 from ..data.read_adjacency import check_same_edges, matrix_key, read_matrix
+from ..data.share import share
 from ..data.sparse_adjacency import ADJACENCY_KEYS
 from ..data.split import row_attributes
 from ..data.store_of import find_store, has_shared_structure, pair_store
@@ -59,7 +60,9 @@ def full_graph(
 
     Args:
         data: ``Data`` or ``HeteroData``, equal on all ranks, or that :func:`share` returned, whose
-            rows each rank reads for itself; or the stores of :func:`stores`, or a ``Store``.
+            rows each rank reads for itself; or the stores of :func:`stores`, or a ``Store``. Where
+            some ranks pass None, the others' data is shared first, and sent to machines that have
+            none.
         memory_budget: bytes for each rank's device; None: what is free.
         offload: whether features wider than one column, and rows of layers, are kept in host memory
             and computed chunk by chunk (HongTu), with the same results; None: where the graph does
@@ -95,7 +98,7 @@ def full_graph(
         ValueError, MemoryError: the budget, or the host, is too small; says what is needed.
     """
     utilities.install()
-    data = _as_data(data)
+    data = _as_data(_share_where_lacking(data, device, group))
     options = {
         "order": order,
         "memory_budget": memory_budget,
@@ -165,6 +168,16 @@ def _row_bytes(storage: Any, is_of: Callable[[str], bool]) -> int:
         math.prod(value.shape[1:]) * value.dtype.itemsize
         for _, value in row_attributes(storage, is_of)
     )
+
+
+def _share_where_lacking(data: Any, device: Any, group: Group | None) -> Any:
+    """Returns shared data where some ranks have none, else the data. Collective."""
+    if group is None:
+        store = data if isinstance(data, Store) else find_store(data)
+        group = Group.current(device) if store is None or store.group is None else store.group
+    if not any(WorldGroup.of(group).all_gather(data is None)):
+        return data
+    return share(data, device=group.device, plan="host")
 
 
 def _as_data(data: Any) -> Data | HeteroData:

@@ -211,7 +211,7 @@ def _plan_full_graph(args: argparse.Namespace, topology: Topology) -> int:
         network=args.network,
         offload={"auto": None, "yes": True, "no": False}[args.offload],
         num_chunks=args.num_chunks,
-        host_memory=args.host_memory,
+        host_memory=(args.host_memory or topology.host_memory) * machines or None,
         file_memory=args.file_memory,
         heads=args.heads,
         hidden_bytes=_HIDDEN_BYTES[args.hidden_dtype],

@@ -125,12 +125,19 @@ class NeighborSums:
             else:
                 blocks = self.blocks(mode, has_edge_ids=weights is not None)
                 sums = staged_sum(blocks, rows, weights, mean)
-                self.last_exchange = f"{mode}, in stages"
+                self.last_exchange = f"{mode}, in stages{self._over_network()}"
             return sums.reshape(sums.shape[0], *features)
-        self.last_exchange = f"all at once: {reason}"
+        self.last_exchange = f"all at once: {reason}{self._over_network()}"
         [sources], _ = local_operands(self.plan, [x])
         # Gradients of maxima, too, are added in a fixed order.
         return self.local.spmm(message, reduce, sources, e, backward="transpose")
+
+    def _over_network(self) -> str:
+        """What the rows of a sum are to the network between machines, in words."""
+        plan = self.plan
+        if not isinstance(plan, MachineHaloPlan):
+            return ""
+        return f", {len(plan.network.halo_rows):,} rows of this rank over the network"
 
     def _why_at_once(
         self, message: str, reduce: str, x: Tensor | None, e: Tensor | None

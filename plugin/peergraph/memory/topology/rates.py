@@ -51,13 +51,18 @@ class Rates:
                 raise ValueError(f"bandwidth[{gpu}][{gpu}]: a GPU must reach its own memory")
 
     def select(self, gpus: Sequence[int], masked: Iterable[tuple[int, int]] = ()) -> Rates:
-        """The rates among some GPUs, renumbered in this order, without the masked pairs."""
+        """The rates among some GPUs, renumbered in this order, without the masked pairs.
+
+        A GPU may be named several times, as of several such machines.
+        """
         gone = {pair for a, b in masked for pair in ((a, b), (b, a))}
         bandwidth = tuple(
             tuple(0.0 if (i, j) in gone else self.bandwidth[i][j] for j in gpus) for i in gpus
         )
         links = [sum(row) - row[k] for k, row in enumerate(bandwidth)]
-        ingress = tuple(min(self.ingress[g], links[k]) for k, g in enumerate(gpus))
+        ingress = tuple(
+            min(self.ingress[g] or self.bandwidth[g][g], links[k]) for k, g in enumerate(gpus)
+        )
         return Rates(bandwidth, ingress, tuple(self.host[g] for g in gpus))
 
 
