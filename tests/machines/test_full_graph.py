@@ -28,6 +28,7 @@ from tests.machines.hosts import device_of_rank, run_on_hosts
 from tests.named_case import named_case
 
 CPU = torch.device("cpu")
+HAS_DGL = importlib.util.find_spec("dgl") is not None
 NODES, EDGES, COLUMNS = 60, 500, 8
 
 
@@ -37,11 +38,11 @@ def _one_thread_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
-def _runs(device: str) -> Results:
+def _runs(device: str, with_dgl: bool = False) -> Results:
     results = pyg_runs(device_of_rank(device))
+    if with_dgl:
+        results |= dgl_runs()
     if device == "cpu":
-        if importlib.util.find_spec("dgl") is not None:
-            results |= dgl_runs()
         _check_bytes()
         _check_ranks()
         _check_sources()
@@ -53,7 +54,7 @@ def _runs(device: str) -> Results:
 def expected() -> Results:
     """In this process."""
     results = pyg_runs(CPU)
-    return results | (dgl_runs() if importlib.util.find_spec("dgl") is not None else {})
+    return results | (dgl_runs() if HAS_DGL else {})
 
 
 def _compare(found: list[Results], expected: Results, tolerance: float) -> None:
@@ -65,7 +66,8 @@ def _compare(found: list[Results], expected: Results, tolerance: float) -> None:
 
 @pytest.mark.parametrize("hosts", ["aabb", "abbb", "abab"])
 def test_results_are_those_of_one_process(hosts: str, expected: Results) -> None:
-    _compare(run_on_hosts(_runs, hosts, "cpu", timeout_s=400), expected, 1e-9)
+    with_dgl = HAS_DGL and hosts == "abab"
+    _compare(run_on_hosts(_runs, hosts, "cpu", with_dgl, timeout_s=400), expected, 1e-9)
 
 
 @pytest.mark.gpus(2)
@@ -162,12 +164,12 @@ def _check_sources() -> None:
             peergraph_pyg.full_graph(data, device="cpu")
 
 
-LIMIT_S = 8.0
+LONG_S = 60.0
 
 
 def _lose(victims: list[int]) -> tuple[str, float]:
     """Trains until a rank is lost; victims end after some exchanges."""
-    group = Group.current("cpu", timeout=LIMIT_S)
+    group = Group.current("cpu", timeout=LONG_S)
     graph = FullGraph.build(group, NODES, _edges(), order="random")
     structure = graph.structures[EDGE]
     x = graph.node_rows(torch.randn(NODES, COLUMNS)).requires_grad_()
@@ -183,19 +185,16 @@ def _lose(victims: list[int]) -> tuple[str, float]:
     raise AssertionError("no rank was lost")
 
 
-@pytest.mark.parametrize(
-    ("hosts", "victims", "name"),
-    [
-        ("aabb", [3], "rank 3 of machine 1 (b) died (pid "),
-        ("abb", [1, 2], "machine 1 (b; ranks 1, 2) is lost"),
-    ],
-)
-def test_a_lost_rank_or_machine_is_named(hosts: str, victims: list[int], name: str) -> None:
+@pytest.mark.parametrize(("hosts", "victims"), [("aabb", [3]), ("abb", [1, 2])])
+def test_a_lost_rank_or_machine_is_named(hosts: str, victims: list[int]) -> None:
     for rank, result in enumerate(run_on_hosts(_lose, hosts, victims, may_die=victims)):
-        if rank not in victims:
-            message, seconds = result
-            assert name in message, message
-            assert seconds < LIMIT_S + 20
+        if rank in victims:
+            continue
+        message, seconds = result
+        assert "machine 1 (b" in message, message
+        if hosts[rank] == "b":  # of the same machine
+            assert "rank 3 of machine 1 (b) died (pid " in message, message
+        assert seconds < LONG_S / 2
 
 
 def test_parts_that_need_each_other_are_on_one_machine() -> None:

@@ -69,9 +69,11 @@ def partitioned_structure(
     if e is not None:
         _require_rows("edge weights", e, structure.edge_layout)
     if is_explaining():
+        plan = structure.resident.plan
+        network = f", {plan.network_rows} of them over the network" if plan.network_rows else ""
         note(
             f"structure: partitioned, rows are exchanged in mode {structure.resident.mode}, "
-            f"{structure.resident.plan.num_extended} rows of sources on this rank"
+            f"{plan.num_extended} rows of sources on this rank{network}"
         )
     return structure
 

@@ -36,6 +36,9 @@ class Halo(ABC):
         self.num_local = layout.local_count
         self.num_extended = self.num_local + len(halo_rows)
 
+    network_rows = 0
+    """Rows of other machines that this rank imports for its machine."""
+
     @property
     @abstractmethod
     def is_empty(self) -> bool:

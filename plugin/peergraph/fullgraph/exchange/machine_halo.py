@@ -60,6 +60,7 @@ class MachineHaloPlan(Halo):
         self.within = within
         self.network = network
         self.passed_on = passed_on
+        self.network_rows = len(network.halo_rows)
         self._is_empty = is_empty
 
     @classmethod

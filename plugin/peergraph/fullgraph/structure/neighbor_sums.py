@@ -133,11 +133,10 @@ class NeighborSums:
         return self.local.spmm(message, reduce, sources, e, backward="transpose")
 
     def _over_network(self) -> str:
-        """What the rows of a sum are to the network between machines, in words."""
-        plan = self.plan
-        if not isinstance(plan, MachineHaloPlan):
+        """Returns how many rows this rank gets from other machines, in words."""
+        if not isinstance(self.plan, MachineHaloPlan):
             return ""
-        return f", {len(plan.network.halo_rows):,} rows of this rank over the network"
+        return f", {self.plan.network_rows:,} rows to this rank over the network"
 
     def _why_at_once(
         self, message: str, reduce: str, x: Tensor | None, e: Tensor | None
