@@ -15,11 +15,13 @@ WHEEL := build/editable/compile.log
 BUILT := $(VENV)/.built
 TESTERS := $(VENV)/.testers
 LINTERS := $(VENV)/.linters
+WRITERS := $(VENV)/.writers
+SITE := build/site
 SOURCES := $(shell find csrc -type f -not -name '*.pyc') pyproject.toml constraints.txt
 CXX_FILES := $(shell find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 
 .DELETE_ON_ERROR:
-.PHONY: help stub build rebuild demo test sanitize lint format bench clean
+.PHONY: help stub build rebuild demo test sanitize lint format docs linkcheck figures bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -49,6 +51,17 @@ format: $(LINTERS)  ## rewrite Python and C++ files in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CXX_FILES)
+
+docs: build $(TESTERS) $(WRITERS)  ## the documentation as a site in build/site; warnings are errors
+	$(BIN)/python -m sphinx -q -W --keep-going -j auto -c docs . $(SITE)
+	$(BIN)/python docs/check_offline.py $(SITE)
+
+linkcheck: build $(TESTERS) $(WRITERS)  ## do the documentation's links to other sites lead somewhere? (needs the internet)
+	$(BIN)/python -m sphinx -q -b linkcheck -c docs . build/linkcheck
+
+figures: build $(TESTERS) $(WRITERS)  ## draw the documentation's figures anew, from recorded runs and by the tutorials
+	$(BIN)/python benchmarks/site_figures.py
+	$(BIN)/python docs/start/run_tutorials.py
 
 stub: build $(LINTERS) $(TESTERS)  ## write the types of the compiled module (_C.pyi) anew
 	PATH="$(BIN):$$PATH" $(BIN)/python csrc/cmake/make_stub.py
@@ -89,6 +102,11 @@ $(BUILT): $(PACKAGES) $(WHEEL)
 $(TESTERS): $(BUILT)
 	@echo "installing DGL and what the tests need ..."
 	@$(PIP_INSTALL) 'peergraph[pyg,dgl,test]'
+	@touch $@
+
+$(WRITERS): $(TESTERS)
+	@echo "installing what the documentation needs ..."
+	@$(PIP_INSTALL) 'peergraph[docs]'
 	@touch $@
 
 $(LINTERS): $(BIN)/pip pyproject.toml constraints.txt

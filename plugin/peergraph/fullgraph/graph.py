@@ -225,7 +225,7 @@ class FullGraph:
 
         Raises:
             RuntimeError: this process is no rank of the store.
-            As :meth:`build`.
+            Exception: as :meth:`build`.
         """
         if store.group is None:
             raise RuntimeError(

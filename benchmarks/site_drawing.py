@@ -1,0 +1,85 @@
+"""Charts of the documentation, as SVG files: lines, bars, and the overview of the README."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import matplotlib
+
+matplotlib.use("Agg")  # there may be no screen
+import matplotlib.pyplot as plt
+
+if TYPE_CHECKING:
+    from site_figures import Chart
+
+# The same records make the same files.
+plt.rcParams.update({"svg.hashsalt": "peergraph", "font.size": 9, "font.family": "DejaVu Sans"})
+plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
+
+
+def draw_lines(chart: Chart, path: Path) -> Path:
+    """A line for each system, dotted for the floor."""
+    figure, axes = plt.subplots(figsize=(7, 3.4))
+    x = range(len(chart.cases))
+    for series in [*chart.series, *([chart.floor] if chart.floor else [])]:
+        style = ":" if series is chart.floor else "-"
+        values = [float("nan") if v is None else v for v in series.values]
+        axes.plot(x, values, style, marker="o", color=series.color, label=series.name)
+    axes.set_xticks(list(x), chart.cases)
+    axes.set_xlabel(chart.unit.partition("by ")[2])
+    axes.set_ylabel(chart.unit.partition(",")[0])
+    axes.set_ylim(bottom=0)
+    axes.set_title(chart.title, loc="left", fontweight="bold")
+    figure.legend(ncol=3, loc="lower center", frameon=False, fontsize=8)
+    return _save(figure, path, bottom=0.14)
+
+
+def draw_bars(chart: Chart, path: Path) -> Path:
+    """Horizontal bars by case, one for each system, with their numbers."""
+    count = len(chart.series)
+    figure, axes = plt.subplots(figsize=(7, 1.1 + 0.19 * (count + 1) * len(chart.cases)))
+    highest = max(v for s in chart.series for v in s.values if v is not None)
+    for s, series in enumerate(chart.series):
+        for i, value in enumerate(series.values):
+            if value is None:
+                continue
+            y = i * (count + 1) + s
+            axes.barh(y, value, 0.9, color=series.color)
+            text = f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+            axes.text(value + 0.01 * highest, y, text, va="center", fontsize=7.5)
+    middles = [i * (count + 1) + (count - 1) / 2 for i in range(len(chart.cases))]
+    axes.set_yticks(middles, chart.cases)
+    axes.tick_params(axis="y", length=0)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.1 * highest)
+    axes.set_xlabel(f"{chart.unit}, shorter is better")
+    axes.set_title(chart.title, loc="left", fontweight="bold")
+    handles = [plt.Rectangle((0, 0), 1, 1, color=series.color) for series in chart.series]
+    names = [series.name for series in chart.series]
+    rows = -(-count // 3)
+    figure.legend(handles, names, ncol=3, loc="lower center", frameon=False, fontsize=8)
+    return _save(figure, path, bottom=0.22 * rows / figure.get_figheight())
+
+
+def draw_overview(bars: list[tuple[str, str, str, float]], path: Path) -> Path:
+    """How many times as quick as each peer."""
+    figure, axes = plt.subplots(figsize=(8, 0.9 + 0.36 * len(bars)))
+    for i, (_, peer, color, ratio) in enumerate(bars):
+        axes.barh(i, ratio, 0.7, color=color)
+        short = peer.partition(",")[0]
+        axes.text(ratio + 0.05, i, f"{ratio:.2g}x {short}", va="center", fontsize=8.5)
+    axes.axvline(1, color="#444", linewidth=1, linestyle=":")
+    axes.set_yticks(range(len(bars)), [bar[0] for bar in bars])
+    axes.tick_params(axis="y", length=0)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.45 * max(bar[3] for bar in bars))
+    axes.set_xlabel("times as quick as the peer, in the same run on NVIDIA H200s (1 = as quick)")
+    return _save(figure, path)
+
+
+def _save(figure: plt.Figure, path: Path, bottom: float = 0.0) -> Path:
+    figure.tight_layout(rect=(0, bottom, 1, 1))
+    figure.savefig(path, facecolor="white", metadata={"Date": None})
+    plt.close(figure)
+    return path

@@ -1,0 +1,293 @@
+"""Draws the figures of docs/benchmarks.md and writes their tables, out of recorded runs.
+
+    python benchmarks/site_figures.py
+
+Every number comes from a file of benchmarks/results that is named here. A later run of the same
+benchmark takes the place of an earlier one by its name in `RUNS`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.records import Record, read_records
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "benchmarks.md"
+FIGURES = ROOT / "docs" / "figures"
+RUNS = {
+    "gather": "2026-11-21-h200x4-1246",
+    "products": "2026-11-21-h200x4-1246",
+    "papers": "2026-11-22-h200x2-0347",
+    "training": "2026-11-22-h200x2-0347",
+    "training products": "2026-11-21-h200x2-1408",
+    "layers": "2026-11-22-h200x1-0517",
+    "fullgraph": "2026-11-23-h200x2-0202",
+    "fullgraph sage": "2026-11-22-h200x2-2250",
+    "offload": "2026-11-23-h200x2-0312",
+}
+_MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+PEERGRAPH, PEER, FRAMEWORK, FLOOR = "#3b6fb6", "#e08a3c", "#8f8f8f", "#2f9e6e"
+LIGHT = "#9dbbe3"
+
+
+@dataclass(frozen=True)
+class Series:
+    """One system: a value for each case, None where it was not measured or did not run."""
+
+    name: str
+    color: str
+    values: list[float | None]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Cases and what each system did in them, in one unit."""
+
+    title: str
+    unit: str
+    cases: list[str]
+    series: list[Series]
+    floor: Series | None = None
+    runs: tuple[str, ...] = ()
+
+    def table(self) -> str:
+        columns = [*self.series, *([self.floor] if self.floor else [])]
+        head = f"| {self.unit} | " + " | ".join(column.name for column in columns) + " |"
+        lines = [head, "| --- |" + " ---: |" * len(columns)]
+        for i, case in enumerate(self.cases):
+            cells = (_number(column.values[i]) for column in columns)
+            lines.append(f"| {case} | " + " | ".join(cells) + " |")
+        links = " and ".join(f"[{run}](../benchmarks/results/{run}/README.md)" for run in self.runs)
+        return "\n".join([*lines, "", f"Recorded in {links}.", ""])
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _records(run: str, bench: str) -> list[Record]:
+    rows = read_records(ROOT / "benchmarks" / "results" / RUNS[run] / "records.jsonl")
+    return [r for r in rows if r.get("bench") == bench and isinstance(r.get("ms"), float)]
+
+
+def _value(rows: list[Record], key: str = "ms", **wanted: object) -> float | None:
+    """The value of the only record with these fields."""
+    found = {r[key] for r in rows if all(r.get(k) == v for k, v in wanted.items())}
+    if len(found) > 1:
+        raise ValueError(f"{len(found)} records with {wanted}, expected one")
+    return float(found.pop()) if found else None
+
+
+def gather() -> Chart:
+    rows = [r for r in _records("gather", "gather") if r["world"] == 4]
+    dims = [16, 64, 128, 256, 1024]
+
+    def line(system: str, plan: str | None, name: str, color: str) -> Series:
+        values = [_value(rows, "gbs", system=system, plan=plan, dim=dim) for dim in dims]
+        return Series(name, color, values)
+
+    return Chart(
+        "Gathering 1 M random rows, spread over 4 H200s",
+        "GB/s of each GPU, by floats in a row",
+        [str(dim) for dim in dims],
+        [
+            line("peergraph", "sharded", "Peergraph", PEERGRAPH),
+            line("wholegraph chunked", "cuda", "WholeGraph", PEER),
+            line("nccl five steps", None, "NCCL all-to-all", FRAMEWORK),
+            line("peergraph", "replicated", "Peergraph, replicated", LIGHT),
+        ],
+        line("copy", None, "a plain copy on one GPU", FLOOR),
+        (RUNS["gather"],),
+    )
+
+
+def sampling() -> Chart:
+    cases, ours, theirs = [], [], []
+    for run, graph, world in (("products", "products", 4), ("papers", "papers", 2)):
+        rows = [r for r in _records(run, "sampling") if r["world"] == world]
+        for fanout, batch in (("15-10-5", 1024), ("15-10-5", 6000), ("30-30-30", 1024)):
+            case = {"graph": graph, "fanout": fanout, "batch": batch, "semantics": "dgl"}
+            cases.append(f"{graph}, {world} GPUs, {fanout}, batch {batch}")
+            ours.append(_value(rows, system="peergraph", plan="sharded", **case))
+            theirs.append(_value(rows, system="wholegraph chunked int64", **case))
+    return Chart(
+        "Sampling a mini-batch, graph spread over the GPUs",
+        "ms",
+        cases,
+        [Series("Peergraph", PEERGRAPH, ours), Series("WholeGraph", PEER, theirs)],
+        runs=(RUNS["products"], RUNS["papers"]),
+    )
+
+
+def training() -> Chart:
+    cases, ours, lazy, theirs = [], [], [], []
+    for run, graph, fanout, batch in (
+        ("training products", "products", "30-30-30", 1024),
+        ("training products", "products", "15-10-5", 6000),
+        ("training", "papers", "30-30-30", 1024),
+    ):
+        rows = _records(run, "training")
+        case = {"graph": graph, "fanout": fanout, "batch": batch}
+        cases.append(f"{graph}, {fanout}, batch {batch}")
+        ours.append(_value(rows, system="peergraph", plan="sharded", layers="csr", **case))
+        lazy.append(_value(rows, system="peergraph", plan="replicated", layers="blocks", **case))
+        theirs.append(_value(rows, system="wholegraph chunked int64", layers="csr", **case))
+    return Chart(
+        "A training step: sampling, gathering, GraphSAGE; 2 H200s",
+        "ms",
+        cases,
+        [
+            Series("Peergraph", PEERGRAPH, ours),
+            Series("Peergraph, replicated, layers that read the store", LIGHT, lazy),
+            Series("WholeGraph", PEER, theirs),
+        ],
+        runs=(RUNS["training products"], RUNS["training"]),
+    )
+
+
+def layers() -> Chart:
+    rows = [r for r in _records("layers", "layers") if r.get("semantics") == "batch"]
+    kinds = ["SAGE", "GCN", "GIN", "GAT", "RGCN"]
+    found = {
+        system: [_value(rows, system=system, layers=kind, dim=128) for kind in kinds]
+        for system in ("peergraph", "csr", "coo")
+    }
+    return Chart(
+        "Layers, forward and backward, on a papers mini-batch, 128 floats, one H200",
+        "ms",
+        kinds,
+        [
+            Series("Peergraph", PEERGRAPH, found["peergraph"]),
+            Series("PyG on CSR", FRAMEWORK, found["csr"]),
+        ],
+        runs=(RUNS["layers"],),
+    )
+
+
+def fullgraph() -> Chart:
+    cases = []
+    columns: dict[tuple[str, int], list[float | None]] = {
+        ("peergraph", 1): [],
+        ("peergraph", 2): [],
+        ("broadcast", 1): [],
+        ("broadcast", 2): [],
+        ("pyg csr", 1): [],
+    }
+    for run, graph, model in (
+        ("fullgraph", "products", "GCN 2 x 512"),
+        ("fullgraph", "products", "GCN 3 x 256"),
+        ("fullgraph sage", "products", "SAGE 3 x 256"),
+        ("fullgraph", "reddit", "GCN 2 x 512"),
+        ("fullgraph", "reddit", "GCN 3 x 256"),
+        ("fullgraph sage", "reddit", "SAGE 3 x 256"),
+    ):
+        rows = [r for r in _records(run, "fullgraph") if "setting" not in r]
+        cases.append(f"{graph}, {model}")
+        for (system, world), values in columns.items():
+            values.append(_value(rows, system=system, world=world, graph=graph, layers=model))
+    names = {
+        ("peergraph", 1): ("Peergraph, 1 GPU", PEERGRAPH),
+        ("peergraph", 2): ("Peergraph, 2 GPUs", LIGHT),
+        ("broadcast", 1): ("MG-GCN's broadcasts in torch, 1 GPU", PEER),
+        ("broadcast", 2): ("MG-GCN's broadcasts in torch, 2 GPUs", "#f2c79b"),
+        ("pyg csr", 1): ("PyG on CSR, 1 GPU", FRAMEWORK),
+    }
+    return Chart(
+        "A full-graph epoch, float32, H200",
+        "ms",
+        cases,
+        [Series(*names[key], values) for key, values in columns.items()],
+        runs=(RUNS["fullgraph"], RUNS["fullgraph sage"]),
+    )
+
+
+def offload() -> Chart:
+    rows = [r for r in _records("offload", "offload") if r.get("part") == "epochs"]
+    cases, resident, offloaded = [], [], []
+    for graph in dict.fromkeys(r["graph"] for r in rows):
+        of_graph = [r for r in rows if r["graph"] == graph]
+        cases.append(f"{graph}, {of_graph[0]['layers']}")
+        resident.append(_value(of_graph, "epoch_s", setting="resident"))
+        # The tightest budget.
+        others = [r["epoch_s"] for r in of_graph if r["setting"] != "resident"]
+        offloaded.append(max(others) if others else None)
+    return Chart(
+        "An epoch with rows in GPU memory and in host memory, one H200",
+        "s",
+        cases,
+        [Series("resident", LIGHT, resident), Series("offloaded", PEERGRAPH, offloaded)],
+        runs=(RUNS["offload"],),
+    )
+
+
+CHARTS: dict[str, Callable[[], Chart]] = {
+    "gather": gather,
+    "sampling": sampling,
+    "training": training,
+    "layers": layers,
+    "fullgraph": fullgraph,
+    "offload": offload,
+}
+
+
+def filled(page: str) -> str:
+    """The page with the tables of all charts between their marks."""
+    return _MARKED.sub(lambda mark: f"{mark[1]}\n{CHARTS[mark[2]]().table()}\n{mark[3]}", page)
+
+
+def overview() -> list[tuple[str, str, str, float]]:
+    """The bars of the README's chart: what, beside whom, and how many times as quick."""
+    bars = []
+    for chart, case, peer in (
+        (gather(), "128", "WholeGraph"),
+        (sampling(), "papers, 2 GPUs, 15-10-5, batch 6000", "WholeGraph"),
+        (training(), "products, 30-30-30, batch 1024", "WholeGraph"),
+        (fullgraph(), "products, GCN 3 x 256", "MG-GCN's broadcasts in torch, 2 GPUs"),
+        (fullgraph(), "reddit, GCN 3 x 256", "MG-GCN's broadcasts in torch, 2 GPUs"),
+        (layers(), "SAGE", "PyG on CSR"),
+        (fullgraph(), "products, GCN 2 x 512", "PyG on CSR, 1 GPU"),
+    ):
+        i = chart.cases.index(case)
+        values = {s.name: s.values[i] for s in chart.series}
+        ours = values["Peergraph, 2 GPUs" if peer.endswith("2 GPUs") else chart.series[0].name]
+        theirs = values[peer]
+        assert ours is not None and theirs is not None, (chart.title, case, peer)
+        ratio = ours / theirs if chart.unit.startswith("GB/s") else theirs / ours
+        what = f"{_SHORT[chart.title]}: {case} floats" if case == "128" else case
+        label = what if case == "128" else f"{_SHORT[chart.title]}: {case}"
+        bars.append((label, peer, PEER if "PyG" not in peer else FRAMEWORK, ratio))
+    return bars
+
+
+_SHORT = {
+    "Gathering 1 M random rows, spread over 4 H200s": "gathering rows, 4 GPUs",
+    "Sampling a mini-batch, graph spread over the GPUs": "sampling",
+    "A training step: sampling, gathering, GraphSAGE; 2 H200s": "training step, 2 GPUs",
+    "A full-graph epoch, float32, H200": "full-graph epoch",
+    "Layers, forward and backward, on a papers mini-batch, 128 floats, one H200": "layer",
+}
+
+
+def draw(folder: Path) -> list[Path]:
+    """All figures as SVG files in a folder. Needs matplotlib."""
+    from site_drawing import draw_bars, draw_lines, draw_overview
+
+    paths = []
+    for name, make in CHARTS.items():
+        chart = make()
+        drawing = draw_lines if name == "gather" else draw_bars
+        paths.append(drawing(chart, folder / f"bench_{name}.svg"))
+    return [*paths, draw_overview(overview(), folder / "overview.svg")]
+
+
+if __name__ == "__main__":
+    for path in draw(FIGURES):
+        print(path.relative_to(ROOT))
+    PAGE.write_text(filled(PAGE.read_text()))
+    print(PAGE.relative_to(ROOT))
