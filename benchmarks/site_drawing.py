@@ -30,34 +30,47 @@ def draw_lines(chart: Chart, path: Path) -> Path:
     axes.set_xlabel(chart.unit.partition("by ")[2])
     axes.set_ylabel(chart.unit.partition(",")[0])
     axes.set_ylim(bottom=0)
-    axes.set_title(chart.title, loc="left", fontweight="bold")
+    _title(figure, chart.title)
     figure.legend(ncol=3, loc="lower center", frameon=False, fontsize=8)
     return _save(figure, path, bottom=0.14)
 
 
 def draw_bars(chart: Chart, path: Path) -> Path:
     """Horizontal bars by case, one for each system, with their numbers."""
-    count = len(chart.series)
-    figure, axes = plt.subplots(figsize=(7, 1.1 + 0.19 * (count + 1) * len(chart.cases)))
-    highest = max(v for s in chart.series for v in s.values if v is not None)
-    for s, series in enumerate(chart.series):
-        for i, value in enumerate(series.values):
-            if value is None:
-                continue
-            y = i * (count + 1) + s
-            axes.barh(y, value, 0.9, color=series.color)
-            text = f"{value:.0f}" if value >= 100 else f"{value:.3g}"
-            axes.text(value + 0.01 * highest, y, text, va="center", fontsize=7.5)
-    middles = [i * (count + 1) + (count - 1) / 2 for i in range(len(chart.cases))]
+    measured = sum(v is not None for s in chart.series for v in s.values)
+    figure, axes = plt.subplots(figsize=(7, 1.2 + 0.19 * (measured + len(chart.cases))))
+    values = [v for s in chart.series for v in s.values if v is not None]
+    y, middles = 0, []
+    for i in range(len(chart.cases)):
+        first = y
+        for series in chart.series:
+            if (value := series.values[i]) is not None:
+                axes.barh(y, value, 0.9, color=series.color)
+                text = f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+                axes.annotate(
+                    f" {text}", (value, y), va="center", fontsize=7.5
+                )
+                y += 1
+        if chart.floor and (value := chart.floor.values[i]) is not None:
+            axes.vlines(value, first - 0.5, y - 0.5, chart.floor.color, linestyle=":", linewidth=2)
+        middles.append((first + y - 1) / 2)
+        y += 1
     axes.set_yticks(middles, chart.cases)
     axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.1 * highest)
+    if max(values) > 50 * min(values):
+        axes.set_xscale("log")
+        axes.set_xlim(min(values) / 3, 2 * max(values))
+    else:
+        axes.set_xlim(0, 1.1 * max(values))
     axes.set_xlabel(f"{chart.unit}, shorter is better")
-    axes.set_title(chart.title, loc="left", fontweight="bold")
+    _title(figure, chart.title)
     handles = [plt.Rectangle((0, 0), 1, 1, color=series.color) for series in chart.series]
     names = [series.name for series in chart.series]
-    rows = -(-count // 3)
+    if chart.floor:
+        handles.append(plt.Line2D([], [], color=chart.floor.color, linestyle=":", linewidth=2))
+        names.append(chart.floor.name)
+    rows = -(-len(names) // 3)
     figure.legend(handles, names, ncol=3, loc="lower center", frameon=False, fontsize=8)
     return _save(figure, path, bottom=0.22 * rows / figure.get_figheight())
 
@@ -68,7 +81,7 @@ def draw_overview(bars: list[tuple[str, str, str, float]], path: Path) -> Path:
     for i, (_, peer, color, ratio) in enumerate(bars):
         axes.barh(i, ratio, 0.7, color=color)
         short = peer.partition(",")[0]
-        axes.text(ratio + 0.05, i, f"{ratio:.2g}x {short}", va="center", fontsize=8.5)
+        axes.text(ratio + 0.05, i, f"{ratio:.2f} x {short}", va="center", fontsize=8.5)
     axes.axvline(1, color="#444", linewidth=1, linestyle=":")
     axes.set_yticks(range(len(bars)), [bar[0] for bar in bars])
     axes.tick_params(axis="y", length=0)
@@ -76,6 +89,10 @@ def draw_overview(bars: list[tuple[str, str, str, float]], path: Path) -> Path:
     axes.set_xlim(0, 1.45 * max(bar[3] for bar in bars))
     axes.set_xlabel("times as quick as the peer, in the same run on NVIDIA H200s (1 = as quick)")
     return _save(figure, path)
+
+
+def _title(figure: plt.Figure, title: str) -> None:
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
 
 
 def _save(figure: plt.Figure, path: Path, bottom: float = 0.0) -> Path:

@@ -24,6 +24,8 @@ RUNS = {
     "papers": "2026-11-22-h200x2-0347",
     "training": "2026-11-22-h200x2-0347",
     "training products": "2026-11-21-h200x2-1408",
+    "loader": "2026-11-22-h200x2-0347",
+    "loader one": "2026-11-22-h200x1-0517",
     "layers": "2026-11-22-h200x1-0517",
     "fullgraph": "2026-11-23-h200x2-0202",
     "fullgraph sage": "2026-11-22-h200x2-2250",
@@ -151,12 +153,37 @@ def training() -> Chart:
     )
 
 
+def loader() -> Chart:
+    cases = []
+    columns: dict[str, list[float | None]] = {"plain": [], "prefetch": [], "compute": []}
+    for run, plan, way, label in (
+        ("loader", "sharded", "loader", "PyG's layers, 2 GPUs, sharded"),
+        ("loader one", "replicated", "accelerated", "accelerated, 1 GPU"),
+        ("loader one", "replicated", "lazy", "accelerated, lazy rows, 1 GPU"),
+    ):
+        rows = [r for r in _records(run, "end_to_end") if r["layers"] == way and r["plan"] == plan]
+        cases.append(label)
+        for column, values in columns.items():
+            values.append(min(r["wall_ms"] for r in rows if r["way"] == column))
+    return Chart(
+        "A step through PyG's NeighborLoader, papers, 30-30-30, batch 1024",
+        "ms",
+        cases,
+        [
+            Series("batches when asked for", LIGHT, columns["plain"]),
+            Series("batches made ahead", PEERGRAPH, columns["prefetch"]),
+        ],
+        Series("training on batches in memory", FLOOR, columns["compute"]),
+        (RUNS["loader"], RUNS["loader one"]),
+    )
+
+
 def layers() -> Chart:
     rows = [r for r in _records("layers", "layers") if r.get("semantics") == "batch"]
     kinds = ["SAGE", "GCN", "GIN", "GAT", "RGCN"]
     found = {
         system: [_value(rows, system=system, layers=kind, dim=128) for kind in kinds]
-        for system in ("peergraph", "csr", "coo")
+        for system in ("peergraph", "csr")
     }
     return Chart(
         "Layers, forward and backward, on a papers mini-batch, 128 floats, one H200",
@@ -230,6 +257,7 @@ CHARTS: dict[str, Callable[[], Chart]] = {
     "gather": gather,
     "sampling": sampling,
     "training": training,
+    "loader": loader,
     "layers": layers,
     "fullgraph": fullgraph,
     "offload": offload,
@@ -259,18 +287,17 @@ def overview() -> list[tuple[str, str, str, float]]:
         theirs = values[peer]
         assert ours is not None and theirs is not None, (chart.title, case, peer)
         ratio = ours / theirs if chart.unit.startswith("GB/s") else theirs / ours
-        what = f"{_SHORT[chart.title]}: {case} floats" if case == "128" else case
-        label = what if case == "128" else f"{_SHORT[chart.title]}: {case}"
-        bars.append((label, peer, PEER if "PyG" not in peer else FRAMEWORK, ratio))
+        what = _SHORT[chart.title].format(case)
+        bars.append((what, peer, PEER if "PyG" not in peer else FRAMEWORK, ratio))
     return bars
 
 
 _SHORT = {
-    "Gathering 1 M random rows, spread over 4 H200s": "gathering rows, 4 GPUs",
-    "Sampling a mini-batch, graph spread over the GPUs": "sampling",
-    "A training step: sampling, gathering, GraphSAGE; 2 H200s": "training step, 2 GPUs",
-    "A full-graph epoch, float32, H200": "full-graph epoch",
-    "Layers, forward and backward, on a papers mini-batch, 128 floats, one H200": "layer",
+    "Gathering 1 M random rows, spread over 4 H200s": "gather rows of {} floats, 4 GPUs",
+    "Sampling a mini-batch, graph spread over the GPUs": "sample: {}",
+    "A training step: sampling, gathering, GraphSAGE; 2 H200s": "train: {}, 2 GPUs",
+    "A full-graph epoch, float32, H200": "full-graph epoch: {}",
+    "Layers, forward and backward, on a papers mini-batch, 128 floats, one H200": "layer: {}",
 }
 
 
