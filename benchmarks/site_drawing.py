@@ -47,9 +47,7 @@ def draw_bars(chart: Chart, path: Path) -> Path:
             if (value := series.values[i]) is not None:
                 axes.barh(y, value, 0.9, color=series.color)
                 text = f"{value:.0f}" if value >= 100 else f"{value:.3g}"
-                axes.annotate(
-                    f" {text}", (value, y), va="center", fontsize=7.5
-                )
+                axes.annotate(f" {text}", (value, y), va="center", fontsize=7.5)
                 y += 1
         if chart.floor and (value := chart.floor.values[i]) is not None:
             axes.vlines(value, first - 0.5, y - 0.5, chart.floor.color, linestyle=":", linewidth=2)

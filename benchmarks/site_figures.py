@@ -285,7 +285,8 @@ def overview() -> list[tuple[str, str, str, float]]:
         values = {s.name: s.values[i] for s in chart.series}
         ours = values["Peergraph, 2 GPUs" if peer.endswith("2 GPUs") else chart.series[0].name]
         theirs = values[peer]
-        assert ours is not None and theirs is not None, (chart.title, case, peer)
+        if ours is None or theirs is None:
+            raise ValueError(f"{chart.title}: {case} was not measured beside {peer}")
         ratio = ours / theirs if chart.unit.startswith("GB/s") else theirs / ours
         what = _SHORT[chart.title].format(case)
         bars.append((what, peer, PEER if "PyG" not in peer else FRAMEWORK, ratio))

@@ -13,7 +13,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 _LOADING = {
-    **{tag: ("src", "srcset") for tag in ("script", "img", "source", "iframe", "video", "audio")},
+    **dict.fromkeys(("script", "img", "source", "iframe", "video", "audio"), ("src", "srcset")),
     **{"link": ("href",), "object": ("data",), "embed": ("src",), "image": ("href", "xlink:href")},
 }
 # These name another page and load nothing.
@@ -44,7 +44,9 @@ def remote_sources(site: Path) -> list[str]:
             page = _Page()
             text = path.read_text()
             page.feed(text)
-            remote = page.remote + _CSS.findall("".join(re.findall(r"<style.*?</style>", text, re.S)))
+            remote = page.remote + _CSS.findall(
+                "".join(re.findall(r"<style.*?</style>", text, re.S))
+            )
         elif path.suffix in {".css", ".svg"}:
             remote = _CSS.findall(path.read_text())
         else:

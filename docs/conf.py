@@ -75,7 +75,7 @@ html_theme_options = {
     "pygments_light_style": "tango",
     "pygments_dark_style": "monokai",
 }
-html_sidebars = {"docs/index": []}
+html_sidebars = {name: [] for name in ("docs/index", "docs/how_it_works")}
 
 # --- `make linkcheck`, which needs the internet
 linkcheck_timeout = 20

@@ -16,7 +16,8 @@ RUNNER = Path(__file__).parent.parent / "docs" / "start" / "run_tutorials.py"
 
 def load_runner() -> ModuleType:
     spec = spec_from_file_location("run_tutorials", RUNNER)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)

@@ -1,0 +1,72 @@
+"""The documentation's site: its tables are those of the records, its reference is complete."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+# The command line, and what tests compare with.
+NOT_FOR_USERS = {"peergraph.cli", "peergraph.reference", "peergraph.testing"}
+
+
+def load(path: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The names of a script that is no module of a package."""
+    monkeypatch.setattr(sys, "path", [str((ROOT / path).parent), *sys.path])
+    return runpy.run_path(str(ROOT / path))
+
+
+def test_tables_are_those_of_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = load("benchmarks/site_figures.py", monkeypatch)
+    page = figures["PAGE"].read_text()
+    assert figures["filled"](page) == page, "make figures writes the tables anew"
+    assert set(re.findall(r"<!-- table: (\w+) -->", page)) == set(figures["CHARTS"])
+    for name in [*(f"bench_{chart}" for chart in figures["CHARTS"]), "overview"]:
+        assert (figures["FIGURES"] / f"{name}.svg").exists()
+    assert all(ratio > 0 for *_, ratio in figures["overview"]())
+
+
+def test_figures_are_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs matplotlib, which the extra docs installs")
+    figures = load("benchmarks/site_figures.py", monkeypatch)
+    drawn = figures["draw"](tmp_path)
+    assert sorted(path.name for path in drawn) == sorted(
+        ["overview.svg", *(f"bench_{chart}.svg" for chart in figures["CHARTS"])]
+    )
+
+
+def test_every_public_package_has_a_page_of_reference() -> None:
+    pages = [path.read_text() for path in (ROOT / "docs" / "reference").glob("*.rst")]
+    described = [name for page in pages for name in re.findall(r"public-names:: (\S+)", page)]
+    packages = {"peergraph", "peergraph.optim", "peergraph_pyg", "peergraph_dgl"}
+    for init in (ROOT / "plugin" / "peergraph").glob("*/__init__.py"):
+        if re.search(r"^__all__ = \[", init.read_text(), re.MULTILINE):
+            packages.add(f"peergraph.{init.parent.name}")
+    assert sorted(described) == sorted(packages - NOT_FOR_USERS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<script src="https://cdn.example.com/x.js"></script>',
+        '<link rel="stylesheet" href="//fonts.example.com/css">',
+        '<img src="http://example.com/badge.svg">',
+        "<style>@import 'https://example.com/a.css';</style>",
+    ],
+)
+def test_sources_on_other_hosts_are_found(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = load("docs/check_offline.py", monkeypatch)["remote_sources"]
+    page = tmp_path / "page.html"
+    page.write_text(
+        f'<a href="https://example.com">{text}</a><link rel="canonical" href="https://x">'
+    )
+    assert len(check(tmp_path)) == 1
+    page.write_text('<a href="https://example.com">a link</a><script src="x.js"></script>')
+    assert check(tmp_path) == []
