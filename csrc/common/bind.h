@@ -34,6 +34,12 @@ T* pointer(const TensorRef& tensor) {
   return static_cast<T*>(tensor.data);
 }
 
+/// The values of an int64 tensor of at least `least` elements; null for None.
+inline int64_t* int64_values(const std::optional<TensorRef>& tensor, const char* name,
+                             int64_t least = 0) {
+  return tensor ? tensor->int64_values(name, least) : nullptr;
+}
+
 /// An allocator that takes the GIL to call the Python function `allocate`, which must outlive the
 /// allocator.
 inline Allocate with_gil(const pybind11::function& allocate) {
@@ -43,9 +49,15 @@ inline Allocate with_gil(const pybind11::function& allocate) {
   };
 }
 
-/// The element type that a dtype of torch stands for. Dtypes of torch live as long as the process.
-inline ScalarType scalar_type(pybind11::handle dtype) {
-  static auto* const known = new std::unordered_map<PyObject*, ScalarType>();
+/// What a dtype of torch stands for.
+struct Element {
+  ScalarType type;
+  int bytes;
+};
+
+/// Dtypes of torch live as long as the process.
+inline Element element_of(pybind11::handle dtype) {
+  static auto* const known = new std::unordered_map<PyObject*, Element>();
   const auto found = known->find(dtype.ptr());
   if (found != known->end()) return found->second;
   static const std::unordered_map<std::string, ScalarType> kByName = {
@@ -53,9 +65,10 @@ inline ScalarType scalar_type(pybind11::handle dtype) {
       {"torch.float16", ScalarType::kFloat16}, {"torch.bfloat16", ScalarType::kBfloat16},
       {"torch.int32", ScalarType::kInt32},     {"torch.int64", ScalarType::kInt64}};
   const auto name = kByName.find(pybind11::str(dtype).cast<std::string>());
-  const ScalarType type = name == kByName.end() ? ScalarType::kOther : name->second;
-  known->emplace(dtype.ptr(), type);
-  return type;
+  const Element element{name == kByName.end() ? ScalarType::kOther : name->second,
+                        dtype.attr("itemsize").cast<int>()};
+  known->emplace(dtype.ptr(), element);
+  return element;
 }
 
 }  // namespace peergraph
@@ -70,7 +83,9 @@ struct type_caster<peergraph::TensorRef> {
   bool load(handle source, bool) {
     if (!hasattr(source, "data_ptr")) return false;
     value.data = reinterpret_cast<void*>(source.attr("data_ptr")().cast<uintptr_t>());
-    value.type = peergraph::scalar_type(source.attr("dtype"));
+    const peergraph::Element element = peergraph::element_of(source.attr("dtype"));
+    value.type = element.type;
+    value.item_bytes = element.bytes;
     const auto shape = reinterpret_borrow<tuple>(object(source.attr("shape")));
     if (shape.size() > peergraph::TensorRef::kMaxDims) return false;
     value.num_dims = static_cast<int>(shape.size());

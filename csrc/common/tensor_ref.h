@@ -27,6 +27,7 @@ struct TensorRef {
 
   void* data = nullptr;
   ScalarType type = ScalarType::kOther;
+  int item_bytes = 0;
   int num_dims = 0;
   std::array<int64_t, kMaxDims> sizes{};
 
@@ -41,6 +42,8 @@ struct TensorRef {
     for (int dim = 0; dim < num_dims; ++dim) count *= sizes[dim];
     return count;
   }
+
+  int64_t num_bytes() const { return num_elements() * item_bytes; }
 
   /// The address; null for a tensor without elements.
   void* data_if_any() const { return num_elements() == 0 ? nullptr : data; }
@@ -57,6 +60,32 @@ struct TensorRef {
     PG_CHECK_ARG(type == ScalarType::kInt32 || type == ScalarType::kInt64,
                  std::string(name) + " must be int32 or int64");
     return type == ScalarType::kInt32 ? 4 : 8;
+  }
+
+  /// The values of an int64 tensor of at least `least` elements.
+  int64_t* int64_values(const char* name, int64_t least = 0) const {
+    PG_CHECK_ARG(type == ScalarType::kInt64, std::string(name) + " must be int64");
+    check_size(name, num_elements(), least, "elements");
+    return static_cast<int64_t*>(data);
+  }
+
+  /// The values of an int32 tensor of at least `least` elements.
+  int32_t* int32_values(const char* name, int64_t least = 0) const {
+    PG_CHECK_ARG(type == ScalarType::kInt32, std::string(name) + " must be int32");
+    check_size(name, num_elements(), least, "elements");
+    return static_cast<int32_t*>(data);
+  }
+
+  /// The memory of a tensor of any type that has at least `least` bytes.
+  char* bytes(const char* name, int64_t least) const {
+    check_size(name, num_bytes(), least, "bytes");
+    return static_cast<char*>(data);
+  }
+
+ private:
+  static void check_size(const char* name, int64_t size, int64_t least, const char* unit) {
+    PG_CHECK_ARG(size >= least, std::string(name) + " must have " + std::to_string(least) + " " +
+                                    unit + ", got " + std::to_string(size));
   }
 };
 

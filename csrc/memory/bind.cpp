@@ -30,10 +30,18 @@ namespace {
 using LeasedTable = Leased<TableView>;
 using LeasedIdMap = Leased<IdMapView>;
 
+using OptionalTensor = std::optional<TensorRef>;
+
+/// Without ids, the identity.
+IdMapView id_map(const OptionalTensor& ids) {
+  return {pointer<const void>(ids), ids ? ids->id_bytes("ids") : 0};
+}
+
+/// Addresses of regions: a region is mapped, or another GPU's, and no tensor of this process.
 LeasedTable make_table_view(int64_t replicated, int64_t sharded, int64_t rows, int64_t row_bytes,
                             int rank, const std::vector<uintptr_t>& replicas,
-                            const std::vector<uintptr_t>& shards, uintptr_t host, uintptr_t order,
-                            int order_bytes, int64_t rows_on_disk, uintptr_t disk,
+                            const std::vector<uintptr_t>& shards, uintptr_t host,
+                            const OptionalTensor& order, int64_t rows_on_disk, uintptr_t disk,
                             int64_t block_rows, const Leases& leases) {
   PG_CHECK_ARG(block_rows == 0 || block_rows * static_cast<int64_t>(shards.size()) >= sharded,
                "the shards' blocks must hold all sharded rows");
@@ -54,16 +62,13 @@ LeasedTable make_table_view(int64_t replicated, int64_t sharded, int64_t rows, i
   for (size_t i = 0; i < shards.size(); ++i) view.shards[i] = reinterpret_cast<char*>(shards[i]);
   view.host = reinterpret_cast<char*>(host);
   view.disk = reinterpret_cast<char*>(disk);
-  view.order = {reinterpret_cast<const void*>(order), order_bytes};
+  view.order = id_map(order);
   return {view, leases};
 }
 
-LeasedIdMap make_id_map(uintptr_t address, int value_bytes, const Leases& leases) {
-  PG_CHECK_ARG(value_bytes == 0 || value_bytes == 4 || value_bytes == 8, "ids have 4 or 8 bytes");
-  return {{reinterpret_cast<const void*>(address), value_bytes}, leases};
+LeasedIdMap make_id_map(const OptionalTensor& ids, const Leases& leases) {
+  return {id_map(ids), leases};
 }
-
-using OptionalTensor = std::optional<TensorRef>;
 
 /// The ids of a tensor, or `count` consecutive ones from `first` on.
 IdList make_id_list(const OptionalTensor& ids, int64_t first, int64_t count,
@@ -155,20 +160,20 @@ void register_ops(py::module_& m) {
         ReleaseGil());
   m.def(
       "gather",
-      [](const LeasedTable& leased, const IdList& ids, uintptr_t out, const Launch& launch) {
+      [](const LeasedTable& leased, const IdList& ids, const TensorRef& out, const Launch& launch) {
         const Opened table(leased);
-        char* rows = reinterpret_cast<char*>(out);
+        char* rows = out.bytes("out", ids.count * table->row_bytes);
         PG_ON_DEVICE(launch.device, gather_cpu(*table, ids, rows, launch.num_threads),
                      gather_cuda(*table, ids, rows, launch.device, launch.stream));
       },
       py::arg("table"), py::arg("ids"), py::arg("out"), py::arg("launch"), ReleaseGil());
   m.def(
       "stage",
-      [](const LeasedTable& leased, const IdList& ids, uintptr_t buffer, uintptr_t out,
-         const Launch& launch) {
+      [](const LeasedTable& leased, const IdList& ids, const TensorRef& buffer,
+         const TensorRef& out, const Launch& launch) {
         const Opened table(leased);
-        char* pinned = reinterpret_cast<char*>(buffer);
-        char* rows = reinterpret_cast<char*>(out);
+        char* pinned = buffer.bytes("buffer", ids.count * table->row_bytes);
+        char* rows = out.bytes("out", ids.count * table->row_bytes);
         stage_rows(*table, ids, pinned, launch.num_threads, [=](int64_t offset, int64_t num_bytes) {
           const char* from = pinned + offset;
           PG_ON_DEVICE(launch.device, std::memcpy(rows + offset, from, num_bytes),
@@ -182,18 +187,19 @@ void register_ops(py::module_& m) {
       py::arg("table"));
   m.def(
       "row_addresses",
-      [](const LeasedTable& leased, const IdList& ids, uintptr_t out, const Launch& launch) {
+      [](const LeasedTable& leased, const IdList& ids, const TensorRef& out, const Launch& launch) {
         const Opened table(leased);
-        int64_t* addresses = reinterpret_cast<int64_t*>(out);
+        int64_t* addresses = out.int64_values("out", ids.count);
         PG_ON_DEVICE(launch.device, row_addresses_cpu(*table, ids, addresses, launch.num_threads),
                      row_addresses_cuda(*table, ids, addresses, launch.device, launch.stream));
       },
       py::arg("table"), py::arg("ids"), py::arg("out"), py::arg("launch"), ReleaseGil());
   m.def(
       "scatter",
-      [](const LeasedTable& leased, const IdList& ids, uintptr_t values, const Launch& launch) {
+      [](const LeasedTable& leased, const IdList& ids, const TensorRef& values,
+         const Launch& launch) {
         const Opened table(leased);
-        const char* rows = reinterpret_cast<const char*>(values);
+        const char* rows = values.bytes("values", ids.count * table->row_bytes);
         PG_ON_DEVICE(launch.device, scatter_cpu(*table, ids, rows, launch.num_threads),
                      scatter_cuda(*table, ids, rows, launch.device, launch.stream));
       },
@@ -232,13 +238,12 @@ void register_memory(py::module_& m) {
       .def_property_readonly("used_here", &Lease::used_here)
       .def_property_readonly("used_elsewhere", &Lease::used_elsewhere);
   py::class_<LeasedIdMap>(m, "IdMapView")
-      .def(py::init(&make_id_map), py::arg("address") = 0, py::arg("value_bytes") = 0,
-           py::arg("leases") = Leases{});
+      .def(py::init(&make_id_map), py::arg("ids") = py::none(), py::arg("leases") = Leases{});
   py::class_<LeasedTable>(m, "TableView")
       .def(py::init<>())
       .def(py::init(&make_table_view), py::kw_only(), py::arg("replicated"), py::arg("sharded"),
            py::arg("rows"), py::arg("row_bytes"), py::arg("rank"), py::arg("replicas"),
-           py::arg("shards"), py::arg("host"), py::arg("order") = 0, py::arg("order_bytes") = 0,
+           py::arg("shards"), py::arg("host"), py::arg("order") = py::none(),
            py::arg("rows_on_disk") = 0, py::arg("disk") = 0, py::arg("block_rows") = 0,
            py::arg("leases") = Leases{})
       .def_property_readonly("rows", [](const LeasedTable& v) { return v.unopened().map.rows; })

@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -26,10 +27,10 @@ using LeasedIdMap = Leased<IdMapView>;
 using LeasedSpec = Leased<SamplerSpec>;
 using NodeTypeTuple = std::tuple<std::string, int64_t, LeasedIdMap, LeasedIdMap>;
 using RelationTuple = std::tuple<int, int, Leased<CscView>, std::vector<int64_t>, Leased<Choice>>;
-using SeedTuple = std::tuple<int, uintptr_t, int64_t>;
-using PaddedSeedTuple = std::tuple<int, uintptr_t, int64_t, uintptr_t>;
+using OptionalTensor = std::optional<TensorRef>;
+using SeedTuple = std::tuple<int, TensorRef>;
+using PaddedSeedTuple = std::tuple<int, TensorRef, OptionalTensor>;
 using Bounds = std::vector<std::vector<int64_t>>;
-using Addresses = std::vector<uintptr_t>;
 
 /// Item sizes of 0 stand for no weights or no times.
 Leased<Choice> make_choice(bool replace, bool last, const Leased<TableView>& weights,
@@ -91,10 +92,10 @@ LeasedSpec make_spec(const std::vector<NodeTypeTuple>& node_types,
 
 std::vector<SeedList> make_seeds(const SamplerSpec& spec, const std::vector<SeedTuple>& seeds) {
   std::vector<SeedList> lists;
-  for (const auto& [type, address, count] : seeds) {
+  for (const auto& [type, ids] : seeds) {
     PG_CHECK_ARG(type >= 0 && static_cast<size_t>(type) < spec.node_types.size(),
                  "seeds of a node type that does not exist");
-    lists.push_back({type, reinterpret_cast<const int64_t*>(address), count});
+    lists.push_back({type, ids.int64_values("seeds"), ids.num_elements()});
   }
   return lists;
 }
@@ -120,17 +121,18 @@ py::tuple to_python(const SampleResult& result) {
   return py::make_tuple(std::move(nodes), std::move(edges), std::move(blocks));
 }
 
-std::unique_ptr<Backend> make_backend(const Launch& launch, [[maybe_unused]] uintptr_t mailbox,
+std::unique_ptr<Backend> make_backend(const Launch& launch,
+                                      [[maybe_unused]] const OptionalTensor& mailbox,
                                       [[maybe_unused]] Arena& arena) {
   PG_ON_DEVICE(launch.device, return make_cpu_backend(launch.num_threads),
                return make_cuda_backend(launch.device, launch.stream,
-                                        reinterpret_cast<int64_t*>(mailbox), arena));
+                                        int64_values(mailbox, "mailbox"), arena));
 }
 
 /// Samples without the GIL; only the allocator holds it.
 py::tuple sample_khop_tensors(const LeasedSpec& leased, const std::vector<SeedTuple>& seeds,
-                              uint64_t seed, uintptr_t seed_times,
-                              const std::vector<NodeMap*>& maps, uintptr_t mailbox,
+                              uint64_t seed, const OptionalTensor& seed_times,
+                              const std::vector<NodeMap*>& maps, const OptionalTensor& mailbox,
                               const py::function& allocate, const Launch& launch) {
   const Opened opened(leased);
   const SamplerSpec& spec = *opened;
@@ -141,9 +143,9 @@ py::tuple sample_khop_tensors(const LeasedSpec& leased, const std::vector<SeedTu
     py::gil_scoped_release released;
     Arena arena(allocate_with_gil);
     const auto backend = make_backend(launch, mailbox, arena);
-    result = sample_khop(spec, make_seeds(spec, seeds), seed,
-                         reinterpret_cast<const int64_t*>(seed_times), maps, allocate_with_gil,
-                         arena, *backend);
+    result =
+        sample_khop(spec, make_seeds(spec, seeds), seed, int64_values(seed_times, "seed_times"),
+                    maps, allocate_with_gil, arena, *backend);
   }
   return to_python(result);
 }
@@ -152,11 +154,11 @@ py::tuple sample_khop_tensors(const LeasedSpec& leased, const std::vector<SeedTu
 std::vector<PaddedSeeds> make_padded_seeds(const SamplerSpec& spec,
                                            const std::vector<PaddedSeedTuple>& seeds) {
   std::vector<PaddedSeeds> lists;
-  for (const auto& [type, address, capacity, count] : seeds) {
+  for (const auto& [type, ids, count] : seeds) {
     PG_CHECK_ARG(type >= 0 && static_cast<size_t>(type) < spec.node_types.size(),
                  "seeds of a node type that does not exist");
-    lists.push_back({type, reinterpret_cast<const int64_t*>(address), capacity,
-                     reinterpret_cast<const int64_t*>(count)});
+    lists.push_back(
+        {type, ids.int64_values("seeds"), ids.num_elements(), int64_values(count, "counts", 1)});
   }
   return lists;
 }
@@ -171,8 +173,9 @@ void check_bounds(const SamplerSpec& spec, const Bounds& bounds, size_t lists) {
 
 /// As sample, in a static shape; the last item is the address of the counts.
 py::tuple sample_static_shape(const LeasedSpec& leased, const std::vector<PaddedSeedTuple>& seeds,
-                              uint64_t seed, uintptr_t seed_at, uintptr_t seed_times,
-                              const Addresses& direct, const Bounds& max_nodes,
+                              uint64_t seed, const OptionalTensor& seed_on_device,
+                              const OptionalTensor& seed_times,
+                              const std::vector<TensorRef>& direct, const Bounds& max_nodes,
                               const Bounds& max_edges, const py::function& allocate,
                               const Launch& launch) {
   const Opened opened(leased);
@@ -181,16 +184,18 @@ py::tuple sample_static_shape(const LeasedSpec& leased, const std::vector<Padded
   check_bounds(spec, max_edges, spec.relations.size());
   check_maps(spec, direct.size());
   std::vector<uint32_t*> maps;
-  for (uintptr_t address : direct) maps.push_back(reinterpret_cast<uint32_t*>(address));
+  for (const TensorRef& map : direct)
+    maps.push_back(reinterpret_cast<uint32_t*>(map.int32_values("direct")));
   const Allocate allocate_with_gil = with_gil(allocate);
   StaticShapeResult result;
   {
     py::gil_scoped_release released;
     Arena arena(allocate_with_gil);
     result = sample_static_shape_cuda(
-        spec, make_padded_seeds(spec, seeds), seed, reinterpret_cast<const uint64_t*>(seed_at),
-        reinterpret_cast<const int64_t*>(seed_times), maps, {max_nodes, max_edges},
-        allocate_with_gil, arena, launch.device, launch.stream);
+        spec, make_padded_seeds(spec, seeds), seed,
+        reinterpret_cast<const uint64_t*>(int64_values(seed_on_device, "seed", 1)),
+        int64_values(seed_times, "seed_times"), maps, {max_nodes, max_edges}, allocate_with_gil,
+        arena, launch.device, launch.stream);
   }
   return to_python(result.padded) + py::make_tuple(address_of(result.counts));
 }
@@ -206,10 +211,11 @@ void register_sampling(py::module_& m) {
            py::arg("time_bytes") = 0, py::arg("edge_time") = false, py::arg("per_source") = false,
            py::arg("layer_dependency") = false);
   py::class_<NodeMap>(m, "NodeMap")
-      .def(py::init([](uintptr_t words, int64_t num_nodes, int least_bits) {
-             return NodeMap(reinterpret_cast<uint32_t*>(words), num_nodes, least_bits);
+      .def(py::init([](const TensorRef& words, int least_bits) {
+             return NodeMap(reinterpret_cast<uint32_t*>(words.int32_values("words")),
+                            words.num_elements(), least_bits);
            }),
-           py::kw_only(), py::arg("words"), py::arg("num_nodes"), py::arg("least_bits"));
+           py::kw_only(), py::arg("words"), py::arg("least_bits"));
   py::class_<LeasedSpec> spec(m, "KHopSampler");
   spec.def(py::init(&make_spec), py::kw_only(), py::arg("node_types"), py::arg("relations"),
            py::arg("expand_all"), py::arg("disjoint"), py::arg("induced"), py::arg("edge_ids"),
@@ -218,8 +224,8 @@ void register_sampling(py::module_& m) {
            py::arg("maps"), py::arg("mailbox"), py::arg("allocate"), py::arg("launch"));
 #ifdef PEERGRAPH_CUDA
   spec.def("sample_static_shape", &sample_static_shape, py::arg("seeds"), py::arg("seed"),
-           py::arg("seed_at"), py::arg("seed_times"), py::arg("direct"), py::arg("max_nodes"),
-           py::arg("max_edges"), py::arg("allocate"), py::arg("launch"));
+           py::arg("seed_on_device"), py::arg("seed_times"), py::arg("direct"),
+           py::arg("max_nodes"), py::arg("max_edges"), py::arg("allocate"), py::arg("launch"));
 #endif
 }
 

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <array>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -20,6 +21,7 @@ namespace peergraph {
 namespace {
 
 using LeasedIdMap = Leased<IdMapView>;
+using OptionalTensor = std::optional<TensorRef>;
 
 Leases leases_of(const LeasedIdMap& first, const LeasedIdMap& second) {
   Leases leases = first.leases();
@@ -27,11 +29,12 @@ Leases leases_of(const LeasedIdMap& first, const LeasedIdMap& second) {
   return leases;
 }
 
-Leased<Walks> make_walks(int64_t count, int64_t length, int64_t first_step, int64_t steps,
-                         uintptr_t nodes, uintptr_t edge_ids, uintptr_t positions,
+Leased<Walks> make_walks(int64_t first_step, int64_t steps, const TensorRef& nodes,
+                         const OptionalTensor& edge_ids, const TensorRef& positions,
                          const LeasedIdMap& to_internal, const LeasedIdMap& to_user, uint64_t seed,
                          uint64_t stream, uint64_t restart_below, int64_t restart_every, bool jump,
                          bool stay, const std::array<uint64_t, 3>& accept) {
+  const int64_t count = nodes.size(0), length = nodes.size(1) - 1;
   PG_CHECK_ARG(first_step >= 0 && steps >= 0 && first_step + steps <= length,
                "steps outside of the walk");
   PG_CHECK_ARG(restart_every > 0, "restart_every must be positive");
@@ -40,9 +43,9 @@ Leased<Walks> make_walks(int64_t count, int64_t length, int64_t first_step, int6
   walks.length = length;
   walks.first_step = first_step;
   walks.steps = steps;
-  walks.nodes = pointer<int64_t>(nodes);
-  walks.edge_ids = pointer<int64_t>(edge_ids);
-  walks.positions = pointer<int64_t>(positions);
+  walks.nodes = nodes.int64_values("nodes");
+  walks.edge_ids = int64_values(edge_ids, "edge_ids", count * length);
+  walks.positions = positions.int64_values("positions", count);
   walks.to_internal = to_internal.unopened();
   walks.to_user = to_user.unopened();
   walks.seed = seed;
@@ -69,36 +72,39 @@ void random_walk(const Leased<CscView>& structure, const Leased<Walks>& wanted,
                random_walk_cuda(*csc, *walks, launch.device, launch.stream));
 }
 
-void top_visits(uintptr_t nodes, int64_t targets, int64_t per_target, int64_t keep,
-                uintptr_t top_nodes, uintptr_t top_counts,
-                [[maybe_unused]] const py::function& allocate, const Launch& launch) {
+void top_visits(const TensorRef& nodes, int64_t per_target, const TensorRef& top_nodes,
+                const TensorRef& top_counts, [[maybe_unused]] const py::function& allocate,
+                const Launch& launch) {
   PG_CHECK_ARG(per_target < (int64_t{1} << 31), "too many visits for one target");
+  const int64_t targets = top_nodes.size(0), keep = top_nodes.size(1);
   const Visits visits{targets,
                       per_target,
-                      pointer<const int64_t>(nodes),
+                      nodes.int64_values("nodes", targets * per_target),
                       keep,
-                      pointer<int64_t>(top_nodes),
-                      pointer<int32_t>(top_counts)};
+                      top_nodes.int64_values("top_nodes"),
+                      top_counts.int32_values("top_counts", targets * keep)};
   const py::gil_scoped_release released;
   PG_ON_DEVICE(launch.device, top_visits_cpu(visits, launch.num_threads),
                top_visits_cuda(visits, with_gil(allocate), launch.device, launch.stream));
 }
 
-/// (num_nodes, address of the running sum of weights, address of the times, earliest node);
-/// address 0: none.
-using DrawTuple = std::tuple<int64_t, uintptr_t, uintptr_t, int64_t>;
+/// (num_nodes, running sum of weights or None, times or None, earliest node).
+using DrawTuple = std::tuple<int64_t, OptionalTensor, OptionalTensor, int64_t>;
 
 NodeDraw make_draw(const DrawTuple& draw) {
   const auto& [num_nodes, ends, times, earliest] = draw;
-  return {num_nodes, pointer<const int64_t>(ends), pointer<const int64_t>(times), earliest};
+  return {num_nodes, int64_values(ends, "weights", num_nodes),
+          int64_values(times, "times", num_nodes), earliest};
 }
 
-Leased<Negatives> make_negatives(int64_t count, const DrawTuple& source,
-                                 const DrawTuple& destination, bool draw_sources, uintptr_t sources,
-                                 uintptr_t destinations, uintptr_t latest, uintptr_t is_edge,
-                                 uint32_t tries, const LeasedIdMap& source_to_internal,
+Leased<Negatives> make_negatives(const DrawTuple& source, const DrawTuple& destination,
+                                 bool draw_sources, const TensorRef& sources,
+                                 const TensorRef& destinations, const OptionalTensor& latest,
+                                 const OptionalTensor& is_edge, uint32_t tries,
+                                 const LeasedIdMap& source_to_internal,
                                  const LeasedIdMap& destination_to_internal, uint64_t seed,
                                  uint64_t stream) {
+  const int64_t count = sources.num_elements();
   Negatives negatives;
   negatives.count = count;
   negatives.source = make_draw(source);
@@ -107,13 +113,14 @@ Leased<Negatives> make_negatives(int64_t count, const DrawTuple& source,
       count == 0 || (negatives.source.num_nodes > 0 && negatives.destination.num_nodes > 0),
       "no nodes to draw from");
   PG_CHECK_ARG(
-      latest != 0 || (negatives.source.times == nullptr && negatives.destination.times == nullptr),
+      latest || (negatives.source.times == nullptr && negatives.destination.times == nullptr),
       "times of nodes need the latest times");
   negatives.draw_sources = draw_sources;
-  negatives.sources = pointer<int64_t>(sources);
-  negatives.destinations = pointer<int64_t>(destinations);
-  negatives.latest = pointer<const int64_t>(latest);
-  negatives.is_edge = pointer<uint8_t>(is_edge);
+  negatives.sources = sources.int64_values("sources");
+  negatives.destinations = destinations.int64_values("destinations", count);
+  negatives.latest = int64_values(latest, "latest", count);
+  negatives.is_edge =
+      is_edge ? reinterpret_cast<uint8_t*>(is_edge->bytes("is_edge", count)) : nullptr;
   negatives.tries = tries;
   negatives.source_to_internal = source_to_internal.unopened();
   negatives.destination_to_internal = destination_to_internal.unopened();
@@ -134,22 +141,19 @@ void sample_negatives(const Leased<CscView>& structure, const Leased<Negatives>&
 
 void register_walks(py::module_& m) {
   py::class_<Leased<Walks>>(m, "Walks")
-      .def(py::init(&make_walks), py::kw_only(), py::arg("count"), py::arg("length"),
-           py::arg("first_step"), py::arg("steps"), py::arg("nodes"), py::arg("edge_ids"),
-           py::arg("positions"), py::arg("to_internal"), py::arg("to_user"), py::arg("seed"),
-           py::arg("stream"), py::arg("restart_below"), py::arg("restart_every"), py::arg("jump"),
-           py::arg("stay"), py::arg("accept"));
+      .def(py::init(&make_walks), py::kw_only(), py::arg("first_step"), py::arg("steps"),
+           py::arg("nodes"), py::arg("edge_ids"), py::arg("positions"), py::arg("to_internal"),
+           py::arg("to_user"), py::arg("seed"), py::arg("stream"), py::arg("restart_below"),
+           py::arg("restart_every"), py::arg("jump"), py::arg("stay"), py::arg("accept"));
   py::class_<Leased<Negatives>>(m, "Negatives")
-      .def(py::init(&make_negatives), py::kw_only(), py::arg("count"), py::arg("source"),
-           py::arg("destination"), py::arg("draw_sources"), py::arg("sources"),
-           py::arg("destinations"), py::arg("latest"), py::arg("is_edge"), py::arg("tries"),
-           py::arg("source_to_internal"), py::arg("destination_to_internal"), py::arg("seed"),
-           py::arg("stream"));
+      .def(py::init(&make_negatives), py::kw_only(), py::arg("source"), py::arg("destination"),
+           py::arg("draw_sources"), py::arg("sources"), py::arg("destinations"), py::arg("latest"),
+           py::arg("is_edge"), py::arg("tries"), py::arg("source_to_internal"),
+           py::arg("destination_to_internal"), py::arg("seed"), py::arg("stream"));
   m.def("random_walk", &random_walk, ReleaseGil(), py::arg("csc"), py::arg("walks"),
         py::arg("launch"));
-  m.def("top_visits", &top_visits, py::arg("nodes"), py::arg("targets"), py::arg("per_target"),
-        py::arg("keep"), py::arg("top_nodes"), py::arg("top_counts"), py::arg("allocate"),
-        py::arg("launch"));
+  m.def("top_visits", &top_visits, py::arg("nodes"), py::arg("per_target"), py::arg("top_nodes"),
+        py::arg("top_counts"), py::arg("allocate"), py::arg("launch"));
   m.def("sample_negatives", &sample_negatives, ReleaseGil(), py::arg("csc"), py::arg("negatives"),
         py::arg("launch"));
 }

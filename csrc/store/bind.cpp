@@ -26,7 +26,9 @@ namespace py = pybind11;
 namespace peergraph {
 namespace {
 
-/// Addresses of one part: indptr, indices, edge_begin.
+using OptionalTensor = std::optional<TensorRef>;
+
+/// Addresses of one part: indptr, indices, edge_begin. Parts lie in regions, which are no tensors.
 using PartAddresses = std::array<uintptr_t, 3>;
 
 CscPart make_part(const PartAddresses& a) {
@@ -75,15 +77,15 @@ Leased<GraphView> make_graph_view(const LeasedCsc& lists, const LeasedIdMap& des
   return {{lists.unopened(), destinations.unopened(), sources.unopened()}, std::move(leases)};
 }
 
-ListChunk make_chunk(int64_t first, int64_t count, uintptr_t indptr, uintptr_t indices,
-                     int index_bytes, int64_t edge_begin, uintptr_t edge_ids) {
+ListChunk make_chunk(int64_t first, const TensorRef& indptr, const TensorRef& indices,
+                     int64_t edge_begin, const OptionalTensor& edge_ids) {
   return {first,
-          count,
-          reinterpret_cast<const int64_t*>(indptr),
-          reinterpret_cast<void*>(indices),
-          index_bytes,
+          indptr.num_elements() - 1,
+          indptr.int64_values("indptr", 1),
+          indices.data,
+          indices.id_bytes("indices"),
           edge_begin,
-          reinterpret_cast<int64_t*>(edge_ids)};
+          int64_values(edge_ids, "edge_ids", indices.num_elements())};
 }
 
 void scatter_lists(const LeasedCsc& view, const ListChunk& chunk, const LeasedIdMap& destinations,
@@ -102,11 +104,12 @@ void gather_lists(const LeasedCsc& view, const ListChunk& chunk, const LeasedIdM
                gather_lists_cuda(*graph, chunk, launch.device, launch.stream));
 }
 
-void degrees(const LeasedCsc& view, int64_t first, int64_t count, const LeasedIdMap& destinations,
-             uintptr_t out, const Launch& launch) {
+void degrees(const LeasedCsc& view, int64_t first, const LeasedIdMap& destinations,
+             const TensorRef& out, const Launch& launch) {
   const auto leased = make_graph_view(view, destinations, {});
   const Opened graph(leased);
-  int64_t* into = reinterpret_cast<int64_t*>(out);
+  int64_t* into = out.int64_values("out");
+  const int64_t count = out.num_elements();
   PG_ON_DEVICE(launch.device, degrees_cpu(*graph, first, count, into, launch.num_threads),
                degrees_cuda(*graph, first, count, into, launch.device, launch.stream));
 }
@@ -119,11 +122,11 @@ bool sort_coo(const TensorRef& source, const TensorRef& destination, int64_t num
                     pointer<int64_t>(perm));
 }
 
-/// Addresses of destinations, sources and edges, their number, and the id of the first edge.
-using RunAddresses = std::tuple<uintptr_t, uintptr_t, uintptr_t, int64_t, int64_t>;
+/// Destinations, sources and edges, and the id of the first edge.
+using RunTensors = std::tuple<TensorRef, TensorRef, TensorRef, int64_t>;
 
 std::pair<int64_t, bool> split_edges(const TensorRef& source, const TensorRef& destination,
-                                     const std::optional<TensorRef>& edge_ids, int64_t num_sources,
+                                     const OptionalTensor& edge_ids, int64_t num_sources,
                                      int64_t num_destinations, int shift,
                                      const TensorRef& out_destination, const TensorRef& out_source,
                                      const TensorRef& out_edge, const TensorRef& counts,
@@ -134,14 +137,12 @@ std::pair<int64_t, bool> split_edges(const TensorRef& source, const TensorRef& d
   return {found.num_bad, found.is_sorted};
 }
 
-void sort_edge_runs(const std::vector<RunAddresses>& runs, int source_bytes, int edge_bytes,
-                    bool by_edge, const TensorRef& degrees, const TensorRef& indices,
-                    const std::optional<TensorRef>& edge_ids) {
+void sort_edge_runs(const std::vector<RunTensors>& runs, bool by_edge, const TensorRef& degrees,
+                    const TensorRef& indices, const OptionalTensor& edge_ids) {
   std::vector<EdgeRun> found;
-  for (const auto& [destination, source, edge, count, first_edge] : runs)
-    found.push_back({pointer<const int32_t>(destination), pointer<const void>(source),
-                     pointer<const void>(edge), count, first_edge});
-  sort_bucket(found, source_bytes, edge_bytes, by_edge, degrees, indices, edge_ids);
+  for (const auto& [destination, source, edge, first_edge] : runs)
+    found.push_back({destination, source, edge, first_edge});
+  sort_bucket(found, by_edge, degrees, indices, edge_ids);
 }
 
 }  // namespace
@@ -167,14 +168,13 @@ void register_store(py::module_& m) {
         return py::bytes(reinterpret_cast<const char*>(&*view), sizeof(GraphView));
       });
   py::class_<ListChunk>(m, "ListChunk")
-      .def(py::init(&make_chunk), py::kw_only(), py::arg("first"), py::arg("count"),
-           py::arg("indptr"), py::arg("indices"), py::arg("index_bytes"), py::arg("edge_begin") = 0,
-           py::arg("edge_ids") = 0);
+      .def(py::init(&make_chunk), py::kw_only(), py::arg("first"), py::arg("indptr"),
+           py::arg("indices"), py::arg("edge_begin") = 0, py::arg("edge_ids") = py::none());
   m.def("scatter_lists", &scatter_lists, ReleaseGil(), py::arg("view"), py::arg("chunk"),
         py::arg("destinations"), py::arg("sources"), py::arg("launch"));
   m.def("gather_lists", &gather_lists, ReleaseGil(), py::arg("view"), py::arg("chunk"),
         py::arg("destinations"), py::arg("sources"), py::arg("launch"));
-  m.def("degrees", &degrees, ReleaseGil(), py::arg("view"), py::arg("first"), py::arg("count"),
+  m.def("degrees", &degrees, ReleaseGil(), py::arg("view"), py::arg("first"),
         py::arg("destinations"), py::arg("out"), py::arg("launch"));
   m.def("coo_to_csc", &sort_coo, ReleaseGil(), py::arg("source"), py::arg("destination"),
         py::arg("num_sources"), py::arg("num_destinations"), py::arg("indptr"), py::arg("indices"),
@@ -184,14 +184,13 @@ void register_store(py::module_& m) {
         py::arg("num_destinations"), py::arg("shift"), py::arg("out_destination"),
         py::arg("out_source"), py::arg("out_edge"), py::arg("counts"), py::arg("num_threads"));
   m.def("sort_bucket", &sort_edge_runs, ReleaseGil(), py::kw_only(), py::arg("runs"),
-        py::arg("source_bytes"), py::arg("edge_bytes"), py::arg("by_edge"), py::arg("degrees"),
-        py::arg("indices"), py::arg("edge_ids"));
+        py::arg("by_edge"), py::arg("degrees"), py::arg("indices"), py::arg("edge_ids"));
   m.def(
       "crc32c",
-      [](uintptr_t address, int64_t num_bytes, uint32_t previous) {
-        return crc32c(reinterpret_cast<const void*>(address), num_bytes, previous);
+      [](const TensorRef& values, uint32_t previous) {
+        return crc32c(values.data, values.num_bytes(), previous);
       },
-      ReleaseGil(), py::arg("address"), py::arg("num_bytes"), py::arg("previous"));
+      ReleaseGil(), py::arg("values"), py::arg("previous") = 0);
 }
 
 }  // namespace peergraph

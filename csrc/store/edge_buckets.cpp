@@ -103,10 +103,12 @@ struct GroupedEdges {
 template <typename Source, typename Edge, typename Body>
 void for_each_edge(const std::vector<EdgeRun>& runs, const Body& body) {
   for (const EdgeRun& run : runs) {
-    const auto* source = static_cast<const Source*>(run.source);
-    const auto* edge = static_cast<const Edge*>(run.edge);
-    for (int64_t e = 0; e < run.count; ++e)
-      body(run.destination[e], source[e], run.first_edge + static_cast<int64_t>(edge[e]));
+    const auto* destination = static_cast<const int32_t*>(run.destination.data);
+    const auto* source = static_cast<const Source*>(run.source.data);
+    const auto* edge = static_cast<const Edge*>(run.edge.data);
+    const int64_t count = run.count();
+    for (int64_t e = 0; e < count; ++e)
+      body(destination[e], source[e], run.first_edge + static_cast<int64_t>(edge[e]));
   }
 }
 
@@ -140,8 +142,10 @@ template <typename Source, typename Edge, typename Index, typename EdgeId>
 void sort_runs(const std::vector<EdgeRun>& runs, bool by_edge, int64_t* degrees,
                int64_t num_destinations, Index* indices, EdgeId* edge_ids) {
   std::fill(degrees, degrees + num_destinations, 0);
-  for (const EdgeRun& run : runs)
-    for (int64_t e = 0; e < run.count; ++e) ++degrees[run.destination[e]];
+  for (const EdgeRun& run : runs) {
+    const auto* destination = static_cast<const int32_t*>(run.destination.data);
+    for (int64_t e = 0, count = run.count(); e < count; ++e) ++degrees[destination[e]];
+  }
   std::vector<int64_t> next(num_destinations);
   int64_t total = 0;
   for (int64_t v = 0; v < num_destinations; ++v) {
@@ -233,11 +237,21 @@ PartitionedEdges partition_edges(const TensorRef& source, const TensorRef& desti
   return found;
 }
 
-void sort_bucket(const std::vector<EdgeRun>& runs, int source_bytes, int edge_bytes, bool by_edge,
-                 const TensorRef& degrees, const TensorRef& indices,
-                 const std::optional<TensorRef>& edge_ids) {
+void sort_bucket(const std::vector<EdgeRun>& runs, bool by_edge, const TensorRef& degrees,
+                 const TensorRef& indices, const std::optional<TensorRef>& edge_ids) {
   int64_t total = 0;
-  for (const EdgeRun& run : runs) total += run.count;
+  for (const EdgeRun& run : runs) {
+    const int64_t count = run.count();
+    total += count;
+    run.destination.int32_values("destination");
+    PG_CHECK_ARG(run.source.num_elements() == count && run.edge.num_elements() == count,
+                 "the arrays of a run must have the same length");
+    PG_CHECK_ARG(run.source.type == runs[0].source.type && run.edge.type == runs[0].edge.type,
+                 "all runs must have the same types");
+  }
+  const int source_bytes = runs.empty() ? 4 : runs[0].source.id_bytes("source");
+  const int edge_bytes = runs.empty() ? 4 : runs[0].edge.id_bytes("edge");
+  degrees.int64_values("degrees");
   PG_CHECK_ARG(indices.num_elements() == total, "indices must have one element per edge");
   PG_CHECK_ARG(!edge_ids || edge_ids->num_elements() == total,
                "edge_ids must have one element per edge");

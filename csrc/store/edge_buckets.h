@@ -36,25 +36,25 @@ PartitionedEdges partition_edges(const TensorRef& source, const TensorRef& desti
 
 /// Edges of one bucket from one call of partition_edges.
 struct EdgeRun {
-  const int32_t* destination;
-  const void* source;
-  const void* edge;
-  int64_t count;
+  TensorRef destination;  // [count] int32
+  TensorRef source;       // [count] int32 or int64
+  TensorRef edge;         // [count] int32 or int64
   /// Added to each edge's id.
   int64_t first_edge;
+
+  int64_t count() const { return destination.num_elements(); }
 };
 
 /// Sorts the edges of one bucket by destination (a stable counting sort).
 ///
-/// source_bytes, edge_bytes  4 or 8, of the runs
-/// by_edge                   sort the edges of a destination by their ids
+/// runs      sources of one type, and edges of one type
+/// by_edge   sort the edges of a destination by their ids
 /// degrees   [destinations of the bucket] int64, written
 /// indices   [edges] int32 or int64, written: sources
 /// edge_ids  [edges] int32 or int64, written if given
 ///
 /// Runs on the caller's thread.
-void sort_bucket(const std::vector<EdgeRun>& runs, int source_bytes, int edge_bytes, bool by_edge,
-                 const TensorRef& degrees, const TensorRef& indices,
-                 const std::optional<TensorRef>& edge_ids);
+void sort_bucket(const std::vector<EdgeRun>& runs, bool by_edge, const TensorRef& degrees,
+                 const TensorRef& indices, const std::optional<TensorRef>& edge_ids);
 
 }  // namespace peergraph

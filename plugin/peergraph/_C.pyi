@@ -54,7 +54,7 @@ class Lease:
 
 class IdMapView:
     def __init__(
-        self, address: int = 0, value_bytes: int = 0, leases: collections.abc.Sequence[Lease] = []
+        self, ids: torch.Tensor | None = None, leases: collections.abc.Sequence[Lease] = []
     ) -> None: ...
 
 class TableView:
@@ -72,8 +72,7 @@ class TableView:
         replicas: collections.abc.Sequence[int],
         shards: collections.abc.Sequence[int],
         host: int,
-        order: int = 0,
-        order_bytes: int = 0,
+        order: torch.Tensor | None = None,
         rows_on_disk: int = 0,
         disk: int = 0,
         block_rows: int = 0,
@@ -163,12 +162,10 @@ class ListChunk:
         self,
         *,
         first: int,
-        count: int,
-        indptr: int,
-        indices: int,
-        index_bytes: int,
+        indptr: torch.Tensor,
+        indices: torch.Tensor,
         edge_begin: int = 0,
-        edge_ids: int = 0,
+        edge_ids: torch.Tensor | None = None,
     ) -> None: ...
 
 class Choice:
@@ -187,7 +184,7 @@ class Choice:
     ) -> None: ...
 
 class NodeMap:
-    def __init__(self, *, words: int, num_nodes: int, least_bits: int) -> None: ...
+    def __init__(self, *, words: torch.Tensor, least_bits: int) -> None: ...
 
 class KHopSampler:
     def __init__(
@@ -206,21 +203,21 @@ class KHopSampler:
     ) -> None: ...
     def sample(
         self,
-        seeds: collections.abc.Sequence[tuple[int, int, int]],
+        seeds: collections.abc.Sequence[tuple[int, torch.Tensor]],
         seed: int,
-        seed_times: int,
+        seed_times: torch.Tensor | None,
         maps: collections.abc.Sequence[NodeMap],
-        mailbox: int,
+        mailbox: torch.Tensor | None,
         allocate: collections.abc.Callable[[int], int],
         launch: Launch,
     ) -> tuple[typing.Any, ...]: ...
     def sample_static_shape(
         self,
-        seeds: collections.abc.Sequence[tuple[int, int, int, int]],
+        seeds: collections.abc.Sequence[tuple[int, torch.Tensor, torch.Tensor | None]],
         seed: int,
-        seed_at: int,
-        seed_times: int,
-        direct: collections.abc.Sequence[int],
+        seed_on_device: torch.Tensor | None,
+        seed_times: torch.Tensor | None,
+        direct: collections.abc.Sequence[torch.Tensor],
         max_nodes: collections.abc.Sequence[collections.abc.Sequence[int]],
         max_edges: collections.abc.Sequence[collections.abc.Sequence[int]],
         allocate: collections.abc.Callable[[int], int],
@@ -231,13 +228,11 @@ class Walks:
     def __init__(
         self,
         *,
-        count: int,
-        length: int,
         first_step: int,
         steps: int,
-        nodes: int,
-        edge_ids: int,
-        positions: int,
+        nodes: torch.Tensor,
+        edge_ids: torch.Tensor | None,
+        positions: torch.Tensor,
         to_internal: IdMapView,
         to_user: IdMapView,
         seed: int,
@@ -253,14 +248,13 @@ class Negatives:
     def __init__(
         self,
         *,
-        count: int,
-        source: tuple[int, int, int, int],
-        destination: tuple[int, int, int, int],
+        source: tuple[int, torch.Tensor | None, torch.Tensor | None, int],
+        destination: tuple[int, torch.Tensor | None, torch.Tensor | None, int],
         draw_sources: bool,
-        sources: int,
-        destinations: int,
-        latest: int,
-        is_edge: int,
+        sources: torch.Tensor,
+        destinations: torch.Tensor,
+        latest: torch.Tensor | None,
+        is_edge: torch.Tensor | None,
         tries: int,
         source_to_internal: IdMapView,
         destination_to_internal: IdMapView,
@@ -423,9 +417,9 @@ def coo_to_csc(
     indices: torch.Tensor,
     perm: torch.Tensor,
 ) -> bool: ...
-def crc32c(address: int, num_bytes: int, previous: int) -> int: ...
+def crc32c(values: torch.Tensor, previous: int = 0) -> int: ...
 def degrees(
-    view: CscView, first: int, count: int, destinations: IdMapView, out: int, launch: Launch
+    view: CscView, first: int, destinations: IdMapView, out: torch.Tensor, launch: Launch
 ) -> None: ...
 def dropout_rows(
     *,
@@ -456,7 +450,7 @@ def fill_random(
     out: torch.Tensor,
     launch: Launch,
 ) -> None: ...
-def gather(table: TableView, ids: IdList, out: int, launch: Launch) -> None: ...
+def gather(table: TableView, ids: IdList, out: torch.Tensor, launch: Launch) -> None: ...
 def gather_lists(
     view: CscView, chunk: ListChunk, destinations: IdMapView, sources: IdMapView, launch: Launch
 ) -> None: ...
@@ -497,9 +491,9 @@ def random_walk(csc: CscView, walks: Walks, launch: Launch) -> None: ...
 def relu_bitmask(
     *, x: torch.Tensor, bits: torch.Tensor, out: torch.Tensor, launch: Launch
 ) -> None: ...
-def row_addresses(table: TableView, ids: IdList, out: int, launch: Launch) -> None: ...
+def row_addresses(table: TableView, ids: IdList, out: torch.Tensor, launch: Launch) -> None: ...
 def sample_negatives(csc: CscView, negatives: Negatives, launch: Launch) -> None: ...
-def scatter(table: TableView, ids: IdList, values: int, launch: Launch) -> None: ...
+def scatter(table: TableView, ids: IdList, values: torch.Tensor, launch: Launch) -> None: ...
 def scatter_lists(
     view: CscView, chunk: ListChunk, destinations: IdMapView, sources: IdMapView, launch: Launch
 ) -> None: ...
@@ -518,9 +512,7 @@ def sddmm(
 def signal_flag(flag: int, value: int, launch: Launch) -> None: ...
 def sort_bucket(
     *,
-    runs: collections.abc.Sequence[tuple[int, int, int, int, int]],
-    source_bytes: int,
-    edge_bytes: int,
+    runs: collections.abc.Sequence[tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]],
     by_edge: bool,
     degrees: torch.Tensor,
     indices: torch.Tensor,
@@ -576,7 +568,9 @@ def spmm_transposed(
     launch: Launch,
     allocate: collections.abc.Callable[[int], int],
 ) -> None: ...
-def stage(table: TableView, ids: IdList, buffer: int, out: int, launch: Launch) -> None: ...
+def stage(
+    table: TableView, ids: IdList, buffer: torch.Tensor, out: torch.Tensor, launch: Launch
+) -> None: ...
 def sum_runs(
     values: torch.Tensor,
     positions: torch.Tensor,
@@ -585,12 +579,10 @@ def sum_runs(
     launch: Launch,
 ) -> None: ...
 def top_visits(
-    nodes: int,
-    targets: int,
+    nodes: torch.Tensor,
     per_target: int,
-    keep: int,
-    top_nodes: int,
-    top_counts: int,
+    top_nodes: torch.Tensor,
+    top_counts: torch.Tensor,
     allocate: collections.abc.Callable[[int], int],
     launch: Launch,
 ) -> None: ...

@@ -116,8 +116,21 @@ def test_out_index(group: Group) -> None:
     # An id list has addresses only, so the tensors must outlive the call.
     ids_on_device, out_index = ids.to(group.device), torch.tensor([2, 0, 3, 1], device=group.device)
     listed = id_list(ids_on_device, out_index)
-    _C.gather(table.view, listed, out.data_ptr(), launch_on(table.device))
+    _C.gather(table.view, listed, out, launch_on(table.device))
     assert same_bits(out[out_index], rows[ids])
+    table.close()
+
+
+def test_sizes_of_bound_tensors_are_checked(group: Group) -> None:
+    table = table_of(random_rows((20, 3), torch.float32), split(20, "mixed"), group)
+    ids, launch = torch.tensor([7, 3], device=group.device), launch_on(table.device)
+    small = torch.empty(5, device=group.device)
+    with pytest.raises(ValueError, match="out must have 24 bytes, got 20"):
+        _C.gather(table.view, id_list(ids), small, launch)
+    with pytest.raises(ValueError, match="values must have 24 bytes, got 20"):
+        _C.scatter(table.view, id_list(ids), small, launch)
+    with pytest.raises(ValueError, match="out must be int64"):
+        _C.row_addresses(table.view, id_list(ids), small, launch)
     table.close()
 
 

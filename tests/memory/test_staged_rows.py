@@ -74,7 +74,7 @@ def test_these_rows_and_no_others(
 
     ids = torch.randint(-2, 205, (17, 31))
     out = torch.full((17, 31, 5), 7, dtype=torch.int16)
-    result = dense_view(out.data_ptr(), ids.numel(), 10)
+    result = dense_view(out, ids.numel(), 10)
     found.gather(ids, result, found.ready())
     expected = torch.full_like(out, 7)
     expected[is_staged(ids)] = rows[ids[is_staged(ids)]]
@@ -90,7 +90,7 @@ def test_these_rows_and_no_others(
 
     chosen = torch.randperm(203)[:90]
     values = random_rows((90, 5), torch.int16, seed=3)
-    found.scatter(chosen, values.data_ptr(), found.ready())
+    found.scatter(chosen, values, found.ready())
     changed = is_staged(chosen)
     rows[chosen[changed]] = values[changed]
     assert same_bits(table.read(), rows)
@@ -115,7 +115,7 @@ def test_kernels_and_threads_together(share: float, kind: str) -> None:
     gather = HostGather(
         table.tiers, table.row_bytes, group.device, order, table.view, staging=staging
     )
-    gather._gather_shared(ids, out.data_ptr(), True, staging)
+    gather._gather_shared(ids, out, True, staging)
     expected = rows[ids.long()]
     expected[ids < 0] = 0
     assert same_bits(out, expected)
@@ -129,7 +129,7 @@ def test_rows_wider_than_a_buffer() -> None:
     found = staged_rows(table, None, with_host=True)
     ids = torch.randint(40, (90,))
     out = torch.zeros(90, 300, dtype=torch.uint8)
-    found.gather(ids, dense_view(out.data_ptr(), 90, 300), found.ready())
+    found.gather(ids, dense_view(out, 90, 300), found.ready())
     assert same_bits(out, rows[ids])
     table.close()
 
@@ -164,7 +164,7 @@ def test_more_rows_than_int32_counts() -> None:
     assert positions.tolist() == [1, 0, 4, 2, 3]
     assert host_begin.tolist() == [3]
     launch, cpu = disk_launch(), torch.device("cpu")
-    view = dense_view(0, rows - 8, 1)
+    view = dense_view(torch.empty(0), rows - 8, 1)
     positions, local = StagedRows(view, 8, rows, 1, None, cpu, launch)._find(ids)
     assert positions.tolist() == [2, 3]
     assert local.tolist() == [1, 2**31 - 9]

@@ -47,15 +47,11 @@ class IdMap:
 
     @property
     def internal_view(self) -> _C.IdMapView:
-        return _C.IdMapView(*_address(self.to_internal))
+        return _C.IdMapView(self.to_internal)
 
     @property
     def user_view(self) -> _C.IdMapView:
-        return _C.IdMapView(*_address(self.to_user))
-
-
-def _address(ids: Tensor | None) -> tuple[int, int]:
-    return (0, 0) if ids is None else (ids.data_ptr(), ids.element_size())
+        return _C.IdMapView(self.to_user)
 
 
 @dataclass
@@ -169,8 +165,7 @@ class PlainTable:
             replicas=[held[0].data_ptr()],
             shards=[part.data_ptr() for part in held[1:-1]],
             host=held[-1].data_ptr(),
-            order=_address(order)[0],
-            order_bytes=_address(order)[1],
+            order=order,
         )
         self._values = values.to(device)
 

@@ -290,12 +290,12 @@ def _operation_that_does_not_end(fail: bool) -> str:
         return kept[-1].data_ptr()
 
     maps = [torch.full((10,), -1, dtype=torch.int32)]
-    node_maps = [_C.NodeMap(words=m.data_ptr(), num_nodes=10, least_bits=24) for m in maps]
+    node_maps = [_C.NodeMap(words=m, least_bits=24) for m in maps]
     seeds = torch.arange(3)
     launch = _C.Launch(device=-1, stream=0, num_threads=1)
 
     def work() -> None:
-        spec.sample([(0, seeds.data_ptr(), 3)], 1, 0, node_maps, 0, allocate, launch)
+        spec.sample([(0, seeds)], 1, None, node_maps, None, allocate, launch)
 
     thread = threading.Thread(target=work)
     if group.rank == 0:

@@ -152,7 +152,7 @@ class RowStore:
             read_staged(self.memory, rows, out)
             return out
         view, ids = self._view(), id_list(rows, max_blocks=self._most_blocks())
-        _C.gather(view, ids, out.data_ptr(), launch_on(self.device))
+        _C.gather(view, ids, out, launch_on(self.device))
         return out
 
     def scatter(self, rows: Tensor, values: Tensor) -> None:
@@ -169,7 +169,7 @@ class RowStore:
             write_staged(self.memory, rows, values)
             return
         view, ids = self._view(), id_list(rows, max_blocks=self._most_blocks())
-        _C.scatter(view, ids, values.data_ptr(), launch_on(self.device))
+        _C.scatter(view, ids, values, launch_on(self.device))
 
     def add(self, rows: Tensor, values: Tensor) -> None:
         """Adds to local rows; sums are rounded to the store's dtype.
@@ -200,7 +200,7 @@ class RowStore:
             release()
 
     def _view(self) -> _C.TableView:
-        return dense_view(self.memory.data_ptr(), len(self.memory), self.row_bytes)
+        return dense_view(self.memory, len(self.memory), self.row_bytes)
 
     def _most_blocks(self) -> int:
         return 0 if self.tier == "device" else _LINK_BLOCKS

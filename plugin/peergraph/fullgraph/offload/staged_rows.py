@@ -36,7 +36,7 @@ def read_staged(
     launch = launch_on(out.device, stream, threads)
     for part, buffer in _reading(out.device).pieces(len(out), row_bytes, stream):
         # A thread copies what it has read while others still read.
-        _C.stage(view, id_list(ids[part]), buffer.data_ptr(), target[part].data_ptr(), launch)
+        _C.stage(view, id_list(ids[part]), buffer, target[part], launch)
 
 
 def write_staged(memory: Tensor, rows: Tensor | int, values: Tensor) -> None:
@@ -56,7 +56,7 @@ def write_staged(memory: Tensor, rows: Tensor | int, values: Tensor) -> None:
     for part, buffer in _writing(values.device).pieces(len(values), row_bytes, stream):
         buffer.copy_(source[part], non_blocking=True)
         stream.synchronize()
-        _C.scatter(view, id_list(ids[part]), buffer.data_ptr(), launch)
+        _C.scatter(view, id_list(ids[part]), buffer, launch)
 
 
 @cache
@@ -71,7 +71,7 @@ def _writing(device: torch.device) -> PinnedPipeline:
 
 
 def _view(memory: Tensor, row_bytes: int) -> _C.TableView:
-    return dense_view(memory.data_ptr(), len(memory), row_bytes)
+    return dense_view(memory, len(memory), row_bytes)
 
 
 def _ids_on_cpu(rows: Tensor | int, count: int) -> Tensor:

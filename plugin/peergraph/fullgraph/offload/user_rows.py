@@ -111,8 +111,8 @@ class UserRows(RowStore):
             threads = staging_launch(self.layout.group.node_group.world_size).num_threads
             read_staged(table, ids, out, threads)
         elif isinstance(ids, Tensor):
-            view = dense_view(table.data_ptr(), len(table), self.row_bytes)
-            _C.gather(view, id_list(ids.contiguous()), out.data_ptr(), launch_on(self.device))
+            view = dense_view(table, len(table), self.row_bytes)
+            _C.gather(view, id_list(ids.contiguous()), out, launch_on(self.device))
         else:
             out.copy_(table[ids : ids + len(out)])
 

@@ -64,12 +64,12 @@ class HostGather:
         self._on_disk = on_disk
         self._staging = staging
 
-    def gather(self, ids: torch.Tensor, out: int, padded: bool = False) -> None:
-        """Writes the rows `ids` to an address on the device.
+    def gather(self, ids: torch.Tensor, out: torch.Tensor, padded: bool = False) -> None:
+        """Writes the rows `ids` to a tensor on the device.
 
         Args:
             ids: int32 or int64 on the device, contiguous.
-            out: the address of the result.
+            out: the result, contiguous.
             padded: an id of -1 gives a row of zeros.
 
         Raises NotImplementedError where a CUDA graph is being captured and rows are on disk.
@@ -96,7 +96,9 @@ class HostGather:
         if staged is not None and ready is not None:
             staged.gather(ids, dense_view(out, ids.numel(), self._row_bytes), ready)
 
-    def _gather_shared(self, ids: torch.Tensor, out: int, padded: bool, staging: Staging) -> None:
+    def _gather_shared(
+        self, ids: torch.Tensor, out: torch.Tensor, padded: bool, staging: Staging
+    ) -> None:
         """The kernel reads the first host rows while CPU threads read the last.
 
         Waits on the host until the ids are known.

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+import peergraph._C as _C
 from peergraph.memory.device.pinned_pipeline import PinnedPipeline
 
 Source = torch.Tensor | np.ndarray[Any, Any]
@@ -41,10 +42,10 @@ def check_source(
 
 def chunks_on_device(
     source: Source, device: torch.device, chunk_bytes: int
-) -> Iterator[tuple[slice, int]]:
-    """Yields `source` in chunks: a slice, and the address of its contiguous rows on the device.
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Yields `source` in chunks: a slice, and its contiguous rows on the device.
 
-    The address is valid until the next chunk is requested.
+    The rows are valid until the next chunk is requested.
 
     Args:
         source: rows of at least one byte.
@@ -68,18 +69,24 @@ def chunks_on_device(
         pipeline = PinnedPipeline(device, chunk_bytes)
         stream = torch.cuda.current_stream(device)
         for part, rows in pipeline.upload(len(source), row_bytes, stream, fill):
-            yield part, rows.data_ptr()
+            yield part, rows
         return
     step = max(1, chunk_bytes // max(1, row_bytes))
     for begin in range(0, len(source), step):
         part = slice(begin, min(len(source), begin + step))
         chunk = source[part]
         if isinstance(chunk, torch.Tensor):
-            chunk = chunk.to(device).contiguous()
-            yield part, chunk.data_ptr()
+            yield part, chunk.to(device).contiguous()
         else:
-            chunk = np.ascontiguousarray(chunk)
-            yield part, chunk.ctypes.data
+            yield part, _bytes_of(np.ascontiguousarray(chunk))
+
+
+def _bytes_of(rows: np.ndarray[Any, Any]) -> torch.Tensor:
+    """The bytes of contiguous rows, uint8; they may be read-only and of any dtype."""
+    memory: torch.Tensor = torch.utils.dlpack.from_dlpack(
+        _C.bytes_as_dlpack(rows.ctypes.data, rows.nbytes, -1, rows)
+    )
+    return memory
 
 
 def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype | None:

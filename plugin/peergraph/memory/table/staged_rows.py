@@ -101,21 +101,21 @@ class StagedRows:
                 _C.stage(
                     self._view,
                     id_list(local[part]),
-                    buffer.data_ptr(),
-                    staged[part].data_ptr(),
+                    buffer,
+                    staged[part],
                     launch,
                 )
         current.wait_stream(self._stream)
         for used in (positions, staged):
             used.record_stream(current)
-        _C.scatter(out, id_list(positions), staged.data_ptr(), launch_on(self._device))
+        _C.scatter(out, id_list(positions), staged, launch_on(self._device))
 
-    def scatter(self, ids: torch.Tensor, values: int, ready: torch.cuda.Event) -> None:
+    def scatter(self, ids: torch.Tensor, values: torch.Tensor, ready: torch.cuda.Event) -> None:
         """Overwrites the staged rows among the rows `ids`; they are written when this returns.
 
         Args:
             ids: as for :meth:`gather`.
-            values: the address of a row for each id, on the GPU.
+            values: a row for each id, contiguous on the GPU.
             ready: an event after which ids and values are valid.
         """
         self._stream.wait_event(ready)
@@ -126,11 +126,11 @@ class StagedRows:
             staged = self._allocate(local)
             source = dense_view(values, ids.numel(), self._row_bytes)
             launch = launch_on(self._device)
-            _C.gather(source, id_list(positions), staged.data_ptr(), launch)
+            _C.gather(source, id_list(positions), staged, launch)
             for part, buffer in self._pieces(local):
                 buffer.copy_(staged[part])
                 ids_here = id_list(local[part])
-                _C.scatter(self._view, ids_here, buffer.data_ptr(), self._launch)
+                _C.scatter(self._view, ids_here, buffer, self._launch)
 
     def _find(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Finds the ids of staged rows. Waits for the current stream.

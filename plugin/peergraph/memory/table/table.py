@@ -242,7 +242,7 @@ class Table:
         if target.device != self.device:
             result = torch.empty(shape, dtype=self.dtype, device=self.device)
         with nullcontext() if self.counter is None else self.counter.gather(ids):
-            self._gather(access, ids, result.data_ptr(), padded)
+            self._gather(access, ids, result, padded)
         if target is not result:
             target.copy_(result)
         return target
@@ -283,7 +283,7 @@ class Table:
             raise ValueError(f"values must have shape {shape}, got {tuple(values.shape)}")
         check_device("values", values, self.device)
         values = values.to(self.device, non_blocking=True).contiguous()
-        self._scatter(access, ids, values.data_ptr())
+        self._scatter(access, ids, values)
 
     def load(
         self,
@@ -311,9 +311,9 @@ class Table:
         if self.row_bytes == 0:
             return
         with progress_bar("load", len(source) * self.row_bytes, progress) as moved:
-            for part, address in chunks_on_device(source, self.device, chunk_bytes):
+            for part, rows in chunks_on_device(source, self.device, chunk_bytes):
                 count = part.stop - part.start
-                self._write_range(start + part.start, count, address)
+                self._write_range(start + part.start, count, rows)
                 moved(count * self.row_bytes)
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
@@ -431,24 +431,26 @@ class Table:
             return disk_launch()
         return launch_on(self.device)
 
-    def _gather(self, access: Access, ids: torch.Tensor, out: int, padded: bool = False) -> None:
-        """Writes the rows `ids`, which are on the device, to an address on the device."""
+    def _gather(
+        self, access: Access, ids: torch.Tensor, out: torch.Tensor, padded: bool = False
+    ) -> None:
+        """Writes the rows `ids` to `out`; both are contiguous and on the device."""
         if access.host_gather is not None:
             access.host_gather.gather(ids, out, padded)
         else:
             listed = id_list(ids, padded=padded, max_blocks=most_blocks())
             _C.gather(access.view, listed, out, self._launch())
 
-    def _scatter(self, access: Access, ids: torch.Tensor, values: int) -> None:
-        """Overwrites the rows `ids`, which are on the device, from an address on the device."""
+    def _scatter(self, access: Access, ids: torch.Tensor, values: torch.Tensor) -> None:
+        """Overwrites the rows `ids` with `values`; both are contiguous and on the device."""
         ready = None if access.on_disk is None else access.on_disk.ready()
         for view in access.write_views:
             _C.scatter(view, id_list(ids), values, self._launch())
         if access.on_disk is not None and ready is not None:
             access.on_disk.scatter(ids, values, ready)
 
-    def _write_range(self, start: int, count: int, values: int) -> None:
-        """Overwrites the users' rows from `start` on from an address on the device."""
+    def _write_range(self, start: int, count: int, values: torch.Tensor) -> None:
+        """Overwrites the users' rows from `start` on with `values`, contiguous on the device."""
         access = self._opened()
         if access.on_disk is not None:
             self._scatter(access, self._range(start, count), values)
@@ -460,10 +462,9 @@ class Table:
         """Gathers the users' rows from `start` on into a tensor on the device."""
         access = self._opened()
         if access.on_disk is not None:
-            self._gather(access, self._range(start, len(out)), out.data_ptr())
+            self._gather(access, self._range(start, len(out)), out)
         else:
-            ids = _C.IdList(first=start, count=len(out))
-            _C.gather(access.view, ids, out.data_ptr(), self._launch())
+            _C.gather(access.view, _C.IdList(first=start, count=len(out)), out, self._launch())
 
     def _range(self, start: int, count: int) -> torch.Tensor:
         return torch.arange(start, start + count, device=self.device)

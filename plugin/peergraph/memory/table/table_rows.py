@@ -70,8 +70,7 @@ class TableRows:
         view = self.table.view
         if self._addresses is None:
             self._addresses = torch.empty_like(self.ids, dtype=torch.int64)
-            out = self._addresses.data_ptr()
-            _C.row_addresses(view, id_list(self.ids), out, launch_on(self.device))
+            _C.row_addresses(view, id_list(self.ids), self._addresses, launch_on(self.device))
         return self._addresses
 
     def tensors(self) -> list[torch.Tensor]:

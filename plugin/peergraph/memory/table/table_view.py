@@ -48,8 +48,7 @@ def table_view(
         replicas=replicas.addresses if replicas else [0] * group.world_size,
         shards=shards,
         host=_address(regions, "host") if with_host else 0,
-        order=0 if order is None else order.data_ptr(),
-        order_bytes=0 if order is None else order.dtype.itemsize,
+        order=order,
         rows_on_disk=tiers.disk,
         disk=_address(regions, "disk") if group.device.type == "cpu" else 0,
         block_rows=rows_per_block(tiers.sharded, group.world_size, split),
@@ -76,15 +75,15 @@ def cpu_view(
     )
 
 
-def dense_view(address: int, rows: int, row_bytes: int) -> _C.TableView:
-    """Contiguous rows that begin at an address in the memory of one processor."""
+def dense_view(memory: torch.Tensor, rows: int, row_bytes: int) -> _C.TableView:
+    """Contiguous rows in the memory of one processor, which the caller keeps."""
     return _C.TableView(
         replicated=rows,
         sharded=0,
         rows=rows,
         row_bytes=row_bytes,
         rank=0,
-        replicas=[address],
+        replicas=[memory.data_ptr()],
         shards=[0],
         host=0,
     )

@@ -152,9 +152,7 @@ class Probe:
         )
         launch = launch_on(self.group.device)
         return self._seconds(
-            lambda: _C.gather(
-                table.view, id_list(ids, out_index, host_begin), out.data_ptr(), launch
-            )
+            lambda: _C.gather(table.view, id_list(ids, out_index, host_begin), out, launch)
         )
 
     def _seconds(self, run: Callable[[], object]) -> float:

@@ -142,9 +142,9 @@ class TrainedTable:
         )
         plain = by_row.write_views
         fresh = torch.empty((rows.numel(), self.width), dtype=table.dtype, device=table.device)
-        _C.gather(plain[0], id_list(rows), fresh.data_ptr(), launch_on(table.device))
+        _C.gather(plain[0], id_list(rows), fresh, launch_on(table.device))
         for view in plain[1:]:
-            _C.scatter(view, id_list(rows), fresh.data_ptr(), launch_on(table.device))
+            _C.scatter(view, id_list(rows), fresh, launch_on(table.device))
 
     def _check(self, ids: Tensor) -> None:
         bad = (ids < 0) | (ids >= self.table.rows)

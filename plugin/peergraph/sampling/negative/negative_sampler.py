@@ -187,14 +187,13 @@ class NegativeSampler:
                 if store.num_nodes(node_type) == 0:
                     raise ValueError(f"sources: there is no node of type {node_type!r} to draw")
         negatives = _C.Negatives(
-            count=source.numel(),
             source=self._source.native,
             destination=self._destination.native,
             draw_sources=self.mode == "binary",
-            sources=source.data_ptr(),
-            destinations=destination.data_ptr(),
-            latest=0 if latest is None else latest.data_ptr(),
-            is_edge=0 if is_edge is None else is_edge.data_ptr(),
+            sources=source,
+            destinations=destination,
+            latest=latest,
+            is_edge=is_edge,
             tries=self.tries,
             source_to_internal=store.id_map(source_type).internal_view,
             destination_to_internal=store.id_map(destination_type).internal_view,

@@ -56,14 +56,9 @@ class NodeDistribution:
         )
 
     @property
-    def native(self) -> tuple[int, int, int, int]:
+    def native(self) -> tuple[int, Tensor | None, Tensor | None, int]:
         """The arguments for the compiled module."""
-        return (
-            self.num_nodes,
-            0 if self.ends is None else self.ends.data_ptr(),
-            0 if self.times is None else self.times.data_ptr(),
-            self.earliest,
-        )
+        return self.num_nodes, self.ends, self.times, self.earliest
 
 
 def check_times(name: str, times: Tensor | None, count: int, owner: str) -> Tensor | None:

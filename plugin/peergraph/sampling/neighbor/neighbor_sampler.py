@@ -283,11 +283,11 @@ class NeighborSampler:
         buffers = Buffers(self._workspaces.device)
         with self._workspaces.borrow() as workspace:
             result = native.sample(
-                [(node_type, ids.data_ptr(), ids.numel()) for node_type, ids in seeds],
+                seeds,
                 seed,
-                0 if times is None else times.data_ptr(),
+                times,
                 workspace.node_maps,
-                workspace.mailbox_address,
+                workspace.mailbox,
                 buffers,
                 workspace.launch(),
             )

@@ -27,26 +27,19 @@ class Workspace:
     Attributes:
         maps: the direct maps, all -1 at first. Code that writes to them restores the -1.
         node_maps: the same maps with epochs, which need no clearing between samples.
+        mailbox: pinned host memory that the device writes sizes to; None on the CPU.
     """
 
     def __init__(self, map_sizes: list[int], device: torch.device) -> None:
         self._device = device
         self.maps = [empty(n, torch.int32, device).fill_(-1) for n in map_sizes]
-        self.node_maps = [
-            _C.NodeMap(words=m.data_ptr(), num_nodes=m.numel(), least_bits=LEAST_ENTRY_BITS)
-            for m in self.maps
-        ]
-        self._mailbox: torch.Tensor | None = None
+        self.node_maps = [_C.NodeMap(words=m, least_bits=LEAST_ENTRY_BITS) for m in self.maps]
+        self.mailbox: torch.Tensor | None = None
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
-            self._mailbox = torch.empty(4, dtype=torch.int64, pin_memory=True, device="cpu")
+            self.mailbox = torch.empty(4, dtype=torch.int64, pin_memory=True, device="cpu")
             self._stream = torch.cuda.current_stream(device)
             self._last_use = torch.cuda.Event()  # type: ignore[no-untyped-call]
-
-    @property
-    def mailbox_address(self) -> int:
-        """Pinned host memory that the device writes sizes to; 0 on the CPU."""
-        return 0 if self._mailbox is None else self._mailbox.data_ptr()
 
     def launch(self) -> Launch:
         """The launch arguments for the stream that borrowed the work space."""

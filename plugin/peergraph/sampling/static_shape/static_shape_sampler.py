@@ -214,19 +214,11 @@ class StaticShapeSampler:
             assert self._workspace is not None
             with self._one_at_a_time:
                 nodes, edges, blocks, count_address = native.sample_static_shape(
-                    [
-                        (
-                            self._types.index(t),
-                            ids.data_ptr(),
-                            ids.numel(),
-                            counts[t].data_ptr() if t in counts else 0,
-                        )
-                        for t, ids in seeds.items()
-                    ],
+                    [(self._types.index(t), ids, counts.get(t)) for t, ids in seeds.items()],
                     0 if isinstance(seed, Tensor) else seed,
-                    seed.data_ptr() if isinstance(seed, Tensor) else 0,
-                    0 if times is None else times.data_ptr(),
-                    [m.data_ptr() for m in self._workspace.maps],
+                    seed if isinstance(seed, Tensor) else None,
+                    times,
+                    self._workspace.maps,
                     [rows[1:] for rows in shape.rows_per_hop.values()],
                     list(shape.edges_per_hop.values()),
                     buffers,

@@ -192,12 +192,10 @@ class PinSageSampler:
         found = torch.empty(shape, dtype=torch.int64, device=targets.device)
         visits = torch.empty(shape, dtype=torch.int32, device=targets.device)
         _C.top_visits(
-            ends.data_ptr(),
-            targets.numel(),
+            ends,
             per_target,
-            shape[1],
-            found.data_ptr(),
-            visits.data_ptr(),
+            found,
+            visits,
             Buffers(targets.device),
             launch_on(targets.device),
         )

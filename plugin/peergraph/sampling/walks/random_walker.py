@@ -196,13 +196,11 @@ class RandomWalker:
             for first in range(0, length, steps_a_call):
                 edge_type = self.metapath[first % hops]
                 walks = _C.Walks(
-                    count=start.numel(),
-                    length=length,
                     first_step=first,
                     steps=steps_a_call,
-                    nodes=nodes.data_ptr(),
-                    edge_ids=0 if edge_ids is None else edge_ids.data_ptr(),
-                    positions=positions.data_ptr(),
+                    nodes=nodes,
+                    edge_ids=edge_ids,
+                    positions=positions,
                     to_internal=store.id_map(edge_type[2]).internal_view,
                     to_user=store.id_map(edge_type[0]).user_view,
                     seed=seed,

@@ -41,10 +41,8 @@ def write_lists(
         near_indices = indices[edge_from:edge_to].to(device)
         chunk = _C.ListChunk(
             first=first + begin,
-            count=end - begin,
-            indptr=near_indptr.data_ptr(),
-            indices=near_indices.data_ptr(),
-            index_bytes=near_indices.element_size(),
+            indptr=near_indptr,
+            indices=near_indices,
             edge_begin=edge_begin + edge_from,
         )
         for view in views:
@@ -72,10 +70,8 @@ def read_lists(
         ids = torch.empty(int(indptr[end] - indptr[begin]), dtype=torch.int64, device=device)
         chunk = _C.ListChunk(
             first=begin,
-            count=end - begin,
-            indptr=near_indptr.data_ptr(),
-            indices=ids.data_ptr(),
-            index_bytes=8,
+            indptr=near_indptr,
+            indices=ids,
         )
         _C.gather_lists(
             structure.view,
@@ -120,11 +116,9 @@ def read_range(
     edge_ids = torch.empty(num_edges, dtype=torch.int64, device=device)
     chunk = _C.ListChunk(
         first=start,
-        count=stop - start,
-        indptr=indptr.data_ptr(),
-        indices=indices.data_ptr(),
-        index_bytes=indices.element_size(),
-        edge_ids=edge_ids.data_ptr(),
+        indptr=indptr,
+        indices=indices,
+        edge_ids=edge_ids,
     )
     _C.gather_lists(
         structure.view,
@@ -147,9 +141,8 @@ def _degrees(structure: TieredCsc, first: int, count: int, destinations: IdMap) 
     _C.degrees(
         structure.view,
         first,
-        count,
         destinations.internal_view,
-        degrees.data_ptr(),
+        degrees,
         launch_on(structure.device),
     )
     return degrees

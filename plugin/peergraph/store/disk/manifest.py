@@ -184,7 +184,7 @@ def _checksum(values: dict[str, Any]) -> int:
     """The checksum of all other values; formatting does not matter."""
     rest = {key: value for key, value in values.items() if key != "crc32c"}
     text = torch.frombuffer(bytearray(json.dumps(rest, sort_keys=True).encode()), dtype=torch.uint8)
-    return _C.crc32c(text.data_ptr(), text.numel(), 0)
+    return _C.crc32c(text)
 
 
 def _read(given: Fields) -> Manifest:

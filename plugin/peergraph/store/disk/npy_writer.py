@@ -100,7 +100,7 @@ class NpyWriter:
             raise OSError(errno.EIO, "the header was not written", str(self._path))
         first = torch.empty(min(self._written, BLOCK_BYTES), dtype=torch.uint8, device="cpu")
         read_into(self._fd, self._path, 0, first.numpy().data)
-        self._checksums[0] = _C.crc32c(first.data_ptr(), first.numel(), 0)
+        self._checksums[0] = _C.crc32c(first)
 
     def _write(self, values: Tensor) -> None:
         """Writes, and updates the checksums of the blocks."""
@@ -112,7 +112,7 @@ class NpyWriter:
             if in_block == 0:
                 self._checksums.append(0)
             before = self._checksums[-1]
-            self._checksums[-1] = _C.crc32c(piece.data_ptr(), piece.numel(), before)
+            self._checksums[-1] = _C.crc32c(piece, before)
             self._written += piece.numel()
             done += piece.numel()
 

@@ -84,4 +84,4 @@ def map_view(table: Table | None) -> _C.IdMapView:
     """A table of ids as the compiled module takes it; None stands for the identity."""
     if table is None or table.rows == 0:
         return _C.IdMapView()
-    return _C.IdMapView(table.as_tensor().data_ptr(), table.row_bytes, table.leases)
+    return _C.IdMapView(table.as_tensor(), table.leases)

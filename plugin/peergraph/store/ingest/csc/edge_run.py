@@ -59,10 +59,10 @@ class EdgeRun:
         """The arrays, in the order in which they stand in a file."""
         return [self.destination, self.source, self.edge]
 
-    def addresses(self) -> tuple[int, int, int, int, int]:
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, int]:
         """The run as the compiled module takes it."""
-        destination, source, edge = (array.ctypes.data for array in self.arrays())
-        return destination, source, edge, len(self), self.first_edge
+        destination, source, edge = map(torch.from_numpy, self.arrays())
+        return destination, source, edge, self.first_edge
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,7 @@ class RunOrder:
         if self.edge_id_dtype is not None:
             edge_ids = torch.empty(total, dtype=self.edge_id_dtype, device="cpu")
         _C.sort_bucket(
-            runs=[run.addresses() for run in held],
-            source_bytes=held[0].source.itemsize if held else 4,
-            edge_bytes=held[0].edge.itemsize if held else 4,
+            runs=[run.tensors() for run in held],
             by_edge=self.by_edge,
             degrees=degrees,
             indices=indices,
