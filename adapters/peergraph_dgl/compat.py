@@ -62,6 +62,7 @@ REPLACED = (
     "dgl.dataloading:NeighborSampler.sample_blocks",
     "dgl.dataloading:LaborSampler.sample_blocks",
     "dgl.dataloading:DataLoader.__init__",
+    "dgl.dataloading:DataLoader.__iter__",
 )
 """The functions of DGL that the adapter replaces, as ``module:name``."""
 
@@ -96,6 +97,7 @@ PRIVATE_NAMES = (
     "dgl.frame:Frame.subframe",
     "dgl.frame:_LazyIndex",
     "dgl.dataloading.dataloader:CollateWrapper",
+    "dgl.dataloading.dataloader:restore_parent_storage_columns",
     "dgl.heterograph:DGLBlock",
     # A graph over partitioned nodes and edges (fullgraph/).
     "dgl:DGLGraph._set_n_repr",

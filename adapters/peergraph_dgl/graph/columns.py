@@ -12,6 +12,7 @@ import torch
 from dgl.frame import Column
 from torch import Tensor
 
+from peergraph.memory import FetchedRows, RemoteRowsError, Table
 from peergraph.store import EdgeType, NodeType, Store, TableTensor
 
 from ..compat import LazyIndex
@@ -38,6 +39,8 @@ class StoreColumn(Column):  # type: ignore[misc]
     index: Any
     device: Any
     writes_through = False
+    fetched: FetchedRows | None = None
+    """Rows of other machines that a loader has received for the batch of this column."""
 
     @classmethod
     def from_table(cls, tensor: TableTensor) -> StoreColumn:
@@ -58,12 +61,33 @@ class StoreColumn(Column):  # type: ignore[misc]
         if isinstance(self.storage, TableTensor) and self.index is not None:
             index = self.index.flatten() if isinstance(self.index, LazyIndex) else self.index
             target = index.device if self.device is None else self.device[0]
-            self.storage = read_rows(self.storage.table, index, target).wait()
-            self.index = self.device = None
+            self.storage = self._read(index, target)
+            self.index = self.device = self.fetched = None
         data: Tensor = Column.data.fget(self)
         return data
 
     data = property(_get_data, Column.data.fset)
+
+    def _read(self, index: Tensor, target: torch.device) -> Any:
+        if self.fetched is None:
+            return read_rows(self.storage.table, index, target).wait()
+        try:
+            with self.fetched.reading():
+                return read_rows(self.storage.table, index, target).wait()
+        except RemoteRowsError as error:
+            raise RemoteRowsError(
+                f"{error}. Of nodes and of edges, where a sampler prefetches columns "
+                "(prefetch_node_feats, prefetch_edge_feats), its batches have no others: name "
+                f"{self.storage.table_name!r} there, too"
+            ) from error
+
+    def selected(self) -> tuple[Table, Tensor] | None:
+        """The table and the ids that are read on first use; None where nothing is to be read."""
+        if self.index is None or not isinstance(self.storage, TableTensor):
+            return None
+        if isinstance(self.index, LazyIndex):
+            self.index = self.index.flatten()
+        return self.storage.table, self.index
 
     def fetch(
         self,
@@ -80,7 +104,12 @@ class StoreColumn(Column):  # type: ignore[misc]
 
     def clone(self) -> StoreColumn:
         """Returns a column of the same values."""
-        return StoreColumn(self.storage, self.scheme, self.index, self.device, self.deferred_dtype)
+        return self._with_index(self.index)
+
+    def _with_index(self, index: Any) -> StoreColumn:
+        column = StoreColumn(self.storage, self.scheme, index, self.device, self.deferred_dtype)
+        column.fetched = self.fetched
+        return column
 
     def __deepcopy__(self, memo: dict[int, Any]) -> StoreColumn:
         return StoreColumn(*copy.deepcopy(self._flushed(), memo))
@@ -107,7 +136,7 @@ class StoreColumn(Column):  # type: ignore[misc]
         if self.index is not None:
             lazy = self.index if isinstance(self.index, LazyIndex) else LazyIndex(self.index)
             index = lazy.slice(rowids)
-        return StoreColumn(self.storage, self.scheme, index, self.device, self.deferred_dtype)
+        return self._with_index(index)
 
     def update(self, rowids: Tensor, feats: Tensor) -> None:
         """Writes rows: to the store, or out of place as the class says."""

@@ -6,6 +6,8 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 import torch
@@ -82,7 +84,8 @@ def _read_on_cpu(table: Table, ids: Tensor, target: torch.device, pin_memory: bo
 
     row_bytes = table.dtype.itemsize * math.prod(table.shape[1:])
     large = ids.numel() * row_bytes >= _MIN_THREAD_BYTES
-    future = _pool.submit(read) if large else _run_now(read)
+    # Threads find the rows of other machines that the caller has received.
+    future = _pool.submit(partial(copy_context().run, read)) if large else _run_now(read)
     if to_gpu:
         return RowsFuture(lambda: future.result().to(target, non_blocking=True))
     return RowsFuture(future.result)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from peergraph.integration import StatefulLoader
+
+from ..graph.store_of import find_store
+from .exchange import exchange_rows, is_split, only_samples
 
 
 def stateful(loader: Any, seed: int = 0) -> StatefulLoader:
@@ -22,4 +26,13 @@ def stateful(loader: Any, seed: int = 0) -> StatefulLoader:
     Raises:
         TypeError: `seed` is no int.
     """
-    return StatefulLoader(loader, seed)
+
+    def iterate(epoch: Any) -> Iterator[Any]:
+        if not is_split(find_store(getattr(loader, "graph", None))):
+            return iter(epoch)
+        # Rows are exchanged a batch ahead, and samples follow from the numbers of their batches.
+        with only_samples():
+            samples = iter(epoch)
+        return exchange_rows(loader, samples)
+
+    return StatefulLoader(loader, seed, iterate)

@@ -23,6 +23,7 @@ from ..graph.columns import StoreColumn
 from ..graph.store_graph import StoreGraph
 from ..graph.store_of import find_store
 from .blocks import to_blocks
+from .exchange import is_split, iterate
 
 _patches = new_patches()
 
@@ -54,6 +55,7 @@ def install() -> None:
         _patches.replace(loading.NeighborSampler, "sample_blocks", _neighbor_blocks)
         _patches.replace(loading.LaborSampler, "sample_blocks", _labor_blocks)
         _patches.replace(loading.DataLoader, "__init__", _init_loader)
+        _patches.replace(loading.DataLoader, "__iter__", _iterate)
 
 
 def uninstall() -> None:
@@ -275,9 +277,18 @@ def _init_loader(original: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         if others.get("num_workers", 0):
             _warn_ignored("num_workers", "batches of a GPU store are made in this process")
             others = {k: v for k, v in others.items() if k not in WORKER_OPTIONS}
+    elif is_split(store):
+        # Rows of other machines come in the thread that trains.
+        if settings["use_prefetch_thread"]:
+            _warn_ignored("use_prefetch_thread", "its rows are split over machines")
+        settings["use_prefetch_thread"] = False
     settings.pop("kwargs", None)
     settings.pop("self", None)
     original(loader, **settings, **others)
+
+
+def _iterate(original: Any, loader: Any) -> Any:
+    return iterate(loader, original(loader))
 
 
 def _on_cpu(indices: Any) -> Any:

@@ -1,0 +1,226 @@
+"""Loaders over a store that is split over machines: batches get rows of other machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import dgl
+import torch
+from dgl import DGLGraph
+from dgl.dataloading.dataloader import restore_parent_storage_columns
+from dgl.frame import Frame, LazyFeature
+from torch import Tensor
+
+from peergraph.integration import ExchangeIterator
+from peergraph.memory import DistributedTable, FetchedRows, Table
+from peergraph.store import Store
+
+from ..compat import frame_columns
+from ..graph.columns import StoreColumn
+from ..graph.storages import TableStorage, TypedStorage
+from ..graph.store_of import find_store
+
+Request = tuple[Table, Tensor]
+
+_only_samples: ContextVar[bool] = ContextVar("peergraph_dgl_only_samples", default=False)
+
+
+def is_split(store: Store | None) -> bool:
+    """Whether the rows of a store's tables are split over machines."""
+    return store is not None and store.exchange is not None
+
+
+@contextmanager
+def only_samples() -> Iterator[None]:
+    """A context in which a loader over a split store iterates samples, without their features."""
+    token = _only_samples.set(True)
+    try:
+        yield
+    finally:
+        _only_samples.reset(token)
+
+
+def iterate(loader: Any, batches: Any) -> Any:
+    """The iterator of a loader whose store may be split over machines.
+
+    Args:
+        batches: DGL's iterator, which has made no batch.
+    """
+    if not is_split(find_store(loader.graph)):
+        return batches
+    samples = Samples(loader, batches)
+    return samples if _only_samples.get() else exchange_rows(loader, samples)
+
+
+def exchange_rows(loader: Any, samples: Iterator[Any]) -> ExchangeIterator:
+    """The batches of a loader, with rows of other machines.
+
+    Args:
+        samples: of :class:`Samples`, or an iterator around it.
+    """
+    store = find_store(loader.graph)
+    assert store is not None
+    return ExchangeIterator(
+        store,
+        samples,
+        lambda sample: sample.requests(),
+        lambda sample, fetched: sample.finish(fetched),
+        f"dgl.dataloading.DataLoader with {type(loader.graph_sampler).__name__}",
+        record_stream=_record_stream,
+    )
+
+
+class Samples:
+    """The samples of a loader: batches before their features are read.
+
+    Args:
+        loader: of DGL.
+        batches: its iterator, which reads features; it has made no batch.
+    """
+
+    # As DGL's iterator: samples are made when they are asked for.
+    use_thread = False
+
+    def __init__(self, loader: Any, batches: Any) -> None:
+        self.dataloader_it = batches.dataloader_it
+        self._loader = loader
+        self._batches = batches
+
+    def __iter__(self) -> Samples:
+        return self
+
+    def __len__(self) -> int:
+        """The number of samples of the whole iteration."""
+        return len(self._loader)
+
+    def __next__(self) -> Sample:
+        sample = next(self.dataloader_it)
+        for graph in _graphs(sample):
+            restore_parent_storage_columns(graph, self._loader.graph)
+        return Sample(sample, self._loader, self._batches)
+
+
+@dataclass
+class Sample:
+    """A sample, and what makes a batch of it.
+
+    Args:
+        value: graphs and ids as a sampler of DGL returns them.
+        loader: of DGL.
+        batches: its iterator.
+    """
+
+    value: Any
+    loader: Any
+    batches: Any
+
+    def requests(self) -> list[Request]:
+        """The rows of split tables that the batch may read, with their tables.
+
+        They are those of the columns that the sampler prefetches; where it prefetches no split
+        column of nodes, of all columns of nodes; the same of edges.
+        """
+        found: list[Request] = []
+        for domain in ("node", "edge"):
+            columns = list(self._columns(domain))
+            prefetched = [self._prefetched(*c) for c in columns if isinstance(c[-1], LazyFeature)]
+            named = _split_only(prefetched)
+            if not named:
+                lazy = [c[-1].selected() for c in columns if isinstance(c[-1], StoreColumn)]
+                named = _split_only(lazy)
+            found += named
+        others = (self._attached(item) for item in _items(self.value, LazyFeature))
+        found += _split_only(request for requests in others for request in requests)
+        return _without_prefixes(found)
+
+    def finish(self, fetched: FetchedRows) -> Any:
+        """The batch. DGL's iterator reads the columns that the sampler prefetches; the others are
+        read on first use, for which they keep the rows.
+        """
+        for domain in ("node", "edge"):
+            for *_, column in self._columns(domain):
+                if isinstance(column, StoreColumn) and _split_only([column.selected()]):
+                    column.fetched = fetched
+        self.batches.dataloader_it = iter((self.value,))
+        return next(self.batches)
+
+    def _columns(self, domain: str) -> Iterator[tuple[Frame, Any, str, Any]]:
+        """Frame, type, name and column of all columns of nodes or of edges."""
+        for graph in _graphs(self.value):
+            frames, types = {
+                "node": (graph._node_frames, graph.ntypes),
+                "edge": (graph._edge_frames, graph.canonical_etypes),
+            }[domain]
+            for frame, kind in zip(frames, types, strict=True):
+                for name, column in frame_columns(frame).items():
+                    yield frame, kind, name, column
+
+    def _prefetched(
+        self, frame: Frame, kind: Any, name: str, column: LazyFeature
+    ) -> Request | None:
+        """What DGL's iterator reads of a column."""
+        of_edges, graph = isinstance(kind, tuple), self.loader.graph
+        ids = frame.get(dgl.EID if of_edges else dgl.NID) if column.id_ is None else column.id_
+        storage = (graph.get_edge_storage if of_edges else graph.get_node_storage)(
+            column.name or name, kind
+        )
+        table = _table_of(storage)
+        return None if table is None or ids is None else (table, ids)
+
+    def _attached(self, item: LazyFeature) -> Iterator[Request | None]:
+        """What DGL's iterator reads of the storages that users attached."""
+        storage = self.loader.other_storages[item.name]
+        if isinstance(storage, TypedStorage):
+            for owner, ids in item.id_.items():
+                yield storage.storages[owner].table, ids
+        elif (table := _table_of(storage)) is not None:
+            yield table, item.id_
+
+
+def _table_of(storage: Any) -> Table | None:
+    if isinstance(storage, StoreColumn):
+        return None if storage.table is None else storage.table.table
+    return storage.table if isinstance(storage, TableStorage) else None
+
+
+def _split_only(requests: Iterable[Request | None]) -> list[Request]:
+    return [r for r in requests if r is not None and isinstance(r[0], DistributedTable)]
+
+
+def _without_prefixes(requests: list[Request]) -> list[Request]:
+    """Leaves out ids that are the first ones of another list of the same table, as the nodes of a
+    block are of those of the block before.
+    """
+    longest: dict[tuple[int, int], Request] = {}
+    for table, ids in requests:
+        key = id(table), ids.data_ptr()
+        if key not in longest or ids.numel() > longest[key][1].numel():
+            longest[key] = table, ids
+    return list(longest.values())
+
+
+def _items(batch: Any, kind: type) -> Iterator[Any]:
+    """The objects of a class within nested lists, tuples and dicts."""
+    if isinstance(batch, kind):
+        yield batch
+    elif isinstance(batch, Mapping):
+        for value in batch.values():
+            yield from _items(value, kind)
+    elif isinstance(batch, (list, tuple)):
+        for value in batch:
+            yield from _items(value, kind)
+
+
+def _graphs(batch: Any) -> Iterator[Any]:
+    return _items(batch, DGLGraph)
+
+
+def _record_stream(stream: torch.cuda.Stream, batch: Any) -> None:
+    """Keeps the memory of a batch until a stream has used it."""
+    for item in (*_graphs(batch), *_items(batch, Tensor)):
+        if item.device.type == "cuda":
+            item.record_stream(stream)

@@ -1,0 +1,198 @@
+"""DGL's loaders over a graph whose rows are split over machines: the batches of one machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+# First: it skips where there is no DGL.
+from tests.adapters.dgl.graphs import random_graph, random_hetero
+
+# isort: split
+
+import dgl
+import pytest
+import torch
+import torch.distributed as dist
+from dgl.dataloading import (
+    DataLoader,
+    LaborSampler,
+    NeighborSampler,
+    ShaDowKHopSampler,
+    as_edge_prediction_sampler,
+    negative_sampler,
+)
+
+import peergraph_dgl
+from peergraph.memory import DistributedTable, RemoteRowsError
+from tests.machines.hosts import device_of_rank, run_on_hosts
+from tests.named_case import named_case
+
+NODES, EDGES = 60, 400
+Values = list[Any]
+
+
+def _graphs(batch: Any) -> Iterator[Any]:
+    if isinstance(batch, (list, tuple)):
+        for item in batch:
+            yield from _graphs(item)
+    elif isinstance(batch, dgl.DGLGraph):
+        yield batch
+
+
+def _values(batch: Any) -> Values:
+    """Structure and data of all graphs of a batch, as lists."""
+    found: Values = []
+    for graph in _graphs(batch):
+        for edge_type in graph.canonical_etypes:
+            found.append(torch.stack(graph.edges(etype=edge_type)).tolist())
+        for frame in (*graph._node_frames, *graph._edge_frames):
+            columns = sorted(frame._columns.items())
+            found.append({name: c.data.tolist() for name, c in columns if not _is_whole(c)})
+    return found
+
+
+def _is_whole(column: Any) -> bool:
+    """Whether a column is a whole table, as graphs of negative edges have them."""
+    return isinstance(column, peergraph_dgl.StoreColumn) and column.table is not None
+
+
+def _epoch(loader: Iterable[Any], limit: int | None = None) -> list[Values]:
+    found: list[Values] = []
+    for batch in loader:
+        found.append(_values(batch))
+        if len(found) == limit:
+            break
+    return found
+
+
+def _mine(count: int) -> torch.Tensor:
+    """Seeds of this rank: the last one has none, the others have different numbers of them."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    ends = [0, *(count * r * (r + 1) // (world * (world - 1)) for r in range(1, world)), count]
+    ends[-1] = ends[-2]
+    return torch.arange(ends[rank], ends[rank + 1])
+
+
+def _batches(device: str, machines: str) -> dict[str, list[Values]]:
+    place, rank = device_of_rank(device), dist.get_rank()
+    graph = random_graph(NODES, EDGES)
+    options: dict[str, Any] = {"machines": machines, "hot_ratio": 0.2}
+    if machines == "replicate":
+        del options["hot_ratio"]
+    g = peergraph_dgl.share(
+        random_graph(NODES, EDGES) if rank == 0 else None, device=place, **options
+    )
+    store = peergraph_dgl.store_of(g)
+    is_split = isinstance(store.node_table("x"), DistributedTable)
+    assert is_split == (store.exchange is not None) == (machines == "shard")
+    found: dict[str, list[Values]] = {}
+
+    def loader(sampler: Any, seeds: Any = None, graph: Any = g, **more: Any) -> Any:
+        seeds = _mine(NODES) if seeds is None else seeds
+        torch.manual_seed(100 + rank)
+        return DataLoader(graph, seeds, sampler, batch_size=4, shuffle=True, device=place, **more)
+
+    for name, sampler in {
+        "columns on first use": NeighborSampler([3, 2]),
+        "columns that are prefetched": NeighborSampler(
+            [3, 2], prefetch_node_feats=["x", "half"], prefetch_labels=["y"],
+            prefetch_edge_feats=["e"],
+        ),
+        "weights": NeighborSampler([3], prob="w", replace=True),
+        "labor": LaborSampler([3, 2]),
+        "subgraphs": ShaDowKHopSampler([3, 2]),
+    }.items():  # fmt: skip
+        with named_case(name):
+            found[name] = _epoch(loader(sampler))
+            assert len(found[name]) == -(-_mine(NODES).numel() // 4)
+    with named_case("edges and negative edges"):
+        sampler = as_edge_prediction_sampler(
+            NeighborSampler([3, 2]), negative_sampler=negative_sampler.GlobalUniform(2)
+        )
+        found["edges"] = _epoch(loader(sampler, _mine(EDGES)[:20]))
+    with named_case("values are those of the graph"):
+        for _, _, blocks in loader(NeighborSampler([3, 2])):
+            for block in blocks:
+                ids = block.srcdata[dgl.NID].cpu()
+                assert torch.equal(block.srcdata["x"].cpu(), graph.ndata["x"][ids])
+                e = graph.edata["e"][block.edata[dgl.EID].cpu()]
+                assert torch.equal(block.edata["e"].cpu(), e)
+                # A copy and a selection have the rows, too.
+                assert torch.equal(block.local_var().srcdata["x"].cpu(), graph.ndata["x"][ids])
+    with named_case("loops that are left, and loops within loops"):
+        found["left"] = _epoch(loader(NeighborSampler([3])), 1 + rank)
+        # Loops within loops have equally many batches on all ranks.
+        inner = loader(NeighborSampler([2]), torch.arange(10))
+        outer = loader(NeighborSampler([3]), torch.arange(rank, rank + 10))
+        pairs = zip(outer, inner, strict=True)
+        found["zipped"] = [[*_values(a), *_values(b)] for a, b in pairs]
+    with named_case("workers"):
+        found["workers"] = _epoch(loader(NeighborSampler([3]), num_workers=1)) if (
+            device == "cpu"
+        ) else []  # fmt: skip
+    with named_case("a graph without DGL's formats"):
+        found["from_store"] = _epoch(
+            loader(NeighborSampler([3, 2]), graph=peergraph_dgl.from_store(store))
+        )
+    with named_case("batches after a restart"):
+
+        def stateful() -> Any:
+            return peergraph_dgl.stateful(loader(NeighborSampler([3, 2])), seed=5)
+
+        first, second = stateful(), stateful()
+        found["stateful"] = [*_epoch(first), *_epoch(first)]
+        count = len(found["stateful"]) // 2
+        second.set_epoch(1, min(2, count))
+        assert _epoch(second, 3) == found["stateful"][count:][min(2, count) :][:3]
+    if is_split:
+        _check_errors(g, store, graph, loader)
+    hetero = random_hetero()
+    h = peergraph_dgl.share(hetero if rank == 0 else None, device=place, **options)
+    with named_case("several types"):
+        seeds = {"item": _mine(50), "user": _mine(30)}
+        found["hetero"] = _epoch(loader(NeighborSampler([3, 2]), seeds, h))
+    dist.barrier()
+    peergraph_dgl.store_of(h).close()
+    store.close()
+    return found
+
+
+def _check_errors(g: Any, store: Any, graph: Any, loader: Any) -> None:
+    ids = torch.arange(NODES)
+    remote = ids[store.node_table("x").is_remote(ids).cpu()]
+    assert remote.numel()
+    with named_case("rows outside of batches"):
+        with pytest.raises(RemoteRowsError, match=r'machines="shard".*collective_read'):
+            g.ndata["x"][remote]
+        rows = store.node_table("x").collective_read(remote[: dist.get_rank()].to(store.device))
+        assert torch.equal(rows.cpu(), graph.ndata["x"][remote[: dist.get_rank()]])
+        with pytest.raises(NotImplementedError, match="split over machines"):
+            g.ndata["x"][remote] = graph.ndata["x"][remote]
+    with named_case("columns that are not prefetched"):
+        sampler = NeighborSampler([3, 2], prefetch_edge_feats=["e"], prefetch_node_feats=["half"])
+        # "half" is narrow, so that all columns of nodes are brought.
+        for _, _, blocks in loader(sampler):
+            assert blocks[0].srcdata["x"].shape[1] == 5
+        before = store.network_traffic()
+        for _, _, blocks in loader(NeighborSampler([3], prefetch_node_feats=["x"])):
+            assert torch.equal(
+                blocks[0].edata["w"].cpu(), graph.edata["w"][blocks[0].edata["_ID"].cpu()]
+            )
+        assert (store.network_traffic() - before).rows_received >= 0
+    dist.barrier()
+
+
+@pytest.mark.parametrize("hosts", ["aabb", "abb"])
+def test_batches_are_those_of_one_machine(hosts: str) -> None:
+    found = run_on_hosts(_batches, hosts, "cpu", "shard")
+    expected = run_on_hosts(_batches, "a" * len(hosts), "cpu", "replicate")
+    for rank, (mine, other) in enumerate(zip(found, expected, strict=True)):
+        for name, batches in other.items():
+            assert mine[name] == batches, (rank, name)
+
+
+@pytest.mark.gpus(2)
+def test_batches_are_those_of_one_machine_on_gpus() -> None:
+    expected = run_on_hosts(_batches, "aa", "cuda", "replicate", device="cuda")
+    assert run_on_hosts(_batches, "ab", "cuda", "shard", device="cuda") == expected
