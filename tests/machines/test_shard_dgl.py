@@ -11,6 +11,7 @@ from tests.adapters.dgl.graphs import random_graph, random_hetero
 # isort: split
 
 import dgl
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -91,6 +92,7 @@ def _batches(device: str, machines: str) -> dict[str, list[Values]]:
     def loader(sampler: Any, seeds: Any = None, graph: Any = g, **more: Any) -> Any:
         seeds = _mine(NODES) if seeds is None else seeds
         torch.manual_seed(100 + rank)
+        np.random.seed(100 + rank)  # noqa: NPY002  # DGL shuffles by it
         return DataLoader(graph, seeds, sampler, batch_size=4, shuffle=True, device=place, **more)
 
     for name, sampler in {
@@ -101,16 +103,10 @@ def _batches(device: str, machines: str) -> dict[str, list[Values]]:
         ),
         "weights": NeighborSampler([3], prob="w", replace=True),
         "labor": LaborSampler([3, 2]),
-        "subgraphs": ShaDowKHopSampler([3, 2]),
     }.items():  # fmt: skip
         with named_case(name):
             found[name] = _epoch(loader(sampler))
             assert len(found[name]) == -(-_mine(NODES).numel() // 4)
-    with named_case("edges and negative edges"):
-        sampler = as_edge_prediction_sampler(
-            NeighborSampler([3, 2]), negative_sampler=negative_sampler.GlobalUniform(2)
-        )
-        found["edges"] = _epoch(loader(sampler, _mine(EDGES)[:20]))
     with named_case("values are those of the graph"):
         for _, _, blocks in loader(NeighborSampler([3, 2])):
             for block in blocks:
@@ -122,19 +118,28 @@ def _batches(device: str, machines: str) -> dict[str, list[Values]]:
                 assert torch.equal(block.local_var().srcdata["x"].cpu(), graph.ndata["x"][ids])
     with named_case("loops that are left, and loops within loops"):
         found["left"] = _epoch(loader(NeighborSampler([3])), 1 + rank)
-        # Loops within loops have equally many batches on all ranks.
-        inner = loader(NeighborSampler([2]), torch.arange(10))
-        outer = loader(NeighborSampler([3]), torch.arange(rank, rank + 10))
+        # They have equally many batches on all ranks. Both draw random numbers a batch ahead.
+        outer = peergraph_dgl.stateful(loader(NeighborSampler([3]), torch.arange(10)))
+        inner = peergraph_dgl.stateful(loader(NeighborSampler([2]), torch.arange(rank, rank + 10)))
         pairs = zip(outer, inner, strict=True)
         found["zipped"] = [[*_values(a), *_values(b)] for a, b in pairs]
     with named_case("workers"):
         found["workers"] = _epoch(loader(NeighborSampler([3]), num_workers=1)) if (
             device == "cpu"
         ) else []  # fmt: skip
-    with named_case("a graph without DGL's formats"):
-        found["from_store"] = _epoch(
-            loader(NeighborSampler([3, 2]), graph=peergraph_dgl.from_store(store))
+    with named_case("a graph without DGL's formats, which draws torch's random numbers"):
+        plain = peergraph_dgl.from_store(store, edges=True)
+        edges = as_edge_prediction_sampler(
+            NeighborSampler([3, 2]), negative_sampler=negative_sampler.GlobalUniform(2)
         )
+        found["from_store"] = _epoch(loader(NeighborSampler([3, 2]), graph=plain))
+        found["subgraphs"] = _epoch(loader(ShaDowKHopSampler([3, 2]), graph=plain))
+        found["edges"] = _epoch(loader(edges, _mine(EDGES)[:20], plain))
+    with named_case("edges and negative edges of DGL's graph"):
+        for _, positive, negative, blocks in loader(edges, _mine(EDGES)[:20]):
+            assert positive.num_nodes() == negative.num_nodes() == blocks[-1].num_dst_nodes()
+            e = graph.edata["e"][positive.edata[dgl.EID].cpu()]
+            assert torch.equal(positive.edata["e"].cpu(), e)
     with named_case("batches after a restart"):
 
         def stateful() -> Any:

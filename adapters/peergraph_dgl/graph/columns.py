@@ -12,7 +12,7 @@ import torch
 from dgl.frame import Column
 from torch import Tensor
 
-from peergraph.memory import FetchedRows, RemoteRowsError, Table
+from peergraph.memory import DistributedTable, FetchedRows, RemoteRowsError, Table
 from peergraph.store import EdgeType, NodeType, Store, TableTensor
 
 from ..compat import LazyIndex
@@ -41,6 +41,8 @@ class StoreColumn(Column):  # type: ignore[misc]
     writes_through = False
     fetched: FetchedRows | None = None
     """Rows of other machines that a loader has received for the batch of this column."""
+    unread: tuple[NodeType | EdgeType, str] | None = None
+    """Owner and name of the table, where a worker has sent the ids without the rows."""
 
     @classmethod
     def from_table(cls, tensor: TableTensor) -> StoreColumn:
@@ -128,7 +130,23 @@ class StoreColumn(Column):  # type: ignore[misc]
 
     def reduce_to_process(self) -> Any:
         """Returns what ``__reduce_ex__`` returns, for a process of this machine."""
+        selected = self.selected()
+        if selected and isinstance(selected[0], DistributedTable) and self.fetched is None:
+            table = self.storage.owner, self.storage.table_name
+            pending = self.scheme, self.index, self.device, self.deferred_dtype
+            return StoreColumn._with_ids_of, (table, pending)
         return copyreg.__newobj__, (StoreColumn,), self.__getstate__()  # type: ignore[attr-defined]
+
+    @classmethod
+    def _with_ids_of(cls, table: tuple[NodeType | EdgeType, str], pending: Any) -> StoreColumn:
+        column = cls(None, *pending)
+        column.unread = table
+        return column
+
+    def connect(self, store: Store) -> None:
+        """Has a column that a worker has sent without rows read the tables of this process."""
+        if self.unread is not None:
+            self.storage, self.unread = TableTensor(store, *self.unread, _CPU), None
 
     def subcolumn(self, rowids: Tensor) -> StoreColumn:
         """Selects rows, which are read on first use, to the device of ``rowids``."""

@@ -88,6 +88,7 @@ class Samples:
     def __init__(self, loader: Any, batches: Any) -> None:
         self.dataloader_it = batches.dataloader_it
         self._loader = loader
+        self._store: Any = find_store(loader.graph)
         self._batches = batches
 
     def __iter__(self) -> Samples:
@@ -101,6 +102,10 @@ class Samples:
         sample = next(self.dataloader_it)
         for graph in _graphs(sample):
             restore_parent_storage_columns(graph, self._loader.graph)
+            for frame in (*graph._node_frames, *graph._edge_frames):
+                for column in frame_columns(frame).values():
+                    if isinstance(column, StoreColumn):
+                        column.connect(self._store)
         return Sample(sample, self._loader, self._batches)
 
 
