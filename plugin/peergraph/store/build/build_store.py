@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -26,7 +27,8 @@ from peergraph.store.input import local_csc
 from peergraph.store.input.schema import Schema, agree_on_schema
 from peergraph.store.input.source import EdgeType, GraphSource
 from peergraph.store.placement.added_tables import BuildRecord
-from peergraph.store.placement.items import graph_items
+from peergraph.store.placement.items import graph_items, id_items
+from peergraph.store.placement.machine_plan import agree_on_machine_plan
 from peergraph.store.placement.options import PlacementOptions, disk_spill, shard_ratios
 from peergraph.store.placement.plan import Plan
 from peergraph.store.placement.planner import choose_plan, fits_budget, may_split
@@ -69,12 +71,17 @@ def build_store(
     """
     group.agree(plan=options["plan"], ratios=shard_ratios(options))
     schema = agree_on_schema(source, group)
+    local = local_csc.local_structure(source, schema, group)
+    degrees = local_csc.in_degrees(local, schema, group)
+    permuted = local_csc.relations_with_edge_ids(local, group)
+    over_machines = agree_on_machine_plan(
+        options, graph_items(schema, degrees, permuted), id_items(schema), group
+    )
+    is_chosen, options = options["machines"] == "auto", {**options, "machines": over_machines.name}
     splits = machine_splits(schema, options, group.machines)
     kept = schema_of_machine(schema, splits)
-    local = local_csc.local_structure(source, schema, group)
     by_machine = any(split.hot for split in splits.values())
     ordered = by_machine or may_split(options, group)
-    degrees = local_csc.in_degrees(local, schema, group)
     hotness = options["hotness"]
     node_reads = node_hotness(hotness, local, degrees, schema, group, ordered)
     list_reads: dict[EdgeType, Tensor] = {}
@@ -89,10 +96,11 @@ def build_store(
         found = BatchReads.of(hotness, node_reads, order.nodes, schema.num_edges, group.device)
         return found.with_lists(list_reads, order.lists, group.device)
 
-    permuted = local_csc.relations_with_edge_ids(local, group)
     maps = bool(order.nodes), bool(order.lists)
     chosen = choose_plan(options, kept, order.degrees(degrees), permuted, reads, maps, group)
     order, plan = order.used_by(group.broadcast(chosen), keep_nodes=by_machine)
+    if is_chosen:
+        plan = replace(plan, over_machines=str(over_machines))
     if group.rank == 0:
         _logger.info("store over %d ranks on %s: %s", group.world_size, group.device, plan)
     if plan.bytes_disk() and not splits:

@@ -54,10 +54,11 @@ class PlacementOptions(TypedDict, total=False):
             reads nothing from other machines (WholeGraph III-D). Each machine brings the graph, or
             one sends it to those that do not. ``"shard"``: each machine has the structure, the
             tables with at most 16 bytes a row, the hottest rows of the others, and its share of the
-            rest; loaders exchange rows batch by batch, on all ranks together. ``"auto"``, which
-            replicates what fits, raises NotImplementedError.
-        hot_ratio: with ``machines="shard"``: the share (0..1) of the rows of each node table,
-            hottest first, that every machine has; default 0.25. Equal on all machines.
+            rest; loaders exchange rows batch by batch, on all ranks together. ``"auto"``
+            replicates what fits the memory of each machine, and else shards; ``print(store.plan)``
+            says why. Rows on disk (`spill`) do not count as fitting.
+        hot_ratio: where rows are split over machines: the share (0..1) of the rows of each node
+            table, hottest first, that every machine has; default 0.25. Equal on all machines.
     """
 
     plan: str | Plan
@@ -101,8 +102,7 @@ def complete_options(options: PlacementOptions) -> PlacementOptions:
     Raises:
         TypeError: a keyword that is no option of placement.
         ValueError: a ratio, `first`, `spill`, `host_budget` or `machines` that is out of range, or
-            `hot_ratio` without ``machines="shard"``.
-        NotImplementedError: `machines` is ``"auto"``.
+            `hot_ratio` with ``machines="replicate"``.
     """
     for name in options:
         if name not in _DEFAULTS:
@@ -144,8 +144,3 @@ def hot_ratio(options: PlacementOptions) -> float:
 def _check_machines(given: object) -> None:
     if given not in MACHINE_PLANS:
         raise ValueError(f"machines must be one of {MACHINE_PLANS}, got {given!r}")
-    if given == "auto":
-        raise NotImplementedError(
-            f'machines={given!r} is not implemented: machines="replicate" keeps a store of the '
-            'whole graph on each machine, machines="shard" splits rows of tables over machines'
-        )

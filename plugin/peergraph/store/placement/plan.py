@@ -108,6 +108,7 @@ class Plan:
         placements: of all items.
         partitions: which ranks store which of the sharded rows; None: each rank its share.
         predictions: the cost of reading each item, where the machine's links were known.
+        over_machines: what ``machines="auto"`` has chosen, and why.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Plan:
     placements: tuple[Placement, ...]
     partitions: Partitions | None = None
     predictions: tuple[Prediction, ...] = ()
+    over_machines: str | None = None
 
     @property
     def partitions_in_use(self) -> Partitions:
@@ -170,6 +172,7 @@ class Plan:
             tuple(map(Placement.from_fields, given.objects("placements"))),
             partitions,
             tuple(map(Prediction.from_fields, predictions)),
+            given.text("over_machines") if given.has("over_machines") else None,
         )
         if plan.world_size < 1:
             given.fail("world_size", "at least 1")
@@ -194,6 +197,8 @@ class Plan:
         limit = "" if budget is None else f", budget {format_bytes(budget)} a rank"
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
         lines = [f"plan {self.name!r}: {ranks}{limit}; shares of rows by tier, and bytes"]
+        if self.over_machines is not None:
+            lines.append(f"  {self.over_machines}")
         for r in rows:
             cells = [t.ljust(w) for t, w in zip(r[:2], widths, strict=False)]
             cells += [t.rjust(w) for t, w in zip(r[2:], widths[2:], strict=True)]
