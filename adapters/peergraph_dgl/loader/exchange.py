@@ -131,7 +131,7 @@ class Sample:
         """
         found: list[Request] = []
         for domain in ("node", "edge"):
-            columns = list(self._columns(domain))
+            columns = list(self._frame_columns(domain))
             prefetched = [self._prefetched(*c) for c in columns if isinstance(c[-1], LazyFeature)]
             named = _split_only(prefetched)
             if not named:
@@ -147,13 +147,13 @@ class Sample:
         read on first use, for which they keep the rows.
         """
         for domain in ("node", "edge"):
-            for *_, column in self._columns(domain):
+            for *_, column in self._frame_columns(domain):
                 if isinstance(column, StoreColumn) and _split_only([column.selected()]):
                     column.fetched = fetched
         self.batches.dataloader_it = iter((self.value,))
         return next(self.batches)
 
-    def _columns(self, domain: str) -> Iterator[tuple[Frame, Any, str, Any]]:
+    def _frame_columns(self, domain: str) -> Iterator[tuple[Frame, Any, str, Any]]:
         """Frame, type, name and column of all columns of nodes or of edges."""
         for graph in _graphs(self.value):
             frames, types = {
