@@ -174,7 +174,7 @@ def _view(input: Any, *sizes: Any, **kwargs: Any) -> ChunkRows | None:
     return ChunkRows(input.rows.reshape(local), layout, dim)
 
 
-def _reduction(function: Callable[..., Tensor]) -> RowFunction:
+def _row_reduction(function: Callable[..., Tensor]) -> RowFunction:
     """Returns the function that reduces other dimensions than that of rows."""
 
     def run(input: Any, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> ChunkRows | None:
@@ -190,9 +190,9 @@ def _reduction(function: Callable[..., Tensor]) -> RowFunction:
 
 
 for _function in (torch.sum, torch.mean):
-    ROW_FUNCTIONS[_function] = _reduction(_function)
+    ROW_FUNCTIONS[_function] = _row_reduction(_function)
 for _function in (Tensor.sum, Tensor.mean):
-    ROW_FUNCTIONS[_function] = _reduction(_function)
+    ROW_FUNCTIONS[_function] = _row_reduction(_function)
 
 
 @_register(F.layer_norm)
