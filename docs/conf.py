@@ -34,6 +34,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "sphinx_design",
+    "error_messages",
     "mermaid",
     "public_names",
     "repository_links",

@@ -40,6 +40,22 @@ def test_figures_are_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     )
 
 
+def test_troubleshooting_quotes_messages_that_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("docutils", reason="needs docutils, which the extra docs installs")
+    texts = [m.text for m in load("docs/extensions/error_messages.py", monkeypatch)["messages"]()]
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    quoted = re.findall(r"^\| `(.+?)` \|", page, re.MULTILINE)
+    assert len(quoted) > 20
+    parts = [[part.strip() for part in quote.split("…") if part.strip()] for quote in quoted]
+    missing = [q for q, p in zip(quoted, parts, strict=True) if not any(_has(t, p) for t in texts)]
+    assert missing == []
+
+
+def _has(text: str, parts: list[str]) -> bool:
+    """Whether the parts are in the text, one after the other."""
+    return re.search(".*".join(map(re.escape, parts)), text) is not None
+
+
 def test_every_public_package_has_a_page_of_reference() -> None:
     pages = [path.read_text() for path in (ROOT / "docs" / "reference").glob("*.rst")]
     described = [name for page in pages for name in re.findall(r"public-names:: (\S+)", page)]
