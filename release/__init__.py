@@ -1,0 +1,1 @@
+"""What makes and checks a release: wheels, and runs of them in empty environments."""

@@ -1,0 +1,143 @@
+"""Makes the wheels of a release: for each Python one, with the CPU and the CUDA part.
+
+    make wheels                                      # or: .venv/bin/python -m release.make_wheels
+    make wheels ARGS="3.12 --python 3.12=/opt/python3.12/bin/python"
+
+The core, which knows no Python, is compiled once; bindings are compiled for each Python. The CUDA
+runtime is linked in, so a wheel needs only the libraries of C and C++. auditwheel looks at the
+symbols that it takes from there, and names the wheel by the oldest system that has them: build in a
+manylinux container for older systems. Environment variables:
+
+    CUDAARCHS        GPU architectures; by default 80-real;90: Ampere, Ada, Hopper, and later GPUs
+                     by compilation in the driver at the first start
+    PEERGRAPH_CUDA   OFF makes wheels without the CUDA part
+
+A wheel of more than 100 MB, which package indexes do not take, is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from release.interpreters import interpreter
+
+ROOT = Path(__file__).parent.parent
+BUILD = ROOT / "build" / "wheels"
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+MAX_BYTES = 100_000_000
+ARCHITECTURES = "80-real;90"
+# What scikit-build-core takes from here is the same for all Pythons.
+TOOLS = ("scikit-build-core", "pybind11", "cmake", "ninja")
+
+
+def run(*command: str | Path, env: dict[str, str] | None = None) -> None:
+    """Prints and runs a command. Raises subprocess.CalledProcessError."""
+    print("+", *command, flush=True)
+    subprocess.run(command, cwd=ROOT, env=env, check=True)
+
+
+def use_compilers() -> None:
+    """Sets variables for all builds: GPU architectures, nvcc, and ccache where there is one."""
+    os.environ.setdefault("PEERGRAPH_CUDA", "ON")
+    os.environ.setdefault("CUDAARCHS", ARCHITECTURES)
+    os.environ["PIP_CONSTRAINT"] = str(ROOT / "constraints.txt")
+    os.environ.pop("PIP_BUILD_CONSTRAINT", None)  # pip refuses it where it isolates no build
+    sys.path.append(str(ROOT / "csrc" / "cmake"))
+    backend = import_module("build_backend")
+    if backend.wants_pip_nvcc():
+        import_module("make_editable").install_compiler()
+        backend.use_pip_nvcc()
+        os.environ["PEERGRAPH_PIP_NVCC"] = "0"  # builds take the compiler that CUDACXX names
+    if shutil.which("ccache"):
+        for language in ("CXX", "CUDA"):
+            os.environ.setdefault(f"CMAKE_{language}_COMPILER_LAUNCHER", "ccache")
+        os.environ.setdefault("CCACHE_BASEDIR", str(ROOT))
+        os.environ.setdefault("CCACHE_NOHASHDIR", "1")
+
+
+def make_core() -> Path:
+    """Compiles the core, and returns its archive."""
+    pybind11 = import_module("pybind11").get_cmake_dir()
+    folder = BUILD / "core"
+    run(
+        *("cmake", "-S", "csrc", "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release"),
+        f"-DPEERGRAPH_CUDA={os.environ['PEERGRAPH_CUDA']}",
+        f"-DPython_EXECUTABLE={sys.executable}",
+        f"-Dpybind11_DIR={pybind11}",
+    )
+    run("cmake", "--build", folder, "--target", "peergraph_core")
+    return folder / "libpeergraph_core.a"
+
+
+def make_wheel(python: str, core: Path) -> Path:
+    """Builds a wheel for the tag `linux` with the interpreter `python`."""
+    version = subprocess.run(
+        [python, "-c", "import sys; print('{}.{}'.format(*sys.version_info[:2]))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    place = BUILD / f"python{version}"
+    if not (place / "bin" / "pip").exists():
+        run(python, "-m", "venv", place)
+        run(place / "bin" / "python", "-m", "pip", "install", "-q", "--upgrade", "pip")
+    own = place / "bin" / "python"
+    run(own, "-m", "pip", "install", "-q", *TOOLS)
+    made = place / "wheels"
+    shutil.rmtree(made, ignore_errors=True)
+    path = f"{place / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    run(
+        *(own, "-m", "pip", "wheel", "-q", ".", "--no-deps", "--no-build-isolation", "-w", made),
+        *("-C", f"build-dir={place / 'build'}", "-C", f"cmake.define.PEERGRAPH_CORE={core}"),
+        env={**os.environ, "PATH": path},
+    )
+    return next(made.glob("peergraph-*.whl"))
+
+
+def repair(wheel: Path, folder: Path) -> Path:
+    """Has auditwheel name the wheel by the system that it needs; returns the path in `folder`."""
+    staged = BUILD / "repaired"
+    shutil.rmtree(staged, ignore_errors=True)
+    run("auditwheel", "repair", "--wheel-dir", staged, wheel)
+    [repaired] = staged.glob("*.whl")
+    if repaired.stat().st_size > MAX_BYTES:
+        raise SystemExit(
+            f"{repaired.name} has {repaired.stat().st_size / 1e6:.0f} MB, more than package "
+            f"indexes take ({MAX_BYTES / 1e6:.0f} MB): name fewer architectures in CUDAARCHS"
+        )
+    run("auditwheel", "show", repaired)
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob(f"{'-'.join(repaired.name.split('-')[:3])}-*.whl"):
+        old.unlink()
+    return Path(shutil.move(repaired, folder / repaired.name))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m release.make_wheels", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"of {', '.join(PYTHONS)}")
+    parser.add_argument("--folder", type=Path, default=ROOT / "dist")
+    parser.add_argument("--python", action="append", default=[], metavar="VERSION=PATH")
+    options = parser.parse_args(arguments)
+    for version in options.versions:
+        if version not in PYTHONS:
+            parser.error(f"wheels are for Python {', '.join(PYTHONS)}, got {version}")
+    found = [interpreter(version, options.python) for version in options.versions or PYTHONS]
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    use_compilers()
+    core = make_core()
+    wheels = [repair(make_wheel(python, core), options.folder) for python in found]
+    for wheel in wheels:
+        print(f"{wheel.stat().st_size / 1e6:6.1f} MB  {wheel}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
