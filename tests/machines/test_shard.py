@@ -1,37 +1,58 @@
-"""Rows of tables split over machines: the same batches as on one machine."""
+"""Rows of tables split over machines: batches and losses of one machine, and counted traffic."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import gc
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
-from torch_geometric.loader import NeighborLoader
+from torch.nn.parallel import DistributedDataParallel
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import LinkNeighborLoader, NeighborLoader
+from torch_geometric.nn import SAGEConv
 
 import peergraph_pyg
-from peergraph.memory import DistributedTable, Group, Machines
-from tests.adapters.pyg.graphs import random_data
+from peergraph.memory import DistributedTable, Group
+from peergraph.store import Store
+from tests.adapters.pyg.graphs import random_data, random_hetero
 from tests.machines.hosts import device_of_rank, run_on_hosts
 from tests.named_case import named_case
 
 _HOT = 0.25
 
 
+def _data() -> Data:
+    """With two wide tables of nodes, one of edges, and narrow ones."""
+    data = random_data()
+    data.wide = torch.arange(60 * 9, dtype=torch.int64).view(60, 3, 3)
+    return data
+
+
+def _hetero() -> HeteroData:
+    data = random_hetero()
+    for node_type in ("paper", "author"):
+        data[node_type].x = data[node_type].x.repeat(1, 4)
+    edges = data["author", "writes", "paper"]
+    edges.edge_attr = edges.edge_attr.repeat(1, 5)
+    return data
+
+
 def _tensors(batch: Any) -> dict[Any, Tensor]:
-    """All tensors of a batch."""
-    storages = batch.stores
     return {
-        (getattr(s, "_key", None), name): value.cpu()
-        for s in storages
-        for name, value in s.items()
+        (getattr(storage, "_key", None), name): value.cpu()
+        for storage in batch.stores
+        for name, value in storage.items()
         if isinstance(value, Tensor)
     }
 
 
-def _same(found: Iterable[Any], expected: Iterable[Any]) -> int:
-    """Checks that batches are equal, bit for bit, and returns their number."""
+def _check_same(found: Iterable[Any], expected: Iterable[Any], least: int = 0) -> None:
+    """Checks that batches are equal, bit for bit, and that there are at least so many."""
     count = 0
     for mine, other in zip(found, expected, strict=True):
         left, right = _tensors(mine), _tensors(other)
@@ -40,49 +61,248 @@ def _same(found: Iterable[Any], expected: Iterable[Any]) -> int:
             assert value.dtype == right[name].dtype, name
             assert torch.equal(value, right[name]), name
         count += 1
-    return count
+    assert count >= least
 
 
-def _shared(device: torch.device, data: Any, machines: str, **options: Any) -> Any:
-    machine = Group.current(device=device, timeout=60).machines
-    mine = data if machine.is_first_rank else None
-    return peergraph_pyg.share(mine, device=device, machines=machines, **options)
+class _Graphs:
+    """The same graph split over machines and whole on each, and this rank's part of the seeds."""
+
+    def __init__(self, device: torch.device, data: Any) -> None:
+        group = Group.current(device=device, timeout=60)
+        self.machines = group.machines
+        mine = data if self.machines.is_first_rank else None
+        self.split = peergraph_pyg.share(mine, device=device, machines="shard", hot_ratio=_HOT)
+        self.whole = peergraph_pyg.share(mine, device=device, machines="replicate")
+
+    @property
+    def store(self) -> Store:
+        return peergraph_pyg.store_of(self.split)
+
+    def seeds(self, count: int) -> Tensor:
+        """Different numbers of seeds; the last rank has none."""
+        rank, world_size = self.machines.rank, self.machines.world_size
+        if rank == world_size - 1:
+            return torch.empty(0, dtype=torch.int64)
+        return torch.arange(count)[rank : count - 9 * rank : world_size]
+
+    def check(self, batches: Any, least: int = 0) -> None:
+        """Checks that `batches` of both graphs are equal, from the same state of the generator."""
+        found = []
+        for graph in (self.split, self.whole):
+            torch.manual_seed(self.machines.rank)
+            found.append(list(batches(graph)))
+        _check_same(*found, least)
+
+    def close(self) -> None:
+        for graph in (self.split, self.whole):
+            peergraph_pyg.store_of(graph).close()
 
 
-def _uneven_seeds(machines: Machines, count: int) -> Tensor:
-    """Different numbers of seeds; the last rank has none."""
-    if machines.rank == machines.world_size - 1:
-        return torch.empty(0, dtype=torch.int64)
-    return torch.arange(count)[machines.rank : count - 5 * machines.rank : machines.world_size]
+def _loader(graph: Any, seeds: Tensor, **options: Any) -> NeighborLoader:
+    shuffle = len(seeds) > 0  # torch does not shuffle an empty list
+    return NeighborLoader(
+        graph, [4, 3], input_nodes=seeds, batch_size=3, shuffle=shuffle, **options
+    )
 
 
-def _homogeneous(device: torch.device) -> None:
-    data = random_data()
-    machines = Group.current(device=device).machines
-    split = _shared(device, data, "shard", hot_ratio=_HOT)
-    whole = _shared(device, data, "replicate")
-    store = peergraph_pyg.store_of(split)
-    assert isinstance(store.node_table("x"), DistributedTable)
-    assert isinstance(store.edge_table("edge_attr", store.edge_types[0]), DistributedTable)
-    assert not isinstance(store.node_table("y"), DistributedTable)
-    seeds = _uneven_seeds(machines, data.num_nodes)
-    with named_case("epochs with different numbers of batches"):
-        batches = []
-        for source in (split, whole):
-            torch.manual_seed(machines.rank)
-            loader = NeighborLoader(
-                source, [4, 3], input_nodes=seeds, batch_size=4, shuffle=len(seeds) > 0
-            )
-            batches.append([batch for _ in range(2) for batch in loader])
-        _same(*batches)
-    store.close()
-    peergraph_pyg.store_of(whole).close()
+def _check_homogeneous(graphs: _Graphs) -> None:
+    seeds = graphs.seeds(60)
+    least = 2 if graphs.machines.rank == 0 else 0
+
+    def epochs(graph: Any) -> Iterator[Any]:
+        loader = _loader(graph, seeds)
+        for _ in range(2):
+            yield from loader
+
+    def left_early(graph: Any) -> Iterator[Any]:
+        loader = _loader(graph, seeds)
+        for number, batch in enumerate(loader):
+            yield batch
+            if number == graphs.machines.rank:
+                break
+        yield next(iter(loader), batch) if len(seeds) else None
+        if not len(seeds):
+            next(iter(loader), None)
+        yield from loader
+
+    def two_at_once(graph: Any) -> Iterator[Any]:
+        # All neighbors: the threads of two loaders that draw numbers do not take turns.
+        pairs = torch.arange(24).view(2, 12)
+        links = LinkNeighborLoader(graph, [-1], edge_label_index=pairs, batch_size=4)
+        nodes = NeighborLoader(graph, [-1], input_nodes=torch.arange(12), batch_size=4)
+        for pair in zip(links, nodes, strict=True):
+            yield from pair
+
+    def links(graph: Any) -> Iterator[Any]:
+        pairs = torch.arange(24).view(2, 12)
+        yield from LinkNeighborLoader(
+            graph, [3], edge_label_index=pairs, batch_size=4, neg_sampling_ratio=1.0
+        )
+
+    def keyed(graph: Any) -> Iterator[Any]:
+        loader = peergraph_pyg.stateful(_loader(graph, seeds, transform=_add_noise), seed=7)
+        yield from loader
+        loader.set_epoch(3, start_batch=1)
+        yield from loader
+
+    def changed(graph: Any) -> Iterator[Any]:
+        yield from _loader(graph, seeds, transform_sampler_output=_reverse_nodes)
+
+    def not_ahead(graph: Any) -> Iterator[Any]:
+        for batch in peergraph_pyg.prefetch(_loader(graph, seeds), depth=0):
+            torch.rand(1)
+            yield batch
+
+    def lazy(graph: Any) -> Iterator[Any]:
+        for batch in _loader(peergraph_pyg.lazy(graph), seeds):
+            batch.x = batch.x + 0
+            yield batch
+
+    def stores(graph: Any) -> Iterator[Any]:
+        pair = peergraph_pyg.stores(peergraph_pyg.store_of(graph))
+        yield from NeighborLoader(pair, [3], input_nodes=torch.arange(9), batch_size=4)
+
+    for case in (epochs, left_early, two_at_once, links, keyed, changed, not_ahead, lazy, stores):
+        with named_case(case.__name__):
+            graphs.check(lambda graph, case=case: [b for b in case(graph) if b is not None], least)
 
 
-@pytest.mark.parametrize("hosts", ["abab"])
-def test_batches(hosts: str) -> None:
-    run_on_hosts(_run, hosts)
+def _add_noise(batch: Any) -> Any:
+    batch.noise = torch.rand(3)
+    return batch
 
 
-def _run() -> None:
-    _homogeneous(device_of_rank("cpu"))
+def _reverse_nodes(sample: Any) -> Any:
+    """Has the nodes of a sample in the reversed order."""
+    last = len(sample.node) - 1
+    sample.node = sample.node.flip(0)
+    sample.row, sample.col = last - sample.row, last - sample.col
+    return sample
+
+
+def _check_heterogeneous(graphs: _Graphs) -> None:
+    seeds = torch.arange(graphs.machines.rank, 40, graphs.machines.world_size)
+
+    def nodes(graph: Any) -> Iterator[Any]:
+        yield from NeighborLoader(graph, [3, 2], input_nodes=("paper", seeds), batch_size=4)
+
+    def links(graph: Any) -> Iterator[Any]:
+        edge_type = ("author", "writes", "paper")
+        edges = graph[edge_type].edge_index.cpu()[:, :20]
+        yield from LinkNeighborLoader(
+            graph, [2, 2], edge_label_index=(edge_type, edges), batch_size=8
+        )
+
+    for case in (nodes, links):
+        with named_case("types", case.__name__):
+            graphs.check(case, 2)
+
+
+def _check_traffic(graphs: _Graphs) -> None:
+    """Each machine receives each cold row of other machines once a batch, and no other bytes."""
+    machines, store = graphs.machines, graphs.store
+    table = store.node_table("x")
+    assert isinstance(table, DistributedTable)
+    split = table.row_set.split
+    seeds = graphs.seeds(60)
+    before = store.network_traffic()
+    needed: list[set[int]] = []
+    edges: list[set[int]] = []
+    for batch in _loader(graphs.split, seeds):
+        remote = [batch.n_id[table.is_remote(batch.n_id).cpu()].cpu()]
+        of_edges = store.edge_table("edge_attr", store.edge_types[0])
+        assert isinstance(of_edges, DistributedTable)
+        needed.append(set(remote[0].tolist()))
+        edges.append(set(batch.e_id[of_edges.is_remote(batch.e_id)].tolist()))
+    # Also what threads of ranks without seeds have answered.
+    table.collective_read(torch.empty(0, dtype=torch.int64))
+    traffic = store.network_traffic() - before
+    found: list[Any] = [None] * machines.world_size
+    dist.all_gather_object(found, (needed, edges, traffic))
+    mine = [found[rank] for rank in machines.local_ranks]
+    most = max(len(each[0]) for each in mine)
+
+    def distinct(part: int) -> int:
+        by_batch = [[each[part][t] for each in mine if t < len(each[part])] for t in range(most)]
+        return sum(len(set().union(*sets)) for sets in by_batch)
+
+    nodes, links = distinct(0), distinct(1)
+    assert nodes > 0
+    assert split.hot == round(_HOT * 60)
+    assert sum(each[2].ids_sent for each in mine) == nodes + links
+    # The tables x and wide, and edge_attr.
+    assert sum(each[2].rows_received for each in mine) == 2 * nodes + links
+    total = [sum(getattr(each[2], name) for each in found) for name in ("rows_sent", "bytes_sent")]
+    received = ("rows_received", "bytes_received")
+    assert total == [sum(getattr(each[2], name) for each in found) for name in received]
+
+
+def _losses(graph: Any, graphs: _Graphs, device: torch.device) -> list[float]:
+    """Of two epochs; ranks have different numbers of batches, and the last has none."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(SAGEConv(5, 4).to(device))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    loader = _loader(graph, graphs.seeds(60))
+    for epoch in range(2):
+        torch.manual_seed(100 * epoch + graphs.machines.rank)
+        with model.join():
+            for batch in loader:
+                optimizer.zero_grad()
+                out = model(batch.x, batch.edge_index)[: batch.batch_size]
+                loss = F.cross_entropy(out, batch.y[: batch.batch_size])
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+    return losses
+
+
+def _check_raising(graphs: _Graphs) -> None:
+    """One rank leaves its loop by an exception that it catches; others go on."""
+    seeds = torch.arange(12)
+
+    def run(graph: Any) -> Iterator[Any]:
+        loader = NeighborLoader(graph, [2], input_nodes=seeds, batch_size=3)
+        try:
+            for number, batch in enumerate(loader):
+                if number == 1 and graphs.machines.rank == 0:
+                    raise KeyError("of the loop")
+                yield batch
+        except KeyError:
+            gc.collect()
+        yield from loader
+
+    graphs.check(run, 5)
+
+
+def _all_cases(device: str) -> None:
+    place = device_of_rank(device)
+    graphs = _Graphs(place, _data())
+    _check_homogeneous(graphs)
+    with named_case("traffic"):
+        _check_traffic(graphs)
+    with named_case("losses"):
+        found = _losses(graphs.split, graphs, place)
+        assert found == _losses(graphs.whole, graphs, place)
+    with named_case("an exception in one loop"):
+        _check_raising(graphs)
+    graphs.close()
+    graphs = _Graphs(place, _hetero())
+    _check_heterogeneous(graphs)
+    graphs.close()
+
+
+@pytest.mark.parametrize("hosts", ["aabb", "abbb", "abca"])
+def test_batches_and_losses_are_those_of_one_machine(hosts: str) -> None:
+    run_on_hosts(_all_cases, hosts, "cpu")
+
+
+@pytest.mark.gpus(2)
+def test_batches_and_losses_are_those_of_one_machine_on_gpus() -> None:
+    run_on_hosts(_all_cases, "ab", "cuda", device="cuda")
+
+
+@pytest.mark.gpus(4)
+@pytest.mark.parametrize("hosts", ["aabb", "abbb"])
+def test_batches_and_losses_are_those_of_one_machine_on_four_gpus(hosts: str) -> None:
+    run_on_hosts(_all_cases, hosts, "cuda", device="cuda")

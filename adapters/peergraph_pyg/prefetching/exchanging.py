@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,7 +13,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import LinkLoader, NodeLoader
 
-from peergraph.integration import ExchangeIterator
+from peergraph.integration import ExchangeIterator, ThreadRng
 from peergraph.memory import DistributedTable, Table
 from peergraph.store import Store, TableTensor
 
@@ -24,6 +26,26 @@ from .thread_state import record_stream
 def is_split(store: Store | None) -> bool:
     """Whether the rows of a store's tables are split over machines."""
     return store is not None and store.exchange is not None
+
+
+@dataclass
+class Sampled:
+    """A sample, and the state of random numbers after it, where its number in the epoch sets it."""
+
+    sample: Any
+    random_state: Tensor | None
+
+
+@contextmanager
+def _random_numbers(state: Tensor | None) -> Iterator[ThreadRng | None]:
+    """A context that goes on with the random numbers of a sample."""
+    if state is None:
+        yield None
+        return
+    rng = ThreadRng()
+    rng.state = state
+    with rng:
+        yield rng
 
 
 class RowsOfSamples:
@@ -48,22 +70,27 @@ class RowsOfSamples:
         names = ", ".join(sorted(_name(tensor) for tensor in self._tensors))
         return f"{type(self._loader).__name__} of {names or 'no split tables'}"
 
-    def change(self, sample: Any) -> Any:
+    def sampled(self, sample: Any, random_state: Tensor | None) -> Sampled:
         """What the loader's ``transform_sampler_output`` makes of a sample."""
-        return sample if self._change is None else self._change(sample)
+        if self._change is None:
+            return Sampled(sample, random_state)
+        with _random_numbers(random_state) as rng:
+            changed = self._change(sample)
+            return Sampled(changed, None if rng is None else rng.state)
 
-    def requests(self, sample: Any) -> list[tuple[Table, Tensor]]:
+    def requests(self, sampled: Sampled) -> list[tuple[Table, Tensor]]:
         """The tables that the batch reads, and the ids."""
         found = []
         for tensor in self._tensors:
-            ids = self._ids(tensor, sample)
+            ids = self._ids(tensor, sampled.sample)
             if ids is not None:
                 found.append((tensor.table, ids))
         return found
 
-    def batch(self, sample: Any) -> Any:
+    def batch(self, sampled: Sampled) -> Any:
         """The batch of a sample."""
-        return self._loader.filter_fn(sample)
+        with _random_numbers(sampled.random_state):
+            return self._loader.filter_fn(sampled.sample)
 
     def _ids(self, tensor: TableTensor, sample: Any) -> Tensor | None:
         is_of_edges = isinstance(tensor.owner, tuple)
@@ -115,17 +142,18 @@ def exchange_rows(
     store = find_store(loader.data)
     assert store is not None
     sampler = getattr(loader, "node_sampler", None) or loader.link_sampler
+    sampled = _Samples(samples, rows)
     if depth == 0 or not isinstance(sampler, NeighborSampler):
         return ExchangeIterator(
             store,
-            _ChangedSamples(samples, rows),
+            sampled,
             rows.requests,
             lambda sample, fetched: rows.batch(sample),
             rows.what,
             ahead=False,
             record_stream=record_stream,
         )
-    results = _Results(PrefetchIterator(samples, depth + 1, device, options, store), rows)
+    results = _Results(PrefetchIterator(sampled, depth + 1, device, options, store))
     return ExchangeIterator(
         store,
         results,
@@ -137,8 +165,8 @@ def exchange_rows(
     )
 
 
-class _ChangedSamples:
-    """Samples, made when they are asked for."""
+class _Samples:
+    """Samples as they are made, in the thread that makes them."""
 
     def __init__(self, samples: Iterator[Any], rows: RowsOfSamples) -> None:
         self._samples = samples
@@ -147,8 +175,9 @@ class _ChangedSamples:
     def __iter__(self) -> Iterator[Any]:
         return self
 
-    def __next__(self) -> Any:
-        return self._rows.change(next(self._samples))
+    def __next__(self) -> Sampled:
+        sample = next(self._samples)
+        return self._rows.sampled(sample, getattr(self._samples, "random_state", None))
 
     def __len__(self) -> int:
         return len(self._samples)  # type: ignore[arg-type]
@@ -157,9 +186,8 @@ class _ChangedSamples:
 class _Results:
     """What a thread has made of samples, before the loop takes it."""
 
-    def __init__(self, made: PrefetchIterator, rows: RowsOfSamples) -> None:
+    def __init__(self, made: PrefetchIterator) -> None:
         self._made = made
-        self._rows = rows
         self._last: Result | None = None
 
     def __iter__(self) -> Iterator[Any]:
@@ -175,10 +203,10 @@ class _Results:
     def __len__(self) -> int:
         return len(self._made)
 
-    def sample_of(self, result: Result) -> Any:
-        """The sample of a result, or its error."""
-        result.batch = self._rows.change(self._made.batch_of(result))
-        return result.batch
+    def sample_of(self, result: Result) -> Sampled:
+        """The sample of a result; raises its error."""
+        sampled: Sampled = self._made.batch_of(result)
+        return sampled
 
     def deliver(self, result: Result | None) -> None:
         """The loop takes a result; None: it has taken all."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch.distributed as dist
+from torch import Tensor
 
 from peergraph.integration.thread_rng import ThreadRng
 
@@ -156,6 +157,11 @@ class KeyedIterator:
             batch = next(self._inner)
         self._batch += 1
         return batch
+
+    @property
+    def random_state(self) -> Tensor:
+        """The state of the CPU's generator after the last batch was made."""
+        return self._rng.state
 
     @contextmanager
     def _random(self, batch: int) -> Iterator[None]:

@@ -236,7 +236,7 @@ class DistributedTable(Table):
         with progress_bar("load", len(source) * self.row_bytes, progress) as moved:
             for begin in range(0, len(source), step):
                 part = source[begin : begin + step]
-                positions, local = self.row_set.kept_here(start + begin, len(part))
+                positions, local = self.row_set.kept_rows(start + begin, len(part))
                 self.load_local(local, _select(part, positions))
                 moved(len(part) * self.row_bytes)
         if self.device.type == "cuda":

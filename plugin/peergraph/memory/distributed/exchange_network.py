@@ -127,9 +127,11 @@ class Transfer:
         self.receives: dict[int, Any] = {}
         self.inboxes: dict[int, torch.Tensor] = {}
 
-    def wait(self) -> dict[int, torch.Tensor]:
-        """Returns what came, uint8 by sender, on the group's device; and waits until everything is
-        sent.
+    def wait(self, device: torch.device | None = None) -> dict[int, torch.Tensor]:
+        """Returns what came, uint8 by sender; and waits until everything is sent.
+
+        Args:
+            device: of what came; None: the group's.
 
         Raises:
             PeerLostError: a rank is lost or did not send in time.
@@ -140,7 +142,8 @@ class Transfer:
         for _, work in self.sends:
             work.wait()
         self.receives, self.sends = {}, []
-        return {rank: part.to(self._group.device) for rank, part in self.inboxes.items()}
+        device = device or self._group.device
+        return {rank: part.to(device) for rank, part in self.inboxes.items()}
 
     def _wait(self, work: Any, rank: int, deadline: float) -> None:
         left = max(_LOOK_S, deadline - time.monotonic())

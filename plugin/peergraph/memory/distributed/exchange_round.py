@@ -17,6 +17,7 @@ from peergraph.memory.distributed.row_set import RowSet
 
 Request = tuple[DistributedTable, torch.Tensor]
 
+_CPU = torch.device("cpu")
 _LOCAL_IDS, _COUNTS, _IDS, _ROWS, _LOCAL_ROWS = range(1, 6)
 _ALIGNMENT = 16
 _WORD = 8
@@ -248,8 +249,8 @@ class ExchangeRound:
             for p in self._partners
         }
         numbers = {
-            p: message.cpu().view(torch.int64).view(-1, 2).tolist()
-            for p, message in counted.wait().items()
+            p: message.view(torch.int64).view(-1, 2).tolist()
+            for p, message in counted.wait(_CPU).items()
         }
         sent = sum(part.numel() for part in ids.values())
         received = {p: sum(count for _, count in numbers[p]) for p in self._partners}

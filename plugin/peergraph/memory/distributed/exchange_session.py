@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from typing_extensions import Self
 
 from peergraph.errors import CollectiveMismatchError, PeerLostError
+from peergraph.memory.device.capture_mode import use_thread_local_capture_mode
 from peergraph.memory.distributed.distributed_table import DistributedTable
 from peergraph.memory.distributed.exchange_network import ExchangeNetwork
 from peergraph.memory.distributed.exchange_round import ExchangeRound, Layout, wanted_rows
@@ -21,6 +22,7 @@ from peergraph.memory.distributed.row_set import RowSet
 from peergraph.memory.table.table import Table
 from peergraph.profiling import EXCHANGE, profiled
 
+_CPU = torch.device("cpu")
 _HEADER = 0
 _WORD = 8
 
@@ -80,15 +82,18 @@ class ExchangeSession:
         layout: Layout,
         network: ExchangeNetwork,
         traffic: TrafficCounter,
+        stream: torch.cuda.Stream | None = None,
     ) -> None:
         """
         Args:
             what: the loader and what it reads; the same on all ranks.
+            stream: on a GPU: in which rows are sent for other ranks when this one has finished.
         """
         self.what = what
         self.network = network
         self.finished = False
         """Whether this rank has no more batches."""
+        self._stream = stream
         self._layout = layout
         self._traffic = traffic
         self._hash = int.from_bytes(
@@ -168,7 +173,7 @@ class ExchangeSession:
 
     def _answer(self) -> None:
         try:
-            with self._guard():
+            with self._guard(), self._on_stream():
                 self._complete()
                 while True:
                     headers = self._exchange_headers(True, {})
@@ -178,6 +183,14 @@ class ExchangeSession:
                     self._complete()
         except Exception as error:  # raised by join
             self._error = error
+
+    def _on_stream(self) -> AbstractContextManager[Any]:
+        """A new thread begins on GPU 0, and must not disturb a capture of a CUDA graph."""
+        if self._stream is None:
+            return nullcontext()
+        torch.cuda.set_device(self._stream.device)
+        use_thread_local_capture_mode()
+        return torch.cuda.stream(self._stream)
 
     def _complete(self) -> None:
         if self._pending is not None:
@@ -232,9 +245,9 @@ class ExchangeSession:
         remote = machines.world_size - len(machines.local_ranks)
         self._traffic.add(bytes_sent=size * remote, bytes_received=size * remote)
         what = f"batch {self._rounds} of {self.what}"
-        came = network.transfer(parts, dict.fromkeys(parts, size), _HEADER, what).wait()
+        came = network.transfer(parts, dict.fromkeys(parts, size), _HEADER, what).wait(_CPU)
         for rank, message in came.items():
-            headers[rank] = message.cpu().view(torch.int64).tolist()
+            headers[rank] = message.view(torch.int64).tolist()
         headers = dict(sorted(headers.items()))
         self._check(headers)
         self._rounds += 1

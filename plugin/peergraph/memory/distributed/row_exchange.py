@@ -82,7 +82,7 @@ class RowExchange:
         if network is None:
             network = self._connect()
             self._networks.append(network)
-        session = ExchangeSession(what, self._layout, network, self._traffic)
+        session = ExchangeSession(what, self._layout, network, self._traffic, self._stream)
         self._sessions.append(session)
         return session
 

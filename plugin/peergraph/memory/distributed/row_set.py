@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from peergraph.memory.distributed.machine_split import MachineSplit
@@ -34,14 +36,20 @@ class RowSet:
         rows = self._order.as_tensor()[ids.clamp(0, self.split.rows - 1)].long()
         return torch.where((ids < 0) | (ids >= self.split.rows), ids, rows)
 
-    def kept_here(self, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which of the users' rows from `start` on are on this machine.
+    def kept_rows(
+        self, start: int, count: int, machine: int | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Which of the users' rows from `start` on a machine has.
+
+        Args:
+            machine: None: this one.
 
         Returns:
             int64 on the order's device: their positions from `start` on, and their local rows.
         """
+        split = self.split if machine is None else replace(self.split, index=machine)
         device = "cpu" if self._order is None else self._order.device
         ids = torch.arange(start, start + count, device=device)
-        local = self.split.local_row(self.internal_row(ids))
+        local = split.local_row(self.internal_row(ids))
         positions = (local >= 0).nonzero().squeeze(1)
         return positions, local[positions]

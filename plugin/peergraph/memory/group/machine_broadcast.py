@@ -33,6 +33,7 @@ class MachineBroadcast:
             receivers: ranks in torch.distributed of the ranks that get them.
         """
         self._sender = sender
+        self.receivers = tuple(receivers)
         self._is_sender = group.machines.rank == sender
         ranks = [sender, *receivers]
         self._gloo = _connect(group, name, ranks)
@@ -55,6 +56,31 @@ class MachineBroadcast:
             if piece.numel():
                 self._broadcast(piece)
         return values
+
+    def scatter(
+        self, make: Callable[[], Sequence[Tensor]], shape: Sequence[int], dtype: torch.dtype
+    ) -> Tensor:
+        """Sends each receiver a tensor of its own, and returns this rank's, on the CPU.
+
+        Args:
+            make: called by the sender only: its own tensor, then those of the receivers, in order.
+            shape, dtype: of this rank's tensor.
+        """
+        made = self._made(make)
+        if made is None:
+            values = torch.empty(tuple(shape), dtype=dtype, device=_CPU)
+            if values.numel():
+                self._gloo.recv([values.view(-1).view(torch.uint8)], 0, 0).wait()
+            return values
+        parts = [part.detach().to(_CPU).contiguous() for part in made]
+        sends = [
+            self._gloo.send([part.view(-1).view(torch.uint8)], receiver + 1, 0)
+            for receiver, part in enumerate(parts[1:])
+            if part.numel()
+        ]
+        for work in sends:
+            work.wait()
+        return parts[0]
 
     def bytes(self, make: Callable[[], bytes]) -> bytes:
         """Returns the sender's bytes."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peergraph.memory import Group
+from peergraph.memory import Group, Machines
+from peergraph.memory.distributed.row_set import RowSet
 from peergraph.memory.group.collective_call import collective_call, collective_call_machines
 from peergraph.memory.group.machine_broadcast import MachineBroadcast
 from peergraph.store.input.schema import TableSpec
@@ -97,7 +98,9 @@ def graph_of_machine(source: GraphSource | None, group: Group) -> Iterator[Graph
 
     collective_call_machines(group, check)
     with sending.connect(group) as link:
-        mine = collective_call(group, lambda: source if link is None else _transfer(source, link))
+        mine = collective_call(
+            group, lambda: source if link is None else _transfer(source, link, group.machines)
+        )
         yield mine
 
 
@@ -166,7 +169,9 @@ class _Outline:
     edge_tables: dict[EdgeType, dict[str, TableSpec]]
 
 
-def _transfer(source: GraphSource | None, link: MachineBroadcast) -> GraphSource:
+def _transfer(
+    source: GraphSource | None, link: MachineBroadcast, machines: Machines
+) -> GraphSource:
     """Sends the structure, or receives it; rows of tables follow as they are read."""
     message = link.bytes(lambda: pickle.dumps(_outline(source)))
     outline: _Outline = pickle.loads(message)
@@ -179,8 +184,8 @@ def _transfer(source: GraphSource | None, link: MachineBroadcast) -> GraphSource
     return GraphSource(
         outline.num_nodes,
         edges,
-        {t: _sent_rows(s, t, node_tables, link) for t, s in outline.node_tables.items()},
-        {t: _sent_rows(s, t, edge_tables, link) for t, s in outline.edge_tables.items()},
+        {t: _sent_rows(s, t, node_tables, link, machines) for t, s in outline.node_tables.items()},
+        {t: _sent_rows(s, t, edge_tables, link, machines) for t, s in outline.edge_tables.items()},
     )
 
 
@@ -221,28 +226,55 @@ def _sent_edges(
     return EdgeSource(csc=(tensors["indptr"], tensors["indices"]), edge_ids=tensors.get("edge_ids"))
 
 
+@dataclass
+class SentRows(RowSource):
+    """Rows of a table that one machine has and sends to others, piece by piece.
+
+    Args:
+        kept: called with ``(begin, end, row set)``, on the sender and the receivers: returns those
+            of the rows that this machine has.
+    """
+
+    kept: Callable[[int, int, RowSet], Tensor]
+
+
 def _sent_rows(
     specs: Mapping[str, TableSpec],
     kind: Any,
     tables: Mapping[Any, Mapping[str, Tensor | RowSource]] | None,
     link: MachineBroadcast,
+    machines: Machines,
 ) -> dict[str, RowSource]:
     """Tables of a type; reading a piece of rows sends it."""
 
-    def read(name: str, begin: int, end: int) -> Tensor:
+    def read(name: str, spec: TableSpec, begin: int, end: int) -> Tensor:
         assert tables is not None
         table = tables[kind][name]
-        return table.rows(begin, end) if isinstance(table, RowSource) else table[begin:end]
+        rows = table.rows(begin, end) if isinstance(table, RowSource) else table[begin:end]
+        return _checked(rows, (end - begin, *spec.shape[1:]), spec)
 
     def rows(name: str, spec: TableSpec, begin: int, end: int) -> Tensor:
         shape = (end - begin, *spec.shape[1:])
-        return link.tensor(lambda: _checked(read(name, begin, end), shape, spec), shape, spec.dtype)
+        return link.tensor(lambda: read(name, spec, begin, end), shape, spec.dtype)
+
+    def kept(name: str, spec: TableSpec, begin: int, end: int, row_set: RowSet) -> Tensor:
+        count = end - begin
+        receivers = [machines.machine_of(rank) for rank in link.receivers]
+
+        def parts() -> list[Tensor]:
+            piece = read(name, spec, begin, end)
+            found = [row_set.kept_rows(begin, count, m)[0] for m in (machines.index, *receivers)]
+            return [piece[positions.to(piece.device)] for positions in found]
+
+        mine = row_set.kept_rows(begin, count)[0].numel()
+        return link.scatter(parts, (mine, *spec.shape[1:]), spec.dtype)
 
     return {
-        name: RowSource(
+        name: SentRows(
             spec.shape,
             spec.dtype,
-            lambda begin, end, name=name, spec=spec: rows(name, spec, begin, end),  # type: ignore[misc]
+            functools.partial(rows, name, spec),
+            functools.partial(kept, name, spec),
         )
         for name, spec in specs.items()
     }

@@ -12,6 +12,7 @@ from peergraph.memory.distributed.row_set import RowSet
 from peergraph.memory.group.collective_call import collective_call
 from peergraph.memory.table.partitions import Partitions
 from peergraph.progress import progress_bar
+from peergraph.store.build.machine_source import SentRows
 from peergraph.store.build.machine_split import is_split
 from peergraph.store.contents import StoreContents
 from peergraph.store.csc.neighbor_lists import write_lists
@@ -145,9 +146,13 @@ def _load_pieces(
     with progress_bar(what, table.row_bytes * source.shape[0], progress) as moved:
         for begin in range(start, stop, step):
             end = min(begin + step, stop)
-            rows = source.rows(begin, end)
-            _check_piece(what, rows, begin, end, table)
-            table.load(rows, begin, progress=False)
+            if isinstance(source, SentRows) and isinstance(table, DistributedTable):
+                kept = source.kept(begin, end, table.row_set)
+                table.load_local(table.row_set.kept_rows(begin, end - begin)[1], kept)
+            else:
+                rows = source.rows(begin, end)
+                _check_piece(what, rows, begin, end, table)
+                table.load(rows, begin, progress=False)
             moved(table.row_bytes * (end - begin))
 
 
