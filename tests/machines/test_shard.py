@@ -24,6 +24,8 @@ from tests.machines.hosts import device_of_rank, run_on_hosts
 from tests.named_case import named_case
 
 _HOT = 0.25
+# Of many cases, on a loaded machine.
+_TIMEOUT_S = 400
 
 
 def _data() -> Data:
@@ -294,15 +296,15 @@ def _all_cases(device: str) -> None:
 
 @pytest.mark.parametrize("hosts", ["aabb", "abbb", "abca"])
 def test_batches_and_losses_are_those_of_one_machine(hosts: str) -> None:
-    run_on_hosts(_all_cases, hosts, "cpu")
+    run_on_hosts(_all_cases, hosts, "cpu", timeout_s=_TIMEOUT_S)
 
 
 @pytest.mark.gpus(2)
 def test_batches_and_losses_are_those_of_one_machine_on_gpus() -> None:
-    run_on_hosts(_all_cases, "ab", "cuda", device="cuda")
+    run_on_hosts(_all_cases, "ab", "cuda", device="cuda", timeout_s=_TIMEOUT_S)
 
 
 @pytest.mark.gpus(4)
 @pytest.mark.parametrize("hosts", ["aabb", "abbb"])
 def test_batches_and_losses_are_those_of_one_machine_on_four_gpus(hosts: str) -> None:
-    run_on_hosts(_all_cases, hosts, "cuda", device="cuda")
+    run_on_hosts(_all_cases, hosts, "cuda", device="cuda", timeout_s=_TIMEOUT_S)

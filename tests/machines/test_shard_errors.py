@@ -21,6 +21,8 @@ from tests.machines.hosts import device_of_rank, run_on_hosts
 from tests.named_case import named_case
 
 _NODES, _EDGES = 50, 300
+# Of many cases, on a loaded machine.
+_TIMEOUT_S = 400
 
 
 def _tables() -> tuple[torch.Tensor, torch.Tensor]:
@@ -136,12 +138,12 @@ def _options(group: Group) -> None:
 
 @pytest.mark.parametrize("hosts", ["aab"])
 def test_reads_and_options(hosts: str) -> None:
-    run_on_hosts(_stores, hosts, "cpu")
+    run_on_hosts(_stores, hosts, "cpu", timeout_s=_TIMEOUT_S)
 
 
 @pytest.mark.gpus(2)
 def test_reads_and_options_on_gpus() -> None:
-    run_on_hosts(_stores, "ab", "cuda", device="cuda")
+    run_on_hosts(_stores, "ab", "cuda", device="cuda", timeout_s=_TIMEOUT_S)
 
 
 def _shared(group: Group) -> Any:
@@ -187,4 +189,4 @@ def _mismatches(device: str) -> None:
 
 
 def test_ranks_that_iterate_other_loaders() -> None:
-    run_on_hosts(_mismatches, "ab", "cpu")
+    run_on_hosts(_mismatches, "ab", "cpu", timeout_s=_TIMEOUT_S)
