@@ -53,7 +53,7 @@ for _, seeds, blocks in loader:
     F.cross_entropy(h, g.ndata["y"][seeds]).backward()
 print("trained on", len(loader), "batches")
 """
-DEMO = ("peergraph", "demo", "--epochs", "1", "--ranks", "2")
+DEMO = ("peergraph", "demo", *"--data products --scale 0.001 --epochs 1 --hidden 32".split())
 CHECKS: dict[str, tuple[str, ...]] = {
     "demo": DEMO,
     "demo, full graph": (*DEMO, "--full-graph"),
@@ -97,7 +97,8 @@ def requirements(cell: Cell) -> list[str]:
         texts += about["optional-dependencies"][extra]
     for requirement in map(Requirement, texts):
         marker = requirement.marker
-        if marker is None or marker.evaluate({"python_version": cell.python}):
+        has_floor = any(specifier.operator == ">=" for specifier in requirement.specifier)
+        if has_floor and (marker is None or marker.evaluate({"python_version": cell.python})):
             wanted.append(f"{requirement.name}{requirement.specifier}")
     return wanted
 
