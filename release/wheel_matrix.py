@@ -53,7 +53,8 @@ for _, seeds, blocks in loader:
     F.cross_entropy(h, g.ndata["y"][seeds]).backward()
 print("trained on", len(loader), "batches")
 """
-DEMO = ("peergraph", "demo", *"--data products --scale 0.001 --epochs 1 --hidden 32".split())
+GRAPH = ("--data", "products", "--scale", "0.001")
+DEMO = ("peergraph", "demo", *GRAPH, "--epochs", "1", "--hidden", "32")
 CHECKS: dict[str, tuple[str, ...]] = {
     "demo": DEMO,
     "demo, full graph": (*DEMO, "--full-graph"),
