@@ -16,6 +16,9 @@ from peergraph import num_gpus
 from peergraph.testing import preload
 from tests.gpu_turns import turn
 
+# What is imported and collected stays: looking for garbage in it takes a third of the time.
+gc.disable()
+
 # Helpers of tests say what they compared, as tests do.
 pytest.register_assert_rewrite(*(f"tests.{p.name}" for p in Path(__file__).parent.iterdir()))
 
@@ -56,10 +59,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "alone: on GPUs, no other test runs beside it")
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
     """Leaves modules and the collected tests out of later collections of garbage."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist

@@ -45,7 +45,7 @@ def run_ranks(
 
     Args:
         fn: a function of a module's top level; its result and arguments are pickled.
-        timeout_s: for all of it, the start of the processes included.
+        timeout_s: for all of it, once the processes have been started.
         may_die: ranks that may end without a result; theirs is None.
         start: "forked" from a process that has imported torch and peergraph and done nothing with
             them, in milliseconds; variables that libraries read when they are loaded must be set
@@ -59,7 +59,6 @@ def run_ranks(
     """
     if device not in ("cpu", "cuda"):
         raise ValueError(f'device must be "cpu" or "cuda", got {device!r}')
-    deadline = time.monotonic() + timeout_s
     # Served from here, so that the death of a rank, any rank, does not take it away.
     store = StoreFile()
     context = context_of(start)
@@ -89,6 +88,8 @@ def run_ranks(
             sender.close()
             processes.append(process)
             pipes.append(receiver)
+        # From here: the first start waits until the process that forks has imported all it needs.
+        deadline = time.monotonic() + timeout_s
         return _collect(processes, pipes, deadline, timeout_s, may_die)
     finally:
         for process in processes:

@@ -38,7 +38,8 @@ def context_of(start: Start) -> ForkServerContext | SpawnContext:
     if start != "forked":
         raise ValueError(f'start must be "forked" or "fresh", got {start!r}')
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*_imported, "peergraph.testing.freeze"])
+    first, last = "peergraph.testing.defer_collections", "peergraph.testing.freeze"
+    context.set_forkserver_preload([first, *_imported, last])
     with _environment_of_the_server():
         forkserver.ensure_running()
     return context

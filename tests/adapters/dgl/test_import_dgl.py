@@ -26,7 +26,7 @@ SMOKE = "print(dgl.graph(([0, 1], [1, 2])).num_edges())"
 def python(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("_PEERGRAPH")} | environment
     return subprocess.run(
-        [sys.executable, *args], capture_output=True, text=True, timeout=120, env=env, check=False
+        [sys.executable, *args], capture_output=True, text=True, timeout=280, env=env, check=False
     )
 
 

@@ -22,18 +22,24 @@ TOLERANCE = 1e-9
 OPTIONS: dict[str, Any] = {}
 """Of `full_graph`, for all cases of a launch."""
 
+# Whether layers are swapped for Peergraph's, in the case that runs.
+_swaps = [False, True]
 
-def check_cases(module: str, names: Iterable[str], world_size: int, **options: Any) -> None:
+
+def check_cases(
+    module: str, names: Iterable[str], world_size: int, *, both: bool = True, **options: Any
+) -> None:
     """Runs cases of a module on `world_size` ranks; the failure names each case that failed.
 
     Args:
         module: imported on every rank; its ``CASES`` are functions without arguments, by name.
         names: of the cases.
         world_size: number of ranks.
+        both: whether each case runs with PyG's layers and with Peergraph's; else cases take turns.
         options: of `full_graph`.
     """
     names = list(names)
-    found = run_ranks(_run, world_size, module, names, options, timeout_s=360)
+    found = run_ranks(_run, world_size, module, names, options, both, timeout_s=360)
     failures = [
         f"{name} on rank {rank} of {world_size}:\n{error}"
         for rank, errors in enumerate(found)
@@ -42,7 +48,7 @@ def check_cases(module: str, names: Iterable[str], world_size: int, **options: A
     assert not failures, "\n".join(failures)
 
 
-def _run(module: str, names: list[str], options: dict[str, Any]) -> dict[str, str]:
+def _run(module: str, names: list[str], options: dict[str, Any], both: bool) -> dict[str, str]:
     OPTIONS.update(options)
     cases: dict[str, Callable[[], Any]] = importlib.import_module(module).CASES
     default = torch.get_default_dtype()
@@ -50,7 +56,8 @@ def _run(module: str, names: list[str], options: dict[str, Any]) -> dict[str, st
     group = Group.current("cpu")
     try:
         torch.set_default_dtype(torch.float64)
-        for name in names:
+        for number, name in enumerate(names):
+            _swaps[:] = (False, True) if both else (number % 2 == 0,)
             torch.manual_seed(0)
             try:
                 cases[name]()
@@ -86,13 +93,14 @@ def check_model(
         call: returns the result for the data, [nodes, columns] or with further dimensions.
         inputs: attributes whose gradients are compared too; of a heterogeneous graph
             ``"type/name"``, and the result is for nodes of the first type.
-        accelerated: whether Peergraph's layers are tried as well as PyG's own.
+        accelerated: whether Peergraph's layers are tried as well as PyG's own, or in turns with
+            them (:func:`check_cases`).
         tolerance: relative and absolute.
     """
     reference = copy.deepcopy(model)
     expected, expected_grads = _gradients(reference, copy.copy(data), call, inputs)
     ours = partition_of_case(data)
-    for swap in (False, True) if accelerated else (False,):
+    for swap in _swaps if accelerated else (False,):
         candidate = copy.deepcopy(model)
         if swap:
             peergraph_pyg.accelerate(candidate)
