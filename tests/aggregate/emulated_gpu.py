@@ -65,6 +65,6 @@ class Emulator:
         stem.with_suffix(".cpp").write_text(_DIALECT + code + _entries(code))
         flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-shared", "-fPIC"]
         subprocess.run(
-            [self._compiler, *flags, f"{stem}.cpp", "-o", f"{stem}.so"], check=True, timeout=120
+            [self._compiler, *flags, f"{stem}.cpp", "-o", f"{stem}.so"], check=True, timeout=250
         )
         return ctypes.CDLL(f"{stem}.so")

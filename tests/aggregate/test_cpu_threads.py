@@ -78,7 +78,7 @@ def test_forked_after_use(case: Case, generations: int) -> None:
     queue = multiprocessing.get_context("fork").Queue()
     child = _fork(queue, case, generations)
     try:
-        for found, one in zip(queue.get(timeout=60), wanted, strict=True):
+        for found, one in zip(queue.get(timeout=250), wanted, strict=True):
             np.testing.assert_array_equal(found, one)
     finally:
         child.join(10)
@@ -96,7 +96,7 @@ def test_callers_at_once(case: Case) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
 def test_threads_are_torchs() -> None:
     process = subprocess.run(
-        [sys.executable, "-c", _COUNT_THREADS], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", _COUNT_THREADS], capture_output=True, text=True, timeout=250
     )
     assert process.returncode == 0, process.stderr
     more, has_openmp = process.stdout.split()

@@ -51,7 +51,7 @@ def test_a_graph_is_sent_once_and_batches_send_nothing() -> None:
         [*ISOLATED, script, sys.executable, str(PROGRAM)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=250,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -58,7 +58,7 @@ def _run(program: str, folder: Path) -> list[tuple[int, str, str]]:
         for rank in range(2)
     ]
     try:
-        texts = [process.communicate(timeout=100) for process in ranks]
+        texts = [process.communicate(timeout=250) for process in ranks]
         return [(p.returncode, *text) for p, text in zip(ranks, texts, strict=True)]
     finally:
         for process in ranks:

@@ -38,7 +38,7 @@ def test_program(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, *command, str(program), str(results)],
         check=True,
-        timeout=120,
+        timeout=250,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     expected = ["rank0of1", "rank0of2", "rank1of2"]

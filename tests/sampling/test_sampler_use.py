@@ -247,7 +247,7 @@ def test_forked_worker() -> None:
     child = context.Process(target=_sample_in_child, args=(sampler, queue))
     child.start()
     try:
-        got = queue.get(timeout=60)
+        got = queue.get(timeout=250)
     finally:
         child.join(10)
         child.kill()

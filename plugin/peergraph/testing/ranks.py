@@ -32,7 +32,7 @@ def run_ranks(
     fn: Callable[..., Any],
     world_size: int,
     *args: Any,
-    timeout_s: float = 120,
+    timeout_s: float = 240,
     device: str = "cpu",
     may_die: Collection[int] = (),
     start: Start = "forked",
@@ -125,7 +125,7 @@ def _run(
             store=open_store(store, world_size),
             rank=rank,
             world_size=world_size,
-            timeout=timedelta(seconds=60),
+            timeout=timedelta(seconds=180),
         )
         # Gloo fails on a rank that is still connecting when another one, already connected, ends.
         dist.all_reduce(torch.zeros(1))

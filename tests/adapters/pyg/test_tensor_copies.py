@@ -226,13 +226,13 @@ def test_queues_and_spawned_children() -> None:
     process = context.Process(target=talk, args=(queue, back, shared, batch))
     process.start()
     try:
-        pid, x, rows = queue.get(timeout=120)
+        pid, x, rows = queue.get(timeout=250)
         assert pid == process.pid
         assert isinstance(x, TableTensor)
         assert torch.equal(rows, batch.x.clone())
         assert shared.x[3].tolist() == [6.0] * 5
         back.put(None)
-        process.join(timeout=60)
+        process.join(timeout=250)
         assert process.exitcode == 0
     finally:
         process.kill()
@@ -243,4 +243,4 @@ def talk(queue: Any, back: Any, data: Any, batch: Any) -> None:
     """In the child: writes, and gives the shared tensor back."""
     data.x[3] = 6.0
     queue.put((os.getpid(), data.x, batch.x))
-    back.get(timeout=60)
+    back.get(timeout=250)

@@ -144,7 +144,7 @@ print(next(iterator).batch_size)
         [sys.executable, "-W", "ignore", "-c", program],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "3\n", "")
