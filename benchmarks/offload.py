@@ -77,7 +77,7 @@ def budgets(text: str) -> list[int | None]:
 
 
 def chunks(text: str) -> int | str:
-    """``8`` or ``paper``."""
+    """Parses `--chunks`: a number of chunks of each rank, or ``paper`` for HongTu's numbers."""
     return text if text == "paper" else int(text)
 
 

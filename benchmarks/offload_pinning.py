@@ -3,9 +3,9 @@
     python benchmarks/offload_pinning.py --gib 16 --threads 1,2,4,8,16 --world 1
 
 `populate` maps the pages of new memory in threads. `register` pins memory whose pages are mapped,
-as a whole. `pieces` maps and pins pieces of 1 GiB, several at once, as stores of rows do. `torch`
-is torch.empty(pin_memory=True). `copy` is a copy to the GPU that lies in one piece, and `copy over
-two pieces` one that does not. Without a GPU nothing is pinned.
+as a whole. `populate in pieces` does both for ranges of 1 GiB, several at once. `torch` is
+torch.empty(pin_memory=True). `copy` is a copy to the GPU from one such range, and `copy over two
+pieces` one from the end of a range and the beginning of the next. Without a GPU nothing is pinned.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def populate(session: Session, num_bytes: int, threads: int) -> None:
     note(session, "unregister", 1, begin, num_bytes)
 
 
-def pieces(session: Session, num_bytes: int, threads: int, at_once: int) -> None:
-    """Maps and pins pieces, several at once."""
+def populate_in_pieces(session: Session, num_bytes: int, threads: int, at_once: int) -> None:
+    """Maps and pins ranges of 1 GiB, several of them at once."""
     memory = Memory(num_bytes)
     index = session.device.index or 0
     starts = list(range(0, num_bytes, _PIECE))
@@ -79,7 +79,7 @@ def pieces(session: Session, num_bytes: int, threads: int, at_once: int) -> None
     begin = time.perf_counter()
     with ThreadPoolExecutor(at_once) as pool:
         list(pool.map(pin, starts))
-    note(session, f"pieces, {at_once} at once", threads, begin, num_bytes)
+    note(session, f"populate in pieces, {at_once} at once", threads, begin, num_bytes)
     if session.device.type != "cuda":
         return
     if len(starts) > 1:
@@ -113,7 +113,7 @@ def run(session: Session) -> None:
             populate(session, num_bytes, threads)
     for at_once in args.at_once:
         with session.section(f"pieces, {at_once} at once", system="pieces", threads=at_once):
-            pieces(session, num_bytes, max(args.threads), at_once)
+            populate_in_pieces(session, num_bytes, max(args.threads), at_once)
     if session.device.type == "cuda":
         with session.section("torch", system="torch"):
             begin = time.perf_counter()
@@ -125,7 +125,9 @@ def arguments() -> argparse.ArgumentParser:
     result = parser(__doc__.splitlines()[0], (), "")
     result.add_argument("--gib", type=float, default=16.0, help="of each allocation")
     result.add_argument("--threads", type=integers, default="1,4,16", help="that map pages")
-    result.add_argument("--at-once", type=integers, default="1,2,4,8", help="pieces")
+    result.add_argument(
+        "--at-once", type=integers, default="1,2,4,8", help="ranges that are pinned at once"
+    )
     return result
 
 

@@ -39,7 +39,7 @@ class DistinctRowSums:
     def __call__(self, x: Tensor) -> Tensor:
         """Returns the sums of `x` [local rows of sources, columns] at this rank's destinations."""
         sums = self._sums
-        with self._beside():
+        with self._on_side_stream():
             staged = self._gather(x)
         out = sums.local.spmm(x, None, "copy_u")
         if self._stream is not None:
@@ -73,7 +73,7 @@ class DistinctRowSums:
         self._sums.rows.release()
         return staged[:, : x.shape[1]].contiguous()
 
-    def _beside(self) -> contextlib.AbstractContextManager[object]:
+    def _on_side_stream(self) -> contextlib.AbstractContextManager[object]:
         """The side stream, behind what the current one has done."""
         if self._stream is None:
             return contextlib.nullcontext()

@@ -125,7 +125,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--heads", type=int, default=0, help="of attention, for offloaded training (0: sums)")
     add(
         "--duplication",
-        type=_spreads,
+        type=_parse_duplication,
         default=(),
         metavar="CHUNKS:NEEDED:LOADED,...",
         help="rows for each node that so many chunks of each GPU need, and that are loaded of them",
@@ -170,7 +170,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _spreads(text: str) -> list[tuple[int, float, float]]:
+def _parse_duplication(text: str) -> list[tuple[int, float, float]]:
     """``32:7.87:3.82,64:...``."""
     found = []
     for word in text.split(","):

@@ -31,7 +31,7 @@ def test_widths_host_memory_and_folder(tmp_path: Path) -> None:
     x = torch.randn(NODES, 16)
     graph = partition(x, widths=[16, 16, 16, 4], host_memory=1 << 20, folder=tmp_path)
     content = graph.ndata["x"]._content
-    # Features stay in the graph's tensor; no memory of the host is used.
+    # The features are read from the tensor of the given graph and not copied to the host.
     assert content.store.tier == "user"
     stores = content.space.stores
     assert (stores.folder, stores.use["host"].budget, stores.use["host"].used) == (

@@ -30,8 +30,8 @@ def bytes_of_tensors() -> int:
     return sum(found.values())
 
 
-def test_tensors_are_rows_and_structure_and_a_tenth() -> None:
-    """On CPU ranks the memory of the device counts, too."""
+def test_host_memory_is_at_most_a_tenth_above_rows_and_structure() -> None:
+    """All tensors of a CPU rank count, those of the tier of the device too."""
     generator = torch.Generator().manual_seed(3)
     edges = torch.randint(NODES, (2, EDGES), generator=generator)
     x = torch.randn(NODES, WIDTH, generator=generator)
@@ -56,8 +56,8 @@ def test_tensors_are_rows_and_structure_and_a_tenth() -> None:
         del h, sums
     held = bytes_of_tensors() - before
     stored = sum(use.used + use.kept for use in stores.use.values())
-    # The features are the user's; of rows there is their sum, and memory of what two layers need at
-    # once, which the next epoch uses again.
+    # The features stay in the user's tensor. Stored are their sum, and the rows that two layers
+    # need at the same time: the next epoch uses that memory again.
     assert stored < 5.1 * ONE_SET
     assert stores.use["host"].used == ONE_SET
     # Sources in both directions, offsets, and the user's numbers of edges and of nodes.

@@ -143,11 +143,14 @@ class ThreeLayers(nn.Module):
 
 
 def columns_moved(layer: Callable[..., nn.Module], room: float) -> tuple[float, float]:
-    """Returns the columns of all rows that a step moves to the device and from there.
+    """Returns the bytes that a training step moves, as a multiple of the bytes of one layer's rows.
 
     Args:
-        layer: of the model.
-        room: of the device, in rows of a layer for each node; the features are on the host.
+        layer: makes a layer of the model from the columns of its input and of its output.
+        room: how many layers' rows fit on the device; the features are on the host.
+
+    Returns:
+        To the device, and from the device.
     """
     data = make_data()
     assert data.stores is not None

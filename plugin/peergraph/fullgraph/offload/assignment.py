@@ -66,7 +66,9 @@ def index_copy(input: Tensor, dim: int, index: Tensor, source: Any) -> Tensor:
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0, **kwargs: Any) -> Tensor:
-    """As `torch.cat`; rows of one value each are brought to the device to be joined with others."""
+    """As `torch.cat`. To be joined along the rows, offloaded tensors with one value a row are
+    computed and moved to the device; wider ones raise NotImplementedError.
+    """
     rows = [x for x in tensors if isinstance(x, OffloadedTensor)]
     along_rows = rows and dim % rows[0].dim() == rows[0].partitioned_dim
     if not along_rows or "out" in kwargs:

@@ -109,9 +109,8 @@ class EdgeRecorder:
         self.destinations = spaces.add(structure.destination_layout, structure.chunks)
         self.edges = spaces.add(structure.edge_layout, structure.edge_chunks)
         self._probe_csc: Csc | None = None
-        self._reversed: EdgeRecorder | None = None
         self._reversed_weights: MutableMapping[Tensor, Any] = WeakIdKeyDictionary()
-        self._reversed_selections: MutableMapping[ChunkedCsc, EdgeRecorder] = WeakKeyDictionary()
+        self._reversed: MutableMapping[ChunkedCsc, EdgeRecorder] = WeakKeyDictionary()
 
     @property
     def sources(self) -> RowSpace:
@@ -134,31 +133,23 @@ class EdgeRecorder:
             found = self.spaces.add(layout, parent.chunks.select(layout))
         return found
 
-    def reversed(self) -> EdgeRecorder:
-        """Returns the recorder of the reversed edges. Collective at the first call."""
-        if self._reversed is None:
-            structure = self.structure.reversed(self.sources.chunks)
-            self._reversed = EdgeRecorder(
-                self.spaces, structure, stores_results=self.stores_results
-            )
-        return self._reversed
-
-    def reversed_selection(self, structure: ChunkedCsc) -> EdgeRecorder:
-        """Returns the recorder of some of the reversed edges. Collective at the first call.
+    def reversed(self, structure: ChunkedCsc | None = None) -> EdgeRecorder:
+        """Returns the recorder of the reversed edges. Collective at the first call.
 
         Kept for as long as `structure` lives.
 
         Args:
-            structure: the edges to selected destinations.
+            structure: some of the edges, such as those to selected destinations; None: all edges.
         """
-        found = self._reversed_selections.get(structure)
+        structure = self.structure if structure is None else structure
+        found = self._reversed.get(structure)
         if found is None:
             found = EdgeRecorder(
                 self.spaces,
                 structure.reversed(self.sources.chunks),
                 stores_results=self.stores_results,
             )
-            self._reversed_selections[structure] = found
+            self._reversed[structure] = found
         return found
 
     def reversed_weights(self, weights: PartitionedTensor) -> PartitionedTensor:

@@ -116,12 +116,13 @@ def transposed_sum(
         if reduce == "mean":
             degrees = structure.resident.in_degrees().clamp_(min=1).to(grad.dtype)
             grad = record(torch.div, (grad, degrees.view([-1, *[1] * (grad.dim() - 1)])), {})
-        if selected is None:
-            reverse = recorder.reversed()
-            edges = None if weights is None else recorder.reversed_weights(weights)
+        reverse = recorder.reversed(structure)
+        if weights is None:
+            edges = None
+        elif selected is None:
+            edges = recorder.reversed_weights(weights)
         else:
-            reverse = recorder.reversed_selection(structure)
-            edges = None if weights is None else reverse_rows(structure, weights)
+            edges = reverse_rows(structure, weights)
         content, _ = _record_sum(reverse, "sum", grad, edges, own, self_weight)
     return make_shell(content)
 

@@ -169,7 +169,7 @@ class OffloadedCsc(PartitionedStructure):
         assert isinstance(x, Tensor)
         constant = self.keeps(x, e)
         out: Any
-        if not constant and self._adds_constant_share(message, x, e, self_weight):
+        if not constant and self._is_linear_in_sources(message, x, e, self_weight):
             out = linear_sum(self.recorder, "sum", x, e, self_weight)  # type: ignore[arg-type]
         else:
             out = torch.addcmul(self._reduce(message, "sum", x, e, constant), x, self_weight)
@@ -356,8 +356,8 @@ class OffloadedCsc(PartitionedStructure):
             return False
         return all(size in (1, wide) for wide, size in zip(x.shape[1:], e.shape[1:], strict=False))
 
-    def _adds_constant_share(self, message: str, x: Any, e: Any, self_weight: Tensor) -> bool:
-        """Returns whether sums with self rows are linear in `x`, with factors without gradient."""
+    def _is_linear_in_sources(self, message: str, x: Any, e: Any, self_weight: Tensor) -> bool:
+        """Returns whether sums with self rows are linear in `x`: all factors have no gradient."""
         if autocast(x) is not x or not isinstance(x, OffloadedTensor):
             return False
         self._operands.check_source("x", x)

@@ -139,25 +139,26 @@ class RowPass:
         """Returns whether the device has room for the sources of a sum until the backward pass."""
         record, stores = content.record, content.space.stores
         assert record is not None
-        rows = content.layout.local_count
-        num_bytes = rows * content.row_bytes
-        if stores.has_device_room(num_bytes):
-            return False
         sources = [part for part in record.operands if isinstance(part, SourceOperand)]
-        for source in sources:
-            rows_of_source = source.rows
-            node = rows_of_source.identity
-            # Sums of features without gradients are kept for all epochs.
-            if node is None or not node.requires_grad or not rows_of_source.content.is_on_device:
-                return False
-            if source.structure.edge_layout.local_count > _SUMMED_AGAIN_EDGES * rows:
-                return False
         if not sources:
             return False
+        num_sums = content.layout.local_count
+        sum_bytes = num_sums * content.row_bytes
+        if stores.has_device_room(sum_bytes):
+            return False
+        for source in sources:
+            summed = source.rows
+            # Sums of features without gradients are kept for all epochs.
+            if summed.identity is None or not summed.identity.requires_grad:
+                return False
+            if not summed.content.is_on_device:
+                return False
+            if source.structure.edge_layout.local_count > _SUMMED_AGAIN_EDGES * num_sums:
+                return False
         left = stores.use["device"].left
-        # The gradient of these rows takes the memory that the pass writes, which is free by then.
+        # The gradient of the sums takes the memory that the pass writes, which is free by then.
         written = sum(store.num_bytes for store in writes if store.in_place)
-        return num_bytes <= left + written and self._waiting_bytes <= left
+        return sum_bytes <= left + written and self._waiting_bytes <= left
 
 
 def is_stored(operand: RowOperand) -> bool:

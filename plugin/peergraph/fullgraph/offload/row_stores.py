@@ -151,7 +151,7 @@ class RowStores:
         tier: Tier | None,
         what: str,
     ) -> RowStore:
-        make = partial(self._store, layout, features, dtype, role)
+        make = partial(self._make_store, layout, features, dtype, role)
         rows, row_bytes = layout.local_count, math.prod(features) * dtype.itemsize
         tiers = self._tiers(role, rows * row_bytes) if tier is None else [tier]
         first_count = 0
@@ -166,7 +166,7 @@ class RowStores:
             first.release()
         raise MemoryError(self._explain(layout, features, dtype, rows * row_bytes, what, tier))
 
-    def _store(
+    def _make_store(
         self,
         layout: RowLayout,
         features: Sequence[int],
@@ -175,7 +175,7 @@ class RowStores:
         tier: Tier,
         rows: int,
     ) -> RowStore | None:
-        """Returns a store of so many rows in a tier, or None where it has no room."""
+        """Returns a store of `rows` rows in a tier, or None where the tier has no room."""
         num_bytes = rows * math.prod(features) * dtype.itemsize
         memory = self._take(tier, num_bytes)
         if memory is None:
@@ -248,7 +248,7 @@ class RowStores:
         return memory
 
     def _free_blocks(self, tier: Tier, num_bytes: int) -> None:
-        """Frees at least so many bytes of released stores, if there are so many."""
+        """Frees at least `num_bytes` bytes of released stores; all of them if they are fewer."""
         use = self.use[tier]
         freed = 0
         while freed < min(num_bytes, freed + use.kept):

@@ -273,7 +273,7 @@ def _attention(widths: Sequence[int], heads: int, labelled: float) -> Schedule:
                 () if last else (f"gradient of layer {layer}", f"destinations of layer {layer}"),
                 (f"product of layer {layer}", f"sources of layer {layer}"),
                 () if last else (gradients,),
-                # Rows are read twice and gradients added for each edge.
+                # For each edge two rows of its source are read, and one gradient is added.
                 3 * widths[layer] + 6 * heads,
                 adds,
                 share=labelled if last else 1.0,
