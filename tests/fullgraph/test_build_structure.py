@@ -33,7 +33,8 @@ def check_structures() -> None:
         reader = EdgeListReader(edges.to(ids))
         kept = reader.read(group.rank, group.world_size, group.device)
         unread = UnreadShare(reader, group.rank, group.world_size, group.device, 5)
-        for name, share in (("kept", kept), ("unread", unread)):
+        narrow = UnreadShare(reader, group.rank, group.world_size, group.device, 5, keeps=True)
+        for name, share in (("kept", kept), ("unread", unread), ("kept in pieces", narrow)):
             with named_case(name, ids):
                 check_structure(layout, edges, share)
 

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from peergraph.aggregate import Csc
-from peergraph.fullgraph.layout.edge_share import EdgeReader, StoreReader, edge_reader
+from peergraph.fullgraph.layout.edge_share import (
+    EdgeListReader,
+    EdgeReader,
+    EdgeShare,
+    StoreReader,
+    UnreadShare,
+    edge_reader,
+    first_bad_edge,
+    pieces_of,
+)
 from peergraph.memory import Group
 from peergraph.store import EDGE, EdgeSource, GraphSource, Store
 from tests.named_case import named_case
@@ -94,3 +104,25 @@ def test_errors() -> None:
         edge_reader((torch.tensor([0, 2, 1, 2]), indices), 3)
     with pytest.raises(ValueError, match=r"edge_ids\[1\] = 0 repeats"):
         edge_reader((indptr, indices, torch.tensor([0, 0])), 2)
+
+
+def test_pieces_that_are_kept_are_read_once() -> None:
+    class Counted(EdgeListReader):
+        reads = 0
+
+        def read(self, *args: Any) -> EdgeShare:
+            self.reads += 1
+            return super().read(*args)
+
+    edges = torch.tensor([[0, 1, 2, 2**40], [1, 2, 3, 0]])
+    reader = Counted(edges)
+    share = UnreadShare(reader, 0, 1, CPU, 2, keeps=True)
+    for _ in range(3):
+        pieces = list(pieces_of(share))
+    assert reader.reads == 2
+    assert torch.equal(torch.cat([piece.source.long() for piece in pieces]), edges[0])
+    assert [piece.source.dtype for piece in pieces] == [torch.int32, torch.int64]
+    assert first_bad_edge(share, 5, 5) == (3, "source", 2**40)
+    share.release()
+    assert torch.equal(share.piece(1).edge_ids, torch.tensor([2, 3]))
+    assert reader.reads == 3

@@ -60,6 +60,7 @@ _logger = logging.getLogger(__name__)
 
 _EDGE_BYTES = 24  # of an edge in a share: source, destination, id
 _BYTES_OF_KEPT_EDGE = 120  # free memory for each edge of a share that is read once and kept
+_BYTES_OF_NARROW_EDGE = 40  # and of one that is kept in pieces of narrow numbers
 _PASSES, _MORE_PASSES = 4, 2  # over the edges, as the progress bar counts them; more for "auto"
 
 
@@ -337,7 +338,8 @@ def _build(
         labelled=labelled,
         seed=seed,
     )
-    share_bytes = _EDGE_BYTES * sum(r.num_edges for r in readers.values()) // group.world_size
+    num_edges = sum(reader.num_edges for reader in readers.values())
+    share_bytes = _EDGE_BYTES * num_edges // group.world_size
     is_auto = any(isinstance(given, str) and given == "auto" for given in orders.values())
     total = (_PASSES + _MORE_PASSES * (is_auto and group.world_size > 1)) * share_bytes
     with progress_bar("partitioning", total, progress if group.rank == 0 else False) as bar:
@@ -347,7 +349,7 @@ def _build(
 
         shares: dict[EdgeType, Share] = {}
         for edge_type, reader in readers.items():
-            shares[edge_type] = _read(reader, group)
+            shares[edge_type] = _read(reader, group, num_edges)
             step(shares[edge_type].num_edges)
         _check_ends(group, num_nodes, shares)
         chosen = OrderChooser(group, num_nodes, shares, seed, step).choose(orders)
@@ -402,10 +404,15 @@ def _build(
     return FullGraph(group, layouts, offloaded.structures, chosen, plan, offloaded)
 
 
-def _read(reader: EdgeReader, group: Group) -> Share:
-    """Returns this rank's share; one that takes much of the memory is read anew at each use.
+def _read(reader: EdgeReader, group: Group, num_edges: int) -> Share:
+    """Returns this rank's share. Collective.
 
-    Collective.
+    One that takes much of the memory is kept in narrow numbers while the structure is made; one for
+    which there is no memory even so is read anew at each use.
+
+    Args:
+        reader: of a relation.
+        num_edges: of all relations.
     """
     on_gpu = group.device.type == "cuda"
     free = (
@@ -414,10 +421,12 @@ def _read(reader: EdgeReader, group: Group) -> Share:
         else free_host_memory() // group.node_group.world_size
     )
     edges = -(-reader.num_edges // group.world_size)
-    if edges * _BYTES_OF_KEPT_EDGE <= min(group.all_gather(free)):
+    free = min(group.all_gather(free))
+    if edges * _BYTES_OF_KEPT_EDGE <= free:
         return reader.read(group.rank, group.world_size, group.device)
     pieces = -(-edges // PIECE_EDGES)
-    return UnreadShare(reader, group.rank, group.world_size, group.device, pieces)
+    keeps = num_edges // group.world_size * _BYTES_OF_NARROW_EDGE <= free
+    return UnreadShare(reader, group.rank, group.world_size, group.device, pieces, keeps)
 
 
 def _modes(group: Group, asked: str | None) -> tuple[str, ...]:

@@ -124,19 +124,29 @@ class EdgeReader(Protocol):
 
 
 class UnreadShare:
-    """A share whose pieces are read each time they are needed.
+    """A share whose pieces are read when they are needed.
 
     Args:
         reader: the edges of all ranks.
         rank, world_size: whose share, of how many.
         device: of the pieces.
         num_pieces: of the share, equal on all ranks.
+        keeps: whether pieces that were read stay on the device until :meth:`release`, in 4 bytes
+            for each number that fits; else only the last one stays, and others are read again.
     """
 
     def __init__(
-        self, reader: EdgeReader, rank: int, world_size: int, device: torch.device, num_pieces: int
+        self,
+        reader: EdgeReader,
+        rank: int,
+        world_size: int,
+        device: torch.device,
+        num_pieces: int,
+        keeps: bool = False,
     ) -> None:
         self.num_pieces = num_pieces
+        self._keeps = keeps
+        self._kept: dict[int, EdgeShare] = {}
         self._reader = reader
         self._first = rank * num_pieces
         self._of = world_size * num_pieces
@@ -150,7 +160,21 @@ class UnreadShare:
 
     def piece(self, number: int) -> EdgeShare:
         """See :meth:`Share.piece`."""
-        return self._reader.read(self._first + number, self._of, self._device)
+        if number in self._kept:
+            return self._kept[number]
+        if not self._keeps:
+            self._kept.clear()  # before there are two
+        found = self._reader.read(self._first + number, self._of, self._device)
+        if self._keeps:
+            # Numbers that are out of range stay as they are, to be found by first_bad_edge.
+            found = EdgeShare(*map(_narrow, (found.source, found.destination, found.edge_ids)))
+        self._kept[number] = found
+        return found
+
+    def release(self) -> None:
+        """Frees the pieces that were kept; from now on each use reads them."""
+        self._keeps = False
+        self._kept.clear()
 
 
 class EdgeListReader:
@@ -315,6 +339,14 @@ def edge_reader(edges: GivenEdges, num_destinations: int) -> EdgeReader:
         "edges must be a tensor [2, edges], a Csc, or a tuple (indptr, indices[, edge_ids]), "
         f"got {type(edges).__name__}"
     )
+
+
+def _narrow(values: Tensor) -> Tensor:
+    """Returns integers in 4 bytes each if all fit. Synchronises."""
+    if values.dtype == torch.int32 or values.numel() == 0:
+        return values
+    low, high = map(int, torch.aminmax(values))
+    return values.int() if low >= -(2**31) and high < 2**31 else values
 
 
 def _range(count: int, rank: int, world_size: int) -> tuple[int, int]:

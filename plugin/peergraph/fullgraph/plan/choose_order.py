@@ -159,6 +159,7 @@ class OrderChooser:
         self.shares = shares
         self.seed = seed
         self.step = step
+        self._num_sources: dict[EdgeType, int] = {}
         self.degrees = self._degrees()
         self.cost = {t: balance_cost(d) for t, d in self.degrees.items()}
         self._joint: dict[str, dict[NodeType, tuple[Tensor, Tensor]]] = {}
@@ -203,7 +204,10 @@ class OrderChooser:
         return nodes, cut_blocks(cost[nodes.to(cost.device)], self.blocks)
 
     def _degrees(self) -> dict[NodeType, Tensor]:
-        """[nodes] int64 in-degrees by node type, over all relations. Collective."""
+        """[nodes] int64 in-degrees by node type, over all relations. Collective.
+
+        For one block, the nodes that are sources are counted in the same pass over the edges.
+        """
         device = self.group.device
         degrees = {
             t: torch.zeros(count, dtype=torch.int64, device=device)
@@ -211,13 +215,21 @@ class OrderChooser:
         }
         for edge_type, share in self.shares.items():
             into = degrees[edge_type[2]]
+            is_source = into.new_zeros(self.num_nodes[edge_type[0]], dtype=torch.bool)
             for piece in pieces_of(share):
                 into += torch.bincount(piece.destination, minlength=into.numel())
+                if self.blocks == 1:
+                    is_source[piece.source.long()] = True
                 self.step(piece.num_edges)
+            self._num_sources[edge_type] = int(is_source.sum())
         return {t: self.transport.all_reduce(counts) for t, counts in degrees.items()}
 
     def _volume(self, edge_type: EdgeType, parts: Parts) -> Volume:
         """The volume of one relation, from all ranks' shares. Collective."""
+        if self.blocks == 1:
+            edges = self.shares[edge_type].num_edges
+            self.step(edges)
+            return Volume(((self._num_sources[edge_type],),), ((edges,),))
         device, world_size = self.group.device, self.group.world_size
         source_rank = rank_of_nodes(*parts[edge_type[0]], device)
         destination_rank = rank_of_nodes(*parts[edge_type[2]], device)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from peergraph.fullgraph.layout.edge_share import EdgeShare, Share
+from peergraph.fullgraph.layout.edge_share import EdgeShare, Share, UnreadShare
 from peergraph.fullgraph.layout.row_layout import RowLayout
 from peergraph.fullgraph.structure.edge_delivery import EdgeDelivery
 from peergraph.fullgraph.structure.neighbor_sums import ModeChoice
@@ -54,8 +54,13 @@ def build_structure(
     def deliver_ids() -> Tensor:
         found = torch.empty(delivery.num_edges, dtype=torch.int64, device=group.device)
         delivery.deliver([edge_ids], [found])
-        numbers.release()
+        release()
         return found
+
+    def release() -> None:
+        numbers.release()
+        if isinstance(share, UnreadShare):
+            share.release()
 
     delivery = EdgeDelivery(destinations, share.num_pieces, destination, step)
     if isinstance(share, EdgeShare):
@@ -70,7 +75,7 @@ def build_structure(
     else:
         plan, local = delivery.deliver_sources(sources, source)
         edge_layout = RowLayout(group, group.all_gather(local.num_edges), deliver_ids)
-    numbers.release()
+    release()
     return PartitionedCsc(sources, destinations, edge_layout, plan, local, mode)
 
 
