@@ -227,9 +227,9 @@ class OrderChooser:
     def _volume(self, edge_type: EdgeType, parts: Parts) -> Volume:
         """The volume of one relation, from all ranks' shares. Collective."""
         if self.blocks == 1:
-            edges = self.shares[edge_type].num_edges
-            self.step(edges)
-            return Volume(((self._num_sources[edge_type],),), ((edges,),))
+            num_edges = self.shares[edge_type].num_edges
+            self.step(num_edges)
+            return Volume(((self._num_sources[edge_type],),), ((num_edges,),))
         device, world_size = self.group.device, self.group.world_size
         source_rank = rank_of_nodes(*parts[edge_type[0]], device)
         destination_rank = rank_of_nodes(*parts[edge_type[2]], device)
