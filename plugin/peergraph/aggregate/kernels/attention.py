@@ -47,6 +47,21 @@ class AttentionInputs:
         )
 
 
+@dataclass(frozen=True)
+class OutputGradient:
+    """The gradient of the outputs, and what the forward pass says of their scores.
+
+    Args:
+        grad: [rows, heads, depth] of the dtype of the outputs.
+        lse: [rows, heads] as :func:`attention_forward` returned it.
+        delta: [rows, heads] sums of `grad` times the outputs, of the dtype of `lse`.
+    """
+
+    grad: Tensor
+    lse: Tensor
+    delta: Tensor
+
+
 def _empty_outputs(inputs: AttentionInputs, matrix: CsrTensors) -> tuple[Tensor, Tensor]:
     x = inputs.x
     lse = x.new_empty(matrix.num_rows, x.shape[1], dtype=sum_dtype(x.dtype))
@@ -69,18 +84,16 @@ def attention_forward(inputs: AttentionInputs, matrix: CsrTensors) -> tuple[Tens
 
 def _zero_gradients(
     inputs: AttentionInputs,
+    output: OutputGradient,
     matrix: CsrTensors,
-    grad: Tensor,
-    lse: Tensor,
-    delta: Tensor,
+    transpose: CsrTensors | None,
     to_columns: bool,
     to_rows: bool,
-    transpose: CsrTensors | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     x, heads, depth = inputs.x, inputs.x.shape[1], inputs.x.shape[2]
     dtype = sum_dtype(x.dtype)
     columns = x.shape[0] if to_columns else 0
-    rows = grad.shape[0] if to_rows else 0
+    rows = output.grad.shape[0] if to_rows else 0
     right = (heads,) if inputs.att is None else (heads, depth)
     return (
         x.new_zeros(columns, heads, depth, dtype=dtype),
@@ -93,13 +106,11 @@ def _zero_gradients(
 @kernel(_zero_gradients)
 def attention_backward(
     inputs: AttentionInputs,
+    output: OutputGradient,
     matrix: CsrTensors,
-    grad: Tensor,
-    lse: Tensor,
-    delta: Tensor,
+    transpose: CsrTensors | None,
     to_columns: bool,
     to_rows: bool,
-    transpose: CsrTensors | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Returns the gradients of x, left, right, and of att by row; empty where not wanted.
 
@@ -107,19 +118,19 @@ def attention_backward(
     att), whichever is wanted, and to both where the gradients of rows can be added by atomics.
     Without it, a GPU adds all by atomics, and the CPU computes those of rows.
     """
-    gradients = _zero_gradients(inputs, matrix, grad, lse, delta, to_columns, to_rows, transpose)
+    gradients = _zero_gradients(inputs, output, matrix, transpose, to_columns, to_rows)
     grad_x, grad_left, grad_right, grad_att = gradients
     _C.attention_backward(
         inputs.native(matrix),
-        grad=grad,
-        lse=lse,
-        delta=delta,
+        grad=output.grad,
+        lse=output.lse,
+        delta=output.delta,
         grad_x=grad_x,
         grad_left=grad_left,
         grad_right=grad_right,
         grad_att=grad_att,
         transpose=None if transpose is None else transpose.native(),
-        launch=launch_on(grad.device),
-        allocate=Buffers(grad.device),
+        launch=launch_on(grad_x.device),
+        allocate=Buffers(grad_x.device),
     )
     return gradients

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import peergraph._C as _C
 from peergraph.aggregate.kernels.arguments import DTYPES, launch_on, sum_dtype
+from peergraph.aggregate.kernels.attention import AttentionInputs, OutputGradient
 from peergraph.aggregate.kernels.torch_operator import is_traced
 from peergraph.aggregate.ops.once_differentiable import once_differentiable
 from peergraph.aggregate.ops.operands import check_operand, use_deterministic, view_if_aliased
@@ -177,7 +178,7 @@ class _Attention(torch.autograd.Function):
         transpose: CsrMatrix | None,
         fixed: bool,
     ) -> Tensor:
-        out, lse = matrix.attention(x, left, right, att, loops, slope)
+        out, lse = matrix.attention(AttentionInputs(x, left, right, att, loops, slope))
         ctx.save_for_backward(x, left, right, att, out, lse)
         ctx.matrix, ctx.loops, ctx.slope, ctx.transpose, ctx.fixed = (
             matrix, loops, slope, transpose, fixed
@@ -193,14 +194,13 @@ class _Attention(torch.autograd.Function):
         needs = ctx.needs_input_grad[:4]
         of_columns = needs[0] or needs[1]
         of_rows = (needs[2] and right is not None) or needs[3]
-        delta = _dots(given, out, lse.dtype)
-        matrix = ctx.matrix
+        inputs = AttentionInputs(x, left, right, att, ctx.loops, ctx.slope)
+        output = OutputGradient(given, lse, _dots(given, out, lse.dtype))
 
-        def run(to_columns: bool, to_rows: bool, by: CsrMatrix | None) -> list[Tensor]:
-            gradients = matrix.attention_backward(
-                x, left, right, att, ctx.loops, ctx.slope, given, lse, delta,
-                to_columns, to_rows, by,
-            )  # fmt: skip
+        def run(transpose: CsrMatrix | None, to_columns: bool, to_rows: bool) -> list[Tensor]:
+            gradients = ctx.matrix.attention_backward(
+                inputs, output, transpose, to_columns, to_rows
+            )
             return list(gradients)
 
         found: list[Tensor] = [lse.new_zeros(0)] * 4
@@ -209,12 +209,12 @@ class _Attention(torch.autograd.Function):
         at_once = on_gpu and (ctx.transpose is None or by_source)
         if at_once:
             # A pass by destination writes the gradients of destinations in any case.
-            found = run(of_columns, of_rows or ctx.transpose is None, ctx.transpose)
+            found = run(ctx.transpose, of_columns, of_rows or ctx.transpose is None)
         else:
             if of_columns:
-                found[:2] = run(True, False, ctx.transpose)[:2]
+                found[:2] = run(ctx.transpose, True, False)[:2]
             if of_rows:
-                found[2:] = run(False, True, None)[2:]
+                found[2:] = run(None, False, True)[2:]
         of_att = found[3].sum(0) if needs[3] else None
         return (
             found[0].to(x.dtype) if needs[0] else None,

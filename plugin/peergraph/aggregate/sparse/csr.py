@@ -18,6 +18,7 @@ from peergraph.aggregate.kernels.arguments import (
 )
 from peergraph.aggregate.kernels.attention import (
     AttentionInputs,
+    OutputGradient,
     attention_backward,
     attention_forward,
 )
@@ -355,36 +356,18 @@ class CsrMatrix:
         """Returns the softmax of `values` in each row; with `grad`, the gradient of the scores."""
         return edge_softmax(values, grad, self.tensors)
 
-    def attention(
-        self,
-        x: Tensor,
-        left: Tensor | None,
-        right: Tensor | None,
-        att: Tensor | None,
-        loops: int,
-        slope: float,
-    ) -> tuple[Tensor, Tensor]:
+    def attention(self, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
         """Returns the weighted sums, and the log of the sum of exp(score) of each row and head."""
-        return attention_forward(AttentionInputs(x, left, right, att, loops, slope), self.tensors)
+        return attention_forward(inputs, self.tensors)
 
     def attention_backward(
         self,
-        x: Tensor,
-        left: Tensor | None,
-        right: Tensor | None,
-        att: Tensor | None,
-        loops: int,
-        slope: float,
-        grad: Tensor,
-        lse: Tensor,
-        delta: Tensor,
+        inputs: AttentionInputs,
+        output: OutputGradient,
+        transpose: CsrMatrix | None,
         to_columns: bool,
         to_rows: bool,
-        transpose: CsrMatrix | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Returns the gradients of x, left, right, and of att by row, empty where not wanted."""
-        inputs = AttentionInputs(x, left, right, att, loops, slope)
         by_column = None if transpose is None else transpose.tensors
-        return attention_backward(
-            inputs, self.tensors, grad, lse, delta, to_columns, to_rows, by_column
-        )
+        return attention_backward(inputs, output, self.tensors, by_column, to_columns, to_rows)
